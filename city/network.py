@@ -1,0 +1,284 @@
+"""The street network as SUMO's files describe it, reduced to what signals need.
+
+The controller takes its conflict rules from here and the exporter the lanes and
+phases of a policy contract, so one reader serves both. One streaming pass over
+the XML; edges' shapes and the like are never kept.
+"""
+
+import gzip
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from city.config import City
+from city.errors import InputError
+
+Foes = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Phase:
+    state: str
+    duration_s: float
+    min_s: float
+    max_s: float
+
+
+@dataclass(frozen=True)
+class Program:
+    id: str
+    type: str
+    offset_s: int
+    phases: tuple[Phase, ...]
+
+    @property
+    def greens(self) -> tuple[int, ...]:
+        """Indices of the green phases: no `y`, not all `r`/`s` (sumo-rl's rule)."""
+        return tuple(i for i, phase in enumerate(self.phases) if is_green(phase.state))
+
+
+def is_green(state: str) -> bool:
+    """Whether a phase state is a green phase: no `y` and not all `r`/`s`."""
+    return "y" not in state and state.count("r") + state.count("s") != len(state)
+
+
+@dataclass(frozen=True)
+class SignalNetwork:
+    """One SUMO traffic light in its network."""
+
+    id: str
+    links: tuple[tuple[tuple[str, str], ...], ...]
+    """By link index: the (incoming lane, outgoing lane) pairs it controls."""
+    lanes: tuple[str, ...]
+    """Incoming lanes, duplicates removed, in link-index order."""
+    programs: tuple[Program, ...]
+    """In SUMO's order (by program id)."""
+    active_program: str
+    """The program that SUMO runs after loading: the last one loaded."""
+    foes: Foes
+    """[links, links], symmetric: their paths cross or merge, same approach excepted."""
+    yields: Foes
+    """[links, links]: row yields to column whenever they are foes (`response`)."""
+
+    @property
+    def first_program(self) -> Program:
+        return self.programs[0]
+
+    @property
+    def plan(self) -> Program:
+        """The fixed plan: the program that runs when nobody interferes."""
+        return next(program for program in self.programs if program.id == self.active_program)
+
+
+@dataclass(frozen=True)
+class StreetNetwork:
+    net_file: Path
+    signals: dict[str, SignalNetwork]
+    lane_length_m: dict[str, float]
+    """Of every lane that a signal controls."""
+    lane_speed_mps: dict[str, float]
+    begin_s: float = 0.0
+    end_s: float | None = None
+
+
+def of_city(city: City) -> StreetNetwork:
+    """The street that city.toml's [network] names. Raises InputError."""
+    if city.network.sumocfg is not None:
+        return of_sumocfg(city.network.sumocfg)
+    if city.network.net is not None:
+        return read(city.network.net)
+    raise InputError(f"{city.path}: [network] names neither sumocfg nor net; add one")
+
+
+def of_sumocfg(path: Path) -> StreetNetwork:
+    """Network, signal programs of additional files, begin and end of a .sumocfg."""
+    values: dict[str, str] = {}
+    for _, element in _elements(path):
+        if "value" in element.attrib:
+            values[element.tag] = element.attrib["value"]
+    net = values.get("net-file") or values.get("n")
+    if not net:
+        raise InputError(f"{path}: names no net-file")
+    here = path.resolve().parent
+    more = values.get("additional-files") or values.get("a") or ""
+    additional = [here / name.strip() for name in more.split(",") if name.strip()]
+    try:
+        begin, end = (float(values[key]) if key in values else None for key in ("begin", "end"))
+    except ValueError:
+        raise InputError(f"{path}: begin and end must be numbers of seconds") from None
+    end = None if end is None or end < 0 else end
+    return read(here / net, additional, begin or 0.0, end)
+
+
+def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 0.0, end_s: float | None = None) -> StreetNetwork:
+    """Read a .net.xml (or .gz) and the signal programs of additional files.
+
+    Raises InputError where a file is missing, not XML or not a SUMO network.
+    """
+    reader = _Reader()
+    root = ""
+    for depth, element in _elements(net_file):
+        root = root or "net"
+        reader.take(element)
+        if depth == 1:
+            element.clear()
+    if not reader.junction_lanes:
+        raise InputError(f"{net_file}: has no junctions; is it a SUMO network?")
+    for path in additional or []:
+        for _, element in _elements(path):
+            if element.tag == "tlLogic":
+                reader.take_program(element, path)
+    return reader.finish(net_file, begin_s, end_s)
+
+
+def _elements(path: Path) -> Iterator[tuple[int, ET.Element]]:
+    """(depth, element) at the end of each element; depth 0 is the root."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            depth = -1
+            for event, element in ET.iterparse(file, events=("start", "end")):
+                if event == "start":
+                    depth += 1
+                else:
+                    yield depth, element
+                    depth -= 1
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, EOFError, ET.ParseError) as error:
+        raise InputError(f"{path}: cannot be read as XML: {error}") from None
+
+
+@dataclass(frozen=True)
+class _Connection:
+    signal: str
+    index: int
+    from_lane: str
+    to_lane: str
+    via: str
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.length: dict[str, float] = {}
+        self.speed: dict[str, float] = {}
+        self.programs: dict[str, dict[str, Program]] = {}
+        self.active: dict[str, str] = {}
+        self.connections: dict[str, list[_Connection]] = {}
+        self.continuation: dict[str, str] = {}
+        self.junction_lanes: dict[str, list[str]] = {}
+        self.requests: dict[str, dict[int, tuple[str, str]]] = {}
+
+    def take(self, element: ET.Element) -> None:
+        attributes = element.attrib
+        if element.tag == "lane":
+            self.length[attributes["id"]] = float(attributes["length"])
+            self.speed[attributes["id"]] = float(attributes["speed"])
+        elif element.tag == "tlLogic":
+            self.take_program(element, None)
+        elif element.tag == "connection":
+            self.take_connection(attributes)
+        elif element.tag == "junction" and attributes.get("type") != "internal":
+            self.junction_lanes[attributes["id"]] = attributes.get("intLanes", "").split()
+            self.requests[attributes["id"]] = {
+                int(r.attrib["index"]): (r.attrib["foes"], r.attrib["response"]) for r in element.iter("request")
+            }
+
+    def take_connection(self, attributes: dict[str, str]) -> None:
+        from_lane = f"{attributes['from']}_{attributes['fromLane']}"
+        to_lane = f"{attributes['to']}_{attributes['toLane']}"
+        via = attributes.get("via", "")
+        if attributes["from"].startswith(":") and via:
+            # a left turn that waits inside the junction goes on by a second lane
+            self.continuation[from_lane] = via
+        if "tl" in attributes:
+            # a pedestrian crossing is its own internal lane
+            internal = via or (to_lane if to_lane.startswith(":") else from_lane)
+            link = _Connection(attributes["tl"], int(attributes["linkIndex"]), from_lane, to_lane, internal)
+            self.connections.setdefault(link.signal, []).append(link)
+
+    def take_program(self, element: ET.Element, path: Path | None) -> None:
+        signal = element.attrib["id"]
+        phases = []
+        for phase in element.iter("phase"):
+            duration = float(phase.attrib.get("duration", "nan"))
+            low, high = (float(phase.attrib.get(key, duration)) for key in ("minDur", "maxDur"))
+            phases.append(Phase(phase.attrib["state"], duration, low, high))
+        offset = element.attrib.get("offset", "0")
+        program = Program(
+            element.attrib["programID"],
+            element.attrib.get("type", "static"),
+            0 if offset == "begin" else int(float(offset)),
+            tuple(phases),
+        )
+        if path is not None and signal not in self.programs:
+            raise InputError(f"{path}: has a program for signal {signal}, which the network does not know")
+        self.programs.setdefault(signal, {})[program.id] = program
+        self.active[signal] = program.id
+
+    def finish(self, net_file: Path, begin_s: float, end_s: float | None) -> StreetNetwork:
+        place = {lane: (j, i) for j, lanes in self.junction_lanes.items() for i, lane in enumerate(lanes)}
+        signals = {}
+        for signal, programs in self.programs.items():
+            connections = self.connections.get(signal, [])
+            if connections:
+                signals[signal] = self._signal(signal, programs, connections, place)
+        lanes = {lane for signal in signals.values() for lane in signal.lanes}
+        return StreetNetwork(
+            net_file,
+            signals,
+            {lane: self.length[lane] for lane in lanes},
+            {lane: self.speed[lane] for lane in lanes},
+            begin_s,
+            end_s,
+        )
+
+    def _signal(
+        self, signal: str, programs: dict[str, Program], connections: list[_Connection], place: dict[str, tuple[str, int]]
+    ) -> SignalNetwork:
+        size = max(connection.index for connection in connections) + 1
+        links: list[list[tuple[str, str]]] = [[] for _ in range(size)]
+        for connection in connections:
+            links[connection.index].append((connection.from_lane, connection.to_lane))
+        foes, yields = self._conflicts(size, connections, place)
+        return SignalNetwork(
+            signal,
+            tuple(tuple(pairs) for pairs in links),
+            tuple(dict.fromkeys(lane for pairs in links for lane, _ in pairs)),
+            tuple(programs[key] for key in sorted(programs)),
+            self.active[signal],
+            foes,
+            yields,
+        )
+
+    def _conflicts(self, size: int, connections: list[_Connection], place: dict[str, tuple[str, int]]) -> tuple[Foes, Foes]:
+        """Foes and right of way between links, out of the junctions' requests.
+
+        The strings of a request read right to left: character -1-k is about
+        request k. A request's index is its place in the junction's intLanes,
+        where a lane that goes on inside the junction stands by its last part.
+        """
+        request: dict[tuple[str, int], _Connection] = {}
+        for connection in connections:
+            lane = connection.via
+            while lane in self.continuation and lane not in place:
+                lane = self.continuation[lane]
+            if lane in place:
+                request[place[lane]] = connection
+        foes = np.zeros((size, size), bool)
+        yields = np.ones((size, size), bool)
+        for (junction, k), mine in request.items():
+            foe_bits, response_bits = self.requests[junction].get(k, ("", ""))
+            for other, bit in enumerate(reversed(foe_bits)):
+                theirs = request.get((junction, other))
+                if bit != "1" or theirs is None or theirs.index == mine.index:
+                    continue
+                if theirs.from_lane.rsplit("_", 1)[0] == mine.from_lane.rsplit("_", 1)[0]:
+                    continue  # same approach: drivers merge by the ordinary rules
+                foes[mine.index, theirs.index] = foes[theirs.index, mine.index] = True
+                if response_bits[-1 - other] != "1":
+                    yields[mine.index, theirs.index] = False
+        return foes, yields & foes

@@ -1,0 +1,1 @@
+"""Generated protobuf code: policy.proto (the contract), predict.proto (wire subset)."""
