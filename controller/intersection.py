@@ -1,0 +1,158 @@
+"""One TL: what its policy sees, wants and may show. Pure; time is passed in.
+
+Everything that a decision step does to a TL goes through here, for the
+controller and for a trainer alike.
+"""
+
+import math
+from collections.abc import Sequence
+
+from city.config import Controller as ControllerConfig
+from controller import failover
+from controller.failover import Ladder, Rung
+from controller.fallback import PlanEntry
+from controller.observation import Observation, Observer, Readings, Shares
+from controller.policy import BadAction, checked
+from controller.safety import Override, PermittedHandover, PermittedState, SignalSafety
+from controller.signal_timing import SignalTiming
+from protos import policy_pb2 as pb
+
+PROBE_INTERVAL_S = 5.0
+"""A TL that runs its plan asks its policy this often."""
+CHECK_S = 1.0
+"""A wish that is not permitted yet is looked at again after this long."""
+
+Setting = PermittedState | PermittedHandover
+
+
+class Intersection:
+    """A TL with its contract, observer, clockwork, ladder and safety rules."""
+
+    def __init__(
+        self,
+        policy: pb.Policy,
+        observer: Observer,
+        timing: SignalTiming,
+        safeties: Sequence[SignalSafety],
+        plans: Sequence[tuple[str, int]],
+        config: ControllerConfig,
+    ) -> None:
+        """`plans`: by signal the program that is its fixed plan, and its first green phase."""
+        self.tl = policy.tl
+        self.policy = policy
+        self.safeties = tuple(safeties)
+        self.ladder = Ladder()
+        self.next_decision_s = -math.inf
+        self._observer = observer
+        self._timing = timing
+        self._plans = tuple(plans)
+        self._config = config
+        self._entries: list[PlanEntry] | None = None
+        self._sent: list[PermittedState | None] = [None] * len(self.safeties)
+
+    def start(self, now: float, shown: Sequence[str]) -> None:
+        """Take the signals over as they show; the first decision is due now."""
+        self._take_over(now, shown)
+        self.next_decision_s = now
+
+    def _take_over(self, now: float, shown: Sequence[str]) -> None:
+        for safety, state in zip(self.safeties, shown, strict=True):
+            safety.adopt(state, now)
+        self._timing.enter(now, shown)
+        self._entries = None
+        self._sent = [None] * len(self.safeties)
+
+    @property
+    def on_plan(self) -> bool:
+        """Whether the signals run their own programs, or are on the way there."""
+        return self._entries is not None
+
+    def observe(self, readings: Readings, shared: Shares, now: float) -> Observation:
+        """float32 [O], as the contract describes it."""
+        timing = self._timing
+        return self._observer.observe(readings, shared, timing.phases(now), timing.min_green_passed(now))
+
+    def take(self, answer: object, now: float, shown: Sequence[str] | None = None) -> str:
+        """Take the answer to a question of second `now`: an action, or an exception.
+
+        `shown`: the states that SUMO shows, needed where the TL runs its plan.
+        Returns why the answer is no decision, or "".
+        """
+        failure = ""
+        action = None
+        try:
+            if isinstance(answer, Exception):
+                failure = f"{type(answer).__name__}: {answer}"
+            else:
+                action = checked(self.policy, answer)
+        except (BadAction, TypeError, ValueError) as error:
+            failure = f"{type(error).__name__}: {error}"
+        self.ladder = failover.step(self.ladder, action is not None, now, self._config.hold_s, self._config.probes)
+        if self.ladder.plan_runs:
+            if self._entries is None:
+                self._enter_plan()
+            self.next_decision_s = now + PROBE_INTERVAL_S
+            return failure
+        if self._entries is not None:
+            entered = all(entry.done for entry in self._entries)
+            self._take_over(now, shown if entered and shown is not None else [safety.shown for safety in self.safeties])
+        if action is not None:
+            self._timing.decide(now, action)
+        self.next_decision_s = self._timing.next_decision_s(now)
+        if self.ladder.rung is Rung.HOLD:
+            # plan-based policies decide minutes apart: the ladder must not wait for that
+            self.next_decision_s = min(self.next_decision_s, now + PROBE_INTERVAL_S)
+        return failure
+
+    def release(self) -> None:
+        """Begin the way back to the signals' own programs, for good."""
+        if self._entries is None:
+            self._enter_plan()
+        self.next_decision_s = math.inf
+
+    @property
+    def released(self) -> bool:
+        return self._entries is not None and all(entry.done for entry in self._entries)
+
+    def _enter_plan(self) -> None:
+        self._entries = [
+            PlanEntry(safety, program, green) for safety, (program, green) in zip(self.safeties, self._plans, strict=True)
+        ]
+
+    def settings(self, now: float) -> tuple[list[Setting], list[Override]]:
+        """What must be set at second `now`: only states that differ from those sent before."""
+        news: list[Setting] = []
+        overrides: list[Override] = []
+        if self._entries is not None:
+            for k, entry in enumerate(self._entries):
+                setting, more = entry.next(now)
+                self._collect(k, setting, more, news, overrides)
+            return news, overrides
+        for k, (safety, wish) in enumerate(zip(self.safeties, self._timing.wishes(now), strict=True)):
+            state, more = safety.permit(wish, now)
+            self._collect(k, state, more, news, overrides)
+        return news, overrides
+
+    def _collect(
+        self, k: int, setting: Setting | None, more: list[Override], news: list[Setting], overrides: list[Override]
+    ) -> None:
+        overrides += more
+        if setting is not None and setting is not self._sent[k]:
+            news.append(setting)
+            self._sent[k] = setting if isinstance(setting, PermittedState) else None
+
+    def next_due_s(self, now: float) -> float:
+        """The next moment at which this TL needs a step, after its settings of `now`."""
+        if self._entries is not None:
+            return self.next_decision_s if self.released else now + CHECK_S
+        due = min(self.next_decision_s, self._timing.next_change_s(now))
+        for safety, wish in zip(self.safeties, self._timing.wishes(now), strict=True):
+            if not safety.settled(wish):
+                return min(due, now + CHECK_S)
+            due = min(due, max(safety.next_overdue_s(), now + CHECK_S))
+        return due
+
+    @property
+    def needs_shown(self) -> bool:
+        """Whether `take` wants the states SUMO shows: the plan runs and may be left."""
+        return self.on_plan

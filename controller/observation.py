@@ -1,0 +1,118 @@
+"""What a policy sees: lane readings turned into the observation of its dialect."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protos import policy_pb2 as pb
+
+MIN_GAP_M = 2.5
+"""sumo-rl's minimal gap: a lane's capacity is length / (gap + mean vehicle length)."""
+EPSILON = float(np.finfo(float).eps)
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
+Observation = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Readings:
+    """Readings of all lanes at one moment; every array is float64 [lanes]."""
+
+    vehicles: Floats
+    halting: Floats
+    """Vehicles slower than 0.1 m/s."""
+    mean_length_m: Floats
+    left_total: Floats
+    """Vehicles that left the lane since the controller started."""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Density and queue of all lanes as shares of capacity, in [0, 1]."""
+
+    density: Floats
+    queue: Floats
+
+
+def shares(readings: Readings, length_m: Floats) -> Shares:
+    """sumo-rl's lane density and queue, all lanes at once.
+
+    min(1, vehicles / (lane length / (2.5 + mean vehicle length))), in float64
+    and in this order of operations, as `TrafficSignal.get_lanes_density`.
+    """
+    capacity = length_m / (MIN_GAP_M + readings.mean_length_m)
+    return Shares(np.minimum(1.0, readings.vehicles / capacity), np.minimum(1.0, readings.halting / capacity))
+
+
+class Observer(Protocol):
+    size: int
+
+    def observe(self, readings: Readings, shared: Shares, phases: tuple[int, ...], min_green_passed: bool) -> Observation:
+        """float32 [size]. `phases`: green index (sumo-rl) or phase index, by signal."""
+
+
+class SumoRlObserver:
+    """[one-hot of the green phase | min_green bit | density per lane | queue per lane]."""
+
+    def __init__(self, rows: Rows, greens: int) -> None:
+        self._rows = rows
+        self._greens = greens
+        self.size = greens + 1 + 2 * len(rows)
+
+    def observe(self, readings: Readings, shared: Shares, phases: tuple[int, ...], min_green_passed: bool) -> Observation:
+        greens, lanes = self._greens, len(self._rows)
+        out = np.zeros(self.size, np.float32)
+        out[phases[0]] = 1.0
+        out[greens] = min_green_passed
+        out[greens + 1 : greens + 1 + lanes] = shared.density[self._rows]
+        out[greens + 1 + lanes :] = shared.queue[self._rows]
+        return out
+
+
+class SappoObserver:
+    """Lane blocks of `d`, `v`, `vd` or `vdd`, then the phase of every signal.
+
+    Density is vehicles per metre; volume counts vehicles that left the lane
+    since the last decision. Each block is (block + eps) / its maximum.
+    """
+
+    def __init__(self, state: str, rows: Rows, length_m: Floats, phase_counts: tuple[int, ...]) -> None:
+        self._state = state
+        self._rows = rows
+        self._length_m = length_m[rows]
+        self._phase_scale = max(max(phase_counts) - 1, 1)
+        self._left_before: Floats | None = None
+        blocks = 2 if state == "vd" else 1
+        self.size = blocks * len(rows) + len(phase_counts)
+
+    def observe(self, readings: Readings, shared: Shares, phases: tuple[int, ...], min_green_passed: bool) -> Observation:
+        density = readings.vehicles[self._rows] / self._length_m
+        left = readings.left_total[self._rows]
+        volume = left - (left if self._left_before is None else self._left_before)
+        self._left_before = left
+        blocks = {
+            "d": (density,),
+            "v": (volume,),
+            "vd": (density, volume),
+            "vdd": (volume / (density + EPSILON),),
+        }[self._state]
+        phase = np.array(phases, np.float64) / self._phase_scale
+        return np.concatenate([*map(_by_maximum, blocks), phase]).astype(np.float32)
+
+
+def _by_maximum(block: Floats) -> Floats:
+    raised = block + EPSILON
+    scaled: Floats = raised / raised.max()
+    return scaled
+
+
+def observer(policy: pb.Policy, lane_row: dict[str, int], length_m: Floats, greens: int) -> Observer:
+    """The observer of a contract; `lane_row` finds a lane in the readings."""
+    rows = np.array([lane_row[lane] for signal in policy.signals for lane in signal.lane_ids], np.intp)
+    if policy.observation.dialect == "sumo-rl":
+        return SumoRlObserver(rows, greens)
+    counts = tuple(len(signal.phases) for signal in policy.signals)
+    return SappoObserver(policy.observation.state, rows, length_m, counts)

@@ -1,0 +1,211 @@
+"""The clockworks of the dialects: from decisions to wishes, second by second.
+
+A timing belongs to one TL. `decide` takes a decision, `wishes` says which state
+each signal should show now, `next_change_s` when that changes next. Wishes are
+only wishes: the safety rules have the last word.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from city.network import Phase, is_green
+from controller import action as actions
+from controller.action import Plan
+from protos import policy_pb2 as pb
+
+Action = NDArray[np.float64]
+
+KC_YELLOW_S = 3.0
+
+
+class SignalTiming(Protocol):
+    def enter(self, now: float, shown: Sequence[str]) -> None:
+        """Take over from the states that are shown."""
+
+    def decide(self, now: float, action: Action) -> None:
+        """Take a decision: [1] index (sumo-rl) or [A] numbers in [-1, 1]."""
+
+    def wishes(self, now: float) -> tuple[str, ...]: ...
+
+    def phases(self, now: float) -> tuple[int, ...]:
+        """Per signal what the observation calls the current phase."""
+
+    def min_green_passed(self, now: float) -> bool: ...
+
+    def next_change_s(self, now: float) -> float:
+        """When wishes change next without a decision; inf: never."""
+
+    def next_decision_s(self, now: float) -> float:
+        """The first decision moment after now."""
+
+
+class SumoRlTiming:
+    """Green phases of one signal, chosen by index; yellow in between."""
+
+    def __init__(self, greens: Sequence[str], delta_s: float, yellow_s: float, min_green_s: float) -> None:
+        self._greens = tuple(greens)
+        self._delta_s, self._yellow_s, self._min_green_s = delta_s, yellow_s, min_green_s
+        self._green = 0
+        self._changed_s = 0.0
+        self._yellow: str | None = None
+
+    def enter(self, now: float, shown: Sequence[str]) -> None:
+        # the dialect forces the first green phase; elsewhere than at a start a
+        # green that is shown already is the better beginning
+        self._green = self._greens.index(shown[0]) if shown[0] in self._greens else 0
+        self._changed_s = now
+        self._yellow = None
+
+    def decide(self, now: float, action: Action) -> None:
+        chosen = int(action[0])
+        if chosen == self._green or not self.min_green_passed(now):
+            return
+        self._yellow = yellow_between(self._greens[self._green], self._greens[chosen])
+        self._green = chosen
+        self._changed_s = now
+
+    def wishes(self, now: float) -> tuple[str, ...]:
+        if self._yellow is not None and now - self._changed_s < self._yellow_s:
+            return (self._yellow,)
+        self._yellow = None
+        return (self._greens[self._green],)
+
+    def phases(self, now: float) -> tuple[int, ...]:
+        return (self._green,)
+
+    def min_green_passed(self, now: float) -> bool:
+        return now - self._changed_s >= self._min_green_s + self._yellow_s
+
+    def next_change_s(self, now: float) -> float:
+        end = self._changed_s + self._yellow_s
+        return end if self._yellow is not None and end > now else math.inf
+
+    def next_decision_s(self, now: float) -> float:
+        return now + self._delta_s
+
+
+def yellow_between(green: str, following: str) -> str:
+    """sumo-rl's yellow: each G/g whose next state is r/s becomes y, all else as before."""
+    return "".join("y" if a in "Gg" and b in "rs" else a for a, b in zip(green, following, strict=True))
+
+
+class KeepChangeTiming:
+    """`kc`: each signal keeps its green or steps through yellow to the following green."""
+
+    def __init__(self, programs: Sequence[Sequence[Phase]], interval_s: float, actionp: float) -> None:
+        self._programs = [tuple(phases) for phases in programs]
+        self._interval_s, self._actionp = interval_s, actionp
+        self._phase = [0] * len(self._programs)
+        self._green_from_s = [-math.inf] * len(self._programs)
+
+    def enter(self, now: float, shown: Sequence[str]) -> None:
+        for k, (phases, state) in enumerate(zip(self._programs, shown, strict=True)):
+            greens = [i for i, phase in enumerate(phases) if is_green(phase.state)]
+            self._phase[k] = next((i for i in greens if phases[i].state == state), greens[0] if greens else 0)
+            self._green_from_s[k] = -math.inf
+
+    def decide(self, now: float, action: Action) -> None:
+        for k, a in enumerate(action):
+            if a >= self._actionp:
+                phases = self._programs[k]
+                self._phase[k] = (self._current(k, now) + 1) % len(phases)
+                # where the program has no yellow in between, the step is to a green at once
+                at_once = is_green(phases[self._phase[k]].state)
+                self._green_from_s[k] = -math.inf if at_once else now + KC_YELLOW_S
+
+    def _current(self, k: int, now: float) -> int:
+        """Phase index now: past its yellow, the signal is in the following green."""
+        phases = self._programs[k]
+        index = self._phase[k]
+        if now >= self._green_from_s[k]:
+            for _ in phases:
+                if is_green(phases[index].state):
+                    break
+                index = (index + 1) % len(phases)
+        return index
+
+    def wishes(self, now: float) -> tuple[str, ...]:
+        return tuple(phases[self._current(k, now)].state for k, phases in enumerate(self._programs))
+
+    def phases(self, now: float) -> tuple[int, ...]:
+        return tuple(self._current(k, now) for k in range(len(self._programs)))
+
+    def min_green_passed(self, now: float) -> bool:
+        return True
+
+    def next_change_s(self, now: float) -> float:
+        return min((t for t in self._green_from_s if t > now), default=math.inf)
+
+    def next_decision_s(self, now: float) -> float:
+        return now + self._interval_s
+
+
+class PlanTiming:
+    """`offset`, `gr`, `gro`: the signals run plans that decisions shift and stretch."""
+
+    def __init__(self, kind: str, plans: Sequence[Plan], control_cycle: int, add_time_s: int, offset_range: int) -> None:
+        self._kind = kind
+        self._plans = tuple(plans)
+        self._period_s = plans[0].cycle_s * control_cycle
+        self._add_time_s, self._offset_range = add_time_s, offset_range
+        self._changes = [actions.permitted_changes(plan, add_time_s) for plan in plans]
+        self._seconds = [actions.phase_by_second(plan, (), add_time_s, 0) for plan in plans]
+
+    def enter(self, now: float, shown: Sequence[str]) -> None:
+        self._seconds = [actions.phase_by_second(plan, (), self._add_time_s, 0) for plan in self._plans]
+
+    def decide(self, now: float, action: Action) -> None:
+        numbers = iter(action.tolist())
+        for k, plan in enumerate(self._plans):
+            shift_s, change = 0, ()
+            if self._kind in ("offset", "gro"):
+                shift_s = actions.offset_shift_s(next(numbers), plan.cycle_s, self._offset_range)
+            if self._kind in ("gr", "gro"):
+                change = self._changes[k][actions.gr_index(next(numbers), len(self._changes[k]))]
+            self._seconds[k] = actions.phase_by_second(plan, change, self._add_time_s, shift_s)
+
+    def wishes(self, now: float) -> tuple[str, ...]:
+        return tuple(plan.phases[i].state for plan, i in zip(self._plans, self.phases(now), strict=True))
+
+    def phases(self, now: float) -> tuple[int, ...]:
+        # at second t the phase is entry t - 1: the seed system's clock
+        return tuple(seconds[(int(now) - 1) % len(seconds)] for seconds in self._seconds)
+
+    def min_green_passed(self, now: float) -> bool:
+        return True
+
+    def next_change_s(self, now: float) -> float:
+        second = math.floor(now)
+        here = self.phases(second)
+        for ahead in range(1, max(len(seconds) for seconds in self._seconds)):
+            if self.phases(second + ahead) != here:
+                return float(second + ahead)
+        return math.inf
+
+    def next_decision_s(self, now: float) -> float:
+        return (math.floor(now / self._period_s) + 1) * float(self._period_s)
+
+
+def timing_of(policy: pb.Policy, min_yellow_s: float, min_green_floor_s: float) -> SignalTiming:
+    """The clockwork of a contract; its times never fall below the floors."""
+    programs = [
+        [Phase(phase.state, phase.duration_s, phase.min_s, phase.max_s) for phase in signal.phases] for signal in policy.signals
+    ]
+    times = policy.timing
+    if policy.action.kind == "categorical":
+        greens = [phase.state for phase in programs[0] if is_green(phase.state)]
+        yellow_s, green_s = max(times.yellow_s, min_yellow_s), max(times.min_green_s, min_green_floor_s)
+        return SumoRlTiming(greens, times.decision_interval_s, yellow_s, green_s)
+    if policy.action.kind == "kc":
+        return KeepChangeTiming(programs, times.decision_interval_s, policy.action.actionp)
+    max_green_s = times.max_green_s or math.inf
+    plans = [
+        actions.plan_of(phases, signal.offset_s, times.min_green_s, max_green_s)
+        for phases, signal in zip(programs, policy.signals, strict=True)
+    ]
+    numbers = policy.action
+    return PlanTiming(numbers.kind, plans, times.control_cycle, numbers.add_time_s, numbers.offset_range)
