@@ -45,7 +45,7 @@ class Intersection:
         self.next_decision_s = -math.inf
         self._observer = observer
         self._timing = timing
-        self._plans = tuple(plans)
+        self.plans = tuple(plans)
         self._config = config
         self._entries: list[PlanEntry] | None = None
         self._sent: list[PermittedState | None] = [None] * len(self.safeties)
@@ -94,8 +94,9 @@ class Intersection:
             self.next_decision_s = now + PROBE_INTERVAL_S
             return failure
         if self._entries is not None:
-            entered = all(entry.done for entry in self._entries)
-            self._take_over(now, shown if entered and shown is not None else [safety.shown for safety in self.safeties])
+            ours = [safety.shown for safety in self.safeties]
+            theirs = ours if shown is None else shown
+            self._take_over(now, [b if e.done else a for e, a, b in zip(self._entries, ours, theirs, strict=True)])
         if action is not None:
             self._timing.decide(now, action)
         self.next_decision_s = self._timing.next_decision_s(now)
@@ -116,7 +117,7 @@ class Intersection:
 
     def _enter_plan(self) -> None:
         self._entries = [
-            PlanEntry(safety, program, green) for safety, (program, green) in zip(self.safeties, self._plans, strict=True)
+            PlanEntry(safety, program, green) for safety, (program, green) in zip(self.safeties, self.plans, strict=True)
         ]
 
     def settings(self, now: float) -> tuple[list[Setting], list[Override]]:

@@ -1,0 +1,205 @@
+"""The decision step: read, observe, choose, permit, apply.
+
+Two round trips whatever the number of TLs: one message of readings, one Predict
+for every TL that is due, and the settings ride on the message of the next step.
+"""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from city import config as city_config
+from city.network import StreetNetwork
+from controller.failover import Rung
+from controller.intersection import Intersection
+from controller.observation import observer, shares
+from controller.policy import Policies
+from controller.safety import Override, SafetyTimes, SignalSafety
+from controller.signal_timing import timing_of
+from controller.sumo.link import Link, Setting, SumoRefused
+from controller.sumo.network import check_contract, plan_entry, running_signals
+from protos import policy_pb2 as pb
+from serving.contract import green_states
+
+
+@dataclass
+class Tally:
+    """What a run did; counts since the start."""
+
+    decisions: int = 0
+    """Actions taken, one per TL and decision moment."""
+    steps: int = 0
+    """Decision steps: moments at which at least one TL was due."""
+    failures: Counter[str] = field(default_factory=Counter)
+    """By TL: answers that were no decision."""
+    overrides: Counter[str] = field(default_factory=Counter)
+    """By reason."""
+    refusals: int = 0
+    decision_s: list[float] = field(default_factory=list)
+    """Wall time of the newest decision steps, reading to choice, in s."""
+    inference_s: list[float] = field(default_factory=list)
+    """Of these, waiting for the policies."""
+
+    def timed(self, decision_s: float, inference_s: float) -> None:
+        for times, value in ((self.decision_s, decision_s), (self.inference_s, inference_s)):
+            times.append(value)
+            if len(times) > 20_000:
+                del times[:10_000]  # a daemon's memory must not grow with its age
+
+
+@dataclass(frozen=True)
+class Events:
+    """Called with what happened, for logs and metrics; each may be left out."""
+
+    failure: Callable[[str, str, float], None] = lambda tl, why, now: None
+    override: Callable[[Override, float], None] = lambda override, now: None
+    rung: Callable[[str, Rung, Rung, float], None] = lambda tl, old, new, now: None
+    refusal: Callable[[str, float], None] = lambda why, now: None
+
+
+class MissingAnswer(Exception):
+    """The policies gave no answer for this TL."""
+
+
+class DecisionSteps:
+    """All TLs of a run and the link to their street."""
+
+    def __init__(
+        self, link: Link, intersections: Sequence[Intersection], policies: Policies, street: StreetNetwork, events: Events
+    ) -> None:
+        self.tally = Tally()
+        self.intersections = {x.tl: x for x in intersections}
+        self._link, self._policies, self._events = link, policies, events
+        self._length_m = np.array([street.lane_length_m[lane] for lane in link.lanes])
+        self._sampled = any(x.policy.observation.state in ("v", "vd", "vdd") for x in intersections)
+        self._due_s = {x.tl: -math.inf for x in intersections}
+        self.now = street.begin_s
+
+    def step(self, end_s: float) -> None:
+        """One step: everything that is due now, then on to the next due moment, at most to end_s."""
+        touched = [x for x in self.intersections.values() if self._due_s[x.tl] <= self.now]
+        due = [x for x in touched if x.next_decision_s <= self.now]
+        if due or self._sampled:
+            self._decide(due)
+        settings: list[Setting] = []
+        for x in touched:
+            news, overrides = x.settings(self.now)
+            settings += news
+            self._due_s[x.tl] = x.next_due_s(self.now)
+            for override in overrides:
+                self.tally.overrides[override.reason.value] += 1
+                self._events.override(override, self.now)
+        until = min([end_s, *self._due_s.values()])
+        if self._sampled:
+            until = min(until, math.floor(self.now) + 1.0)
+        try:
+            self._link.step(settings, until)
+        except SumoRefused as error:
+            self.tally.refusals += 1
+            self._events.refusal(str(error), self.now)
+        self.now = until
+
+    def _decide(self, due: Sequence[Intersection]) -> None:
+        start = time.perf_counter()
+        on_plan = [safety.signal for x in due if x.needs_shown for safety in x.safeties]
+        _, readings, shown = self._link.read(tuple(x.tl for x in due), on_plan)
+        if not due:
+            return
+        shared = shares(readings, self._length_m)
+        observations = {x.tl: x.observe(readings, shared, self.now) for x in due}
+        asked = time.perf_counter()
+        answers = self._policies.ask(observations)
+        answered = time.perf_counter()
+        for x in due:
+            before = x.ladder.rung
+            states = [shown.get(safety.signal, safety.shown) for safety in x.safeties]
+            failure = x.take(answers.get(x.tl, MissingAnswer("no answer")), self.now, states)
+            if failure:
+                self.tally.failures[x.tl] += 1
+                self._events.failure(x.tl, failure, self.now)
+            else:
+                self.tally.decisions += 1
+            if x.ladder.rung is not before:
+                self._events.rung(x.tl, before, x.ladder.rung, self.now)
+        self.tally.steps += 1
+        self.tally.timed(time.perf_counter() - start, answered - asked)
+
+    def release(self, end_s: float) -> None:
+        """Hand every signal back through a safe transition; simulates some seconds more, at most to end_s."""
+        for x in self.intersections.values():
+            x.release()
+            self._due_s[x.tl] = -math.inf
+        self._sampled = False
+        while self.now < end_s and not all(x.released for x in self.intersections.values()):
+            self.step(min(end_s, self.now + 1.0))
+
+    def switch_back(self) -> None:
+        """Hand back at once what is not released: the last resort on the way out."""
+        for x in self.intersections.values():
+            if not x.released:
+                for safety, (program, _) in zip(x.safeties, x.plans, strict=True):
+                    self._link.switch_program(safety.signal, program)
+
+
+def assemble(
+    link: Link,
+    street: StreetNetwork,
+    contracts: Sequence[pb.Policy],
+    policies: Policies,
+    safety: city_config.Safety,
+    control: city_config.Controller,
+    events: Events | None = None,
+) -> DecisionSteps:
+    """Check every contract against the running street and take its signals over.
+
+    Raises InputError with what does not fit.
+    """
+    signals = [signal for policy in contracts for signal in policy.signal_ids]
+    for policy in contracts:
+        check_contract(policy, street)
+    running = running_signals(link.api, street, signals)
+    now = float(link.api.simulation.getTime())
+    lanes_of = {policy.tl: [lane for signal in policy.signals for lane in signal.lane_ids] for policy in contracts}
+    counted = [lane for policy in contracts if policy.observation.state in ("v", "vd", "vdd") for lane in lanes_of[policy.tl]]
+    link.watch(lanes_of, list(dict.fromkeys(counted)))
+    row = {lane: i for i, lane in enumerate(link.lanes)}
+    length_m = np.array([street.lane_length_m[lane] for lane in link.lanes])
+    intersections = []
+    for policy in contracts:
+        greens = green_states(phase.state for phase in policy.signals[0].phases)
+        times = safety_times(policy, safety)
+        safeties = [
+            SignalSafety(street.signals[trained.id], times, green_states(phase.state for phase in trained.phases))
+            for trained in policy.signals
+        ]
+        x = Intersection(
+            policy,
+            observer(policy, row, length_m, len(greens)),
+            timing_of(policy, safety.min_yellow_s, safety.min_green_s),
+            safeties,
+            [plan_entry(running[signal]) for signal in policy.signal_ids],
+            control,
+        )
+        x.start(now, [running[signal].shown for signal in policy.signal_ids])
+        intersections.append(x)
+    steps = DecisionSteps(link, intersections, policies, street, events or Events())
+    steps.now = now
+    return steps
+
+
+def safety_times(policy: pb.Policy, floors: city_config.Safety) -> SafetyTimes:
+    """The contract's times, never below the floors."""
+    times = policy.timing
+    bounds = [b for b in (times.max_green_s if policy.action.kind == "categorical" else 0, floors.max_green_s) if b]
+    min_green_s = times.min_green_s if policy.action.kind == "categorical" else 0.0
+    return SafetyTimes(
+        yellow_s=max(times.yellow_s, floors.min_yellow_s),
+        min_green_s=max(min_green_s, floors.min_green_s),
+        all_red_s=max(times.all_red_s, floors.all_red_s),
+        max_green_s=min(bounds, default=math.inf),
+        max_red_s=floors.max_red_s or math.inf,
+    )

@@ -1,0 +1,1 @@
+"""The SUMO side: one link to the simulator, over TraCI or libsumo."""

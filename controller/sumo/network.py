@@ -1,0 +1,118 @@
+"""The running network: does the street that SUMO simulates fit files and contracts?"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from city.errors import InputError
+from city.network import Phase, Program, SignalNetwork, StreetNetwork, is_green
+from protos import policy_pb2 as pb
+from serving.contract import ContractError, check
+
+
+@dataclass(frozen=True)
+class RunningSignal:
+    """A signal as SUMO runs it at the moment of asking."""
+
+    program: str
+    shown: str
+    programs: Mapping[str, Program]
+    """By id, in SUMO's order."""
+
+
+_TYPES = {0: "static", 3: "actuated", 4: "NEMA", 5: "delay_based"}
+
+
+def running_signals(api: Any, street: StreetNetwork, signals: Sequence[str]) -> dict[str, RunningSignal]:
+    """Ask SUMO for signals and compare them with the network file.
+
+    Raises InputError where a signal is missing or has other links than the file
+    says: the conflict rules come from the file and must be those of the street.
+    """
+    there = set(api.trafficlight.getIDList())
+    found: dict[str, RunningSignal] = {}
+    for signal in signals:
+        if signal not in there:
+            raise InputError(f"signal {signal} is not in the running simulation; it has {_some(sorted(there))}")
+        if signal not in street.signals:
+            raise InputError(f"{street.net_file}: has no signal {signal}, but SUMO runs one: is it another network?")
+        _same_links(api, street, street.signals[signal])
+        programs = {}
+        for logic in api.trafficlight.getAllProgramLogics(signal):
+            phases = tuple(Phase(p.state, p.duration, p.minDur, p.maxDur) for p in logic.phases)
+            known = {program.id: program for program in street.signals[signal].programs}.get(logic.programID)
+            kind = _TYPES.get(int(logic.type), str(logic.type))
+            programs[logic.programID] = Program(logic.programID, kind, known.offset_s if known else 0, phases)
+        program = api.trafficlight.getProgram(signal)
+        if program == "online":
+            # somebody froze it and left: its plan is the one that the files make active
+            program = street.signals[signal].active_program
+        found[signal] = RunningSignal(program, api.trafficlight.getRedYellowGreenState(signal), programs)
+    return found
+
+
+def _same_links(api: Any, street: StreetNetwork, signal: SignalNetwork) -> None:
+    running = [
+        sorted({(pair[0], pair[1]) for pair in link if pair}) for link in api.trafficlight.getControlledLinks(signal.id)
+    ]
+    filed = [sorted(set(link)) for link in signal.links]
+    if running == filed:
+        return
+    lost = {lane for link in filed for lane, _ in link} - {lane for link in running for lane, _ in link}
+    told = f"; lanes only in the file: {_some(sorted(lost))}" if lost else ""
+    raise InputError(
+        f"signal {signal.id}: SUMO runs {len(running)} links where {street.net_file} has {len(filed)}, or other lanes{told}; "
+        "start SUMO and the controller on the same network"
+    )
+
+
+def check_contract(policy: pb.Policy, street: StreetNetwork) -> None:
+    """Raise InputError unless the street is the one that the contract describes."""
+    try:
+        check(policy)
+    except ContractError as error:
+        raise InputError(str(error)) from None
+    for trained in policy.signals:
+        signal = street.signals.get(trained.id)
+        where = f"{policy.tl}: the policy was trained on another signal {trained.id}"
+        if signal is None:
+            raise InputError(f"{where}: the network {street.net_file} has none of this name")
+        lanes = list(signal.lanes)
+        if lanes != list(trained.lane_ids):
+            gone = [lane for lane in trained.lane_ids if lane not in lanes]
+            new = [lane for lane in lanes if lane not in trained.lane_ids]
+            raise InputError(
+                f"{where}: {len(trained.lane_ids)} lanes then, {len(lanes)} now (gone: {_some(gone)}; new: {_some(new)}); "
+                "train it again or give the network it was trained on"
+            )
+        program = _trained_program(policy, signal)
+        if program is None or [phase.state for phase in program.phases] != [phase.state for phase in trained.phases]:
+            raise InputError(
+                f"{where}: its program {trained.program_id!r} has other phases now; "
+                "train it again or give the program it was trained on"
+            )
+        durations = [(phase.duration_s, phase.min_s, phase.max_s) for phase in program.phases]
+        if policy.action.kind in ("offset", "gr", "gro") and durations != [
+            (phase.duration_s, phase.min_s, phase.max_s) for phase in trained.phases
+        ]:
+            raise InputError(f"{where}: its plan {trained.program_id!r} has other durations now, which its actions refer to")
+
+
+def _trained_program(policy: pb.Policy, signal: SignalNetwork) -> Program | None:
+    trained = next(one for one in policy.signals if one.id == signal.id)
+    return next((program for program in signal.programs if program.id == trained.program_id), None)
+
+
+def plan_entry(running: RunningSignal) -> tuple[str, int]:
+    """The program that is the signal's fixed plan, and its first green phase."""
+    program = running.programs.get(running.program)
+    if program is None:
+        return running.program, 0
+    greens = [i for i, phase in enumerate(program.phases) if is_green(phase.state)]
+    return running.program, greens[0] if greens else 0
+
+
+def _some(names: Sequence[str], most: int = 6) -> str:
+    if not names:
+        return "none"
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,189 @@
+"""TraCI messages, many commands in each: building and bulk decoding.
+
+A message is its length (int32, itself included) and commands; a command is its
+length (one byte, or a zero byte and int32), its id and its content; all numbers
+are big-endian. The answer has a status for every command, and behind the
+status of a getter its value. https://sumo.dlr.de/docs/TraCI/Protocol.html
+
+The size of a numeric getter's answer follows from the name of its object, so
+where each value of an answer lies is known before it comes: NumPy picks all of
+them at once.
+"""
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+# the same numbers as in traci.constants; the codec needs nothing else of traci
+GET_LANE, GET_SIM, GET_TL = 0xA3, 0xAB, 0xA2
+SET_TL, SIMSTEP, CLOSE = 0xC2, 0x02, 0x7F
+LAST_STEP_VEHICLE_NUMBER, LAST_STEP_VEHICLE_IDS = 0x10, 0x12
+LAST_STEP_HALTING, LAST_STEP_LENGTH = 0x14, 0x15
+TIME, STATE, PROGRAM, PHASE = 0x66, 0x20, 0x23, 0x22
+TYPE_INT, TYPE_DOUBLE, TYPE_STRING, TYPE_STRING_LIST = 0x09, 0x0B, 0x0C, 0x0E
+
+_STATUS_BYTES = 7  # length, command, result, an empty description's int32
+_VALUE_BYTES = {TYPE_INT: 4, TYPE_DOUBLE: 8}
+
+Bytes = NDArray[np.uint8]
+
+
+class Refused(Exception):
+    """SUMO refused a command; the connection goes on."""
+
+
+class Garbled(Exception):
+    """The answer is not TraCI as we know it; the connection cannot go on."""
+
+
+def command(identifier: int, content: bytes) -> bytes:
+    size = len(content) + 2
+    head = struct.pack("!BB", size, identifier) if size <= 255 else struct.pack("!BiB", 0, size + 4, identifier)
+    return head + content
+
+
+def _name(text: str) -> bytes:
+    raw = text.encode()
+    return struct.pack("!i", len(raw)) + raw
+
+
+def get(domain: int, variable: int, name: str) -> bytes:
+    return command(domain, struct.pack("!B", variable) + _name(name))
+
+
+def set_text(domain: int, variable: int, name: str, value: str) -> bytes:
+    return command(domain, struct.pack("!B", variable) + _name(name) + struct.pack("!B", TYPE_STRING) + _name(value))
+
+
+def set_int(domain: int, variable: int, name: str, value: int) -> bytes:
+    return command(domain, struct.pack("!B", variable) + _name(name) + struct.pack("!Bi", TYPE_INT, value))
+
+
+def step(until_s: float) -> bytes:
+    return command(SIMSTEP, struct.pack("!d", until_s))
+
+
+def message(commands: Sequence[bytes]) -> bytes:
+    body = b"".join(commands)
+    return struct.pack("!i", len(body) + 4) + body
+
+
+class NumberGetters:
+    """Getters of numbers whose answers are decoded in bulk.
+
+    `wanted`: (domain, variable, object name, TYPE_INT or TYPE_DOUBLE).
+    """
+
+    def __init__(self, wanted: Sequence[tuple[int, int, str, int]]) -> None:
+        self.request = b"".join(get(domain, variable, name) for domain, variable, name, _ in wanted)
+        offset = 0
+        results, values = [], []
+        for _, _, name, kind in wanted:
+            body = 1 + 1 + 4 + len(name.encode()) + 1 + _VALUE_BYTES[kind]
+            head = 1 if body < 254 else 5
+            results.append(offset + 2)
+            offset += _STATUS_BYTES + head + body
+            values.append(offset - _VALUE_BYTES[kind])
+        self.size = offset
+        self._results = np.array(results, np.intp)
+        kinds = np.array([kind for *_, kind in wanted], np.intp)
+        self._ints, self._doubles = np.flatnonzero(kinds == TYPE_INT), np.flatnonzero(kinds == TYPE_DOUBLE)
+        places = np.array(values, np.intp)
+        self._int_bytes = places[self._ints, None] + np.arange(4)
+        self._double_bytes = places[self._doubles, None] + np.arange(8)
+        self._type_places, self._types = places - 1, kinds.astype(np.uint8)
+
+    def decode(self, answer: bytes) -> NDArray[np.float64]:
+        """float64 [wanted], in order. Raises Refused or Garbled."""
+        if len(answer) < self.size:
+            _first_refusal(answer)
+            raise Garbled(f"an answer of {len(answer)} bytes where {self.size} were due")
+        raw = np.frombuffer(answer, np.uint8)
+        if raw[self._results].any() or not np.array_equal(raw[self._type_places], self._types):
+            _first_refusal(answer)
+            raise Garbled("an answer in another layout than its getters have")
+        values = np.empty(len(self._results))
+        values[self._ints] = raw[self._int_bytes].view(">i4")[:, 0] if len(self._ints) else ()
+        values[self._doubles] = raw[self._double_bytes].view(">f8")[:, 0] if len(self._doubles) else ()
+        return values
+
+
+def _first_refusal(answer: bytes) -> None:
+    """Raise Refused with SUMO's words, where a status in the answer refuses."""
+    reader = Reader(answer)
+    while reader.left:
+        reader.status()
+        if reader.left and answer[reader.at] != _STATUS_BYTES:
+            reader.skip()
+
+
+class Reader:
+    """Reads an answer part by part, for what has no fixed size."""
+
+    def __init__(self, answer: bytes, at: int = 0) -> None:
+        self._answer = answer
+        self.at = at
+
+    @property
+    def left(self) -> int:
+        return len(self._answer) - self.at
+
+    def _take(self, form: str) -> tuple[int, ...]:
+        try:
+            values = struct.unpack_from(form, self._answer, self.at)
+        except struct.error:
+            raise Garbled(f"an answer that ends at byte {len(self._answer)}, in the middle of a value") from None
+        self.at += struct.calcsize(form)
+        return values
+
+    def _text(self) -> str:
+        (size,) = self._take("!i")
+        if not 0 <= size <= self.left:
+            raise Garbled(f"a text of {size} bytes where {self.left} are left")
+        raw = self._answer[self.at : self.at + size]
+        self.at += size
+        return raw.decode(errors="replace")
+
+    def _length(self) -> int:
+        (size,) = self._take("!B")
+        return size if size else self._take("!i")[0]
+
+    def status(self) -> int:
+        """The command id of a status. Raises Refused where it is not OK."""
+        self._length()
+        identifier, result = self._take("!BB")
+        text = self._text()
+        if result:
+            raise Refused(text or f"command 0x{identifier:02x} failed")
+        return identifier
+
+    def skip(self) -> None:
+        """Pass over a getter's value."""
+        start = self.at
+        end = start + self._length()
+        if end <= start or end > len(self._answer):
+            raise Garbled("a value whose length points outside of the answer")
+        self.at = end
+
+    def value(self) -> str | list[str]:
+        """A getter's status and its value: a text or a list of texts."""
+        self.status()
+        self._length()
+        self._take("!BB")
+        self._text()
+        (kind,) = self._take("!B")
+        if kind == TYPE_STRING:
+            return self._text()
+        if kind != TYPE_STRING_LIST:
+            raise Garbled(f"a value of type 0x{kind:02x} where a text was due")
+        (count,) = self._take("!i")
+        if not 0 <= count <= self.left:
+            raise Garbled(f"a list of {count} texts in {self.left} bytes")
+        return [self._text() for _ in range(count)]
+
+    def stepped(self) -> None:
+        """The status of a step. Subscriptions that follow are other people's."""
+        if self.status() != SIMSTEP:
+            raise Garbled("an answer to another command than the step")

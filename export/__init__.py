@@ -1,0 +1,7 @@
+"""The exporter: checkpoint files -> an inference-only SavedModel that is proved.
+
+Reading order: __main__ -> locate -> checkpoints/ -> actors/ -> contract ->
+saved_model -> warmup -> verify -> publish.
+"""
+
+__version__ = "0.1.0"
