@@ -215,3 +215,17 @@ class GetModelStatusResponse(_message.Message):
     MODEL_VERSION_STATUS_FIELD_NUMBER: _ClassVar[int]
     model_version_status: _containers.RepeatedCompositeFieldContainer[ModelVersionStatus]
     def __init__(self, model_version_status: _Optional[_Iterable[_Union[ModelVersionStatus, _Mapping]]] = ...) -> None: ...
+
+class PredictLog(_message.Message):
+    __slots__ = ("request", "response")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    request: PredictRequest
+    response: PredictResponse
+    def __init__(self, request: _Optional[_Union[PredictRequest, _Mapping]] = ..., response: _Optional[_Union[PredictResponse, _Mapping]] = ...) -> None: ...
+
+class PredictionLog(_message.Message):
+    __slots__ = ("predict_log",)
+    PREDICT_LOG_FIELD_NUMBER: _ClassVar[int]
+    predict_log: PredictLog
+    def __init__(self, predict_log: _Optional[_Union[PredictLog, _Mapping]] = ...) -> None: ...

@@ -1,0 +1,1 @@
+"""Actor architectures: how weights become an inference-only function."""

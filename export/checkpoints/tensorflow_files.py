@@ -1,0 +1,134 @@
+"""TensorFlow checkpoints: TF1 Saver files (by name) and tf.train.Checkpoint (by object)."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+from city.errors import InputError
+from export.checkpoints import Actor, Weights, chain, is_training_only, natural
+
+_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+_PART = {"kernel": "kernel", "_kernel": "kernel", "bias": "bias", "_bias": "bias"}
+
+
+def files(prefix: Path) -> list[Path]:
+    """The files of a checkpoint prefix, data shards and index."""
+    return sorted(
+        path
+        for path in prefix.parent.iterdir()
+        if path.name == f"{prefix.name}.index" or re.fullmatch(re.escape(prefix.name) + r"\.data-\d{5}-of-\d{5}", path.name)
+    )
+
+
+def scopes(prefix: Path) -> list[str]:
+    """The scopes of a checkpoint that can hold an actor, in natural order."""
+    reader = _open(prefix)
+    found = {name.rsplit("/", 2)[0] for name in _names(reader) if name.rsplit("/", 1)[-1] in _PART and name.count("/") > 1}
+    return sorted((scope for scope in found if "critic" not in scope.lower() and not _is_optimizer(scope)), key=natural)
+
+
+def read(prefix: Path, tl: str, scope: str | None) -> Actor:
+    """The actor of one TL. Raises InputError: corrupt, no such scope, or missing variables."""
+    reader = _open(prefix)
+    names = _names(reader)
+    chosen = scope or _guess_scope(prefix, tl, names)
+    inside = [name for name in names if name.startswith(chosen + "/") and not is_training_only(name)]
+    if not inside:
+        raise InputError(f"{prefix}: has no scope {chosen}; there are {', '.join(scopes(prefix)) or 'none'}")
+    found: dict[str, dict[str, Weights]] = {}
+    for name in inside:
+        layer, _, part = name.rpartition("/")
+        if part in _PART:
+            found.setdefault(layer, {})[_PART[part]] = _value(reader, prefix, names[name])
+    order = sorted(found, key=natural)
+    _check_numbers(prefix, order)
+    taken = {f"{layer}/{part}" for layer in found for part in _PART}
+    return Actor(chain(prefix, found, order), tuple(sorted(set(names) - taken)))
+
+
+def _open(prefix: Path) -> Any:
+    try:
+        return tf.train.load_checkpoint(str(prefix))
+    except Exception as error:  # noqa: BLE001 - TensorFlow raises several kinds for one cause: the file
+        raise InputError(f"{prefix}: cannot be read as a TensorFlow checkpoint: {_first_line(error)}") from None
+
+
+def _names(reader: Any) -> dict[str, str]:
+    """Readable name -> key in the checkpoint."""
+    keys: Iterable[str] = reader.get_variable_to_shape_map()
+    if _OBJECT_GRAPH not in keys:
+        return {key: key for key in keys}
+    return _object_names(reader.get_tensor(_OBJECT_GRAPH))
+
+
+def _object_names(graph: bytes) -> dict[str, str]:
+    """Names of an object-based checkpoint's variables, walked from each object it was made of.
+
+    Keys alone mislead: a variable that optimizer and actor share is stored once,
+    under whichever name came first, often the optimizer's.
+    """
+    nodes = trackable_object_graph_pb2.TrackableObjectGraph.FromString(graph).nodes
+    names: dict[str, str] = {}
+    for top in nodes[0].children:
+        seen = {0, top.node_id}
+        queue = [(top.local_name, top.node_id)]
+        for path, node in queue:
+            for attribute in nodes[node].attributes:
+                if attribute.checkpoint_key:
+                    names.setdefault(path, attribute.checkpoint_key)
+            for child in nodes[node].children:
+                if child.node_id not in seen:
+                    seen.add(child.node_id)
+                    queue.append((f"{path}/{child.local_name}", child.node_id))
+    return names
+
+
+def _value(reader: Any, prefix: Path, key: str) -> Weights:
+    try:
+        return np.asarray(reader.get_tensor(key), np.float32)
+    except Exception as error:  # noqa: BLE001 - as above
+        raise InputError(f"{prefix}: {key.removesuffix(_VALUE)} cannot be read: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]
+
+
+def _is_optimizer(name: str) -> bool:
+    return any(part.lower().startswith(("optimizer", "optim")) for part in name.split("/"))
+
+
+def _guess_scope(prefix: Path, tl: str, names: dict[str, str]) -> str:
+    """The scope of a TL's actor: one that carries its name, or the only actor there is."""
+    tops = {name.split("/", 1)[0] for name in names if "/" in name}
+    named = [top for top in tops if tl in re.sub(r"[\s_]+", "", top) and "critic" not in top.lower()]
+    actors = named or [top for top in tops if "actor" in top.lower() or top.lower() in ("pi", "policy")]
+    if len(actors) == 1:
+        nested = {
+            "/".join(name.split("/")[:2]) for name in names if name.startswith(actors[0] + "/") and "actor" in name.split("/")[1].lower()
+        }
+        return nested.pop() if len(nested) == 1 else actors[0]
+    if not actors:
+        raise InputError(f"{prefix}: none of its scopes is an actor's; name it with --scope. Top scopes: {_list(tops)}")
+    raise InputError(f"{prefix}: holds the actors {_list(actors)}; say with --scope which one is {tl}'s")
+
+
+def _check_numbers(prefix: Path, order: list[str]) -> None:
+    """TF1 numbers a scope's layers dense, dense_1, ...: a gap is a layer that is missing."""
+    for k, name in enumerate(order):
+        match = re.fullmatch(r"(.*/dense)(?:_(\d+))?", name)
+        if not match:
+            return
+        if int(match[2] or 0) != k:
+            wanted = f"{match[1]}_{k}" if k else match[1]
+            raise InputError(f"{prefix}: variable {wanted}/kernel is missing")
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names, key=natural)) or "none"

@@ -1,0 +1,45 @@
+"""Warm-up records: TensorFlow Serving replays them before a version becomes available."""
+
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from protos import policy_pb2 as pb
+from protos import predict_pb2 as wire
+from serving.contract import INPUT, POLICY_INPUT, POLICY_SIGNATURE, SIGNATURE
+from serving.tensors import to_array, to_proto
+
+
+def requests(policy: pb.Policy, number: int) -> list[wire.PredictRequest]:
+    """One request for each signature, as a client would send it."""
+    rows = {
+        SIGNATURE: (INPUT, np.zeros((1, policy.observation.size), np.float32)),
+        POLICY_SIGNATURE: (POLICY_INPUT, np.zeros(1, np.int32)),
+    }
+    made = []
+    for signature, (key, array) in rows.items():
+        request = wire.PredictRequest(model_spec=wire.ModelSpec(name=policy.tl, signature_name=signature))
+        request.model_spec.version.value = number
+        to_proto(array, request.inputs[key])
+        made.append(request)
+    return made
+
+
+def write(folder: Path, policy: pb.Policy, number: int) -> None:
+    """Write assets.extra/tf_serving_warmup_requests of a SavedModel."""
+    path = folder / "assets.extra" / "tf_serving_warmup_requests"
+    with tf.io.TFRecordWriter(str(path)) as file:
+        for request in requests(policy, number):
+            log = wire.PredictionLog(predict_log=wire.PredictLog(request=request))
+            file.write(log.SerializeToString(deterministic=True))
+
+
+def read(folder: Path) -> list[tuple[str, dict[str, np.ndarray]]]:
+    """(signature, inputs) of every record, for a replay."""
+    path = folder / "assets.extra" / "tf_serving_warmup_requests"
+    found = []
+    for record in tf.compat.v1.io.tf_record_iterator(str(path)):
+        request = wire.PredictionLog.FromString(record).predict_log.request
+        found.append((request.model_spec.signature_name, {key: to_array(t) for key, t in request.inputs.items()}))
+    return found
