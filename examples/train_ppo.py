@@ -32,7 +32,7 @@ from controller.sumo.link import start_libsumo
 from export import contract
 from grid import demand
 
-GAMMA, LAMBDA, CLIP, ENTROPY, EPOCHS, MINIBATCH = 0.97, 0.95, 0.2, 0.01, 6, 256
+GAMMA, LAMBDA, CLIP, ENTROPY, EPOCHS, MINIBATCH = 0.97, 0.95, 0.2, 0.01, 8, 128
 HIDDEN = (64, 64)
 MIN_BATCH = 200  # transitions before an update; slow deciders gather them over several episodes
 
@@ -54,9 +54,10 @@ class Agent:
         self.critic = mlp(policy.observation.size, 1, "critic")
         self.log_std = tf.Variable(np.full(policy.action.size, -0.7, np.float32), name="log_std")
         self.optimizer = tf.keras.optimizers.Adam(learning_rate)
-        self.variables = [*self.actor.trainable_variables, *self.critic.trainable_variables]
-        self.variables += [] if self.categorical else [self.log_std]
-        self.optimizer.build(self.variables)
+        self.actor_variables = [*self.actor.trainable_variables, *([] if self.categorical else [self.log_std])]
+        self.critic_variables = self.critic.trainable_variables
+        self.optimizer.build([*self.actor_variables, *self.critic_variables])
+        self.entropy = tf.Variable(ENTROPY, trainable=False)
         self.update = tf.function(self._update, reduce_retracing=True)
         self.episode, self.memory = [], []
         self.refresh()
@@ -99,7 +100,9 @@ class Agent:
             following = value
         self.episode = []
 
-    def learn(self, rng):
+    def learn(self, rng, learning_rate, entropy):
+        self.optimizer.learning_rate.assign(learning_rate)
+        self.entropy.assign(entropy)
         if len(self.memory) < MIN_BATCH:
             return
         x, raw, logp, advantage, target = (np.array(column, np.float32) for column in zip(*self.memory, strict=True))
@@ -125,11 +128,13 @@ class Agent:
                 entropy = 0.0
             ratio = tf.exp(logp - logp_old)
             clipped = tf.clip_by_value(ratio, 1 - CLIP, 1 + CLIP)
-            gain = tf.reduce_mean(tf.minimum(ratio * advantage, clipped * advantage))
+            gain = tf.reduce_mean(tf.minimum(ratio * advantage, clipped * advantage)) + self.entropy * entropy
             error = tf.reduce_mean((self.critic(x)[:, 0] - target) ** 2)
-            loss = -gain + 0.5 * error - ENTROPY * entropy
-        gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, self.variables), 0.5)
-        self.optimizer.apply_gradients(zip(gradients, self.variables, strict=True))
+            loss = error - gain
+        # clipped apart: the critic's early, large errors must not shrink the actor's steps
+        actor, critic = tape.gradient(loss, [self.actor_variables, self.critic_variables])
+        gradients = [*tf.clip_by_global_norm(actor, 0.5)[0], *tf.clip_by_global_norm(critic, 0.5)[0]]
+        self.optimizer.apply_gradients(zip(gradients, [*self.actor_variables, *self.critic_variables], strict=True))
 
 
 class Sampling:
@@ -144,8 +149,8 @@ class Sampling:
         for tl, x in observations.items():
             agent = self.agents[tl]
             if agent.episode:
-                # what the last action led to: the queue at its end, scaled to about -1..0
-                agent.episode[-1][4] = -self.queue[tl]() / (10.0 * len(agent.policy.signal_ids))
+                # what the last action led to: the queue at its end, scaled to about -1 .. 0
+                agent.episode[-1][4] = -self.queue[tl]() / (40.0 * len(agent.policy.signal_ids))
             answers[tl] = agent.act(x, self.rng, self.explore)
         return answers
 
@@ -179,7 +184,7 @@ def main():
     parser.add_argument("--episodes", type=int, default=150)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--trial", type=int, default=1, help="the model number of this run's checkpoints")
-    parser.add_argument("--learning-rate", type=float, default=7e-4)
+    parser.add_argument("--learning-rate", type=float, default=1e-3, help="at the start; falls linearly to 5 %%")
     parser.add_argument("--format", action="append", default=[], metavar="TL=FORMAT", help="tf1, tf2 or h5 (default: tf2)")
     parser.add_argument("--out", type=Path, default=Path("checkpoints"))
     parser.add_argument("--resume", action="store_true", help="go on where the run in --out was cut off")
@@ -205,7 +210,8 @@ def main():
             seed = int(rng.integers(1, 10_000))
             trips = run_episode(city, agents, rng, mornings[episode % len(mornings)], seed, True, Path(scratch) / "tripinfo.xml")
             for agent in agents.values():
-                agent.learn(rng)
+                left = 1.0 - 0.95 * episode / args.episodes
+                agent.learn(rng, args.learning_rate * left, ENTROPY * left)
             with curve.open("a", newline="") as file:
                 csv.writer(file).writerow([episode, round(trips.delay_s, 2), trips.finished])
             bar.set_postfix(delay_s=f"{trips.delay_s:.1f}")

@@ -100,3 +100,23 @@ def _typed(values: list[Any], dtype: int, kind: np.dtype[Any], shape: list[int],
     if len(found) < count:
         found = np.concatenate([found, np.full(count - len(found), found[-1], kind)])
     return found.reshape(shape)
+
+
+def typed_proto(array: NDArray[Any], message: Any) -> None:
+    """Fill a tensor message with typed values, as TensorFlow's AsProtoField does."""
+    if array.dtype.kind in "SUO":
+        to_proto(array, message)
+        return
+    try:
+        number = _NUMBER[array.dtype.newbyteorder("<")]
+    except KeyError:
+        raise TensorError(f"arrays of {array.dtype} have no tensor type") from None
+    message.dtype = number
+    flat = array.reshape(-1)
+    if number == _HALF:
+        flat = flat.view(np.uint16)
+    elif array.dtype.kind == "c":
+        flat = flat.view(flat.real.dtype)
+    getattr(message, _FIELD[number]).extend(flat.tolist())
+    for size in array.shape:
+        message.tensor_shape.dim.add(size=size)

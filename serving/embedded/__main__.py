@@ -1,0 +1,35 @@
+"""`python -m serving`: the embedded server until SIGTERM or Ctrl-C."""
+
+import logging
+import signal
+import sys
+import threading
+
+from city.errors import InputError
+from serving.embedded.config import parse
+
+
+def main(argv: list[str] | None = None) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    stop = threading.Event()
+    # before the slow import: a signal during start-up must end it as cleanly
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        config = parse(argv)
+        from serving.embedded.server import Server
+
+        server = Server(config)
+        server.start()
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"ready at {config.host}:{server.port}", flush=True)
+    while not stop.wait(3600):
+        pass
+    server.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

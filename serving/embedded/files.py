@@ -1,0 +1,44 @@
+"""What lies in the models' folder: models and their version folders."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class VersionFiles:
+    path: Path
+    fingerprint: tuple[tuple[str, int, int], ...]
+    """(name, bytes, mtime in ns) of every file: changes while a copy is under way."""
+
+
+def scan(models_dir: Path) -> dict[str, dict[int, VersionFiles]]:
+    """Model -> version -> files. A version is a folder named by a number that holds
+    a saved_model.pb; everything else is left alone, as TensorFlow Serving does.
+    """
+    found: dict[str, dict[int, VersionFiles]] = {}
+    for model in _folders(models_dir):
+        versions = {}
+        for folder in _folders(model):
+            if folder.name.isascii() and folder.name.isdigit() and (folder / "saved_model.pb").is_file():
+                versions[int(folder.name)] = VersionFiles(folder, _fingerprint(folder))
+        if versions:
+            found[model.name] = versions
+    return found
+
+
+def _folders(parent: Path) -> list[Path]:
+    try:
+        return sorted(path for path in parent.iterdir() if path.is_dir() and not path.name.startswith("."))
+    except OSError:
+        return []  # a folder that goes away while it is read holds nothing
+
+
+def _fingerprint(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    marks = []
+    for path in sorted(folder.rglob("*")):
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        marks.append((str(path.relative_to(folder)), status.st_size, status.st_mtime_ns))
+    return tuple(marks)

@@ -1,0 +1,12 @@
+"""ModelService.GetModelStatus, worded as tensorflow/serving's get_model_status_impl.cc."""
+
+from protos import predict_pb2 as wire
+from serving.embedded.model_manager import ModelManager
+from serving.embedded.status import invalid_argument
+
+
+def get_model_status(manager: ModelManager, request: wire.GetModelStatusRequest) -> wire.GetModelStatusResponse:
+    """States of a model's versions, newest first. Raises StatusError."""
+    if not request.HasField("model_spec"):
+        raise invalid_argument("Missing ModelSpec")
+    return wire.GetModelStatusResponse(model_version_status=manager.states(request.model_spec))

@@ -1,0 +1,101 @@
+"""Wiring of the embedded server: services, health, polling, start and drain."""
+
+import functools
+import logging
+import threading
+from concurrent import futures
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from city.errors import InputError
+from protos import predict_pb2 as wire
+from serving.embedded.config import ServerConfig
+from serving.embedded.get_model_metadata_impl import get_model_metadata
+from serving.embedded.get_model_status_impl import get_model_status
+from serving.embedded.model_manager import ModelManager
+from serving.embedded.predict_impl import predict
+from serving.embedded.status import answered
+
+log = logging.getLogger("serving")
+
+_PREDICTION, _MODEL = "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService"
+_RPCS: dict[str, dict[str, tuple[Any, Any]]] = {
+    _PREDICTION: {
+        "Predict": (predict, wire.PredictRequest),
+        "GetModelMetadata": (get_model_metadata, wire.GetModelMetadataRequest),
+    },
+    _MODEL: {"GetModelStatus": (get_model_status, wire.GetModelStatusRequest)},
+}
+
+
+class Server:
+    """An embedded server; `start` returns once the models are served."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        from serving.embedded.session import LoadError, Session
+
+        self._config = config
+        self._stopping = threading.Event()
+        self._polling = threading.Thread(target=self._poll, name="versions", daemon=True)
+        self._health = health.HealthServicer()
+        self._set_health(serving=False)
+        self.manager = ModelManager(config.models_dir, Session, LoadError)
+        self._server = grpc.server(
+            futures.ThreadPoolExecutor(config.threads, thread_name_prefix="rpc"),
+            maximum_concurrent_rpcs=3 * config.threads,
+            options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)],
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        for service, rpcs in _RPCS.items():
+            handlers = {
+                name: grpc.unary_unary_rpc_method_handler(
+                    answered(_named(functools.partial(implementation, self.manager), name)),
+                    request_deserializer=request.FromString,
+                    response_serializer=lambda response: response.SerializeToString(),
+                )
+                for name, (implementation, request) in rpcs.items()
+            }
+            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+        self.port = 0
+
+    def start(self) -> None:
+        """Listen and load. Raises InputError where the address cannot be had."""
+        address = f"{self._config.host}:{self._config.port}"
+        try:
+            self.port = self._server.add_insecure_port(address)
+        except RuntimeError:
+            self.port = 0
+        if self.port == 0:
+            raise InputError(f"cannot listen on {address}: it is in use or not of this machine; choose another --port")
+        self._server.start()
+        count = self.manager.refresh()
+        self._set_health(serving=True)
+        log.info("serving %d models of %s at %s:%d", count, self._config.models_dir, self._config.host, self.port)
+        self._polling.start()
+
+    def stop(self) -> None:
+        """Drain: NOT_SERVING first, no new calls, those under way for drain_s at most."""
+        self._set_health(serving=False)
+        self._stopping.set()
+        self._server.stop(self._config.drain_s).wait()
+        if self._polling.is_alive():
+            self._polling.join()
+
+    def _poll(self) -> None:
+        while not self._stopping.wait(self._config.poll_s):
+            try:
+                self.manager.refresh()
+            except Exception:
+                log.exception("looking for new versions failed; what is loaded keeps answering")
+
+    def _set_health(self, serving: bool) -> None:
+        state = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for service in ("", _PREDICTION, _MODEL):
+            self._health.set(service, state)
+
+
+def _named(function: Any, name: str) -> Any:
+    function.__name__ = name
+    return function
