@@ -65,6 +65,8 @@ class Controller:
     """Bound on one decision, counted from the moment of observation."""
     hold_s: float = 15.0
     """A TL without its policy holds its state this long (s), then runs its plan."""
+    http_address: str | None = None
+    """HOST:PORT of /metrics and /healthz. None: neither."""
     probes: int = 2
     """Good answers in a row that bring a TL back from its plan to its policy."""
 

@@ -44,7 +44,13 @@ class Tally:
     inference_s: list[float] = field(default_factory=list)
     """Of these, waiting for the policies."""
 
+    plan_entries: int = 0
+    """Times a TL went onto its fixed plan."""
+    newest: tuple[float, float] | None = None
+    """(decision, inference) wall time of the step just taken, in s; None: nothing was due."""
+
     def timed(self, decision_s: float, inference_s: float) -> None:
+        self.newest = decision_s, inference_s
         for times, value in ((self.decision_s, decision_s), (self.inference_s, inference_s)):
             times.append(value)
             if len(times) > 20_000:
@@ -57,7 +63,7 @@ class Events:
 
     failure: Callable[[str, str, float], None] = lambda tl, why, now: None
     override: Callable[[Override, float], None] = lambda override, now: None
-    rung: Callable[[str, Rung, Rung, float], None] = lambda tl, old, new, now: None
+    rung: Callable[[str, Rung, Rung, float, str], None] = lambda tl, old, new, now, why: None
     refusal: Callable[[str, float], None] = lambda why, now: None
 
 
@@ -81,6 +87,7 @@ class DecisionSteps:
 
     def step(self, end_s: float) -> None:
         """One step: everything that is due now, then on to the next due moment, at most to end_s."""
+        self.tally.newest = None
         touched = [x for x in self.intersections.values() if self._due_s[x.tl] <= self.now]
         due = [x for x in touched if x.next_decision_s <= self.now]
         if due or self._sampled:
@@ -124,25 +131,28 @@ class DecisionSteps:
             else:
                 self.tally.decisions += 1
             if x.ladder.rung is not before:
-                self._events.rung(x.tl, before, x.ladder.rung, self.now)
+                self._events.rung(x.tl, before, x.ladder.rung, self.now, failure)
+                self.tally.plan_entries += x.ladder.rung is Rung.PLAN and before is not Rung.PROBING
         self.tally.steps += 1
         self.tally.timed(time.perf_counter() - start, answered - asked)
 
-    def release(self, end_s: float) -> None:
+    def release(self, end_s: float, hurry: Callable[[], bool] = lambda: False) -> None:
         """Hand every signal back through a safe transition; simulates some seconds more, at most to end_s."""
         for x in self.intersections.values():
             x.release()
             self._due_s[x.tl] = -math.inf
         self._sampled = False
-        while self.now < end_s and not all(x.released for x in self.intersections.values()):
+        while self.now < end_s and not hurry() and not all(x.released for x in self.intersections.values()):
             self.step(min(end_s, self.now + 1.0))
 
-    def switch_back(self) -> None:
-        """Hand back at once what is not released: the last resort on the way out."""
+    def switch_back(self) -> list[str]:
+        """Hand back at once what is not released: the last resort. The signals it had to do so for."""
+        left = []
         for x in self.intersections.values():
-            if not x.released:
-                for safety, (program, _) in zip(x.safeties, x.plans, strict=True):
-                    self._link.switch_program(safety.signal, program)
+            for signal, program in x.unreleased():
+                self._link.switch_program(signal, program)
+                left.append(signal)
+        return left
 
 
 def assemble(

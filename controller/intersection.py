@@ -115,6 +115,14 @@ class Intersection:
     def released(self) -> bool:
         return self._entries is not None and all(entry.done for entry in self._entries)
 
+    def unreleased(self) -> list[tuple[str, str]]:
+        """(signal, program) of the signals that do not run their own programs."""
+        return [
+            (safety.signal, program)
+            for k, (safety, (program, _)) in enumerate(zip(self.safeties, self.plans, strict=True))
+            if self._entries is None or not self._entries[k].done
+        ]
+
     def _enter_plan(self) -> None:
         self._entries = [
             PlanEntry(safety, program, green) for safety, (program, green) in zip(self.safeties, self.plans, strict=True)

@@ -200,6 +200,8 @@ def main():
     progress = checkpoint_formats.Progress(args.out / f"trial_{args.trial}.progress", agents)
     first = progress.restore() if args.resume else 0
     curve = args.out / f"trial_{args.trial}_curve.csv"
+    if first == 0:
+        curve.write_text("episode,mean_delay_s,trips\n")
     with tempfile.TemporaryDirectory() as scratch, tqdm(range(first, args.episodes), disable=None) as bar:
         mornings = [Path(scratch) / f"{k}.rou.xml" for k in range(24)]
         for k, path in enumerate(mornings):

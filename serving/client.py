@@ -11,7 +11,7 @@ Works against the embedded server and TensorFlow Serving alike.
 import time
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
@@ -37,6 +37,14 @@ _OPTIONS = [
 ]
 
 Outputs = dict[str, NDArray[Any]]
+
+
+class Answer(NamedTuple):
+    """What one model answered."""
+
+    outputs: Outputs
+    version: int
+    """The version that answered, as the server tells it."""
 
 
 class Client:
@@ -74,8 +82,8 @@ class Client:
         observations: Mapping[str, NDArray[np.float32]],
         versions: Mapping[str, int] | None = None,
         timeout_s: float = 1.0,
-    ) -> dict[str, Outputs | ServingError]:
-        """Outputs by model, all asked at once; an error where a model gave none.
+    ) -> dict[str, Answer | ServingError]:
+        """Answers by model, all asked at once; an error where a model gave none.
 
         `timeout_s` bounds the whole, not each call.
         """
@@ -83,7 +91,7 @@ class Client:
         pinned = versions or {}
         waiting = iter(observations.items())
         flying: dict[str, Any] = {}
-        found: dict[str, Outputs | ServingError] = {}
+        found: dict[str, Answer | ServingError] = {}
 
         def send(items: Iterator[tuple[str, NDArray[np.float32]]], most: int) -> None:
             for model, observation in islice(items, most):
@@ -94,7 +102,8 @@ class Client:
         while flying:
             model, call = next(iter(flying.items()))
             try:
-                found[model] = _outputs(call.result())
+                answer = call.result()
+                found[model] = Answer(_outputs(answer), answer.model_spec.version.value)
             except grpc.RpcError as error:
                 found[model] = _ours(error)
             except ServingError as error:

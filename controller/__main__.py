@@ -1,0 +1,23 @@
+"""`python -m controller`: control a city's signals until the simulation ends or SIGTERM."""
+
+import logging
+import sys
+
+from city.errors import InputError
+from controller.config import parse
+from controller.daemon import Stop, run
+
+
+def main(argv: list[str] | None = None) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    stop = Stop()
+    stop.listen()
+    try:
+        return run(parse(sys.argv[1:] if argv is None else argv), stop)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

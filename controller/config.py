@@ -1,0 +1,99 @@
+"""Settings of one controller, out of flags and city.toml."""
+
+import argparse
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from city import config as city_config
+from city import names
+from city.config import City
+from city.errors import InputError
+
+
+@dataclass(frozen=True)
+class ControllerConfig:
+    city: City
+    infer_tls: tuple[str, ...]
+    server: str
+    model_number: int | None
+    attach: tuple[str, int] | None
+    """(host, port) of a SUMO that runs already; None: start one."""
+    order: int | None
+    """This client's place, where several drive one simulation."""
+    clients: int
+    """Clients that a SUMO started here waits for, this one included."""
+    libsumo: bool
+    seed: int | None
+    end_s: float | None
+    tripinfo: Path | None
+    http: tuple[str, int] | None
+    summary: Path | None
+    sumo_options: tuple[str, ...]
+
+
+def parse(argv: list[str]) -> ControllerConfig:
+    """Read the command line. Raises InputError."""
+    options: list[str] = []
+    if "--" in argv:
+        at = argv.index("--")
+        argv, options = argv[:at], argv[at + 1 :]
+    parser = argparse.ArgumentParser(
+        prog="python -m controller",
+        description="Control a city's signals with served policies.",
+        epilog="What stands behind -- goes to the SUMO that is started here.",
+    )
+    parser.add_argument("--city", type=Path, default=Path("city.toml"), help="city.toml (default: ./city.toml)")
+    parser.add_argument("--infer-tl", action="append", metavar="TL", help="TLs to control, with commas or repeated (default: all)")
+    parser.add_argument("--server", metavar="HOST:PORT", help="model server (default: [serving] address)")
+    parser.add_argument("--model-number", type=int, metavar="N", help="pin this version (default: the newest served)")
+    parser.add_argument("--deadline-ms", type=float, metavar="MS", help="bound on one decision (default: [controller] deadline_ms)")
+    parser.add_argument("--sumo", metavar="HOST:PORT", help="attach to a running SUMO (default: start one)")
+    parser.add_argument("--order", type=int, metavar="N", help="this client's place among several")
+    parser.add_argument("--clients", type=int, default=1, metavar="N", help="clients the started SUMO waits for (default: 1)")
+    parser.add_argument("--libsumo", action="store_true", help="run SUMO inside this process; no other client can attach")
+    parser.add_argument("--seed", type=int, help="SUMO's random seed")
+    parser.add_argument("--end", type=float, metavar="S", help="simulated second to stop at (default: the simulation's)")
+    parser.add_argument("--tripinfo", type=Path, metavar="FILE", help="write SUMO's tripinfo, vehicles that never arrive included")
+    parser.add_argument("--http", metavar="HOST:PORT", help="serve /metrics and /healthz there (default: [controller] http_address)")
+    parser.add_argument("--summary", type=Path, metavar="FILE", help="write the run's figures as JSON")
+    args = parser.parse_args(argv)
+    city = city_config.load(args.city)
+    if not city.tls:
+        raise InputError(f"{args.city}: describes no TL; add tables such as [tl.SA101]")
+    if args.deadline_ms is not None:
+        if not 0 < args.deadline_ms <= 60_000:
+            raise InputError(f"--deadline-ms {args.deadline_ms:g} must lie between 0 and 60000")
+        city = replace(city, controller=replace(city.controller, deadline_ms=args.deadline_ms))
+    attach = _address(args.sumo, "--sumo") if args.sumo else None
+    owned = {"--seed": args.seed, "--tripinfo": args.tripinfo, "--libsumo": args.libsumo or None, "options behind --": options or None}
+    wrong = [flag for flag, value in owned.items() if value is not None]
+    if attach and wrong:
+        raise InputError(f"{wrong[0]} is for a SUMO started here; it cannot go with --sumo {args.sumo}")
+    if args.libsumo and (args.clients > 1 or args.order is not None):
+        raise InputError("--libsumo has no other clients; leave --clients and --order out")
+    server = args.server or city.serving.address
+    _address(server, "--server" if args.server else "[serving] address")
+    http = args.http or city.controller.http_address
+    return ControllerConfig(
+        city=city,
+        infer_tls=tuple(names.select(args.infer_tl or ["all"], list(city.tls), "--infer-tl")),
+        server=server,
+        model_number=args.model_number if args.model_number is not None else city.training.model_number,
+        attach=attach,
+        order=args.order if args.order is not None else (1 if attach or args.clients > 1 else None),
+        clients=args.clients,
+        libsumo=args.libsumo,
+        seed=args.seed,
+        end_s=args.end,
+        tripinfo=args.tripinfo,
+        http=_address(http, "--http") if http else None,
+        summary=args.summary,
+        sumo_options=tuple(options),
+    )
+
+
+def _address(text: str, flag: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
+        raise InputError(f"{flag} {text!r} must be HOST:PORT, such as 127.0.0.1:8500")
+    return host, int(port)

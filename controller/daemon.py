@@ -1,0 +1,213 @@
+"""The daemon: contracts, street, decision steps until the end, release on every way out."""
+
+import json
+import logging
+import signal
+from collections.abc import Sequence
+
+import numpy as np
+from prometheus_client import CollectorRegistry
+
+from city import network
+from city.config import City
+from city.network import StreetNetwork
+from controller.config import ControllerConfig
+from controller.decision_step import DecisionSteps, Events, Tally, assemble
+from controller.failover import Rung
+from controller.health import Health, HttpServer
+from controller.metrics import Metrics
+from controller.report import TRIPINFO_OPTIONS
+from controller.safety import Override
+from controller.served_policy import ServedPolicies, fetch_contracts
+from controller.sumo import link as links
+from controller.sumo.link import Link, SumoGone, SumoRefused
+from serving.client import Client
+
+log = logging.getLogger("controller")
+
+RELEASE_S = 60.0
+"""Simulated seconds that a safe release may take: min green, yellow, all-red, with room."""
+
+
+class Stop:
+    """Set by signals: the first asks for a release, the second for an end at once."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def listen(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        self.asked += 1
+
+    def __call__(self) -> bool:
+        return self.asked > 0
+
+
+def run(config: ControllerConfig, stop: Stop) -> int:
+    """Control until the end of the simulation or until asked to stop; the exit code.
+
+    Raises InputError where something does not fit, before any signal is touched.
+    """
+    street = network.of_city(config.city)
+    client = Client(config.server)
+    metrics, health = Metrics(CollectorRegistry()), Health()
+    http = HttpServer(config.http, metrics.registry, health) if config.http else None
+    try:
+        contracts = fetch_contracts(client, config.infer_tls, config.model_number)
+        control = config.city.controller
+        policies = ServedPolicies(client, contracts, config.model_number, control.deadline_ms / 1000)
+        link = _open(config, street, stop)
+        try:
+            steps = assemble(link, street, list(contracts.values()), policies, config.city.safety, control, _events(metrics))
+        except BaseException:
+            link.close()
+            raise
+        end_s = _end(config, street, link)
+        log.info("controlling %s from second %g", ", ".join(contracts), steps.now)
+        code = _loop(steps, end_s, config, link, stop, metrics, health)
+        _tell(steps.tally, config, steps.now)
+        return code
+    finally:
+        if http is not None:
+            http.close()
+        client.close()
+
+
+def _loop(
+    steps: DecisionSteps, end_s: float, config: ControllerConfig, link: Link, stop: Stop, metrics: Metrics, health: Health
+) -> int:
+    alone = config.attach is None and config.clients == 1
+    try:
+        while steps.now < end_s and not stop():
+            before = steps.tally.decisions
+            steps.step(end_s)
+            health.beat()
+            _count(steps, metrics, before)
+        health.stopping()
+        if steps.now < end_s or not alone:
+            _release(steps, end_s if alone else float("inf"), stop)
+        return 0
+    except SumoGone as error:
+        if steps.now >= end_s or stop():
+            return 0
+        log.error("SUMO is gone at second %g of the simulation: %s; its signals cannot be released any more", steps.now, error)
+        return 1
+    except BaseException:
+        # whatever went wrong here must not leave a signal frozen
+        _release(steps, steps.now, stop)
+        raise
+    finally:
+        link.close()
+
+
+def _release(steps: DecisionSteps, end_s: float, stop: Stop) -> None:
+    """Back to the signals' own programs: safely where there is time, else at once."""
+    before = stop.asked
+    limit = min(end_s, steps.now + RELEASE_S)
+    try:
+        steps.release(limit, lambda: stop.asked > before)
+    finally:
+        try:
+            left = steps.switch_back()
+        except (SumoGone, SumoRefused) as error:
+            log.error("not every signal could be handed back: %s", error)
+        else:
+            if left:
+                log.warning("handed back at once, without a safe transition: %s", ", ".join(left))
+    log.info("released all signals at second %g", steps.now)
+
+
+def _open(config: ControllerConfig, street: StreetNetwork, stop: Stop) -> Link:
+    if config.attach is not None:
+        return links.attach(*config.attach, stopping=stop, order=config.order)
+    arguments = _sumo_arguments(config.city, config)
+    if config.libsumo:
+        return links.start_libsumo(arguments)
+    return links.start(arguments, config.clients, stop, config.order)
+
+
+def _sumo_arguments(city: City, config: ControllerConfig) -> Sequence[str]:
+    where = ["-c", str(city.network.sumocfg)] if city.network.sumocfg else ["-n", str(city.network.net)]
+    seed = [] if config.seed is None else ["--seed", str(config.seed)]
+    trips = [] if config.tripinfo is None else ["--tripinfo-output", str(config.tripinfo), *TRIPINFO_OPTIONS]
+    return [*where, "--no-step-log", "true", "--no-warnings", "true", *seed, *trips, *config.sumo_options]
+
+
+def _end(config: ControllerConfig, street: StreetNetwork, link: Link) -> float:
+    if config.end_s is not None:
+        return config.end_s
+    if config.attach is None and street.end_s is not None:
+        return street.end_s
+    configured = float(link.api.simulation.getEndTime())
+    return configured if configured > 0 else float("inf")
+
+
+def _events(metrics: Metrics) -> Events:
+    def failure(tl: str, why: str, now: float) -> None:
+        metrics.failures.labels(tl).inc()
+        log.debug("%s at %g: %s", tl, now, why)
+
+    def override(told: Override, now: float) -> None:
+        metrics.overrides.labels(told.reason.value).inc()
+        log.debug("%s at %g: %s; wished %s, shown %s", told.signal, now, told.reason.value, told.wish, told.permitted)
+
+    def rung(tl: str, old: Rung, new: Rung, now: float, why: str) -> None:
+        metrics.rung.labels(tl).set(new.value)
+        level = logging.INFO if new is Rung.SERVED else logging.WARNING
+        log.log(level, "%s at %g: %s -> %s%s", tl, now, old.name, new.name, f" ({why})" if why else "")
+
+    def refusal(why: str, now: float) -> None:
+        metrics.refusals.inc()
+        log.error("SUMO refused at %g: %s", now, why)
+
+    return Events(failure, override, rung, refusal)
+
+
+def _count(steps: DecisionSteps, metrics: Metrics, decisions_before: int) -> None:
+    metrics.simulated_s.set(steps.now)
+    metrics.decisions.inc(steps.tally.decisions - decisions_before)
+    if steps.tally.newest is not None:
+        decision_s, inference_s = steps.tally.newest
+        metrics.steps.inc()
+        metrics.decision_s.observe(decision_s)
+        metrics.inference_s.observe(inference_s)
+
+
+def figures(tally: Tally) -> dict[str, object]:
+    """The run's figures: counts, and decision times in ms."""
+    decision_ms, inference_ms = (1000 * np.array(times or [0.0]) for times in (tally.decision_s, tally.inference_s))
+    return {
+        "decisions": tally.decisions,
+        "decision_steps": tally.steps,
+        "decision_ms_p50": float(np.percentile(decision_ms, 50)),
+        "decision_ms_p99": float(np.percentile(decision_ms, 99)),
+        "inference_ms_p50": float(np.percentile(inference_ms, 50)),
+        "inference_ms_p99": float(np.percentile(inference_ms, 99)),
+        "failures": sum(tally.failures.values()),
+        "failures_by_tl": dict(tally.failures),
+        "plan_entries": tally.plan_entries,
+        "overrides": sum(tally.overrides.values()),
+        "overrides_by_reason": dict(tally.overrides),
+        "refusals": tally.refusals,
+    }
+
+
+def _tell(tally: Tally, config: ControllerConfig, now: float) -> None:
+    told = figures(tally)
+    log.info(
+        "second %g: %d decisions in %d steps, p50 %.2f ms, p99 %.2f ms; %d missing answers, %d times on a plan; %d overrides %s",
+        now,
+        tally.decisions,
+        tally.steps,
+        told["decision_ms_p50"],
+        told["decision_ms_p99"],
+        told["failures"],
+        tally.plan_entries,
+        told["overrides"],
+        dict(tally.overrides) or "",
+    )
+    if config.summary is not None:
+        config.summary.write_text(json.dumps({"second": now, **told}, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,98 @@
+"""Policies that a model server answers for: contracts at the start, actions after."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from city.errors import InputError
+from controller.observation import Observation
+from controller.policy import Action
+from protos import policy_pb2 as pb
+from serving.client import Answer, Client
+from serving.contract import ACTION, ContractError
+from serving.errors import BadAnswer, DeadlineExceeded, ModelNotFound, ServingError
+
+
+def fetch_contracts(client: Client, tls: Iterable[str], model_number: int | None) -> dict[str, pb.Policy]:
+    """Ask each TL's model what it is. Raises InputError: server dead, no such model, no contract."""
+    contracts = {}
+    pinned = f" version {model_number}" if model_number is not None else ""
+    for tl in tls:
+        try:
+            policy = client.policy(tl, model_number)
+        except ModelNotFound as error:
+            raise InputError(
+                f"{client.address} serves no model {tl}{pinned} ({error}); export it (python -m export --tl {tl}) "
+                "or leave it out with --infer-tl"
+            ) from None
+        except ContractError as error:
+            raise InputError(f"{client.address}: model {tl}{pinned}: {error}") from None
+        except ServingError as error:
+            raise InputError(
+                f"no model server answers at {client.address} ({error.code}: {error}); start one (python -m serving) or say --server"
+            ) from None
+        if policy.tl != tl:
+            raise InputError(f"{client.address}: model {tl}{pinned} holds the policy of {policy.tl}")
+        contracts[tl] = policy
+    return contracts
+
+
+class ContractChanged(ServingError):
+    """The server now answers with a policy of another contract."""
+
+    code = "CONTRACT_CHANGED"
+
+
+class ServedPolicies:
+    """All TLs that are due, asked at once."""
+
+    def __init__(
+        self,
+        client: Client,
+        contracts: Mapping[str, pb.Policy],
+        model_number: int | None,
+        deadline_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._contracts = dict(contracts)
+        self._pinned = {} if model_number is None else dict.fromkeys(contracts, model_number)
+        self._known = {tl: {policy.origin.model_number: True} for tl, policy in contracts.items()}
+        self._deadline_s = deadline_s
+        self._clock = clock
+
+    def ask(self, observations: Mapping[str, Observation]) -> dict[str, Action | Exception]:
+        """Actions by TL within the deadline; an exception where there is none. Never raises."""
+        end = self._clock() + self._deadline_s
+        try:
+            answers = self._client.predict_many(observations, self._pinned, self._deadline_s)
+            return {tl: self._action(tl, answer, end) for tl, answer in answers.items()}
+        except Exception as error:  # noqa: BLE001 - whatever breaks here must become a fallback, not the end of the run
+            return dict.fromkeys(observations, error)
+
+    def _action(self, tl: str, answer: Answer | ServingError, end: float) -> Action | Exception:
+        if isinstance(answer, ServingError):
+            return answer
+        if self._clock() > end:
+            return DeadlineExceeded("the answer came after the deadline")
+        if answer.version not in self._known[tl]:
+            self._compare(tl, answer.version, end)
+        if not self._known[tl].get(answer.version):
+            return ContractChanged(f"version {answer.version} has another contract than the one this run began with")
+        action = answer.outputs.get(ACTION)
+        return BadAnswer(f"the answer has no output {ACTION!r}") if action is None else action
+
+    def _compare(self, tl: str, version: int, end: float) -> None:
+        """Learn whether a version that appeared while running means the same numbers."""
+        try:
+            new = self._client.policy(tl, version, timeout_s=max(end - self._clock(), 0.01))
+        except ContractError:
+            self._known[tl][version] = False
+            return
+        except ServingError:
+            return  # not known yet: asked again with the next answer
+        old, same = pb.Policy(), pb.Policy()
+        old.CopyFrom(self._contracts[tl])
+        same.CopyFrom(new)
+        for policy in (old, same):
+            policy.ClearField("origin")
+        self._known[tl][version] = old == same
