@@ -3,6 +3,7 @@
 import json
 import logging
 import signal
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,6 +26,8 @@ from serving.client import Client
 
 log = logging.getLogger("controller")
 
+TELL_S = 600.0
+"""Simulated seconds between two lines about how the run goes."""
 RELEASE_S = 60.0
 """Simulated seconds that a safe release may take: min green, yellow, all-red, with room."""
 
@@ -68,7 +71,9 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         end_s = _end(config, street, link)
         log.info("controlling %s from second %g", ", ".join(contracts), steps.now)
         code = _loop(steps, end_s, config, link, stop, metrics, health)
-        _tell(steps.tally, config, steps.now)
+        _tell(steps)
+        if config.summary is not None:
+            config.summary.write_text(json.dumps({"second": steps.now, **figures(steps.tally)}, indent=1) + "\n", encoding="utf-8")
         return code
     finally:
         if http is not None:
@@ -81,11 +86,15 @@ def _loop(
 ) -> int:
     alone = config.attach is None and config.clients == 1
     try:
+        told_s = steps.now
         while steps.now < end_s and not stop():
             before = steps.tally.decisions
             steps.step(end_s)
             health.beat()
             _count(steps, metrics, before)
+            if steps.now >= told_s + TELL_S:
+                told_s = steps.now
+                _tell(steps)
         health.stopping()
         if steps.now < end_s or not alone:
             _release(steps, end_s if alone else float("inf"), stop)
@@ -195,19 +204,18 @@ def figures(tally: Tally) -> dict[str, object]:
     }
 
 
-def _tell(tally: Tally, config: ControllerConfig, now: float) -> None:
-    told = figures(tally)
+def _tell(steps: DecisionSteps) -> None:
+    told = figures(steps.tally)
+    rungs = Counter(x.ladder.rung.name.lower() for x in steps.intersections.values())
     log.info(
-        "second %g: %d decisions in %d steps, p50 %.2f ms, p99 %.2f ms; %d missing answers, %d times on a plan; %d overrides %s",
-        now,
-        tally.decisions,
-        tally.steps,
+        "second %g: %s; %d decisions, p50 %.2f ms, p99 %.2f ms; %d answers missing, %d times on a plan; %d overrides%s",
+        steps.now,
+        ", ".join(f"{count} {name}" for name, count in sorted(rungs.items())),
+        steps.tally.decisions,
         told["decision_ms_p50"],
         told["decision_ms_p99"],
         told["failures"],
-        tally.plan_entries,
+        steps.tally.plan_entries,
         told["overrides"],
-        dict(tally.overrides) or "",
+        "".join(f", {reason} {count}" for reason, count in sorted(steps.tally.overrides.items())),
     )
-    if config.summary is not None:
-        config.summary.write_text(json.dumps({"second": now, **told}, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,41 @@
+"""The demo's report: one HTML page with two plots."""
+
+import html
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+
+FIXED, SERVED = "#9a9a9a", "#1b7f4b"
+
+
+def write_report(folder, fixed, served, table):
+    """Write report.html and delay.png into a folder; the page's path."""
+    figure, (over_time, spread) = plt.subplots(1, 2, figsize=(11, 4), constrained_layout=True)
+    for name, run, colour in (("fixed-time plans", fixed, FIXED), ("served policies", served, SERVED)):
+        departure, delay = np.array(run.trips.delay_by_departure).T
+        window = (departure // 300).astype(int)
+        middles = [(k + 0.5) * 5 for k in np.unique(window)]
+        over_time.plot(middles, [delay[window == k].mean() for k in np.unique(window)], color=colour, label=name, lw=2.5)
+        spread.plot(np.sort(delay), 100 * (np.arange(len(delay)) + 1) / len(delay), color=colour, label=name, lw=2.5)
+    over_time.set(xlabel="departure (min)", ylabel="mean delay (s)", title="Delay over the morning", ylim=(0, None))
+    spread.set(xlabel="delay (s)", ylabel="share of vehicles (%)", title="Vehicles delayed at most this long", xlim=(0, None), ylim=(0, 100))
+    for axes in (over_time, spread):
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False)
+    figure.savefig(folder / "delay.png", dpi=110)
+    plt.close(figure)
+    page = folder / "report.html"
+    page.write_text(
+        "<!doctype html><meta charset=utf-8><title>Served policies against fixed-time plans</title>"
+        "<style>body{font:16px sans-serif;max-width:70em;margin:2em auto;padding:0 1em}"
+        "img{max-width:100%}pre{background:#f4f4f4;padding:1em}</style>"
+        "<h1>Served policies against fixed-time plans</h1>"
+        "<p>Sample city, one simulated hour, the same demand and seed. Delay is time loss plus departure delay.</p>"
+        f"<pre>{html.escape(table)}</pre><img src=delay.png alt='Delay over the morning, and its spread'>\n",
+        encoding="utf-8",
+    )
+    return page

@@ -1,0 +1,78 @@
+"""The network reader against SUMO's own view of real streets, and against broken files."""
+
+import gzip
+
+import pytest
+import sumolib
+
+from city import network
+from city.errors import InputError
+from controller.safety import ConflictRules
+from tests.conftest import GRID
+
+SCENARIOS = ("cologne1", "cologne8", "ingolstadt7")
+
+
+def street(name, request):
+    if name == "grid":
+        return network.of_sumocfg(GRID / "grid.sumocfg")
+    return network.of_sumocfg(request.getfixturevalue("shared") / "scenarios" / name / f"{name}.sumocfg")
+
+
+@pytest.mark.parametrize("name", ["grid", *SCENARIOS])
+def test_lanes_and_links_are_those_of_sumolib(name, request):
+    mine = street(name, request)
+    theirs = sumolib.net.readNet(str(mine.net_file), withPrograms=True)
+    assert set(mine.signals) == {light.getID() for light in theirs.getTrafficLights()}
+    for light in theirs.getTrafficLights():
+        signal = mine.signals[light.getID()]
+        found = sorted((index, a.getID(), b.getID()) for a, b, index in light.getConnections())
+        assert sorted((i, a, b) for i, pairs in enumerate(signal.links) for a, b in pairs) == found
+        for lane in signal.lanes:
+            assert mine.lane_length_m[lane] == theirs.getLane(lane).getLength()
+
+
+@pytest.mark.parametrize("name", ["grid", *SCENARIOS])
+def test_every_phase_of_every_program_is_free_of_conflicts(name, request):
+    for signal in street(name, request).signals.values():
+        rules = ConflictRules(signal)
+        for program in signal.programs:
+            for phase in program.phases:
+                assert rules.conflicts(phase.state) == [], (signal.id, program.id, phase.state)
+
+
+@pytest.mark.parametrize("name", ["grid", *SCENARIOS])
+def test_all_green_is_a_conflict_wherever_there_are_foes(name, request):
+    for signal in street(name, request).signals.values():
+        if signal.foes.any():
+            assert ConflictRules(signal).conflicts("G" * len(signal.links))
+
+
+def test_programs_of_additional_files_are_active_and_come_in_sumos_order():
+    signal = network.of_sumocfg(GRID / "grid.sumocfg").signals["B1"]
+    assert [program.id for program in signal.programs] == ["0", "adapted"]
+    assert signal.plan.id == "adapted" and signal.first_program.id == "0"
+
+
+def test_a_compressed_network_is_the_same(tmp_path):
+    packed = tmp_path / "grid.net.xml.gz"
+    packed.write_bytes(gzip.compress((GRID / "grid.net.xml").read_bytes()))
+    plain = network.read(GRID / "grid.net.xml")
+    assert network.read(packed).signals["B1"].links == plain.signals["B1"].links
+
+
+@pytest.mark.parametrize("content", [b"", b"<net>", b"not xml", b"<routes></routes>", b"\x00\xff"])
+def test_what_is_no_network_is_refused_by_name(tmp_path, content):
+    path = tmp_path / "x.net.xml"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"x\.net\.xml"):
+        network.read(path)
+
+
+def test_missing_files_are_refused_by_name(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        network.read(tmp_path / "none.net.xml")
+    config = tmp_path / "a.sumocfg"
+    config.write_text("<configuration><input/></configuration>")
+    with pytest.raises(InputError, match="names no net-file"):
+        network.of_sumocfg(config)

@@ -1,0 +1,48 @@
+"""Shared set-up: the sample city, the data beside the project, small networks."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from city import config, network
+from city.network import SignalNetwork
+
+ROOT = Path(__file__).resolve().parent.parent
+GRID = ROOT / "examples" / "grid"
+SHARED = ROOT.parent / "shared"
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    if not SHARED.is_dir():
+        pytest.skip(f"real training output and real streets are not at {SHARED}")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def grid_city() -> config.City:
+    return config.load(GRID / "city.toml")
+
+
+@pytest.fixture(scope="session")
+def grid_street(grid_city) -> network.StreetNetwork:
+    return network.of_city(grid_city)
+
+
+@pytest.fixture
+def crossing() -> SignalNetwork:
+    """Four links: 0 and 2 go straight, 1 turns left across 2, 3 crosses both straights.
+
+    Link 1 yields to 2; 3 is a foe of 0, 1 and 2, and nobody yields.
+    """
+    foes = np.zeros((4, 4), bool)
+    yields = np.zeros((4, 4), bool)
+    for i, j in ((1, 2), (0, 3), (1, 3), (2, 3)):
+        foes[i, j] = foes[j, i] = True
+    yields[1, 2] = True
+    links = tuple(((f"in{i}_0", f"out{i}_0"),) for i in range(4))
+    lanes = tuple(f"in{i}_0" for i in range(4))
+    phases = tuple(network.Phase(s, 20, 20, 20) for s in ("GgGr", "yyyr", "rrrG", "rrry"))
+    program = network.Program("0", "static", 0, phases)
+    return SignalNetwork("X", links, lanes, (program,), "0", foes, yields)

@@ -1,0 +1,49 @@
+"""Observations against the dialects' formulas, written out by hand."""
+
+import numpy as np
+import pytest
+
+from controller.observation import EPSILON, Readings, SappoObserver, SumoRlObserver, shares
+
+LENGTH_M = np.array([75.0, 30.0, 50.0])
+
+
+def readings(vehicles, halting=(0, 0, 0), mean_length=(5, 5, 5), left=(0, 0, 0)):
+    return Readings(*(np.array(x, float) for x in (vehicles, halting, mean_length, left)))
+
+
+def test_sumo_rl_is_phase_bit_densities_queues():
+    seen = readings((3, 1, 9), (2, 0, 9))
+    observer = SumoRlObserver(np.array([2, 0]), greens=3)
+    x = observer.observe(seen, shares(seen, LENGTH_M), (1,), True)
+    assert x.dtype == np.float32 and len(x) == observer.size == 3 + 1 + 4
+    # capacity of lane 0: 75 / (2.5 + 5) = 10; lane 2: 50 / 7.5, fuller than full
+    assert x.tolist() == pytest.approx([0, 1, 0, 1, 1.0, 0.3, 1.0, 0.2])
+
+
+def test_an_empty_lane_has_no_density_whatever_its_mean_length():
+    seen = readings((0, 0, 0), mean_length=(0, 0, 0))
+    assert shares(seen, LENGTH_M).density.tolist() == [0, 0, 0]
+
+
+def test_sappo_blocks_are_each_scaled_by_their_own_maximum():
+    observer = SappoObserver("vd", np.array([0, 1]), LENGTH_M, (4, 8))
+    observer.observe(readings((0, 0, 0), left=(10, 5, 0)), None, (0, 0), True)
+    x = observer.observe(readings((3, 3, 0), left=(14, 13, 0)), None, (3, 7), True)
+    # densities 3/75 and 3/30 per m; 4 and 8 vehicles left since the last decision
+    assert x.tolist() == pytest.approx([0.4, 1.0, 0.5, 1.0, 3 / 7, 1.0])
+    assert x.dtype == np.float32
+
+
+def test_volume_counts_from_the_last_decision_and_starts_at_nothing():
+    observer = SappoObserver("v", np.array([0]), LENGTH_M, (2,))
+    first = observer.observe(readings((0, 0, 0), left=(7, 0, 0)), None, (0,), True)
+    assert first.tolist() == [1.0, 0.0]  # (0 + eps) / eps: a street without traffic is all ones
+
+
+def test_vdd_divides_volume_by_density():
+    observer = SappoObserver("vdd", np.array([0, 1]), LENGTH_M, (2,))
+    observer.observe(readings((0, 0, 0)), None, (0,), True)
+    x = observer.observe(readings((3, 3, 0), left=(4, 8, 0)), None, (1,), True)
+    a, b = 4 / (3 / 75 + EPSILON), 8 / (3 / 30 + EPSILON)
+    assert x.tolist() == pytest.approx([1.0, b / a, 1.0])

@@ -1,0 +1,32 @@
+"""Answers of a policy, judged."""
+
+import numpy as np
+import pytest
+
+from controller.policy import BadAction, checked
+from protos import policy_pb2 as pb
+
+GREENS = pb.Policy(action=pb.Action(kind="categorical", size=4))
+KC = pb.Policy(action=pb.Action(kind="kc", size=2))
+
+
+def test_good_answers_become_actions():
+    assert checked(GREENS, np.array([3], np.int64)).tolist() == [3]
+    assert checked(KC, np.array([[0.5, -1.0]], np.float32)).tolist() == [0.5, -1.0]
+
+
+@pytest.mark.parametrize(
+    ("policy", "answer"),
+    [
+        (GREENS, [4]), (GREENS, [-1]), (GREENS, [1.5]), (GREENS, [1, 2]), (GREENS, []), (GREENS, [np.nan]),
+        (KC, [0.0]), (KC, [0.0, np.inf]), (KC, [0.0, 1.5]), (KC, [[0, 0], [0, 0]]), (KC, [np.nan, 0]),
+    ],
+)  # fmt: skip
+def test_wrong_answers_are_refused(policy, answer):
+    with pytest.raises(BadAction):
+        checked(policy, np.array(answer))
+
+
+def test_what_is_no_number_is_refused():
+    with pytest.raises((BadAction, TypeError, ValueError)):
+        checked(GREENS, "green")

@@ -1,0 +1,200 @@
+"""The safety rules: by example, and against adversarial wishes."""
+
+import copy
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from city import network
+from controller.safety import ConflictRules, PermittedHandover, PermittedState, Reason, SafetyTimes, SignalSafety
+from tests.conftest import GRID
+
+TIMES = SafetyTimes(yellow_s=3, min_green_s=5)
+
+
+def safety(crossing, times=TIMES, shown="GgGr", greens=("GgGr", "rrrG")):
+    watched = SignalSafety(crossing, times, greens)
+    watched.adopt(shown, 0)
+    return watched
+
+
+def reasons(overrides):
+    return {override.reason for override in overrides}
+
+
+class TestByExample:
+    def test_only_this_module_makes_what_sumo_accepts(self):
+        with pytest.raises(TypeError):
+            PermittedState("X", "GGGG", seal=object())
+        with pytest.raises(TypeError):
+            PermittedHandover("X", "0", 0, seal=None)
+
+    def test_a_permitted_state_does_not_change(self, crossing):
+        state, _ = safety(crossing).permit("GgGr", 1)
+        with pytest.raises(AttributeError):
+            state.state = "GGGG"
+
+    @pytest.mark.parametrize("wish", ["", "GgG", "GgGrr", "GgXr", "????", "OOOO"])
+    def test_a_malformed_wish_holds_what_is_shown(self, crossing, wish):
+        state, overrides = safety(crossing).permit(wish, 10)
+        assert state.state == "GgGr" and reasons(overrides) == {Reason.MALFORMED}
+
+    @pytest.mark.parametrize("wish", ["GGGG", "GGGr", "GrrG", "rgrG"])
+    def test_a_wish_with_a_conflict_holds_what_is_shown(self, crossing, wish):
+        state, overrides = safety(crossing).permit(wish, 10)
+        assert state.state == "GgGr" and reasons(overrides) == {Reason.CONFLICT}
+
+    def test_a_yielding_green_is_no_conflict(self, crossing):
+        assert ConflictRules(crossing).objection("GgGr") is None
+        assert ConflictRules(crossing).conflicts("GGGr") == [(1, 2), (2, 1)]
+
+    def test_green_lasts_for_min_green(self, crossing):
+        watched = safety(crossing)
+        state, overrides = watched.permit("rrrG", 4)
+        assert state.state == "GgGr" and Reason.MIN_GREEN in reasons(overrides)
+
+    def test_yellow_comes_before_red_and_lasts_its_time(self, crossing):
+        watched = safety(crossing)
+        shown = [watched.permit("rrrG", t)[0].state for t in range(5, 11)]
+        assert shown == ["yyyr", "yyyr", "yyyr", "rrrG", "rrrG", "rrrG"]
+
+    def test_all_red_keeps_the_junction_empty_before_a_foe_starts(self, crossing):
+        watched = safety(crossing, SafetyTimes(3, 5, all_red_s=2))
+        shown = [watched.permit("rrrG", t)[0].state for t in range(5, 12)]
+        assert shown == ["yyyr"] * 3 + ["rrrr"] * 2 + ["rrrG"] * 2
+
+    def test_a_yellow_that_has_begun_is_finished(self, crossing):
+        watched = safety(crossing)
+        watched.permit("rrrG", 5)
+        shown = [watched.permit("GgGr", t)[0].state for t in range(6, 10)]
+        assert shown == ["yyyr", "yyyr", "rrrr", "GgGr"]
+
+    def test_a_protected_green_waits_for_its_foes_yellow(self, crossing):
+        watched = safety(crossing, greens=())
+        watched.permit("Ggyr", 5)
+        state, overrides = watched.permit("GGrr", 6)
+        assert state.state == "Ggyr" and Reason.CLEARANCE in reasons(overrides)
+        assert watched.permit("GGrr", 8)[0].state == "GGrr"
+
+    def test_red_does_not_turn_yellow(self, crossing):
+        assert safety(crossing).permit("GgGy", 10)[0].state == "GgGr"
+
+    def test_an_override_is_told_once_until_the_wish_changes(self, crossing):
+        watched = safety(crossing)
+        assert watched.permit("rrrG", 1)[1]
+        assert not watched.permit("rrrG", 2)[1]
+        assert watched.permit("rrrr", 3)[1]
+
+    def test_a_starved_link_is_served_for_its_min_green(self, crossing):
+        watched = safety(crossing, SafetyTimes(3, 5, max_red_s=30))
+        shown = [watched.permit("GgGr", t)[0].state for t in range(60)]
+        assert shown[29] == "GgGr" and shown[30] == "yyyr"
+        first = shown.index("rrrG")
+        assert shown[first : first + 5] == ["rrrG"] * 5
+        assert shown[first + 12] == "GgGr"
+
+    def test_a_worn_out_green_gives_way_to_who_waits(self, crossing):
+        watched = safety(crossing, SafetyTimes(3, 5, max_green_s=20))
+        shown = [watched.permit("GgGr", t)[0].state for t in range(30)]
+        assert shown[19] == "GgGr" and shown[20] == "yyyr" and "rrrG" in shown
+
+    def test_hand_over_needs_a_cleared_junction(self, crossing):
+        watched = safety(crossing)
+        with pytest.raises(ValueError, match="all red"):
+            watched.hand_over("0", 0, 10)
+        for t in range(10, 20):
+            watched.permit("rrrr", t)
+        assert watched.hand_over("0", 0, 20).program == "0"
+
+
+def observed_rules(rules, times, history):
+    """What must hold of any sequence of (time, state), checked without safety.py's own bookkeeping."""
+    last_change = {}
+    for (before_s, before), (now, state) in zip(history, history[1:], strict=False):
+        assert rules.conflicts(state) == [], state
+        for i, (a, b) in enumerate(zip(before, state, strict=True)):
+            kinds = ["green" if c in "Gg" else "yellow" if c == "y" else "red" for c in (a, b)]
+            if kinds[0] == kinds[1]:
+                continue
+            assert kinds != ["green", "red"], f"link {i} lost its green without yellow at {now}"
+            assert kinds != ["yellow", "green"], f"link {i} left its yellow for green at {now}"
+            assert kinds != ["red", "yellow"], f"link {i} turned yellow from red at {now}"
+            since = last_change.get(i, (-math.inf, ""))[0]
+            if kinds[0] == "green":
+                assert now - since >= times.min_green_s, f"link {i} lost its green after {now - since} s"
+            if kinds[0] == "yellow":
+                assert now - since >= times.yellow_s, f"link {i} had {now - since} s of yellow"
+            if kinds[1] == "green":
+                for j in range(len(state)):
+                    if rules.foes[i] >> j & 1 and not (b == "g" and rules.yields[i] >> j & 1):
+                        assert state[j] != "y", f"link {i} turned {b} while its foe {j} shows yellow"
+            last_change[i] = (now, kinds[1])
+
+
+SIGNALS = network.of_sumocfg(GRID / "grid.sumocfg").signals
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_no_sequence_of_wishes_breaks_a_rule(data):
+    signal = SIGNALS[data.draw(st.sampled_from(sorted(SIGNALS)))]
+    links = len(signal.links)
+    phases = [phase.state for phase in signal.plan.phases]
+    greens = [phases[i] for i in signal.plan.greens]
+    times = data.draw(
+        st.builds(
+            SafetyTimes,
+            yellow_s=st.sampled_from([3.0, 4.0]),
+            min_green_s=st.sampled_from([4.0, 7.0]),
+            all_red_s=st.sampled_from([0.0, 1.0, 2.0]),
+            max_green_s=st.sampled_from([math.inf, 20.0]),
+            max_red_s=st.sampled_from([math.inf, 40.0]),
+        )
+    )
+    anything = st.one_of(st.sampled_from(phases), st.text("rygGsuO?", min_size=links, max_size=links), st.text(max_size=4))
+    wishes = data.draw(st.lists(st.tuples(anything, st.integers(1, 9)), min_size=5, max_size=40))
+    watched = SignalSafety(signal, times, greens)
+    watched.adopt(phases[0], 0)
+    now, history = 0, [(0, phases[0])]
+    for wish, wait in wishes:
+        for _ in range(wait):
+            now += 1
+            history.append((now, watched.permit(wish, now)[0].state))
+    observed_rules(watched.rules, times, history)
+
+
+@pytest.mark.parametrize("name", ["cologne1", "cologne8", "ingolstadt7"])
+def test_flipping_policies_on_real_streets_break_no_rule_and_starve_nobody(name, shared):
+    street = network.of_sumocfg(shared / "scenarios" / name / f"{name}.sumocfg")
+    times = SafetyTimes(yellow_s=3, min_green_s=5, all_red_s=1, max_red_s=90)
+    rng = random.Random(1)
+    for signal in street.signals.values():
+        phases = [phase.state for phase in signal.plan.phases]
+        greens = [phases[i] for i in signal.plan.greens]
+        watched = SignalSafety(signal, times, greens)
+        watched.adopt(phases[0], 0)
+        history = [(0, phases[0])]
+        for now in range(1, 1500):
+            wish = greens[now % len(greens)] if now < 700 else rng.choice(phases) if now < 1000 else greens[0]
+            history.append((now, watched.permit(wish, now)[0].state))
+        observed_rules(watched.rules, times, history)
+        # whatever the wishes: each link that some phase serves was green at least every max red and a transition
+        for i in range(len(signal.links)):
+            if any(state[i] in "Gg" for state in greens):
+                green_at = [0, *(t for t, state in history if state[i] in "Gg"), 1500]
+                gaps = [b - a for a, b in zip(green_at, green_at[1:], strict=False)]
+                assert max(gaps) <= times.max_red_s * len(greens) + 20, (signal.id, i, max(gaps))
+
+
+def test_the_checker_of_these_tests_sees_a_broken_rule(crossing):
+    rules = ConflictRules(crossing)
+    good = [(0, "GgGr"), (6, "yyyr"), (9, "rrrG")]
+    observed_rules(rules, TIMES, good)
+    for at, bad in ((1, (6, "rrrr")), (2, (7, "rrrG")), (2, (9, "GGGG"))):
+        broken = copy.copy(good)
+        broken[at] = bad
+        with pytest.raises(AssertionError):
+            observed_rules(rules, TIMES, broken)
