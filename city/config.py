@@ -192,12 +192,13 @@ def _value(path: Path, here: Path, where: str, annotation: str, value: Any) -> A
         if len(set(value)) != len(value):
             raise InputError(f"{path}: {where} names a signal twice")
         return tuple(value)
+    number: Any = value
     if isinstance(value, bool) or not isinstance(value, _TYPES[base]):
         raise InputError(f"{path}: {where} = {value!r} must be {'a number' if base == 'float' else f'of type {base}'}")
     if base in ("int", "float"):
-        if not 0 <= value <= 1e6:
+        if not 0 <= number <= 1e6:
             raise InputError(f"{path}: {where} = {value!r} is out of range; it must lie between 0 and 1e6")
-        return float(value) if base == "float" else value
+        return float(number) if base == "float" else number
     if base == "Path":
-        return here / value
+        return here / number
     return value

@@ -43,18 +43,26 @@ def parse(argv: list[str]) -> ControllerConfig:
         epilog="What stands behind -- goes to the SUMO that is started here.",
     )
     parser.add_argument("--city", type=Path, default=Path("city.toml"), help="city.toml (default: ./city.toml)")
-    parser.add_argument("--infer-tl", action="append", metavar="TL", help="TLs to control, with commas or repeated (default: all)")
+    parser.add_argument(
+        "--infer-tl", action="append", metavar="TL", help="TLs to control, with commas or repeated (default: all)"
+    )
     parser.add_argument("--server", metavar="HOST:PORT", help="model server (default: [serving] address)")
     parser.add_argument("--model-number", type=int, metavar="N", help="pin this version (default: the newest served)")
-    parser.add_argument("--deadline-ms", type=float, metavar="MS", help="bound on one decision (default: [controller] deadline_ms)")
+    parser.add_argument(
+        "--deadline-ms", type=float, metavar="MS", help="bound on one decision (default: [controller] deadline_ms)"
+    )
     parser.add_argument("--sumo", metavar="HOST:PORT", help="attach to a running SUMO (default: start one)")
     parser.add_argument("--order", type=int, metavar="N", help="this client's place among several")
     parser.add_argument("--clients", type=int, default=1, metavar="N", help="clients the started SUMO waits for (default: 1)")
     parser.add_argument("--libsumo", action="store_true", help="run SUMO inside this process; no other client can attach")
     parser.add_argument("--seed", type=int, help="SUMO's random seed")
     parser.add_argument("--end", type=float, metavar="S", help="simulated second to stop at (default: the simulation's)")
-    parser.add_argument("--tripinfo", type=Path, metavar="FILE", help="write SUMO's tripinfo, vehicles that never arrive included")
-    parser.add_argument("--http", metavar="HOST:PORT", help="serve /metrics and /healthz there (default: [controller] http_address)")
+    parser.add_argument(
+        "--tripinfo", type=Path, metavar="FILE", help="write SUMO's tripinfo, vehicles that never arrive included"
+    )
+    parser.add_argument(
+        "--http", metavar="HOST:PORT", help="serve /metrics and /healthz there (default: [controller] http_address)"
+    )
     parser.add_argument("--summary", type=Path, metavar="FILE", help="write the run's figures as JSON")
     args = parser.parse_args(argv)
     city = city_config.load(args.city)
@@ -65,7 +73,12 @@ def parse(argv: list[str]) -> ControllerConfig:
             raise InputError(f"--deadline-ms {args.deadline_ms:g} must lie between 0 and 60000")
         city = replace(city, controller=replace(city.controller, deadline_ms=args.deadline_ms))
     attach = _address(args.sumo, "--sumo") if args.sumo else None
-    owned = {"--seed": args.seed, "--tripinfo": args.tripinfo, "--libsumo": args.libsumo or None, "options behind --": options or None}
+    owned = {
+        "--seed": args.seed,
+        "--tripinfo": args.tripinfo,
+        "--libsumo": args.libsumo or None,
+        "options behind --": options or None,
+    }
     wrong = [flag for flag, value in owned.items() if value is not None]
     if attach and wrong:
         raise InputError(f"{wrong[0]} is for a SUMO started here; it cannot go with --sumo {args.sumo}")

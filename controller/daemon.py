@@ -73,7 +73,9 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         code = _loop(steps, end_s, config, link, stop, metrics, health)
         _tell(steps)
         if config.summary is not None:
-            config.summary.write_text(json.dumps({"second": steps.now, **figures(steps.tally)}, indent=1) + "\n", encoding="utf-8")
+            config.summary.write_text(
+                json.dumps({"second": steps.now, **figures(steps.tally)}, indent=1) + "\n", encoding="utf-8"
+            )
         return code
     finally:
         if http is not None:

@@ -64,7 +64,9 @@ class HttpServer:
         try:
             self._server = ThreadingHTTPServer(address, Handler)
         except OSError as error:
-            raise InputError(f"cannot serve metrics at {address[0]}:{address[1]}: {error.strerror}; choose another --http") from None
+            raise InputError(
+                f"cannot serve metrics at {address[0]}:{address[1]}: {error.strerror}; choose another --http"
+            ) from None
         self._server.daemon_threads = True
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()

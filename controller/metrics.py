@@ -13,9 +13,7 @@ class Metrics:
         self.failures = Counter("controller_failures", "Answers that were no decision", ["tl"], registry=registry)
         self.overrides = Counter("controller_safety_overrides", "Wishes the safety rules replaced", ["reason"], registry=registry)
         self.refusals = Counter("controller_sumo_refusals", "Commands that SUMO refused", registry=registry)
-        self.rung = Gauge(
-            "controller_rung", "What controls a TL: 0 served, 1 hold, 2 plan, 3 probing", ["tl"], registry=registry
-        )
+        self.rung = Gauge("controller_rung", "What controls a TL: 0 served, 1 hold, 2 plan, 3 probing", ["tl"], registry=registry)
         self.decision_s = Histogram(
             "controller_decision_seconds", "Wall time of a decision step, reading to choice", registry=registry, buckets=_SECONDS
         )

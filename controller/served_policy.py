@@ -28,7 +28,8 @@ def fetch_contracts(client: Client, tls: Iterable[str], model_number: int | None
             raise InputError(f"{client.address}: model {tl}{pinned}: {error}") from None
         except ServingError as error:
             raise InputError(
-                f"no model server answers at {client.address} ({error.code}: {error}); start one (python -m serving) or say --server"
+                f"no model server answers at {client.address} ({error.code}: {error}); "
+                "start one (python -m serving) or say --server"
             ) from None
         if policy.tl != tl:
             raise InputError(f"{client.address}: model {tl}{pinned} holds the policy of {policy.tl}")

@@ -161,7 +161,8 @@ class PlanTiming:
     def decide(self, now: float, action: Action) -> None:
         numbers = iter(action.tolist())
         for k, plan in enumerate(self._plans):
-            shift_s, change = 0, ()
+            shift_s = 0
+            change: actions.Change = ()
             if self._kind in ("offset", "gro"):
                 shift_s = actions.offset_shift_s(next(numbers), plan.cycle_s, self._offset_range)
             if self._kind in ("gr", "gro"):

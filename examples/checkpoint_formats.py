@@ -35,7 +35,9 @@ def _tf2(folder, agent, trial):
     checkpoint = tf.train.Checkpoint(
         step=tf.Variable(trial), optimizer=optimizer, actor=agent.actor, critic=agent.critic, log_std=agent.log_std
     )
-    manager = tf.train.CheckpointManager(checkpoint, str(folder / agent.policy.tl), max_to_keep=3, checkpoint_name=agent.policy.tl)
+    manager = tf.train.CheckpointManager(
+        checkpoint, str(folder / agent.policy.tl), max_to_keep=3, checkpoint_name=agent.policy.tl
+    )
     return manager.save(checkpoint_number=trial)
 
 
@@ -57,9 +59,7 @@ class Progress:
 
     def __init__(self, folder, agents):
         parts = {
-            tl: tf.train.Checkpoint(
-                actor=agent.actor, critic=agent.critic, log_std=agent.log_std, optimizer=agent.optimizer
-            )
+            tl: tf.train.Checkpoint(actor=agent.actor, critic=agent.critic, log_std=agent.log_std, optimizer=agent.optimizer)
             for tl, agent in agents.items()
         }
         self._agents = agents

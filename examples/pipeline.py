@@ -57,7 +57,17 @@ def fixed(demand: Path, seed: int, folder: Path) -> Run:
     """The same hour under the signals' own fixed-time plans."""
     city = config.load(GRID / "city.toml")
     tripinfo = folder / f"fixed_{seed}.tripinfo.xml"
-    command = [sumo_program(), "-c", city.network.sumocfg, "--route-files", demand, "--seed", seed, "--no-step-log", "--no-warnings"]
+    command = [
+        sumo_program(),
+        "-c",
+        city.network.sumocfg,
+        "--route-files",
+        demand,
+        "--seed",
+        seed,
+        "--no-step-log",
+        "--no-warnings",
+    ]
     command += ["--tripinfo-output", tripinfo, *TRIPINFO_OPTIONS]
     subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
     return Run(read_trips(tripinfo), {})

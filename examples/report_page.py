@@ -21,7 +21,13 @@ def write_report(folder, fixed, served, table):
         over_time.plot(middles, [delay[window == k].mean() for k in np.unique(window)], color=colour, label=name, lw=2.5)
         spread.plot(np.sort(delay), 100 * (np.arange(len(delay)) + 1) / len(delay), color=colour, label=name, lw=2.5)
     over_time.set(xlabel="departure (min)", ylabel="mean delay (s)", title="Delay over the morning", ylim=(0, None))
-    spread.set(xlabel="delay (s)", ylabel="share of vehicles (%)", title="Vehicles delayed at most this long", xlim=(0, None), ylim=(0, 100))
+    spread.set(
+        xlabel="delay (s)",
+        ylabel="share of vehicles (%)",
+        title="Vehicles delayed at most this long",
+        xlim=(0, None),
+        ylim=(0, 100),
+    )
     for axes in (over_time, spread):
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)

@@ -20,17 +20,17 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+import checkpoint_formats
 import numpy as np
 import tensorflow as tf
+from grid import demand
 from tqdm import tqdm
 
-import checkpoint_formats
 from city import config, names, network
 from controller import report
 from controller.decision_step import assemble
 from controller.sumo.link import start_libsumo
 from export import contract
-from grid import demand
 
 GAMMA, LAMBDA, CLIP, ENTROPY, EPOCHS, MINIBATCH = 0.97, 0.95, 0.2, 0.01, 8, 128
 HIDDEN = (64, 64)
@@ -40,7 +40,9 @@ MIN_BATCH = 200  # transitions before an update; slow deciders gather them over 
 def mlp(inputs, outputs, name):
     layers = [tf.keras.layers.Dense(n, "relu") for n in HIDDEN]
     final = tf.keras.initializers.RandomUniform(-0.01, 0.01)
-    model = tf.keras.Sequential([tf.keras.Input((inputs,)), *layers, tf.keras.layers.Dense(outputs, kernel_initializer=final)], name=name)
+    model = tf.keras.Sequential(
+        [tf.keras.Input((inputs,)), *layers, tf.keras.layers.Dense(outputs, kernel_initializer=final)], name=name
+    )
     return model
 
 
@@ -158,10 +160,9 @@ class Sampling:
 def run_episode(city, agents, rng, route_file, seed, explore, tripinfo):
     """One simulated hour; the trips it had."""
     street = network.of_city(city)
-    link = start_libsumo(
-        ["-c", str(city.network.sumocfg), "--route-files", str(route_file), "--seed", str(seed), "--no-step-log", "--no-warnings"]
-        + ["--tripinfo-output", str(tripinfo), *report.TRIPINFO_OPTIONS]
-    )
+    options = ["-c", city.network.sumocfg, "--route-files", route_file, "--seed", seed, "--no-step-log", "--no-warnings"]
+    options += ["--tripinfo-output", tripinfo, *report.TRIPINFO_OPTIONS]
+    link = start_libsumo([str(option) for option in options])
     try:
         policies = Sampling(agents, rng, explore)
         contracts = [agent.policy for agent in agents.values()]

@@ -99,7 +99,9 @@ def _contract(job: Job, tl: str, candidate: Candidate, actor: Actor) -> pb.Polic
     for key, mine in (("state", settings.state), ("action", settings.action)):
         said = candidate.said(key)
         if said is not None and mine is not None and said != mine:
-            raise InputError(f"{tl}: {candidate.label} says {key} {said}, but {job.city.path} says {mine}; mend the one that is wrong")
+            raise InputError(
+                f"{tl}: {candidate.label} says {key} {said}, but {job.city.path} says {mine}; mend the one that is wrong"
+            )
     policy = contract.build(job.city, settings, job.street)
     if actor.inputs != policy.observation.size:
         listed = ", ".join(lanes(policy))

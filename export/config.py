@@ -33,7 +33,9 @@ def parse(argv: list[str] | None = None) -> Job:
         prog="python -m export", description="Turn trained actors into SavedModels that TensorFlow Serving can host."
     )
     parser.add_argument("--city", type=Path, help="city.toml (default: ./city.toml)")
-    parser.add_argument("--tl", action="append", required=True, metavar="TL", help="a TL, several with commas, or all; may be repeated")
+    parser.add_argument(
+        "--tl", action="append", required=True, metavar="TL", help="a TL, several with commas, or all; may be repeated"
+    )
     parser.add_argument("--model-path", type=Path, metavar="DIR", help="folder of checkpoints (default: [training] model_path)")
     parser.add_argument("--model-number", type=int, metavar="N", help="trial or round to export (default: the newest)")
     parser.add_argument("--models-dir", type=Path, metavar="DIR", help="where models go (default: [serving] models_dir)")
@@ -49,7 +51,9 @@ def parse(argv: list[str] | None = None) -> Job:
     known = list(city.tls) if city and city.tls else None
     tls = names.select(args.tl, known or _from_names(args.tl, model_path), "--tl")
     if args.scope and len(tls) > 1:
-        raise InputError(f"--scope names one actor, but --tl asks for {len(tls)} TLs; export them one by one, or set scope in city.toml")
+        raise InputError(
+            f"--scope names one actor, but --tl asks for {len(tls)} TLs; export them one by one, or set scope in city.toml"
+        )
     has_network = city is not None and (city.network.sumocfg or city.network.net)
     return Job(
         city=city,

@@ -46,9 +46,7 @@ def _signal(tl: TL, network: SignalNetwork) -> pb.Signal:
     phases = [pb.Phase(state=p.state, duration_s=p.duration_s, min_s=p.min_s, max_s=p.max_s) for p in program.phases]
     if not program.greens:
         raise InputError(f"{tl.name}: program {program.id!r} of signal {network.id} has no green phase")
-    return pb.Signal(
-        id=network.id, lane_ids=network.lanes, program_id=program.id, offset_s=program.offset_s, phases=phases
-    )
+    return pb.Signal(id=network.id, lane_ids=network.lanes, program_id=program.id, offset_s=program.offset_s, phases=phases)
 
 
 def _sumo_rl(tl: TL, signals: list[pb.Signal]) -> pb.Policy:
@@ -58,9 +56,7 @@ def _sumo_rl(tl: TL, signals: list[pb.Signal]) -> pb.Policy:
         tl=tl.name,
         signal_ids=[signal.id for signal in signals],
         signals=signals,
-        observation=pb.Observation(
-            dialect=contracts.SUMO_RL, size=len(features), features=features, normalisation="none"
-        ),
+        observation=pb.Observation(dialect=contracts.SUMO_RL, size=len(features), features=features, normalisation="none"),
         action=pb.Action(kind=contracts.CATEGORICAL, size=greens, choices=[greens]),
         timing=pb.Timing(
             decision_interval_s=_or(tl.delta_time_s, SUMO_RL_DELTA_S),

@@ -48,7 +48,7 @@ def version(models_dir: Path, tl: str, number: int, overwrite: bool) -> Iterator
 def _rename(draft: Path, target: Path, overwrite: bool) -> None:
     if not target.exists():
         try:
-            os.rename(draft, target)
+            draft.rename(target)
             return
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
@@ -57,11 +57,11 @@ def _rename(draft: Path, target: Path, overwrite: bool) -> None:
                 raise InputError(f"{target} was published by somebody else meanwhile; nothing of it was touched") from None
     aside = target.with_name(f".{target.name}.old-{os.getpid()}")
     _discard(aside)
-    os.rename(target, aside)
+    target.rename(aside)
     try:
-        os.rename(draft, target)
+        draft.rename(target)
     except OSError:
-        os.rename(aside, target)
+        aside.rename(target)
         raise
     _discard(aside)
 

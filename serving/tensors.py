@@ -91,10 +91,7 @@ def _typed(values: list[Any], dtype: int, kind: np.dtype[Any], shape: list[int],
     if len(values) > count or (count and not values):
         raise TensorError(f"{len(values)} values for shape {shape}")
     try:
-        if dtype == _HALF:
-            found = np.array(values, np.uint16).view(np.float16)
-        else:
-            found = np.array(values, kind)
+        found = np.array(values, np.uint16).view(np.float16) if dtype == _HALF else np.array(values, kind)
     except (OverflowError, ValueError) as error:
         raise TensorError(f"a value does not fit {kind}: {error}") from None
     if len(found) < count:

@@ -52,9 +52,7 @@ def running_signals(api: Any, street: StreetNetwork, signals: Sequence[str]) -> 
 
 
 def _same_links(api: Any, street: StreetNetwork, signal: SignalNetwork) -> None:
-    running = [
-        sorted({(pair[0], pair[1]) for pair in link if pair}) for link in api.trafficlight.getControlledLinks(signal.id)
-    ]
+    running = [sorted({(pair[0], pair[1]) for pair in link if pair}) for link in api.trafficlight.getControlledLinks(signal.id)]
     filed = [sorted(set(link)) for link in signal.links]
     if running == filed:
         return

@@ -82,7 +82,10 @@ def write(path: Path, seed: int, scale: float = 1.0) -> int:
     with raw.open("w") as file:
         file.write('<routes>\n    <vType id="car" sigma="0.5" speedDev="0.1"/>\n')
         for n, (t_s, start, end) in enumerate(found):
-            file.write(f'    <trip id="{n}" type="car" depart="{t_s:.2f}" from="{start}" to="{end}" departLane="best" departSpeed="max"/>\n')
+            file.write(
+                f'    <trip id="{n}" type="car" depart="{t_s:.2f}" from="{start}" to="{end}" '
+                'departLane="best" departSpeed="max"/>\n'
+            )
         file.write("</routes>\n")
     command = [DUAROUTER, "-n", HERE / "grid.net.xml", "-r", raw, "-o", path, "--seed", seed]
     command += ["--weights.random-factor", "1.3", "--no-step-log", "--no-warnings", "--alternatives-output", "NUL"]

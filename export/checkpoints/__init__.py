@@ -42,7 +42,9 @@ class Actor:
         return int(self.layers[-1].kernel.shape[1])
 
 
-_SLOTS = re.compile(r"/(Adam|Adagrad|RMSProp|Momentum|Ftrl|Adadelta|ExponentialMovingAverage)(_\d+)?$|(^|/)(log_std|logstd)$", re.I)
+_SLOTS = re.compile(
+    r"/(Adam|Adagrad|RMSProp|Momentum|Ftrl|Adadelta|ExponentialMovingAverage)(_\d+)?$|(^|/)(log_std|logstd)$", re.I
+)
 
 
 def is_training_only(name: str) -> bool:

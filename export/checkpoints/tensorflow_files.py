@@ -111,7 +111,9 @@ def _guess_scope(prefix: Path, tl: str, names: dict[str, str]) -> str:
     actors = named or [top for top in tops if "actor" in top.lower() or top.lower() in ("pi", "policy")]
     if len(actors) == 1:
         nested = {
-            "/".join(name.split("/")[:2]) for name in names if name.startswith(actors[0] + "/") and "actor" in name.split("/")[1].lower()
+            "/".join(name.split("/")[:2])
+            for name in names
+            if name.startswith(actors[0] + "/") and "actor" in name.split("/")[1].lower()
         }
         return nested.pop() if len(nested) == 1 else actors[0]
     if not actors:

@@ -41,7 +41,8 @@ def _inputs(signature: wire.SignatureDef, request: wire.PredictRequest) -> dict[
     sent, wanted = set(request.inputs), set(signature.inputs)
     if len(sent) != len(wanted):
         raise invalid_argument(
-            f"input size does not match signature: {len(sent)}!={len(wanted)} len({{{_join(sent)}}}) != len({{{_join(wanted)}}}). "
+            f"input size does not match signature: {len(sent)}!={len(wanted)} "
+            f"len({{{_join(sent)}}}) != len({{{_join(wanted)}}}). "
             f"Sent extra: {{{_join(sent - wanted)}}}. Missing but required: {{{_join(wanted - sent)}}}."
         )
     arrays = {}

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,9 +24,6 @@ from serving.embedded.status import StatusError, invalid_argument
 from serving.tensors import to_array
 
 tf.get_logger().setLevel("ERROR")
-
-import grpc
-
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 

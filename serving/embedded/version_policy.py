@@ -18,9 +18,7 @@ class Action:
     version: int
 
 
-def next_action(
-    on_disk: Mapping[int, Fingerprint], loaded: frozenset[int], failed: Mapping[int, Fingerprint]
-) -> Action | None:
+def next_action(on_disk: Mapping[int, Fingerprint], loaded: frozenset[int], failed: Mapping[int, Fingerprint]) -> Action | None:
     """The next step towards serving the newest version on disk.
 
     The newest is loaded before an older one is dropped, and a version that

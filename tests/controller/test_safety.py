@@ -1,6 +1,7 @@
 """The safety rules: by example, and against adversarial wishes."""
 
 import copy
+import itertools
 import math
 import random
 
@@ -113,7 +114,7 @@ class TestByExample:
 def observed_rules(rules, times, history):
     """What must hold of any sequence of (time, state), checked without safety.py's own bookkeeping."""
     last_change = {}
-    for (before_s, before), (now, state) in zip(history, history[1:], strict=False):
+    for (_, before), (now, state) in itertools.pairwise(history):
         assert rules.conflicts(state) == [], state
         for i, (a, b) in enumerate(zip(before, state, strict=True)):
             kinds = ["green" if c in "Gg" else "yellow" if c == "y" else "red" for c in (a, b)]
@@ -185,7 +186,7 @@ def test_flipping_policies_on_real_streets_break_no_rule_and_starve_nobody(name,
         for i in range(len(signal.links)):
             if any(state[i] in "Gg" for state in greens):
                 green_at = [0, *(t for t, state in history if state[i] in "Gg"), 1500]
-                gaps = [b - a for a, b in zip(green_at, green_at[1:], strict=False)]
+                gaps = [b - a for a, b in itertools.pairwise(green_at)]
                 assert max(gaps) <= times.max_red_s * len(greens) + 20, (signal.id, i, max(gaps))
 
 

@@ -1,0 +1,117 @@
+"""TraCI messages: against traci's own code, and against broken answers."""
+
+import contextlib
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from traci import constants as tc
+
+from controller.sumo import wire
+from controller.sumo.wire import Garbled, NumberGetters, Reader, Refused
+
+
+def status(command, result=0, text=""):
+    body = struct.pack("!BBi", command, result, len(text)) + text.encode()
+    return struct.pack("!B", len(body) + 1) + body
+
+
+def value(command, variable, name, kind, packed):
+    raw = name.encode()
+    body = struct.pack("!BBi", command + 0x10, variable, len(raw)) + raw + struct.pack("!B", kind) + packed
+    head = struct.pack("!B", len(body) + 1) if len(body) < 254 else struct.pack("!Bi", 0, len(body) + 5)
+    return head + body
+
+
+def lane_answer(lanes, numbers):
+    out = b""
+    for lane, (count, length) in zip(lanes, numbers, strict=True):
+        out += status(0xA3) + value(0xA3, 0x10, lane, wire.TYPE_INT, struct.pack("!i", count))
+        out += status(0xA3) + value(0xA3, 0x15, lane, wire.TYPE_DOUBLE, struct.pack("!d", length))
+    return out
+
+
+def getters(lanes):
+    return NumberGetters(
+        [(0xA3, v, lane, kind) for lane in lanes for v, kind in ((0x10, wire.TYPE_INT), (0x15, wire.TYPE_DOUBLE))]
+    )
+
+
+def test_numbers_are_tracis():
+    pairs = {
+        "GET_LANE": "CMD_GET_LANE_VARIABLE", "GET_SIM": "CMD_GET_SIM_VARIABLE", "GET_TL": "CMD_GET_TL_VARIABLE",
+        "SET_TL": "CMD_SET_TL_VARIABLE", "SIMSTEP": "CMD_SIMSTEP", "CLOSE": "CMD_CLOSE", "TIME": "VAR_TIME",
+        "LAST_STEP_VEHICLE_NUMBER": "LAST_STEP_VEHICLE_NUMBER", "LAST_STEP_VEHICLE_IDS": "LAST_STEP_VEHICLE_ID_LIST",
+        "LAST_STEP_HALTING": "LAST_STEP_VEHICLE_HALTING_NUMBER", "LAST_STEP_LENGTH": "LAST_STEP_LENGTH",
+        "STATE": "TL_RED_YELLOW_GREEN_STATE", "PROGRAM": "TL_PROGRAM", "PHASE": "TL_PHASE_INDEX",
+        "TYPE_INT": "TYPE_INTEGER", "TYPE_DOUBLE": "TYPE_DOUBLE", "TYPE_STRING": "TYPE_STRING",
+        "TYPE_STRING_LIST": "TYPE_STRINGLIST",
+    }  # fmt: skip
+    assert {mine: getattr(wire, mine) for mine in pairs} == {mine: getattr(tc, theirs) for mine, theirs in pairs.items()}
+
+
+@given(
+    st.lists(
+        st.tuples(st.text(max_size=300), st.integers(-(2**31), 2**31 - 1), st.floats(allow_nan=False)), min_size=1, max_size=8
+    )
+)
+def test_any_lanes_and_numbers_come_back(rows):
+    lanes = [name for name, _, _ in rows]
+    answer = lane_answer(lanes, [(n, x) for _, n, x in rows])
+    decoded = getters(lanes).decode(answer + b"more")
+    assert decoded.tolist() == [float(v) for _, n, x in rows for v in (n, x)]
+    assert getters(lanes).size == len(answer)
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_refused_never_decoded(garbage):
+    with pytest.raises((Garbled, Refused)):
+        getters(["lane_0", "lane_1", "a_much_longer_name_of_a_lane_0"]).decode(garbage)
+
+
+@given(st.integers(0, 10_000), st.integers(0, 255))
+def test_a_changed_byte_is_found_or_only_changes_a_number(at, new):
+    answer = bytearray(lane_answer(["lane_0", "lane_1"], [(3, 5.0), (4, 6.0)]))
+    answer[at % len(answer)] = new
+    try:
+        decoded = getters(["lane_0", "lane_1"]).decode(bytes(answer))
+    except (Garbled, Refused):
+        return
+    assert decoded.shape == (4,)
+
+
+def test_a_refusal_is_told_in_sumos_words():
+    answer = status(0xA3, 0xFF, "Lane 'x' is not known") + status(0xA3)
+    with pytest.raises(Refused, match="Lane 'x' is not known"):
+        getters(["x"]).decode(answer)
+
+
+@given(st.lists(st.text(max_size=40), max_size=20))
+def test_lists_of_texts_come_back(texts):
+    packed = struct.pack("!i", len(texts)) + b"".join(struct.pack("!i", len(t.encode())) + t.encode() for t in texts)
+    answer = status(0xA3) + value(0xA3, 0x12, "lane_0", wire.TYPE_STRING_LIST, packed)
+    assert Reader(answer).value() == texts
+
+
+@given(st.binary(max_size=120))
+def test_garbage_texts_raise_our_errors_only(garbage):
+    with contextlib.suppress(Garbled, Refused):
+        Reader(garbage).value()
+
+
+def test_huge_lists_are_refused_before_they_are_built():
+    packed = struct.pack("!i", 2**31 - 1)
+    answer = status(0xA3) + value(0xA3, 0x12, "lane_0", wire.TYPE_STRING_LIST, packed)
+    with pytest.raises(Garbled):
+        Reader(answer).value()
+
+
+def test_long_commands_carry_a_long_length():
+    text = "G" * 400
+    made = wire.set_text(wire.SET_TL, wire.STATE, "A", text)
+    assert made[0] == 0 and struct.unpack("!i", made[1:5])[0] == len(made)
+    whole = wire.message([made, wire.step(7.5)])
+    assert struct.unpack("!i", whole[:4])[0] == len(whole)
+    assert np.frombuffer(whole[-8:], ">f8")[0] == 7.5
