@@ -11,16 +11,17 @@ def write(kind, folder, agent, trial):
 def _tf1(folder, agent, trial):
     """TF1 Saver: variables by name, optimizer slots and critic beside the actor."""
     prefix = folder / f"PPO-_{agent.policy.tl}_trial_{trial}"
+    everything = {"actor": agent.actor.get_weights(), "critic": agent.critic.get_weights()}
+    log_std = agent.log_std.numpy()
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         values = []
-        for scope, model in (("actor", agent.actor), ("critic", agent.critic)):
-            weights = model.get_weights()
+        for scope, weights in everything.items():
             for i, value in enumerate(weights):
                 layer = "dense" if i < 2 else f"dense_{i // 2}"
                 name = f"{scope}/{layer}/{'bias' if i % 2 else 'kernel'}"
                 values.append((tf.compat.v1.get_variable(name, initializer=value), value))
         if not agent.categorical:
-            tf.compat.v1.get_variable("actor/log_std", initializer=agent.log_std.numpy())
+            tf.compat.v1.get_variable("actor/log_std", initializer=log_std)
         step = tf.compat.v1.train.get_or_create_global_step()
         loss = tf.add_n([tf.reduce_sum(variable**2) for variable, _ in values])
         tf.compat.v1.train.AdamOptimizer().minimize(loss, global_step=step)

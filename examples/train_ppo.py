@@ -198,7 +198,7 @@ def main():
     tf.config.threading.set_intra_op_parallelism_threads(1)
     agents = {tl: Agent(contract.build(city, city.tls[tl], street), args.learning_rate) for tl in targets}
     args.out.mkdir(parents=True, exist_ok=True)
-    progress = checkpoint_formats.Progress(args.out / f"trial_{args.trial}.progress", agents)
+    progress = checkpoint_formats.Progress(args.out / f".trial_{args.trial}.progress", agents)
     first = progress.restore() if args.resume else 0
     curve = args.out / f"trial_{args.trial}_curve.csv"
     if first == 0:

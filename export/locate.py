@@ -42,6 +42,8 @@ def candidates(model_path: Path) -> list[Candidate]:
     found = []
     latest: dict[Path, str | None] = {}
     for path in sorted(model_path.rglob("*")):
+        if any(part.startswith(".") for part in path.relative_to(model_path).parts):
+            continue
         if path.suffix == ".index" and path.is_file():
             prefix = path.with_suffix("")
             if prefix.parent not in latest:

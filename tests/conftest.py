@@ -46,3 +46,25 @@ def crossing() -> SignalNetwork:
     phases = tuple(network.Phase(s, 20, 20, 20) for s in ("GgGr", "yyyr", "rrrG", "rrry"))
     program = network.Program("0", "static", 0, phases)
     return SignalNetwork("X", links, lanes, (program,), "0", foes, yields)
+
+
+@pytest.fixture(scope="session")
+def grid_models(tmp_path_factory) -> Path:
+    """The sample city's checkpoints, exported by the real exporter."""
+    from export.__main__ import main
+
+    folder = tmp_path_factory.mktemp("grid") / "models"
+    assert main(["--city", str(GRID / "city.toml"), "--tl", "all", "--models-dir", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(scope="session")
+def grid_server(grid_models):
+    """HOST:PORT of an embedded server on the sample city's models, in this process."""
+    from serving.embedded.config import ServerConfig
+    from serving.embedded.server import Server
+
+    server = Server(ServerConfig(grid_models, port=0))
+    server.start()
+    yield f"127.0.0.1:{server.port}"
+    server.stop()

@@ -1,0 +1,74 @@
+"""Tensors without TensorFlow: the same bytes and values as TensorFlow's own."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from protos import predict_pb2 as wire
+from serving import tensors
+from serving.tensors import TensorError, to_array, to_proto, typed_proto
+
+DTYPES = [np.dtype(name) for name in tensors.NUMPY.values()]
+ARRAYS = st.sampled_from(DTYPES).flatmap(
+    lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
+)
+
+
+@given(ARRAYS)
+def test_arrays_come_back(array):
+    np.testing.assert_array_equal(to_array(to_proto(array)), array)
+    message = wire.Tensor()
+    typed_proto(array, message)
+    np.testing.assert_array_equal(to_array(message), array)
+
+
+@given(ARRAYS)
+def test_tensorflow_reads_ours_and_we_read_tensorflows(array):
+    import tensorflow as tf
+    from tensorflow.core.framework.tensor_pb2 import TensorProto
+
+    np.testing.assert_array_equal(tf.make_ndarray(TensorProto.FromString(to_proto(array).SerializeToString())), array)
+    theirs = tf.make_tensor_proto(array)
+    np.testing.assert_array_equal(to_array(wire.Tensor.FromString(theirs.SerializeToString())), array)
+
+
+def test_texts_come_back():
+    assert to_array(to_proto(np.array([b"a", b"\xff"], object))).tolist() == [b"a", b"\xff"]
+
+
+def test_fewer_typed_values_repeat_the_last():
+    message = wire.Tensor(dtype=1, float_val=[1, 2])
+    message.tensor_shape.dim.add(size=4)
+    assert to_array(message).tolist() == [1, 2, 2, 2]
+
+
+def shaped(*sizes, **fields):
+    message = wire.Tensor(**fields)
+    for size in sizes:
+        message.tensor_shape.dim.add(size=size)
+    return message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        shaped(-1, dtype=1), shaped(2**40, dtype=1), shaped(2**20, 2**20, 2**30, dtype=1), shaped(3, dtype=1),
+        shaped(1, dtype=1, tensor_content=b"abc"), shaped(1, dtype=1, float_val=[1, 2]), shaped(1, dtype=99),
+        shaped(1, dtype=0), shaped(2, dtype=7, string_val=[b"a"]), shaped(1, dtype=4, int_val=[300]),
+        wire.Tensor(dtype=1, tensor_shape=wire.TensorShape(unknown_rank=True)), shaped(*[1] * 40, dtype=1, float_val=[1]),
+    ],
+)  # fmt: skip
+def test_what_is_no_tensor_is_refused(message):
+    with pytest.raises(TensorError):
+        to_array(message)
+
+
+@given(st.binary(max_size=64))
+def test_garbage_is_refused_or_an_array(data):
+    try:
+        message = wire.Tensor.FromString(data)
+        to_array(message)
+    except Exception as error:
+        assert type(error).__name__ in ("TensorError", "DecodeError"), error

@@ -1,0 +1,55 @@
+"""Which version is loaded or dropped next: decisions over snapshots."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.embedded.version_policy import Action, Verb, next_action
+
+A, B = (("x", 1, 1),), (("x", 2, 2),)
+
+
+def test_the_newest_is_loaded_before_the_old_one_is_dropped():
+    assert next_action({3: A, 4: A}, frozenset({3}), {}) == Action(Verb.LOAD, 4)
+    assert next_action({3: A, 4: A}, frozenset({3, 4}), {}) == Action(Verb.DROP, 3)
+    assert next_action({3: A, 4: A}, frozenset({4}), {}) is None
+
+
+def test_a_version_that_fails_leaves_the_old_one_answering():
+    assert next_action({3: A, 4: A}, frozenset({3}), {4: A}) is None
+
+
+def test_a_version_that_failed_is_tried_again_once_its_files_have_changed():
+    assert next_action({3: A, 4: B}, frozenset({3}), {4: A}) == Action(Verb.LOAD, 4)
+
+
+def test_with_nothing_loaded_an_older_version_is_better_than_none():
+    assert next_action({3: A, 4: A}, frozenset(), {4: A}) == Action(Verb.LOAD, 3)
+
+
+def test_a_model_whose_folder_is_gone_is_dropped():
+    assert next_action({}, frozenset({3}), {}) == Action(Verb.DROP, 3)
+    assert next_action({}, frozenset(), {}) is None
+
+
+@given(
+    st.dictionaries(st.integers(0, 5), st.sampled_from([A, B]), max_size=4),
+    st.frozensets(st.integers(0, 5), max_size=3),
+    st.sets(st.integers(0, 5)),
+)
+def test_it_settles_and_never_leaves_a_model_that_could_be_served_without_a_version(on_disk, loaded, broken):
+    failed = {}
+    for _ in range(40):
+        action = next_action(on_disk, loaded, failed)
+        if action is None:
+            break
+        if action.verb is Verb.DROP:
+            assert not on_disk or max(on_disk) in loaded
+            loaded -= {action.version}
+        elif action.version in broken:
+            failed[action.version] = on_disk[action.version]
+        else:
+            loaded |= {action.version}
+    else:
+        raise AssertionError("did not settle")
+    if set(on_disk) - broken:
+        assert loaded

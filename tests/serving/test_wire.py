@@ -1,0 +1,72 @@
+"""Our wire subset and tensorflow-serving-api: the same bytes both ways, in one process."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow_serving.apis import (
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    model_pb2,
+    predict_pb2,
+    prediction_log_pb2,
+)
+
+from protos import predict_pb2 as wire
+from serving.client import _prefix
+from serving.tensors import to_proto
+
+X = np.arange(6, dtype=np.float32)
+
+
+def their_request(version=None):
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = "SA101"
+    request.model_spec.signature_name = "serving_default"
+    if version is not None:
+        request.model_spec.version.value = version
+    request.inputs["observation"].CopyFrom(tf.make_tensor_proto(X[None]))
+    return request
+
+
+@pytest.mark.parametrize("version", [None, 3, 2**40])
+def test_an_appended_request_is_the_one_that_tensorflow_would_read(version):
+    raw = _prefix("SA101", version, X.nbytes) + X.tobytes()
+    assert predict_pb2.PredictRequest.FromString(raw) == their_request(version)
+
+
+def test_large_observations_have_the_right_lengths():
+    for size in (1, 31, 32, 127, 128, 4000, 70_000):
+        x = np.arange(size, dtype=np.float32)
+        request = predict_pb2.PredictRequest.FromString(_prefix("m", 1, x.nbytes) + x.tobytes())
+        np.testing.assert_array_equal(tf.make_ndarray(request.inputs["observation"])[0], x)
+
+
+def pairs():
+    ours = wire.PredictRequest(output_filter=["action"])
+    ours.model_spec.name, ours.model_spec.version_label = "SA101", "stable"
+    to_proto(X, ours.inputs["x"])
+    yield ours, predict_pb2.PredictRequest
+    answer = wire.PredictResponse()
+    to_proto(np.array([b"a"], object), answer.outputs["policy"])
+    answer.model_spec.version.value = 7
+    yield answer, predict_pb2.PredictResponse
+    spec = wire.ModelSpec(name="a", signature_name="b")
+    spec.version.value = 0
+    yield spec, model_pb2.ModelSpec
+    status = wire.GetModelStatusResponse()
+    status.model_version_status.add(version=3, state=30).status.error_message = "fine"
+    yield status, get_model_status_pb2.GetModelStatusResponse
+    metadata = wire.GetModelMetadataResponse()
+    metadata.metadata["signature_def"].value = b"abc"
+    yield metadata, get_model_metadata_pb2.GetModelMetadataResponse
+    yield wire.PredictionLog(predict_log=wire.PredictLog(request=ours)), prediction_log_pb2.PredictionLog
+
+
+@pytest.mark.parametrize(("ours", "theirs"), pairs(), ids=lambda x: getattr(type(x), "__name__", ""))
+def test_bytes_are_the_same_both_ways(ours, theirs):
+    there = theirs.FromString(ours.SerializeToString(deterministic=True))
+    assert not list(there.ListFields()) == []
+    assert there.SerializeToString(deterministic=True) == ours.SerializeToString(deterministic=True)
+    assert type(ours).FromString(there.SerializeToString()) == ours
+    # nothing of ours is unknown to theirs
+    assert str(there).count(":") >= str(ours).count(":") - 1
