@@ -17,6 +17,9 @@ def main(argv: list[str] | None = None) -> int:
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("error: interrupted before any signal was touched", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from city import network
 from city.config import City
+from city.errors import InputError
 from city.network import StreetNetwork
 from controller.config import ControllerConfig
 from controller.decision_step import DecisionSteps, Events, Tally, assemble
@@ -37,6 +38,8 @@ class Stop:
 
     def __init__(self) -> None:
         self.asked = 0
+        self.controlling = False
+        """Whether signals are under control, so that an end must release them first."""
 
     def listen(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -44,6 +47,8 @@ class Stop:
 
     def _ask(self, *_: object) -> None:
         self.asked += 1
+        if not self.controlling:
+            raise KeyboardInterrupt
 
     def __call__(self) -> bool:
         return self.asked > 0
@@ -65,10 +70,15 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         link = _open(config, street, stop)
         try:
             steps = assemble(link, street, list(contracts.values()), policies, config.city.safety, control, _events(metrics))
+            end_s = _end(config, street, link)
+        except link.lost as error:
+            link.close()
+            raise InputError(
+                f"SUMO ended before the control began: {error}; was another client or its configuration wrong?"
+            ) from None
         except BaseException:
             link.close()
             raise
-        end_s = _end(config, street, link)
         log.info("controlling %s from second %g", ", ".join(contracts), steps.now)
         code = _loop(steps, end_s, config, link, stop, metrics, health)
         _tell(steps)
@@ -87,6 +97,7 @@ def _loop(
     steps: DecisionSteps, end_s: float, config: ControllerConfig, link: Link, stop: Stop, metrics: Metrics, health: Health
 ) -> int:
     alone = config.attach is None and config.clients == 1
+    stop.controlling = True
     try:
         told_s = steps.now
         while steps.now < end_s and not stop():
@@ -112,6 +123,7 @@ def _loop(
         raise
     finally:
         link.close()
+        stop.controlling = False
 
 
 def _release(steps: DecisionSteps, end_s: float, stop: Stop) -> None:

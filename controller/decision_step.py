@@ -1,7 +1,7 @@
 """The decision step: read, observe, choose, permit, apply.
 
 Two round trips whatever the number of TLs: one message of readings, one Predict
-for every TL that is due, and the settings ride on the message of the next step.
+for every TL that is due, and the settings are sent together with the next step.
 """
 
 import math

@@ -3,7 +3,9 @@
 import datetime
 import hashlib
 import os
+import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -20,6 +22,9 @@ from serving.contract import lanes
 
 
 def main(argv: list[str] | None = None) -> int:
+    # an end from outside must clean up like Ctrl-C; only a main thread may say so
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         job = parse(argv)
         return run(job)

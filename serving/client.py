@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from protos import policy_pb2
@@ -195,7 +196,7 @@ def _response(kind: Any) -> Any:
     def parse(data: bytes) -> Any:
         try:
             return kind.FromString(data)
-        except Exception:  # noqa: BLE001 - protobuf's DecodeError differs between its back ends
+        except DecodeError:
             return None  # gRPC would hide the cause; who asked turns this into a BadAnswer
 
     return parse

@@ -8,6 +8,7 @@ features is computed in one place only.
 from collections.abc import Iterable, Sequence
 
 from google.protobuf import json_format
+from google.protobuf.message import DecodeError
 
 from protos import policy_pb2 as pb
 
@@ -75,7 +76,7 @@ def parse(data: bytes) -> pb.Policy:
     """A contract out of the bytes of a `policy` output. Raises ContractError."""
     try:
         policy = pb.Policy.FromString(data)
-    except Exception as error:  # noqa: BLE001 - protobuf's DecodeError differs between its back ends
+    except DecodeError as error:
         raise ContractError(f"not a policy contract: {error}") from None
     if not policy.tl:
         raise ContractError("not a policy contract: it names no TL")

@@ -1,6 +1,6 @@
-"""The link to SUMO: readings in bulk, signal states and the step in one message.
+"""The link to SUMO: readings in bulk, signal states and the step sent together.
 
-`TraciLink` talks to a SUMO program over a socket, two messages a decision step;
+`TraciLink` talks to a SUMO program over a socket, two round trips a decision step;
 `LibsumoLink` drives libsumo in this process. Both offer the same methods.
 """
 
@@ -42,6 +42,8 @@ class SumoRefused(Exception):
 class Link(Protocol):
     api: Any
     """traci's connection, or libsumo: for start-up questions, not for decision steps."""
+    lost: type[Exception]
+    """What `api` raises when SUMO is gone."""
 
     @property
     def lanes(self) -> tuple[str, ...]:
@@ -92,8 +94,11 @@ class _Lanes:
 class TraciLink:
     """One socket to a SUMO program."""
 
-    def __init__(self, api: Any, process: subprocess.Popen[bytes] | None, stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self, api: Any, lost: type[Exception], process: subprocess.Popen[bytes] | None, stopping: Callable[[], bool]
+    ) -> None:
         self.api = api
+        self.lost = lost
         self._socket: socket.socket = api._socket  # traci has no public way to send many commands at once
         self._process = process
         self._stopping = stopping
@@ -157,15 +162,20 @@ class TraciLink:
                 commands.append(wire.set_int(wire.SET_TL, wire.PHASE, setting.signal, setting.phase))
             else:
                 raise TypeError(f"only what the safety rules permit reaches SUMO, not {setting!r}")
-        reader = wire.Reader(self._exchange([*commands, wire.step(until_s)]))
+        # Two messages, sent together: one round trip. In one message SUMO would give the
+        # answers to the settings to another client, where there are several: it keeps one
+        # buffer of answers, and a step hands the turn to the next client.
+        messages = [wire.message(commands)] if commands else []
+        self._send(b"".join([*messages, wire.message([wire.step(until_s)])]))
         try:
             refusals = []
+            reader = wire.Reader(self._answer() if commands else b"")
             for _ in commands:
                 try:
                     reader.status()
                 except Refused as error:
                     refusals.append(str(error))
-            reader.stepped()
+            wire.Reader(self._answer()).stepped()
         except Refused as error:
             raise SumoGone(f"SUMO cannot step: {error}") from None
         except Garbled as error:
@@ -182,8 +192,17 @@ class TraciLink:
             raise SumoGone(f"SUMO answers {error}") from None
 
     def _exchange(self, commands: Sequence[bytes]) -> bytes:
+        self._send(wire.message(commands))
+        return self._answer()
+
+    def _send(self, data: bytes) -> None:
         try:
-            self._socket.sendall(wire.message(commands))
+            self._socket.sendall(data)
+        except OSError as error:
+            raise SumoGone(f"the connection to SUMO has ended: {error}") from None
+
+    def _answer(self) -> bytes:
+        try:
             (size,) = struct.unpack("!i", self._receive(4))
             return self._receive(size - 4)
         except OSError as error:
@@ -209,11 +228,13 @@ class TraciLink:
     def close(self) -> None:
         """Close cleanly and end the SUMO program that was started here."""
         with contextlib.suppress(OSError, SumoGone):
-            self._exchange([wire.command(wire.CLOSE, b"")])
+            self._socket.settimeout(5)
+            self._socket.sendall(wire.message([wire.command(wire.CLOSE, b"")]))
+            self._socket.recv(64)
         self._socket.close()
         if self._process is not None:
             try:
-                self._process.wait(30)
+                self._process.wait(10)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
@@ -224,6 +245,7 @@ class LibsumoLink:
 
     def __init__(self, api: Any) -> None:
         self.api = api
+        self.lost = api.FatalTraCIError
         self._table = _Lanes()
 
     @property
@@ -337,8 +359,13 @@ def attach(
     if process is not None and process.stderr is not None:
         _drain(process.stderr)
     if order is not None:
-        connection.setOrder(order)
-    return TraciLink(connection, process, stopping)
+        try:
+            connection.setOrder(order)
+        except (traci.TraCIException, traci.FatalTraCIError) as error:
+            raise InputError(
+                f"SUMO at {host}:{port} refuses this client as number {order}: {error}; choose another --order"
+            ) from None
+    return TraciLink(connection, traci.FatalTraCIError, process, stopping)
 
 
 def _drain(stream: Any) -> None:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -70,5 +71,5 @@ def test_garbage_is_refused_or_an_array(data):
     try:
         message = wire.Tensor.FromString(data)
         to_array(message)
-    except Exception as error:
-        assert type(error).__name__ in ("TensorError", "DecodeError"), error
+    except (TensorError, DecodeError):
+        return

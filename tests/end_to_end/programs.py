@@ -1,0 +1,63 @@
+"""Starting and ending the project's programs and SUMO, each by its own process."""
+
+import contextlib
+import socket
+import subprocess
+import sys
+import time
+
+from controller.sumo.link import sumo_program
+from tests.conftest import GRID
+
+CITY = str(GRID / "city.toml")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def sumo(clients: int, *options: str):
+    """A SUMO program on the sample city that waits for clients; gives (port, process)."""
+    port = free_port()
+    command = [sumo_program(), "-c", str(GRID / "grid.sumocfg"), "--remote-port", str(port), "--num-clients", str(clients)]
+    process = subprocess.Popen([*command, "--no-step-log", "--no-warnings", *options], stdout=subprocess.DEVNULL)
+    try:
+        yield port, process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
+def controller(*arguments: str):
+    """`python -m controller` on the sample city, its stderr readable."""
+    command = [sys.executable, "-m", "controller", "--city", CITY, *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def connect(port: int, order: int):
+    """A traci connection to a SUMO that is starting, as client number `order`."""
+    import traci
+
+    limit = time.monotonic() + 30
+    while True:
+        try:
+            with contextlib.redirect_stdout(None):
+                client = traci.connect(port, numRetries=0, host="127.0.0.1")
+            break
+        except (traci.FatalTraCIError, OSError):
+            if time.monotonic() > limit:
+                raise
+            time.sleep(0.05)
+    client.setOrder(order)
+    return client

@@ -1,0 +1,73 @@
+"""A server that goes away and comes back: the run goes on, on plans, then on policies again."""
+
+import time
+
+import pytest
+
+from controller.decision_step import Events, assemble
+from controller.failover import Rung
+from controller.served_policy import ServedPolicies, fetch_contracts
+from controller.sumo.link import start
+from serving.client import Client
+from serving.embedded.config import ServerConfig
+from serving.embedded.server import Server
+from tests.conftest import GRID
+
+
+@pytest.fixture
+def link():
+    options = ["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "true", "--no-warnings", "true", "--seed", "3"]
+    made = start(options, 1, lambda: False)
+    yield made
+    made.close()
+
+
+def test_the_run_survives_the_server_and_every_tl_returns_to_its_policy(grid_models, grid_city, grid_street, link):
+    server = Server(ServerConfig(grid_models, port=0))
+    server.start()
+    port = server.port
+    client = Client(f"127.0.0.1:{port}")
+    contracts = fetch_contracts(client, grid_city.tls, None)
+    rungs = []
+    steps = assemble(
+        link,
+        grid_street,
+        list(contracts.values()),
+        ServedPolicies(client, contracts, None, 0.5),
+        grid_city.safety,
+        grid_city.controller,
+        Events(rung=lambda tl, old, new, now, why: rungs.append((now, tl, new))),
+    )
+
+    def rungs_now():
+        return {x.ladder.rung for x in steps.intersections.values()}
+
+    while steps.now < 200:
+        steps.step(200)
+    assert rungs_now() == {Rung.SERVED} and sum(steps.tally.failures.values()) == 0
+    server.stop()
+    while steps.now < 700:
+        steps.step(700)
+    # the one that decides every other cycle holds its plan until it is asked again
+    assert rungs_now() == {Rung.PLAN}
+    assert all(x.released for x in steps.intersections.values())
+    programs = {s: link.api.trafficlight.getProgram(s) for x in steps.intersections.values() for s in x.policy.signal_ids}
+    assert set(programs.values()) == {"adapted"}
+
+    again = Server(ServerConfig(grid_models, port=port))
+    again.start()
+    back = time.monotonic()
+    while rungs_now() != {Rung.SERVED} and time.monotonic() < back + 10 and steps.now < 3500:
+        steps.step(3500)
+        time.sleep(0.002)  # simulated time would run out before the channel connects again
+    assert rungs_now() == {Rung.SERVED}
+    held = {tl for _, tl, rung in rungs if rung is Rung.HOLD}
+    assert held == set(grid_city.tls), "every TL held its state before it went on its plan"
+    # what the policies do after their return is theirs again
+    end = steps.now + 100
+    decisions = steps.tally.decisions
+    while steps.now < end:
+        steps.step(end)
+    assert steps.tally.decisions > decisions + 50
+    again.stop()
+    client.close()

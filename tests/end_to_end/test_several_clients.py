@@ -1,0 +1,95 @@
+"""The controller beside another client of the same simulation, and its ways out."""
+
+import itertools
+import signal
+import subprocess
+
+import pytest
+
+from city import network
+from controller.safety import ConflictRules
+from tests.conftest import GRID
+from tests.end_to_end.programs import connect, controller, sumo
+
+SIGNALS = ("A0", "A1", "A2", "B0", "B1", "B2", "C0", "C1", "C2")
+
+
+def watch(client, until_s, history):
+    """Step second by second as the other client, and note what every signal shows."""
+    while client.simulation.getTime() < until_s:
+        client.simulationStep()
+        history.append({s: client.trafficlight.getRedYellowGreenState(s) for s in SIGNALS})
+
+
+def test_only_infer_tls_are_touched_and_all_are_released_safely_on_sigterm(grid_server):
+    with (
+        sumo(2) as (port, _),
+        controller("--sumo", f"127.0.0.1:{port}", "--order", "2", "--infer-tl", "SA101,SA108", "--server", grid_server) as ours,
+    ):
+        client = connect(port, 1)
+        history = []
+        watch(client, 120, history)
+        running = {s: client.trafficlight.getProgram(s) for s in SIGNALS}
+        assert {s for s, program in running.items() if program == "online"} == {"A0", "C1", "C2"}
+        ours.send_signal(signal.SIGTERM)
+        while ours.poll() is None and len(history) < 400:
+            watch(client, client.simulation.getTime() + 1, history)
+        assert ours.wait(30) == 0, ours.stderr.read()
+        assert {client.trafficlight.getProgram(s) for s in SIGNALS} == {"adapted"}
+        assert "released all signals" in ours.stderr.read()
+        # the plans go on by themselves, and the other client was never disturbed
+        before = len(history)
+        watch(client, client.simulation.getTime() + 100, history)
+        for s in SIGNALS:
+            assert len({states[s] for states in history[before:]}) > 2, f"{s} is frozen"
+        client.close()
+    assert_safe(history, ("A0", "C1", "C2"))
+
+
+def assert_safe(history, signals):
+    street = network.of_sumocfg(GRID / "grid.sumocfg")
+    for s in signals:
+        rules = ConflictRules(street.signals[s])
+        for before, after in itertools.pairwise(history):
+            assert rules.conflicts(after[s]) == []
+            for a, b in zip(before[s], after[s], strict=True):
+                assert not (a in "Gg" and b == "r"), f"{s} went from {before[s]} to {after[s]}"
+
+
+def test_the_end_asked_for_releases_too(grid_server):
+    with (
+        sumo(2) as (port, _),
+        controller("--sumo", f"127.0.0.1:{port}", "--order", "2", "--end", "60", "--server", grid_server) as ours,
+    ):
+        client = connect(port, 1)
+        history = []
+        while ours.poll() is None and len(history) < 200:
+            watch(client, client.simulation.getTime() + 1, history)
+        assert ours.wait(30) == 0, ours.stderr.read()
+        assert {client.trafficlight.getProgram(s) for s in SIGNALS} == {"adapted"}
+        client.close()
+    assert_safe(history, SIGNALS)
+
+
+def test_the_death_of_sumo_is_one_line_and_exit_code_1(grid_server):
+    with (
+        sumo(2) as (port, process),
+        controller("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server) as ours,
+    ):
+        client = connect(port, 1)
+        watch(client, 30, [])
+        process.kill()
+        assert ours.wait(30) == 1
+        lines = ours.stderr.read().splitlines()
+        assert [line for line in lines if "SUMO is gone at second" in line]
+        assert not [line for line in lines if "Traceback" in line]
+
+
+def test_ctrl_c_before_control_begins_leaves_at_once(grid_server):
+    # the second client never comes, so SUMO keeps the controller waiting
+    with sumo(2) as (port, _), controller("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server) as ours:
+        with pytest.raises(subprocess.TimeoutExpired):
+            ours.wait(4)
+        ours.send_signal(signal.SIGINT)
+        assert ours.wait(20) == 1
+        assert "interrupted before any signal was touched" in ours.stderr.read()
