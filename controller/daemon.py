@@ -21,7 +21,7 @@ from controller.metrics import Metrics
 from controller.report import TRIPINFO_OPTIONS
 from controller.safety import Override
 from controller.served_policy import ServedPolicies, fetch_contracts
-from controller.sumo import link as links
+from controller.sumo import libsumo_link, start
 from controller.sumo.link import Link, SumoGone, SumoRefused
 from serving.client import Client
 
@@ -73,9 +73,7 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             end_s = _end(config, street, link)
         except link.lost as error:
             link.close()
-            raise InputError(
-                f"SUMO ended before the control began: {error}; was another client or its configuration wrong?"
-            ) from None
+            raise InputError(f"SUMO ended before the control began: {link.why() or error}") from None
         except BaseException:
             link.close()
             raise
@@ -145,11 +143,11 @@ def _release(steps: DecisionSteps, end_s: float, stop: Stop) -> None:
 
 def _open(config: ControllerConfig, street: StreetNetwork, stop: Stop) -> Link:
     if config.attach is not None:
-        return links.attach(*config.attach, stopping=stop, order=config.order)
+        return start.attach(*config.attach, stopping=stop, order=config.order)
     arguments = _sumo_arguments(config.city, config)
     if config.libsumo:
-        return links.start_libsumo(arguments)
-    return links.start(arguments, config.clients, stop, config.order)
+        return libsumo_link.start_libsumo(arguments)
+    return start.start(arguments, config.clients, stop, config.order)
 
 
 def _sumo_arguments(city: City, config: ControllerConfig) -> Sequence[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from city import config
 from controller.report import TRIPINFO_OPTIONS, Trips, read_trips
-from controller.sumo.link import sumo_program
+from controller.sumo.programs import sumo_program
 
 GRID = Path(__file__).resolve().parent / "grid"
 

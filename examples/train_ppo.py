@@ -29,7 +29,7 @@ from tqdm import tqdm
 from city import config, names, network
 from controller import report
 from controller.decision_step import assemble
-from controller.sumo.link import start_libsumo
+from controller.sumo.libsumo_link import start_libsumo
 from export import contract
 
 GAMMA, LAMBDA, CLIP, ENTROPY, EPOCHS, MINIBATCH = 0.97, 0.95, 0.2, 0.01, 8, 128

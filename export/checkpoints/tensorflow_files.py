@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from city.errors import InputError
@@ -29,14 +30,16 @@ def files(prefix: Path) -> list[Path]:
 def scopes(prefix: Path) -> list[str]:
     """The scopes of a checkpoint that can hold an actor, in natural order."""
     reader = _open(prefix)
-    found = {name.rsplit("/", 2)[0] for name in _names(reader) if name.rsplit("/", 1)[-1] in _PART and name.count("/") > 1}
+    found = {
+        name.rsplit("/", 2)[0] for name in _names(reader, prefix) if name.rsplit("/", 1)[-1] in _PART and name.count("/") > 1
+    }
     return sorted((scope for scope in found if "critic" not in scope.lower() and not _is_optimizer(scope)), key=natural)
 
 
 def read(prefix: Path, tl: str, scope: str | None) -> Actor:
     """The actor of one TL. Raises InputError: corrupt, no such scope, or missing variables."""
     reader = _open(prefix)
-    names = _names(reader)
+    names = _names(reader, prefix)
     chosen = scope or _guess_scope(prefix, tl, names)
     inside = [name for name in names if name.startswith(chosen + "/") and not is_training_only(name)]
     if not inside:
@@ -59,12 +62,15 @@ def _open(prefix: Path) -> Any:
         raise InputError(f"{prefix}: cannot be read as a TensorFlow checkpoint: {_first_line(error)}") from None
 
 
-def _names(reader: Any) -> dict[str, str]:
+def _names(reader: Any, prefix: Path) -> dict[str, str]:
     """Readable name -> key in the checkpoint."""
     keys: Iterable[str] = reader.get_variable_to_shape_map()
     if _OBJECT_GRAPH not in keys:
         return {key: key for key in keys}
-    return _object_names(reader.get_tensor(_OBJECT_GRAPH))
+    try:
+        return _object_names(_stored(reader, prefix, _OBJECT_GRAPH))
+    except (DecodeError, IndexError) as error:
+        raise InputError(f"{prefix}: its object graph cannot be read: {_first_line(error)}") from None
 
 
 def _object_names(graph: bytes) -> dict[str, str]:
@@ -90,9 +96,13 @@ def _object_names(graph: bytes) -> dict[str, str]:
 
 
 def _value(reader: Any, prefix: Path, key: str) -> Weights:
+    return np.asarray(_stored(reader, prefix, key), np.float32)
+
+
+def _stored(reader: Any, prefix: Path, key: str) -> Any:
     try:
-        return np.asarray(reader.get_tensor(key), np.float32)
-    except Exception as error:  # noqa: BLE001 - as above
+        return reader.get_tensor(key)
+    except Exception as error:  # noqa: BLE001 - TensorFlow raises several kinds for one cause: the file
         raise InputError(f"{prefix}: {key.removesuffix(_VALUE)} cannot be read: {_first_line(error)}") from None
 
 

@@ -10,7 +10,7 @@ from tests.conftest import ROOT
 
 def test_importing_the_controller_leaves_tensorflow_unloaded():
     code = (
-        "import sys, controller.__main__, controller.sumo.link, controller.sumo.network; "
+        "import sys, controller.__main__, controller.sumo.start, controller.sumo.network; "
         "bad = {'tensorflow', 'keras', 'tensorflow_serving', 'h5py'}.intersection(sys.modules); "
         "sys.exit(str(bad) if bad else 0)"
     )

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from controller.sumo.link import sumo_program
+from controller.sumo.programs import sumo_program
 from tests.conftest import GRID
 
 CITY = str(GRID / "city.toml")

@@ -8,7 +8,7 @@ import pytest
 
 from controller.decision_step import assemble
 from controller.report import TRIPINFO_OPTIONS, read_trips
-from controller.sumo.link import start_libsumo
+from controller.sumo.libsumo_link import start_libsumo
 from export import contract, locate
 from export.actors import mlp
 from export.checkpoints import keras_h5, tensorflow_files

@@ -7,7 +7,7 @@ import pytest
 from controller.decision_step import Events, assemble
 from controller.failover import Rung
 from controller.served_policy import ServedPolicies, fetch_contracts
-from controller.sumo.link import start
+from controller.sumo.start import start
 from serving.client import Client
 from serving.embedded.config import ServerConfig
 from serving.embedded.server import Server

@@ -1,0 +1,86 @@
+"""SUMO in this process, where the controller is its only client."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from city.errors import InputError
+from controller.observation import Readings
+from controller.safety import PermittedHandover, PermittedState
+from controller.sumo.link import Lanes, Setting, SumoGone, SumoRefused
+from controller.sumo.programs import sumo_program
+
+
+class LibsumoLink:
+    """SUMO in this process, where the controller is its only client."""
+
+    def __init__(self, api: Any) -> None:
+        self.api = api
+        self.lost = api.FatalTraCIError
+        self._table = Lanes()
+
+    @property
+    def lanes(self) -> tuple[str, ...]:
+        return self._table.lanes
+
+    @property
+    def readings(self) -> Readings:
+        return self._table.readings
+
+    def watch(self, lanes_of: Mapping[str, Sequence[str]], counted: Sequence[str]) -> None:
+        self._table.watch(lanes_of, counted)
+
+    def read(self, due: tuple[str, ...], shown: Sequence[str]) -> tuple[float, Readings, dict[str, str]]:
+        lane, table = self.api.lane, self._table
+        readings = table.readings
+        for name in dict.fromkeys(name for tl in due for name in table.lanes_of[tl]):
+            row = table.row[name]
+            readings.vehicles[row] = lane.getLastStepVehicleNumber(name)
+            readings.halting[row] = lane.getLastStepHaltingNumber(name)
+            readings.mean_length_m[row] = lane.getLastStepLength(name)
+        for name in table.counted:
+            table.count(name, lane.getLastStepVehicleIDs(name))
+        states = {signal: self.api.trafficlight.getRedYellowGreenState(signal) for signal in shown}
+        return self.api.simulation.getTime(), readings, states
+
+    def step(self, settings: Sequence[Setting], until_s: float) -> None:
+        light = self.api.trafficlight
+        refusals = []
+        for setting in settings:
+            try:
+                if type(setting) is PermittedState:
+                    light.setRedYellowGreenState(setting.signal, setting.state)
+                elif type(setting) is PermittedHandover:
+                    light.setProgram(setting.signal, setting.program)
+                    light.setPhase(setting.signal, setting.phase)
+                else:
+                    raise TypeError(f"only what the safety rules permit reaches SUMO, not {setting!r}")
+            except self.api.TraCIException as error:
+                refusals.append(str(error))
+        try:
+            self.api.simulationStep(until_s)
+        except self.api.FatalTraCIError as error:
+            raise SumoGone(f"SUMO has ended: {error}") from None
+        if refusals:
+            raise SumoRefused("; ".join(refusals))
+
+    def switch_program(self, signal: str, program: str) -> None:
+        self.api.trafficlight.setProgram(signal, program)
+
+    def why(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        self.api.close()
+
+
+def start_libsumo(arguments: Sequence[str]) -> LibsumoLink:
+    """SUMO inside this process. Raises InputError where it does not start."""
+    try:
+        import libsumo
+    except ImportError as error:
+        raise InputError(f"libsumo is not installed ({error}); install libsumo, or leave --libsumo out") from None
+    try:
+        libsumo.start([sumo_program(), *arguments])
+    except (libsumo.TraCIException, libsumo.FatalTraCIError) as error:
+        raise InputError(f"SUMO did not start: {error}") from None
+    return LibsumoLink(libsumo)

@@ -1,0 +1,46 @@
+"""The SUMO program: where it is, and what it says when it fails."""
+
+import contextlib
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+from city.errors import InputError
+
+
+def sumo_program(name: str = "sumo") -> str:
+    """The path of a SUMO program: of the eclipse-sumo package, else of $SUMO_HOME or PATH."""
+    candidates: list[Path] = []
+    with contextlib.suppress(ImportError):
+        import sumo
+
+        candidates.append(Path(sumo.SUMO_HOME) / "bin" / name)
+    if "SUMO_HOME" in os.environ:
+        candidates.append(Path(os.environ["SUMO_HOME"]) / "bin" / name)
+    found = next((str(path) for path in candidates if path.is_file()), shutil.which(name))
+    if found is None:
+        raise InputError(f"the program {name} was not found; install eclipse-sumo or set SUMO_HOME")
+    return found
+
+
+class Voice:
+    """What a SUMO started here writes to stderr: always read, so that it never blocks
+    on a full pipe; its first errors are kept, for who asks why it ended.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._errors: list[str] = []
+        self._thread = threading.Thread(target=self._listen, args=(stream,), daemon=True)
+        self._thread.start()
+
+    def _listen(self, stream: Any) -> None:
+        for line in stream or ():
+            if line.startswith(b"Error") and len(self._errors) < 10:
+                self._errors.append(line.decode(errors="replace").strip())
+
+    def error(self) -> str:
+        """The first error of a SUMO that has ended, or "" where it named none."""
+        self._thread.join(timeout=2)
+        return self._errors[0] if self._errors else ""

@@ -1,0 +1,63 @@
+"""Starting a SUMO program, and attaching to one that runs already."""
+
+import contextlib
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+
+import traci
+
+from city.errors import InputError
+from controller.sumo.programs import Voice, sumo_program
+from controller.sumo.traci_link import TraciLink
+
+ATTACH_S, START_S = 10.0, 60.0
+"""Wall time that a SUMO may take until it listens: one that runs already, one that is started here."""
+
+
+def start(arguments: Sequence[str], clients: int, stopping: Callable[[], bool], order: int | None = None) -> TraciLink:
+    """Start the sumo program on a free loopback port and connect to it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sumo_program(), *arguments, "--remote-port", str(port), "--num-clients", str(clients)]
+    # a group of its own: Ctrl-C at the terminal must reach the controller only, which releases first
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    try:
+        return attach("127.0.0.1", port, stopping, order, process)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+
+
+def attach(
+    host: str,
+    port: int,
+    stopping: Callable[[], bool],
+    order: int | None = None,
+    process: subprocess.Popen[bytes] | None = None,
+) -> TraciLink:
+    """Connect to a SUMO that listens. Raises InputError where none does."""
+    voice = Voice(process.stderr if process is not None else None)
+    limit = time.monotonic() + (ATTACH_S if process is None else START_S)
+    while True:
+        try:
+            with contextlib.redirect_stdout(None):
+                connection = traci.connect(port, numRetries=0, host=host)
+            break
+        except (traci.FatalTraCIError, OSError) as error:
+            if process is not None and process.poll() is not None:
+                raise InputError(f"SUMO ended before the simulation began: {voice.error()}") from None
+            if time.monotonic() > limit or stopping():
+                raise InputError(f"no SUMO listens at {host}:{port} ({error}); start it with --remote-port {port}") from None
+            time.sleep(0.05)
+    if order is not None:
+        try:
+            connection.setOrder(order)
+        except (traci.TraCIException, traci.FatalTraCIError) as error:
+            raise InputError(
+                f"SUMO at {host}:{port} refuses this client as number {order}: {error}; choose another --order"
+            ) from None
+    return TraciLink(connection, traci.FatalTraCIError, process, voice, stopping)

@@ -1,0 +1,163 @@
+"""What does not fit is refused before any signal is touched: one line, exit code 2."""
+
+import contextlib
+import shutil
+import socket
+
+import pytest
+
+from city import config, network
+from city.errors import InputError
+from controller.__main__ import main
+from controller.sumo.network import check_contract
+from export import contract
+from protos import policy_pb2 as pb
+from tests.conftest import GRID
+from tests.end_to_end.programs import CITY, free_port
+
+
+def refused(capsys, *told):
+    err = capsys.readouterr().err
+    lines = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1 and "Traceback" not in err, err
+    for words in told:
+        assert words in lines[0], lines[0]
+
+
+class TestTheContract:
+    @pytest.fixture
+    def policy(self, grid_city, grid_street):
+        made = contract.build(grid_city, grid_city.tls["SA101"], grid_street)
+        copy = pb.Policy()
+        copy.CopyFrom(made)
+        return copy
+
+    def test_the_trained_street_fits(self, policy, grid_street):
+        check_contract(policy, grid_street)
+
+    def test_an_incomplete_contract_is_refused_by_name(self, policy, grid_street):
+        policy.missing.append("timing")
+        with pytest.raises(InputError, match=r"contract of SA101 is incomplete: it lacks timing"):
+            check_contract(policy, grid_street)
+
+    def test_another_signal_is_refused(self, policy, grid_street):
+        policy.signal_ids[0] = policy.signals[0].id = "Z9"
+        with pytest.raises(InputError, match="Z9"):
+            check_contract(policy, grid_street)
+
+    def test_a_lost_lane_is_named(self, policy, grid_street):
+        policy.signals[0].lane_ids.append("gone_0")
+        with pytest.raises(InputError, match=r"9 lanes then, 8 now \(gone: gone_0; new: none\)"):
+            check_contract(policy, grid_street)
+
+    def test_other_phases_are_refused(self, policy, grid_street):
+        policy.signals[0].phases[0].state = "G" * 12
+        with pytest.raises(InputError, match="has other phases now"):
+            check_contract(policy, grid_street)
+
+    def test_other_durations_matter_to_actions_on_plans_only(self, grid_city, grid_street):
+        for tl, matters in (("SA103", False), ("SA107", True)):
+            policy = contract.build(grid_city, grid_city.tls[tl], grid_street)
+            policy.signals[0].phases[0].duration_s += 1
+            with pytest.raises(InputError, match="other durations") if matters else contextlib.nullcontext():
+                check_contract(policy, grid_street)
+
+    def test_a_contract_that_contradicts_itself_is_refused(self, policy, grid_street):
+        policy.observation.size += 1
+        with pytest.raises(InputError, match="21 features for an observation of 22"):
+            check_contract(policy, grid_street)
+
+
+def test_a_server_that_is_not_there(capsys):
+    assert main(["--city", CITY, "--server", f"127.0.0.1:{free_port()}"]) == 2
+    refused(capsys, "no model server answers at 127.0.0.1:", "python -m serving")
+
+
+def test_a_model_that_is_not_there(capsys, grid_server, tmp_path):
+    text = (GRID / "city.toml").read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg")).replace("tl.SA108", "tl.SA999")
+    (tmp_path / "city.toml").write_text(text)
+    assert main(["--city", str(tmp_path / "city.toml"), "--server", grid_server, "--infer-tl", "SA101,SA999"]) == 2
+    refused(capsys, "serves no model SA999", "python -m export --tl SA999")
+    assert main(["--city", CITY, "--server", grid_server, "--model-number", "9"]) == 2
+    refused(capsys, "serves no model SA101 version 9")
+
+
+def test_an_unknown_tl(capsys, grid_server):
+    assert main(["--city", CITY, "--server", grid_server, "--infer-tl", "SA 9"]) == 2
+    refused(capsys, "no TL SA9", "SA101")
+
+
+def test_a_sumo_that_is_not_there(capsys, grid_server, monkeypatch):
+    monkeypatch.setattr("controller.sumo.start.ATTACH_S", 0.1)
+    assert main(["--city", CITY, "--server", grid_server, "--sumo", f"127.0.0.1:{free_port()}"]) == 2
+    refused(capsys, "no SUMO listens at 127.0.0.1:")
+
+
+def test_a_sumo_that_ends_at_its_start_tells_why(capsys, grid_server):
+    assert main(["--city", CITY, "--server", grid_server, "--", "--route-files", "nowhere.rou.xml"]) == 2
+    refused(capsys, "SUMO ended before", "nowhere.rou.xml")
+
+
+def test_a_running_network_that_lost_a_lane(capsys, grid_server, tmp_path):
+    for name in ("city.toml", "grid.sumocfg", "fixed_time.add.xml", "demand.rou.xml"):
+        shutil.copy(GRID / name, tmp_path)
+    net = (GRID / "grid.net.xml").read_text()
+    kept = [line for line in net.splitlines() if not (' tl="A0"' in line and 'linkIndex="2"' in line)]
+    (tmp_path / "grid.net.xml").write_text("\n".join(kept))
+    assert main(["--city", str(tmp_path / "city.toml"), "--server", grid_server]) == 2
+    refused(capsys, "SA101", "signal A0", "lanes then, 7 now", "gone: ")
+
+
+def test_flags_that_do_not_go_together(capsys):
+    for flags, told in (
+        (["--sumo", "127.0.0.1:1", "--seed", "3"], "--seed is for a SUMO started here"),
+        (["--libsumo", "--clients", "2"], "--libsumo has no other clients"),
+        (["--server", "nonsense"], "must be HOST:PORT"),
+        (["--deadline-ms", "0"], "must lie between"),
+    ):
+        assert main(["--city", CITY, *flags]) == 2
+        refused(capsys, told)
+
+
+def test_a_city_that_is_not_there(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([]) == 2
+    refused(capsys, "city.toml: no such file", "--city")
+
+
+def test_a_metrics_port_in_use(capsys, grid_server):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main(["--city", CITY, "--server", grid_server, "--http", f"127.0.0.1:{port}"]) == 2
+    refused(capsys, "cannot serve metrics", "--http")
+
+
+def test_the_file_and_the_running_network_are_compared_link_by_link(grid_street):
+    from controller.sumo.network import running_signals
+
+    class Other:
+        """A simulation of another network under the same signal names."""
+
+        class trafficlight:
+            @staticmethod
+            def getIDList():
+                return ["A0"]
+
+            @staticmethod
+            def getControlledLinks(signal):
+                return [[("x_0", "y_0", ":z")]] * len(grid_street.signals["A0"].links)
+
+    with pytest.raises(InputError, match=r"SUMO runs 12 links .* or other lanes; lanes only in the file"):
+        running_signals(Other, grid_street, ["A0"])
+    with pytest.raises(InputError, match="signal B1 is not in the running simulation; it has A0"):
+        running_signals(Other, grid_street, ["B1"])
+
+
+def test_a_city_without_tls_controls_nothing(capsys, tmp_path):
+    (tmp_path / "city.toml").write_text("[network]\nnet = 'x.net.xml'\n")
+    assert main(["--city", str(tmp_path / "city.toml")]) == 2
+    refused(capsys, "describes no TL")
+    with pytest.raises(InputError, match="neither sumocfg nor net"):
+        network.of_city(config.City(tmp_path / "city.toml"))

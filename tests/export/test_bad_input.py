@@ -1,0 +1,191 @@
+"""Wrong input to the exporter: one line, exit code 2, and nothing lost or half-published."""
+
+import shutil
+
+import h5py
+import numpy as np
+import pytest
+
+from export import verify
+from export.__main__ import main
+from tests.conftest import GRID
+
+TF2 = "SA102"
+
+
+@pytest.fixture
+def city(tmp_path):
+    """A copy of the sample city that may be broken."""
+    for name in ("city.toml", "grid.net.xml", "grid.sumocfg", "fixed_time.add.xml", "demand.rou.xml"):
+        shutil.copy(GRID / name, tmp_path)
+    shutil.copytree(GRID / "checkpoints", tmp_path / "checkpoints", ignore=shutil.ignore_patterns(".*"))
+    return tmp_path
+
+
+def export(city, *flags):
+    return main(["--city", str(city / "city.toml"), *flags])
+
+
+def refused(capsys, *told):
+    err = capsys.readouterr().err
+    lines = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1 and "Traceback" not in err, err
+    for words in told:
+        assert words in lines[0], lines[0]
+
+
+def published(city):
+    models = city / "models"
+    return sorted(str(p.relative_to(models)) for p in models.glob("*/*")) if models.exists() else []
+
+
+def test_no_such_tl_lists_those_there_are(city, capsys):
+    assert export(city, "--tl", "SA999") == 2
+    refused(capsys, "no TL SA999", "SA101, SA102")
+
+
+def test_no_checkpoint_names_the_places_looked_at(city, capsys):
+    (city / "city.toml").write_text((city / "city.toml").read_text() + '\n[tl.SA200]\nsignals = ["B1x"]\ndialect = "sumo-rl"\n')
+    assert export(city, "--tl", "SA200") == 2
+    refused(capsys, "no checkpoint for SA200", str(city / "checkpoints"), "SA101")
+    assert export(city, "--tl", "SA101", "--model-path", str(city / "nowhere")) == 2
+    refused(capsys, "nowhere: no such folder")
+    assert export(city, "--tl", "SA101", "--model-number", "77") == 2
+    refused(capsys, "no checkpoint of SA101 with model number 77", "there are 1")
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.5])
+def test_a_truncated_data_file_is_told_and_nothing_is_published(city, capsys, keep):
+    data = city / "checkpoints" / TF2 / f"{TF2}-1.data-00000-of-00001"
+    raw = data.read_bytes()
+    data.write_bytes(raw[: int(len(raw) * keep)])
+    assert export(city, "--tl", TF2) == 2
+    refused(capsys, f"{TF2}-1", "cannot be read")
+    assert published(city) == []
+
+
+def test_every_flipped_byte_of_the_actor_is_noticed(city, capsys):
+    data = city / "checkpoints" / "PPO-_SA101_trial_1.data-00000-of-00001"
+    raw = bytearray(data.read_bytes())
+    raw[40] ^= 0xFF  # variables lie in order of their names, the actor's first
+    data.write_bytes(raw)
+    assert export(city, "--tl", "SA101") == 2
+    refused(capsys, "PPO-_SA101_trial_1", "cannot be read")
+    assert published(city) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage" * 100])
+@pytest.mark.parametrize(
+    "name", ["PPO-_SA101_trial_1.index", "SAPPO-_state_vd_action_kc_netSz_(64, 64)-trial_1_SA103_actor.weights.h5"]
+)
+def test_empty_and_garbage_files_are_refused(city, capsys, name, content):
+    (city / "checkpoints" / name).write_bytes(content)
+    assert export(city, "--tl", "SA101" if "SA101" in name else "SA103") == 2
+    refused(capsys, "cannot be read")
+    assert published(city) == []
+
+
+def h5(city):
+    return next((city / "checkpoints").glob("*SA103*.h5"))
+
+
+def test_missing_variables_are_named(city, capsys):
+    with h5py.File(h5(city), "a") as file:
+        del file["layers/dense_1/vars/1"]
+    assert export(city, "--tl", "SA103") == 2
+    refused(capsys, "layers/dense_1/bias is missing")
+
+
+def test_a_missing_layer_is_told_by_its_neighbours(city, capsys):
+    with h5py.File(h5(city), "a") as file:
+        del file["layers/dense/vars/0"], file["layers/dense/vars/1"]
+    assert export(city, "--tl", "SA103") == 2
+    refused(capsys, "takes 64 inputs, but the network's lanes give 17")
+
+
+def test_weights_that_are_not_finite_are_refused(city, capsys):
+    with h5py.File(h5(city), "a") as file:
+        file["layers/dense_1/vars/0"][3, 3] = np.nan
+    assert export(city, "--tl", "SA103") == 2
+    refused(capsys, "layers/dense_1/kernel", "not finite")
+    assert published(city) == []
+
+
+def test_an_actor_of_another_street_is_refused_with_both_sizes_and_the_lanes(city, capsys):
+    text = (city / "city.toml").read_text().replace('signals = ["A2"]', 'signals = ["A2", "Z9"]')
+    (city / "city.toml").write_text(text)
+    assert export(city, "--tl", "SA103") == 2
+    refused(capsys, "signal Z9 is not in")
+    (city / "city.toml").write_text(
+        text.replace('["A2", "Z9"]', '["A2"]').replace('state = "vd"\naction = "kc"', 'state = "d"\naction = "kc"', 1)
+    )
+    assert export(city, "--tl", "SA103") == 2
+    refused(capsys, "says state vd", "says d")
+
+
+def test_a_network_that_lost_a_lane_is_refused_with_both_sizes(city, capsys):
+    net = (city / "grid.net.xml").read_text()
+    kept = [line for line in net.splitlines() if not (' tl="A0"' in line and 'linkIndex="2"' in line)]
+    (city / "grid.net.xml").write_text("\n".join(kept))
+    assert export(city, "--tl", "SA101") == 2
+    refused(capsys, "takes 21 inputs, but the network's lanes give 19", "A0")
+
+
+def test_an_existing_version_is_kept_unless_it_may_be_overwritten(city, capsys):
+    assert export(city, "--tl", "SA103") == 0
+    pb = city / "models" / "SA103" / "1" / "saved_model.pb"
+    before = pb.stat().st_mtime_ns
+    capsys.readouterr()
+    assert export(city, "--tl", "SA103") == 2
+    refused(capsys, "exists already", "--overwrite")
+    assert pb.stat().st_mtime_ns == before
+    assert export(city, "--tl", "SA103", "--overwrite") == 0
+    assert pb.stat().st_mtime_ns > before
+    assert published(city) == ["SA103/1"]
+
+
+def test_a_model_that_is_not_proved_is_not_published(city, capsys, monkeypatch):
+    monkeypatch.setattr(verify, "TOLERANCE", -1.0)
+    assert export(city, "--tl", "SA103") == 1
+    assert "not published" in capsys.readouterr().err
+    assert published(city) == []
+
+
+def test_ctrl_c_leaves_whole_versions_only(city, capsys, monkeypatch):
+    real = verify.prove
+
+    def interrupted(folder, actor, policy):
+        if policy.tl == "SA103":
+            raise KeyboardInterrupt
+        return real(folder, actor, policy)
+
+    monkeypatch.setattr(verify, "prove", interrupted)
+    assert export(city, "--tl", "SA101,SA103,SA104") == 1
+    assert "interrupted" in capsys.readouterr().err
+    assert published(city) == ["SA101/1"]
+    assert [path.name for path in (city / "models").iterdir()] == ["SA101"]
+
+
+def test_one_bad_checkpoint_does_not_stop_the_others(city, capsys):
+    h5(city).write_bytes(b"")
+    assert export(city, "--tl", "all") == 2
+    err = capsys.readouterr().err
+    assert "7 of 8 TLs exported; not: SA103" in err
+    assert len(published(city)) == 7
+
+
+def test_an_unknown_scope_lists_those_there_are(city, capsys):
+    assert export(city, "--tl", "SA101", "--scope", "Actor_9") == 2
+    refused(capsys, "has no scope Actor_9", "actor")
+
+
+def test_several_actors_need_a_scope(shared, tmp_path, capsys):
+    source = shared / "checkpoints" / "tf1_multi_agent_saver"
+    assert main(["--model-path", str(source), "--tl", "SA101", "--models-dir", str(tmp_path)]) == 2
+    refused(capsys, "Actor_0, Actor_1, Actor_2", "--scope")
+
+
+def test_a_folder_that_cannot_be_written_is_told(city, capsys):
+    (city / "models").write_text("a file where the folder should be")
+    assert export(city, "--tl", "SA103") == 2
+    refused(capsys, "cannot be written")
