@@ -37,6 +37,8 @@ _OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 2000),
 ]
 
+_GARBAGE = object()
+
 Outputs = dict[str, NDArray[Any]]
 
 
@@ -133,7 +135,7 @@ class Client:
             answer = self._metadata(request, timeout=timeout_s)
         except grpc.RpcError as error:
             raise _ours(error) from None
-        if answer is None or "signature_def" not in answer.metadata:
+        if answer is _GARBAGE or "signature_def" not in answer.metadata:
             raise BadAnswer(f"metadata of {model} without signatures")
         return pb.SignatureDefMap.FromString(answer.metadata["signature_def"].value)
 
@@ -143,7 +145,7 @@ class Client:
             answer = self._status(pb.GetModelStatusRequest(model_spec=_spec(model, None, "")), timeout=timeout_s)
         except grpc.RpcError as error:
             raise _ours(error) from None
-        if answer is None:
+        if answer is _GARBAGE:
             raise BadAnswer(f"status of {model} cannot be parsed")
         return list(answer.model_version_status)
 
@@ -197,13 +199,13 @@ def _response(kind: Any) -> Any:
         try:
             return kind.FromString(data)
         except DecodeError:
-            return None  # gRPC would hide the cause; who asked turns this into a BadAnswer
+            return _GARBAGE  # gRPC would call this INTERNAL; who asked turns it into a BadAnswer
 
     return parse
 
 
 def _outputs(answer: Any) -> Outputs:
-    if answer is None:
+    if answer is _GARBAGE:
         raise BadAnswer("the answer cannot be parsed")
     try:
         return {key: to_array(tensor) for key, tensor in answer.outputs.items()}

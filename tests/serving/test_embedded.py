@@ -1,0 +1,192 @@
+"""The embedded server's life: versions that come and go, bad versions, start and drain."""
+
+import contextlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from serving.client import Client
+from serving.embedded.__main__ import main
+from serving.embedded.config import ServerConfig
+from serving.embedded.server import Server
+from serving.errors import ModelNotFound
+from tests.conftest import GRID
+
+X = np.zeros(17, np.float32)
+MODEL = "SA103"
+
+
+@contextlib.contextmanager
+def served(folder):
+    """A server whose looks at the folder are called by the test, not by a clock."""
+    server = Server(ServerConfig(folder, port=0, poll_s=3600))
+    server.start()
+    client = Client(f"127.0.0.1:{server.port}")
+    try:
+        yield server, client
+    finally:
+        client.close()
+        server.stop()
+
+
+@pytest.fixture
+def models(tmp_path, grid_models):
+    shutil.copytree(grid_models / MODEL, tmp_path / "models" / MODEL)
+    return tmp_path / "models"
+
+
+def version_of(client):
+    return client.predict_many({MODEL: X}, timeout_s=5)[MODEL].version
+
+
+def test_a_new_version_is_taken_up_and_the_old_one_ends(models):
+    with served(models) as (server, client):
+        assert version_of(client) == 1
+        shutil.copytree(models / MODEL / "1", models / MODEL / "4")
+        server.manager.refresh()
+        assert version_of(client) == 4
+        assert [(s.version, s.state) for s in client.status(MODEL)] == [(4, 30), (1, 50)]
+
+
+def test_no_call_fails_while_versions_change(models):
+    with served(models) as (server, client):
+        failures, stop = [], threading.Event()
+
+        def call():
+            while not stop.is_set():
+                answer = client.predict_many({MODEL: X}, timeout_s=5)[MODEL]
+                if isinstance(answer, Exception):
+                    failures.append(answer)
+
+        caller = threading.Thread(target=call)
+        caller.start()
+        for version in range(2, 8):
+            draft = models / MODEL / f".{version}"
+            shutil.copytree(models / MODEL / "1", draft)
+            draft.rename(models / MODEL / str(version))
+            server.manager.refresh()
+        stop.set()
+        caller.join()
+        assert version_of(client) == 7 and failures == []
+
+
+def test_a_version_that_cannot_be_loaded_is_reported_and_the_old_one_answers(models):
+    bad = models / MODEL / "2"
+    bad.mkdir()
+    (bad / "saved_model.pb").write_bytes(b"garbage")
+    with served(models) as (server, client):
+        assert version_of(client) == 1
+        newest = client.status(MODEL)[0]
+        assert newest.version == 2 and newest.state == 50 and newest.status.error_code != 0
+        # once it is whole it is tried again
+        shutil.rmtree(bad)
+        shutil.copytree(models / MODEL / "1", bad)
+        server.manager.refresh()
+        assert version_of(client) == 2
+
+
+def test_a_half_copied_version_is_served_when_it_is_whole(models):
+    half = models / MODEL / "5"
+    shutil.copytree(models / MODEL / "1", half)
+    data = half / "variables" / "variables.data-00000-of-00001"
+    whole = data.read_bytes()
+    data.unlink()
+    with served(models) as (server, client):
+        assert version_of(client) == 1
+        data.write_bytes(whole)
+        server.manager.refresh()
+        assert version_of(client) == 5
+
+
+def test_what_is_no_version_is_left_alone(models):
+    (models / MODEL / "notes").mkdir()
+    (models / MODEL / ".7.draft-1").mkdir()
+    (models / MODEL / "9").mkdir()
+    (models / "empty").mkdir()
+    (models / "file").write_text("x")
+    with served(models) as (_, client):
+        assert version_of(client) == 1
+        assert len(client.status(MODEL)) == 1
+        with pytest.raises(ModelNotFound):
+            client.status("empty")
+
+
+def test_one_bad_model_does_not_hold_up_the_others(models):
+    bad = models / "AA1" / "1"
+    bad.mkdir(parents=True)
+    (bad / "saved_model.pb").write_bytes(b"")
+    with served(models) as (_, client):
+        assert version_of(client) == 1
+
+
+def test_a_model_whose_folder_goes_away_is_dropped(models):
+    with served(models) as (server, client):
+        shutil.rmtree(models / MODEL)
+        server.manager.refresh()
+        with pytest.raises(ModelNotFound):
+            client.predict(MODEL, X)
+
+
+def test_health_says_not_serving_before_the_drain(models):
+    server = Server(ServerConfig(models, port=0))
+    server.start()
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=20)
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        stopper = threading.Thread(target=server.stop)
+        stopper.start()
+        assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        watch.cancel()
+        stopper.join()
+
+
+def test_sigterm_drains_and_ends_with_0(models):
+    command = [sys.executable, "-m", "serving", "--models-dir", str(models), "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        address = process.stdout.readline().removeprefix("ready at ").strip()
+        client = Client(address)
+        assert client.predict(MODEL, X, timeout_s=5)["action"].shape == (1, 1)
+        client.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert "Traceback" not in process.stderr.read()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+@pytest.fixture
+def kept_signals():
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_wrong_settings_are_one_line_and_exit_code_2(models, capsys, tmp_path, kept_signals):
+    city = ["--city", str(GRID / "city.toml")]
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for flags, told in (
+            (["--models-dir", str(tmp_path / "none"), *city], "no such folder"),
+            (["--models-dir", str(models), "--port", port, *city], "cannot listen on 127.0.0.1:"),
+            (["--models-dir", str(models), "--port", "70000", *city], "must lie between"),
+            (["--models-dir", str(models), "--poll-s", "0", *city], "must be more than 0"),
+            (["--city", str(tmp_path / "city.toml")], "no such file"),
+        ):
+            assert main(flags) == 2
+            lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+            assert len(lines) == 1 and told in lines[0], lines
