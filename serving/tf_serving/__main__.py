@@ -1,0 +1,55 @@
+"""`python -m serving.tf_serving`: write TensorFlow Serving's models.config for a folder of models.
+
+    python -m serving.tf_serving --models-dir models --mounted-at /models
+
+The file goes into the folder itself, which the container mounts read-only.
+TensorFlow Serving reads it again every --model_config_file_poll_wait_seconds,
+so a TL exported later is served after this is run again.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from city.errors import InputError
+from serving.embedded.files import scan
+
+NAME = "models.config"
+
+
+def config_text(models: list[str], mounted_at: str) -> str:
+    """A ModelServerConfig as text proto: the newest version of every model."""
+    entries = "".join(
+        f'  config {{\n    name: "{name}"\n    base_path: "{mounted_at}/{name}"\n    model_platform: "tensorflow"\n  }}\n'
+        for name in models
+    )
+    return f"model_config_list {{\n{entries}}}\n"
+
+
+def write(models_dir: Path, mounted_at: str) -> Path:
+    """Write models.config, beside and then renamed. Raises InputError where there are no models."""
+    models = sorted(scan(models_dir))
+    if not models:
+        raise InputError(f"{models_dir}: holds no models; export some first (python -m export --tl all)")
+    path = models_dir / NAME
+    draft = path.with_name(f".{NAME}.draft")
+    draft.write_text(config_text(models, mounted_at.rstrip("/")), encoding="utf-8")
+    draft.rename(path)
+    return path
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m serving.tf_serving", description="Write TensorFlow Serving's models.config.")
+    parser.add_argument("--models-dir", type=Path, default=Path("models"), metavar="DIR")
+    parser.add_argument("--mounted-at", default="/models", metavar="PATH", help="where the container sees the folder")
+    args = parser.parse_args(argv)
+    try:
+        print(write(args.models_dir, args.mounted_at))
+    except (InputError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

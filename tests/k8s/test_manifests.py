@@ -1,0 +1,107 @@
+"""Manifests and container files: rendered, validated, and held against the programs they start."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+from controller import config as controller_config
+from tests.conftest import GRID, ROOT
+
+BASE = ROOT / "k8s" / "base"
+KUBERNETES = "1.30"
+
+
+@pytest.fixture(scope="module")
+def rendered():
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not installed (Debian: kubernetes-client); it renders the manifests")
+    done = subprocess.run(["kubectl", "kustomize", str(BASE)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [document for document in yaml.safe_load_all(done.stdout) if document]
+
+
+def containers(rendered):
+    return {d["metadata"]["name"]: d["spec"]["template"]["spec"]["containers"][0] for d in rendered if d["kind"] == "Deployment"}
+
+
+def test_every_object_is_valid(rendered):
+    import kubernetes_validate
+
+    assert {d["kind"] for d in rendered} >= {"Deployment", "Service", "PersistentVolumeClaim", "ConfigMap"}
+    for document in rendered:
+        kubernetes_validate.validate(document, KUBERNETES, strict=True)
+
+
+def test_a_misspelt_field_would_be_noticed(rendered):
+    import kubernetes_validate
+
+    broken = next(d for d in rendered if d["kind"] == "Deployment")
+    broken = yaml.safe_load(yaml.safe_dump(broken))
+    broken["spec"]["template"]["spec"]["containers"][0]["imgae"] = "x"
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(broken, KUBERNETES, strict=True)
+
+
+def test_models_are_mounted_read_only(rendered):
+    (mount,) = containers(rendered)["tf-serving"]["volumeMounts"]
+    assert mount["mountPath"] == "/models" and mount["readOnly"] is True
+
+
+def test_nothing_runs_as_root_or_may_write_its_image(rendered):
+    for container in containers(rendered).values():
+        rules = container["securityContext"]
+        assert rules["readOnlyRootFilesystem"] and not rules["allowPrivilegeEscalation"]
+        assert rules["capabilities"]["drop"] == ["ALL"]
+
+
+def test_the_controllers_arguments_are_ones_it_takes(rendered):
+    settings = next(d for d in rendered if d["kind"] == "ConfigMap")["data"]
+    arguments = [
+        re.sub(r"\$\((\w+)\)", lambda match: settings[match[1]], text) for text in containers(rendered)["controller"]["args"]
+    ]
+    arguments[arguments.index("--city=/city/city.toml")] = f"--city={GRID / 'city.toml'}"
+    parsed = controller_config.parse(arguments)
+    assert parsed.attach == ("sumo", 8813) and parsed.server == "tf-serving:8500" and parsed.http == ("0.0.0.0", 9108)
+    assert len(parsed.infer_tls) == 8
+
+
+def test_the_controllers_service_and_probe_reach_its_port(rendered):
+    container = containers(rendered)["controller"]
+    assert container["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
+    assert container["ports"] == [{"name": "http", "containerPort": 9108}]
+
+
+def test_both_ways_of_hosting_start_the_same_server_with_the_same_flags(rendered):
+    dockerfile = (ROOT / "serving" / "tf_serving" / "Dockerfile").read_text()
+    assert "FROM tensorflow/serving:2.20.0" in dockerfile
+    assert re.findall(r'"(--[^"]+)"', dockerfile) == containers(rendered)["tf-serving"]["args"]
+
+
+def test_compose_mounts_models_read_only_and_listens_on_loopback():
+    compose = yaml.safe_load((ROOT / "serving" / "tf_serving" / "compose.yaml").read_text())
+    services = compose["services"]
+    assert services["tf-serving"]["volumes"] == ["${CITY:-../../examples/grid}/models:/models:ro"]
+    for service in services.values():
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+    folder = ROOT / "serving" / "tf_serving"
+    build = services["controller"]["build"]
+    assert (folder / build["context"] / build["dockerfile"]).resolve() == ROOT / "controller" / "Dockerfile"
+    arguments = services["controller"]["command"]
+    arguments[1] = str(GRID / "city.toml")
+    assert controller_config.parse(arguments).server == "tf-serving:8500"
+
+
+def test_the_controllers_image_holds_no_tensorflow():
+    text = (ROOT / "controller" / "Dockerfile").read_text()
+    assert "ARG EXTRAS=controller\n" in text
+    import tomllib
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert not [name for name in extras["controller"] + extras["sumo"] if "tensorflow" in name or "keras" in name]
+    copied = re.findall(r"^COPY (\w+) \1$", text, re.M)
+    assert copied == ["city", "protos", "serving", "controller"]
+    for name in copied:
+        assert (ROOT / name / "__init__.py").is_file()
