@@ -1,0 +1,38 @@
+"""Models with random weights, written by the exporter, for benchmarks that need no training."""
+
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from export import saved_model, warmup
+from export.checkpoints import Actor, Dense
+from protos import policy_pb2 as pb
+
+HIDDEN = (64, 64)
+
+
+def random_actor(inputs: int, outputs: int, seed: int) -> Actor:
+    """A 64-64 actor with random weights."""
+    rng = np.random.default_rng(seed)
+    sizes = [inputs, *HIDDEN, outputs]
+    layers = [
+        Dense(
+            f"dense_{k}",
+            (rng.standard_normal((a, b)) / np.sqrt(a)).astype(np.float32),
+            (rng.standard_normal(b) / 10).astype(np.float32),
+        )
+        for k, (a, b) in enumerate(itertools.pairwise(sizes))
+    ]
+    return Actor(tuple(layers), ())
+
+
+def write_models(models_dir: Path, policies: Iterable[pb.Policy]) -> None:
+    """A version 1 for each contract, under models_dir."""
+    for seed, policy in enumerate(policies):
+        policy.origin.model_number = 1
+        folder = models_dir / policy.tl / "1"
+        folder.mkdir(parents=True)
+        saved_model.write(folder, random_actor(policy.observation.size, policy.action.size, seed), policy)
+        warmup.write(folder, policy, 1)

@@ -1,0 +1,103 @@
+"""Unary Predict of one 64-64 actor through the embedded server, against a bare Python gRPC echo.
+
+    python -m benchmarks.unary_predict [--calls 3000]
+
+Both servers in processes of their own, called in turn by one client, in blocks
+that alternate. Budget: p50 at most 1.5 times the echo's.
+"""
+
+import argparse
+import contextlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+
+from serving.client import Client
+
+INPUTS, OUTPUTS, BLOCK = 64, 4, 250
+ECHO = """
+import sys, grpc
+from concurrent import futures
+server = grpc.server(futures.ThreadPoolExecutor(8))
+handlers = {"Echo": grpc.unary_unary_rpc_method_handler(lambda request, context: request)}
+server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("echo", handlers),))
+print("ready at 127.0.0.1:%d" % server.add_insecure_port("127.0.0.1:0"))
+sys.stdout.flush()
+server.start()
+server.wait_for_termination()
+"""
+
+
+@contextlib.contextmanager
+def server(*command: str) -> Iterator[str]:
+    """A server process; gives HOST:PORT."""
+    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().removeprefix("ready at ").strip()
+    finally:
+        process.terminate()
+        process.wait(30)
+        process.stdout.close()
+
+
+def block(call: Callable[[], object]) -> list[float]:
+    times = []
+    for _ in range(BLOCK):
+        begin = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begin)
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", type=int, default=3000)
+    calls = parser.parse_args().calls
+    with tempfile.TemporaryDirectory() as name:
+        code = (
+            "import sys; from pathlib import Path; from benchmarks.random_models import write_models; "
+            "from export.contract import incomplete; "
+            f"write_models(Path(sys.argv[1]), [incomplete('SA101', {INPUTS}, 'kc', {OUTPUTS})])"
+        )
+        subprocess.run([sys.executable, "-c", code, name], check=True, stderr=subprocess.DEVNULL)
+        serving = ("-m", "serving", "--models-dir", name, "--port", "0", "--city", str(city_file(Path(name))))
+        with server("-c", ECHO) as echo_address, server(*serving) as address:
+            client, observation = Client(address), np.zeros(INPUTS, np.float32)
+            with grpc.insecure_channel(echo_address) as channel:
+                echo = channel.unary_unary("/echo/Echo")
+                payload = bytes(300)
+                cases = {
+                    "bare gRPC echo": lambda: echo(payload),
+                    "embedded server": lambda: client.predict("SA101", observation),
+                }
+                for call in cases.values():
+                    block(call)
+                found: dict[str, list[float]] = {case: [] for case in cases}
+                for _ in range(max(1, calls // BLOCK)):
+                    for case, call in cases.items():
+                        found[case] += block(call)
+            client.close()
+    print(f"{'unary call':<20}{'p50':>12}{'p99':>12}")
+    for case, times in found.items():
+        print(f"{case:<20}{1000 * np.percentile(times, 50):>9.3f} ms{1000 * np.percentile(times, 99):>9.3f} ms")
+    echo_times, ours = found.values()
+    ratios = [np.percentile(ours, q) / np.percentile(echo_times, q) for q in (50, 99)]
+    print(f"{'ratio':<20}{ratios[0]:>12.2f}{ratios[1]:>12.2f}")
+
+
+def city_file(folder: Path) -> Path:
+    """An empty city: the server needs its address only."""
+    path = folder / "city.toml"
+    path.write_text("")
+    return path
+
+
+if __name__ == "__main__":
+    main()
