@@ -76,13 +76,13 @@ class Noted:
 
     def __init__(self, steps: DecisionSteps) -> None:
         self.steps: list[tuple[list[tuple[str, str]], float]] = []
-        send = steps._link.step
+        run = steps._link.run
 
-        def step(settings, until_s):  # type: ignore[no-untyped-def]
-            self.steps.append(([(s.signal, s.state) for s in settings], until_s))
-            send(settings, until_s)
+        def noting(legs, due, shown):  # type: ignore[no-untyped-def]
+            self.steps += [([(s.signal, s.state) for s in leg.settings], leg.until_s) for leg in legs]
+            return run(legs, due, shown)
 
-        steps._link.step = step  # type: ignore[method-assign]
+        steps._link.run = noting  # type: ignore[method-assign]
 
 
 def ours(sumocfg: Path, seconds: float, address: str | None, notes: Path | None) -> float:

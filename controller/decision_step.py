@@ -1,7 +1,8 @@
 """The decision step: read, observe, choose, permit, apply.
 
-Two round trips whatever the number of TLs: one message of readings, one Predict
-for every TL that is due, and the settings are sent together with the next step.
+Two round trips whatever the number of TLs: one exchange with SUMO that sets,
+simulates to the next decision and reads there, and one Predict for every TL
+that is due.
 """
 
 import math
@@ -20,10 +21,13 @@ from controller.observation import observer, shares
 from controller.policy import Policies
 from controller.safety import Override, SafetyTimes, SignalSafety
 from controller.signal_timing import timing_of
-from controller.sumo.link import Link, Setting, SumoRefused
+from controller.sumo.link import Leg, Link, Setting
 from controller.sumo.network import check_contract, plan_entry, running_signals
 from protos import policy_pb2 as pb
 from serving.contract import green_states
+
+MOST_LEGS = 64
+"""Legs in one exchange at most, so that somebody who stops the controller need not wait long."""
 
 
 @dataclass
@@ -40,7 +44,7 @@ class Tally:
     """By reason."""
     refusals: int = 0
     decision_s: list[float] = field(default_factory=list)
-    """Wall time of the newest decision steps, reading to choice, in s."""
+    """Wall time of the newest decision steps, from readings to choices, in s."""
     inference_s: list[float] = field(default_factory=list)
     """Of these, waiting for the policies."""
 
@@ -84,38 +88,59 @@ class DecisionSteps:
         self._sampled = any(x.policy.observation.state in ("v", "vd", "vdd") for x in intersections)
         self._due_s = {x.tl: -math.inf for x in intersections}
         self.now = street.begin_s
+        self._shown: dict[str, str] = {}
+        self._read: tuple[float, tuple[str, ...]] | None = None
 
     def step(self, end_s: float) -> None:
-        """One step: everything that is due now, then on to the next due moment, at most to end_s."""
+        """One decision step: what is due now, then on to the next decision, at most to end_s."""
         self.tally.newest = None
-        touched = [x for x in self.intersections.values() if self._due_s[x.tl] <= self.now]
-        due = [x for x in touched if x.next_decision_s <= self.now]
-        if due or self._sampled:
+        due = [x for x in self.intersections.values() if x.next_decision_s <= self.now]
+        if due:
+            wanted = tuple(x.tl for x in due)
+            if self._read != (self.now, wanted):
+                self._go([], due)
             self._decide(due)
+        legs = []
+        time_s = self.now
+        while True:
+            settings = self._settings(time_s)
+            until = min([end_s, *self._due_s.values()])
+            if self._sampled:
+                until = min(until, math.floor(time_s) + 1.0)
+            legs.append(Leg(settings, until))
+            time_s = until
+            following = [x for x in self.intersections.values() if x.next_decision_s <= time_s]
+            if following or time_s >= end_s or len(legs) >= MOST_LEGS:
+                break
+        self._go(legs, following)
+
+    def _settings(self, now: float) -> list[Setting]:
+        """What must be set at second `now`."""
         settings: list[Setting] = []
-        for x in touched:
-            news, overrides = x.settings(self.now)
-            settings += news
-            self._due_s[x.tl] = x.next_due_s(self.now)
-            for override in overrides:
-                self.tally.overrides[override.reason.value] += 1
-                self._events.override(override, self.now)
-        until = min([end_s, *self._due_s.values()])
-        if self._sampled:
-            until = min(until, math.floor(self.now) + 1.0)
-        try:
-            self._link.step(settings, until)
-        except SumoRefused as error:
+        for x in self.intersections.values():
+            if self._due_s[x.tl] <= now:
+                news, overrides = x.settings(now)
+                settings += news
+                self._due_s[x.tl] = x.next_due_s(now)
+                for override in overrides:
+                    self.tally.overrides[override.reason.value] += 1
+                    self._events.override(override, now)
+        return settings
+
+    def _go(self, legs: Sequence[Leg], due: Sequence[Intersection]) -> None:
+        """Drive the legs and read for the TLs that are due at their end."""
+        wanted = tuple(x.tl for x in due)
+        on_plan = [safety.signal for x in due if x.needs_shown for safety in x.safeties]
+        moment = self._link.run(legs, wanted, on_plan)
+        self.now, self._shown = moment.time_s, moment.shown
+        self._read = self.now, wanted
+        for refusal in moment.refusals:
             self.tally.refusals += 1
-            self._events.refusal(str(error), self.now)
-        self.now = until
+            self._events.refusal(refusal, self.now)
 
     def _decide(self, due: Sequence[Intersection]) -> None:
         start = time.perf_counter()
-        on_plan = [safety.signal for x in due if x.needs_shown for safety in x.safeties]
-        _, readings, shown = self._link.read(tuple(x.tl for x in due), on_plan)
-        if not due:
-            return
+        readings = self._link.readings
         shared = shares(readings, self._length_m)
         observations = {x.tl: x.observe(readings, shared, self.now) for x in due}
         asked = time.perf_counter()
@@ -123,7 +148,7 @@ class DecisionSteps:
         answered = time.perf_counter()
         for x in due:
             before = x.ladder.rung
-            states = [shown.get(safety.signal, safety.shown) for safety in x.safeties]
+            states = [self._shown.get(safety.signal, safety.shown) for safety in x.safeties]
             failure = x.take(answers.get(x.tl, MissingAnswer("no answer")), self.now, states)
             if failure:
                 self.tally.failures[x.tl] += 1

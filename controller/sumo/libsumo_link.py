@@ -6,7 +6,7 @@ from typing import Any
 from city.errors import InputError
 from controller.observation import Readings
 from controller.safety import PermittedHandover, PermittedState
-from controller.sumo.link import Lanes, Setting, SumoGone, SumoRefused
+from controller.sumo.link import Lanes, Leg, Moment, Setting, SumoGone
 from controller.sumo.programs import sumo_program
 
 
@@ -29,39 +29,43 @@ class LibsumoLink:
     def watch(self, lanes_of: Mapping[str, Sequence[str]], counted: Sequence[str]) -> None:
         self._table.watch(lanes_of, counted)
 
-    def read(self, due: tuple[str, ...], shown: Sequence[str]) -> tuple[float, Readings, dict[str, str]]:
-        lane, table = self.api.lane, self._table
-        readings = table.readings
-        for name in dict.fromkeys(name for tl in due for name in table.lanes_of[tl]):
-            row = table.row[name]
+    def run(self, legs: Sequence[Leg], due: tuple[str, ...], shown: Sequence[str]) -> Moment:
+        refusals: list[str] = []
+        for leg in legs:
+            for setting in leg.settings:
+                try:
+                    self._set(setting)
+                except self.api.TraCIException as error:
+                    refusals.append(str(error))
+            try:
+                self.api.simulationStep(leg.until_s)
+            except self.api.FatalTraCIError as error:
+                raise SumoGone(f"SUMO has ended: {error}") from None
+            self._count()
+        if not legs:
+            self._count()
+        lane, readings = self.api.lane, self._table.readings
+        for name in dict.fromkeys(name for tl in due for name in self._table.lanes_of[tl]):
+            row = self._table.row[name]
             readings.vehicles[row] = lane.getLastStepVehicleNumber(name)
             readings.halting[row] = lane.getLastStepHaltingNumber(name)
             readings.mean_length_m[row] = lane.getLastStepLength(name)
-        for name in table.counted:
-            table.count(name, lane.getLastStepVehicleIDs(name))
         states = {signal: self.api.trafficlight.getRedYellowGreenState(signal) for signal in shown}
-        return self.api.simulation.getTime(), readings, states
+        return Moment(self.api.simulation.getTime(), states, refusals)
 
-    def step(self, settings: Sequence[Setting], until_s: float) -> None:
+    def _count(self) -> None:
+        for name in self._table.counted:
+            self._table.count(name, self.api.lane.getLastStepVehicleIDs(name))
+
+    def _set(self, setting: Setting) -> None:
         light = self.api.trafficlight
-        refusals = []
-        for setting in settings:
-            try:
-                if type(setting) is PermittedState:
-                    light.setRedYellowGreenState(setting.signal, setting.state)
-                elif type(setting) is PermittedHandover:
-                    light.setProgram(setting.signal, setting.program)
-                    light.setPhase(setting.signal, setting.phase)
-                else:
-                    raise TypeError(f"only what the safety rules permit reaches SUMO, not {setting!r}")
-            except self.api.TraCIException as error:
-                refusals.append(str(error))
-        try:
-            self.api.simulationStep(until_s)
-        except self.api.FatalTraCIError as error:
-            raise SumoGone(f"SUMO has ended: {error}") from None
-        if refusals:
-            raise SumoRefused("; ".join(refusals))
+        if type(setting) is PermittedState:
+            light.setRedYellowGreenState(setting.signal, setting.state)
+        elif type(setting) is PermittedHandover:
+            light.setProgram(setting.signal, setting.program)
+            light.setPhase(setting.signal, setting.phase)
+        else:
+            raise TypeError(f"only what the safety rules permit reaches SUMO, not {setting!r}")
 
     def switch_program(self, signal: str, program: str) -> None:
         self.api.trafficlight.setProgram(signal, program)

@@ -1,11 +1,13 @@
-"""What a link to SUMO offers: readings in bulk, signal states and the step sent together.
+"""What a link to SUMO offers: readings in bulk, settings and steps sent ahead.
 
-`traci_link` talks to a SUMO program over a socket, two round trips a decision
-step; `libsumo_link` drives SUMO in this process; `programs` starts and attaches.
+What signals show between two decisions is known at the first of them, so the
+whole way to the next decision is one exchange: settings, step, settings, step,
+readings. `traci_link` talks to a SUMO program over a socket; `libsumo_link`
+drives SUMO in this process; `start` starts a program or attaches to one.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -21,6 +23,23 @@ class SumoGone(Exception):
 
 class SumoRefused(Exception):
     """SUMO refused a command; the connection goes on."""
+
+
+class Leg(NamedTuple):
+    """A part of the way to the next decision: set, then simulate."""
+
+    settings: Sequence[Setting]
+    until_s: float
+
+
+class Moment(NamedTuple):
+    """Where the legs led to; the readings are the link's."""
+
+    time_s: float
+    shown: dict[str, str]
+    """States of the signals asked for."""
+    refusals: list[str]
+    """What SUMO refused to set, in its words."""
 
 
 class Link(Protocol):
@@ -40,11 +59,11 @@ class Link(Protocol):
     def watch(self, lanes_of: Mapping[str, Sequence[str]], counted: Sequence[str]) -> None:
         """Name the lanes of each TL, and those whose leaving vehicles are counted every step."""
 
-    def read(self, due: tuple[str, ...], shown: Sequence[str]) -> tuple[float, Readings, dict[str, str]]:
-        """Time (s), readings (fresh for the TLs due) and the states that signals show."""
+    def run(self, legs: Sequence[Leg], due: tuple[str, ...], shown: Sequence[str]) -> Moment:
+        """Drive the legs, then read: fresh readings for the lanes of the TLs that are due.
 
-    def step(self, settings: Sequence[Setting], until_s: float) -> None:
-        """Set states, then simulate until `until_s`."""
+        Raises SumoGone. What SUMO refuses to set is told in the answer.
+        """
 
     def switch_program(self, signal: str, program: str) -> None:
         """Hand a signal back at once. Only for the way out, where no step is left."""

@@ -1,6 +1,7 @@
-"""A SUMO program over its socket: two round trips a decision step, however many TLs."""
+"""A SUMO program over its socket: one round trip a decision step, however many TLs."""
 
 import contextlib
+import select
 import socket
 import struct
 import subprocess
@@ -12,7 +13,7 @@ import numpy as np
 from controller.observation import Readings
 from controller.safety import PermittedHandover, PermittedState
 from controller.sumo import wire
-from controller.sumo.link import Lanes, Setting, SumoGone, SumoRefused
+from controller.sumo.link import Lanes, Leg, Moment, Setting, SumoGone, SumoRefused
 from controller.sumo.programs import Voice
 from controller.sumo.wire import Garbled, Refused
 
@@ -41,6 +42,8 @@ class TraciLink:
         self._process = process
         self._stopping = stopping
         self._table = Lanes()
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
         self._getters: dict[tuple[str, ...], tuple[wire.NumberGetters, np.ndarray[Any, Any]]] = {}
 
     @property
@@ -52,8 +55,6 @@ class TraciLink:
         return self._table.readings
 
     def watch(self, lanes_of: Mapping[str, Sequence[str]], counted: Sequence[str]) -> None:
-        # only from here on: traci's own calls take a time-out for the end of SUMO
-        self._socket.settimeout(1.0)
         self._table.watch(lanes_of, counted)
         self._counted = b"".join(wire.get(wire.GET_LANE, wire.LAST_STEP_VEHICLE_IDS, lane) for lane in counted)
 
@@ -69,11 +70,28 @@ class TraciLink:
             self._getters[due] = wire.NumberGetters(wanted), rows
         return self._getters[due]
 
-    def read(self, due: tuple[str, ...], shown: Sequence[str]) -> tuple[float, Readings, dict[str, str]]:
+    def run(self, legs: Sequence[Leg], due: tuple[str, ...], shown: Sequence[str]) -> Moment:
         getters, rows = self._getters_for(due)
         states = [wire.get(wire.GET_TL, wire.STATE, signal) for signal in shown]
-        answer = self._exchange([getters.request, self._counted, *states])
+        settings = [_commands(leg.settings) for leg in legs]
+        messages: list[bytes] = []
+        for commands, leg in zip(settings, legs, strict=True):
+            # Settings and step are messages of their own. In one message SUMO would give the
+            # answers to the settings to another client, where there are several: it keeps one
+            # buffer of answers, and a step hands the turn to the next client.
+            messages += [wire.message(commands)] if commands else []
+            messages.append(wire.message([wire.step(leg.until_s)]))
+            messages += [wire.message([self._counted])] if self._counted and leg is not legs[-1] else []
+        answers = iter(self._exchange([*messages, wire.message([getters.request, self._counted, *states])]))
         try:
+            refusals: list[str] = []
+            for commands, leg in zip(settings, legs, strict=True):
+                if commands:
+                    refusals += _refusals(next(answers), len(commands))
+                wire.Reader(next(answers)).stepped()
+                if self._counted and leg is not legs[-1]:
+                    self._count(wire.Reader(next(answers)))
+            answer = next(answers)
             values = getters.decode(answer)
             table = self._table
             numbers = values[1:].reshape(-1, len(_LANE_NUMBERS))
@@ -82,86 +100,64 @@ class TraciLink:
             ):
                 array[rows] = column
             rest = wire.Reader(answer, getters.size)
-            for lane in table.counted:
-                table.count(lane, rest.value())
-            return float(values[0]), table.readings, {signal: str(rest.value()) for signal in shown}
+            self._count(rest)
+            return Moment(float(values[0]), {signal: str(rest.value()) for signal in shown}, refusals)
         except Refused as error:
-            raise SumoRefused(str(error)) from None
+            raise SumoGone(f"SUMO refuses to step or to be read: {error}") from None
         except Garbled as error:
             raise SumoGone(f"SUMO answers {error}") from None
 
-    def step(self, settings: Sequence[Setting], until_s: float) -> None:
-        commands: list[bytes] = []
-        for setting in settings:
-            if type(setting) is PermittedState:
-                commands.append(wire.set_text(wire.SET_TL, wire.STATE, setting.signal, setting.state))
-            elif type(setting) is PermittedHandover:
-                commands.append(wire.set_text(wire.SET_TL, wire.PROGRAM, setting.signal, setting.program))
-                commands.append(wire.set_int(wire.SET_TL, wire.PHASE, setting.signal, setting.phase))
-            else:
-                raise TypeError(f"only what the safety rules permit reaches SUMO, not {setting!r}")
-        # Two messages, sent together: one round trip. In one message SUMO would give the
-        # answers to the settings to another client, where there are several: it keeps one
-        # buffer of answers, and a step hands the turn to the next client.
-        messages = [wire.message(commands)] if commands else []
-        self._send(b"".join([*messages, wire.message([wire.step(until_s)])]))
-        try:
-            refusals = []
-            reader = wire.Reader(self._answer() if commands else b"")
-            for _ in commands:
-                try:
-                    reader.status()
-                except Refused as error:
-                    refusals.append(str(error))
-            wire.Reader(self._answer()).stepped()
-        except Refused as error:
-            raise SumoGone(f"SUMO cannot step: {error}") from None
-        except Garbled as error:
-            raise SumoGone(f"SUMO answers {error}") from None
-        if refusals:
-            raise SumoRefused("; ".join(refusals))
+    def _count(self, reader: wire.Reader) -> None:
+        for lane in self._table.counted:
+            self._table.count(lane, reader.value())
 
     def switch_program(self, signal: str, program: str) -> None:
+        (answer,) = self._exchange([wire.message([wire.set_text(wire.SET_TL, wire.PROGRAM, signal, program)])])
         try:
-            wire.Reader(self._exchange([wire.set_text(wire.SET_TL, wire.PROGRAM, signal, program)])).status()
+            wire.Reader(answer).status()
         except Refused as error:
             raise SumoRefused(str(error)) from None
         except Garbled as error:
             raise SumoGone(f"SUMO answers {error}") from None
 
-    def _exchange(self, commands: Sequence[bytes]) -> bytes:
-        self._send(wire.message(commands))
-        return self._answer()
+    def _exchange(self, messages: Sequence[bytes]) -> list[bytes]:
+        """Send messages without waiting in between; their answers, in order.
 
-    def _send(self, data: bytes) -> None:
+        Sends and receives as either is possible: SUMO may wait for its answers
+        to be taken before it takes the next message.
+        """
+        outgoing = memoryview(b"".join(messages))
+        incoming = bytearray()
+        answers: list[bytes] = []
+        start, patience = 0, 10
         try:
-            self._socket.sendall(data)
+            while len(answers) < len(messages):
+                if outgoing:
+                    with contextlib.suppress(BlockingIOError):
+                        outgoing = outgoing[self._socket.send(outgoing, socket.MSG_DONTWAIT) :]
+                self._poll.modify(self._socket, select.POLLIN | (select.POLLOUT if outgoing else 0))
+                if not self._poll.poll(1000):
+                    # another client of the simulation may take its time; but who is asked to stop does not wait for ever
+                    patience -= self._stopping()
+                    if patience <= 0:
+                        raise SumoGone("SUMO did not answer within 10 s of the request to stop")
+                    continue
+                with contextlib.suppress(BlockingIOError):
+                    part = self._socket.recv(1 << 20, socket.MSG_DONTWAIT)
+                    if not part:
+                        raise SumoGone(self._voice.error() or "SUMO has closed the connection")
+                    incoming += part
+                while len(incoming) - start >= 4:
+                    (size,) = struct.unpack_from("!i", incoming, start)
+                    if size < 4:
+                        raise SumoGone(f"SUMO answers with a message of {size} bytes")
+                    if len(incoming) - start < size:
+                        break
+                    answers.append(bytes(incoming[start + 4 : start + size]))
+                    start += size
         except OSError as error:
             raise SumoGone(f"the connection to SUMO has ended: {error}") from None
-
-    def _answer(self) -> bytes:
-        try:
-            (size,) = struct.unpack("!i", self._receive(4))
-            return self._receive(size - 4)
-        except OSError as error:
-            raise SumoGone(f"the connection to SUMO has ended: {error}") from None
-
-    def _receive(self, size: int) -> bytes:
-        parts = bytearray()
-        patience = 10
-        while len(parts) < size:
-            try:
-                part = self._socket.recv(min(size - len(parts), 1 << 20))
-            except TimeoutError:
-                # another client of the simulation may take its time; but who is asked to stop does not wait for ever
-                patience -= self._stopping()
-                if patience <= 0:
-                    raise SumoGone("SUMO did not answer within 10 s of the request to stop") from None
-                continue
-            if not part:
-                raise SumoGone(self._voice.error() or "SUMO has closed the connection")
-            parts += part
-        return bytes(parts)
+        return answers
 
     def why(self) -> str:
         return self._voice.error()
@@ -179,3 +175,26 @@ class TraciLink:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+
+
+def _commands(settings: Sequence[Setting]) -> list[bytes]:
+    commands = []
+    for setting in settings:
+        if type(setting) is PermittedState:
+            commands.append(wire.set_text(wire.SET_TL, wire.STATE, setting.signal, setting.state))
+        elif type(setting) is PermittedHandover:
+            commands.append(wire.set_text(wire.SET_TL, wire.PROGRAM, setting.signal, setting.program))
+            commands.append(wire.set_int(wire.SET_TL, wire.PHASE, setting.signal, setting.phase))
+        else:
+            raise TypeError(f"only what the safety rules permit reaches SUMO, not {setting!r}")
+    return commands
+
+
+def _refusals(answer: bytes, count: int) -> list[str]:
+    reader, refusals = wire.Reader(answer), []
+    for _ in range(count):
+        try:
+            reader.status()
+        except Refused as error:
+            refusals.append(str(error))
+    return refusals
