@@ -45,3 +45,17 @@ def write_report(folder, fixed, served, table):
         encoding="utf-8",
     )
     return page
+
+
+def write_curve(curve):
+    """Draw a trainer's curve (CSV: episode, mean delay, trips) beside it; the picture's path."""
+    episode, delay_s, _ = np.loadtxt(curve, delimiter=",", skiprows=1).T
+    figure, axes = plt.subplots(figsize=(7, 3.2), constrained_layout=True)
+    axes.plot(episode, delay_s, color=SERVED, lw=1.5)
+    axes.set(xlabel="training episode", ylabel="mean delay, exploring (s)", ylim=(0, None))
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    picture = curve.with_suffix(".png")
+    figure.savefig(picture, dpi=90)
+    plt.close(figure)
+    return picture

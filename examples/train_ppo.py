@@ -24,6 +24,7 @@ import checkpoint_formats
 import numpy as np
 import tensorflow as tf
 from grid import demand
+from report_page import write_curve
 from tqdm import tqdm
 
 from city import config, names, network
@@ -224,6 +225,8 @@ def main():
     for tl, agent in agents.items():
         path = checkpoint_formats.write(formats.get(tl, "tf2"), args.out, agent, args.trial)
         print(f"{tl}: {path}")
+    if args.episodes > 1:
+        print(f"curve: {write_curve(curve)}")
 
 
 if __name__ == "__main__":

@@ -38,11 +38,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(job: Job) -> int:
     """Export every TL of the job; the exit code."""
-    import tensorflow as tf
-
+    from export import quiet
     from export.verify import NotProved
 
-    tf.get_logger().setLevel("ERROR")
+    quiet.first_session()
     wrong, unproved = [], []
     for tl in job.tls:
         try:
