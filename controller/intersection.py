@@ -48,6 +48,7 @@ class Intersection:
         self.plans = tuple(plans)
         self._config = config
         self._entries: list[PlanEntry] | None = None
+        self._wishes: tuple[str, ...] = ()
         self._sent: list[PermittedState | None] = [None] * len(self.safeties)
 
     def start(self, now: float, shown: Sequence[str]) -> None:
@@ -137,7 +138,8 @@ class Intersection:
                 setting, more = entry.next(now)
                 self._collect(k, setting, more, news, overrides)
             return news, overrides
-        for k, (safety, wish) in enumerate(zip(self.safeties, self._timing.wishes(now), strict=True)):
+        self._wishes = self._timing.wishes(now)
+        for k, (safety, wish) in enumerate(zip(self.safeties, self._wishes, strict=True)):
             state, more = safety.permit(wish, now)
             self._collect(k, state, more, news, overrides)
         return news, overrides
@@ -155,7 +157,7 @@ class Intersection:
         if self._entries is not None:
             return self.next_decision_s if self.released else now + CHECK_S
         due = min(self.next_decision_s, self._timing.next_change_s(now))
-        for safety, wish in zip(self.safeties, self._timing.wishes(now), strict=True):
+        for safety, wish in zip(self.safeties, self._wishes, strict=True):
             if not safety.settled(wish):
                 return min(due, now + CHECK_S)
             due = min(due, max(safety.next_overdue_s(), now + CHECK_S))

@@ -34,12 +34,15 @@ def checked(policy: pb.Policy, action: object) -> Action:
     size = 1 if categorical else policy.action.size
     if values.size != size:
         raise BadAction(f"answer has {values.size} values, the contract has {size}")
-    if not np.isfinite(values).all():
-        raise BadAction("answer is not finite")
     if categorical:
         index = values[0]
+        if not np.isfinite(index):
+            raise BadAction("answer is not finite")
         if index != int(index) or not 0 <= index < policy.action.size:
             raise BadAction(f"answer {index:g} is no index below {policy.action.size}")
-    elif np.abs(values).max() > 1.0 + 1e-5:
+        return values
+    if not np.isfinite(values).all():
+        raise BadAction("answer is not finite")
+    if np.abs(values).max() > 1.0 + 1e-5:
         raise BadAction(f"answer {values[np.abs(values).argmax()]:g} is outside [-1, 1]")
     return values

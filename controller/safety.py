@@ -135,6 +135,9 @@ class ConflictRules:
         return pairs
 
 
+_NOTHING: tuple[str, frozenset[Reason]] = ("", frozenset())
+
+
 def _mask(bits: Iterable[object]) -> int:
     return sum(1 << i for i, bit in enumerate(bits) if bit)
 
@@ -156,7 +159,8 @@ class SignalSafety:
         somewhere = [any(state[i] in _GREEN for state in self._greens) for i in range(self.rules.links)]
         # bounds make sense for links that some green phase serves and another does not
         self._bounded = [i for i in range(self.rules.links) if somewhere[i] and not everywhere[i]]
-        self._explained: tuple[str, frozenset[Reason]] = ("", frozenset())
+        self._bounds = min(times.max_green_s, times.max_red_s) < math.inf
+        self._explained: tuple[str, frozenset[Reason]] = _NOTHING
 
     @property
     def shown(self) -> str:
@@ -181,9 +185,10 @@ class SignalSafety:
             following = self._step(target, now, reasons)
             if following != self._state:
                 self._show(following, now)
-        explained = (wish, frozenset(reasons))
         news: list[Override] = []
-        if explained != self._explained:
+        if not reasons:
+            self._explained = _NOTHING
+        elif (explained := (wish, frozenset(reasons))) != self._explained:
             news = [Override(self.signal, reason, wish, self._state) for reason in sorted(reasons)]
             self._explained = explained
         return self._permitted, news
@@ -252,10 +257,10 @@ class SignalSafety:
         following = list(state)
         rising: list[int] = []
         for i, (c, wanted) in enumerate(zip(state, target, strict=True)):
+            if c == wanted:
+                continue
             age = now - self._since[i]
             if c in _GREEN:
-                if wanted == c:
-                    continue
                 if wanted == "g":
                     following[i] = "g"
                 elif wanted == "G":
@@ -268,12 +273,10 @@ class SignalSafety:
                         reasons.add(Reason.YELLOW)
             elif c == "y":
                 if age < times.yellow_s:
-                    if wanted != "y":
-                        reasons.add(Reason.YELLOW)
+                    reasons.add(Reason.YELLOW)
                     continue
-                if wanted != "y":
-                    # a link that is wanted green again gets it after it has been red
-                    following[i] = "r" if wanted in _GREEN else wanted
+                # a link that is wanted green again gets it after it has been red
+                following[i] = "r" if wanted in _GREEN else wanted
             elif wanted in _GREEN:
                 rising.append(i)
             else:
@@ -301,13 +304,15 @@ class SignalSafety:
 
     def _show(self, following: str, now: float) -> None:
         for i, (old, new) in enumerate(zip(self._state, following, strict=True)):
-            if _kind(old) != _kind(new):
+            if old != new and _kind(old) != _kind(new):
                 self._since[i] = now
         self._state = following
         self._permitted = PermittedState(self.signal, following, seal=_SEAL)
         self._overdue_s = self._first_overdue_s()
 
     def _first_overdue_s(self) -> float:
+        if not self._bounds:
+            return math.inf
         bound_s = {"g": self.times.max_green_s, "r": self.times.max_red_s, "y": math.inf}
         return min((self._since[i] + bound_s[_kind(self._state[i])] for i in self._bounded), default=math.inf)
 
