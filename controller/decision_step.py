@@ -21,6 +21,7 @@ from controller.observation import observer, shares
 from controller.policy import Policies
 from controller.safety import Override, SafetyTimes, SignalSafety
 from controller.signal_timing import timing_of
+from controller.simulation_time import ms
 from controller.sumo.link import Leg, Link, Setting
 from controller.sumo.network import check_contract, plan_entry, running_signals
 from protos import policy_pb2 as pb
@@ -104,7 +105,7 @@ class DecisionSteps:
         time_s = self.now
         while True:
             settings = self._settings(time_s)
-            until = min([end_s, *self._due_s.values()])
+            until = ms(min([end_s, *self._due_s.values()]))
             if self._sampled:
                 until = min(until, math.floor(time_s) + 1.0)
             legs.append(Leg(settings, until))

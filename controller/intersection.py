@@ -15,6 +15,7 @@ from controller.observation import Observation, Observer, Readings, Shares
 from controller.policy import BadAction, checked
 from controller.safety import Override, PermittedHandover, PermittedState, SignalSafety
 from controller.signal_timing import SignalTiming
+from controller.simulation_time import ms
 from protos import policy_pb2 as pb
 
 PROBE_INTERVAL_S = 5.0
@@ -92,7 +93,7 @@ class Intersection:
         if self.ladder.plan_runs:
             if self._entries is None:
                 self._enter_plan()
-            self.next_decision_s = now + PROBE_INTERVAL_S
+            self.next_decision_s = ms(now + PROBE_INTERVAL_S)
             return failure
         if self._entries is not None:
             ours = [safety.shown for safety in self.safeties]
@@ -100,10 +101,10 @@ class Intersection:
             self._take_over(now, [b if e.done else a for e, a, b in zip(self._entries, ours, theirs, strict=True)])
         if action is not None:
             self._timing.decide(now, action)
-        self.next_decision_s = self._timing.next_decision_s(now)
+        self.next_decision_s = ms(self._timing.next_decision_s(now))
         if self.ladder.rung is Rung.HOLD:
             # plan-based policies decide minutes apart: the ladder must not wait for that
-            self.next_decision_s = min(self.next_decision_s, now + PROBE_INTERVAL_S)
+            self.next_decision_s = min(self.next_decision_s, ms(now + PROBE_INTERVAL_S))
         return failure
 
     def release(self) -> None:
@@ -155,12 +156,12 @@ class Intersection:
     def next_due_s(self, now: float) -> float:
         """The next moment at which this TL needs a step, after its settings of `now`."""
         if self._entries is not None:
-            return self.next_decision_s if self.released else now + CHECK_S
+            return self.next_decision_s if self.released else ms(now + CHECK_S)
         due = min(self.next_decision_s, self._timing.next_change_s(now))
         for safety, wish in zip(self.safeties, self._wishes, strict=True):
             if not safety.settled(wish):
-                return min(due, now + CHECK_S)
-            due = min(due, max(safety.next_overdue_s(), now + CHECK_S))
+                return min(due, ms(now + CHECK_S))
+            due = min(due, max(safety.next_overdue_s(), ms(now + CHECK_S)))
         return due
 
     @property

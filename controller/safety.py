@@ -23,6 +23,7 @@ from enum import StrEnum
 from typing import final
 
 from city.network import SignalNetwork
+from controller.simulation_time import ms
 
 _GREEN = "Gg"
 _ALLOWED = frozenset("rygGsu")
@@ -203,7 +204,7 @@ class SignalSafety:
 
     def cleared(self, now: float) -> bool:
         """Whether every link is red, long enough for any green to follow."""
-        return all(c in "rsu" and now - t >= self.times.all_red_s for c, t in zip(self._state, self._since, strict=True))
+        return all(c in "rsu" and ms(now - t) >= self.times.all_red_s for c, t in zip(self._state, self._since, strict=True))
 
     def hand_over(self, program: str, phase: int, now: float) -> PermittedHandover:
         """Leave to hand the signal to its program, which then starts with a green.
@@ -233,12 +234,12 @@ class SignalSafety:
 
     def _served(self, forced: str, now: float) -> bool:
         return self._state == forced and all(
-            now - since >= self.times.min_green_s for c, since in zip(forced, self._since, strict=True) if c in _GREEN
+            ms(now - since) >= self.times.min_green_s for c, since in zip(forced, self._since, strict=True) if c in _GREEN
         )
 
     def _overdue(self, wish: str, now: float) -> tuple[Reason, str] | None:
         """A green phase to force, where a bound is broken and the wish does not mend it."""
-        ages = {i: now - self._since[i] for i in self._bounded}
+        ages = {i: ms(now - self._since[i]) for i in self._bounded}
         waiting = sorted((i for i in ages if _kind(self._state[i]) == "r" and wish[i] not in _GREEN), key=lambda i: -ages[i])
         worn = {i for i in ages if self._state[i] in _GREEN and wish[i] in _GREEN and ages[i] >= self.times.max_green_s}
         for i in waiting:
@@ -259,7 +260,7 @@ class SignalSafety:
         for i, (c, wanted) in enumerate(zip(state, target, strict=True)):
             if c == wanted:
                 continue
-            age = now - self._since[i]
+            age = ms(now - self._since[i])
             if c in _GREEN:
                 if wanted == "g":
                     following[i] = "g"
@@ -300,7 +301,7 @@ class SignalSafety:
         if _kind(self._state[j]) != "r":
             return self.times.all_red_s == 0
         # just cleared: the junction must be empty of the foe's last vehicles
-        return now - self._since[j] >= self.times.all_red_s
+        return ms(now - self._since[j]) >= self.times.all_red_s
 
     def _show(self, following: str, now: float) -> None:
         for i, (old, new) in enumerate(zip(self._state, following, strict=True)):
@@ -314,7 +315,7 @@ class SignalSafety:
         if not self._bounds:
             return math.inf
         bound_s = {"g": self.times.max_green_s, "r": self.times.max_red_s, "y": math.inf}
-        return min((self._since[i] + bound_s[_kind(self._state[i])] for i in self._bounded), default=math.inf)
+        return min((ms(self._since[i] + bound_s[_kind(self._state[i])]) for i in self._bounded), default=math.inf)
 
 
 def _kind(c: str) -> str:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from city.network import Phase, is_green
 from controller import action as actions
 from controller.action import Plan
+from controller.simulation_time import ms
 from protos import policy_pb2 as pb
 
 Action = NDArray[np.float64]
@@ -69,7 +70,7 @@ class SumoRlTiming:
         self._changed_s = now
 
     def wishes(self, now: float) -> tuple[str, ...]:
-        if self._yellow is not None and now - self._changed_s < self._yellow_s:
+        if self._yellow is not None and ms(now - self._changed_s) < self._yellow_s:
             return (self._yellow,)
         self._yellow = None
         return (self._greens[self._green],)
@@ -78,10 +79,10 @@ class SumoRlTiming:
         return (self._green,)
 
     def min_green_passed(self, now: float) -> bool:
-        return now - self._changed_s >= self._min_green_s + self._yellow_s
+        return ms(now - self._changed_s) >= self._min_green_s + self._yellow_s
 
     def next_change_s(self, now: float) -> float:
-        end = self._changed_s + self._yellow_s
+        end = ms(self._changed_s + self._yellow_s)
         return end if self._yellow is not None and end > now else math.inf
 
     def next_decision_s(self, now: float) -> float:
@@ -115,7 +116,7 @@ class KeepChangeTiming:
                 self._phase[k] = (self._current(k, now) + 1) % len(phases)
                 # where the program has no yellow in between, the step is to a green at once
                 at_once = is_green(phases[self._phase[k]].state)
-                self._green_from_s[k] = -math.inf if at_once else now + KC_YELLOW_S
+                self._green_from_s[k] = -math.inf if at_once else ms(now + KC_YELLOW_S)
 
     def _current(self, k: int, now: float) -> int:
         """Phase index now: past its yellow, the signal is in the following green."""

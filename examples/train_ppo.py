@@ -158,8 +158,8 @@ class Sampling:
         return answers
 
 
-def run_episode(city, agents, rng, route_file, seed, explore, tripinfo):
-    """One simulated hour; the trips it had."""
+def run_episode(city, agents, rng, route_file, seed, explore, tripinfo, end_s):
+    """One simulated morning until second end_s; the trips it had."""
     street = network.of_city(city)
     options = ["-c", city.network.sumocfg, "--route-files", route_file, "--seed", seed, "--no-step-log", "--no-warnings"]
     options += ["--tripinfo-output", tripinfo, *report.TRIPINFO_OPTIONS]
@@ -170,8 +170,8 @@ def run_episode(city, agents, rng, route_file, seed, explore, tripinfo):
         steps = assemble(link, street, contracts, policies, city.safety, city.controller)
         rows = {p.tl: [link.lanes.index(lane) for s in p.signals for lane in s.lane_ids] for p in contracts}
         policies.queue = {tl: (lambda at=at: link.readings.halting[at].sum()) for tl, at in rows.items()}
-        while steps.now < street.end_s:
-            steps.step(street.end_s)
+        while steps.now < end_s:
+            steps.step(end_s)
     finally:
         link.close()
     for agent in agents.values():
@@ -184,6 +184,7 @@ def main():
     parser.add_argument("--city", type=Path, default=Path("city.toml"))
     parser.add_argument("--target-tl", action="append", help="TLs to train (default: all); the others run their plans")
     parser.add_argument("--episodes", type=int, default=150)
+    parser.add_argument("--seconds", type=float, default=3600, help="simulated seconds of an episode")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--trial", type=int, default=1, help="the model number of this run's checkpoints")
     parser.add_argument("--learning-rate", type=float, default=1e-3, help="at the start; falls linearly to 5 %%")
@@ -205,14 +206,15 @@ def main():
     if first == 0:
         curve.write_text("episode,mean_delay_s,trips\n")
     with tempfile.TemporaryDirectory() as scratch, tqdm(range(first, args.episodes), disable=None) as bar:
-        mornings = [Path(scratch) / f"{k}.rou.xml" for k in range(24)]
+        mornings = [Path(scratch) / f"{k}.rou.xml" for k in range(min(24, args.episodes))]
         for k, path in enumerate(mornings):
             demand.write(path, 1000 * args.seed + k)
         for episode in bar:
             # a generator per episode: a resumed run takes the same course
             rng = np.random.default_rng([args.seed, episode])
             seed = int(rng.integers(1, 10_000))
-            trips = run_episode(city, agents, rng, mornings[episode % len(mornings)], seed, True, Path(scratch) / "tripinfo.xml")
+            route_file, tripinfo = mornings[episode % len(mornings)], Path(scratch) / "tripinfo.xml"
+            trips = run_episode(city, agents, rng, route_file, seed, True, tripinfo, args.seconds)
             for agent in agents.values():
                 left = 1.0 - 0.95 * episode / args.episodes
                 agent.learn(rng, args.learning_rate * left, ENTROPY * left)
@@ -220,7 +222,7 @@ def main():
                 csv.writer(file).writerow([episode, round(trips.delay_s, 2), trips.finished])
             bar.set_postfix(delay_s=f"{trips.delay_s:.1f}")
             print(f"episode {episode}: mean delay {trips.delay_s:.1f} s, {trips.finished} trips", file=sys.stderr, flush=True)
-            if episode % 10 == 9:
+            if episode % 10 == 9 or episode + 1 == args.episodes:
                 progress.save(episode + 1)
     for tl, agent in agents.items():
         path = checkpoint_formats.write(formats.get(tl, "tf2"), args.out, agent, args.trial)

@@ -1,5 +1,6 @@
 """The served closed loop is the in-process one, trip by trip."""
 
+import json
 import subprocess
 import sys
 
@@ -73,3 +74,17 @@ def test_served_trips_are_the_in_process_ones(how, in_process, grid_server, tmp_
     assert done.returncode == 0, done.stderr
     assert trips(path) == trips(in_process)
     assert read_trips(path).all > 300
+
+
+@pytest.mark.parametrize("options", [["--step-length", "0.5"], ["--step-length", "0.1"], ["--begin", "97"]])
+def test_other_steps_and_begin_times_are_controlled_as_well(options, grid_server, tmp_path):
+    summary = tmp_path / "summary.json"
+    command = [sys.executable, "-m", "controller", "--city", CITY, "--server", grid_server, "--end", "300"]
+    command += ["--http", "127.0.0.1:0", "--summary", str(summary), "--", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(summary.read_text())
+    assert told["second"] == 300 and told["failures"] == 0 and told["refusals"] == 0
+    begin = 97 if options[0] == "--begin" else 0
+    # five TLs decide every 5 s, two every 8 s, one every other cycle
+    assert told["decisions"] >= 5 * (300 - begin) // 5 + 2 * ((300 - begin) // 8)

@@ -1,0 +1,140 @@
+"""A TL from decision to settings, without a simulator: a small street is played by hand."""
+
+import numpy as np
+import pytest
+
+from city.config import Controller
+from city.network import Phase, Program, SignalNetwork
+from controller.failover import Rung
+from controller.intersection import Intersection
+from controller.observation import SumoRlObserver
+from controller.safety import PermittedHandover, PermittedState, SafetyTimes, SignalSafety
+from controller.signal_timing import KeepChangeTiming, SumoRlTiming
+from protos import policy_pb2 as pb
+
+GREENS = ["GgGr", "rrrG"]
+HOLD_S = 10
+
+
+def one_signal(crossing, hold_s=HOLD_S):
+    policy = pb.Policy(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=2))
+    safety = SignalSafety(crossing, SafetyTimes(3, 5), GREENS)
+    timing = SumoRlTiming(GREENS, 5, 3, 5)
+    x = Intersection(policy, SumoRlObserver(np.arange(4), 2), timing, [safety], [("0", 0)], Controller(hold_s=hold_s, probes=2))
+    x.start(0, ["GgGr"])
+    return x
+
+
+def play(x, until_s, answer, shown=("GgGr",), begin_s=0):
+    """(second, setting) of everything set while `answer(second)` answers; steps as a decision loop would."""
+    found, now = [], begin_s
+    while now < until_s:
+        if x.next_decision_s <= now:
+            x.take(answer(now), now, shown)
+        found += [(now, setting) for setting in x.settings(now)[0]]
+        now = min(x.next_due_s(now), until_s)
+    return found
+
+
+def states(found):
+    return [(now, s.state) for now, s in found if isinstance(s, PermittedState)]
+
+
+def test_the_first_setting_takes_control_and_a_change_goes_through_yellow(crossing):
+    x = one_signal(crossing)
+    found = play(x, 30, lambda now: np.array([0 if now < 10 else 1]))
+    assert states(found) == [(0, "GgGr"), (10, "yyyr"), (13, "rrrG")]
+
+
+def test_nothing_is_set_twice(crossing):
+    x = one_signal(crossing)
+    assert len(play(x, 100, lambda now: np.array([0]))) == 1
+
+
+def test_a_late_answer_holds_the_signal_then_the_plan_runs_and_then_the_policy_returns(crossing):
+    x = one_signal(crossing)
+    found = play(x, 100, lambda now: np.array([0]) if now < 20 or now >= 60 else TimeoutError("late"))
+    # held from 20 on, plan from 30 on: yellow, red, then the program from its green
+    assert states(found)[:3] == [(0, "GgGr"), (30, "yyyr"), (33, "rrrr")]
+    handed = [(now, s.program, s.phase) for now, s in found if isinstance(s, PermittedHandover)]
+    assert handed == [(33, "0", 0)] or handed == [(34, "0", 0)]
+    # two good answers in a row, then the policy's green again, taken over as shown
+    assert x.ladder.rung is Rung.SERVED
+    assert states(found)[3:] == [(65, "GgGr")]
+
+
+def test_coming_back_starts_from_what_the_plan_shows(crossing):
+    x = one_signal(crossing)
+    play(x, 60, lambda now: TimeoutError("late"))
+    assert x.released and x.on_plan
+    found = play(x, 100, lambda now: np.array([0]), shown=("rrrG",), begin_s=60)
+    after = states(found)
+    assert after[0][1] == "rrrG", "the shown green goes on first"
+    assert [s for _, s in after] in (["rrrG", "rrry", "rrrr", "GgGr"], ["rrrG", "rrry", "GgGr"])
+
+
+def test_a_policy_that_returns_during_the_way_to_the_plan_goes_on_from_the_state_reached(crossing):
+    x = one_signal(crossing, hold_s=0)
+    x.take(TimeoutError("late"), 10, None)
+    x.settings(10)
+    assert x.on_plan and not x.released
+    for now in (11, 12):
+        x.settings(now)
+    x.take(np.array([0]), 15, None)
+    x.take(np.array([0]), 20, None)
+    assert x.ladder.rung is Rung.SERVED and not x.on_plan
+    assert x.safeties[0].shown in ("rrrr", "yyyr")
+    later = [setting.state for now in range(21, 40) for setting in x.settings(now)[0]]
+    assert later[-1] == "GgGr"
+
+
+@pytest.mark.parametrize("answer", [np.array([7]), np.array([np.nan]), "green", None, np.zeros(3), RuntimeError("x")])
+def test_no_answer_whatever_raises(crossing, answer):
+    x = one_signal(crossing)
+    assert x.take(answer, 0, None) != ""
+    assert x.ladder.rung is Rung.HOLD
+    x.settings(0)
+
+
+def test_release_hands_every_signal_back_once_it_is_cleared(crossing):
+    x = one_signal(crossing)
+    x.settings(0)
+    x.release()
+    found = []
+    for now in range(7, 20):
+        found += x.settings(now)[0]
+    assert isinstance(found[-1], PermittedHandover) and x.released and x.unreleased() == []
+    assert [s.state for s in found[:-1]] == ["yyyr", "rrrr"]
+
+
+def two_signals():
+    none = np.zeros((2, 2), bool)
+    foes = np.array([[False, True], [True, False]])
+    phases = [Phase(s, 10, 10, 10) for s in ("Gr", "yr", "rG", "ry")]
+    networks = [
+        SignalNetwork(
+            name, ((("a", "b"),), (("c", "d"),)), ("a", "c"), (Program("p", "static", 0, tuple(phases)),), "p", foes, none
+        )
+        for name in "AB"
+    ]
+    policy = pb.Policy(tl="SA108", signal_ids=["A", "B"], action=pb.Action(kind="kc", size=2))
+    safeties = [SignalSafety(network, SafetyTimes(3, 4), ["Gr", "rG"]) for network in networks]
+    timing = KeepChangeTiming([phases, phases], 15, 0.2)
+    x = Intersection(policy, None, timing, safeties, [("p", 0), ("p", 2)], Controller(hold_s=0))
+    x.start(0, ["Gr", "rG"])
+    return x
+
+
+def test_the_signals_of_a_group_change_each_by_its_own_number():
+    x = two_signals()
+    found = play(x, 20, lambda now: np.array([1.0, -1.0]) if now == 15 else np.array([-1.0, -1.0]), shown=("Gr", "rG"))
+    assert [(now, s.signal, s.state) for now, s in found] == [
+        (0, "A", "Gr"), (0, "B", "rG"), (15, "A", "yr"), (18, "A", "rG"),
+    ]  # fmt: skip
+
+
+def test_the_signals_of_a_group_go_on_their_plans_together_and_report_each():
+    x = two_signals()
+    found = play(x, 40, lambda now: TimeoutError("late"), shown=("Gr", "rG"))
+    handed = {s.signal: s.phase for _, s in found if isinstance(s, PermittedHandover)}
+    assert handed == {"A": 0, "B": 2} and x.released

@@ -1,0 +1,53 @@
+"""The sample trainer: real checkpoints that the exporter reads, and a course that --resume goes on with."""
+
+import subprocess
+import sys
+
+import pytest
+
+from export.__main__ import main as export
+from tests.conftest import GRID, ROOT
+
+TARGETS = {"SA101": "tf1", "SA103": "h5", "SA108": "tf2"}
+
+
+def train(out, episodes, *flags):
+    command = [sys.executable, "train_ppo.py", "--city", "grid/city.toml", "--target-tl", ",".join(TARGETS), "--seconds", "300"]
+    command += ["--episodes", str(episodes), "--trial", "3", "--out", str(out), *flags]
+    for tl, kind in TARGETS.items():
+        command += ["--format", f"{tl}={kind}"]
+    done = subprocess.run(command, cwd=ROOT / "examples", capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    out = tmp_path_factory.mktemp("trained")
+    train(out / "whole", 6)
+    train(out / "parts", 3)
+    train(out / "parts", 6, "--resume")
+    return out
+
+
+def test_the_curve_and_the_checkpoints_of_all_formats_are_written(trained):
+    names = {path.name for path in (trained / "whole").rglob("*")}
+    assert {"PPO-_SA101_trial_3.index", "PPO-_SA101_trial_3.meta", "SA108-3.index", "trial_3_curve.csv"} <= names
+    assert [name for name in names if name.endswith("trial_3_SA103_actor.weights.h5")]
+    assert len((trained / "whole" / "trial_3_curve.csv").read_text().splitlines()) == 7
+
+
+def test_what_was_trained_is_exported(trained, tmp_path, capsys):
+    flags = ["--city", str(GRID / "city.toml"), "--model-path", str(trained / "whole"), "--models-dir", str(tmp_path)]
+    assert export([*flags, "--tl", ",".join(TARGETS)]) == 0
+    assert sorted(path.name for path in tmp_path.glob("*/3")) == ["3", "3", "3"]
+
+
+def test_a_resumed_run_takes_up_where_it_was_cut_off(trained):
+    whole, parts = ((trained / part / "trial_3_curve.csv").read_text().splitlines() for part in ("whole", "parts"))
+    assert [line.split(",")[0] for line in parts] == [line.split(",")[0] for line in whole] == ["episode", *"012345"]
+    assert whole[1] == parts[1], "the same seed takes the same first episode"
+
+
+def test_the_trainer_stays_compact():
+    assert len((ROOT / "examples" / "train_ppo.py").read_text().splitlines()) <= 300
