@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from export import saved_model, warmup
-from export.checkpoints import Actor, Dense
+from export.actors import Activation, Actor, Dense, Step
 from protos import policy_pb2 as pb
 
 HIDDEN = (64, 64)
 
 
-def random_actor(inputs: int, outputs: int, seed: int) -> Actor:
+def random_actor(inputs: int, outputs: int, seed: int, categorical: bool) -> Actor:
     """A 64-64 actor with random weights."""
     rng = np.random.default_rng(seed)
     sizes = [inputs, *HIDDEN, outputs]
@@ -25,7 +25,11 @@ def random_actor(inputs: int, outputs: int, seed: int) -> Actor:
         )
         for k, (a, b) in enumerate(itertools.pairwise(sizes))
     ]
-    return Actor(tuple(layers), ())
+    steps: list[Step] = []
+    for layer in layers[:-1]:
+        steps += [layer, Activation("relu")]
+    head: list[Step] = [] if categorical else [Activation("tanh")]
+    return Actor("mlp", (*steps, layers[-1], *head))
 
 
 def write_models(models_dir: Path, policies: Iterable[pb.Policy]) -> None:
@@ -34,5 +38,6 @@ def write_models(models_dir: Path, policies: Iterable[pb.Policy]) -> None:
         policy.origin.model_number = 1
         folder = models_dir / policy.tl / "1"
         folder.mkdir(parents=True)
-        saved_model.write(folder, random_actor(policy.observation.size, policy.action.size, seed), policy)
+        actor = random_actor(policy.observation.size, policy.action.size, seed, policy.action.kind == "categorical")
+        saved_model.write(folder, actor, policy)
         warmup.write(folder, policy, 1)

@@ -93,6 +93,12 @@ class TL:
     offset_range: int | None = None
     action_t_s: int | None = None
     actionp: float | None = None
+    actor: str | None = None
+    """Architecture of the actor, where its checkpoint does not tell."""
+    hidden_activation: str | None = None
+    output_activation: str | None = None
+    layers: tuple[str, ...] | None = None
+    """Names of a subclassed model's layers, in the order in which they are called."""
     scope: str | None = None
     """The actor's variable scope in a checkpoint that holds several agents."""
 
@@ -188,9 +194,9 @@ def _value(path: Path, here: Path, where: str, annotation: str, value: Any) -> A
     base = annotation.removeprefix("<class '").removesuffix("'>").removesuffix(" | None").rsplit(".", 1)[-1]
     if "tuple" in annotation:
         if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-            raise InputError(f"{path}: {where} must be a list of SUMO traffic light ids")
+            raise InputError(f"{path}: {where} must be a list of names")
         if len(set(value)) != len(value):
-            raise InputError(f"{path}: {where} names a signal twice")
+            raise InputError(f"{path}: {where} names one of them twice")
         return tuple(value)
     number: Any = value
     if isinstance(value, bool) or not isinstance(value, _TYPES[base]):

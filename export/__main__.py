@@ -14,7 +14,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from city.errors import InputError
 from export import __version__, contract, locate
-from export.checkpoints import Actor
+from export.actors import Actor
 from export.config import Job, parse
 from export.locate import Candidate
 from protos import policy_pb2 as pb
@@ -70,29 +70,51 @@ def export_one(job: Job, tl: str) -> str:
     scope = job.scope or (settings.scope if settings else None)
     candidate = locate.choose(tl, job.model_path, job.model_number, scope)
     number = candidate.number if candidate.number is not None else (job.model_number or 1)
-    actor, files = _read(candidate, tl, scope)
+    actor = _actor(job, tl, candidate, scope)
+    files = _files(candidate)
     policy = _contract(job, tl, candidate, actor)
     policy.origin.CopyFrom(_origin(candidate, files, number))
     with publish.version(job.models_dir, tl, number, job.overwrite) as draft:
         saved_model.write(draft, actor, policy)
         warmup.write(draft, policy, number)
         difference = verify.prove(draft, actor, policy)
-    shape = " -> ".join(str(n) for n in [actor.inputs, *(layer.kernel.shape[1] for layer in actor.layers)])
+    shape = " -> ".join(str(n) for n in [actor.inputs, *(layer.kernel.shape[1] for layer in actor.dense)])
     incomplete = f"; contract lacks {', '.join(policy.missing)}" if policy.missing else ""
     return (
-        f"{tl}: {candidate.label} -> {job.models_dir / tl / str(number)} ({policy.action.kind} {shape}), "
+        f"{tl}: {candidate.label} -> {job.models_dir / tl / str(number)} ({actor.architecture}, {policy.action.kind} {shape}), "
         f"largest difference {difference:.1e}, {time.perf_counter() - begin:.2f} s{incomplete}"
     )
 
 
-def _read(candidate: Candidate, tl: str, scope: str | None) -> tuple[Actor, list[Path]]:
+def _actor(job: Job, tl: str, candidate: Candidate, scope: str | None) -> Actor:
+    from export.actors.architectures import Shape, build
+
+    settings = job.city.tls.get(tl) if job.city else None
     if candidate.format == "keras-h5":
         from export.checkpoints import keras_h5
 
-        return keras_h5.read(candidate.path), [candidate.path]
+        layers = keras_h5.read(candidate.path)
+    else:
+        from export.checkpoints import tensorflow_files
+
+        layers = tensorflow_files.read(candidate.path, tl, scope)
+    shape = Shape(
+        architecture=job.actor or (settings.actor if settings else None),
+        hidden_activation=(settings.hidden_activation if settings else None) or "relu",
+        output_activation=(settings.output_activation if settings else None) or "tanh",
+        sizes=candidate.sizes,
+        order=settings.layers if settings else None,
+    )
+    categorical = settings is not None and settings.dialect == "sumo-rl"
+    return build(candidate.path, layers, shape, categorical)
+
+
+def _files(candidate: Candidate) -> list[Path]:
+    if candidate.format == "keras-h5":
+        return [candidate.path]
     from export.checkpoints import tensorflow_files
 
-    return tensorflow_files.read(candidate.path, tl, scope), tensorflow_files.files(candidate.path)
+    return tensorflow_files.files(candidate.path)
 
 
 def _contract(job: Job, tl: str, candidate: Candidate, actor: Actor) -> pb.Policy:

@@ -24,6 +24,8 @@ class Job:
     model_number: int | None
     models_dir: Path
     scope: str | None
+    actor: str | None
+    """Architecture; None: city.toml's, or recognised."""
     overwrite: bool
 
 
@@ -40,6 +42,7 @@ def parse(argv: list[str] | None = None) -> Job:
     parser.add_argument("--model-number", type=int, metavar="N", help="trial or round to export (default: the newest)")
     parser.add_argument("--models-dir", type=Path, metavar="DIR", help="where models go (default: [serving] models_dir)")
     parser.add_argument("--scope", metavar="NAME", help="the actor's scope in a checkpoint of several agents, such as Actor_0")
+    parser.add_argument("--actor", metavar="NAME", help="architecture, where the checkpoint does not tell: mlp, mlp-res, ...")
     parser.add_argument("--overwrite", action="store_true", help="replace a version that exists")
     args = parser.parse_args(argv)
     city = _city(args.city, args.model_path)
@@ -63,6 +66,7 @@ def parse(argv: list[str] | None = None) -> Job:
         model_number=args.model_number if args.model_number is not None else (city.training.model_number if city else None),
         models_dir=args.models_dir or (city.serving.models_dir if city else Path("models")),
         scope=args.scope,
+        actor=args.actor,
         overwrite=args.overwrite,
     )
 

@@ -9,6 +9,7 @@ from city.names import canonical
 
 _TRIAL = re.compile(r"trial[_-]?(\d+)", re.I)
 _MANAGED = re.compile(r"-(\d+)$")
+_SIZES = re.compile(r"netSz_\(([\d, ]+)\)")
 _SETTING = {"state": re.compile(r"_state_([a-z]+)_"), "action": re.compile(r"_action_([a-z]+?)(?:_|-)")}
 
 
@@ -28,6 +29,12 @@ class Candidate:
     @property
     def label(self) -> str:
         return self.path.name
+
+    @property
+    def sizes(self) -> tuple[int, ...] | None:
+        """Hidden sizes that the file name tells (netSz); None: it tells none."""
+        match = _SIZES.search(self.path.name)
+        return tuple(int(n) for n in re.findall(r"\d+", match[1])) if match else None
 
     def said(self, setting: str) -> str | None:
         """What the file name says of `state` or `action`; None: nothing."""

@@ -1,13 +1,27 @@
 """Writing the inference-only SavedModel: variables, two signatures, assets.extra."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from export.checkpoints import Actor
+from export.actors import Activation, Actor, BatchNorm, Branch, Dense
 from protos import policy_pb2 as pb
 from serving.contract import ACTION, INPUT, POLICY_INPUT, POLICY_OUTPUT, POLICY_SIGNATURE, PROBABILITIES, SIGNATURE, to_json
+
+_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "relu": tf.nn.relu,
+    "elu": tf.nn.elu,
+    "selu": tf.nn.selu,
+    "tanh": tf.tanh,
+    "leaky_relu": tf.nn.leaky_relu,
+    "gelu": tf.nn.gelu,
+    "silu": tf.nn.silu,
+    "sigmoid": tf.sigmoid,
+    "softplus": tf.nn.softplus,
+    "linear": tf.identity,
+}
 
 
 class _Served(tf.Module):
@@ -18,27 +32,38 @@ class _Served(tf.Module):
 
     def __init__(self, actor: Actor, policy: pb.Policy) -> None:
         super().__init__(name="actor")
-        self._kernels = [tf.Variable(layer.kernel, trainable=False, name=f"kernel_{k}") for k, layer in enumerate(actor.layers)]
-        self._biases = [
-            tf.Variable(layer.bias, trainable=False, name=f"bias_{k}") if layer.bias is not None else None
-            for k, layer in enumerate(actor.layers)
-        ]
+        self._steps = actor.steps
+        self.weights = {
+            f"{k}_{part}": tf.Variable(values, trainable=False, name=f"{k}_{part}")
+            for k, step in enumerate(actor.steps)
+            for part in ("kernel", "bias", "gamma", "beta", "mean", "variance")
+            if (values := getattr(step, part, None)) is not None
+        }
         self._categorical = policy.action.kind == "categorical"
         self._contract = policy.SerializeToString(deterministic=True)
         self.act = tf.function(self._act, input_signature=[tf.TensorSpec([None, actor.inputs], tf.float32, name=INPUT)])
         self.tell = tf.function(self._tell, input_signature=[tf.TensorSpec([None], tf.int32, name=POLICY_INPUT)])
 
     def _act(self, observation: Any) -> dict[str, Any]:
-        x = observation
-        for k, (kernel, bias) in enumerate(zip(self._kernels, self._biases, strict=True)):
-            x = tf.linalg.matmul(x, kernel)
-            if bias is not None:
-                x = tf.nn.bias_add(x, bias)
-            if k < len(self._kernels) - 1:
-                x = tf.nn.relu(x)
+        x, branches = observation, []
+        for k, step in enumerate(self._steps):
+            weight = {part: self.weights.get(f"{k}_{part}") for part in ("kernel", "bias", "gamma", "beta", "mean", "variance")}
+            if isinstance(step, Dense):
+                x = tf.linalg.matmul(x, weight["kernel"])
+                x = x if weight["bias"] is None else tf.nn.bias_add(x, weight["bias"])
+            elif isinstance(step, BatchNorm):
+                x = tf.nn.batch_normalization(
+                    x, weight["mean"], weight["variance"], weight["beta"], weight["gamma"], step.epsilon
+                )
+            elif isinstance(step, Activation):
+                x = _ACTIVATIONS[step.kind](x)
+            elif isinstance(step, Branch):
+                branches.append(x)
+            else:
+                x = x + branches.pop()
         if self._categorical:
             return {ACTION: tf.argmax(x, axis=1, output_type=tf.int64), PROBABILITIES: tf.nn.softmax(x)}
-        return {ACTION: tf.tanh(x)}
+        return {ACTION: tf.identity(x)}
 
     def _tell(self, rows: Any) -> dict[str, Any]:
         return {POLICY_OUTPUT: tf.fill(tf.shape(rows), tf.constant(self._contract))}

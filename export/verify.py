@@ -10,8 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from export import warmup
-from export.actors import mlp
-from export.checkpoints import Actor
+from export.actors import Actor, numpy_actor
 from protos import policy_pb2 as pb
 from serving.contract import ACTION, INPUT, POLICY_OUTPUT, POLICY_SIGNATURE, PROBABILITIES, SIGNATURE
 
@@ -45,7 +44,7 @@ def prove(folder: Path, actor: Actor, policy: pb.Policy) -> float:
             raise NotProved(f"the session loader cannot run it: {str(error).splitlines()[0][:300]}") from error
     if list(told) != [policy.SerializeToString(deterministic=True)] * 3:
         raise NotProved("signature 'policy' does not give the contract in every row")
-    expected = mlp.evaluate(actor, observations, categorical)
+    expected = numpy_actor.evaluate(actor, observations, categorical)
     got = outputs[PROBABILITIES] if categorical else outputs[ACTION]
     difference = float(np.abs(got - expected).max())
     if not difference <= TOLERANCE:

@@ -1,1 +1,91 @@
-"""Actor architectures: how weights become an inference-only function."""
+"""Actors as lists of steps: what every reader gives and every writer takes.
+
+An architecture says which steps a checkpoint's layers make; `numpy_actor`
+evaluates them in NumPy, `saved_model` writes them as TensorFlow operations.
+The two share the list and nothing else, so that one can prove the other.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Weights = NDArray[np.float32]
+
+ACTIVATIONS = ("relu", "elu", "tanh", "leaky_relu", "gelu", "silu", "sigmoid", "softplus", "selu", "linear")
+
+
+@dataclass(frozen=True)
+class Dense:
+    """y = x @ kernel + bias."""
+
+    name: str
+    kernel: Weights
+    """[inputs, units]"""
+    bias: Weights | None
+    """[units]; None: the layer has no bias."""
+
+
+@dataclass(frozen=True)
+class BatchNorm:
+    """y = gamma * (x - mean) / sqrt(variance + epsilon) + beta, with inference statistics."""
+
+    name: str
+    gamma: Weights | None
+    beta: Weights | None
+    mean: Weights
+    variance: Weights
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class Activation:
+    kind: str
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Remember the value, for a later Join."""
+
+
+@dataclass(frozen=True)
+class Join:
+    """Add the value of the last open Branch."""
+
+
+Step = Dense | BatchNorm | Activation | Branch | Join
+
+
+@dataclass(frozen=True)
+class Actor:
+    """An inference-only actor.
+
+    Continuous: the last step is the activation of its mean (tanh). Categorical:
+    the steps end with logits.
+    """
+
+    architecture: str
+    steps: tuple[Step, ...]
+    unread: tuple[str, ...] = ()
+    """Variables of the checkpoint that do not belong to the actor."""
+
+    @property
+    def dense(self) -> tuple[Dense, ...]:
+        return tuple(step for step in self.steps if isinstance(step, Dense))
+
+    @property
+    def inputs(self) -> int:
+        return int(self.dense[0].kernel.shape[0])
+
+    @property
+    def outputs(self) -> int:
+        return int(self.dense[-1].kernel.shape[1])
+
+    def variables(self) -> Iterator[tuple[str, str, Weights]]:
+        """(layer, part, values) of every variable, in order of use."""
+        for step in self.steps:
+            for part in ("kernel", "bias", "gamma", "beta", "mean", "variance"):
+                values = getattr(step, part, None)
+                if values is not None:
+                    yield step.name, part, values  # type: ignore[union-attr]

@@ -1,46 +1,31 @@
 """Reading an actor's weights out of the files a trainer wrote.
 
-Each reader gives an `Actor`: the dense layers in order, and what was left
-unread. None of them builds a graph.
+Each reader gives `Layers`: dense layers and batch norms, each in order, and
+what was left unread. None of them builds a graph.
 """
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from city.errors import InputError
+from export.actors import BatchNorm, Dense, Weights
+from export.actors.architectures import Layers
 
-Weights = NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Dense:
-    """One dense layer: y = x @ kernel + bias."""
-
-    name: str
-    kernel: Weights
-    """[inputs, units]"""
-    bias: Weights | None
-    """[units]; None: the layer has no bias."""
-
-
-@dataclass(frozen=True)
-class Actor:
-    layers: tuple[Dense, ...]
-    unread: tuple[str, ...]
-    """Variables of the checkpoint that do not belong to the actor."""
-
-    @property
-    def inputs(self) -> int:
-        return int(self.layers[0].kernel.shape[0])
-
-    @property
-    def outputs(self) -> int:
-        return int(self.layers[-1].kernel.shape[1])
-
+PARTS = {
+    "kernel": "kernel",
+    "_kernel": "kernel",
+    "bias": "bias",
+    "_bias": "bias",
+    "gamma": "gamma",
+    "beta": "beta",
+    "moving_mean": "mean",
+    "moving_variance": "variance",
+}
+"""Last part of a variable's name -> what it is of its layer."""
+BATCH_NORM_EPSILON = 1e-5
+"""The seed system's; weights files do not tell it."""
 
 _SLOTS = re.compile(
     r"/(Adam|Adagrad|RMSProp|Momentum|Ftrl|Adadelta|ExponentialMovingAverage)(_\d+)?$|(^|/)(log_std|logstd)$", re.I
@@ -57,31 +42,45 @@ def natural(name: str) -> list[int | str]:
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
-def chain(where: Path, found: dict[str, dict[str, Weights]], order: list[str]) -> tuple[Dense, ...]:
-    """The dense layers in order, once they are known to be whole and to fit each other.
+def layers(where: Path, found: dict[str, dict[str, Weights]], order: list[str], unread: tuple[str, ...]) -> Layers:
+    """The layers in order, each once it is known to be whole.
 
     Raises InputError that names the variables which are missing or wrong.
     """
-    if not order:
-        raise InputError(f"{where}: holds no dense layer of an actor")
-    layers = []
-    for k, name in enumerate(order):
+    dense, norms = [], []
+    for name in order:
         parts = found[name]
-        missing = [part for part in ("kernel", "bias") if part not in parts]
-        # only the output layer may go without a bias
-        if missing and not (missing == ["bias"] and k == len(order) - 1):
-            raise InputError(f"{where}: variable {name}/{missing[0]} is missing")
-        kernel, bias = parts["kernel"], parts.get("bias")
-        if kernel.ndim != 2 or (bias is not None and bias.shape != kernel.shape[1:]):
-            told = "none" if bias is None else list(bias.shape)
-            raise InputError(f"{where}: {name} is no dense layer: kernel {list(kernel.shape)}, bias {told}")
-        if layers and layers[-1].kernel.shape[1] != kernel.shape[0]:
-            raise InputError(
-                f"{where}: {layers[-1].name}/kernel gives {layers[-1].kernel.shape[1]} values and {name}/kernel takes "
-                f"{kernel.shape[0]}: a layer between them is missing, or this is no plain dense actor"
-            )
         for part, values in parts.items():
             if not np.isfinite(values).all():
                 raise InputError(f"{where}: {name}/{part} has values that are not finite; the training has diverged")
-        layers.append(Dense(name, kernel, bias))
-    return tuple(layers)
+        if "mean" in parts or "variance" in parts:
+            norms.append(_batch_norm(where, name, parts))
+        else:
+            dense.append(_dense(where, name, parts))
+    # the output may go without a bias, and so may all the layers between first and last where norms shift them
+    bare = [layer.name for layer in dense[:-1] if layer.bias is None]
+    if bare and not (norms and len(bare) == len(dense) - 2 and dense[0].bias is not None):
+        raise InputError(f"{where}: variable {bare[0]}/bias is missing")
+    return Layers(tuple(dense), tuple(norms), unread)
+
+
+def _dense(where: Path, name: str, parts: dict[str, Weights]) -> Dense:
+    if "kernel" not in parts:
+        raise InputError(f"{where}: variable {name}/kernel is missing")
+    kernel, bias = parts["kernel"], parts.get("bias")
+    if kernel.ndim != 2 or 0 in kernel.shape or (bias is not None and bias.shape != kernel.shape[1:]):
+        told = "none" if bias is None else list(bias.shape)
+        raise InputError(f"{where}: {name} is no dense layer: kernel {list(kernel.shape)}, bias {told}")
+    return Dense(name, kernel, bias)
+
+
+def _batch_norm(where: Path, name: str, parts: dict[str, Weights]) -> BatchNorm:
+    for part, told in (("mean", "moving_mean"), ("variance", "moving_variance")):
+        if part not in parts:
+            raise InputError(f"{where}: variable {name}/{told} is missing")
+    shapes = {values.shape for values in parts.values()}
+    if len(shapes) > 1 or len(parts["mean"].shape) != 1:
+        raise InputError(f"{where}: {name} is no batch norm: its variables have shapes {sorted(map(list, shapes))}")
+    if (parts["variance"] < 0).any():
+        raise InputError(f"{where}: {name}/moving_variance is negative")
+    return BatchNorm(name, parts.get("gamma"), parts.get("beta"), parts["mean"], parts["variance"], BATCH_NORM_EPSILON)

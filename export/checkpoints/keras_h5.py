@@ -1,7 +1,9 @@
 """Keras weights in HDF5: Keras 2's `save_weights` (.h5) and Keras 3's `.weights.h5`."""
 
 import contextlib
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +11,29 @@ import h5py
 import numpy as np
 
 from city.errors import InputError
-from export.checkpoints import Actor, Weights, chain, natural
+from export.actors import Weights
+from export.actors.architectures import Layers
+from export.checkpoints import PARTS, layers, natural
 
-_KERAS3_PART = {"0": "kernel", "1": "bias"}
+_NUMBERED = re.compile(r"(_layer_checkpoint_dependencies|layers)/")
+_KERAS3_DENSE = {"0": "kernel", "1": "bias"}
+_KERAS3_NORM = {"0": "gamma", "1": "beta", "2": "mean", "3": "variance"}
 
 
-def read(path: Path) -> Actor:
-    """The actor of a weights file. Raises InputError where it is corrupt or no such file."""
+def read(path: Path) -> Layers:
+    """The actor's layers of a weights file. Raises InputError where it is corrupt or no such file."""
     with _opened(path) as file:
         found, order = _keras2(file) if "layer_names" in file.attrs else _keras3(file)
         unread = tuple(sorted(name for name in _datasets(file) if not any(name.startswith(layer) for layer in order)))
-    return Actor(chain(path, found, order), unread)
+        numbered = "layer_names" in file.attrs or all(_NUMBERED.match(layer) for layer in order)
+    whole = layers(path, found, order, unread)
+    if numbered:
+        return whole
+    groups: dict[str, list[str]] = {}
+    for layer in order:
+        groups.setdefault(layer.split("/")[0], []).append(layer)
+    parts = tuple(replace(layers(path, found, names, ()), name=group) for group, names in groups.items())
+    return replace(whole, groups=parts)
 
 
 @contextlib.contextmanager
@@ -38,19 +52,23 @@ def _keras2(file: Any) -> tuple[dict[str, dict[str, Weights]], list[str]]:
     found: dict[str, dict[str, Weights]] = {}
     for name in map(_text, file.attrs["layer_names"]):
         for weight in map(_text, file[name].attrs["weight_names"]):
-            part = weight.rsplit("/", 1)[-1].split(":")[0]
-            if part in ("kernel", "bias"):
-                found.setdefault(name, {})[part] = np.asarray(file[name][weight], np.float32)
+            layer, _, part = weight.split(":")[0].rpartition("/")
+            if part in PARTS:
+                # a block of several layers is one entry of layer_names: its weights' names tell them apart
+                found.setdefault(f"{name}/{layer}", {})[PARTS[part]] = np.asarray(file[name][weight], np.float32)
     return found, list(found)
 
 
 def _keras3(file: Any) -> tuple[dict[str, dict[str, Weights]], list[str]]:
-    """layers/<name>/vars/<0 kernel, 1 bias>; names count up in the model's order."""
+    """layers/<name>/vars/<0 kernel, 1 bias | 0 gamma, 1 beta, 2 mean, 3 variance>; names count up in the model's order."""
     found: dict[str, dict[str, Weights]] = {}
     for name in _datasets(file):
         layer, _, part = name.rpartition("/vars/")
-        if layer.startswith(("layers/", "_layer_checkpoint_dependencies/")) and part in _KERAS3_PART:
-            found.setdefault(layer, {})[_KERAS3_PART[part]] = np.asarray(file[name], np.float32)
+        if layer and part.isdigit():
+            found.setdefault(layer, {})[part] = np.asarray(file[name], np.float32)
+    for layer, numbered in found.items():
+        names = _KERAS3_NORM if len(numbered) == 4 else _KERAS3_DENSE
+        found[layer] = {names[part]: values for part, values in numbered.items() if part in names}
     return found, sorted(found, key=natural)
 
 

@@ -11,11 +11,12 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from city.errors import InputError
-from export.checkpoints import Actor, Weights, chain, is_training_only, natural
+from export.actors import Weights
+from export.actors.architectures import Layers
+from export.checkpoints import PARTS, is_training_only, layers, natural
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-_PART = {"kernel": "kernel", "_kernel": "kernel", "bias": "bias", "_bias": "bias"}
 
 
 def files(prefix: Path) -> list[Path]:
@@ -31,13 +32,13 @@ def scopes(prefix: Path) -> list[str]:
     """The scopes of a checkpoint that can hold an actor, in natural order."""
     reader = _open(prefix)
     found = {
-        name.rsplit("/", 2)[0] for name in _names(reader, prefix) if name.rsplit("/", 1)[-1] in _PART and name.count("/") > 1
+        name.rsplit("/", 2)[0] for name in _names(reader, prefix) if name.rsplit("/", 1)[-1] in PARTS and name.count("/") > 1
     }
     return sorted((scope for scope in found if "critic" not in scope.lower() and not _is_optimizer(scope)), key=natural)
 
 
-def read(prefix: Path, tl: str, scope: str | None) -> Actor:
-    """The actor of one TL. Raises InputError: corrupt, no such scope, or missing variables."""
+def read(prefix: Path, tl: str, scope: str | None) -> Layers:
+    """The actor's layers of one TL. Raises InputError: corrupt, no such scope, or missing variables."""
     reader = _open(prefix)
     names = _names(reader, prefix)
     chosen = scope or _guess_scope(prefix, tl, names)
@@ -45,14 +46,19 @@ def read(prefix: Path, tl: str, scope: str | None) -> Actor:
     if not inside:
         raise InputError(f"{prefix}: has no scope {chosen}; there are {', '.join(scopes(prefix)) or 'none'}")
     found: dict[str, dict[str, Weights]] = {}
+    taken = set()
     for name in inside:
         layer, _, part = name.rpartition("/")
-        if part in _PART:
-            found.setdefault(layer, {})[_PART[part]] = _value(reader, prefix, names[name])
-    order = sorted(found, key=natural)
-    _check_numbers(prefix, order)
-    taken = {f"{layer}/{part}" for layer in found for part in _PART}
-    return Actor(chain(prefix, found, order), tuple(sorted(set(names) - taken)))
+        if part in PARTS:
+            found.setdefault(layer, {})[PARTS[part]] = _value(reader, prefix, names[name])
+            taken.add(name)
+    order = list(found) if _is_object_based(reader) else sorted(found, key=natural)
+    _check_numbers(prefix, [name for name in order if "kernel" in found[name]])
+    return layers(prefix, found, order, tuple(sorted(set(names) - taken)))
+
+
+def _is_object_based(reader: Any) -> bool:
+    return bool(reader.has_tensor(_OBJECT_GRAPH))
 
 
 def _open(prefix: Path) -> Any:
@@ -64,9 +70,8 @@ def _open(prefix: Path) -> Any:
 
 def _names(reader: Any, prefix: Path) -> dict[str, str]:
     """Readable name -> key in the checkpoint."""
-    keys: Iterable[str] = reader.get_variable_to_shape_map()
-    if _OBJECT_GRAPH not in keys:
-        return {key: key for key in keys}
+    if not _is_object_based(reader):
+        return {key: key for key in reader.get_variable_to_shape_map()}
     try:
         return _object_names(_stored(reader, prefix, _OBJECT_GRAPH))
     except (DecodeError, IndexError) as error:
@@ -77,22 +82,30 @@ def _object_names(graph: bytes) -> dict[str, str]:
     """Names of an object-based checkpoint's variables, walked from each object it was made of.
 
     Keys alone mislead: a variable that optimizer and actor share is stored once,
-    under whichever name came first, often the optimizer's.
+    under whichever name came first, often the optimizer's. Depth first, so that
+    the layers of a model come in the order in which it was put together.
     """
     nodes = trackable_object_graph_pb2.TrackableObjectGraph.FromString(graph).nodes
     names: dict[str, str] = {}
     for top in nodes[0].children:
-        seen = {0, top.node_id}
-        queue = [(top.local_name, top.node_id)]
-        for path, node in queue:
+        seen = {0}
+        stack = [(top.local_name, top.node_id)]
+        while stack:
+            path, node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
             for attribute in nodes[node].attributes:
                 if attribute.checkpoint_key:
                     names.setdefault(path, attribute.checkpoint_key)
-            for child in nodes[node].children:
-                if child.node_id not in seen:
-                    seen.add(child.node_id)
-                    queue.append((f"{path}/{child.local_name}", child.node_id))
+            children = sorted(nodes[node].children, key=lambda child: _not_a_number(child.local_name))
+            stack += [(f"{path}/{child.local_name}", child.node_id) for child in reversed(children)]
     return names
+
+
+def _not_a_number(name: str) -> tuple[bool, int]:
+    """Sort key: numbered children (list items) in their order, others as they come."""
+    return (False, int(name)) if name.isdigit() else (True, 0)
 
 
 def _value(reader: Any, prefix: Path, key: str) -> Weights:

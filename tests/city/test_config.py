@@ -45,7 +45,7 @@ def test_a_missing_file_says_how_to_name_one(tmp_path):
         ("[safety]\nmin_yellow_s = nan", "out of range"),
         ("[tl.A]\ndialect = 'sumo-rl'", "lacks signals"),
         ("[tl.A]\nsignals = []\ndialect = 'sumo-rl'", "signals is empty"),
-        ("[tl.A]\nsignals = ['x', 'x']\ndialect = 'sappo'", "names a signal twice"),
+        ("[tl.A]\nsignals = ['x', 'x']\ndialect = 'sappo'", "names one of them twice"),
         ("[tl.A]\nsignals = ['x', 'y']\ndialect = 'sumo-rl'", "has one signal, not 2"),
         ("[tl.A]\nsignals = ['x']\ndialect = 'other'", "is not one of sumo-rl, sappo"),
         ("[tl.A]\nsignals = ['x']\ndialect = 'sappo'\nstate = 'q'\naction = 'kc'", "state = 'q' must be one of"),

@@ -11,7 +11,7 @@ from controller.decision_step import assemble
 from controller.report import TRIPINFO_OPTIONS, read_trips
 from controller.sumo.libsumo_link import start_libsumo
 from export import contract, locate
-from export.actors import mlp
+from export.actors import architectures, numpy_actor
 from export.checkpoints import keras_h5, tensorflow_files
 from tests.conftest import GRID
 from tests.end_to_end.programs import CITY
@@ -28,13 +28,15 @@ class InProcess:
         for tl in policies:
             found = locate.choose(tl, city.training.model_path, None, None)
             tensorflow = found.format == "tensorflow"
-            self.actors[tl] = tensorflow_files.read(found.path, tl, None) if tensorflow else keras_h5.read(found.path)
+            layers = tensorflow_files.read(found.path, tl, None) if tensorflow else keras_h5.read(found.path)
+            categorical = policies[tl].action.kind == "categorical"
+            self.actors[tl] = architectures.build(found.path, layers, architectures.Shape(), categorical)
 
     def ask(self, observations):
         answers = {}
         for tl, x in observations.items():
             categorical = self.policies[tl].action.kind == "categorical"
-            out = mlp.evaluate(self.actors[tl], x[None], categorical)
+            out = numpy_actor.evaluate(self.actors[tl], x[None], categorical)
             answers[tl] = np.array([out.argmax()]) if categorical else out[0]
         return answers
 

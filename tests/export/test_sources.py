@@ -63,13 +63,13 @@ def test_an_actor_whose_variables_are_stored_under_the_optimizers_name_is_found(
     prefix = shared / "checkpoints" / "tf2_checkpoint_manager" / "SA101-5"
     assert not [key for key, _ in tf.train.list_variables(str(prefix)) if key.startswith("actor/")]
     actor = tensorflow_files.read(prefix, "SA101", None)
-    assert [layer.kernel.shape for layer in actor.layers] == [(14, 48), (48, 24), (24, 3)]
+    assert [layer.kernel.shape for layer in actor.dense] == [(14, 48), (48, 24), (24, 3)]
 
 
 def test_slots_critics_and_log_std_are_left_unread(shared):
     prefix = shared / "checkpoints" / "tf1_multi_agent_saver" / "SAPPO-_state_vdd_action_gro-trial-7"
     actor = tensorflow_files.read(prefix, "SA101", "Actor_1")
-    assert len(actor.layers) == 4 and actor.layers[-1].bias is None
+    assert len(actor.dense) == 4 and actor.dense[-1].bias is None
     assert {"Actor_1/log_std", "Actor_1/dense/kernel/Adagrad", "Critic_1/dense/kernel", "Actor_0/dense/kernel"} <= set(
         actor.unread
     )
@@ -94,7 +94,7 @@ def test_keras_3_weights_of_the_real_writer_are_read(tmp_path):
     path = tmp_path / "SA101_trial_1.weights.h5"
     model.save_weights(path)
     actor = keras_h5.read(path)
-    for layer, kernel, bias in zip(actor.layers, model.get_weights()[::2], model.get_weights()[1::2], strict=True):
+    for layer, kernel, bias in zip(actor.dense, model.get_weights()[::2], model.get_weights()[1::2], strict=True):
         np.testing.assert_array_equal(layer.kernel, kernel)
         np.testing.assert_array_equal(layer.bias, bias)
 
@@ -104,4 +104,4 @@ def test_ten_layers_come_in_order_not_alphabetically(tmp_path):
     model = tf.keras.Sequential([tf.keras.Input((5,)), *(tf.keras.layers.Dense(n) for n in sizes[1:])])
     path = tmp_path / "SA101_trial_1.weights.h5"
     model.save_weights(path)
-    assert [layer.kernel.shape[0] for layer in keras_h5.read(path).layers] == sizes[:-1]
+    assert [layer.kernel.shape[0] for layer in keras_h5.read(path).dense] == sizes[:-1]

@@ -1,0 +1,206 @@
+"""Architectures: which steps the layers of a checkpoint make.
+
+A checkpoint gives its dense layers and its batch norms, each in order. What
+the shapes do not tell (activations; whether a chain of dense layers has a
+residual in it) comes from settings and file names, or must be said.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from city.errors import InputError
+from export.actors import ACTIVATIONS, Activation, Actor, BatchNorm, Branch, Dense, Join, Step
+
+
+@dataclass(frozen=True)
+class Layers:
+    """What a reader found of an actor."""
+
+    dense: tuple[Dense, ...]
+    norms: tuple[BatchNorm, ...]
+    unread: tuple[str, ...]
+    groups: tuple["Layers", ...] = ()
+    """Not empty: the file tells the order within each group (an attribute of a
+    subclassed model), but not the order of the groups."""
+    name: str = ""
+    """Of a group."""
+
+    def joined(self, groups: Sequence["Layers"]) -> "Layers":
+        """The same layers with their groups in this order."""
+        dense = tuple(layer for group in groups for layer in group.dense)
+        norms = tuple(norm for group in groups for norm in group.norms)
+        return Layers(dense, norms, self.unread)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is known of an architecture beside the weights."""
+
+    architecture: str | None = None
+    """None: recognised from the layers."""
+    hidden_activation: str = "relu"
+    output_activation: str = "tanh"
+    """Of continuous actors; categorical ones end with logits."""
+    sizes: tuple[int, ...] | None = None
+    """Hidden sizes as a file name tells them (netSz)."""
+    order: tuple[str, ...] | None = None
+    """Names of a subclassed model's layers, in the order in which they are called."""
+
+
+def build(where: Path, layers: Layers, shape: Shape, categorical: bool) -> Actor:
+    """The actor that the layers make. Raises InputError where they make none."""
+    if layers.groups:
+        layers = _in_order(where, layers, shape, categorical)
+    name = shape.architecture or recognise(where, layers, shape)
+    if name not in BUILDERS:
+        raise InputError(f"--actor {name!r} is not one of {', '.join(BUILDERS)}, nor MODULE:FUNCTION")
+    for kind in (shape.hidden_activation, shape.output_activation):
+        if kind not in ACTIVATIONS:
+            raise InputError(f"activation {kind!r} is not one of {', '.join(ACTIVATIONS)}")
+    steps = BUILDERS[name](where, layers, shape)
+    _check_chain(where, name, steps)
+    head: list[Step] = [] if categorical else [Activation(shape.output_activation)]
+    return Actor(name, (*steps, *head), layers.unread)
+
+
+MOST_GROUPS = 7
+
+
+def _in_order(where: Path, layers: Layers, shape: Shape, categorical: bool) -> Layers:
+    """The layers with their groups in the order that is said, or the only one in which they fit.
+
+    A file of a subclassed model names its attributes in alphabetical order, which
+    says nothing of the order in which they are called.
+    """
+    names = [group.name for group in layers.groups]
+    if shape.order is not None:
+        if sorted(shape.order) != sorted(names):
+            raise InputError(f"{where}: layers are {', '.join(names)}, but city.toml orders {', '.join(shape.order)}")
+        return layers.joined([next(group for group in layers.groups if group.name == name) for name in shape.order])
+    fitting = []
+    for groups in itertools.permutations(layers.groups) if len(names) <= MOST_GROUPS else ():
+        try:
+            build(where, layers.joined(groups), shape, categorical)
+        except InputError:
+            continue
+        fitting.append(groups)
+    if len(fitting) != 1:
+        raise InputError(
+            f"{where}: does not tell the order of its layers {', '.join(names)}; "
+            'say it in city.toml, such as layers = ["start", "middle", "end"]'
+        )
+    return layers.joined(fitting[0])
+
+
+def recognise(where: Path, layers: Layers, shape: Shape) -> str:
+    """The architecture that the layers can only be. Raises InputError where it must be said."""
+    if not layers.dense:
+        raise InputError(f"{where}: holds no dense layer of an actor")
+    units = [int(layer.kernel.shape[1]) for layer in layers.dense]
+    if layers.norms:
+        bare = all(layer.bias is None for layer in layers.dense[1:-1])
+        return "bn-tanh-bottleneck" if bare and len(units) > 3 else "bn-elu-res"
+    if not _fits_mlp_res(units):
+        return "mlp"
+    if shape.sizes is not None:
+        return "mlp-res" if len(units) == len(shape.sizes) + 3 else "mlp"
+    raise InputError(
+        f"{where}: dense layers of {', '.join(map(str, units))} units are an mlp or an mlp-res; "
+        "say --actor mlp or --actor mlp-res"
+    )
+
+
+def _fits_mlp_res(units: Sequence[int]) -> bool:
+    """Whether hidden layers n0, n1..nk are followed by n0 and nk again."""
+    *hidden, _ = units
+    return len(hidden) >= 4 and hidden[-2] == hidden[0] and hidden[-1] == hidden[-3]
+
+
+def _mlp(where: Path, layers: Layers, shape: Shape) -> list[Step]:
+    steps: list[Step] = []
+    for layer in layers.dense[:-1]:
+        steps += [layer, Activation(shape.hidden_activation)]
+    return [*steps, layers.dense[-1]]
+
+
+def _mlp_res(where: Path, layers: Layers, shape: Shape) -> list[Step]:
+    """h0 = relu(n0); n1..nk; y = relu(n0) + h0; relu(nk); output (the seed system's TF1 variant)."""
+    first, *middle, wide, last, output = layers.dense if len(layers.dense) >= 5 else _too_few(where, "mlp-res", 5, layers)
+    act = Activation(shape.hidden_activation)
+    steps: list[Step] = [first, act, Branch()]
+    for layer in (*middle, wide):
+        steps += [layer, act]
+    return [*steps, Join(), last, act, output]
+
+
+def _blocks(where: Path, name: str, layers: Layers) -> list[tuple[BatchNorm, Dense]]:
+    """Every dense layer after the first with the batch norm before it."""
+    if len(layers.norms) != len(layers.dense) - 1:
+        raise InputError(
+            f"{where}: {name} has a batch norm before every dense layer but the first; "
+            f"found {len(layers.norms)} batch norms and {len(layers.dense)} dense layers"
+        )
+    return list(zip(layers.norms, layers.dense[1:], strict=True))
+
+
+def _bn_elu_res(where: Path, layers: Layers, shape: Shape) -> list[Step]:
+    """n0 linear; block(n1); then three blocks added to their input, for every size; block(A)."""
+    return _bn(where, "bn-elu-res", layers, [layers.dense[0]], "elu")
+
+
+def _bn_tanh_bottleneck(where: Path, layers: Layers, shape: Shape) -> list[Step]:
+    """n0 with tanh; block(n1); then blocks n/4, n/4, n added to their input; block(A)."""
+    return _bn(where, "bn-tanh-bottleneck", layers, [layers.dense[0], Activation("tanh")], "tanh")
+
+
+def _bn(where: Path, name: str, layers: Layers, start: list[Step], activation: str) -> list[Step]:
+    blocks = _blocks(where, name, layers)
+    if len(blocks) < 5 or (len(blocks) - 2) % 3:
+        raise InputError(f"{where}: {name} has 1 + 3 * sizes + 1 blocks; found {len(blocks)}")
+    steps = list(start)
+    for k, (norm, dense) in enumerate(blocks):
+        within = 0 < k < len(blocks) - 1
+        steps += [Branch()] if within and k % 3 == 1 else []
+        steps += [norm, Activation(activation), dense]
+        steps += [Join()] if within and k % 3 == 0 else []
+    return steps
+
+
+def _too_few(where: Path, name: str, wanted: int, layers: Layers) -> tuple[Dense, ...]:
+    raise InputError(f"{where}: {name} has {wanted} dense layers at least; found {len(layers.dense)}")
+
+
+def _check_chain(where: Path, name: str, steps: Sequence[Step]) -> None:
+    """Raise InputError unless every step takes what the one before gives."""
+    width: int | None = None
+    before = "the observation"
+    branches: list[int | None] = []
+    for step in steps:
+        if isinstance(step, Dense):
+            if width is not None and step.kernel.shape[0] != width:
+                raise InputError(
+                    f"{where}: {before} gives {width} values and {step.name}/kernel takes {step.kernel.shape[0]}: "
+                    f"a layer between them is missing, or this is no {name}"
+                )
+            width, before = int(step.kernel.shape[1]), f"{step.name}/kernel"
+        elif isinstance(step, BatchNorm):
+            if width is not None and step.mean.shape != (width,):
+                raise InputError(
+                    f"{where}: {before} gives {width} values and {step.name} takes {list(step.mean.shape)}: no {name}"
+                )
+        elif isinstance(step, Branch):
+            branches.append(width)
+        elif isinstance(step, Join):
+            other = branches.pop()
+            if other != width:
+                raise InputError(f"{where}: a residual adds {other} values to {width}: this is no {name}")
+
+
+BUILDERS: dict[str, Callable[[Path, Layers, Shape], list[Step]]] = {
+    "mlp": _mlp,
+    "mlp-res": _mlp_res,
+    "bn-elu-res": _bn_elu_res,
+    "bn-tanh-bottleneck": _bn_tanh_bottleneck,
+}

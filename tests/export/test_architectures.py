@@ -1,0 +1,266 @@
+"""Architectures against the real thing: Keras models and TF1 graphs with random weights, their own outputs compared."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from city.errors import InputError
+from export.__main__ import main
+from export.actors import ACTIVATIONS, Activation, Actor, Dense, architectures, numpy_actor
+from export.actors.architectures import Layers, Shape
+from tests.export.test_sources import run
+
+X = np.random.default_rng(0).random((64, 9)).astype(np.float32)
+KEYS = {"observation": X}
+
+
+def randomise(model):
+    """Weights and statistics as after a training: nothing at its initial value."""
+    rng = np.random.default_rng(1)
+    for variable in model.weights:
+        name = variable.path if hasattr(variable, "path") else variable.name
+        values = rng.standard_normal(variable.shape) * 0.3
+        variable.assign(np.abs(values) + 0.5 if "variance" in name else values)
+    return model
+
+
+def block(x, units, activation, bias, dense_layers):
+    x = tf.keras.layers.BatchNormalization(epsilon=1e-5)(x)
+    x = tf.keras.layers.Activation(activation)(x)
+    dense_layers.append(tf.keras.layers.Dense(units, use_bias=bias))
+    return dense_layers[-1](x)
+
+
+def bn_elu_res(inputs, sizes, outputs):
+    layers = []
+    x = observation = tf.keras.Input((inputs,))
+    x = tf.keras.layers.Dense(sizes[0])(x)
+    x = block(x, sizes[1], "elu", True, layers)
+    for n in sizes[1:]:
+        y = x
+        for _ in range(3):
+            y = block(y, n, "elu", True, layers)
+        x = x + y
+    return tf.keras.Model(observation, tf.keras.layers.Activation("tanh")(block(x, outputs, "elu", True, layers)))
+
+
+def bn_tanh_bottleneck(inputs, sizes, outputs):
+    layers = []
+    x = observation = tf.keras.Input((inputs,))
+    x = tf.keras.layers.Dense(sizes[0], "tanh")(x)
+    x = block(x, sizes[1], "tanh", False, layers)
+    for n in sizes[1:]:
+        y = x
+        for units in (n // 4, n // 4, n):
+            y = block(y, units, "tanh", False, layers)
+        x = x + y
+    return tf.keras.Model(observation, tf.keras.layers.Activation("tanh")(block(x, outputs, "tanh", True, layers)))
+
+
+class Block(tf.keras.layers.Layer):
+    """A block as a layer of its own, as subclassed models have it."""
+
+    def __init__(self, units, activation, bias=True):
+        super().__init__()
+        self.norm = tf.keras.layers.BatchNormalization(epsilon=1e-5)
+        self.activation = tf.keras.layers.Activation(activation)
+        self.dense = tf.keras.layers.Dense(units, use_bias=bias)
+
+    def call(self, x):
+        return self.dense(self.activation(self.norm(x)))
+
+
+class Subclassed(tf.keras.Model):
+    """bn-elu-res without defined inputs; its attributes are not in alphabetical order."""
+
+    def __init__(self, sizes, outputs):
+        super().__init__()
+        self.start = tf.keras.layers.Dense(sizes[0])
+        self.first = Block(sizes[1], "elu")
+        self.body = 3 * (len(sizes) - 1)
+        for k in range(self.body):
+            setattr(self, f"body_{k}", Block(sizes[1], "elu"))
+        self.end = Block(outputs, "elu")
+
+    def call(self, x):
+        x = self.first(self.start(x))
+        for k in range(0, self.body, 3):
+            y = x
+            for j in range(k, k + 3):
+                y = getattr(self, f"body_{j}")(y)
+            x = x + y
+        return tf.tanh(self.end(x))
+
+
+MODELS = {
+    "bn-elu-res": lambda: bn_elu_res(9, (8, 12, 12, 12), 3),
+    "bn-tanh-bottleneck": lambda: bn_tanh_bottleneck(9, (8, 12, 12), 3),
+}
+
+
+def exported(tmp_path, *flags):
+    assert main(["--model-path", str(tmp_path / "c"), "--tl", "SA101", "--models-dir", str(tmp_path / "m"), *flags]) == 0
+    return run(next((tmp_path / "m" / "SA101").iterdir()), "serving_default", **KEYS)["action"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("how", ["weights.h5", "h5", "checkpoint"])
+def test_batch_norm_actors_are_recognised_and_reproduced(name, how, tmp_path, capsys):
+    model = randomise(MODELS[name]())
+    (tmp_path / "c").mkdir()
+    if how == "checkpoint":
+        tf.train.Checkpoint(actor=model, step=tf.Variable(3)).write(str(tmp_path / "c" / "SA101-3"))
+    elif how == "h5":
+        legacy_h5(tmp_path / "c" / "x_trial_3_SA_101_actor.h5", model)
+    else:
+        model.save_weights(tmp_path / "c" / "x_trial_3_SA_101_actor.weights.h5")
+    assert np.abs(exported(tmp_path) - model(X, training=False).numpy()).max() < 1e-5
+    assert f"({name}," in capsys.readouterr().out
+
+
+def legacy_h5(path, model):
+    """Keras 2's layout, through the code of Keras that still writes it."""
+    import h5py
+    from keras.src.legacy.saving import legacy_h5_format
+
+    with h5py.File(path, "w") as file:
+        legacy_h5_format.save_weights_to_hdf5_group(file, model)
+
+
+@pytest.fixture
+def subclassed(tmp_path):
+    model = Subclassed((8, 12, 12), 3)
+    model(X)
+    (tmp_path / "c").mkdir()
+    return randomise(model)
+
+
+def test_a_subclassed_models_checkpoint_is_read_in_the_order_it_was_made(subclassed, tmp_path):
+    tf.train.Checkpoint(actor=subclassed).write(str(tmp_path / "c" / "SA101-3"))
+    assert np.abs(exported(tmp_path) - subclassed(X, training=False).numpy()).max() < 1e-5
+
+
+def test_a_subclassed_models_weights_file_needs_the_order_of_its_layers(subclassed, tmp_path, capsys):
+    subclassed.save_weights(tmp_path / "c" / "SA101_trial_3.weights.h5")
+    assert main(["--model-path", str(tmp_path / "c"), "--tl", "SA101", "--models-dir", str(tmp_path / "m")]) == 2
+    assert "does not tell the order of its layers body_0, " in capsys.readouterr().err
+    order = ["layers", "first", *(f"body_{k}" for k in range(6)), "end"]
+    (tmp_path / "city.toml").write_text(
+        f'[tl.SA101]\nsignals = ["a"]\ndialect = "sappo"\nstate = "d"\naction = "kc"\nlayers = {order}\n'
+    )
+    action = exported(tmp_path, "--city", str(tmp_path / "city.toml"))
+    assert np.abs(action - subclassed(X, training=False).numpy()).max() < 1e-5
+
+
+def test_a_subclassed_mlp_whose_layers_fit_in_one_order_only_needs_no_telling(tmp_path):
+    class Small(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.zeta = tf.keras.layers.Dense(7, "relu")
+            self.middle = tf.keras.layers.Dense(5, "relu")
+            self.alpha = tf.keras.layers.Dense(2, "tanh")
+
+        def call(self, x):
+            return self.alpha(self.middle(self.zeta(x)))
+
+    model = Small()
+    model(X)
+    randomise(model)
+    (tmp_path / "c").mkdir()
+    model.save_weights(tmp_path / "c" / "SA101_trial_3.weights.h5")
+    assert np.abs(exported(tmp_path) - model(X).numpy()).max() < 1e-5
+
+
+def tf1_mlp_res(folder, sizes, outputs, name):
+    """The seed system's TF1 actor, written by its own kind of session and Saver."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.compat.v1.set_random_seed(1)
+        made = iter(range(99))
+
+        def dense(x, units, activation=None, bias=True):
+            k = next(made)
+            with tf.compat.v1.variable_scope("dense" if k == 0 else f"dense_{k}"):
+                kernel = tf.compat.v1.get_variable("kernel", [x.shape[1], units])
+                x = x @ kernel
+                if bias:
+                    x = x + tf.compat.v1.get_variable("bias", [units], initializer=tf.compat.v1.random_normal_initializer())
+            return activation(x) if activation else x
+
+        x = observation = tf.compat.v1.placeholder(tf.float32, [None, 9])
+        with tf.compat.v1.variable_scope("SA101"):
+            h0 = x = dense(x, sizes[0], tf.nn.relu)
+            for n in sizes[1:]:
+                x = dense(x, n, tf.nn.relu)
+            x = dense(x, sizes[0], tf.nn.relu) + h0
+            x = dense(x, sizes[-1], tf.nn.relu)
+            mean = dense(x, outputs, tf.tanh, bias=False)
+        session.run(tf.compat.v1.global_variables_initializer())
+        folder.mkdir()
+        tf.compat.v1.train.Saver().save(session, str(folder / name), write_state=False)
+        return session.run(mean, {observation: X})
+
+
+def test_mlp_res_is_told_by_the_sizes_in_its_name(tmp_path, capsys):
+    expected = tf1_mlp_res(tmp_path / "c", (16, 8, 8), 2, "SAPPO-_action_gro_netSz_(16, 8, 8)_x-trial_4_SA101")
+    assert np.abs(exported(tmp_path) - expected).max() < 1e-5
+    assert "(mlp-res, gro" in capsys.readouterr().out
+
+
+def test_mlp_res_without_its_sizes_must_be_said(tmp_path, capsys):
+    expected = tf1_mlp_res(tmp_path / "c", (16, 8, 8), 2, "x_SA101_trial_4")
+    assert main(["--model-path", str(tmp_path / "c"), "--tl", "SA101", "--models-dir", str(tmp_path / "m")]) == 2
+    assert "say --actor mlp or --actor mlp-res" in capsys.readouterr().err
+    assert np.abs(exported(tmp_path, "--actor", "mlp-res") - expected).max() < 1e-5
+
+
+def test_an_unknown_architecture_lists_those_there_are(tmp_path, capsys):
+    tf1_mlp_res(tmp_path / "c", (16, 8, 8), 2, "x_SA101_trial_4")
+    assert (
+        main(["--model-path", str(tmp_path / "c"), "--tl", "SA101", "--models-dir", str(tmp_path / "m"), "--actor", "resnet"])
+        == 2
+    )
+    assert "mlp, mlp-res, bn-elu-res, bn-tanh-bottleneck" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+def test_activations_are_keras_and_tensorflows(kind):
+    x = np.linspace(-6, 6, 401)
+    theirs = tf.nn.leaky_relu(x) if kind == "leaky_relu" else getattr(tf.keras.activations, kind)(x.astype(np.float64))
+    np.testing.assert_allclose(numpy_actor.activate(kind, x), np.asarray(theirs), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["elu", "gelu"])
+def test_a_hidden_activation_that_is_said_is_used(kind, tmp_path):
+    layers = [tf.keras.layers.Dense(n, a) for n, a in ((8, kind), (7, kind), (2, "tanh"))]
+    model = randomise(tf.keras.Sequential([tf.keras.Input((9,)), *layers]))
+    (tmp_path / "c").mkdir()
+    model.save_weights(tmp_path / "c" / "SA101_trial_1.weights.h5")
+    (tmp_path / "city.toml").write_text(
+        f'[tl.SA101]\nsignals = ["a"]\ndialect = "sappo"\nstate = "d"\naction = "kc"\nhidden_activation = "{kind}"\n'
+    )
+    action = exported(tmp_path, "--city", str(tmp_path / "city.toml"))
+    assert np.abs(action - model(X).numpy()).max() < 1e-5
+
+
+def layers_of(*units, norms=()):
+    shapes = zip((9, *units), units, strict=False)
+    dense = tuple(Dense(f"d{k}", np.zeros(s, np.float32), np.zeros(s[1], np.float32)) for k, s in enumerate(shapes))
+    return Layers(dense, norms, ())
+
+
+def test_layers_that_do_not_fit_each_other_are_refused(tmp_path):
+    broken = layers_of(8, 8, 2)
+    wrong = Layers((broken.dense[0], *layers_of(5, 2).dense[1:]), (), ())
+    with pytest.raises(InputError, match=r"d0/kernel gives 8 values and d1/kernel takes 5"):
+        architectures.build(tmp_path, wrong, Shape(), False)
+    with pytest.raises(InputError, match="a residual adds 8 values to 6"):
+        architectures.build(tmp_path, layers_of(8, 6, 6, 6, 2), Shape("mlp-res"), False)
+    with pytest.raises(InputError, match="holds no dense layer"):
+        architectures.build(tmp_path, Layers((), (), ()), Shape(), False)
+
+
+def test_a_categorical_actor_ends_with_logits(tmp_path):
+    actor = architectures.build(tmp_path, layers_of(8, 2), Shape(), True)
+    assert isinstance(actor.steps[-1], Dense)
+    assert isinstance(actor, Actor) and not isinstance(actor.steps[-1], Activation)
+    assert numpy_actor.evaluate(actor, X, True).sum(axis=1) == pytest.approx(np.ones(64))
