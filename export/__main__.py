@@ -26,8 +26,16 @@ def main(argv: list[str] | None = None) -> int:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        job = parse(argv)
-        return run(job)
+        words = sys.argv[1:] if argv is None else argv
+        if words[:1] == ["describe"]:
+            from export import describe
+
+            return describe.main(words[1:])
+        if words[:1] == ["inspect"]:
+            from export import inspect_checkpoint
+
+            return inspect_checkpoint.main(words[1:])
+        return run(parse(words))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -39,6 +47,7 @@ def main(argv: list[str] | None = None) -> int:
 def run(job: Job) -> int:
     """Export every TL of the job; the exit code."""
     from export import quiet
+    from export.certificate import NotInference
     from export.verify import NotProved
 
     quiet.first_session()
@@ -49,7 +58,7 @@ def run(job: Job) -> int:
         except InputError as error:
             wrong.append(tl)
             print(f"error: {error}", file=sys.stderr)
-        except NotProved as error:
+        except (NotProved, NotInference) as error:
             unproved.append(tl)
             print(f"error: {tl}: not published: {error}", file=sys.stderr)
     if (wrong or unproved) and len(job.tls) > 1:
@@ -63,7 +72,7 @@ def export_one(job: Job, tl: str) -> str:
 
     Raises InputError, or NotProved where the written model is not the checkpoint's actor.
     """
-    from export import publish, saved_model, verify, warmup
+    from export import certificate, publish, saved_model, verify, warmup
 
     begin = time.perf_counter()
     settings = job.city.tls.get(tl) if job.city else None
@@ -78,6 +87,7 @@ def export_one(job: Job, tl: str) -> str:
         saved_model.write(draft, actor, policy)
         warmup.write(draft, policy, number)
         difference = verify.prove(draft, actor, policy)
+        certificate.write(draft, actor, policy, files, verify.OBSERVATIONS, difference)
     shape = " -> ".join(str(n) for n in [actor.inputs, *(layer.kernel.shape[1] for layer in actor.dense)])
     incomplete = f"; contract lacks {', '.join(policy.missing)}" if policy.missing else ""
     return (

@@ -32,7 +32,9 @@ class Job:
 def parse(argv: list[str] | None = None) -> Job:
     """Read the command line. Raises InputError."""
     parser = argparse.ArgumentParser(
-        prog="python -m export", description="Turn trained actors into SavedModels that TensorFlow Serving can host."
+        prog="python -m export",
+        description="Turn trained actors into SavedModels that TensorFlow Serving can host.",
+        epilog="Also: python -m export describe MODEL/VERSION; python -m export inspect CHECKPOINT.",
     )
     parser.add_argument("--city", type=Path, help="city.toml (default: ./city.toml)")
     parser.add_argument(

@@ -5,8 +5,8 @@ evaluates them in NumPy, `saved_model` writes them as TensorFlow operations.
 The two share the list and nothing else, so that one can prove the other.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ class Dense:
     """[inputs, units]"""
     bias: Weights | None
     """[units]; None: the layer has no bias."""
+    stored_as: Mapping[str, str] = field(default_factory=dict)
+    """Part -> the variable's name in the checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class BatchNorm:
     mean: Weights
     variance: Weights
     epsilon: float
+    stored_as: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -81,11 +84,3 @@ class Actor:
     @property
     def outputs(self) -> int:
         return int(self.dense[-1].kernel.shape[1])
-
-    def variables(self) -> Iterator[tuple[str, str, Weights]]:
-        """(layer, part, values) of every variable, in order of use."""
-        for step in self.steps:
-            for part in ("kernel", "bias", "gamma", "beta", "mean", "variance"):
-                values = getattr(step, part, None)
-                if values is not None:
-                    yield step.name, part, values  # type: ignore[union-attr]

@@ -11,9 +11,8 @@ import h5py
 import numpy as np
 
 from city.errors import InputError
-from export.actors import Weights
 from export.actors.architectures import Layers
-from export.checkpoints import PARTS, layers, natural
+from export.checkpoints import PARTS, Found, StoredVariable, layers, natural
 
 _NUMBERED = re.compile(r"(_layer_checkpoint_dependencies|layers)/")
 _KERAS3_DENSE = {"0": "kernel", "1": "bias"}
@@ -24,7 +23,8 @@ def read(path: Path) -> Layers:
     """The actor's layers of a weights file. Raises InputError where it is corrupt or no such file."""
     with _opened(path) as file:
         found, order = _keras2(file) if "layer_names" in file.attrs else _keras3(file)
-        unread = tuple(sorted(name for name in _datasets(file) if not any(name.startswith(layer) for layer in order)))
+        taken = {name for parts in found.values() for name, _ in parts.values()}
+        unread = tuple(sorted(set(_datasets(file)) - taken))
         numbered = "layer_names" in file.attrs or all(_NUMBERED.match(layer) for layer in order)
     whole = layers(path, found, order, unread)
     if numbered:
@@ -34,6 +34,12 @@ def read(path: Path) -> Layers:
         groups.setdefault(layer.split("/")[0], []).append(layer)
     parts = tuple(replace(layers(path, found, names, ()), name=group) for group, names in groups.items())
     return replace(whole, groups=parts)
+
+
+def stored(path: Path) -> list[StoredVariable]:
+    """Every variable of a weights file, in natural order. Raises InputError."""
+    with _opened(path) as file:
+        return [StoredVariable(name, file[name].shape, str(file[name].dtype)) for name in sorted(_datasets(file), key=natural)]
 
 
 @contextlib.contextmanager
@@ -47,25 +53,26 @@ def _opened(path: Path) -> Iterator[Any]:
         raise InputError(f"{path}: cannot be read as HDF5 weights: {str(error).splitlines()[0][:300]}") from None
 
 
-def _keras2(file: Any) -> tuple[dict[str, dict[str, Weights]], list[str]]:
+def _keras2(file: Any) -> tuple[Found, list[str]]:
     """Layers stand in layer_names in the model's order; their counters mean nothing."""
-    found: dict[str, dict[str, Weights]] = {}
+    found: Found = {}
     for name in map(_text, file.attrs["layer_names"]):
         for weight in map(_text, file[name].attrs["weight_names"]):
             layer, _, part = weight.split(":")[0].rpartition("/")
             if part in PARTS:
                 # a block of several layers is one entry of layer_names: its weights' names tell them apart
-                found.setdefault(f"{name}/{layer}", {})[PARTS[part]] = np.asarray(file[name][weight], np.float32)
+                values = np.asarray(file[name][weight], np.float32)
+                found.setdefault(f"{name}/{layer}", {})[PARTS[part]] = f"{name}/{weight}", values
     return found, list(found)
 
 
-def _keras3(file: Any) -> tuple[dict[str, dict[str, Weights]], list[str]]:
+def _keras3(file: Any) -> tuple[Found, list[str]]:
     """layers/<name>/vars/<0 kernel, 1 bias | 0 gamma, 1 beta, 2 mean, 3 variance>; names count up in the model's order."""
-    found: dict[str, dict[str, Weights]] = {}
+    found: Found = {}
     for name in _datasets(file):
         layer, _, part = name.rpartition("/vars/")
         if layer and part.isdigit():
-            found.setdefault(layer, {})[part] = np.asarray(file[name], np.float32)
+            found.setdefault(layer, {})[part] = name, np.asarray(file[name], np.float32)
     for layer, numbered in found.items():
         names = _KERAS3_NORM if len(numbered) == 4 else _KERAS3_DENSE
         found[layer] = {names[part]: values for part, values in numbered.items() if part in names}

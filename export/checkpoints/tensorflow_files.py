@@ -13,7 +13,7 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 from city.errors import InputError
 from export.actors import Weights
 from export.actors.architectures import Layers
-from export.checkpoints import PARTS, is_training_only, layers, natural
+from export.checkpoints import PARTS, Found, StoredVariable, is_training_only, layers, natural
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -45,16 +45,26 @@ def read(prefix: Path, tl: str, scope: str | None) -> Layers:
     inside = [name for name in names if name.startswith(chosen + "/") and not is_training_only(name)]
     if not inside:
         raise InputError(f"{prefix}: has no scope {chosen}; there are {', '.join(scopes(prefix)) or 'none'}")
-    found: dict[str, dict[str, Weights]] = {}
+    found: Found = {}
     taken = set()
     for name in inside:
         layer, _, part = name.rpartition("/")
         if part in PARTS:
-            found.setdefault(layer, {})[PARTS[part]] = _value(reader, prefix, names[name])
+            found.setdefault(layer, {})[PARTS[part]] = name, _value(reader, prefix, names[name])
             taken.add(name)
     order = list(found) if _is_object_based(reader) else sorted(found, key=natural)
     _check_numbers(prefix, [name for name in order if "kernel" in found[name]])
     return layers(prefix, found, order, tuple(sorted(set(names) - taken)))
+
+
+def stored(prefix: Path) -> list[StoredVariable]:
+    """Every variable of a checkpoint, in natural order. Raises InputError."""
+    reader = _open(prefix)
+    shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    return [
+        StoredVariable(name, tuple(shapes[key]), dtypes[key].name)
+        for name, key in sorted(_names(reader, prefix).items(), key=lambda item: natural(item[0]))
+    ]
 
 
 def _is_object_based(reader: Any) -> bool:

@@ -1,11 +1,13 @@
 """The exporter on real training output: reproduced to 1e-5, and only the actor's variables read."""
 
+import hashlib
 import json
 import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 from export.__main__ import main
 from export.checkpoints import keras_h5, tensorflow_files
@@ -76,17 +78,91 @@ def test_slots_critics_and_log_std_are_left_unread(shared):
 
 
 def test_only_inference_remains_in_the_graph(grid_models):
-    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+    from export import certificate
 
     for tl in ("SA101", "SA103"):
-        model = SavedModel.FromString((grid_models / tl / "1" / "saved_model.pb").read_bytes())
-        graph = model.meta_graphs[0].graph_def
-        served = [f for f in graph.library.function if "_act" in f.signature.name or "signature_wrapper" in f.signature.name]
-        ops = {node.op for function in served for node in function.node_def}
-        assert "MatMul" in ops
-        assert not [op for op in ops if "Random" in op or "Dropout" in op or "Grad" in op or "Normal" in op]
-        names = {name for name, _ in tf.train.list_variables(str(grid_models / tl / "1" / "variables" / "variables"))}
-        assert not [name for name in names if "critic" in name or "Adam" in name or "std" in name]
+        ops = certificate.census(grid_models / tl / "1")
+        assert ops["MatMul"] == ops["BiasAdd"] == 3 and ops["Relu"] == 2
+        assert set(ops) <= certificate.INFERENCE_OPS
+        names = [name for name, _ in tf.train.list_variables(str(grid_models / tl / "1" / "variables" / "variables"))]
+        assert len(names) == 6 and all(name.startswith("actor/") for name in names)
+
+
+def test_a_graph_with_anything_else_is_noticed(tmp_path):
+    from export import certificate
+
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.compat.v1.placeholder(tf.float32, [None, 2])
+        y = x + tf.random.normal([2])
+        tf.compat.v1.saved_model.simple_save(session, str(tmp_path / "m"), {"x": x}, {"y": y})
+    with pytest.raises(certificate.NotInference, match="RandomStandardNormal"):
+        certificate.census(tmp_path / "m")
+
+
+def test_the_certificate_tells_where_every_variable_came_from(grid_models):
+    from tests.conftest import GRID
+
+    told = json.loads((grid_models / "SA101" / "1" / "assets.extra" / "export.json").read_text())
+    assert told["variables"][0]["from"] == "actor/dense/kernel" and told["variables"][0]["shape"] == [21, 64]
+    assert "critic/dense/kernel" in told["left_unread"] and "global_step" in told["left_unread"]
+    files = {entry["name"]: entry["sha256"] for entry in told["source"]["files"]}
+    for name, digest in files.items():
+        assert hashlib.sha256((GRID / "checkpoints" / name).read_bytes()).hexdigest() == digest
+    assert told["parity"]["observations"] == 256 and told["parity"]["largest_absolute_difference"] <= 1e-5
+
+
+def test_the_same_input_gives_the_same_bytes_whatever_came_before(grid_models, tmp_path, monkeypatch):
+    from protos import policy_pb2 as pb
+    from tests.conftest import GRID
+
+    assert main(["--city", str(GRID / "city.toml"), "--tl", "SA108,SA101", "--models-dir", str(tmp_path)]) == 0
+    for tl in ("SA101", "SA108"):
+        for name in ("variables/variables.index", "variables/variables.data-00000-of-00001"):
+            assert (tmp_path / tl / "1" / name).read_bytes() == (grid_models / tl / "1" / name).read_bytes()
+        graphs = []
+        for folder in (tmp_path, grid_models):
+            model = saved_model_pb2.SavedModel.FromString((folder / tl / "1" / "saved_model.pb").read_bytes())
+            for node in model.meta_graphs[0].graph_def.node:
+                if node.name == "contract":
+                    policy = pb.Policy.FromString(node.attr["value"].tensor.string_val[0])
+                    policy.origin.ClearField("exported_at")
+                    node.attr["value"].tensor.string_val[0] = policy.SerializeToString(deterministic=True)
+            graphs.append(model.SerializeToString(deterministic=True))
+        assert graphs[0] == graphs[1]
+
+
+def test_describe_prints_the_contract_and_the_signatures(grid_models, capsys):
+    assert main(["describe", str(grid_models / "SA108" / "1")]) == 0
+    told = capsys.readouterr().out
+    for words in (
+        "SA108 1",
+        "sappo vd",
+        "kc, 2 values",
+        "signal     C1",
+        "density",
+        "observation float [-1, 34]",
+        "decides every 8 s",
+        "proved",
+    ):
+        assert words in told, told
+
+
+def test_describe_refuses_what_is_no_model_of_ours(tmp_path, capsys):
+    assert main(["describe", str(tmp_path)]) == 2
+    assert "holds no SavedModel" in capsys.readouterr().err
+
+
+def test_inspect_lists_variables_and_what_an_export_would_take(shared, capsys):
+    folder = shared / "checkpoints" / "tf1_multi_agent_saver"
+    assert main(["inspect", str(folder / "SAPPO-_state_vdd_action_gro-trial-7"), "--scope", "Actor_1"]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert lines["Actor_1/dense_3/kernel"].endswith("dense 3 kernel") and "(32, 6)" in lines["Actor_1/dense_3/kernel"]
+    assert lines["Actor_1/log_std"].endswith("-") and lines["Critic_0/dense/kernel"].endswith("-")
+    assert main(["inspect", str(folder / "SAPPO-_state_vdd_action_gro-trial-7.index")]) == 0
+    assert "nothing would be exported" in capsys.readouterr().out
+    assert main(["inspect", str(next((shared / "checkpoints" / "keras_h5_weights").glob("*104*.h5")))]) == 0
+    assert "dense 0 kernel" in capsys.readouterr().out
+    assert main(["inspect", str(folder / "nothing")]) == 2
 
 
 def test_keras_3_weights_of_the_real_writer_are_read(tmp_path):
