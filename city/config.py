@@ -131,6 +131,8 @@ def load(path: Path) -> City:
     serving: Serving = read["serving"]
     if not serving.models_dir.is_absolute():
         read["serving"] = Serving(here / serving.models_dir, serving.address)
+    if not read["controller"].deadline_ms > 0:
+        raise InputError(f"{path}: [controller] deadline_ms must be more than 0")
     return City(path=path, tls=_tls(path, here, raw.get("tl", {})), **read)
 
 
@@ -161,6 +163,9 @@ def _check_tl(path: Path, where: str, tl: TL) -> None:
         raise InputError(f"{path}: {where} signals is empty; name at least one SUMO traffic light")
     if tl.dialect not in DIALECTS:
         raise InputError(f"{path}: {where} dialect {tl.dialect!r} is not one of {', '.join(DIALECTS)}")
+    for key in ("delta_time_s", "control_cycle", "offset_range", "action_t_s"):
+        if getattr(tl, key) == 0:
+            raise InputError(f"{path}: {where} {key} = 0 must be 1 at least")
     if tl.dialect == "sumo-rl":
         if len(tl.signals) > 1:
             raise InputError(f"{path}: {where} a sumo-rl TL has one signal, not {len(tl.signals)}; a group needs sappo")

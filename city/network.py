@@ -208,6 +208,10 @@ class _Reader:
             low, high = (float(phase.attrib.get(key, duration)) for key in ("minDur", "maxDur"))
             phases.append(Phase(phase.attrib["state"], duration, low, high))
         offset = element.attrib.get("offset", "0")
+        known = self.programs.get(signal, {}).get(element.attrib["programID"])
+        if not phases and known is not None:
+            # tlsCoordinator writes offsets alone; SUMO keeps the phases it knows
+            phases = list(known.phases)
         program = Program(
             element.attrib["programID"],
             element.attrib.get("type", "static"),
@@ -239,7 +243,9 @@ class _Reader:
     def _signal(
         self, signal: str, programs: dict[str, Program], connections: list[_Connection], place: dict[str, tuple[str, int]]
     ) -> SignalNetwork:
-        size = max(connection.index for connection in connections) + 1
+        # SUMO takes states that are longer than the highest link index
+        states = [len(phase.state) for program in programs.values() for phase in program.phases]
+        size = max([connection.index + 1 for connection in connections] + states)
         links: list[list[tuple[str, str]]] = [[] for _ in range(size)]
         for connection in connections:
             links[connection.index].append((connection.from_lane, connection.to_lane))

@@ -22,7 +22,7 @@ from controller.report import TRIPINFO_OPTIONS
 from controller.safety import Override
 from controller.served_policy import ServedPolicies, fetch_contracts
 from controller.sumo import libsumo_link, start
-from controller.sumo.link import Link, SumoGone, SumoRefused
+from controller.sumo.link import Link, NotWaiting, SumoGone, SumoRefused
 from serving.client import Client
 
 log = logging.getLogger("controller")
@@ -42,7 +42,8 @@ class Stop:
         """Whether signals are under control, so that an end must release them first."""
 
     def listen(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        # a terminal that closes is an end like any other
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._ask)
 
     def _ask(self, *_: object) -> None:
@@ -52,6 +53,9 @@ class Stop:
 
     def __call__(self) -> bool:
         return self.asked > 0
+
+    def hurried(self) -> bool:
+        return self.asked > 1
 
 
 def run(config: ControllerConfig, stop: Stop) -> int:
@@ -107,13 +111,25 @@ def _loop(
                 told_s = steps.now
                 _tell(steps)
         health.stopping()
-        if steps.now < end_s or not alone:
-            _release(steps, end_s if alone else float("inf"), stop)
+        if (steps.now < end_s or not alone) and not _release(steps, end_s if alone else float("inf"), stop):
+            return 1
         return 0
     except SumoGone as error:
-        if steps.now >= end_s or stop():
+        if steps.now >= end_s:
             return 0
         log.error("SUMO is gone at second %g of the simulation: %s; its signals cannot be released any more", steps.now, error)
+        return 1
+    except NotWaiting:
+        left = steps.unreleased()
+        log.error(
+            "SUMO has not answered and a second signal came: asked it to hand back %s, without a safe transition",
+            ", ".join(signal for signal, _ in left),
+        )
+        link.abandon(left)
+        return 1
+    except SumoRefused as error:
+        log.error("%s at second %g", error, steps.now)
+        _release(steps, steps.now, stop)
         return 1
     except BaseException:
         # whatever went wrong here must not leave a signal frozen
@@ -124,30 +140,30 @@ def _loop(
         stop.controlling = False
 
 
-def _release(steps: DecisionSteps, end_s: float, stop: Stop) -> None:
-    """Back to the signals' own programs: safely where there is time, else at once."""
+def _release(steps: DecisionSteps, end_s: float, stop: Stop) -> bool:
+    """Back to the signals' own programs: safely where there is time, else at once. Whether all are."""
     before = stop.asked
     limit = min(end_s, steps.now + RELEASE_S)
     try:
         steps.release(limit, lambda: stop.asked > before)
     finally:
-        try:
-            left = steps.switch_back()
-        except (SumoGone, SumoRefused) as error:
-            log.error("not every signal could be handed back: %s", error)
+        done, refused = steps.switch_back()
+        if done:
+            log.warning("handed back at once, without a safe transition: %s", ", ".join(done))
+        if refused:
+            log.error("SUMO refused to take back %s; they stay as they are", ", ".join(refused))
         else:
-            if left:
-                log.warning("handed back at once, without a safe transition: %s", ", ".join(left))
-    log.info("released all signals at second %g", steps.now)
+            log.info("released all signals at second %g", steps.now)
+    return not refused
 
 
 def _open(config: ControllerConfig, street: StreetNetwork, stop: Stop) -> Link:
     if config.attach is not None:
-        return start.attach(*config.attach, stopping=stop, order=config.order)
+        return start.attach(*config.attach, hurried=stop.hurried, order=config.order)
     arguments = _sumo_arguments(config.city, config)
     if config.libsumo:
         return libsumo_link.start_libsumo(arguments)
-    return start.start(arguments, config.clients, stop, config.order)
+    return start.start(arguments, config.clients, stop.hurried, config.order)
 
 
 def _sumo_arguments(city: City, config: ControllerConfig) -> Sequence[str]:

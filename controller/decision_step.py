@@ -22,10 +22,10 @@ from controller.policy import Policies
 from controller.safety import Override, SafetyTimes, SignalSafety
 from controller.signal_timing import timing_of
 from controller.simulation_time import ms
-from controller.sumo.link import Leg, Link, Setting
-from controller.sumo.network import check_contract, plan_entry, running_signals
+from controller.sumo.link import Leg, Link, Setting, SumoRefused
+from controller.sumo.network import check_contract, check_running, plan_entry, running_signals
 from protos import policy_pb2 as pb
-from serving.contract import green_states
+from serving.contract import PLAN_ACTIONS, green_states
 
 MOST_LEGS = 64
 """Legs in one exchange at most, so that somebody who stops the controller need not wait long."""
@@ -80,15 +80,24 @@ class DecisionSteps:
     """All TLs of a run and the link to their street."""
 
     def __init__(
-        self, link: Link, intersections: Sequence[Intersection], policies: Policies, street: StreetNetwork, events: Events
+        self,
+        link: Link,
+        intersections: Sequence[Intersection],
+        policies: Policies,
+        street: StreetNetwork,
+        events: Events,
+        now: float,
+        step_s: float,
     ) -> None:
+        """`now`: simulated second at which the run begins; `step_s`: SUMO's step length."""
         self.tally = Tally()
         self.intersections = {x.tl: x for x in intersections}
         self._link, self._policies, self._events = link, policies, events
         self._length_m = np.array([street.lane_length_m[lane] for lane in link.lanes])
         self._sampled = any(x.policy.observation.state in ("v", "vd", "vdd") for x in intersections)
         self._due_s = {x.tl: -math.inf for x in intersections}
-        self.now = street.begin_s
+        self.now = self._begin_s = now
+        self._step_s = step_s
         self._shown: dict[str, str] = {}
         self._read: tuple[float, tuple[str, ...]] | None = None
 
@@ -105,9 +114,10 @@ class DecisionSteps:
         time_s = self.now
         while True:
             settings = self._settings(time_s)
-            until = ms(min([end_s, *self._due_s.values()]))
+            until = min([end_s, *self._due_s.values()])
             if self._sampled:
                 until = min(until, math.floor(time_s) + 1.0)
+            until = self._on_step(until)
             legs.append(Leg(settings, until))
             time_s = until
             following = [x for x in self.intersections.values() if x.next_decision_s <= time_s]
@@ -135,9 +145,20 @@ class DecisionSteps:
         moment = self._link.run(legs, wanted, on_plan)
         self.now, self._shown = moment.time_s, moment.shown
         self._read = self.now, wanted
-        for refusal in moment.refusals:
+        for x in self.intersections.values():
+            if x.handing_over:
+                x.confirm(moment.refusals)
+        for signal, why in moment.refusals.items():
             self.tally.refusals += 1
-            self._events.refusal(refusal, self.now)
+            self._events.refusal(f"{signal}: {why}", self.now)
+
+    def _on_step(self, time_s: float) -> float:
+        """The first moment, not before time_s, at which SUMO will really stop.
+
+        What is planned for a moment between two steps would take effect late, and
+        a yellow that counts from the plan would be short.
+        """
+        return ms(self._begin_s + math.ceil(ms(time_s - self._begin_s) / self._step_s - 1e-6) * self._step_s)
 
     def _decide(self, due: Sequence[Intersection]) -> None:
         start = time.perf_counter()
@@ -171,14 +192,24 @@ class DecisionSteps:
         while self.now < end_s and not hurry() and not all(x.released for x in self.intersections.values()):
             self.step(min(end_s, self.now + 1.0))
 
-    def switch_back(self) -> list[str]:
-        """Hand back at once what is not released: the last resort. The signals it had to do so for."""
-        left = []
-        for x in self.intersections.values():
-            for signal, program in x.unreleased():
+    def unreleased(self) -> list[tuple[str, str]]:
+        """(signal, program) of every signal that SUMO has not confirmed to run its own program."""
+        return [pair for x in self.intersections.values() for pair in x.unreleased()]
+
+    def switch_back(self) -> tuple[list[str], list[str]]:
+        """Hand back at once what is not released: the last resort.
+
+        Returns the signals it had to do so for, and those that SUMO refused.
+        """
+        done, refused = [], []
+        for signal, program in self.unreleased():
+            try:
                 self._link.switch_program(signal, program)
-                left.append(signal)
-        return left
+                done.append(signal)
+            except SumoRefused as error:
+                self._events.refusal(f"{signal}: {error}", self.now)
+                refused.append(signal)
+        return done, refused
 
 
 def assemble(
@@ -198,6 +229,8 @@ def assemble(
     for policy in contracts:
         check_contract(policy, street)
     running = running_signals(link.api, street, signals)
+    for policy in contracts:
+        check_running(policy, running, link.api, street)
     now = float(link.api.simulation.getTime())
     lanes_of = {policy.tl: [lane for signal in policy.signals for lane in signal.lane_ids] for policy in contracts}
     counted = [lane for policy in contracts if policy.observation.state in ("v", "vd", "vdd") for lane in lanes_of[policy.tl]]
@@ -222,19 +255,19 @@ def assemble(
         )
         x.start(now, [running[signal].shown for signal in policy.signal_ids])
         intersections.append(x)
-    steps = DecisionSteps(link, intersections, policies, street, events or Events())
-    steps.now = now
-    return steps
+    step_s = float(link.api.simulation.getDeltaT())
+    return DecisionSteps(link, intersections, policies, street, events or Events(), now, step_s)
 
 
 def safety_times(policy: pb.Policy, floors: city_config.Safety) -> SafetyTimes:
     """The contract's times, never below the floors."""
     times = policy.timing
-    bounds = [b for b in (times.max_green_s if policy.action.kind == "categorical" else 0, floors.max_green_s) if b]
-    min_green_s = times.min_green_s if policy.action.kind == "categorical" else 0.0
+    # a plan's links may be green over several of its phases; its own durations have their bounds already
+    is_plan = policy.action.kind in PLAN_ACTIONS
+    bounds = [bound for bound in (0 if is_plan else times.max_green_s, floors.max_green_s) if bound]
     return SafetyTimes(
         yellow_s=max(times.yellow_s, floors.min_yellow_s),
-        min_green_s=max(min_green_s, floors.min_green_s),
+        min_green_s=max(0.0 if is_plan else times.min_green_s, floors.min_green_s),
         all_red_s=max(times.all_red_s, floors.all_red_s),
         max_green_s=min(bounds, default=math.inf),
         max_red_s=floors.max_red_s or math.inf,

@@ -12,6 +12,8 @@ A pure state machine: `step` takes a rung and an event and gives the next rung.
 from dataclasses import dataclass
 from enum import Enum
 
+from controller.simulation_time import ms
+
 
 class Rung(Enum):
     # the numbers are exported as a metric: they never change meaning
@@ -45,5 +47,5 @@ def step(ladder: Ladder, good: bool, now: float, hold_s: float, probes: int) -> 
     if ladder.rung is Rung.SERVED:
         return Ladder(Rung.PLAN if hold_s <= 0 else Rung.HOLD, now)
     if ladder.rung is Rung.HOLD:
-        return Ladder(Rung.PLAN, now) if now - ladder.since_s >= hold_s else ladder
+        return Ladder(Rung.PLAN, now) if ms(now - ladder.since_s) >= hold_s else ladder
     return Ladder(Rung.PLAN, now if ladder.rung is Rung.PROBING else ladder.since_s)

@@ -5,7 +5,7 @@ controller and for a trainer alike.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from city.config import Controller as ControllerConfig
 from controller import failover
@@ -54,13 +54,13 @@ class Intersection:
 
     def start(self, now: float, shown: Sequence[str]) -> None:
         """Take the signals over as they show; the first decision is due now."""
-        self._take_over(now, shown)
+        self._take_over(now, shown, start=True)
         self.next_decision_s = now
 
-    def _take_over(self, now: float, shown: Sequence[str]) -> None:
+    def _take_over(self, now: float, shown: Sequence[str], start: bool) -> None:
         for safety, state in zip(self.safeties, shown, strict=True):
             safety.adopt(state, now)
-        self._timing.enter(now, shown)
+        self._timing.enter(now, shown, start)
         self._entries = None
         self._sent = [None] * len(self.safeties)
 
@@ -98,9 +98,14 @@ class Intersection:
         if self._entries is not None:
             ours = [safety.shown for safety in self.safeties]
             theirs = ours if shown is None else shown
-            self._take_over(now, [b if e.done else a for e, a, b in zip(self._entries, ours, theirs, strict=True)])
-        if action is not None:
-            self._timing.decide(now, action)
+            self._take_over(now, [b if e.done else a for e, a, b in zip(self._entries, ours, theirs, strict=True)], start=False)
+        if action is not None and self._timing.decides_at(now):
+            try:
+                self._timing.decide(now, action)
+            except (IndexError, ValueError) as error:
+                # a contract that contradicts itself is refused at the start; if one slips through, the street goes on
+                failure = f"the action cannot be taken: {error}"
+            self._observer.decided()
         self.next_decision_s = ms(self._timing.next_decision_s(now))
         if self.ladder.rung is Rung.HOLD:
             # plan-based policies decide minutes apart: the ladder must not wait for that
@@ -115,7 +120,18 @@ class Intersection:
 
     @property
     def released(self) -> bool:
+        """Whether SUMO has confirmed that every signal runs its own program."""
         return self._entries is not None and all(entry.done for entry in self._entries)
+
+    @property
+    def handing_over(self) -> bool:
+        """Whether a handover waits for SUMO's word."""
+        return self._entries is not None and any(entry.handed and not entry.done for entry in self._entries)
+
+    def confirm(self, refused: Container[str]) -> None:
+        """SUMO has taken what was sent, but for the signals it refused."""
+        for safety, entry in zip(self.safeties, self._entries or (), strict=False):
+            entry.confirm(safety.signal in refused)
 
     def unreleased(self) -> list[tuple[str, str]]:
         """(signal, program) of the signals that do not run their own programs."""
@@ -156,7 +172,7 @@ class Intersection:
     def next_due_s(self, now: float) -> float:
         """The next moment at which this TL needs a step, after its settings of `now`."""
         if self._entries is not None:
-            return self.next_decision_s if self.released else ms(now + CHECK_S)
+            return self.next_decision_s if all(entry.handed for entry in self._entries) else ms(now + CHECK_S)
         due = min(self.next_decision_s, self._timing.next_change_s(now))
         for safety, wish in zip(self.safeties, self._wishes, strict=True):
             if not safety.settled(wish):

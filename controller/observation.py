@@ -53,6 +53,9 @@ class Observer(Protocol):
     def observe(self, readings: Readings, shared: Shares, phases: tuple[int, ...], min_green_passed: bool) -> Observation:
         """float32 [size]. `phases`: green index (sumo-rl) or phase index, by signal."""
 
+    def decided(self) -> None:
+        """A decision was taken on what was observed last: volumes count from there."""
+
 
 class SumoRlObserver:
     """[one-hot of the green phase | min_green bit | density per lane | queue per lane]."""
@@ -71,6 +74,9 @@ class SumoRlObserver:
         out[greens + 1 + lanes :] = shared.queue[self._rows]
         return out
 
+    def decided(self) -> None:
+        """Nothing here counts since the last decision."""
+
 
 class SappoObserver:
     """Lane blocks of `d`, `v`, `vd` or `vdd`, then the phase of every signal.
@@ -85,6 +91,7 @@ class SappoObserver:
         self._length_m = length_m[rows]
         self._phase_scale = max(max(phase_counts) - 1, 1)
         self._left_before: Floats | None = None
+        self._left_now: Floats | None = None
         blocks = 2 if state == "vd" else 1
         self.size = blocks * len(rows) + len(phase_counts)
 
@@ -92,7 +99,7 @@ class SappoObserver:
         density = readings.vehicles[self._rows] / self._length_m
         left = readings.left_total[self._rows]
         volume = left - (left if self._left_before is None else self._left_before)
-        self._left_before = left
+        self._left_now = left
         blocks = {
             "d": (density,),
             "v": (volume,),
@@ -101,6 +108,9 @@ class SappoObserver:
         }[self._state]
         phase = np.array(phases, np.float64) / self._phase_scale
         return np.concatenate([*map(_by_maximum, blocks), phase]).astype(np.float32)
+
+    def decided(self) -> None:
+        self._left_before = self._left_now
 
 
 def _by_maximum(block: Floats) -> Floats:

@@ -175,13 +175,16 @@ class SignalSafety:
         self._forced = None
         self._overdue_s = self._first_overdue_s()
 
-    def permit(self, wish: str, now: float) -> tuple[PermittedState, list[Override]]:
+    def permit(self, wish: str, now: float, clearing: bool = False) -> tuple[PermittedState, list[Override]]:
         """The permitted state nearest to the wish at second `now`.
 
-        Overrides are told once, when a wish first meets them.
+        `clearing`: the junction is to be cleared for its own program, so nobody is
+        served for having waited. Overrides are told once, when a wish first meets them.
         """
         reasons: set[Reason] = set()
-        target = self._target(wish, now, reasons)
+        if clearing:
+            self._forced = None
+        target = wish if clearing else self._target(wish, now, reasons)
         if target != self._state:
             following = self._step(target, now, reasons)
             if following != self._state:

@@ -24,8 +24,8 @@ KC_YELLOW_S = 3.0
 
 
 class SignalTiming(Protocol):
-    def enter(self, now: float, shown: Sequence[str]) -> None:
-        """Take over from the states that are shown."""
+    def enter(self, now: float, shown: Sequence[str], start: bool = False) -> None:
+        """Take over from the states that are shown; `start`: at the beginning of the run."""
 
     def decide(self, now: float, action: Action) -> None:
         """Take a decision: [1] index (sumo-rl) or [A] numbers in [-1, 1]."""
@@ -43,6 +43,9 @@ class SignalTiming(Protocol):
     def next_decision_s(self, now: float) -> float:
         """The first decision moment after now."""
 
+    def decides_at(self, now: float) -> bool:
+        """Whether a decision may be taken now; if not, an answer only shows that the policy is there."""
+
 
 class SumoRlTiming:
     """Green phases of one signal, chosen by index; yellow in between."""
@@ -54,10 +57,10 @@ class SumoRlTiming:
         self._changed_s = 0.0
         self._yellow: str | None = None
 
-    def enter(self, now: float, shown: Sequence[str]) -> None:
-        # the dialect forces the first green phase; elsewhere than at a start a
-        # green that is shown already is the better beginning
-        self._green = self._greens.index(shown[0]) if shown[0] in self._greens else 0
+    def enter(self, now: float, shown: Sequence[str], start: bool = False) -> None:
+        # the dialect forces the first green phase at the start; later, a green that
+        # is shown already is the better beginning
+        self._green = self._greens.index(shown[0]) if not start and shown[0] in self._greens else 0
         self._changed_s = now
         self._yellow = None
 
@@ -88,6 +91,9 @@ class SumoRlTiming:
     def next_decision_s(self, now: float) -> float:
         return now + self._delta_s
 
+    def decides_at(self, now: float) -> bool:
+        return True
+
 
 def yellow_between(green: str, following: str) -> str:
     """sumo-rl's yellow: each G/g whose next state is r/s becomes y, all else as before."""
@@ -103,7 +109,7 @@ class KeepChangeTiming:
         self._phase = [0] * len(self._programs)
         self._green_from_s = [-math.inf] * len(self._programs)
 
-    def enter(self, now: float, shown: Sequence[str]) -> None:
+    def enter(self, now: float, shown: Sequence[str], start: bool = False) -> None:
         for k, (phases, state) in enumerate(zip(self._programs, shown, strict=True)):
             greens = [i for i, phase in enumerate(phases) if is_green(phase.state)]
             self._phase[k] = next((i for i in greens if phases[i].state == state), greens[0] if greens else 0)
@@ -144,6 +150,9 @@ class KeepChangeTiming:
     def next_decision_s(self, now: float) -> float:
         return now + self._interval_s
 
+    def decides_at(self, now: float) -> bool:
+        return True
+
 
 class PlanTiming:
     """`offset`, `gr`, `gro`: the signals run plans that decisions shift and stretch."""
@@ -156,7 +165,7 @@ class PlanTiming:
         self._changes = [actions.permitted_changes(plan, add_time_s) for plan in plans]
         self._seconds = [actions.phase_by_second(plan, (), add_time_s, 0) for plan in plans]
 
-    def enter(self, now: float, shown: Sequence[str]) -> None:
+    def enter(self, now: float, shown: Sequence[str], start: bool = False) -> None:
         self._seconds = [actions.phase_by_second(plan, (), self._add_time_s, 0) for plan in self._plans]
 
     def decide(self, now: float, action: Action) -> None:
@@ -190,6 +199,10 @@ class PlanTiming:
 
     def next_decision_s(self, now: float) -> float:
         return (math.floor(now / self._period_s) + 1) * float(self._period_s)
+
+    def decides_at(self, now: float) -> bool:
+        # the step that reaches a multiple may end a little after it
+        return now % self._period_s < 1.0
 
 
 def timing_of(policy: pb.Policy, min_yellow_s: float, min_green_floor_s: float) -> SignalTiming:

@@ -63,13 +63,33 @@ def check(policy: pb.Policy) -> None:
     for name, value in (("observation", policy.observation.size), ("action", policy.action.size)):
         if value < 1:
             raise ContractError(f"the contract of {policy.tl} gives {name} size {value}")
-    if len(policy.observation.features) != policy.observation.size:
-        raise ContractError(
-            f"the contract of {policy.tl} lists {len(policy.observation.features)} features "
-            f"for an observation of {policy.observation.size}"
-        )
-    if policy.observation.dialect not in (SUMO_RL, SAPPO):
+    kinds = {SUMO_RL: (CATEGORICAL,), SAPPO: (*PLAN_ACTIONS, "kc")}.get(policy.observation.dialect)
+    if kinds is None:
         raise ContractError(f"the contract of {policy.tl} has unknown dialect {policy.observation.dialect!r}")
+    if policy.action.kind not in kinds:
+        raise ContractError(f"the contract of {policy.tl} has action {policy.action.kind!r}, which is none of {', '.join(kinds)}")
+    if policy.observation.dialect == SAPPO and policy.observation.state not in _SAPPO_BLOCKS:
+        raise ContractError(f"the contract of {policy.tl} has unknown state {policy.observation.state!r}")
+    greens = len(green_states(phase.state for phase in policy.signals[0].phases))
+    wanted = features(policy.observation.dialect, policy.observation.state, policy.signals, greens)
+    if list(policy.observation.features) != wanted or policy.observation.size != len(wanted):
+        raise ContractError(
+            f"the contract of {policy.tl} lists {len(policy.observation.features)} features for an observation of "
+            f"{policy.observation.size}, but its signals give {len(wanted)}, or others"
+        )
+    size = action_size(policy.action.kind, len(ids), greens)
+    if policy.action.size != size:
+        raise ContractError(f"the contract of {policy.tl} gives action size {policy.action.size}, but its signals give {size}")
+    if policy.action.kind in PLAN_ACTIONS:
+        positive: dict[str, float] = {
+            "control_cycle": policy.timing.control_cycle,
+            "offset_range": policy.action.offset_range,
+        }
+    else:
+        positive = {"decision_interval_s": policy.timing.decision_interval_s}
+    for name, number in positive.items():
+        if not number >= 1:
+            raise ContractError(f"the contract of {policy.tl} has {name} {number:g}; it must be 1 at least")
 
 
 def parse(data: bytes) -> pb.Policy:

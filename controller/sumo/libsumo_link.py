@@ -6,7 +6,7 @@ from typing import Any
 from city.errors import InputError
 from controller.observation import Readings
 from controller.safety import PermittedHandover, PermittedState
-from controller.sumo.link import Lanes, Leg, Moment, Setting, SumoGone
+from controller.sumo.link import Lanes, Leg, Moment, Setting, SumoGone, SumoRefused
 from controller.sumo.programs import sumo_program
 
 
@@ -30,13 +30,13 @@ class LibsumoLink:
         self._table.watch(lanes_of, counted)
 
     def run(self, legs: Sequence[Leg], due: tuple[str, ...], shown: Sequence[str]) -> Moment:
-        refusals: list[str] = []
+        refusals: dict[str, str] = {}
         for leg in legs:
             for setting in leg.settings:
                 try:
                     self._set(setting)
                 except self.api.TraCIException as error:
-                    refusals.append(str(error))
+                    refusals[setting.signal] = str(error)
             try:
                 self.api.simulationStep(leg.until_s)
             except self.api.FatalTraCIError as error:
@@ -68,7 +68,13 @@ class LibsumoLink:
             raise TypeError(f"only what the safety rules permit reaches SUMO, not {setting!r}")
 
     def switch_program(self, signal: str, program: str) -> None:
-        self.api.trafficlight.setProgram(signal, program)
+        try:
+            self.api.trafficlight.setProgram(signal, program)
+        except self.api.TraCIException as error:
+            raise SumoRefused(str(error)) from None
+
+    def abandon(self, programs: Sequence[tuple[str, str]]) -> None:
+        raise NotImplementedError("libsumo answers at once; there is nothing to abandon")
 
     def why(self) -> str:
         return ""

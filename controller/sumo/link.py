@@ -25,6 +25,10 @@ class SumoRefused(Exception):
     """SUMO refused a command; the connection goes on."""
 
 
+class NotWaiting(Exception):
+    """SUMO has not answered, and who stops the controller does not want to wait for it."""
+
+
 class Leg(NamedTuple):
     """A part of the way to the next decision: set, then simulate."""
 
@@ -38,8 +42,8 @@ class Moment(NamedTuple):
     time_s: float
     shown: dict[str, str]
     """States of the signals asked for."""
-    refusals: list[str]
-    """What SUMO refused to set, in its words."""
+    refusals: dict[str, str]
+    """Signals that SUMO refused to set, and its words."""
 
 
 class Link(Protocol):
@@ -62,11 +66,15 @@ class Link(Protocol):
     def run(self, legs: Sequence[Leg], due: tuple[str, ...], shown: Sequence[str]) -> Moment:
         """Drive the legs, then read: fresh readings for the lanes of the TLs that are due.
 
-        Raises SumoGone. What SUMO refuses to set is told in the answer.
+        Raises SumoGone, NotWaiting, or SumoRefused where SUMO refuses to be read.
+        What it refuses to set is told in the answer.
         """
 
     def switch_program(self, signal: str, program: str) -> None:
         """Hand a signal back at once. Only for the way out, where no step is left."""
+
+    def abandon(self, programs: Sequence[tuple[str, str]]) -> None:
+        """Ask for (signal, program) switches and close, without an answer to what was asked before."""
 
     def why(self) -> str:
         """Why SUMO ended, in its own words, or "" where it gave none."""

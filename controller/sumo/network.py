@@ -6,8 +6,9 @@ from typing import Any
 
 from city.errors import InputError
 from city.network import Phase, Program, SignalNetwork, StreetNetwork, is_green
+from controller.safety import ConflictRules
 from protos import policy_pb2 as pb
-from serving.contract import ContractError, check
+from serving.contract import PLAN_ACTIONS, ContractError, check
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ def running_signals(api: Any, street: StreetNetwork, signals: Sequence[str]) -> 
 def _same_links(api: Any, street: StreetNetwork, signal: SignalNetwork) -> None:
     running = [sorted({(pair[0], pair[1]) for pair in link if pair}) for link in api.trafficlight.getControlledLinks(signal.id)]
     filed = [sorted(set(link)) for link in signal.links]
+    # states may be longer than there are links: neither side need list the empty ones
+    while running and not running[-1]:
+        running.pop()
+    while filed and not filed[-1]:
+        filed.pop()
     if running == filed:
         return
     lost = {lane for link in filed for lane, _ in link} - {lane for link in running for lane, _ in link}
@@ -84,21 +90,58 @@ def check_contract(policy: pb.Policy, street: StreetNetwork) -> None:
                 "train it again or give the network it was trained on"
             )
         program = _trained_program(policy, signal)
-        if program is None or [phase.state for phase in program.phases] != [phase.state for phase in trained.phases]:
-            raise InputError(
-                f"{where}: its program {trained.program_id!r} has other phases now; "
-                "train it again or give the program it was trained on"
-            )
-        durations = [(phase.duration_s, phase.min_s, phase.max_s) for phase in program.phases]
-        if policy.action.kind in ("offset", "gr", "gro") and durations != [
-            (phase.duration_s, phase.min_s, phase.max_s) for phase in trained.phases
-        ]:
-            raise InputError(f"{where}: its plan {trained.program_id!r} has other durations now, which its actions refer to")
+        if program is None:
+            raise InputError(f"{where}: the network has no program {trained.program_id!r} now")
+        _same_phases(policy, where, program, trained, "now")
 
 
 def _trained_program(policy: pb.Policy, signal: SignalNetwork) -> Program | None:
     trained = next(one for one in policy.signals if one.id == signal.id)
     return next((program for program in signal.programs if program.id == trained.program_id), None)
+
+
+def check_running(policy: pb.Policy, running: Mapping[str, RunningSignal], api: Any, street: StreetNetwork) -> None:
+    """Raise InputError unless SUMO runs what the files and the contract say: programs, phases, lengths."""
+    for trained in policy.signals:
+        signal, now = street.signals[trained.id], running[trained.id]
+        where = f"{policy.tl}: signal {trained.id}"
+        program = now.programs.get(trained.program_id)
+        if program is None:
+            raise InputError(f"{where}: SUMO has no program {trained.program_id!r}; it has {_some(list(now.programs))}")
+        if now.program not in now.programs:
+            raise InputError(f"{where}: its plan {now.program!r} is not among SUMO's programs {_some(list(now.programs))}")
+        _same_phases(policy, where, program, trained, "in the running simulation")
+        if len(now.shown) != len(signal.links):
+            raise InputError(
+                f"{where}: SUMO shows a state of {len(now.shown)} links, but {street.net_file} has {len(signal.links)}"
+            )
+        rules = ConflictRules(signal)
+        for phase in trained.phases:
+            pairs = rules.conflicts(phase.state)
+            if pairs:
+                raise InputError(
+                    f"{where}: phase {phase.state} of program {trained.program_id!r} gives green to links {pairs[0][0]} and "
+                    f"{pairs[0][1]}, which are foes in the network; the safety rules would never show it: mend the program"
+                )
+        for lane in trained.lane_ids:
+            length_m = float(api.lane.getLength(lane))
+            if abs(length_m - street.lane_length_m[lane]) > 0.01:
+                raise InputError(
+                    f"{where}: lane {lane} is {length_m:g} m in SUMO and {street.lane_length_m[lane]:g} m in {street.net_file}"
+                )
+
+
+def _same_phases(policy: pb.Policy, where: str, program: Program, trained: pb.Signal, place: str) -> None:
+    if [phase.state for phase in program.phases] != [phase.state for phase in trained.phases]:
+        raise InputError(
+            f"{where}: its program {trained.program_id!r} has other phases {place} than in training; "
+            "train it again or give the program it was trained on"
+        )
+    durations = [(phase.duration_s, phase.min_s, phase.max_s) for phase in program.phases]
+    if policy.action.kind in PLAN_ACTIONS and durations != [(p.duration_s, p.min_s, p.max_s) for p in trained.phases]:
+        raise InputError(
+            f"{where}: its plan {trained.program_id!r} has other durations {place} than in training, which its actions refer to"
+        )
 
 
 def plan_entry(running: RunningSignal) -> tuple[str, int]:

@@ -16,7 +16,7 @@ ATTACH_S, START_S = 10.0, 60.0
 """Wall time that a SUMO may take until it listens: one that runs already, one that is started here."""
 
 
-def start(arguments: Sequence[str], clients: int, stopping: Callable[[], bool], order: int | None = None) -> TraciLink:
+def start(arguments: Sequence[str], clients: int, hurried: Callable[[], bool], order: int | None = None) -> TraciLink:
     """Start the sumo program on a free loopback port and connect to it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -25,7 +25,7 @@ def start(arguments: Sequence[str], clients: int, stopping: Callable[[], bool], 
     # a group of its own: Ctrl-C at the terminal must reach the controller only, which releases first
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
     try:
-        return attach("127.0.0.1", port, stopping, order, process)
+        return attach("127.0.0.1", port, hurried, order, process)
     except BaseException:
         process.kill()
         process.wait()
@@ -35,7 +35,7 @@ def start(arguments: Sequence[str], clients: int, stopping: Callable[[], bool], 
 def attach(
     host: str,
     port: int,
-    stopping: Callable[[], bool],
+    hurried: Callable[[], bool],
     order: int | None = None,
     process: subprocess.Popen[bytes] | None = None,
 ) -> TraciLink:
@@ -50,7 +50,7 @@ def attach(
         except (traci.FatalTraCIError, OSError) as error:
             if process is not None and process.poll() is not None:
                 raise InputError(f"SUMO ended before the simulation began: {voice.error()}") from None
-            if time.monotonic() > limit or stopping():
+            if time.monotonic() > limit:
                 raise InputError(f"no SUMO listens at {host}:{port} ({error}); start it with --remote-port {port}") from None
             time.sleep(0.05)
     if order is not None:
@@ -60,4 +60,4 @@ def attach(
             raise InputError(
                 f"SUMO at {host}:{port} refuses this client as number {order}: {error}; choose another --order"
             ) from None
-    return TraciLink(connection, traci.FatalTraCIError, process, voice, stopping)
+    return TraciLink(connection, traci.FatalTraCIError, process, voice, hurried)

@@ -13,7 +13,7 @@ import numpy as np
 from controller.observation import Readings
 from controller.safety import PermittedHandover, PermittedState
 from controller.sumo import wire
-from controller.sumo.link import Lanes, Leg, Moment, Setting, SumoGone, SumoRefused
+from controller.sumo.link import Lanes, Leg, Moment, NotWaiting, Setting, SumoGone, SumoRefused
 from controller.sumo.programs import Voice
 from controller.sumo.wire import Garbled, Refused
 
@@ -22,6 +22,9 @@ _LANE_NUMBERS = (
     (wire.LAST_STEP_HALTING, wire.TYPE_INT),
     (wire.LAST_STEP_LENGTH, wire.TYPE_DOUBLE),
 )
+
+CLOSE_S, ABANDON_S = 10.0, 30.0
+"""Wall time that SUMO may take to answer the end of a connection."""
 
 
 class TraciLink:
@@ -33,14 +36,15 @@ class TraciLink:
         lost: type[Exception],
         process: subprocess.Popen[bytes] | None,
         voice: Voice,
-        stopping: Callable[[], bool],
+        hurried: Callable[[], bool],
     ) -> None:
+        """`hurried`: whether whoever stops the controller does not want to wait for SUMO."""
         self.api = api
         self._voice = voice
         self.lost = lost
         self._socket: socket.socket = api._socket  # traci has no public way to send many commands at once
         self._process = process
-        self._stopping = stopping
+        self._hurried = hurried
         self._table = Lanes()
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
@@ -84,10 +88,10 @@ class TraciLink:
             messages += [wire.message([self._counted])] if self._counted and leg is not legs[-1] else []
         answers = iter(self._exchange([*messages, wire.message([getters.request, self._counted, *states])]))
         try:
-            refusals: list[str] = []
+            refusals: dict[str, str] = {}
             for commands, leg in zip(settings, legs, strict=True):
                 if commands:
-                    refusals += _refusals(next(answers), len(commands))
+                    refusals |= _refusals(next(answers), leg.settings)
                 wire.Reader(next(answers)).stepped()
                 if self._counted and leg is not legs[-1]:
                     self._count(wire.Reader(next(answers)))
@@ -103,7 +107,7 @@ class TraciLink:
             self._count(rest)
             return Moment(float(values[0]), {signal: str(rest.value()) for signal in shown}, refusals)
         except Refused as error:
-            raise SumoGone(f"SUMO refuses to step or to be read: {error}") from None
+            raise SumoRefused(f"SUMO refuses to step or to be read: {error}") from None
         except Garbled as error:
             raise SumoGone(f"SUMO answers {error}") from None
 
@@ -129,7 +133,7 @@ class TraciLink:
         outgoing = memoryview(b"".join(messages))
         incoming = bytearray()
         answers: list[bytes] = []
-        start, patience = 0, 10
+        start = 0
         try:
             while len(answers) < len(messages):
                 if outgoing:
@@ -137,10 +141,9 @@ class TraciLink:
                         outgoing = outgoing[self._socket.send(outgoing, socket.MSG_DONTWAIT) :]
                 self._poll.modify(self._socket, select.POLLIN | (select.POLLOUT if outgoing else 0))
                 if not self._poll.poll(1000):
-                    # another client of the simulation may take its time; but who is asked to stop does not wait for ever
-                    patience -= self._stopping()
-                    if patience <= 0:
-                        raise SumoGone("SUMO did not answer within 10 s of the request to stop")
+                    # another client of the simulation may take its time, and SUMO ends for all if this one leaves
+                    if self._hurried():
+                        raise NotWaiting("SUMO has not answered yet")
                     continue
                 with contextlib.suppress(BlockingIOError):
                     part = self._socket.recv(1 << 20, socket.MSG_DONTWAIT)
@@ -162,17 +165,27 @@ class TraciLink:
     def why(self) -> str:
         return self._voice.error()
 
+    def abandon(self, programs: Sequence[tuple[str, str]]) -> None:
+        switches = [wire.set_text(wire.SET_TL, wire.PROGRAM, signal, program) for signal, program in programs]
+        with contextlib.suppress(OSError):
+            self._socket.settimeout(ABANDON_S)
+            self._socket.sendall(wire.message(switches) + wire.message([wire.command(wire.CLOSE, b"")]))
+            while self._socket.recv(1 << 16):
+                pass  # a client that is gone before SUMO has answered it ends the simulation for all
+        self._socket.close()
+
     def close(self) -> None:
-        """Close cleanly and end the SUMO program that was started here."""
-        with contextlib.suppress(OSError, SumoGone):
-            self._socket.settimeout(5)
+        """Close cleanly, and see the SUMO program that was started here to its end."""
+        with contextlib.suppress(OSError):
+            self._socket.settimeout(CLOSE_S)
             self._socket.sendall(wire.message([wire.command(wire.CLOSE, b"")]))
             self._socket.recv(64)
         self._socket.close()
-        if self._process is not None:
-            try:
-                self._process.wait(10)
-            except subprocess.TimeoutExpired:
+        # it may still serve other clients, or write large outputs
+        while self._process is not None and self._process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(1)
+            if self._hurried():
                 self._process.kill()
                 self._process.wait()
 
@@ -190,11 +203,13 @@ def _commands(settings: Sequence[Setting]) -> list[bytes]:
     return commands
 
 
-def _refusals(answer: bytes, count: int) -> list[str]:
-    reader, refusals = wire.Reader(answer), []
-    for _ in range(count):
-        try:
-            reader.status()
-        except Refused as error:
-            refusals.append(str(error))
+def _refusals(answer: bytes, settings: Sequence[Setting]) -> dict[str, str]:
+    reader = wire.Reader(answer)
+    refusals: dict[str, str] = {}
+    for setting in settings:
+        for _ in range(1 if type(setting) is PermittedState else 2):
+            try:
+                reader.status()
+            except Refused as error:
+                refusals[setting.signal] = str(error)
     return refusals

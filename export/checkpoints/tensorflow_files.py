@@ -140,7 +140,7 @@ def _is_optimizer(name: str) -> bool:
 def _guess_scope(prefix: Path, tl: str, names: dict[str, str]) -> str:
     """The scope of a TL's actor: one that carries its name, or the only actor there is."""
     tops = {name.split("/", 1)[0] for name in names if "/" in name}
-    named = [top for top in tops if tl in re.sub(r"[\s_]+", "", top) and "critic" not in top.lower()]
+    named = [top for top in tops if tl and tl in re.sub(r"[\s_]+", "", top) and "critic" not in top.lower()]
     actors = named or [top for top in tops if "actor" in top.lower() or top.lower() in ("pi", "policy")]
     if len(actors) == 1:
         nested = {

@@ -5,11 +5,12 @@ import pytest
 
 from city.config import Controller
 from city.network import Phase, Program, SignalNetwork
+from controller import action
 from controller.failover import Rung
 from controller.intersection import Intersection
 from controller.observation import SumoRlObserver
 from controller.safety import PermittedHandover, PermittedState, SafetyTimes, SignalSafety
-from controller.signal_timing import KeepChangeTiming, SumoRlTiming
+from controller.signal_timing import KeepChangeTiming, PlanTiming, SumoRlTiming
 from protos import policy_pb2 as pb
 
 GREENS = ["GgGr", "rrrG"]
@@ -32,6 +33,7 @@ def play(x, until_s, answer, shown=("GgGr",), begin_s=0):
         if x.next_decision_s <= now:
             x.take(answer(now), now, shown)
         found += [(now, setting) for setting in x.settings(now)[0]]
+        x.confirm(())
         now = min(x.next_due_s(now), until_s)
     return found
 
@@ -103,8 +105,56 @@ def test_release_hands_every_signal_back_once_it_is_cleared(crossing):
     found = []
     for now in range(7, 20):
         found += x.settings(now)[0]
+        x.confirm(())
     assert isinstance(found[-1], PermittedHandover) and x.released and x.unreleased() == []
     assert [s.state for s in found[:-1]] == ["yyyr", "rrrr"]
+
+
+def test_a_handover_that_sumo_refuses_is_not_done_and_is_tried_again(crossing):
+    x = one_signal(crossing)
+    x.settings(0)
+    x.release()
+    tried = 0
+    for now in range(7, 20):
+        tried += sum(isinstance(setting, PermittedHandover) for setting in x.settings(now)[0])
+        x.confirm({"X"})
+        assert not x.released and x.unreleased() == [("X", "0")]
+    assert tried > 3
+    x.settings(20)
+    x.confirm(())
+    assert x.released and x.unreleased() == []
+
+
+def test_what_was_sent_but_not_confirmed_counts_as_not_released(crossing):
+    x = one_signal(crossing)
+    x.release()
+    for now in range(7, 20):
+        x.settings(now)
+    assert x.handing_over and x.unreleased() == [("X", "0")]
+
+
+def test_an_action_that_cannot_be_taken_is_a_failure_not_a_crash(crossing):
+    x = one_signal(crossing)
+    x.policy.action.size = 7  # a contract that contradicts its signal's two greens
+    assert "cannot be taken" in x.take(np.array([6]), 20, None)
+
+
+def test_a_plan_is_decided_at_its_own_moments_only(crossing):
+    phases = [Phase(s, d, d, d) for s, d in (("GgGr", 20), ("yyyr", 3), ("rrrG", 10), ("rrry", 3))]
+    policy = pb.Policy(tl="SA107", signal_ids=["X"], action=pb.Action(kind="offset", size=1))
+    timing = PlanTiming("offset", [action.plan_of(phases, 0, 4, 60)], 2, 2, 2)
+    safety = SignalSafety(crossing, SafetyTimes(3, 5), GREENS)
+    x = Intersection(policy, SumoRlObserver(np.arange(4), 2), timing, [safety], [("0", 0)], Controller())
+    x.start(0, ["GgGr"])
+    x.take(np.array([0.0]), 0, None)
+    x.take(TimeoutError("late"), 72, None)
+    assert x.next_decision_s == 77, "the policy is asked again soon"
+    before = [timing.phases(t) for t in range(100, 136)]
+    x.take(np.array([1.0]), 77, None)
+    assert x.ladder.rung is Rung.SERVED and x.next_decision_s == 144
+    assert [timing.phases(t) for t in range(100, 136)] == before, "but decides at the multiples of its cycles"
+    x.take(np.array([1.0]), 144, None)
+    assert [timing.phases(t) for t in range(172, 208)] != before
 
 
 def two_signals():
@@ -120,7 +170,7 @@ def two_signals():
     policy = pb.Policy(tl="SA108", signal_ids=["A", "B"], action=pb.Action(kind="kc", size=2))
     safeties = [SignalSafety(network, SafetyTimes(3, 4), ["Gr", "rG"]) for network in networks]
     timing = KeepChangeTiming([phases, phases], 15, 0.2)
-    x = Intersection(policy, None, timing, safeties, [("p", 0), ("p", 2)], Controller(hold_s=0))
+    x = Intersection(policy, SumoRlObserver(np.arange(2), 2), timing, safeties, [("p", 0), ("p", 2)], Controller(hold_s=0))
     x.start(0, ["Gr", "rG"])
     return x
 

@@ -29,6 +29,9 @@ def test_an_empty_lane_has_no_density_whatever_its_mean_length():
 def test_sappo_blocks_are_each_scaled_by_their_own_maximum():
     observer = SappoObserver("vd", np.array([0, 1]), LENGTH_M, (4, 8))
     observer.observe(readings((0, 0, 0), left=(10, 5, 0)), None, (0, 0), True)
+    observer.decided()
+    # asked in between without a decision: the volume goes on counting
+    observer.observe(readings((0, 0, 0), left=(12, 5, 0)), None, (0, 0), True)
     x = observer.observe(readings((3, 3, 0), left=(14, 13, 0)), None, (3, 7), True)
     # densities 3/75 and 3/30 per m; 4 and 8 vehicles left since the last decision
     assert x.tolist() == pytest.approx([0.4, 1.0, 0.5, 1.0, 3 / 7, 1.0])
@@ -44,6 +47,7 @@ def test_volume_counts_from_the_last_decision_and_starts_at_nothing():
 def test_vdd_divides_volume_by_density():
     observer = SappoObserver("vdd", np.array([0, 1]), LENGTH_M, (2,))
     observer.observe(readings((0, 0, 0)), None, (0,), True)
+    observer.decided()
     x = observer.observe(readings((3, 3, 0), left=(4, 8, 0)), None, (1,), True)
     a, b = 4 / (3 / 75 + EPSILON), 8 / (3 / 30 + EPSILON)
     assert x.tolist() == pytest.approx([1.0, b / a, 1.0])

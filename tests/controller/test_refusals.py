@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 import socket
+from dataclasses import replace
 
 import pytest
 
@@ -41,14 +42,14 @@ class TestTheContract:
             check_contract(policy, grid_street)
 
     def test_another_signal_is_refused(self, policy, grid_street):
-        policy.signal_ids[0] = policy.signals[0].id = "Z9"
-        with pytest.raises(InputError, match="Z9"):
-            check_contract(policy, grid_street)
+        with pytest.raises(InputError, match=r"another signal A0: the network .* has none of this name"):
+            check_contract(policy, replace(grid_street, signals={"Z9": grid_street.signals["A0"]}))
 
     def test_a_lost_lane_is_named(self, policy, grid_street):
-        policy.signals[0].lane_ids.append("gone_0")
-        with pytest.raises(InputError, match=r"9 lanes then, 8 now \(gone: gone_0; new: none\)"):
-            check_contract(policy, grid_street)
+        signal = grid_street.signals["A0"]
+        street = replace(grid_street, signals={"A0": replace(signal, lanes=signal.lanes[:-1])})
+        with pytest.raises(InputError, match=rf"8 lanes then, 7 now \(gone: {signal.lanes[-1]}; new: none\)"):
+            check_contract(policy, street)
 
     def test_other_phases_are_refused(self, policy, grid_street):
         policy.signals[0].phases[0].state = "G" * 12
@@ -65,6 +66,26 @@ class TestTheContract:
     def test_a_contract_that_contradicts_itself_is_refused(self, policy, grid_street):
         policy.observation.size += 1
         with pytest.raises(InputError, match="21 features for an observation of 22"):
+            check_contract(policy, grid_street)
+
+    @pytest.mark.parametrize(
+        ("tl", "change", "told"),
+        [
+            ("SA101", lambda p: setattr(p.action, "size", 7), "action size 7, but its signals give 4"),
+            ("SA103", lambda p: setattr(p.action, "size", 3), "action size 3, but its signals give 1"),
+            ("SA108", lambda p: setattr(p.action, "size", 1), "action size 1, but its signals give 2"),
+            ("SA107", lambda p: setattr(p.action, "kind", "grx"), "has action 'grx'"),
+            ("SA101", lambda p: setattr(p.action, "kind", "kc"), "has action 'kc'"),
+            ("SA101", lambda p: p.observation.features.reverse(), "or others"),
+            ("SA101", lambda p: setattr(p.timing, "decision_interval_s", 0), "decision_interval_s 0"),
+            ("SA107", lambda p: setattr(p.timing, "control_cycle", 0), "control_cycle 0"),
+            ("SA103", lambda p: setattr(p.observation, "state", "q"), "unknown state 'q'"),
+        ],
+    )
+    def test_sizes_kinds_and_features_are_computed_again(self, grid_city, grid_street, tl, change, told):
+        policy = contract.build(grid_city, grid_city.tls[tl], grid_street)
+        change(policy)
+        with pytest.raises(InputError, match=told):
             check_contract(policy, grid_street)
 
 

@@ -18,8 +18,11 @@ class TestSumoRl:
         timing.enter(0, ["rrrr"])
         return timing
 
-    def test_the_first_green_is_forced_and_a_shown_green_is_kept(self):
+    def test_the_first_green_is_forced_at_the_start_and_a_shown_green_is_kept_later(self):
         assert self.timing().wishes(0) == ("GGrr",)
+        started = self.timing()
+        started.enter(0, ["rrGG"], start=True)
+        assert started.wishes(0) == ("GGrr",)
         other = self.timing()
         other.enter(50, ["rrGG"])
         assert other.wishes(50) == ("rrGG",) and other.phases(50) == (2,)
