@@ -22,6 +22,8 @@ class ControllerConfig:
     """This client's place, where several drive one simulation."""
     clients: int
     """Clients that a SUMO started here waits for, this one included."""
+    sumo_port: int
+    """Where a SUMO started here listens for them; 0: the system chooses."""
     libsumo: bool
     seed: int | None
     end_s: float | None
@@ -54,6 +56,7 @@ def parse(argv: list[str]) -> ControllerConfig:
     parser.add_argument("--sumo", metavar="HOST:PORT", help="attach to a running SUMO (default: start one)")
     parser.add_argument("--order", type=int, metavar="N", help="this client's place among several")
     parser.add_argument("--clients", type=int, default=1, metavar="N", help="clients the started SUMO waits for (default: 1)")
+    parser.add_argument("--sumo-port", type=int, default=0, metavar="N", help="port of the started SUMO (default: a free one)")
     parser.add_argument("--libsumo", action="store_true", help="run SUMO inside this process; no other client can attach")
     parser.add_argument("--seed", type=int, help="SUMO's random seed")
     parser.add_argument("--end", type=float, metavar="S", help="simulated second to stop at (default: the simulation's)")
@@ -95,6 +98,7 @@ def parse(argv: list[str]) -> ControllerConfig:
         attach=attach,
         order=args.order if args.order is not None else (1 if attach or args.clients > 1 else None),
         clients=args.clients,
+        sumo_port=args.sumo_port,
         libsumo=args.libsumo,
         seed=args.seed,
         end_s=args.end,

@@ -163,7 +163,7 @@ def _open(config: ControllerConfig, street: StreetNetwork, stop: Stop) -> Link:
     arguments = _sumo_arguments(config.city, config)
     if config.libsumo:
         return libsumo_link.start_libsumo(arguments)
-    return start.start(arguments, config.clients, stop.hurried, config.order)
+    return start.start(arguments, config.clients, stop.hurried, config.order, config.sumo_port)
 
 
 def _sumo_arguments(city: City, config: ControllerConfig) -> Sequence[str]:

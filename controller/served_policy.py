@@ -37,6 +37,12 @@ def fetch_contracts(client: Client, tls: Iterable[str], model_number: int | None
     return contracts
 
 
+LATE_S = 0.05
+"""What the answers' own way through this process may add to the deadline."""
+COMPARE_S = 0.1
+"""Wall time that asking a new version for its contract may take at least."""
+
+
 class ContractChanged(ServingError):
     """The server now answers with a policy of another contract."""
 
@@ -66,26 +72,30 @@ class ServedPolicies:
         end = self._clock() + self._deadline_s
         try:
             answers = self._client.predict_many(observations, self._pinned, self._deadline_s)
-            return {tl: self._action(tl, answer, end) for tl, answer in answers.items()}
+            if self._clock() > end + LATE_S:
+                return dict.fromkeys(observations, DeadlineExceeded("the answers came after the deadline"))
+            found = {tl: self._action(tl, answer) for tl, answer in answers.items()}
+            # versions not seen before are looked at once every answer is judged: they must not make the others late
+            for tl, answer in answers.items():
+                if isinstance(answer, Answer) and answer.version not in self._known[tl]:
+                    self._compare(tl, answer.version, max(end - self._clock(), COMPARE_S))
+                    found[tl] = self._action(tl, answer)
+            return found
         except Exception as error:  # noqa: BLE001 - whatever breaks here must become a fallback, not the end of the run
             return dict.fromkeys(observations, error)
 
-    def _action(self, tl: str, answer: Answer | ServingError, end: float) -> Action | Exception:
+    def _action(self, tl: str, answer: Answer | ServingError) -> Action | Exception:
         if isinstance(answer, ServingError):
             return answer
-        if self._clock() > end:
-            return DeadlineExceeded("the answer came after the deadline")
-        if answer.version not in self._known[tl]:
-            self._compare(tl, answer.version, end)
         if not self._known[tl].get(answer.version):
             return ContractChanged(f"version {answer.version} has another contract than the one this run began with")
         action = answer.outputs.get(ACTION)
         return BadAnswer(f"the answer has no output {ACTION!r}") if action is None else action
 
-    def _compare(self, tl: str, version: int, end: float) -> None:
+    def _compare(self, tl: str, version: int, timeout_s: float) -> None:
         """Learn whether a version that appeared while running means the same numbers."""
         try:
-            new = self._client.policy(tl, version, timeout_s=max(end - self._clock(), 0.01))
+            new = self._client.policy(tl, version, timeout_s=timeout_s)
         except ContractError:
             self._known[tl][version] = False
             return

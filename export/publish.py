@@ -60,8 +60,10 @@ def _rename(draft: Path, target: Path, overwrite: bool) -> None:
     target.rename(aside)
     try:
         draft.rename(target)
-    except OSError:
-        aside.rename(target)
+    except BaseException:
+        # an interrupt between the two renames must not lose the version either
+        if not target.exists():
+            aside.rename(target)
         raise
     _discard(aside)
 

@@ -9,8 +9,9 @@ Works against the embedded server and TensorFlow Serving alike.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import islice
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import grpc
@@ -93,17 +94,19 @@ class Client:
         end = time.monotonic() + timeout_s
         pinned = versions or {}
         waiting = iter(observations.items())
-        flying: dict[str, Any] = {}
+        ended: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         found: dict[str, Answer | ServingError] = {}
 
-        def send(items: Iterator[tuple[str, NDArray[np.float32]]], most: int) -> None:
-            for model, observation in islice(items, most):
+        def send(most: int) -> None:
+            for model, observation in islice(waiting, most):
                 left = max(end - time.monotonic(), 0.0)
-                flying[model] = self._predict.future(self._request(model, pinned.get(model), observation), timeout=left)
+                call = self._predict.future(self._request(model, pinned.get(model), observation), timeout=left)
+                call.add_done_callback(lambda call, model=model: ended.put((model, call)))
 
-        send(waiting, self._max_in_flight)
-        while flying:
-            model, call = next(iter(flying.items()))
+        send(self._max_in_flight)
+        while len(found) < len(observations):
+            # whichever ends first makes room for the next: a model that hangs holds up nobody
+            model, call = ended.get()
             try:
                 answer = call.result()
                 found[model] = Answer(_outputs(answer), answer.model_spec.version.value)
@@ -111,8 +114,7 @@ class Client:
                 found[model] = _ours(error)
             except ServingError as error:
                 found[model] = error
-            del flying[model]
-            send(waiting, 1)
+            send(1)
         return found
 
     def policy(self, model: str, version: int | None = None, timeout_s: float = 5.0) -> policy_pb2.Policy:

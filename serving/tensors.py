@@ -24,7 +24,7 @@ _FIELD = {
     1: "float_val", 2: "double_val", 3: "int_val", 4: "int_val", 5: "int_val", 6: "int_val", 8: "scomplex_val",
     9: "int64_val", 10: "bool_val", 17: "int_val", 18: "dcomplex_val", 19: "half_val", 22: "uint32_val", 23: "uint64_val",
 }  # fmt: skip
-MAX_ELEMENTS = 1 << 28
+MAX_ELEMENTS = 1 << 26
 
 
 class TensorError(ValueError):
@@ -53,7 +53,7 @@ def to_array(message: Any) -> NDArray[Any]:
     """The array of a tensor message. Raises TensorError where it describes none.
 
     Numbers may come as tensor_content or as typed values; fewer typed values
-    than elements repeat the last one, as TensorFlow reads them.
+    than elements repeat the last one, and none at all are zeros, as TensorFlow reads them.
     """
     if message.tensor_shape.unknown_rank:
         raise TensorError("a tensor of unknown rank")
@@ -88,12 +88,14 @@ def _texts(values: list[bytes], shape: list[int], count: int) -> NDArray[Any]:
 def _typed(values: list[Any], dtype: int, kind: np.dtype[Any], shape: list[int], count: int) -> NDArray[Any]:
     if kind.kind == "c":
         values = [complex(a, b) for a, b in zip(values[::2], values[1::2], strict=False)]
-    if len(values) > count or (count and not values):
+    if len(values) > count:
         raise TensorError(f"{len(values)} values for shape {shape}")
     try:
         found = np.array(values, np.uint16).view(np.float16) if dtype == _HALF else np.array(values, kind)
     except (OverflowError, ValueError) as error:
         raise TensorError(f"a value does not fit {kind}: {error}") from None
+    if count and not len(found):
+        return np.zeros(shape, found.dtype)
     if len(found) < count:
         found = np.concatenate([found, np.full(count - len(found), found[-1], kind)])
     return found.reshape(shape)

@@ -1,6 +1,7 @@
 """Starting a SUMO program, and attaching to one that runs already."""
 
 import contextlib
+import logging
 import socket
 import subprocess
 import time
@@ -12,15 +13,22 @@ from city.errors import InputError
 from controller.sumo.programs import Voice, sumo_program
 from controller.sumo.traci_link import TraciLink
 
+log = logging.getLogger("controller")
+
 ATTACH_S, START_S = 10.0, 60.0
 """Wall time that a SUMO may take until it listens: one that runs already, one that is started here."""
 
 
-def start(arguments: Sequence[str], clients: int, hurried: Callable[[], bool], order: int | None = None) -> TraciLink:
-    """Start the sumo program on a free loopback port and connect to it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+def start(
+    arguments: Sequence[str], clients: int, hurried: Callable[[], bool], order: int | None = None, port: int = 0
+) -> TraciLink:
+    """Start the sumo program on a loopback port (0: a free one) and connect to it."""
+    if not port:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+    if clients > 1:
+        log.info("SUMO listens at 127.0.0.1:%d and begins when %d more clients have connected", port, clients - 1)
     command = [sumo_program(), *arguments, "--remote-port", str(port), "--num-clients", str(clients)]
     # a group of its own: Ctrl-C at the terminal must reach the controller only, which releases first
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)

@@ -56,6 +56,17 @@ def natural(name: str) -> list[int | str]:
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
+def check_numbers(where: Path, order: list[str]) -> None:
+    """TF1 and Keras 3 number a model's layers dense, dense_1, ...: a gap is a layer that is missing."""
+    for k, name in enumerate(order):
+        match = re.fullmatch(r"(.*/dense)(?:_(\d+))?", name)
+        if not match:
+            return
+        if int(match[2] or 0) != k:
+            wanted = f"{match[1]}_{k}" if k else match[1]
+            raise InputError(f"{where}: variable {wanted}/kernel is missing")
+
+
 def layers(where: Path, found: Found, order: list[str], unread: tuple[str, ...]) -> Layers:
     """The layers in order, each once it is known to be whole.
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from city.errors import InputError
 from export.actors.architectures import Layers
-from export.checkpoints import PARTS, Found, StoredVariable, layers, natural
+from export.checkpoints import PARTS, Found, StoredVariable, check_numbers, layers, natural
 
 _NUMBERED = re.compile(r"(_layer_checkpoint_dependencies|layers)/")
 _KERAS3_DENSE = {"0": "kernel", "1": "bias"}
@@ -22,7 +22,7 @@ _KERAS3_NORM = {"0": "gamma", "1": "beta", "2": "mean", "3": "variance"}
 def read(path: Path) -> Layers:
     """The actor's layers of a weights file. Raises InputError where it is corrupt or no such file."""
     with _opened(path) as file:
-        found, order = _keras2(file) if "layer_names" in file.attrs else _keras3(file)
+        found, order = _keras2(file) if "layer_names" in file.attrs else _keras3(path, file)
         taken = {name for parts in found.values() for name, _ in parts.values()}
         unread = tuple(sorted(set(_datasets(file)) - taken))
         numbered = "layer_names" in file.attrs or all(_NUMBERED.match(layer) for layer in order)
@@ -66,7 +66,7 @@ def _keras2(file: Any) -> tuple[Found, list[str]]:
     return found, list(found)
 
 
-def _keras3(file: Any) -> tuple[Found, list[str]]:
+def _keras3(path: Path, file: Any) -> tuple[Found, list[str]]:
     """layers/<name>/vars/<0 kernel, 1 bias | 0 gamma, 1 beta, 2 mean, 3 variance>; names count up in the model's order."""
     found: Found = {}
     for name in _datasets(file):
@@ -76,7 +76,9 @@ def _keras3(file: Any) -> tuple[Found, list[str]]:
     for layer, numbered in found.items():
         names = _KERAS3_NORM if len(numbered) == 4 else _KERAS3_DENSE
         found[layer] = {names[part]: values for part, values in numbered.items() if part in names}
-    return found, sorted(found, key=natural)
+    order = sorted(found, key=natural)
+    check_numbers(path, [layer for layer in order if "kernel" in found[layer] and _NUMBERED.match(layer)])
+    return found, order
 
 
 def _datasets(file: Any) -> list[str]:

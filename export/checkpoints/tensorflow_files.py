@@ -13,7 +13,7 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 from city.errors import InputError
 from export.actors import Weights
 from export.actors.architectures import Layers
-from export.checkpoints import PARTS, Found, StoredVariable, is_training_only, layers, natural
+from export.checkpoints import PARTS, Found, StoredVariable, check_numbers, is_training_only, layers, natural
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -53,7 +53,7 @@ def read(prefix: Path, tl: str, scope: str | None) -> Layers:
             found.setdefault(layer, {})[PARTS[part]] = name, _value(reader, prefix, names[name])
             taken.add(name)
     order = list(found) if _is_object_based(reader) else sorted(found, key=natural)
-    _check_numbers(prefix, [name for name in order if "kernel" in found[name]])
+    check_numbers(prefix, [name for name in order if "kernel" in found[name]])
     return layers(prefix, found, order, tuple(sorted(set(names) - taken)))
 
 
@@ -152,17 +152,6 @@ def _guess_scope(prefix: Path, tl: str, names: dict[str, str]) -> str:
     if not actors:
         raise InputError(f"{prefix}: none of its scopes is an actor's; name it with --scope. Top scopes: {_list(tops)}")
     raise InputError(f"{prefix}: holds the actors {_list(actors)}; say with --scope which one is {tl}'s")
-
-
-def _check_numbers(prefix: Path, order: list[str]) -> None:
-    """TF1 numbers a scope's layers dense, dense_1, ...: a gap is a layer that is missing."""
-    for k, name in enumerate(order):
-        match = re.fullmatch(r"(.*/dense)(?:_(\d+))?", name)
-        if not match:
-            return
-        if int(match[2] or 0) != k:
-            wanted = f"{match[1]}_{k}" if k else match[1]
-            raise InputError(f"{prefix}: variable {wanted}/kernel is missing")
 
 
 def _list(names: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ def main(argv: list[str] | None = None) -> int:
         config = parse(argv)
         from serving.embedded.server import Server
 
-        server = Server(config)
+        server = Server(config, stop)
         server.start()
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -14,23 +14,30 @@ class VersionFiles:
 def scan(models_dir: Path) -> dict[str, dict[int, VersionFiles]]:
     """Model -> version -> files. A version is a folder named by a number that holds
     a saved_model.pb; everything else is left alone, as TensorFlow Serving does.
+
+    Raises OSError where a folder cannot be listed: what is there is then unknown.
     """
     found: dict[str, dict[int, VersionFiles]] = {}
     for model in _folders(models_dir):
         versions = {}
         for folder in _folders(model):
-            if folder.name.isascii() and folder.name.isdigit() and (folder / "saved_model.pb").is_file():
+            if is_version(folder.name) and (folder / "saved_model.pb").is_file():
                 versions[int(folder.name)] = VersionFiles(folder, _fingerprint(folder))
         if versions:
             found[model.name] = versions
     return found
 
 
+def is_version(name: str) -> bool:
+    """Whether a folder's name is a version: a number that fits TensorFlow Serving's int64."""
+    return name.isascii() and name.isdigit() and int(name) < 1 << 63
+
+
 def _folders(parent: Path) -> list[Path]:
     try:
         return sorted(path for path in parent.iterdir() if path.is_dir() and not path.name.startswith("."))
-    except OSError:
-        return []  # a folder that goes away while it is read holds nothing
+    except (FileNotFoundError, NotADirectoryError):
+        return []  # gone while it was looked at; any other error says nothing about what is there
 
 
 def _fingerprint(folder: Path) -> tuple[tuple[str, int, int], ...]:

@@ -28,37 +28,57 @@ class Model:
     served: dict[int, Any] = field(default_factory=dict)
     """Version -> session."""
     states: dict[int, wire.ModelVersionStatus] = field(default_factory=dict)
+    loaded: dict[int, Any] = field(default_factory=dict)
+    """Version -> fingerprint of the files that are served."""
     failed: dict[int, Any] = field(default_factory=dict)
     """Version -> fingerprint of the files that failed to load."""
+    missed: bool = False
+    """Whether the last look found no version at all."""
 
 
 class ModelManager:
     """Serves the newest version of every model under a folder."""
 
-    def __init__(self, models_dir: Path, load: Callable[[Path], Any], load_error: type[Exception]) -> None:
+    def __init__(
+        self, models_dir: Path, load: Callable[[Path], Any], load_error: type[Exception], stopping: threading.Event
+    ) -> None:
+        """`stopping`: once it is set, no further model is looked at."""
         self._models_dir = models_dir
         self._load, self._load_error = load, load_error
         self._models: dict[str, Model] = {}
         self._busy = threading.Lock()
+        self._stopping = stopping
 
     def refresh(self) -> int:
         """Bring what is served up to what lies in the folder; the number of models served."""
         with self._busy:
             found = files.scan(self._models_dir)
             for name in sorted({*found, *self._models}):
+                if self._stopping.is_set():
+                    break
                 model = self._models.setdefault(name, Model())
-                self._settle(name, model, found.get(name, {}))
+                on_disk = found.get(name, {})
+                if not on_disk and model.served and not model.missed:
+                    # a version that is being replaced is away for a moment: gone is what is gone twice
+                    model.missed = True
+                    continue
+                model.missed = False
+                try:
+                    self._settle(name, model, on_disk)
+                except Exception:
+                    log.exception("looking after model %s failed; the others go on", name)
         return len(self.served())
 
     def _settle(self, name: str, model: Model, on_disk: dict[int, files.VersionFiles]) -> None:
         prints = {version: found.fingerprint for version, found in on_disk.items()}
-        while (action := next_action(prints, frozenset(model.served), model.failed)) is not None:
+        while (action := next_action(prints, model.loaded, model.failed)) is not None:
             if action.verb is Verb.LOAD:
                 self._take_up(name, model, action.version, on_disk[action.version])
             else:
                 self._mark(model, action.version, State.UNLOADING)
                 # a new dictionary: requests under way keep the session that they found
                 model.served = {v: session for v, session in model.served.items() if v != action.version}
+                model.loaded.pop(action.version, None)
                 self._mark(model, action.version, State.END)
                 log.info("unloaded %s version %d", name, action.version)
 
@@ -74,6 +94,7 @@ class ModelManager:
             return
         model.failed.pop(version, None)
         model.served = {**model.served, version: session}
+        model.loaded[version] = found.fingerprint
         self._mark(model, version, State.AVAILABLE)
         log.info("loaded %s version %d in %.0f ms", name, version, 1000 * (time.perf_counter() - begin))
 

@@ -33,15 +33,16 @@ _RPCS: dict[str, dict[str, tuple[Any, Any]]] = {
 class Server:
     """An embedded server; `start` returns once the models are served."""
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: ServerConfig, stopping: threading.Event | None = None) -> None:
+        """`stopping`: once it is set, no further model is loaded."""
         from serving.embedded.session import LoadError, Session
 
         self._config = config
-        self._stopping = threading.Event()
+        self._stopping = stopping or threading.Event()
         self._polling = threading.Thread(target=self._poll, name="versions", daemon=True)
         self._health = health.HealthServicer()
         self._set_health(serving=False)
-        self.manager = ModelManager(config.models_dir, Session, LoadError)
+        self.manager = ModelManager(config.models_dir, Session, LoadError, self._stopping)
         self._server = grpc.server(
             futures.ThreadPoolExecutor(config.threads, thread_name_prefix="rpc"),
             maximum_concurrent_rpcs=3 * config.threads,
@@ -70,7 +71,10 @@ class Server:
         if self.port == 0:
             raise InputError(f"cannot listen on {address}: it is in use or not of this machine; choose another --port")
         self._server.start()
-        count = self.manager.refresh()
+        try:
+            count = self.manager.refresh()
+        except OSError as error:
+            raise InputError(f"{self._config.models_dir}: cannot be read: {error.strerror}") from None
         self._set_health(serving=True)
         log.info("serving %d models of %s at %s:%d", count, self._config.models_dir, self._config.host, self.port)
         self._polling.start()

@@ -47,7 +47,7 @@ class Session:
                 self.signatures.signature_def[name].MergeFromString(definition.SerializeToString())
             self._callables: dict[tuple[str, ...], Any] = {}
             self._warm_up(path)
-        except (tf.errors.OpError, StatusError, RuntimeError, ValueError, KeyError, OSError, TypeError) as error:
+        except Exception as error:
             self._session.close()
             raise LoadError((str(error).splitlines() or [type(error).__name__])[0]) from error
 
@@ -83,5 +83,7 @@ class Session:
         for record in tf.compat.v1.io.tf_record_iterator(str(records)):
             request = wire.PredictionLog.FromString(record).predict_log.request
             name = request.model_spec.signature_name or "serving_default"
+            if name not in self.signatures.signature_def:
+                raise ValueError(f"a warm-up record asks for signature {name!r}, which the model does not have")
             arrays = {key: np.asarray(to_array(tensor)) for key, tensor in request.inputs.items()}
             self.run(name, arrays, sorted(self.signatures.signature_def[name].outputs))

@@ -18,18 +18,21 @@ class Action:
     version: int
 
 
-def next_action(on_disk: Mapping[int, Fingerprint], loaded: frozenset[int], failed: Mapping[int, Fingerprint]) -> Action | None:
+def next_action(
+    on_disk: Mapping[int, Fingerprint], loaded: Mapping[int, Fingerprint], failed: Mapping[int, Fingerprint]
+) -> Action | None:
     """The next step towards serving the newest version on disk.
 
-    The newest is loaded before an older one is dropped, and a version that
-    failed is tried again once its files have changed: it may have been half
-    copied. While it fails, what is loaded keeps answering.
+    Versions come with the fingerprint of their files. The newest is loaded before
+    an older one is dropped, and again once its files have changed. A version that
+    failed is tried again then too: it may have been half copied. While it fails,
+    what is loaded keeps answering.
     """
     if not on_disk:
         # a model whose folder is gone is dropped, as TensorFlow Serving does
         return Action(Verb.DROP, min(loaded)) if loaded else None
     newest = max(on_disk)
-    if newest not in loaded:
+    if loaded.get(newest) != on_disk[newest]:
         if failed.get(newest) != on_disk[newest]:
             return Action(Verb.LOAD, newest)
         if loaded:

@@ -3,13 +3,14 @@
 import itertools
 import signal
 import subprocess
+import time
 
 import pytest
 
 from city import network
 from controller.safety import ConflictRules
 from tests.conftest import GRID
-from tests.end_to_end.programs import connect, controller, sumo
+from tests.end_to_end.programs import connect, controller, free_port, sumo
 
 SIGNALS = ("A0", "A1", "A2", "B0", "B1", "B2", "C0", "C1", "C2")
 
@@ -93,3 +94,59 @@ def test_ctrl_c_before_control_begins_leaves_at_once(grid_server):
         ours.send_signal(signal.SIGINT)
         assert ours.wait(20) == 1
         assert "interrupted before any signal was touched" in ours.stderr.read()
+
+
+def test_a_client_that_takes_its_time_costs_nobody_the_simulation(grid_server):
+    """SIGTERM while another client computes: the controller waits for its turn, then releases."""
+    with (
+        sumo(2) as (port, _),
+        controller("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server) as ours,
+    ):
+        client = connect(port, 1)
+        history = []
+        watch(client, 40, history)
+        ours.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            ours.wait(12)
+        while ours.poll() is None and len(history) < 300:
+            watch(client, client.simulation.getTime() + 1, history)
+        assert ours.wait(30) == 0, ours.stderr.read()
+        assert {client.trafficlight.getProgram(s) for s in SIGNALS} == {"adapted"}
+        watch(client, client.simulation.getTime() + 20, history)
+        client.close()
+    assert_safe(history, SIGNALS)
+
+
+def test_a_second_signal_hands_back_without_waiting_for_the_other_client(grid_server):
+    with (
+        sumo(2) as (port, _),
+        controller("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server) as ours,
+    ):
+        client = connect(port, 1)
+        watch(client, 40, [])
+        ours.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        ours.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            ours.wait(3)  # it has asked, and stays until SUMO has answered: leaving would end the simulation
+        watch(client, client.simulation.getTime() + 10, [])
+        assert ours.wait(30) == 1
+        assert "without a safe transition" in ours.stderr.read()
+        watch(client, client.simulation.getTime() + 30, [])
+        assert {client.trafficlight.getProgram(s) for s in SIGNALS} == {"adapted"}
+        client.close()
+
+
+def test_a_sumo_started_for_two_goes_on_for_the_other_when_the_controller_is_stopped(grid_server):
+    port = str(free_port())
+    with controller("--clients", "2", "--order", "1", "--server", grid_server, "--sumo-port", port) as ours:
+        client = connect(int(port), 2)
+        watch(client, 40, [])
+        ours.send_signal(signal.SIGTERM)
+        watch(client, 120, [])
+        assert {client.trafficlight.getProgram(s) for s in SIGNALS} == {"adapted"}
+        with pytest.raises(subprocess.TimeoutExpired):
+            ours.wait(11)
+        watch(client, 160, [])
+        client.close()
+        assert ours.wait(30) == 0

@@ -1,6 +1,7 @@
 """Wrong input to the exporter: one line, exit code 2, and nothing lost or half-published."""
 
 import shutil
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -96,11 +97,27 @@ def test_missing_variables_are_named(city, capsys):
     refused(capsys, "layers/dense_1/bias is missing")
 
 
-def test_a_missing_layer_is_told_by_its_neighbours(city, capsys):
+@pytest.mark.parametrize("layer", ["dense", "dense_1"])
+def test_a_missing_layer_is_named(city, capsys, layer):
     with h5py.File(h5(city), "a") as file:
-        del file["layers/dense/vars/0"], file["layers/dense/vars/1"]
+        del file[f"layers/{layer}/vars/0"], file[f"layers/{layer}/vars/1"]
     assert export(city, "--tl", "SA103") == 2
-    refused(capsys, "takes 64 inputs, but the network's lanes give 17")
+    refused(capsys, f"variable layers/{layer}/kernel is missing")
+
+
+def test_an_interrupt_between_the_renames_of_an_overwrite_loses_no_version(city, capsys, monkeypatch):
+    assert export(city, "--tl", "SA103") == 0
+    real = Path.rename
+
+    def interrupted(self, target):
+        if ".draft-" in self.name:
+            raise KeyboardInterrupt
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    assert export(city, "--tl", "SA103", "--overwrite") == 1
+    assert published(city) == ["SA103/1"]
+    assert (city / "models" / "SA103" / "1" / "saved_model.pb").is_file()
 
 
 def test_weights_that_are_not_finite_are_refused(city, capsys):

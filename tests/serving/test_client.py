@@ -10,7 +10,7 @@ import pytest
 from controller.served_policy import ServedPolicies
 from protos import policy_pb2
 from protos import predict_pb2 as wire
-from serving.client import Client
+from serving.client import Answer, Client
 from serving.contract import ContractError
 from serving.errors import BadAnswer, BadRequest, DeadlineExceeded, ModelNotFound, Overloaded, ServingError, Unavailable
 from serving.tensors import to_proto
@@ -117,6 +117,20 @@ def test_the_time_limit_holds_for_all_together(fake):
     client.close()
 
 
+def test_a_model_that_hangs_holds_up_no_other(fake):
+    client = Client(fake.address, max_in_flight=3)
+
+    def respond(request, context):
+        if wire.PredictRequest.FromString(request).model_spec.name == "0":
+            time.sleep(0.6)
+        return answer(action=[[0.0]])
+
+    fake.answer = respond
+    found = client.predict_many({str(k): X for k in range(12)}, timeout_s=0.5)
+    assert [model for model, a in found.items() if isinstance(a, ServingError)] == ["0"]
+    client.close()
+
+
 @pytest.mark.parametrize("garbage", [b"\xff\xff\xff", b"\x0a\xff\x01"])
 def test_garbage_is_a_bad_answer(fake, client, garbage):
     fake.answer = lambda request, context: garbage
@@ -185,6 +199,22 @@ class TestServedPolicies:
         fake.answer = lambda request, context: answer(version=2, action=[[0.5]], policy=told)
         found = self.ask(client)
         assert "another contract" in str(found)
+
+    def test_a_slow_look_at_one_new_version_makes_no_other_late(self):
+        class Slow:
+            def predict_many(self, observations, *_):
+                outputs = {"action": np.array([[0.5]], np.float32)}
+                return {tl: Answer(outputs, 2 if tl == "a" else 1) for tl in observations}
+
+            def policy(self, tl, version, timeout_s):
+                clock[0] += 5.0
+                raise DeadlineExceeded("slow")
+
+        clock = [0.0]
+        contracts = dict.fromkeys("abc", self.KC)
+        found = ServedPolicies(Slow(), contracts, None, 1.0, lambda: clock[0]).ask(dict.fromkeys("abc", X))
+        assert isinstance(found["a"], Exception)
+        assert found["b"].tolist() == found["c"].tolist() == [[0.5]]
 
     def test_whatever_breaks_is_an_exception_in_the_answers(self):
         class Broken:

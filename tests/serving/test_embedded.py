@@ -131,6 +131,7 @@ def test_a_model_whose_folder_goes_away_is_dropped(models):
     with served(models) as (server, client):
         shutil.rmtree(models / MODEL)
         server.manager.refresh()
+        server.manager.refresh()
         with pytest.raises(ModelNotFound):
             client.predict(MODEL, X)
 
@@ -190,3 +191,55 @@ def test_wrong_settings_are_one_line_and_exit_code_2(models, capsys, tmp_path, k
             assert main(flags) == 2
             lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
             assert len(lines) == 1 and told in lines[0], lines
+
+
+def test_a_version_number_that_is_none_of_tensorflow_servings_is_left_alone(models):
+    shutil.copytree(models / MODEL / "1", models / MODEL / "20240101123045123456789")
+    with served(models) as (_, client):
+        assert version_of(client) == 1
+
+
+def test_a_warm_up_file_that_is_garbage_holds_up_its_own_version_only(models):
+    import tensorflow as tf
+
+    bad = models / "AA1" / "1"
+    shutil.copytree(models / MODEL / "1", bad)
+    with tf.io.TFRecordWriter(str(bad / "assets.extra" / "tf_serving_warmup_requests")) as file:
+        file.write(b"\xff\xff\xff\xff")
+    with served(models) as (server, client):
+        assert version_of(client) == 1
+        assert client.status("AA1")[0].status.error_code != 0
+        shutil.copytree(models / MODEL / "1", models / MODEL / "2")
+        server.manager.refresh()
+        assert version_of(client) == 2
+
+
+def test_a_folder_that_cannot_be_listed_for_once_unloads_nothing(models, monkeypatch):
+    with served(models) as (server, client):
+        from serving.embedded import files
+
+        def fails(_):
+            raise OSError(24, "Too many open files")
+
+        monkeypatch.setattr(files, "scan", fails)
+        with pytest.raises(OSError, match="Too many"):
+            server.manager.refresh()
+        assert version_of(client) == 1
+
+
+def test_a_version_that_is_overwritten_is_loaded_again_and_never_away(models, grid_models):
+    with served(models) as (server, client):
+        before = client.predict(MODEL, np.ones(17, np.float32))["action"]
+        home = models / MODEL
+        (home / "1").rename(home / ".1.old")
+        server.manager.refresh()
+        assert version_of(client) == 1, "a look between the two renames drops nothing"
+        from benchmarks.random_models import random_actor
+        from export import saved_model
+        from export.contract import incomplete
+
+        (home / "1").mkdir()
+        saved_model.write(home / "1", random_actor(17, 1, 5, False), incomplete(MODEL, 17, "kc", 1))
+        server.manager.refresh()
+        assert version_of(client) == 1
+        assert not np.array_equal(client.predict(MODEL, np.ones(17, np.float32))["action"], before)

@@ -45,6 +45,12 @@ def test_fewer_typed_values_repeat_the_last():
     assert to_array(message).tolist() == [1, 2, 2, 2]
 
 
+def test_no_typed_values_at_all_are_zeros():
+    message = wire.Tensor(dtype=1)
+    message.tensor_shape.dim.add(size=3)
+    assert to_array(message).tolist() == [0, 0, 0]
+
+
 def shaped(*sizes, **fields):
     message = wire.Tensor(**fields)
     for size in sizes:
@@ -55,7 +61,7 @@ def shaped(*sizes, **fields):
 @pytest.mark.parametrize(
     "message",
     [
-        shaped(-1, dtype=1), shaped(2**40, dtype=1), shaped(2**20, 2**20, 2**30, dtype=1), shaped(3, dtype=1),
+        shaped(-1, dtype=1), shaped(2**40, dtype=1), shaped(2**20, 2**20, 2**30, dtype=1),
         shaped(1, dtype=1, tensor_content=b"abc"), shaped(1, dtype=1, float_val=[1, 2]), shaped(1, dtype=99),
         shaped(1, dtype=0), shaped(2, dtype=7, string_val=[b"a"]), shaped(1, dtype=4, int_val=[300]),
         wire.Tensor(dtype=1, tensor_shape=wire.TensorShape(unknown_rank=True)), shaped(*[1] * 40, dtype=1, float_val=[1]),
