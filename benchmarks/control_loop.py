@@ -65,7 +65,7 @@ def contracts_of(street: StreetNetwork) -> list[pb.Policy]:
     """A sumo-rl contract for every signal with a choice of greens."""
     city = config.City(Path("city.toml"))
     return [
-        contract.build(city, config.TL(f"TL{k}", (signal.id,), "sumo-rl", yellow_s=3.0), street)
+        contract.build(city, config.TL((signal.id,), "sumo-rl", f"TL{k}", yellow_s=3.0), street)
         for k, signal in enumerate(street.signals.values())
         if len(signal.first_program.greens) > 1
     ]

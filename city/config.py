@@ -5,7 +5,7 @@ a misspelt safety value must not be silently ignored.
 """
 
 import tomllib
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +78,9 @@ class TL:
     Fields that are None follow the dialect's defaults (docs/glossary.md).
     """
 
-    name: str
     signals: tuple[str, ...]
     dialect: str
+    name: str = ""
     state: str | None = None
     action: str | None = None
     delta_time_s: int | None = None
@@ -148,7 +148,7 @@ def _tls(path: Path, here: Path, table: Any) -> dict[str, TL]:
             raise InputError(f"{path}: {where} names TL {name} a second time")
         if not isinstance(body, dict):
             raise InputError(f"{path}: {where} must be a table")
-        tl = _section(path, here, where, TL, {**body, "name": name})
+        tl = replace(_section(path, here, where, TL, body), name=name)
         _check_tl(path, where, tl)
         for signal in tl.signals:
             if signal in owner:
@@ -184,6 +184,8 @@ def _section(path: Path, here: Path, where: str, kind: type, body: Any) -> Any:
     if not isinstance(body, dict):
         raise InputError(f"{path}: {where} must be a table")
     known = {item.name: str(item.type) for item in fields(kind)}
+    if kind is TL and "name" in body:
+        raise InputError(f"{path}: {where} unknown key name; a TL's name is its table's")
     values: dict[str, Any] = {}
     for key, value in body.items():
         if key not in known:

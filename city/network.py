@@ -107,9 +107,9 @@ def of_sumocfg(path: Path) -> StreetNetwork:
     more = values.get("additional-files") or values.get("a") or ""
     additional = [here / name.strip() for name in more.split(",") if name.strip()]
     try:
-        begin, end = (float(values[key]) if key in values else None for key in ("begin", "end"))
+        begin, end = (seconds(values[key]) if key in values else None for key in ("begin", "end"))
     except ValueError:
-        raise InputError(f"{path}: begin and end must be numbers of seconds") from None
+        raise InputError(f"{path}: begin and end must be seconds, or hours:minutes:seconds") from None
     end = None if end is None or end < 0 else end
     return read(here / net, additional, begin or 0.0, end)
 
@@ -120,10 +120,11 @@ def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 
     Raises InputError where a file is missing, not XML or not a SUMO network.
     """
     reader = _Reader()
-    root = ""
     for depth, element in _elements(net_file):
-        root = root or "net"
-        reader.take(element)
+        try:
+            reader.take(element)
+        except (KeyError, ValueError) as error:
+            raise InputError(f"{net_file}: <{element.tag} {_first(element)}> is not as SUMO writes it: {error!r}") from None
         if depth == 1:
             element.clear()
     if not reader.junction_lanes:
@@ -131,8 +132,24 @@ def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 
     for path in additional or []:
         for _, element in _elements(path):
             if element.tag == "tlLogic":
-                reader.take_program(element, path)
+                try:
+                    reader.take_program(element, path)
+                except (KeyError, ValueError) as error:
+                    raise InputError(f"{path}: <tlLogic {_first(element)}> is not as SUMO writes it: {error!r}") from None
     return reader.finish(net_file, begin_s, end_s)
+
+
+def _first(element: ET.Element) -> str:
+    """The attributes of an element that tell it from others, for a message."""
+    return " ".join(f'{key}="{value}"' for key, value in list(element.attrib.items())[:3])
+
+
+def seconds(text: str) -> float:
+    """A time as SUMO takes it: seconds, or [days:]hours:minutes:seconds. Raises ValueError."""
+    parts = text.split(":")
+    if len(parts) > 4:
+        raise ValueError(text)
+    return sum(float(part) * factor for part, factor in zip(reversed(parts), (1, 60, 3600, 86400), strict=False))
 
 
 def _elements(path: Path) -> Iterator[tuple[int, ET.Element]]:

@@ -4,15 +4,17 @@ import logging
 import sys
 
 from city.errors import InputError
-from controller.config import parse
-from controller.daemon import Stop, run
 
 
 def main(argv: list[str] | None = None) -> int:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    stop = Stop()
-    stop.listen()
     try:
+        # within the try: an interrupt while modules load is one line like any other
+        from controller.config import parse
+        from controller.daemon import Stop, run
+
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+        stop = Stop()
+        stop.listen()
         return run(parse(sys.argv[1:] if argv is None else argv), stop)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)

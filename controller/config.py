@@ -87,6 +87,16 @@ def parse(argv: list[str]) -> ControllerConfig:
         raise InputError(f"{wrong[0]} is for a SUMO started here; it cannot go with --sumo {args.sumo}")
     if args.libsumo and (args.clients > 1 or args.order is not None):
         raise InputError("--libsumo has no other clients; leave --clients and --order out")
+    if args.clients < 1:
+        raise InputError(f"--clients {args.clients} must be 1 at least: this controller is one of them")
+    if args.end is not None and not 0 <= args.end < 1e9:
+        raise InputError(f"--end {args.end:g} must be a simulated second, such as 3600")
+    if args.model_number is not None and not 0 <= args.model_number < 1 << 63:
+        raise InputError(f"--model-number {args.model_number} must be a version, such as 3")
+    if args.summary is not None and not args.summary.resolve().parent.is_dir():
+        raise InputError(f"--summary {args.summary}: there is no folder {args.summary.resolve().parent}")
+    if not 0 <= args.sumo_port <= 65535:
+        raise InputError(f"--sumo-port {args.sumo_port} must lie between 0 and 65535")
     server = args.server or city.serving.address
     _address(server, "--server" if args.server else "[serving] address")
     http = args.http or city.controller.http_address

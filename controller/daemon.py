@@ -4,7 +4,7 @@ import json
 import logging
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from prometheus_client import CollectorRegistry
@@ -23,6 +23,7 @@ from controller.safety import Override
 from controller.served_policy import ServedPolicies, fetch_contracts
 from controller.sumo import libsumo_link, start
 from controller.sumo.link import Link, NotWaiting, SumoGone, SumoRefused
+from controller.sumo.network import check_city
 from serving.client import Client
 
 log = logging.getLogger("controller")
@@ -69,11 +70,14 @@ def run(config: ControllerConfig, stop: Stop) -> int:
     http = HttpServer(config.http, metrics.registry, health) if config.http else None
     try:
         contracts = fetch_contracts(client, config.infer_tls, config.model_number)
+        check_city(config.city, contracts)
         control = config.city.controller
         policies = ServedPolicies(client, contracts, config.model_number, control.deadline_ms / 1000)
         link = _open(config, street, stop)
         try:
-            steps = assemble(link, street, list(contracts.values()), policies, config.city.safety, control, _events(metrics))
+            steps = assemble(
+                link, street, list(contracts.values()), policies, config.city.safety, control, _events(metrics, contracts)
+            )
             end_s = _end(config, street, link)
         except link.lost as error:
             link.close()
@@ -85,9 +89,8 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         code = _loop(steps, end_s, config, link, stop, metrics, health)
         _tell(steps)
         if config.summary is not None:
-            config.summary.write_text(
-                json.dumps({"second": steps.now, **figures(steps.tally)}, indent=1) + "\n", encoding="utf-8"
-            )
+            told = {"second": steps.now, **figures(steps.tally)}
+            config.summary.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
         return code
     finally:
         if http is not None:
@@ -136,8 +139,8 @@ def _loop(
         _release(steps, steps.now, stop)
         raise
     finally:
+        # stop.controlling stays set: from here on an interrupt is no end before the control began
         link.close()
-        stop.controlling = False
 
 
 def _release(steps: DecisionSteps, end_s: float, stop: Stop) -> bool:
@@ -175,14 +178,20 @@ def _sumo_arguments(city: City, config: ControllerConfig) -> Sequence[str]:
 
 def _end(config: ControllerConfig, street: StreetNetwork, link: Link) -> float:
     if config.end_s is not None:
+        begin_s = float(link.api.simulation.getTime())
+        if config.end_s <= begin_s:
+            raise InputError(f"--end {config.end_s:g} lies before second {begin_s:g}, at which the simulation is")
         return config.end_s
-    if config.attach is None and street.end_s is not None:
-        return street.end_s
+    # SUMO's own word counts: its configuration, and what stands behind --
     configured = float(link.api.simulation.getEndTime())
     return configured if configured > 0 else float("inf")
 
 
-def _events(metrics: Metrics) -> Events:
+def _events(metrics: Metrics, tls: Iterable[str]) -> Events:
+    for tl in tls:
+        metrics.rung.labels(tl).set(Rung.SERVED.value)
+        metrics.failures.labels(tl)
+
     def failure(tl: str, why: str, now: float) -> None:
         metrics.failures.labels(tl).inc()
         log.debug("%s at %g: %s", tl, now, why)

@@ -91,7 +91,7 @@ def export_one(job: Job, tl: str) -> str:
     shape = " -> ".join(str(n) for n in [actor.inputs, *(layer.kernel.shape[1] for layer in actor.dense)])
     incomplete = f"; contract lacks {', '.join(policy.missing)}" if policy.missing else ""
     return (
-        f"{tl}: {candidate.label} -> {job.models_dir / tl / str(number)} ({actor.architecture}, {policy.action.kind} {shape}), "
+        f"{tl}: {candidate.label} -> {job.models_dir / tl / str(number)} ({actor.told}, {policy.action.kind} {shape}), "
         f"largest difference {difference:.1e}, {time.perf_counter() - begin:.2f} s{incomplete}"
     )
 

@@ -51,8 +51,8 @@ def parse(argv: list[str] | None = None) -> Job:
     model_path = args.model_path or (city.training.model_path if city else None)
     if model_path is None:
         raise InputError("no folder of checkpoints: say --model-path DIR, or [training] model_path in city.toml")
-    if args.model_number is not None and args.model_number < 0:
-        raise InputError(f"--model-number {args.model_number} must not be negative")
+    if args.model_number is not None and not 0 <= args.model_number < 1 << 63:
+        raise InputError(f"--model-number {args.model_number} must be a version, such as 3")
     known = list(city.tls) if city and city.tls else None
     tls = names.select(args.tl, known or _from_names(args.tl, model_path), "--tl")
     if args.scope and len(tls) > 1:

@@ -22,7 +22,7 @@ def main(argv: list[str]) -> int:
 def lines(path: Path, tl: str, scope: str | None) -> Iterable[str]:
     """A line for each variable: name, shape, dtype, and what an export takes it as. Raises InputError."""
     stored: list[StoredVariable]
-    if path.suffix in (".h5", ".hdf5"):
+    if path.suffix in (".h5", ".hdf5", ".keras"):
         stored = keras_h5.stored(path)
         read = lambda: keras_h5.read(path)  # noqa: E731
     else:

@@ -56,7 +56,7 @@ def candidates(model_path: Path) -> list[Candidate]:
             if prefix.parent not in latest:
                 latest[prefix.parent] = _latest(prefix.parent)
             found.append(Candidate(prefix, "tensorflow", _number(prefix.name), latest[prefix.parent] == prefix.name))
-        elif path.suffix in (".h5", ".hdf5") and path.is_file() and "critic" not in path.name.lower():
+        elif path.suffix in (".h5", ".hdf5", ".keras") and path.is_file() and "critic" not in path.name.lower():
             found.append(Candidate(path, "keras-h5", _number(path.name), False))
     return found
 

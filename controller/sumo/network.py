@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from city.config import City
 from city.errors import InputError
 from city.network import Phase, Program, SignalNetwork, StreetNetwork, is_green
 from controller.safety import ConflictRules
@@ -70,6 +71,33 @@ def _same_links(api: Any, street: StreetNetwork, signal: SignalNetwork) -> None:
     )
 
 
+def check_city(city: City, contracts: Mapping[str, pb.Policy]) -> None:
+    """Raise InputError unless the contracts are those of the city's TLs, each signal in one of them only."""
+    owner: dict[str, str] = {}
+    for tl, policy in contracts.items():
+        settings = city.tls[tl]
+        said = {
+            "signals": (list(settings.signals), list(policy.signal_ids)),
+            "dialect": (settings.dialect, policy.observation.dialect),
+            "state": (settings.state or "", policy.observation.state),
+            "action": (settings.action or "categorical", policy.action.kind),
+        }
+        for key, (ours, theirs) in said.items():
+            if not policy.missing and ours != theirs:
+                raise InputError(
+                    f"{tl}: {city.path} says {key} {_plain(ours)}, but the served model was exported for {_plain(theirs)}; "
+                    f"export it again (python -m export --tl {tl}) or mend the city"
+                )
+        for signal in policy.signal_ids:
+            if signal in owner:
+                raise InputError(f"signal {signal} is in the contracts of both {owner[signal]} and {tl}; control one of them")
+            owner[signal] = tl
+
+
+def _plain(value: object) -> str:
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
 def check_contract(policy: pb.Policy, street: StreetNetwork) -> None:
     """Raise InputError unless the street is the one that the contract describes."""
     try:
@@ -91,7 +119,10 @@ def check_contract(policy: pb.Policy, street: StreetNetwork) -> None:
             )
         program = _trained_program(policy, signal)
         if program is None:
-            raise InputError(f"{where}: the network has no program {trained.program_id!r} now")
+            raise InputError(
+                f"{policy.tl}: signal {trained.id} has no program {trained.program_id!r}, which the policy was trained on; "
+                "is an additional file missing?"
+            )
         _same_phases(policy, where, program, trained, "now")
 
 

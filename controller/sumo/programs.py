@@ -27,20 +27,22 @@ def sumo_program(name: str = "sumo") -> str:
 
 class Voice:
     """What a SUMO started here writes to stderr: always read, so that it never blocks
-    on a full pipe; its first errors are kept, for who asks why it ended.
+    on a full pipe; its first error is kept, for who asks why it ended.
     """
 
     def __init__(self, stream: Any) -> None:
-        self._errors: list[str] = []
+        self._error: list[str] = []
         self._thread = threading.Thread(target=self._listen, args=(stream,), daemon=True)
         self._thread.start()
 
     def _listen(self, stream: Any) -> None:
-        for line in stream or ():
-            if line.startswith(b"Error") and len(self._errors) < 10:
-                self._errors.append(line.decode(errors="replace").strip())
+        for raw in stream or ():
+            line = raw.decode(errors="replace").strip()
+            # an error may go on over several lines, up to SUMO's farewell
+            if (self._error or line.startswith("Error")) and not line.startswith("Quitting") and len(self._error) < 5:
+                self._error.append(line)
 
     def error(self) -> str:
-        """The first error of a SUMO that has ended, or "" where it named none."""
+        """The error of a SUMO that has ended, or "" where it named none."""
         self._thread.join(timeout=2)
-        return self._errors[0] if self._errors else ""
+        return " ".join(self._error)

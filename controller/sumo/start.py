@@ -6,6 +6,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import traci
 
@@ -17,6 +18,13 @@ log = logging.getLogger("controller")
 
 ATTACH_S, START_S = 10.0, 60.0
 """Wall time that a SUMO may take until it listens: one that runs already, one that is started here."""
+
+
+def _leave(connection: Any) -> None:
+    """Close a connection cleanly: SUMO ends for all its clients when one just drops."""
+    with contextlib.suppress(OSError, traci.TraCIException, traci.FatalTraCIError):
+        connection._socket.settimeout(5)
+        connection.close(False)
 
 
 def start(
@@ -57,14 +65,18 @@ def attach(
             break
         except (traci.FatalTraCIError, OSError) as error:
             if process is not None and process.poll() is not None:
-                raise InputError(f"SUMO ended before the simulation began: {voice.error()}") from None
+                raise InputError(f"SUMO ended before the simulation began: {voice.error() or 'it gave no reason'}") from None
             if time.monotonic() > limit:
                 raise InputError(f"no SUMO listens at {host}:{port} ({error}); start it with --remote-port {port}") from None
             time.sleep(0.05)
     if order is not None:
         try:
             connection.setOrder(order)
+        except KeyboardInterrupt:
+            _leave(connection)
+            raise
         except (traci.TraCIException, traci.FatalTraCIError) as error:
+            _leave(connection)
             raise InputError(
                 f"SUMO at {host}:{port} refuses this client as number {order}: {error}; choose another --order"
             ) from None

@@ -84,3 +84,9 @@ class Actor:
     @property
     def outputs(self) -> int:
         return int(self.dense[-1].kernel.shape[1])
+
+    @property
+    def told(self) -> str:
+        """The architecture and the activations it was taken to have."""
+        kinds = dict.fromkeys(step.kind for step in self.steps if isinstance(step, Activation))
+        return " ".join([self.architecture, *kinds])

@@ -1,7 +1,9 @@
-"""Keras weights in HDF5: Keras 2's `save_weights` (.h5) and Keras 3's `.weights.h5`."""
+"""Keras weights in HDF5: `save_weights` of Keras 2 (.h5) and 3 (.weights.h5), and whole models (.h5, .keras)."""
 
 import contextlib
+import io
 import re
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -42,14 +44,23 @@ def stored(path: Path) -> list[StoredVariable]:
         return [StoredVariable(name, file[name].shape, str(file[name].dtype)) for name in sorted(_datasets(file), key=natural)]
 
 
+def _weights_inside(path: Path) -> Any:
+    """The HDF5 file itself, or the one that a .keras archive holds."""
+    if path.suffix != ".keras":
+        return path
+    with zipfile.ZipFile(path) as archive:
+        return io.BytesIO(archive.read("model.weights.h5"))
+
+
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     try:
-        with h5py.File(path, "r") as file:
-            yield file
+        with h5py.File(_weights_inside(path), "r") as file:
+            # a whole model in HDF5 keeps its weights in a group of their own
+            yield file.get("model_weights", file)
     except InputError:
         raise
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: cannot be read as HDF5 weights: {str(error).splitlines()[0][:300]}") from None
 
 

@@ -1,9 +1,13 @@
 """`python -m serving`: the embedded server until SIGTERM or Ctrl-C."""
 
 import logging
+import os
 import signal
 import sys
 import threading
+
+# gRPC would write a line of its own beside ours where a port is taken
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from city.errors import InputError
 from serving.embedded.config import parse
@@ -24,7 +28,8 @@ def main(argv: list[str] | None = None) -> int:
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(f"ready at {config.host}:{server.port}", flush=True)
+    if not stop.is_set():
+        print(f"ready at {config.host}:{server.port}", flush=True)
     while not stop.wait(3600):
         pass
     server.stop()

@@ -33,7 +33,8 @@ def parse(argv: list[str] | None = None) -> ServerConfig:
     parser.add_argument("--poll-s", type=float, default=1.0, metavar="S", help="seconds between looks for new versions")
     args = parser.parse_args(argv)
     serving = city_config.Serving()
-    if args.models_dir is None or args.port is None or args.city is not None:
+    alone = args.models_dir is not None and args.city is None and not Path("city.toml").exists()
+    if not alone:
         serving = city_config.load(args.city or Path("city.toml")).serving
     host, _, port = serving.address.rpartition(":")
     if not host or not port.isdigit():
@@ -44,6 +45,6 @@ def parse(argv: list[str] | None = None) -> ServerConfig:
     chosen = int(port) if args.port is None else args.port
     if not 0 <= chosen <= 65535:
         raise InputError(f"port {chosen} must lie between 0 and 65535")
-    if not args.poll_s > 0:
-        raise InputError(f"--poll-s {args.poll_s:g} must be more than 0")
+    if not 0 < args.poll_s <= 86400:
+        raise InputError(f"--poll-s {args.poll_s:g} must be more than 0 and at most 86400")
     return ServerConfig(models_dir, host, chosen, args.poll_s)

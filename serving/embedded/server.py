@@ -76,6 +76,8 @@ class Server:
         except OSError as error:
             raise InputError(f"{self._config.models_dir}: cannot be read: {error.strerror}") from None
         self._set_health(serving=True)
+        if not count:
+            log.warning("%s holds no model yet; export some (python -m export --tl all)", self._config.models_dir)
         log.info("serving %d models of %s at %s:%d", count, self._config.models_dir, self._config.host, self.port)
         self._polling.start()
 

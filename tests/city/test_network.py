@@ -69,6 +69,28 @@ def test_what_is_no_network_is_refused_by_name(tmp_path, content):
         network.read(path)
 
 
+@pytest.mark.parametrize("broken", ['linkIndex="x"', 'from="A0A1"'])
+def test_a_network_that_sumo_would_not_write_is_refused_with_the_place(tmp_path, broken):
+    text = (GRID / "grid.net.xml").read_text()
+    path = tmp_path / "x.net.xml"
+    path.write_text(text.replace('linkIndex="2"', broken) if "link" in broken else text.replace('<lane id="', '<lane idd="'))
+    with pytest.raises(InputError, match=r"x\.net\.xml: <(connection|lane) .* is not as SUMO writes it"):
+        network.read(path)
+
+
+def test_a_program_that_only_shifts_the_offset_keeps_its_phases(tmp_path):
+    more = tmp_path / "offsets.add.xml"
+    more.write_text('<additional><tlLogic id="B1" programID="0" offset="12.00"/></additional>')
+    plain = network.read(GRID / "grid.net.xml").signals["B1"].plan
+    shifted = network.read(GRID / "grid.net.xml", [more]).signals["B1"].plan
+    assert shifted.phases == plain.phases and shifted.offset_s == 12
+
+
+@pytest.mark.parametrize(("text", "expected"), [("25200", 25200), ("07:00:00", 25200), ("1:00:00:00.5", 86400.5), ("01:30", 90)])
+def test_times_are_taken_as_sumo_takes_them(text, expected):
+    assert network.seconds(text) == expected
+
+
 def test_missing_files_are_refused_by_name(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         network.read(tmp_path / "none.net.xml")

@@ -10,7 +10,7 @@ import pytest
 from city import config, network
 from city.errors import InputError
 from controller.__main__ import main
-from controller.sumo.network import check_contract
+from controller.sumo.network import check_city, check_contract
 from export import contract
 from protos import policy_pb2 as pb
 from tests.conftest import GRID
@@ -23,6 +23,35 @@ def refused(capsys, *told):
     assert len(lines) == 1 and "Traceback" not in err, err
     for words in told:
         assert words in lines[0], lines[0]
+
+
+class TestTheCity:
+    """The served models against city.toml."""
+
+    def contracts(self, grid_city, grid_street, *tls):
+        return {tl: contract.build(grid_city, grid_city.tls[tl], grid_street) for tl in tls}
+
+    def test_the_sample_city_fits(self, grid_city, grid_street):
+        check_city(grid_city, self.contracts(grid_city, grid_street, *grid_city.tls))
+
+    def test_a_model_of_another_signal_than_the_city_says_is_refused(self, grid_city, grid_street):
+        contracts = self.contracts(grid_city, grid_street, "SA101", "SA102")
+        contracts["SA102"].signal_ids[0] = "A0"
+        with pytest.raises(InputError, match=r"SA102: .* says signals A1, but the served model was exported for A0"):
+            check_city(grid_city, contracts)
+
+    def test_a_model_of_another_dialect_is_refused(self, grid_city, grid_street):
+        contracts = self.contracts(grid_city, grid_street, "SA103")
+        contracts["SA103"].action.kind = "gro"
+        with pytest.raises(InputError, match="says action kc, but the served model was exported for gro"):
+            check_city(grid_city, contracts)
+
+    def test_one_signal_in_two_contracts_is_refused(self, grid_city, grid_street):
+        contracts = self.contracts(grid_city, grid_street, "SA101", "SA102")
+        tls = {**grid_city.tls, "SA102": replace(grid_city.tls["SA102"], signals=("A0",))}
+        contracts["SA102"].signal_ids[0] = "A0"
+        with pytest.raises(InputError, match="signal A0 is in the contracts of both SA101 and SA102"):
+            check_city(replace(grid_city, tls=tls), contracts)
 
 
 class TestTheContract:
@@ -119,6 +148,11 @@ def test_a_sumo_that_ends_at_its_start_tells_why(capsys, grid_server):
     refused(capsys, "SUMO ended before", "nowhere.rou.xml")
 
 
+def test_an_end_before_the_beginning(capsys, grid_server):
+    assert main(["--city", CITY, "--server", grid_server, "--end", "50", "--http", "127.0.0.1:0", "--", "--begin", "60"]) == 2
+    refused(capsys, "--end 50 lies before second 60")
+
+
 def test_a_running_network_that_lost_a_lane(capsys, grid_server, tmp_path):
     for name in ("city.toml", "grid.sumocfg", "fixed_time.add.xml", "demand.rou.xml"):
         shutil.copy(GRID / name, tmp_path)
@@ -135,6 +169,10 @@ def test_flags_that_do_not_go_together(capsys):
         (["--libsumo", "--clients", "2"], "--libsumo has no other clients"),
         (["--server", "nonsense"], "must be HOST:PORT"),
         (["--deadline-ms", "0"], "must lie between"),
+        (["--clients", "0"], "must be 1 at least"),
+        (["--end", "nan"], "must be a simulated second"),
+        (["--model-number", "99999999999999999999"], "must be a version"),
+        (["--summary", "/nonexistent/x.json"], "there is no folder /nonexistent"),
     ):
         assert main(["--city", CITY, *flags]) == 2
         refused(capsys, told)

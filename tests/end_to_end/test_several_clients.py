@@ -4,6 +4,7 @@ import itertools
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -94,6 +95,19 @@ def test_ctrl_c_before_control_begins_leaves_at_once(grid_server):
         ours.send_signal(signal.SIGINT)
         assert ours.wait(20) == 1
         assert "interrupted before any signal was touched" in ours.stderr.read()
+
+
+def test_an_order_that_is_taken_is_refused_and_the_other_client_goes_on(grid_server):
+    with sumo(2) as (port, _):
+        # SUMO answers the first client once the second is there
+        with ThreadPoolExecutor(1) as pool:
+            connecting = pool.submit(connect, port, 1)
+            with controller("--sumo", f"127.0.0.1:{port}", "--order", "1", "--server", grid_server) as ours:
+                assert ours.wait(20) == 2
+                assert "refuses this client as number 1" in ours.stderr.read()
+            client = connecting.result(20)
+        watch(client, 30, [])
+        client.close()
 
 
 def test_a_client_that_takes_its_time_costs_nobody_the_simulation(grid_server):

@@ -115,7 +115,16 @@ def test_batch_norm_actors_are_recognised_and_reproduced(name, how, tmp_path, ca
     else:
         model.save_weights(tmp_path / "c" / "x_trial_3_SA_101_actor.weights.h5")
     assert np.abs(exported(tmp_path) - model(X, training=False).numpy()).max() < 1e-5
-    assert f"({name}," in capsys.readouterr().out
+    assert f"({name} " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["SA101_trial_2.keras", "SA101_trial_2.h5"])
+def test_whole_keras_models_are_read_for_their_weights(name, tmp_path):
+    layers = [tf.keras.layers.Dense(n, a) for n, a in ((8, "relu"), (7, "relu"), (2, "tanh"))]
+    model = randomise(tf.keras.Sequential([tf.keras.Input((9,)), *layers]))
+    (tmp_path / "c").mkdir()
+    model.save(tmp_path / "c" / name)
+    assert np.abs(exported(tmp_path) - model(X).numpy()).max() < 1e-5
 
 
 def legacy_h5(path, model):
@@ -203,7 +212,7 @@ def tf1_mlp_res(folder, sizes, outputs, name):
 def test_mlp_res_is_told_by_the_sizes_in_its_name(tmp_path, capsys):
     expected = tf1_mlp_res(tmp_path / "c", (16, 8, 8), 2, "SAPPO-_action_gro_netSz_(16, 8, 8)_x-trial_4_SA101")
     assert np.abs(exported(tmp_path) - expected).max() < 1e-5
-    assert "(mlp-res, gro" in capsys.readouterr().out
+    assert "(mlp-res relu tanh, gro" in capsys.readouterr().out
 
 
 def test_mlp_res_without_its_sizes_must_be_said(tmp_path, capsys):
