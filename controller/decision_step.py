@@ -23,7 +23,7 @@ from controller.safety import Override, SafetyTimes, SignalSafety
 from controller.signal_timing import timing_of
 from controller.simulation_time import ms
 from controller.sumo.link import Leg, Link, Setting, SumoRefused
-from controller.sumo.network import check_contract, check_running, plan_entry, running_signals
+from controller.sumo.network import check_contract, check_running, plan_of, running_signals
 from protos import policy_pb2 as pb
 from serving.contract import PLAN_ACTIONS, green_states
 
@@ -250,7 +250,7 @@ def assemble(
             observer(policy, row, length_m, len(greens)),
             timing_of(policy, safety.min_yellow_s, safety.min_green_s),
             safeties,
-            [plan_entry(running[signal]) for signal in policy.signal_ids],
+            [plan_of(running[signal], street.signals[signal]) for signal in policy.signal_ids],
             control,
         )
         x.start(now, [running[signal].shown for signal in policy.signal_ids])

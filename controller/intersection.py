@@ -10,7 +10,7 @@ from collections.abc import Container, Sequence
 from city.config import Controller as ControllerConfig
 from controller import failover
 from controller.failover import Ladder, Rung
-from controller.fallback import PlanEntry
+from controller.fallback import Plan, PlanEntry
 from controller.observation import Observation, Observer, Readings, Shares
 from controller.policy import BadAction, checked
 from controller.safety import Override, PermittedHandover, PermittedState, SignalSafety
@@ -35,10 +35,10 @@ class Intersection:
         observer: Observer,
         timing: SignalTiming,
         safeties: Sequence[SignalSafety],
-        plans: Sequence[tuple[str, int]],
+        plans: Sequence[Plan],
         config: ControllerConfig,
     ) -> None:
-        """`plans`: by signal the program that is its fixed plan, and its first green phase."""
+        """`plans`: by signal the program that is its fixed plan."""
         self.tl = policy.tl
         self.policy = policy
         self.safeties = tuple(safeties)
@@ -136,15 +136,13 @@ class Intersection:
     def unreleased(self) -> list[tuple[str, str]]:
         """(signal, program) of the signals that do not run their own programs."""
         return [
-            (safety.signal, program)
-            for k, (safety, (program, _)) in enumerate(zip(self.safeties, self.plans, strict=True))
+            (safety.signal, plan.program.id)
+            for k, (safety, plan) in enumerate(zip(self.safeties, self.plans, strict=True))
             if self._entries is None or not self._entries[k].done
         ]
 
     def _enter_plan(self) -> None:
-        self._entries = [
-            PlanEntry(safety, program, green) for safety, (program, green) in zip(self.safeties, self.plans, strict=True)
-        ]
+        self._entries = [PlanEntry(safety, plan) for safety, plan in zip(self.safeties, self.plans, strict=True)]
 
     def settings(self, now: float) -> tuple[list[Setting], list[Override]]:
         """What must be set at second `now`: only states that differ from those sent before."""

@@ -65,19 +65,22 @@ class PermittedState:
 
 @final
 class PermittedHandover:
-    """Leave to hand a signal to its program, at the start of the phase given."""
+    """Leave to hand a signal to its program, which begins with the green phase given."""
 
-    __slots__ = ("phase", "program", "signal")
+    __slots__ = ("phase", "program", "remaining_s", "signal")
     signal: str
     program: str
     phase: int
+    remaining_s: float | None
+    """How long the phase lasts from now; None: as long as the program says."""
 
-    def __init__(self, signal: str, program: str, phase: int, *, seal: object) -> None:
+    def __init__(self, signal: str, program: str, phase: int, remaining_s: float | None, *, seal: object) -> None:
         if seal is not _SEAL:
             raise TypeError("only controller.safety makes a PermittedHandover")
         object.__setattr__(self, "signal", signal)
         object.__setattr__(self, "program", program)
         object.__setattr__(self, "phase", phase)
+        object.__setattr__(self, "remaining_s", remaining_s)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a PermittedHandover does not change")
@@ -209,14 +212,14 @@ class SignalSafety:
         """Whether every link is red, long enough for any green to follow."""
         return all(c in "rsu" and ms(now - t) >= self.times.all_red_s for c, t in zip(self._state, self._since, strict=True))
 
-    def hand_over(self, program: str, phase: int, now: float) -> PermittedHandover:
+    def hand_over(self, program: str, phase: int, now: float, remaining_s: float | None = None) -> PermittedHandover:
         """Leave to hand the signal to its program, which then starts with a green.
 
         Raises ValueError while the signal is not cleared.
         """
         if not self.cleared(now):
             raise ValueError(f"signal {self.signal} shows {self._state}; it must be all red before its program goes on")
-        return PermittedHandover(self.signal, program, phase, seal=_SEAL)
+        return PermittedHandover(self.signal, program, phase, remaining_s, seal=_SEAL)
 
     def _target(self, wish: str, now: float, reasons: set[Reason]) -> str:
         """The state to move towards: the wish, or what replaces it as a whole."""

@@ -64,6 +64,8 @@ class LibsumoLink:
         elif type(setting) is PermittedHandover:
             light.setProgram(setting.signal, setting.program)
             light.setPhase(setting.signal, setting.phase)
+            if setting.remaining_s is not None:
+                light.setPhaseDuration(setting.signal, setting.remaining_s)
         else:
             raise TypeError(f"only what the safety rules permit reaches SUMO, not {setting!r}")
 

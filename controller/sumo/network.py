@@ -6,7 +6,8 @@ from typing import Any
 
 from city.config import City
 from city.errors import InputError
-from city.network import Phase, Program, SignalNetwork, StreetNetwork, is_green
+from city.network import Phase, Program, SignalNetwork, StreetNetwork
+from controller.fallback import Plan
 from controller.safety import ConflictRules
 from protos import policy_pb2 as pb
 from serving.contract import PLAN_ACTIONS, ContractError, check
@@ -175,13 +176,11 @@ def _same_phases(policy: pb.Policy, where: str, program: Program, trained: pb.Si
         )
 
 
-def plan_entry(running: RunningSignal) -> tuple[str, int]:
-    """The program that is the signal's fixed plan, and its first green phase."""
-    program = running.programs.get(running.program)
-    if program is None:
-        return running.program, 0
-    greens = [i for i, phase in enumerate(program.phases) if is_green(phase.state)]
-    return running.program, greens[0] if greens else 0
+def plan_of(running: RunningSignal, signal: SignalNetwork) -> Plan:
+    """The signal's fixed plan; it keeps to the clock where it is static and the files tell its offset."""
+    program = running.programs[running.program]
+    filed = any(known.id == program.id for known in signal.programs)
+    return Plan(program, timed=filed and program.type == "static")
 
 
 def _some(names: Sequence[str], most: int = 6) -> str:

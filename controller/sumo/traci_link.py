@@ -191,15 +191,21 @@ class TraciLink:
 
 
 def _commands(settings: Sequence[Setting]) -> list[bytes]:
-    commands = []
-    for setting in settings:
-        if type(setting) is PermittedState:
-            commands.append(wire.set_text(wire.SET_TL, wire.STATE, setting.signal, setting.state))
-        elif type(setting) is PermittedHandover:
-            commands.append(wire.set_text(wire.SET_TL, wire.PROGRAM, setting.signal, setting.program))
-            commands.append(wire.set_int(wire.SET_TL, wire.PHASE, setting.signal, setting.phase))
-        else:
-            raise TypeError(f"only what the safety rules permit reaches SUMO, not {setting!r}")
+    return [command for setting in settings for command in _commands_of(setting)]
+
+
+def _commands_of(setting: Setting) -> list[bytes]:
+    signal = setting.signal
+    if type(setting) is PermittedState:
+        return [wire.set_text(wire.SET_TL, wire.STATE, signal, setting.state)]
+    if type(setting) is not PermittedHandover:
+        raise TypeError(f"only what the safety rules permit reaches SUMO, not {setting!r}")
+    commands = [
+        wire.set_text(wire.SET_TL, wire.PROGRAM, signal, setting.program),
+        wire.set_int(wire.SET_TL, wire.PHASE, signal, setting.phase),
+    ]
+    if setting.remaining_s is not None:
+        commands.append(wire.set_double(wire.SET_TL, wire.PHASE_DURATION, signal, setting.remaining_s))
     return commands
 
 
@@ -207,7 +213,7 @@ def _refusals(answer: bytes, settings: Sequence[Setting]) -> dict[str, str]:
     reader = wire.Reader(answer)
     refusals: dict[str, str] = {}
     for setting in settings:
-        for _ in range(1 if type(setting) is PermittedState else 2):
+        for _ in _commands_of(setting):
             try:
                 reader.status()
             except Refused as error:

@@ -21,7 +21,7 @@ GET_LANE, GET_SIM, GET_TL = 0xA3, 0xAB, 0xA2
 SET_TL, SIMSTEP, CLOSE = 0xC2, 0x02, 0x7F
 LAST_STEP_VEHICLE_NUMBER, LAST_STEP_VEHICLE_IDS = 0x10, 0x12
 LAST_STEP_HALTING, LAST_STEP_LENGTH = 0x14, 0x15
-TIME, STATE, PROGRAM, PHASE = 0x66, 0x20, 0x23, 0x22
+TIME, STATE, PROGRAM, PHASE, PHASE_DURATION = 0x66, 0x20, 0x23, 0x22, 0x24
 TYPE_INT, TYPE_DOUBLE, TYPE_STRING, TYPE_STRING_LIST = 0x09, 0x0B, 0x0C, 0x0E
 
 _STATUS_BYTES = 7  # length, command, result, an empty description's int32
@@ -59,6 +59,10 @@ def set_text(domain: int, variable: int, name: str, value: str) -> bytes:
 
 def set_int(domain: int, variable: int, name: str, value: int) -> bytes:
     return command(domain, struct.pack("!B", variable) + _name(name) + struct.pack("!Bi", TYPE_INT, value))
+
+
+def set_double(domain: int, variable: int, name: str, value: float) -> bytes:
+    return command(domain, struct.pack("!B", variable) + _name(name) + struct.pack("!Bd", TYPE_DOUBLE, value))
 
 
 def step(until_s: float) -> bytes:

@@ -31,7 +31,7 @@ class TestByExample:
         with pytest.raises(TypeError):
             PermittedState("X", "GGGG", seal=object())
         with pytest.raises(TypeError):
-            PermittedHandover("X", "0", 0, seal=None)
+            PermittedHandover("X", "0", 0, None, seal=None)
 
     def test_a_permitted_state_does_not_change(self, crossing):
         state, _ = safety(crossing).permit("GgGr", 1)

@@ -44,8 +44,18 @@ def test_only_infer_tls_are_touched_and_all_are_released_safely_on_sigterm(grid_
         watch(client, client.simulation.getTime() + 100, history)
         for s in SIGNALS:
             assert len({states[s] for states in history[before:]}) > 2, f"{s} is frozen"
+        assert_in_step(client)
         client.close()
     assert_safe(history, ("A0", "C1", "C2"))
+
+
+def assert_in_step(client):
+    """Every signal is where its plan would be had nobody ever touched it."""
+    now = client.simulation.getTime()
+    for s in SIGNALS:
+        plan = network.of_sumocfg(GRID / "grid.sumocfg").signals[s].plan
+        seconds = [phase.state for phase in plan.phases for _ in range(int(phase.duration_s))]
+        assert client.trafficlight.getRedYellowGreenState(s) == seconds[int(now - 1 - plan.offset_s) % len(seconds)], s
 
 
 def assert_safe(history, signals):
