@@ -1,5 +1,6 @@
 """Policies that a model server answers for: contracts at the start, actions after."""
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 
@@ -7,6 +8,7 @@ from city.errors import InputError
 from controller.observation import Observation
 from controller.policy import Action
 from protos import policy_pb2 as pb
+from protos.predict_pb2 import ModelVersionStatus
 from serving.client import Answer, Client
 from serving.contract import ACTION, ContractError
 from serving.errors import BadAnswer, DeadlineExceeded, ModelNotFound, ServingError
@@ -21,8 +23,8 @@ def fetch_contracts(client: Client, tls: Iterable[str], model_number: int | None
             policy = client.policy(tl, model_number)
         except ModelNotFound as error:
             raise InputError(
-                f"{client.address} serves no model {tl}{pinned} ({error}); export it (python -m export --tl {tl}) "
-                "or leave it out with --infer-tl"
+                f"{client.address} serves no model {tl}{pinned} ({error}); {_versions(client, tl)}"
+                f"export it (python -m export --tl {tl}) or leave it out with --infer-tl"
             ) from None
         except ContractError as error:
             raise InputError(f"{client.address}: model {tl}{pinned}: {error}") from None
@@ -37,10 +39,22 @@ def fetch_contracts(client: Client, tls: Iterable[str], model_number: int | None
     return contracts
 
 
+log = logging.getLogger("controller")
+AVAILABLE = ModelVersionStatus.AVAILABLE
+
 LATE_S = 0.05
 """What the answers' own way through this process may add to the deadline."""
 COMPARE_S = 0.1
 """Wall time that asking a new version for its contract may take at least."""
+
+
+def _versions(client: Client, tl: str) -> str:
+    """The versions of a model that are served, for a message; "" where there are none."""
+    try:
+        served = [status.version for status in client.status(tl) if status.state == AVAILABLE]
+    except ServingError:
+        return ""
+    return f"it serves version {', '.join(map(str, served))}; " if served else ""
 
 
 class ContractChanged(ServingError):
@@ -107,3 +121,7 @@ class ServedPolicies:
         for policy in (old, same):
             policy.ClearField("origin")
         self._known[tl][version] = old == same
+        word = "with the same contract" if old == same else "with another contract: not followed"
+        log.log(
+            logging.INFO if old == same else logging.WARNING, "%s: the server now answers with version %d, %s", tl, version, word
+        )

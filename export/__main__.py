@@ -101,6 +101,8 @@ def _actor(job: Job, tl: str, candidate: Candidate, scope: str | None) -> Actor:
 
     settings = job.city.tls.get(tl) if job.city else None
     if candidate.format == "keras-h5":
+        if scope is not None:
+            raise InputError(f"{tl}: scope {scope} is for checkpoints of several agents; {candidate.label} holds one actor")
         from export.checkpoints import keras_h5
 
         layers = keras_h5.read(candidate.path)

@@ -33,8 +33,11 @@ def write(models_dir: Path, mounted_at: str) -> Path:
         raise InputError(f"{models_dir}: holds no models; export some first (python -m export --tl all)")
     path = models_dir / NAME
     draft = path.with_name(f".{NAME}.draft")
-    draft.write_text(config_text(models, mounted_at.rstrip("/")), encoding="utf-8")
-    draft.rename(path)
+    try:
+        draft.write_text(config_text(models, mounted_at.rstrip("/")), encoding="utf-8")
+        draft.rename(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}; run this where the folder is writable") from None
     return path
 
 
@@ -45,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         print(write(args.models_dir, args.mounted_at))
-    except (InputError, OSError) as error:
+    except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0

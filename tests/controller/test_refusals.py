@@ -129,7 +129,7 @@ def test_a_model_that_is_not_there(capsys, grid_server, tmp_path):
     assert main(["--city", str(tmp_path / "city.toml"), "--server", grid_server, "--infer-tl", "SA101,SA999"]) == 2
     refused(capsys, "serves no model SA999", "python -m export --tl SA999")
     assert main(["--city", CITY, "--server", grid_server, "--model-number", "9"]) == 2
-    refused(capsys, "serves no model SA101 version 9")
+    refused(capsys, "serves no model SA101 version 9", "it serves version 1")
 
 
 def test_an_unknown_tl(capsys, grid_server):

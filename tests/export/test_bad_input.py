@@ -196,6 +196,11 @@ def test_an_unknown_scope_lists_those_there_are(city, capsys):
     refused(capsys, "has no scope Actor_9", "actor")
 
 
+def test_a_scope_is_refused_where_there_is_one_actor(city, capsys):
+    assert export(city, "--tl", "SA103", "--scope", "Actor_0") == 2
+    refused(capsys, "scope Actor_0 is for checkpoints of several agents")
+
+
 def test_several_actors_need_a_scope(shared, tmp_path, capsys):
     source = shared / "checkpoints" / "tf1_multi_agent_saver"
     assert main(["--model-path", str(source), "--tl", "SA101", "--models-dir", str(tmp_path)]) == 2
