@@ -221,7 +221,8 @@ def main():
             with curve.open("a", newline="") as file:
                 csv.writer(file).writerow([episode, round(trips.delay_s, 2), trips.finished])
             bar.set_postfix(delay_s=f"{trips.delay_s:.1f}")
-            print(f"episode {episode}: mean delay {trips.delay_s:.1f} s, {trips.finished} trips", file=sys.stderr, flush=True)
+            if bar.disable:  # no terminal: lines instead of a bar
+                print(f"episode {episode}: mean delay {trips.delay_s:.1f} s, {trips.finished} trips", file=sys.stderr, flush=True)
             if episode % 10 == 9 or episode + 1 == args.episodes:
                 progress.save(episode + 1)
     for tl, agent in agents.items():
