@@ -12,34 +12,18 @@ the nearest permitted state:
   red for all_red_s; `g` needs that only of foes it does not yield to;
 - a link that has been red (or whose foes have been green) for too long is
   served by the program's green phase that has it.
-
-Sets of links are ints used as bit masks, so a check is a few operations.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import final
 
 from city.network import SignalNetwork
+from controller.conflicts import GREEN, ConflictRules, Reason
 from controller.simulation_time import ms
 
-_GREEN = "Gg"
-_ALLOWED = frozenset("rygGsu")
 _SEAL = object()
-
-
-class Reason(StrEnum):
-    """Why a wish was overridden."""
-
-    MALFORMED = "malformed"
-    CONFLICT = "conflict"
-    MIN_GREEN = "min_green"
-    YELLOW = "yellow"
-    CLEARANCE = "clearance"
-    MAX_GREEN = "max_green"
-    MAX_RED = "max_red"
 
 
 @final
@@ -105,45 +89,7 @@ class SafetyTimes:
     max_red_s: float = math.inf
 
 
-class ConflictRules:
-    """Which states of a signal are free of conflicts."""
-
-    def __init__(self, network: SignalNetwork) -> None:
-        self.links = len(network.links)
-        self.foes = [_mask(row) for row in network.foes]
-        self.yields = [_mask(row) for row in network.yields]
-        self.foes_of = [[int(j) for j in row.nonzero()[0]] for row in network.foes]
-        self._known: dict[str, Reason | None] = {}
-
-    def objection(self, state: str) -> Reason | None:
-        """MALFORMED or CONFLICT, or None where the state may be shown."""
-        if state not in self._known:
-            if len(self._known) > 10_000:
-                self._known.clear()  # a policy that invents states must not fill the memory
-            self._known[state] = self._judge(state)
-        return self._known[state]
-
-    def _judge(self, state: str) -> Reason | None:
-        if len(state) != self.links or not _ALLOWED.issuperset(state):
-            return Reason.MALFORMED
-        return Reason.CONFLICT if self.conflicts(state) else None
-
-    def conflicts(self, state: str) -> list[tuple[int, int]]:
-        """Pairs (i, j): j shows G, and so does its foe i, or i shows a g that does not yield to j."""
-        protected = _mask(c == "G" for c in state)
-        pairs = []
-        for i, c in enumerate(state):
-            against = self.foes[i] & protected if c == "G" else self.foes[i] & ~self.yields[i] & protected
-            if c in _GREEN and against:
-                pairs += [(i, j) for j in range(self.links) if against >> j & 1]
-        return pairs
-
-
 _NOTHING: tuple[str, frozenset[Reason]] = ("", frozenset())
-
-
-def _mask(bits: Iterable[object]) -> int:
-    return sum(1 << i for i, bit in enumerate(bits) if bit)
 
 
 class SignalSafety:
@@ -159,8 +105,8 @@ class SignalSafety:
         self._permitted = PermittedState(self.signal, self._state, seal=_SEAL)
         self._forced: tuple[Reason, str] | None = None
         self._overdue_s = math.inf
-        everywhere = [all(state[i] in _GREEN for state in self._greens) for i in range(self.rules.links)]
-        somewhere = [any(state[i] in _GREEN for state in self._greens) for i in range(self.rules.links)]
+        everywhere = [all(state[i] in GREEN for state in self._greens) for i in range(self.rules.links)]
+        somewhere = [any(state[i] in GREEN for state in self._greens) for i in range(self.rules.links)]
         # bounds make sense for links that some green phase serves and another does not
         self._bounded = [i for i in range(self.rules.links) if somewhere[i] and not everywhere[i]]
         self._bounds = min(times.max_green_s, times.max_red_s) < math.inf
@@ -240,21 +186,21 @@ class SignalSafety:
 
     def _served(self, forced: str, now: float) -> bool:
         return self._state == forced and all(
-            ms(now - since) >= self.times.min_green_s for c, since in zip(forced, self._since, strict=True) if c in _GREEN
+            ms(now - since) >= self.times.min_green_s for c, since in zip(forced, self._since, strict=True) if c in GREEN
         )
 
     def _overdue(self, wish: str, now: float) -> tuple[Reason, str] | None:
         """A green phase to force, where a bound is broken and the wish does not mend it."""
         ages = {i: ms(now - self._since[i]) for i in self._bounded}
-        waiting = sorted((i for i in ages if _kind(self._state[i]) == "r" and wish[i] not in _GREEN), key=lambda i: -ages[i])
-        worn = {i for i in ages if self._state[i] in _GREEN and wish[i] in _GREEN and ages[i] >= self.times.max_green_s}
+        waiting = sorted((i for i in ages if _kind(self._state[i]) == "r" and wish[i] not in GREEN), key=lambda i: -ages[i])
+        worn = {i for i in ages if self._state[i] in GREEN and wish[i] in GREEN and ages[i] >= self.times.max_green_s}
         for i in waiting:
             starved = ages[i] >= self.times.max_red_s
             blocked_by = worn.intersection(self.rules.foes_of[i])
             if not starved and not blocked_by:
                 continue
             for state in self._greens:
-                if state[i] in _GREEN and not any(state[j] in _GREEN for j in blocked_by):
+                if state[i] in GREEN and not any(state[j] in GREEN for j in blocked_by):
                     return (Reason.MAX_RED if starved else Reason.MAX_GREEN), state
         return None
 
@@ -267,7 +213,7 @@ class SignalSafety:
             if c == wanted:
                 continue
             age = ms(now - self._since[i])
-            if c in _GREEN:
+            if c in GREEN:
                 if wanted == "g":
                     following[i] = "g"
                 elif wanted == "G":
@@ -283,8 +229,8 @@ class SignalSafety:
                     reasons.add(Reason.YELLOW)
                     continue
                 # a link that is wanted green again gets it after it has been red
-                following[i] = "r" if wanted in _GREEN else wanted
-            elif wanted in _GREEN:
+                following[i] = "r" if wanted in GREEN else wanted
+            elif wanted in GREEN:
                 rising.append(i)
             else:
                 following[i] = "r" if wanted == "y" else wanted
@@ -325,4 +271,4 @@ class SignalSafety:
 
 
 def _kind(c: str) -> str:
-    return "g" if c in _GREEN else "y" if c == "y" else "r"
+    return "g" if c in GREEN else "y" if c == "y" else "r"

@@ -7,8 +7,8 @@ from typing import Any
 from city.config import City
 from city.errors import InputError
 from city.network import Phase, Program, SignalNetwork, StreetNetwork
+from controller.conflicts import ConflictRules
 from controller.fallback import Plan
-from controller.safety import ConflictRules
 from protos import policy_pb2 as pb
 from serving.contract import PLAN_ACTIONS, ContractError, check
 

@@ -1,0 +1,62 @@
+"""Which states of a signal are free of conflicts, by the network's foes and right of way.
+
+Sets of links are ints used as bit masks, so a check is a few operations.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from city.network import SignalNetwork
+
+GREEN = "Gg"
+_ALLOWED = frozenset("rygGsu")
+
+
+class Reason(StrEnum):
+    """Why a wish was overridden."""
+
+    MALFORMED = "malformed"
+    CONFLICT = "conflict"
+    MIN_GREEN = "min_green"
+    YELLOW = "yellow"
+    CLEARANCE = "clearance"
+    MAX_GREEN = "max_green"
+    MAX_RED = "max_red"
+
+
+class ConflictRules:
+    """Which states of a signal are free of conflicts."""
+
+    def __init__(self, network: SignalNetwork) -> None:
+        self.links = len(network.links)
+        self.foes = [_mask(row) for row in network.foes]
+        self.yields = [_mask(row) for row in network.yields]
+        self.foes_of = [[int(j) for j in row.nonzero()[0]] for row in network.foes]
+        self._known: dict[str, Reason | None] = {}
+
+    def objection(self, state: str) -> Reason | None:
+        """MALFORMED or CONFLICT, or None where the state may be shown."""
+        if state not in self._known:
+            if len(self._known) > 10_000:
+                self._known.clear()  # a policy that invents states must not fill the memory
+            self._known[state] = self._judge(state)
+        return self._known[state]
+
+    def _judge(self, state: str) -> Reason | None:
+        if len(state) != self.links or not _ALLOWED.issuperset(state):
+            return Reason.MALFORMED
+        return Reason.CONFLICT if self.conflicts(state) else None
+
+    def conflicts(self, state: str) -> list[tuple[int, int]]:
+        """Pairs (i, j): j shows G, and so does its foe i, or i shows a g that does not yield to j."""
+        protected = _mask(c == "G" for c in state)
+        pairs = []
+        for i, c in enumerate(state):
+            against = self.foes[i] & protected if c == "G" else self.foes[i] & ~self.yields[i] & protected
+            if c in GREEN and against:
+                pairs += [(i, j) for j in range(self.links) if against >> j & 1]
+        return pairs
+
+
+def _mask(bits: Iterable[object]) -> int:
+    return sum(1 << i for i, bit in enumerate(bits) if bit)
