@@ -1,0 +1,58 @@
+"""The loop against a street that stops at its own steps only."""
+
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from city.config import Controller
+from controller.action import plan_of
+from controller.decision_step import DecisionSteps, Events
+from controller.intersection import Intersection
+from controller.observation import Readings, SumoRlObserver
+from controller.safety import SafetyTimes, SignalSafety
+from controller.signal_timing import PlanTiming
+from controller.sumo.link import Moment
+from protos import policy_pb2 as pb
+from tests.controller.test_intersection import GREENS, PLAN, one_signal
+
+
+class SteppedLink:
+    """Stops where SUMO would: at the first step at or after the moment asked for."""
+
+    lanes = tuple("abcd")
+    readings = Readings(*(np.zeros(4) for _ in range(4)))
+
+    def __init__(self, step_s):
+        self.step_s, self.now, self.shown = step_s, 0.0, []
+
+    def run(self, legs, due, shown):
+        for leg in legs:
+            self.shown += [(self.now, setting.state) for setting in leg.settings]
+            while self.now < leg.until_s - 1e-9:
+                self.now = round(self.now + self.step_s, 3)
+        return Moment(self.now, {}, {})
+
+
+def plan_signal(crossing):
+    """A TL whose wishes change between its decisions: yellows begin in the middle of an exchange."""
+    policy = pb.Policy(tl="SA107", signal_ids=["X"], action=pb.Action(kind="offset", size=1))
+    timing = PlanTiming("offset", [plan_of(PLAN.program.phases, 0, 4, 60)], 2, 2, 2)
+    safety = SignalSafety(crossing, SafetyTimes(3, 4), GREENS)
+    x = Intersection(policy, SumoRlObserver(np.arange(4), 2), timing, [safety], [PLAN], Controller())
+    x.start(0, ["GgGr"])
+    return x
+
+
+@pytest.mark.parametrize("step_s", [1.0, 0.5, 0.4, 0.7, 2.0])
+@pytest.mark.parametrize("made", [one_signal, plan_signal])
+def test_a_yellow_is_never_short_whatever_the_step_length(crossing, made, step_s):
+    link = SteppedLink(step_s)
+    flipping = SimpleNamespace(ask=lambda observations: {tl: np.array([int(link.now / 10) % 2]) for tl in observations})
+    street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
+    steps = DecisionSteps(link, [made(crossing)], flipping, street, Events(), 0.0, step_s)
+    while steps.now < 400:
+        steps.step(400)
+    yellows = [later[0] - now for (now, state), later in itertools.pairwise(link.shown) if "y" in state]
+    assert len(yellows) > 5 and min(yellows) >= 3.0 - 1e-9, yellows
