@@ -34,6 +34,8 @@ class Training:
     model_path: Path | None = None
     model_number: int | None = None
     """None: the newest."""
+    target_tls: tuple[str, ...] | None = None
+    """TLs in the order in which training had them: which of `Actor_0`, `Actor_1`, ... is whose."""
 
 
 @dataclass(frozen=True)
@@ -94,13 +96,17 @@ class TL:
     action_t_s: int | None = None
     actionp: float | None = None
     actor: str | None = None
-    """Architecture of the actor, where its checkpoint does not tell."""
+    """Architecture of the actor, where its checkpoint does not tell, or module:function."""
+    sizes: tuple[int, ...] | None = None
+    """Units of its hidden layers, where the file name does not tell; what is told is checked."""
     hidden_activation: str | None = None
     output_activation: str | None = None
     layers: tuple[str, ...] | None = None
     """Names of a subclassed model's layers, in the order in which they are called."""
     scope: str | None = None
     """The actor's variable scope in a checkpoint that holds several agents."""
+    output_tensor: str | None = None
+    """The actor's output in a training graph, where it is not the one that is guessed."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,9 @@ def load(path: Path) -> City:
     serving: Serving = read["serving"]
     if not serving.models_dir.is_absolute():
         read["serving"] = Serving(here / serving.models_dir, serving.address)
+    training: Training = read["training"]
+    if training.target_tls is not None:
+        read["training"] = replace(training, target_tls=tuple(map(names.canonical, training.target_tls)))
     if not read["controller"].deadline_ms > 0:
         raise InputError(f"{path}: [controller] deadline_ms must be more than 0")
     return City(path=path, tls=_tls(path, here, raw.get("tl", {})), **read)
@@ -173,7 +182,8 @@ def _check_tl(path: Path, where: str, tl: TL) -> None:
             raise InputError(f"{path}: {where} state and action are settings of the sappo dialect, not of sumo-rl")
         return
     for key, value, known in (("state", tl.state, SAPPO_STATES), ("action", tl.action, SAPPO_ACTIONS)):
-        if value not in known:
+        # None: the checkpoint's file name tells it
+        if value is not None and value not in known:
             raise InputError(f"{path}: {where} {key} = {value!r} must be one of {', '.join(known)}")
 
 
@@ -199,6 +209,10 @@ def _section(path: Path, here: Path, where: str, kind: type, body: Any) -> Any:
 
 def _value(path: Path, here: Path, where: str, annotation: str, value: Any) -> Any:
     base = annotation.removeprefix("<class '").removesuffix("'>").removesuffix(" | None").rsplit(".", 1)[-1]
+    if "tuple[int" in annotation:
+        if not isinstance(value, list) or not value or not all(type(item) is int and 0 < item <= 1_000_000 for item in value):
+            raise InputError(f"{path}: {where} must be a list of numbers of 1 at least, such as [64, 64]")
+        return tuple(value)
     if "tuple" in annotation:
         if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
             raise InputError(f"{path}: {where} must be a list of names")

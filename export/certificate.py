@@ -4,8 +4,10 @@
 from the time.
 """
 
+import functools
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,25 +15,28 @@ from typing import Any
 
 import numpy as np
 from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.python.framework import op_def_registry
 
 from export.actors import Activation, Actor, BatchNorm, Branch, Dense
-from export.saved_model import PARTS
+from export.actors.graph_actor import GraphActor
+from export.checkpoints import scopes
+from export.rebuild import Rebuilt
 from protos import policy_pb2 as pb
 
 NAME = "export.json"
-# fmt: off
-INFERENCE_OPS = frozenset({
-    "Add", "AddV2", "ArgMax", "AssignVariableOp", "BatchMatMulV2", "BiasAdd", "Cast", "ConcatV2", "Const", "Elu", "Erf",
-    "Erfc", "Exp", "ExpandDims", "Expm1", "Fill", "GatherV2", "Identity", "LeakyRelu", "MatMul", "Maximum", "Minimum",
-    "Mul", "Neg", "NoOp", "Pack", "Placeholder", "PlaceholderWithDefault", "Pow", "ReadVariableOp", "RealDiv", "Relu",
-    "Reshape", "RestoreV2", "Rsqrt", "Selu", "Shape", "Sigmoid", "Slice", "Softmax", "Softplus", "Split", "SplitV",
-    "Sqrt", "Square", "Squeeze", "StopGradient", "StridedSlice", "Sub", "Tanh", "Transpose", "VarHandleOp",
-})
-# fmt: on
+STATE = frozenset({"VarHandleOp", "ReadVariableOp", "AssignVariableOp", "RestoreV2"})
+"""The only operations with a state that inference needs: variables, and the one that restores them."""
+_TRAINING = re.compile(r"Grad|Random|Multinomial|Shuffle|Summary|Save|Print|PyFunc")
 
 
 class NotInference(Exception):
     """The graph holds operations that no inference needs."""
+
+
+def is_inference(op: str) -> bool:
+    """Whether an operation may stand in an inference-only graph: known, without state, nothing random or of training."""
+    known = op_def_registry.get(op)
+    return known is not None and (op in STATE or not (known.is_stateful or _TRAINING.search(op)))
 
 
 def census(folder: Path) -> dict[str, int]:
@@ -40,15 +45,17 @@ def census(folder: Path) -> dict[str, int]:
     graph = model.meta_graphs[0].graph_def
     ops = Counter(node.op for node in graph.node)
     ops.update(node.op for function in graph.library.function for node in function.node_def)
-    foreign = sorted(set(ops) - INFERENCE_OPS)
+    foreign = sorted(op for op in ops if not is_inference(op))
     if foreign:
         raise NotInference(f"its graph holds {', '.join(foreign)}, which no inference needs")
     return dict(sorted(ops.items()))
 
 
-def steps(actor: Actor) -> list[dict[str, Any]]:
+def steps(actor: Actor | GraphActor) -> list[dict[str, Any]]:
     """The actor's steps, each with the names of its layer; weights aside."""
     told: list[dict[str, Any]] = []
+    if isinstance(actor, GraphActor):
+        return [{"graph": actor.output, "gives": actor.gives}]
     for step in actor.steps:
         match step:
             case Dense():
@@ -62,31 +69,30 @@ def steps(actor: Actor) -> list[dict[str, Any]]:
     return told
 
 
-def write(folder: Path, actor: Actor, policy: pb.Policy, files: Sequence[Path], observations: int, difference: float) -> None:
+def write(folder: Path, rebuilt: Rebuilt, policy: pb.Policy, files: Sequence[Path], observations: int, difference: float) -> None:
     """Write the certificate of a proved model. Raises NotInference."""
-    origin = policy.origin
+    origin, actor = policy.origin, rebuilt.actor
+    reference = "NumPy float64 evaluation of the checkpoint's variables"
     certificate = {
         "tl": policy.tl,
         "model_number": origin.model_number,
         "source": {"format": origin.source_format, "name": origin.file_name, "files": [_file(path) for path in files]},
+        "scope": rebuilt.scope,
         "actor": {"architecture": actor.architecture, "inputs": actor.inputs, "outputs": actor.outputs, "steps": steps(actor)},
         "variables": [
             {
-                "name": f"actor/{k:03d}_{part}",
-                "from": step.stored_as.get(part, f"{step.name}/{part}"),
-                "shape": list(values.shape),
-                "sha256": _digest(values),
+                "name": weight.name,
+                "from": weight.stored_as,
+                "shape": list(weight.values.shape),
+                "sha256": hashlib.sha256(np.ascontiguousarray(weight.values).tobytes()).hexdigest(),
             }
-            for k, step in enumerate(actor.steps)
-            if isinstance(step, Dense | BatchNorm)
-            for part in PARTS
-            if (values := getattr(step, part, None)) is not None
+            for weight in actor.weights
         ],
-        "left_unread": list(actor.unread),
+        "left_unread": scopes.left_unread(actor.unread, rebuilt.scope),
         "parity": {
             "observations": observations,
             "largest_absolute_difference": difference,
-            "reference": "NumPy float64 evaluation of the checkpoint's variables",
+            "reference": rebuilt.original.told if rebuilt.original else reference,
             "loaded_by": "TF1-style session, tag serve",
         },
         "operations": census(folder),
@@ -96,10 +102,17 @@ def write(folder: Path, actor: Actor, policy: pb.Policy, files: Sequence[Path], 
     (folder / "assets.extra" / NAME).write_text(json.dumps(certificate, indent=1) + "\n", encoding="utf-8")
 
 
+def sha256(path: Path) -> str:
+    """Hex digest of a file; read once for all TLs whose actors it holds."""
+    stat = path.stat()
+    return _sha256(path, stat.st_mtime_ns, stat.st_size)
+
+
+@functools.lru_cache(maxsize=64)
+def _sha256(path: Path, _mtime_ns: int, _size: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _file(path: Path) -> dict[str, Any]:
-    data = path.read_bytes()
-    return {"name": path.name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-
-
-def _digest(values: Any) -> str:
-    return hashlib.sha256(np.ascontiguousarray(values, "<f4").tobytes()).hexdigest()
+    return {"name": path.name, "bytes": path.stat().st_size, "sha256": sha256(path)}

@@ -1,6 +1,7 @@
 """What one call of the exporter is to do, out of flags and city.toml."""
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from city.config import City
 from city.errors import InputError
 from city.network import StreetNetwork
 from export import locate
+from export.locate import Candidate
 
 
 @dataclass(frozen=True)
@@ -21,12 +23,19 @@ class Job:
     """None: no city, or one without a network; contracts stay incomplete."""
     tls: tuple[str, ...]
     model_path: Path
+    found: tuple[Candidate, ...]
+    """Every checkpoint under model_path."""
     model_number: int | None
     models_dir: Path
+    target_tls: tuple[str, ...]
+    """TLs in the order in which training had them."""
     scope: str | None
+    output_tensor: str | None
     actor: str | None
     """Architecture; None: city.toml's, or recognised."""
     overwrite: bool
+    keep: int | None
+    """Versions of a TL to keep. None: all."""
 
 
 def parse(argv: list[str] | None = None) -> Job:
@@ -44,8 +53,17 @@ def parse(argv: list[str] | None = None) -> Job:
     parser.add_argument("--model-number", type=int, metavar="N", help="trial or round to export (default: the newest)")
     parser.add_argument("--models-dir", type=Path, metavar="DIR", help="where models go (default: [serving] models_dir)")
     parser.add_argument("--scope", metavar="NAME", help="the actor's scope in a checkpoint of several agents, such as Actor_0")
-    parser.add_argument("--actor", metavar="NAME", help="architecture, where the checkpoint does not tell: mlp, mlp-res, ...")
+    parser.add_argument(
+        "--target-tls", action="append", metavar="TL", help="the training's target TLs in order: whose is Actor_0, Actor_1, ..."
+    )
+    parser.add_argument(
+        "--actor", metavar="NAME", help="architecture, where the checkpoint does not tell: mlp, mlp-res, ..., or module:function"
+    )
+    parser.add_argument(
+        "--output-tensor", metavar="NAME", help="the actor's output in a training graph, where the one guessed is not it"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace a version that exists")
+    parser.add_argument("--keep", type=int, metavar="N", help="versions of a TL to keep, the newest (default: all)")
     args = parser.parse_args(argv)
     city = _city(args.city, args.model_path)
     model_path = args.model_path or (city.training.model_path if city else None)
@@ -53,12 +71,19 @@ def parse(argv: list[str] | None = None) -> Job:
         raise InputError("no folder of checkpoints: say --model-path DIR, or [training] model_path in city.toml")
     if args.model_number is not None and not 0 <= args.model_number < 1 << 63:
         raise InputError(f"--model-number {args.model_number} must be a version, such as 3")
+    if args.keep is not None and args.keep < 1:
+        raise InputError(f"--keep {args.keep} must be 1 at least: the newest version is never removed")
+    found = tuple(locate.candidates(model_path))
+    words = [word.strip() for value in args.target_tls or () for word in value.split(",") if word.strip()]
+    targets = tuple(map(names.canonical, words)) or (city.training.target_tls if city else None) or ()
     known = list(city.tls) if city and city.tls else None
-    tls = names.select(args.tl, known or _from_names(args.tl, model_path), "--tl")
-    if args.scope and len(tls) > 1:
-        raise InputError(
-            f"--scope names one actor, but --tl asks for {len(tls)} TLs; export them one by one, or set scope in city.toml"
-        )
+    tls = names.select(args.tl, known or _from_names(args.tl, found, targets), "--tl")
+    for flag, value in (("scope", args.scope), ("output-tensor", args.output_tensor)):
+        if value and len(tls) > 1:
+            key = flag.replace("-", "_")
+            raise InputError(
+                f"--{flag} is one actor's, but --tl asks for {len(tls)} TLs; export them one by one, or set {key} in city.toml"
+            )
     has_network = city is not None and (city.network.sumocfg or city.network.net)
     return Job(
         city=city,
@@ -67,7 +92,11 @@ def parse(argv: list[str] | None = None) -> Job:
         model_path=model_path,
         model_number=args.model_number if args.model_number is not None else (city.training.model_number if city else None),
         models_dir=args.models_dir or (city.serving.models_dir if city else Path("models")),
+        found=found,
+        target_tls=targets,
         scope=args.scope,
+        output_tensor=args.output_tensor,
+        keep=args.keep,
         actor=args.actor,
         overwrite=args.overwrite,
     )
@@ -79,8 +108,8 @@ def _city(path: Path | None, model_path: Path | None) -> City | None:
     return city_config.load(path or Path("city.toml"))
 
 
-def _from_names(asked: list[str], model_path: Path) -> list[str]:
-    """Without a city every TL asked for is a TL; `all` are those that file names tell."""
-    told = locate.tls_named(model_path)
+def _from_names(asked: list[str], found: Sequence[Candidate], targets: Sequence[str]) -> list[str]:
+    """Without a city every TL asked for is a TL; `all` are those that file names tell, and the training's target TLs."""
+    told = [*locate.tls_named(found), *targets]
     words = [word.strip() for value in asked for word in value.split(",") if word.strip() and word.strip() != "all"]
     return list(dict.fromkeys([*told, *map(names.canonical, words)]))

@@ -1,8 +1,12 @@
 """The policy contract of a TL, out of city.toml and the street network."""
 
-from city.config import TL, City
+from dataclasses import replace
+from typing import Any
+
+from city.config import SAPPO_ACTIONS, SAPPO_STATES, TL, City
 from city.errors import InputError
 from city.network import Program, SignalNetwork, StreetNetwork
+from export.locate import Candidate
 from protos import policy_pb2 as pb
 from serving import contract as contracts
 
@@ -24,6 +28,45 @@ def build(city: City, tl: TL, street: StreetNetwork) -> pb.Policy:
         networks.append(street.signals[signal])
     signals = [_signal(tl, network) for network in networks]
     return _sumo_rl(tl, signals) if tl.dialect == contracts.SUMO_RL else _sappo(city, tl, signals)
+
+
+def settle(city: City | None, name: str, candidate: Candidate) -> TL | None:
+    """A TL's settings: city.toml's, completed with what the checkpoint's file name tells; None without a city.
+
+    Raises InputError where the two say different things, or where neither says
+    what a sappo TL needs.
+    """
+    settings = city.tls.get(name) if city else None
+    if city is None or settings is None:
+        return None
+    told: dict[str, Any] = {}
+    for key in ("state", "action", "offset_range", "control_cycle", "add_time_s", "actionp", "action_t_s"):
+        said = candidate.said(key)
+        if said is None:
+            continue
+        if settings.dialect != contracts.SAPPO:
+            raise InputError(
+                f"{name}: {candidate.label} says {key} {said}, a setting of the sappo dialect, but {city.path} says dialect "
+                f"{settings.dialect}; mend the one that is wrong"
+            )
+        theirs: Any = said if key in ("state", "action") else float(said) if key == "actionp" else int(said)
+        told[key] = one(city, name, candidate, key, getattr(settings, key), theirs)
+    settled = replace(settings, **told)
+    for key, known in (("state", SAPPO_STATES), ("action", SAPPO_ACTIONS)):
+        value = getattr(settled, key)
+        if settled.dialect == contracts.SAPPO and value not in known:
+            where = f"{candidate.label} says {key} {value}" if value else f"neither {candidate.label} nor {city.path} tells {key}"
+            raise InputError(f"{name}: {where}; it must be one of {', '.join(known)}, in [tl.{name}]")
+    return settled
+
+
+def one(city: City | None, name: str, candidate: Candidate, key: str, mine: Any, theirs: Any) -> Any:
+    """What city.toml and a file name both may say. Raises InputError where they say different things."""
+    if mine is not None and theirs is not None and mine != theirs:
+        said, says = (", ".join(map(str, v)) if isinstance(v, tuple) else v for v in (theirs, mine))
+        told = city.path if city else "city.toml"
+        raise InputError(f"{name}: {candidate.label} says {key} {said}, but {told} says {says}; mend the one that is wrong")
+    return theirs if mine is None else mine
 
 
 def incomplete(tl: str, observation_size: int, action_kind: str, action_size: int) -> pb.Policy:

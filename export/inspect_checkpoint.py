@@ -1,49 +1,94 @@
 """`python -m export inspect CHECKPOINT`: a checkpoint's variables, and what an export would take as what."""
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from city import names
 from city.errors import InputError
-from export.actors.architectures import Layers
-from export.checkpoints import StoredVariable, keras_h5, tensorflow_files
+from export.actors import WEIGHTS, Actor, BatchNorm, Dense
+from export.actors.architectures import Shape
+from export.checkpoints import natural, scopes, trained_function
+from export.locate import KERAS, NPZ, SAVED_MODEL, TENSORFLOW, Candidate, number
+from export.rebuild import Rebuilt, Wanted, open_checkpoint, rebuild
 
 
 def main(argv: list[str]) -> int:
+    from export import quiet
+
     parser = argparse.ArgumentParser(prog="python -m export inspect", description="List a checkpoint's variables.")
-    parser.add_argument("checkpoint", type=Path, help="an HDF5 file, or a TensorFlow checkpoint's prefix (or its .index)")
+    parser.add_argument(
+        "checkpoint",
+        type=Path,
+        help="an HDF5 or .npz file, a TensorFlow checkpoint's prefix (or its .index), a SavedModel's folder",
+    )
     parser.add_argument("--tl", default="", help="the TL whose actor is looked for, where there are several")
+    parser.add_argument("--target-tls", default="", help="the training's target TLs in order, with commas")
     parser.add_argument("--scope", help="the actor's scope")
+    parser.add_argument("--actor", help="architecture, or module:function")
+    parser.add_argument("--output-tensor", help="the actor's output in a training graph")
     args = parser.parse_args(argv)
-    print("\n".join(lines(args.checkpoint, args.tl, args.scope)))
+    targets = [names.canonical(word) for word in args.target_tls.split(",") if word.strip()]
+    tl = names.canonical(args.tl) if args.tl else ""
+    quiet.first_session()
+    candidate = _candidate(args.checkpoint)
+    wanted = Wanted(
+        tl, args.scope, targets, args.output_tensor, Shape(args.actor, sizes=candidate.sizes), False, inputs=None, outputs=None
+    )
+    print("\n".join(lines(candidate, wanted)))
     return 0
 
 
-def lines(path: Path, tl: str, scope: str | None) -> Iterable[str]:
-    """A line for each variable: name, shape, dtype, and what an export takes it as. Raises InputError."""
-    stored: list[StoredVariable]
+def _candidate(path: Path) -> Candidate:
     if path.suffix in (".h5", ".hdf5", ".keras"):
-        stored = keras_h5.stored(path)
-        read = lambda: keras_h5.read(path)  # noqa: E731
+        return Candidate(path, KERAS, number(path.name))
+    if path.suffix == ".npz":
+        return Candidate(path, NPZ, number(path.name))
+    if path.name == "saved_model.pb" or (path / "saved_model.pb").is_file():
+        return Candidate(path.parent if path.name == "saved_model.pb" else path, SAVED_MODEL, number(path.name))
+    prefix = path.with_name(path.name.removesuffix(".index").removesuffix(".meta"))
+    return Candidate(prefix, TENSORFLOW, number(prefix.name))
+
+
+def lines(candidate: Candidate, wanted: Wanted) -> Iterable[str]:
+    """A line for each variable: name, shape, dtype, and what an export takes it as. Raises InputError."""
+    if candidate.format == SAVED_MODEL:
+        stored = trained_function.of_saved_model(candidate.path, wanted.output_tensor, wanted.categorical).checkpoint.stored
     else:
-        prefix = path.with_suffix("") if path.suffix == ".index" else path
-        stored = tensorflow_files.stored(prefix)
-        read = lambda: tensorflow_files.read(prefix, tl, scope)  # noqa: E731
+        stored = open_checkpoint(candidate).stored
+    taken: dict[str, str] = {}
+    scope = wanted.scope or ""
     try:
-        taken, note = _taken(read()), ""
+        rebuilt = rebuild(candidate, wanted)
+        taken, scope, note = _taken(rebuilt), rebuilt.scope, _told(rebuilt)
     except InputError as error:
-        taken, note = {}, f"nothing would be exported: {error}"
-    width = max((len(variable.name) for variable in stored), default=0)
-    for variable in stored:
-        yield f"{variable.name:<{width}}  {variable.shape!s:<14} {variable.dtype:<8} {taken.get(variable.name, '-')}"
-    if note:
-        yield note
+        note = f"nothing would be exported: {error}"
+    width = max((len(name) for name in stored), default=0)
+    for name in sorted(stored, key=natural):
+        as_what = taken.get(name) or f"- ({scopes.why_unread(name, scope)})"
+        yield f"{name:<{width}}  {stored[name].shape!s:<14} {stored[name].dtype:<8} {as_what}"
+    yield note
 
 
-def _taken(layers: Layers) -> dict[str, str]:
-    names = {}
-    for word, found in (("dense", layers.dense), ("batch norm", layers.norms)):
-        for k, layer in enumerate(found):
-            for part, name in layer.stored_as.items():
-                names[name] = f"{word} {k} {part}"
-    return names
+def _taken(rebuilt: Rebuilt) -> dict[str, str]:
+    """Variable -> what an export takes it as, such as `dense 0 kernel`."""
+    if not isinstance(rebuilt.actor, Actor):
+        return {weight.stored_as: "weight of the graph" for weight in rebuilt.actor.weights}
+    found = {}
+    for word, layers in (("dense", _of(rebuilt.actor, Dense)), ("batch norm", _of(rebuilt.actor, BatchNorm))):
+        for k, layer in enumerate(layers):
+            for part in WEIGHTS:
+                if part in layer.stored_as:
+                    found[layer.stored_as[part]] = f"{word} {k} {part}"
+    return found
+
+
+def _of(actor: Actor, kind: type) -> Sequence[Dense | BatchNorm]:
+    return [step for step in actor.steps if isinstance(step, Dense | BatchNorm) and isinstance(step, kind)]
+
+
+def _told(rebuilt: Rebuilt) -> str:
+    shape = " -> ".join(map(str, rebuilt.actor.widths))
+    against = f"; compared with {rebuilt.original.told}" if rebuilt.original else ""
+    note = f"; {rebuilt.note}" if rebuilt.note else ""
+    return f"an export would make it {rebuilt.actor.told}, {shape}{against}{note}"

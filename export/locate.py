@@ -1,16 +1,29 @@
 """Where a TL's checkpoint is: what lies under model_path, and what its names say."""
 
+import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from city.errors import InputError
 from city.names import canonical
 
-_TRIAL = re.compile(r"trial[_-]?(\d+)", re.I)
+TENSORFLOW, KERAS, NPZ, SAVED_MODEL = "tensorflow", "keras-h5", "npz", "saved-model"
+_SUFFIXES = {".h5": KERAS, ".hdf5": KERAS, ".keras": KERAS, ".npz": NPZ}
+
+_TRIAL = re.compile(r"(?:trial|round)[_-]?(\d+)", re.I)
 _MANAGED = re.compile(r"-(\d+)$")
 _SIZES = re.compile(r"netSz_\(([\d, ]+)\)")
-_SETTING = {"state": re.compile(r"_state_([a-z]+)_"), "action": re.compile(r"_action_([a-z]+?)(?:_|-)")}
+_WORDS = {"state": re.compile(r"_state_([a-z]+)(?=[_-])"), "action": re.compile(r"_action_(?!t_\d)([a-z]+)(?=[_-])")}
+_NUMBERS = {
+    "offset_range": re.compile(r"_offset_range_(\d+)(?=[_-])"),
+    "control_cycle": re.compile(r"_control_cycle_(\d+)(?=[_-])"),
+    "add_time_s": re.compile(r"_add_time_(\d+)(?=[_-])"),
+    "actionp": re.compile(r"_actionp_(\d+(?:\.\d+)?)(?=[_-])"),
+    "action_t_s": re.compile(r"_action_t_(\d+)(?=[_-])"),
+}
 
 
 @dataclass(frozen=True)
@@ -18,17 +31,18 @@ class Candidate:
     """One checkpoint on disk."""
 
     path: Path
-    """A file (HDF5) or the prefix of a TensorFlow checkpoint."""
+    """A file (HDF5, npz), the prefix of a TensorFlow checkpoint, or the folder of a SavedModel."""
     format: str
-    """tensorflow | keras-h5"""
+    """tensorflow | keras-h5 | npz | saved-model"""
     number: int | None
     """Model number, as the name tells it."""
-    newest: bool
+    newest: bool = False
     """Whether a `checkpoint` state file names it as the latest."""
 
     @property
     def label(self) -> str:
-        return self.path.name
+        """Its name; of a folder that is called by its number alone, with the one that holds it."""
+        return f"{self.path.parent.name}/{self.path.name}" if self.path.name.isdigit() else self.path.name
 
     @property
     def sizes(self) -> tuple[int, ...] | None:
@@ -37,84 +51,106 @@ class Candidate:
         return tuple(int(n) for n in re.findall(r"\d+", match[1])) if match else None
 
     def said(self, setting: str) -> str | None:
-        """What the file name says of `state` or `action`; None: nothing."""
-        match = _SETTING[setting].search(self.path.name + "-")
+        """What the file name says of a setting of city.toml's [tl.NAME]; None: nothing."""
+        pattern = _WORDS.get(setting) or _NUMBERS[setting]
+        match = pattern.search(self.path.name + "-")
         return match[1] if match else None
+
+    @cached_property
+    def _squeezed(self) -> tuple[str, str]:
+        return tuple(re.sub(r"[\s_]+", "", name) for name in (self.path.name, self.path.parent.name))  # type: ignore[return-value]
+
+    def named(self, tl: str) -> bool:
+        return tl in self._squeezed[0] and carries(self.path.name, tl)
+
+    def housed(self, tl: str, model_path: Path) -> bool:
+        """Whether the folder that holds it carries the TL's name."""
+        return tl in self._squeezed[1] and self.path.parent != model_path and carries(self.path.parent.name, tl)
 
 
 def candidates(model_path: Path) -> list[Candidate]:
     """Every checkpoint under model_path. Raises InputError where there is no such folder."""
     if not model_path.is_dir():
         raise InputError(f"{model_path}: no such folder; name the checkpoints' folder with --model-path or [training] model_path")
-    found = []
-    latest: dict[Path, str | None] = {}
-    for path in sorted(model_path.rglob("*")):
-        if any(part.startswith(".") for part in path.relative_to(model_path).parts):
+    found: list[Candidate] = []
+    for here, folders, names in os.walk(model_path):
+        folder = Path(here)
+        if "saved_model.pb" in names:
+            # what lies in a SavedModel belongs to it, its variables above all
+            found.append(Candidate(folder, SAVED_MODEL, int(folder.name) if folder.name.isdigit() else number(folder.name)))
+            folders.clear()
             continue
-        if path.suffix == ".index" and path.is_file():
-            prefix = path.with_suffix("")
-            if prefix.parent not in latest:
-                latest[prefix.parent] = _latest(prefix.parent)
-            found.append(Candidate(prefix, "tensorflow", _number(prefix.name), latest[prefix.parent] == prefix.name))
-        elif path.suffix in (".h5", ".hdf5", ".keras") and path.is_file() and "critic" not in path.name.lower():
-            found.append(Candidate(path, "keras-h5", _number(path.name), False))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        latest = _latest(folder) if "checkpoint" in names else None
+        for name in sorted(names):
+            suffix = Path(name).suffix
+            if name.startswith(".") or _is_critic(name):
+                continue
+            if suffix == ".index":
+                prefix = folder / name.removesuffix(".index")
+                found.append(Candidate(prefix, TENSORFLOW, number(prefix.name), latest == prefix.name))
+            elif suffix in _SUFFIXES:
+                found.append(Candidate(folder / name, _SUFFIXES[suffix], number(name)))
     return found
 
 
-def choose(tl: str, model_path: Path, number: int | None, scope: str | None) -> Candidate:
+def choose(tl: str, found: Sequence[Candidate], model_path: Path, wanted: int | None) -> Candidate:
     """The checkpoint of a TL: of the number asked for, else the newest.
 
     A checkpoint is a TL's where its name, or the folder that holds it, carries
     the TL's; one without any TL's name may hold several agents, and counts
     where no other does. Raises InputError with the places looked at.
     """
-    everything = candidates(model_path)
-    mine = [c for c in everything if _carries(c.path.name, tl)] or [
-        c for c in everything if c.path.parent != model_path and _carries(c.path.parent.name, tl)
-    ]
-    shared = [c for c in everything if c.format == "tensorflow" and not _TL_LIKE.search(c.path.name)]
-    pool = mine or shared
-    where = f"looked at {len(everything)} checkpoints under {model_path}"
+    pool = [c for c in found if c.named(tl)] or [c for c in found if c.housed(tl, model_path)]
+    pool = pool or [c for c in found if not _TL_LIKE.search(c.path.name)]
+    where = f"looked at {len(found)} checkpoints under {model_path}"
     if not pool:
-        seen = ", ".join(dict.fromkeys(c.label for c in everything[:8])) or "none"
-        raise InputError(f"no checkpoint for {tl}: {where} ({seen}{', ...' if len(everything) > 8 else ''})")
+        seen = ", ".join(dict.fromkeys(c.label for c in found[:8])) or "none"
+        raise InputError(f"no checkpoint for {tl}: {where} ({seen}{', ...' if len(found) > 8 else ''})")
     numbers = sorted({c.number for c in pool if c.number is not None})
-    if number is not None:
-        pool = [c for c in pool if c.number == number]
+    if wanted is not None:
+        pool = [c for c in pool if c.number == wanted]
         if not pool:
-            raise InputError(f"no checkpoint of {tl} with model number {number}: {where}; there are {_some(numbers)}")
+            raise InputError(f"no checkpoint of {tl} with model number {wanted}: {where}; there are {_some(numbers)}")
     elif numbers:
-        best = [c for c in pool if c.newest] or [c for c in pool if c.number == numbers[-1]]
-        pool = best
+        pool = [c for c in pool if c.newest] or [c for c in pool if c.number == numbers[-1]]
     if len(pool) > 1:
         told = ", ".join(str(c.path.relative_to(model_path)) for c in pool)
         raise InputError(f"{tl} has several checkpoints of one number: {told}; narrow --model-path or say --model-number")
     return pool[0]
 
 
-def tls_named(model_path: Path) -> list[str]:
+def tls_named(found: Sequence[Candidate]) -> list[str]:
     """The TLs that checkpoint names speak of, for a folder without a city."""
-    found: dict[str, None] = {}
-    for candidate in candidates(model_path):
+    told: dict[str, None] = {}
+    for candidate in found:
         for text in (candidate.path.name, candidate.path.parent.name):
             match = _TL_LIKE.search(text)
             if match:
-                found[canonical(match[0].strip("_- "))] = None
+                told[canonical(match[0].strip("_- "))] = None
                 break
-    return sorted(found)
+    return sorted(told)
 
 
 _TL_LIKE = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2,3}[ _]?\d{2,4}(?![A-Za-z0-9])")
 
 
-def _carries(text: str, tl: str) -> bool:
+def carries(text: str, tl: str) -> bool:
     """Whether a name carries the TL's, spaces and underscores within it aside."""
     return re.search(r"(?<![A-Za-z0-9])" + r"[\s_]*".join(map(re.escape, tl)) + r"(?![A-Za-z0-9])", text) is not None
 
 
-def _number(name: str) -> int | None:
-    match = _TRIAL.search(name) or _MANAGED.search(name)
+def number(name: str) -> int | None:
+    """The model number that a name tells: trial_3, round-3, or a CheckpointManager's -3."""
+    stem = re.sub(r"(\.weights)?\.(h5|hdf5|keras|npz)$", "", name)
+    match = _TRIAL.search(stem) or _MANAGED.search(stem)
     return int(match[1]) if match else None
+
+
+def _is_critic(name: str) -> bool:
+    """Whether a file is a critic's alone; TLs and settings aside, by the words of its name."""
+    words = set(re.findall(r"[a-z]+", name.lower()))
+    return "critic" in words and "actor" not in words
 
 
 def _latest(folder: Path) -> str | None:

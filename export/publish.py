@@ -1,60 +1,92 @@
 """Publishing a version: written beside, proved, then renamed to its number.
 
 TensorFlow Serving takes a new version folder up within a second, a half-copied
-one too; a folder whose name is no number it leaves alone.
+one too; a folder whose name is no number it leaves alone. So a draft is a hidden
+folder, and a version that is replaced is exchanged with its draft in one step.
+Each draft is locked by who writes it: what a killed exporter left is swept up by
+the next one, and two at once on one TL do not meet.
 """
 
 import contextlib
+import ctypes
 import errno
+import fcntl
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from city.errors import InputError
 
+_DRAFT = re.compile(r"\.(\d+)\.(draft|old)-\d+")
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EIO)
+_NOTHING_SPECIAL, _RENAME_EXCHANGE, _AT_FDCWD = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP), 2, -100
+
+
+def check_free(models_dir: Path, tl: str, number: int, overwrite: bool) -> None:
+    """Raise InputError where a version exists and may not be replaced."""
+    target = models_dir / tl / str(number)
+    if target.exists() and not overwrite:
+        raise InputError(f"{target} exists already; say --overwrite to replace it, or --model-number for another")
+
 
 @contextlib.contextmanager
-def version(models_dir: Path, tl: str, number: int, overwrite: bool) -> Iterator[Path]:
+def version(models_dir: Path, tl: str, number: int, overwrite: bool, keep: int | None = None) -> Iterator[Path]:
     """An empty folder to write a version into; published when the block ends well.
 
+    `keep`: versions of the TL to keep, the newest and this one; None: all.
     Raises InputError where the version exists and may not be overwritten, or
     where the folder cannot be written. What goes wrong leaves nothing behind.
     """
+    check_free(models_dir, tl, number, overwrite)
     home = models_dir / tl
     target = home / str(number)
-    if target.exists() and not overwrite:
-        raise InputError(f"{target} exists already; say --overwrite to replace it, or --model-number for another")
     draft = home / f".{number}.draft-{os.getpid()}"
     try:
         home.mkdir(parents=True, exist_ok=True)
+        _sweep(home)
         _discard(draft)
         draft.mkdir()
+        held = _lock(draft)
     except OSError as error:
-        raise InputError(f"{home}: cannot be written: {error.strerror}") from None
+        raise InputError(f"{home}: cannot be written: {error.strerror}; nothing was published") from None
     try:
         yield draft
-        _rename(draft, target, overwrite)
+        _flush(draft)
+        with _alone(home):
+            _put(draft, target, overwrite)
+            _flush_folder(home)
+            if keep is not None:
+                _prune(home, keep, number)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
-            raise InputError(f"{target}: cannot be written: {error.strerror}") from None
+        if error.errno in _OF_THE_DISK:
+            raise InputError(f"{target}: cannot be written: {error.strerror}; nothing was published") from None
         raise
     finally:
+        os.close(held)
         _discard(draft)
         with contextlib.suppress(OSError):
             home.rmdir()  # only where it is empty
 
 
-def _rename(draft: Path, target: Path, overwrite: bool) -> None:
-    if not target.exists():
-        try:
-            draft.rename(target)
-            return
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-            if not overwrite:
-                raise InputError(f"{target} was published by somebody else meanwhile; nothing of it was touched") from None
+def versions(home: Path) -> list[int]:
+    """The versions of a TL, oldest first."""
+    return sorted(int(path.name) for path in home.iterdir() if path.name.isdigit() and path.is_dir())
+
+
+def _put(draft: Path, target: Path, overwrite: bool) -> None:
+    """Give the draft its number; a version that has it may be replaced, never lost."""
+    try:
+        draft.rename(target)
+        return
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        if not overwrite:
+            raise InputError(f"{target} was published by somebody else meanwhile; nothing of it was touched") from None
+    if _exchange(draft, target):
+        return  # the draft's folder holds the old version now
     aside = target.with_name(f".{target.name}.old-{os.getpid()}")
     _discard(aside)
     target.rename(aside)
@@ -66,6 +98,95 @@ def _rename(draft: Path, target: Path, overwrite: bool) -> None:
             aside.rename(target)
         raise
     _discard(aside)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two folders in one step; False where system or file system has no such call."""
+    exchange = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if exchange is None:
+        return False
+    if exchange(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _NOTHING_SPECIAL:
+        return False
+    raise OSError(number, os.strerror(number), str(other))
+
+
+def _prune(home: Path, keep: int, published: int) -> None:
+    """Remove versions but the `keep` newest; the one just published stays whatever its number."""
+    for number in versions(home)[:-keep]:
+        if number != published:
+            aside = home / f".{number}.old-{os.getpid()}"
+            # a server must see the version whole, or not at all
+            (home / str(number)).rename(aside)
+            _discard(aside)
+
+
+def _sweep(home: Path) -> None:
+    """Remove what killed exporters left; a version that one had put aside, and not replaced, comes back."""
+    with _alone(home):
+        for path in home.iterdir():
+            match = _DRAFT.fullmatch(path.name)
+            if match is None or not path.is_dir():
+                continue
+            try:
+                held = _lock(path)
+            except BlockingIOError:
+                continue  # its exporter is at work
+            except FileNotFoundError:
+                continue  # its exporter has just ended
+            try:
+                if match[2] == "old" and not (home / match[1]).exists() and _is_whole(path):
+                    path.rename(home / match[1])
+                else:
+                    _discard(path)
+            finally:
+                os.close(held)
+
+
+def _is_whole(folder: Path) -> bool:
+    return (folder / "saved_model.pb").is_file() and (folder / "variables" / "variables.index").is_file()
+
+
+def _lock(folder: Path) -> int:
+    """A descriptor that holds a folder's lock. Raises BlockingIOError where another process holds it."""
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
+            os.close(held)
+            raise
+        # a file system without locks: names with process ids keep exporters of one machine apart
+    return held
+
+
+@contextlib.contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """One exporter at a time renames within a TL's folder; it takes a moment, so others wait."""
+    held = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
+
+
+def _flush(folder: Path) -> None:
+    """What is published must survive a power cut: a rename may reach the disk before the data does."""
+    for path in folder.rglob("*"):
+        _flush_folder(path)
+    _flush_folder(folder)
+
+
+def _flush_folder(path: Path) -> None:
+    held = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(held)
+    finally:
+        os.close(held)
 
 
 def _discard(folder: Path) -> None:

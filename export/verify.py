@@ -4,63 +4,106 @@ TensorFlow Serving restores a SavedModel into a TF1-style session. An object may
 load in Python and still miss its variables there, so that is what is tried.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from export import warmup
 from export.actors import Actor, numpy_actor
+from export.actors.graph_actor import GraphActor, Original
 from protos import policy_pb2 as pb
-from serving.contract import ACTION, INPUT, POLICY_OUTPUT, POLICY_SIGNATURE, PROBABILITIES, SIGNATURE
+from serving.contract import ACTION, INPUT, POLICY_INPUT, POLICY_OUTPUT, POLICY_SIGNATURE, PROBABILITIES, SIGNATURE
 
 TOLERANCE = 1e-5
 OBSERVATIONS = 256
+
+Run = Callable[[str, dict[str, Any]], dict[str, NDArray[Any]]]
+"""(signature, inputs by key) -> outputs by key."""
 
 
 class NotProved(Exception):
     """The written model does not act as its checkpoint; it must not be published."""
 
 
-def prove(folder: Path, actor: Actor, policy: pb.Policy) -> float:
+def observations(size: int) -> NDArray[np.float32]:
+    """[OBSERVATIONS, size] to compare answers on: standard normal, and in [0, 1]."""
+    rng, half = np.random.default_rng(0), OBSERVATIONS // 2
+    return np.concatenate([rng.standard_normal((half, size)), rng.random((half, size))]).astype(np.float32)
+
+
+def prove(folder: Path, actor: Actor | GraphActor, policy: pb.Policy, original: Original | None) -> float:
     """The largest absolute difference to the checkpoint's own actor. Raises NotProved.
 
-    Compared on random observations, standard normal and in [0, 1], and on the
-    warm-up records, which are replayed on the way.
+    Compared with the trainer's own graph where there is one, else with a NumPy
+    evaluation, on random observations and on the warm-up records, which are
+    replayed on the way.
     """
-    rng = np.random.default_rng(0)
-    x = np.concatenate([rng.standard_normal((OBSERVATIONS // 2, actor.inputs)), rng.random((OBSERVATIONS // 2, actor.inputs))])
-    observations = x.astype(np.float32)
+    x = observations(actor.inputs)
     categorical = policy.action.kind == "categorical"
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        try:
-            loaded = tf.compat.v1.saved_model.load(session, ["serve"], str(folder))
-            run = _runner(session, loaded)
-            for signature, inputs in warmup.read(folder):
-                run(signature, inputs)
-            outputs = run(SIGNATURE, {INPUT: observations})
-            told = run(POLICY_SIGNATURE, {"rows": np.zeros(3, np.int32)})[POLICY_OUTPUT]
-        except (tf.errors.OpError, KeyError, ValueError, RuntimeError) as error:
-            raise NotProved(f"the session loader cannot run it: {str(error).splitlines()[0][:300]}") from error
-    if list(told) != [policy.SerializeToString(deterministic=True)] * 3:
-        raise NotProved("signature 'policy' does not give the contract in every row")
-    expected = numpy_actor.evaluate(actor, observations, categorical)
+    with session(folder) as run:
+        replay(folder, run)
+        outputs = run(SIGNATURE, {INPUT: x})
+        check_contract(run, policy)
+    if original is not None:
+        expected = original.evaluate(x, categorical)
+    else:
+        assert isinstance(actor, Actor)
+        expected = numpy_actor.evaluate(actor, x, categorical)
     got = outputs[PROBABILITIES] if categorical else outputs[ACTION]
     difference = float(np.abs(got - expected).max())
     if not difference <= TOLERANCE:
         raise NotProved(f"its actions differ from the checkpoint's by up to {difference:.3g}, more than {TOLERANCE:g}")
     if categorical:
-        top = np.sort(expected, axis=1)
-        clear = top[:, -1] - top[:, -2] > 2 * TOLERANCE if expected.shape[1] > 1 else np.ones(len(top), bool)
-        if (outputs[ACTION] != expected.argmax(axis=1))[clear].any():
-            raise NotProved("its chosen actions are not the checkpoint's most probable ones")
+        check_choices(outputs[ACTION], expected)
     return difference
 
 
-def _runner(session, loaded):  # type: ignore[no-untyped-def]
-    def run(signature: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        definition = loaded.signature_def[signature]
-        feed = {definition.inputs[key].name: value for key, value in inputs.items()}
-        return session.run({key: info.name for key, info in definition.outputs.items()}, feed)
+def check_contract(run: Run, policy: pb.Policy) -> None:
+    """Raise NotProved unless signature `policy` tells the contract in every row."""
+    told = run(POLICY_SIGNATURE, {POLICY_INPUT: np.zeros(3, np.int32)})[POLICY_OUTPUT]
+    if list(told) != [policy.SerializeToString(deterministic=True)] * 3:
+        raise NotProved("signature 'policy' does not give the contract in every row")
 
-    return run
+
+def check_choices(chosen: NDArray[Any], expected: NDArray[Any]) -> None:
+    """Raise NotProved unless the chosen actions are the most probable ones, near ties aside."""
+    top = np.sort(expected, axis=1)
+    clear = top[:, -1] - top[:, -2] > 2 * TOLERANCE if expected.shape[1] > 1 else np.ones(len(top), bool)
+    if (chosen != expected.argmax(axis=1))[clear].any():
+        raise NotProved("its chosen actions are not the checkpoint's most probable ones")
+
+
+def replay(folder: Path, run: Run) -> None:
+    """Run every warm-up record of a model once."""
+    for signature, inputs in warmup.read(folder):
+        run(signature, inputs)
+
+
+@contextmanager
+def session(folder: Path, options: Any = None) -> Iterator[Run]:
+    """A model loaded as TensorFlow Serving loads it, ready to run. Raises NotProved where it cannot be."""
+    with tf.Graph().as_default(), tf.compat.v1.Session(config=options) as opened:
+        try:
+            loaded = tf.compat.v1.saved_model.load(opened, ["serve"], str(folder))
+        except (tf.errors.OpError, KeyError, ValueError, RuntimeError) as error:
+            raise NotProved(f"the session loader cannot load it: {_first_line(error)}") from error
+
+        def run(signature: str, inputs: dict[str, Any]) -> dict[str, NDArray[Any]]:
+            try:
+                definition = loaded.signature_def[signature]
+                feed = {definition.inputs[key].name: value for key, value in inputs.items()}
+                found: dict[str, NDArray[Any]] = opened.run({key: info.name for key, info in definition.outputs.items()}, feed)
+                return found
+            except (tf.errors.OpError, KeyError, ValueError, RuntimeError) as error:
+                raise NotProved(f"the session loader cannot run signature {signature!r}: {_first_line(error)}") from error
+
+        yield run
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]

@@ -80,8 +80,9 @@ def check_city(city: City, contracts: Mapping[str, pb.Policy]) -> None:
         said = {
             "signals": (list(settings.signals), list(policy.signal_ids)),
             "dialect": (settings.dialect, policy.observation.dialect),
-            "state": (settings.state or "", policy.observation.state),
-            "action": (settings.action or "categorical", policy.action.kind),
+            # of sappo, what city.toml leaves out the checkpoint's file name told the exporter
+            "state": (settings.state or policy.observation.state, policy.observation.state),
+            "action": (settings.action or policy.action.kind, policy.action.kind),
         }
         for key, (ours, theirs) in said.items():
             if not policy.missing and ours != theirs:

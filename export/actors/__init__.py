@@ -7,6 +7,7 @@ The two share the list and nothing else, so that one can prove the other.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,20 @@ from numpy.typing import NDArray
 Weights = NDArray[np.float32]
 
 ACTIVATIONS = ("relu", "elu", "tanh", "leaky_relu", "gelu", "silu", "sigmoid", "softplus", "selu", "linear")
+
+
+WEIGHTS = ("kernel", "bias", "gamma", "beta", "mean", "variance")
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A variable of an exported model."""
+
+    name: str
+    """In the SavedModel."""
+    stored_as: str
+    """In the checkpoint."""
+    values: NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -86,7 +101,29 @@ class Actor:
         return int(self.dense[-1].kernel.shape[1])
 
     @property
+    def widths(self) -> list[int]:
+        """Inputs, then the units of every dense layer."""
+        return [self.inputs, *(int(layer.kernel.shape[1]) for layer in self.dense)]
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """Every variable, in order of its name."""
+        found = [
+            Weight(weight_name(k, part), step.stored_as.get(part, f"{step.name}/{part}"), values)
+            for k, step in enumerate(self.steps)
+            if isinstance(step, Dense | BatchNorm)
+            for part in WEIGHTS
+            if (values := getattr(step, part, None)) is not None
+        ]
+        return tuple(sorted(found, key=lambda weight: weight.name))
+
+    @property
     def told(self) -> str:
         """The architecture and the activations it was taken to have."""
         kinds = dict.fromkeys(step.kind for step in self.steps if isinstance(step, Activation))
         return " ".join([self.architecture, *kinds])
+
+
+def weight_name(step: int, part: str) -> str:
+    """Name, in an exported model, of what belongs to a step."""
+    return f"actor/{step:03d}_{part}"

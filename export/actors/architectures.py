@@ -7,11 +7,15 @@ residual in it) comes from settings and file names, or must be said.
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from city.errors import InputError
-from export.actors import ACTIVATIONS, Activation, Actor, BatchNorm, Branch, Dense, Join, Step
+from export.actors import ACTIVATIONS, Activation, Actor, BatchNorm, Branch, Dense, Join, Step, numpy_actor
 
 
 @dataclass(frozen=True)
@@ -61,10 +65,50 @@ def build(where: Path, layers: Layers, shape: Shape, categorical: bool) -> Actor
             raise InputError(f"activation {kind!r} is not one of {', '.join(ACTIVATIONS)}")
     steps = BUILDERS[name](where, layers, shape)
     _check_chain(where, name, steps)
+    _check_sizes(where, name, layers, shape)
     head: list[Step] = [] if categorical else [Activation(shape.output_activation)]
     return Actor(name, (*steps, *head), layers.unread)
 
 
+def matching(
+    where: Path,
+    layers: Layers,
+    shape: Shape,
+    original: Callable[[NDArray[np.float32], bool], NDArray[Any]],
+    inputs: int,
+    categorical: bool,
+) -> Actor | None:
+    """The actor of these layers that answers like the original, None where none does.
+
+    Architectures and activations are tried, what is said or assumed first:
+    weights do not tell them, the original's answers do.
+    """
+    observations = np.random.default_rng(2).standard_normal((64, inputs)).astype(np.float32)
+    expected = original(observations, categorical)
+    hidden = dict.fromkeys([shape.hidden_activation, *ACTIVATIONS])
+    output = [shape.output_activation] if categorical else dict.fromkeys([shape.output_activation, *OUTPUT_ACTIVATIONS])
+    names = [shape.architecture] if shape.architecture else list(BUILDERS)
+    for name, inner, outer in itertools.product(names, hidden, output):
+        if name.startswith("bn-") and inner != shape.hidden_activation:
+            continue
+        tried = replace(shape, architecture=name, hidden_activation=inner, output_activation=outer)
+        try:
+            actor = build(where, layers, tried, categorical)
+        except InputError:
+            if shape.architecture:
+                raise
+            continue
+        if actor.inputs != inputs:
+            return None
+        answers = numpy_actor.evaluate(actor, observations, categorical)
+        if answers.shape == expected.shape and np.abs(answers - expected).max() <= MATCH:
+            return actor
+    return None
+
+
+OUTPUT_ACTIVATIONS = ("tanh", "linear", "sigmoid")
+MATCH = 1e-5
+"""Largest difference between answers that are the same."""
 MOST_GROUPS = 7
 
 
@@ -166,6 +210,28 @@ def _bn(where: Path, name: str, layers: Layers, start: list[Step], activation: s
         steps += [norm, Activation(activation), dense]
         steps += [Join()] if within and k % 3 == 0 else []
     return steps
+
+
+def _check_sizes(where: Path, name: str, layers: Layers, shape: Shape) -> None:
+    """Raise InputError where the layers are not of the sizes that the file name (netSz) or city.toml tells."""
+    units = [int(layer.kernel.shape[1]) for layer in layers.dense]
+    if shape.sizes is None:
+        return
+    told = list(shape.sizes)
+    match name:
+        case "mlp":
+            wanted = told
+        case "mlp-res":
+            wanted = [*told, told[0], told[-1]]
+        case "bn-elu-res":
+            wanted = [*told[:2], *(n for n in told[1:] for _ in range(3))]
+        case _:
+            wanted = [*told[:2], *(size for n in told[1:] for size in (n // 4, n // 4, n))]
+    if units[:-1] != wanted:
+        raise InputError(
+            f"{where}: sizes {', '.join(map(str, told))} are told for its {name}, but its hidden layers have "
+            f"{', '.join(map(str, units[:-1])) or 'no'} units, not {', '.join(map(str, wanted))}"
+        )
 
 
 def _too_few(where: Path, name: str, wanted: int, layers: Layers) -> tuple[Dense, ...]:

@@ -5,10 +5,13 @@ what was left unread. None of them builds a graph.
 """
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from city.errors import InputError
 from export.actors import BatchNorm, Dense, Weights
@@ -17,8 +20,12 @@ from export.actors.architectures import Layers
 PARTS = {
     "kernel": "kernel",
     "_kernel": "kernel",
+    "w": "kernel",
+    "weights": "kernel",
     "bias": "bias",
     "_bias": "bias",
+    "b": "bias",
+    "biases": "bias",
     "gamma": "gamma",
     "beta": "beta",
     "moving_mean": "mean",
@@ -27,6 +34,9 @@ PARTS = {
 """Last part of a variable's name -> what it is of its layer."""
 Found = dict[str, dict[str, tuple[str, Weights]]]
 """Layer -> part -> (the variable's name in the checkpoint, its values)."""
+
+MOST_ELEMENTS = 1 << 28
+"""A variable of more numbers (1 GiB of float32) is no actor's: a corrupt shape must not ask for endless memory."""
 
 
 @dataclass(frozen=True)
@@ -38,17 +48,61 @@ class StoredVariable:
     dtype: str
 
 
+@dataclass(frozen=True)
+class Checkpoint:
+    """The variables of a checkpoint, by readable names."""
+
+    where: Path
+    stored: Mapping[str, StoredVariable]
+    load: Callable[[str], NDArray[Any]]
+    """Values by readable name."""
+    ordered: bool
+    """Whether the names come in the order in which the model was put together; else they are counted."""
+    first: int | None = 0
+    """Number of a model's first layer (`check_numbers`)."""
+
+    def value(self, name: str) -> NDArray[Any]:
+        """A variable's values. Raises InputError where they cannot be read."""
+        shape = self.stored[name].shape
+        if elements(shape) > MOST_ELEMENTS:
+            raise InputError(f"{self.where}: {name} has shape {list(shape)}, more than any actor's; the file is corrupt")
+        return self.load(name)
+
+
+def elements(shape: tuple[int, ...]) -> int:
+    """Number of values of a shape, exact however large it is."""
+    count = 1
+    for size in shape:
+        count *= int(size)
+    return count
+
+
+def read(checkpoint: Checkpoint, scope: str) -> Layers:
+    """The layers of the actor that a scope of a checkpoint holds ("": all of it). Raises InputError."""
+    from export.checkpoints import scopes
+
+    prefix = f"{scope}/" if scope else ""
+    found: Found = {}
+    taken = set()
+    for name in checkpoint.stored:
+        layer, _, part = name.rpartition("/")
+        within = name.removeprefix(prefix)
+        if not name.startswith(prefix) or part not in PARTS or any(map(scopes.is_training, within.split("/")[:-1])):
+            continue
+        values = checkpoint.value(name)
+        if values.dtype.kind != "f":
+            raise InputError(f"{checkpoint.where}: {name} holds {values.dtype}, no weights")
+        found.setdefault(layer, {})[PARTS[part]] = name, np.asarray(values, np.float32)
+        taken.add(name)
+    if not found:
+        raise InputError(f"{checkpoint.where}: {scope or 'it'} holds no dense layer of an actor")
+    order = list(found) if checkpoint.ordered else sorted(found, key=natural)
+    check_numbers(checkpoint.where, [name for name in order if "kernel" in found[name]], checkpoint.first)
+    return layers(checkpoint.where, found, order, tuple(sorted(set(checkpoint.stored) - taken)))
+
+
 BATCH_NORM_EPSILON = 1e-5
 """The seed system's; weights files do not tell it."""
-
-_SLOTS = re.compile(
-    r"/(Adam|Adagrad|RMSProp|Momentum|Ftrl|Adadelta|ExponentialMovingAverage)(_\d+)?$|(^|/)(log_std|logstd)$", re.I
-)
-
-
-def is_training_only(name: str) -> bool:
-    """Whether a variable of an actor's scope only serves training (slots, log_std)."""
-    return bool(_SLOTS.search(name))
 
 
 def natural(name: str) -> list[int | str]:
@@ -56,12 +110,17 @@ def natural(name: str) -> list[int | str]:
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
-def check_numbers(where: Path, order: list[str]) -> None:
-    """TF1 and Keras 3 number a model's layers dense, dense_1, ...: a gap is a layer that is missing."""
+def check_numbers(where: Path, order: list[str], first: int | None = 0) -> None:
+    """TF1 and Keras number a model's layers dense, dense_1, ...: a gap is a layer that is missing.
+
+    `first`: number of the first layer; None where counters run on from another model's.
+    """
     for k, name in enumerate(order):
-        match = re.fullmatch(r"(.*/dense)(?:_(\d+))?", name)
+        match = re.fullmatch(r"(.*\bdense)(?:_(\d+))?", name)
         if not match:
             return
+        first = int(match[2] or 0) if first is None else first
+        k += first
         if int(match[2] or 0) != k:
             wanted = f"{match[1]}_{k}" if k else match[1]
             raise InputError(f"{where}: variable {wanted}/kernel is missing")

@@ -1,7 +1,7 @@
-"""TensorFlow checkpoints: TF1 Saver files (by name) and tf.train.Checkpoint (by object)."""
+"""TensorFlow checkpoints: TF1 Saver files (by name) and tf.train.Checkpoint or save_weights (by object)."""
 
+import functools
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,8 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from city.errors import InputError
-from export.actors import Weights
-from export.actors.architectures import Layers
-from export.checkpoints import PARTS, Found, StoredVariable, check_numbers, is_training_only, layers, natural
+from export.actors.graph_actor import first_line
+from export.checkpoints import Checkpoint, StoredVariable, elements, natural
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -23,73 +22,56 @@ def files(prefix: Path) -> list[Path]:
     """The files of a checkpoint prefix, data shards and index."""
     return sorted(
         path
-        for path in prefix.parent.iterdir()
+        for path in prefix.parent.glob(f"{_glob(prefix.name)}.*")
         if path.name == f"{prefix.name}.index" or re.fullmatch(re.escape(prefix.name) + r"\.data-\d{5}-of-\d{5}", path.name)
     )
 
 
-def scopes(prefix: Path) -> list[str]:
-    """The scopes of a checkpoint that can hold an actor, in natural order."""
-    reader = _open(prefix)
-    found = {
-        name.rsplit("/", 2)[0] for name in _names(reader, prefix) if name.rsplit("/", 1)[-1] in PARTS and name.count("/") > 1
-    }
-    return sorted((scope for scope in found if "critic" not in scope.lower() and not _is_optimizer(scope)), key=natural)
+def open_checkpoint(prefix: Path) -> Checkpoint:
+    """The variables of a checkpoint. Raises InputError: corrupt, or not one."""
+    mine = files(prefix)
+    stamp = tuple((path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in mine)
+    return _opened(prefix, stamp)
 
 
-def read(prefix: Path, tl: str, scope: str | None) -> Layers:
-    """The actor's layers of one TL. Raises InputError: corrupt, no such scope, or missing variables."""
-    reader = _open(prefix)
-    names = _names(reader, prefix)
-    chosen = scope or _guess_scope(prefix, tl, names)
-    inside = [name for name in names if name.startswith(chosen + "/") and not is_training_only(name)]
-    if not inside:
-        raise InputError(f"{prefix}: has no scope {chosen}; there are {', '.join(scopes(prefix)) or 'none'}")
-    found: Found = {}
-    taken = set()
-    for name in inside:
-        layer, _, part = name.rpartition("/")
-        if part in PARTS:
-            found.setdefault(layer, {})[PARTS[part]] = name, _value(reader, prefix, names[name])
-            taken.add(name)
-    order = list(found) if _is_object_based(reader) else sorted(found, key=natural)
-    check_numbers(prefix, [name for name in order if "kernel" in found[name]])
-    return layers(prefix, found, order, tuple(sorted(set(names) - taken)))
-
-
-def stored(prefix: Path) -> list[StoredVariable]:
-    """Every variable of a checkpoint, in natural order. Raises InputError."""
-    reader = _open(prefix)
-    shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    return [
-        StoredVariable(name, tuple(shapes[key]), dtypes[key].name)
-        for name, key in sorted(_names(reader, prefix).items(), key=lambda item: natural(item[0]))
-    ]
-
-
-def _is_object_based(reader: Any) -> bool:
-    return bool(reader.has_tensor(_OBJECT_GRAPH))
-
-
-def _open(prefix: Path) -> Any:
+@functools.lru_cache(maxsize=1)
+def _opened(prefix: Path, stamp: tuple[tuple[str, int, int], ...]) -> Checkpoint:
+    """Opened once for all TLs whose actors one checkpoint holds, one after another."""
     try:
-        return tf.train.load_checkpoint(str(prefix))
+        reader = tf.train.load_checkpoint(str(prefix))
+        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     except Exception as error:  # noqa: BLE001 - TensorFlow raises several kinds for one cause: the file
-        raise InputError(f"{prefix}: cannot be read as a TensorFlow checkpoint: {_first_line(error)}") from None
+        raise InputError(f"{prefix}: cannot be read as a TensorFlow checkpoint: {first_line(error)}") from None
+    size = sum(bytes_ for name, _, bytes_ in stamp if not name.endswith(".index"))
+    by_object = bool(reader.has_tensor(_OBJECT_GRAPH))
 
+    def stored(key: str) -> Any:
+        # the shape comes from the index: a corrupt one must not ask for endless memory
+        shape, dtype = shapes.get(key, ()), dtypes.get(key)
+        if dtype is not None and dtype != tf.string and elements(tuple(shape)) * dtype.size > size:
+            told = f"shape {list(shape)}, more than the {size} bytes of the data files"
+            raise InputError(f"{prefix}: {key.removesuffix(_VALUE)} cannot be read: {told}")
+        try:
+            return reader.get_tensor(key)
+        except Exception as error:  # noqa: BLE001 - TensorFlow raises several kinds for one cause: the file
+            raise InputError(f"{prefix}: {key.removesuffix(_VALUE)} cannot be read: {first_line(error)}") from None
 
-def _names(reader: Any, prefix: Path) -> dict[str, str]:
-    """Readable name -> key in the checkpoint."""
-    if not _is_object_based(reader):
-        return {key: key for key in reader.get_variable_to_shape_map()}
-    try:
-        return _object_names(_stored(reader, prefix, _OBJECT_GRAPH))
-    except (DecodeError, IndexError) as error:
-        raise InputError(f"{prefix}: its object graph cannot be read: {_first_line(error)}") from None
+    if by_object:
+        try:
+            names = _object_names(stored(_OBJECT_GRAPH))
+        except (DecodeError, IndexError, TypeError) as error:
+            raise InputError(f"{prefix}: its object graph cannot be read: {first_line(error)}") from None
+        foreign = sorted(set(names.values()) - set(shapes))
+        if foreign:
+            raise InputError(f"{prefix}: variable {foreign[0].removesuffix(_VALUE)} is missing from its index")
+    else:
+        names = {key: key for key in sorted(shapes, key=natural)}
+    listed = {name: StoredVariable(name, tuple(shapes[key]), dtypes[key].name) for name, key in names.items()}
+    return Checkpoint(prefix, listed, lambda name: np.asarray(stored(names[name])), by_object)
 
 
 def _object_names(graph: bytes) -> dict[str, str]:
-    """Names of an object-based checkpoint's variables, walked from each object it was made of.
+    """Names of an object-based checkpoint's variables -> their keys, walked from each object it was made of.
 
     Keys alone mislead: a variable that optimizer and actor share is stored once,
     under whichever name came first, often the optimizer's. Depth first, so that
@@ -118,41 +100,5 @@ def _not_a_number(name: str) -> tuple[bool, int]:
     return (False, int(name)) if name.isdigit() else (True, 0)
 
 
-def _value(reader: Any, prefix: Path, key: str) -> Weights:
-    return np.asarray(_stored(reader, prefix, key), np.float32)
-
-
-def _stored(reader: Any, prefix: Path, key: str) -> Any:
-    try:
-        return reader.get_tensor(key)
-    except Exception as error:  # noqa: BLE001 - TensorFlow raises several kinds for one cause: the file
-        raise InputError(f"{prefix}: {key.removesuffix(_VALUE)} cannot be read: {_first_line(error)}") from None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
-
-
-def _is_optimizer(name: str) -> bool:
-    return any(part.lower().startswith(("optimizer", "optim")) for part in name.split("/"))
-
-
-def _guess_scope(prefix: Path, tl: str, names: dict[str, str]) -> str:
-    """The scope of a TL's actor: one that carries its name, or the only actor there is."""
-    tops = {name.split("/", 1)[0] for name in names if "/" in name}
-    named = [top for top in tops if tl and tl in re.sub(r"[\s_]+", "", top) and "critic" not in top.lower()]
-    actors = named or [top for top in tops if "actor" in top.lower() or top.lower() in ("pi", "policy")]
-    if len(actors) == 1:
-        nested = {
-            "/".join(name.split("/")[:2])
-            for name in names
-            if name.startswith(actors[0] + "/") and "actor" in name.split("/")[1].lower()
-        }
-        return nested.pop() if len(nested) == 1 else actors[0]
-    if not actors:
-        raise InputError(f"{prefix}: none of its scopes is an actor's; name it with --scope. Top scopes: {_list(tops)}")
-    raise InputError(f"{prefix}: holds the actors {_list(actors)}; say with --scope which one is {tl}'s")
-
-
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names, key=natural)) or "none"
+def _glob(name: str) -> str:
+    return re.sub(r"([*?\[])", r"[\1]", name)

@@ -217,6 +217,7 @@ def test_mlp_res_is_told_by_the_sizes_in_its_name(tmp_path, capsys):
 
 def test_mlp_res_without_its_sizes_must_be_said(tmp_path, capsys):
     expected = tf1_mlp_res(tmp_path / "c", (16, 8, 8), 2, "x_SA101_trial_4")
+    (tmp_path / "c" / "x_SA101_trial_4.meta").unlink()
     assert main(["--model-path", str(tmp_path / "c"), "--tl", "SA101", "--models-dir", str(tmp_path / "m")]) == 2
     assert "say --actor mlp or --actor mlp-res" in capsys.readouterr().err
     assert np.abs(exported(tmp_path, "--actor", "mlp-res") - expected).max() < 1e-5

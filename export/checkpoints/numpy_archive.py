@@ -1,0 +1,61 @@
+"""Weights as .npz, with the variables' names: `numpy.savez(path, **{"actor/dense/kernel": ..., ...})`."""
+
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from city.errors import InputError
+from export.checkpoints import Checkpoint, StoredVariable, elements
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """The variables of an archive; names may be parted by `/` or `.` and end with `:0`. Raises InputError."""
+    stored, keys = {}, {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.infolist():
+                key = entry.filename.removesuffix(".npy")
+                with archive.open(entry) as file:
+                    shape, dtype = _header(file)
+                if elements(shape) * dtype.itemsize > entry.file_size:
+                    raise ValueError(f"{key} has shape {list(shape)}, more than its {entry.file_size} bytes")
+                name = re.sub(r":\d+$", "", key)
+                name = name if "/" in name else name.replace(".", "/")
+                stored[name] = StoredVariable(name, shape, dtype.name)
+                keys[name] = entry.filename
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
+        raise InputError(f"{path}: cannot be read as an .npz archive: {_first_line(error)}") from None
+    if any(re.fullmatch(r"arr_\d+", name) for name in stored):
+        raise InputError(
+            f"{path}: its arrays have no names ({', '.join(list(stored)[:3])}, ...); "
+            "write them with their variables' names: numpy.savez(path, **{variable.path: variable.numpy(), ...})"
+        )
+
+    def load(name: str) -> NDArray[Any]:
+        try:
+            with zipfile.ZipFile(path) as archive, archive.open(keys[name]) as file:
+                return np.asarray(npy.read_array(file, allow_pickle=False))
+        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zipfile.zlib.error) as error:  # type: ignore[attr-defined]
+            raise InputError(f"{path}: {name} cannot be read: {_first_line(error)}") from None
+
+    # layers counted by name are in the order of their numbers, whoever sorted the names; others as they were written
+    stems = {re.sub(r"_?\d+$", "", name.rpartition("/")[0]) for name in stored}
+    return Checkpoint(path, stored, load, ordered=len(stems) > 1, first=None)
+
+
+def _header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    version = npy.read_magic(file)
+    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
+    if read is None:
+        raise ValueError(f"format version {version} is not known")
+    shape, _, dtype = read(file)
+    return shape, dtype
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]

@@ -1,0 +1,158 @@
+"""Which part of a checkpoint is one TL's actor, by the names of its variables."""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from city.errors import InputError
+from export.checkpoints import PARTS, natural
+from export.locate import carries
+
+_TRAINING = {
+    "critic", "optimizer", "optimizers", "optim", "opt", "adam", "target", "old", "oldpi", "oldactor", "value", "vf", "vpred",
+    "baseline", "slots", "ema", "gradients", "discriminator",
+}  # fmt: skip
+_ACTOR = {"actor", "actors", "pi", "policy"}
+
+
+def words(component: str) -> set[str]:
+    """Words of a scope's name: `actorOptimizer_1` -> actor, optimizer."""
+    return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", component)}
+
+
+def is_training(component: str) -> bool:
+    """Whether a scope only serves training: a critic's, an optimizer's, a target network's."""
+    return bool(words(component) & _TRAINING)
+
+
+def is_actor(component: str) -> bool:
+    return bool(words(component) & _ACTOR) and not is_training(component)
+
+
+def candidates(names: Iterable[str]) -> list[str]:
+    """Scopes that hold layers and serve more than training, in natural order; `.` is the whole checkpoint."""
+    found = {_holder(name) for name in names if name.rsplit("/", 1)[-1] in PARTS}
+    kept = [scope for scope in found if not any(map(is_training, scope.split("/")))]
+    return sorted((scope or "." for scope in kept), key=natural)
+
+
+def choose(where: Path, names: Sequence[str], tl: str, scope: str | None, target_tls: Sequence[str] = ()) -> str:
+    """The scope of a TL's actor, "" for the whole checkpoint.
+
+    One that is said; else one that carries the TL's name; else, of numbered
+    actors, the one at the TL's place among the training's target TLs; else the
+    only actor there is. Raises InputError with what there is.
+    """
+    if scope is not None:
+        chosen = scope.strip("/") if scope != "." else ""
+        if chosen and not any(name.startswith(chosen + "/") for name in names):
+            raise InputError(f"{where}: has no scope {scope}; there are {_list(candidates(names))}")
+        return chosen
+    holders = {holder for name in names if name.rsplit("/", 1)[-1] in PARTS and (holder := _holder(name)) is not None}
+    holders = {holder for holder in holders if not any(map(is_training, holder.split("/")))}
+    if tl and (named := {_up_to(holder, lambda part: carries(part, tl)) for holder in holders} - {None}):
+        inside = {holder for holder in holders if any(_within(holder, prefix) for prefix in named if prefix)}
+        return _only(where, tl, _actors(inside) or named, "the scopes")
+    actors = _actors(holders)
+    if len(actors) > 1:
+        return _numbered(where, tl, sorted(actors, key=natural), target_tls)
+    if actors:
+        return actors.pop()
+    if "" in holders:
+        return ""
+    tops = {holder.split("/")[0] for holder in holders}
+    if len(tops) == 1:
+        return tops.pop()
+    if not tops:
+        raise InputError(f"{where}: holds no layers of an actor; python -m export inspect lists what it holds")
+    raise InputError(f"{where}: none of its scopes is an actor's; name it with --scope. Top scopes: {_list(tops)}")
+
+
+def why_unread(name: str, scope: str) -> str:
+    """Why an export leaves a variable of a checkpoint unread."""
+    parts = name.split("/")
+    # a slot is named after its variable, in the scope of its variable
+    last = parts[-1].lower()
+    if re.fullmatch(r"(adam|adagrad|rmsprop|momentum|ftrl|adadelta|exponentialmovingaverage)(_\d+)?|beta[12]_power", last):
+        return "optimizer"
+    if any(words(part) & {"optimizer", "optimizers", "optim", "opt", "adam", "slots"} for part in parts):
+        return "optimizer"
+    if any(words(part) & {"critic", "value", "vf", "vpred", "baseline"} for part in parts):
+        return "critic"
+    if re.search(r"(global_)?step$|save_counter|epoch|episode|iteration", last):
+        return "counter"
+    if re.search(r"log_?std|log_?sigma", last):
+        return "training only"
+    if scope and not name.startswith(scope + "/"):
+        return "another agent" if any(map(is_actor, parts)) else f"outside {scope}"
+    return "no part of the actor's layers"
+
+
+def left_unread(names: Iterable[str], scope: str) -> dict[str, list[str]]:
+    """Why -> what an export left unread; what lies outside the actor's top scope as `Critic_0/* (6)`."""
+    told: dict[str, dict[str, int]] = {}
+    for name in names:
+        top, _, rest = name.partition("/")
+        entry = f"{top}/*" if rest and scope and top != scope.split("/")[0] else name
+        counted = told.setdefault(why_unread(name, scope), {})
+        counted[entry] = counted.get(entry, 0) + 1
+    return {
+        why: [f"{entry} ({count})" if entry.endswith("/*") else entry for entry, count in sorted(counted.items())]
+        for why, counted in sorted(told.items())
+    }
+
+
+def _holder(name: str) -> str | None:
+    """What holds a variable's layer: `a/b/dense/kernel` -> `a/b`."""
+    layer = name.rpartition("/")[0]
+    return layer.rpartition("/")[0] if layer else None
+
+
+def _actors(holders: Iterable[str]) -> set[str]:
+    """The outermost actor scopes, each down to the innermost that is called one right within it."""
+    found = set()
+    for holder in holders:
+        parts = holder.split("/")
+        for k, part in enumerate(parts):
+            if is_actor(part):
+                end = k + 1
+                while end < len(parts) and is_actor(parts[end]):
+                    end += 1
+                found.add("/".join(parts[:end]))
+                break
+    return found
+
+
+def _numbered(where: Path, tl: str, actors: list[str], target_tls: Sequence[str]) -> str:
+    if tl not in target_tls:
+        raise InputError(
+            f"{where}: holds the actors {_list(actors)}; say with --scope which one is {tl}'s, "
+            "or with [training] target_tls in which order training had its TLs"
+        )
+    if len(actors) != len(target_tls):
+        raise InputError(
+            f"{where}: holds {len(actors)} actors ({_list(actors)}), but training's target TLs are "
+            f"{len(target_tls)} ({', '.join(target_tls)}); say --scope, or mend [training] target_tls"
+        )
+    return actors[list(target_tls).index(tl)]
+
+
+def _only(where: Path, tl: str, found: Iterable[str | None], told: str) -> str:
+    chosen = sorted({scope for scope in found if scope is not None}, key=natural)
+    if len(chosen) > 1:
+        raise InputError(f"{where}: {told} {_list(chosen)} carry {tl}'s name; say with --scope which one is the actor's")
+    return chosen[0]
+
+
+def _up_to(holder: str, fits) -> str | None:  # type: ignore[no-untyped-def]
+    parts = holder.split("/")
+    return next(("/".join(parts[: k + 1]) for k, part in enumerate(parts) if fits(part)), None)
+
+
+def _within(holder: str, prefix: str) -> bool:
+    return holder == prefix or holder.startswith(prefix + "/")
+
+
+def _list(names: Iterable[str]) -> str:
+    every = sorted(names, key=natural)
+    return ", ".join(every[:12]) + (", ..." if len(every) > 12 else "") or "none"

@@ -1,0 +1,125 @@
+"""One TL's export, from its checkpoint to its published version."""
+
+import datetime
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import tensorflow as tf
+
+from city.config import TL
+from city.errors import InputError
+from export import __version__, certificate, contract, locate, publish, saved_model, verify, warmup
+from export.actors import Actor
+from export.actors.architectures import Shape
+from export.actors.graph_actor import GraphActor
+from export.checkpoints import scopes
+from export.config import Job
+from export.locate import Candidate
+from export.rebuild import Rebuilt, Wanted, files, rebuild
+from protos import policy_pb2 as pb
+from serving.contract import CATEGORICAL, lanes
+
+
+def export(job: Job, tl: str) -> str:
+    """Locate, read, rebuild, write, prove and publish one TL; a line that says what was done.
+
+    Raises InputError, or NotProved where the written model is not the checkpoint's actor.
+    """
+    begin = time.perf_counter()
+    candidate = locate.choose(tl, job.found, job.model_path, job.model_number)
+    number = candidate.number if candidate.number is not None else (job.model_number or 1)
+    settings = contract.settle(job.city, tl, candidate)
+    publish.check_free(job.models_dir, tl, number, job.overwrite)
+    policy = contract.build(job.city, settings, job.street) if job.city and settings and job.street else None
+    rebuilt = rebuild(candidate, _wanted(job, tl, candidate, settings, policy))
+    actor = rebuilt.actor
+    if policy is None:
+        kind = candidate.said("action") or (CATEGORICAL if settings and settings.dialect == "sumo-rl" else "continuous")
+        policy = contract.incomplete(tl, actor.inputs, kind, actor.outputs)
+    _check_sizes(tl, candidate, actor, policy)
+    sources = files(candidate)
+    policy.origin.CopyFrom(_origin(candidate, sources, number))
+    with publish.version(job.models_dir, tl, number, job.overwrite, job.keep) as draft:
+        saved_model.write(draft, actor, policy)
+        warmup.write(draft, policy, number)
+        difference = verify.prove(draft, actor, policy, rebuilt.original)
+        certificate.write(draft, rebuilt, policy, sources, verify.OBSERVATIONS, difference)
+    return _line(job, tl, candidate, number, rebuilt, policy, difference, time.perf_counter() - begin)
+
+
+def _wanted(job: Job, tl: str, candidate: Candidate, settings: TL | None, policy: pb.Policy | None) -> Wanted:
+    sizes = candidate.sizes
+    if settings and settings.sizes:
+        sizes = contract.one(job.city, tl, candidate, "sizes", settings.sizes, sizes)
+    return Wanted(
+        tl=tl,
+        scope=job.scope or (settings.scope if settings else None),
+        target_tls=job.target_tls,
+        output_tensor=job.output_tensor or (settings.output_tensor if settings else None),
+        shape=Shape(
+            architecture=job.actor or (settings.actor if settings else None),
+            hidden_activation=(settings.hidden_activation if settings else None) or "relu",
+            output_activation=(settings.output_activation if settings else None) or "tanh",
+            sizes=sizes,
+            order=settings.layers if settings else None,
+        ),
+        categorical=settings is not None and settings.dialect == "sumo-rl",
+        inputs=policy.observation.size if policy else None,
+        outputs=policy.action.size if policy else None,
+    )
+
+
+def _check_sizes(tl: str, candidate: Candidate, actor: Actor | GraphActor, policy: pb.Policy) -> None:
+    """Raise InputError unless the actor takes and gives what the street has."""
+    if actor.inputs != policy.observation.size:
+        told = f"{policy.observation.dialect} {policy.observation.state}".strip()
+        raise InputError(
+            f"{tl}: the actor of {candidate.label} takes {actor.inputs} inputs, but the network's lanes give "
+            f"{policy.observation.size} ({told} on {len(lanes(policy))} lanes: {', '.join(lanes(policy))})"
+        )
+    if actor.outputs != policy.action.size:
+        raise InputError(
+            f"{tl}: the actor of {candidate.label} gives {actor.outputs} values, but action {policy.action.kind} "
+            f"of signals {', '.join(policy.signal_ids)} takes {policy.action.size}"
+        )
+
+
+def _line(
+    job: Job, tl: str, candidate: Candidate, number: int, rebuilt: Rebuilt, policy: pb.Policy, difference: float, took_s: float
+) -> str:
+    shape = " -> ".join(map(str, rebuilt.actor.widths))
+    against = " from the trainer's graph" if rebuilt.original else ""
+    notes = [f"contract lacks {', '.join(policy.missing)}"] if policy.missing else []
+    notes += [f"left unread: {left}"] if (left := unread(rebuilt.actor.unread, rebuilt.scope)) else []
+    notes += [rebuilt.note] if rebuilt.note else []
+    return "; ".join(
+        [
+            f"{tl}: {candidate.label} -> {job.models_dir / tl / str(number)} "
+            f"({rebuilt.actor.told}, {policy.action.kind} {shape}), largest difference{against} {difference:.1e}, {took_s:.2f} s",
+            *notes,
+        ]
+    )
+
+
+def unread(names: Sequence[str], scope: str) -> str:
+    """What an export left unread, counted by reason."""
+    counted = Counter(scopes.why_unread(name, scope) for name in names)
+    return ", ".join(f"{why} {count}" for why, count in sorted(counted.items()))
+
+
+def _origin(candidate: Candidate, sources: Sequence[Path], number: int) -> pb.Origin:
+    digest = hashlib.sha256()
+    for path in sources:
+        digest.update(bytes.fromhex(certificate.sha256(path)))
+    return pb.Origin(
+        source_format=candidate.format,
+        file_name=candidate.label,
+        sha256=digest.hexdigest(),
+        model_number=number,
+        exporter_version=__version__,
+        tensorflow_version=tf.__version__,
+        exported_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
