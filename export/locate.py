@@ -102,7 +102,7 @@ def choose(tl: str, found: Sequence[Candidate], model_path: Path, wanted: int | 
     where no other does. Raises InputError with the places looked at.
     """
     pool = [c for c in found if c.named(tl)] or [c for c in found if c.housed(tl, model_path)]
-    pool = pool or [c for c in found if not _TL_LIKE.search(c.path.name)]
+    pool = pool or [c for c in found if not TL_LIKE.search(c.path.name)]
     where = f"looked at {len(found)} checkpoints under {model_path}"
     if not pool:
         seen = ", ".join(dict.fromkeys(c.label for c in found[:8])) or "none"
@@ -125,14 +125,14 @@ def tls_named(found: Sequence[Candidate]) -> list[str]:
     told: dict[str, None] = {}
     for candidate in found:
         for text in (candidate.path.name, candidate.path.parent.name):
-            match = _TL_LIKE.search(text)
+            match = TL_LIKE.search(text)
             if match:
                 told[canonical(match[0].strip("_- "))] = None
                 break
     return sorted(told)
 
 
-_TL_LIKE = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2,3}[ _]?\d{2,4}(?![A-Za-z0-9])")
+TL_LIKE = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2,3}[ _]?\d{2,4}(?![A-Za-z0-9])")
 
 
 def carries(text: str, tl: str) -> bool:

@@ -1,34 +1,44 @@
-"""Keeps two lines of TensorFlow's off the terminal of whoever exports."""
+"""Keeps notes of TensorFlow's C++ side off the terminal of whoever exports; no log level turns them off."""
 
+import contextlib
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 
 import tensorflow as tf
 
-_NOTES = (b"All log messages before absl::InitializeLog() is called", b"MLIR V1 optimization pass is not enabled")
+_NOTES = (
+    b"All log messages before absl::InitializeLog() is called",
+    b"MLIR V1 optimization pass is not enabled",
+    b"Number of eligible GPUs",
+    b"Starting new session",
+)
 
 
 def first_session() -> None:
-    """Run the process's first session, whose start-up notes no log level turns off.
-
-    They come from C++, once, and would stand between the exporter's own lines.
-    What else is written to stderr meanwhile is passed on.
-    """
+    """Run the process's first session, whose start-up notes would stand between the exporter's own lines."""
     tf.get_logger().setLevel("ERROR")
+    with notes(), tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        session.run(tf.constant(0))
+
+
+@contextlib.contextmanager
+def notes() -> Iterator[None]:
+    """Hold what the block writes to stderr, and pass on what is no such note."""
     sys.stderr.flush()
     terminal = os.dup(2)
     try:
         with tempfile.TemporaryFile() as kept:
             os.dup2(kept.fileno(), 2)
             try:
-                with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-                    session.run(tf.constant(0))
+                yield
             finally:
+                sys.stderr.flush()
                 os.dup2(terminal, 2)
-            kept.seek(0)
-            for line in kept:
-                if not any(note in line for note in _NOTES):
-                    os.write(2, line)
+                kept.seek(0)
+                for line in kept:
+                    if not any(note in line for note in _NOTES):
+                        os.write(2, line)
     finally:
         os.close(terminal)

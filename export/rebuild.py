@@ -15,8 +15,17 @@ from export.actors import Actor
 from export.actors.architectures import Layers, Shape, build, matching
 from export.actors.graph_actor import GraphActor, Original, cut
 from export.checkpoints import (
-    Checkpoint, keras_h5, keras_model, numpy_archive, scopes, tensorflow_files, trained_function, training_graph, user_builder,
+    Checkpoint,
+    keras_h5,
+    keras_model,
+    numpy_archive,
+    scopes,
+    tensorflow_files,
+    trained_function,
+    training_graph,
+    user_builder,
 )  # fmt: skip
+from export.checkpoints import left
 from export.checkpoints import read as read_layers
 from export.checkpoints.trained_function import Trained
 from export.checkpoints.user_builder import Sizes
@@ -185,4 +194,4 @@ def _refuse_what_was_said(candidate: Candidate, wanted: Wanted, original: Origin
 
 def _with_unread(actor: GraphActor, checkpoint: Checkpoint) -> GraphActor:
     taken = {weight.stored_as for weight in actor.weights}
-    return replace(actor, unread=tuple(sorted(set(checkpoint.stored) - taken))) if taken <= set(checkpoint.stored) else actor
+    return replace(actor, unread=left(checkpoint, taken)) if taken <= set(checkpoint.stored) else actor

@@ -99,6 +99,10 @@ def import_graph(graph: bytes, output: str, weights: tuple[Any, ...], observatio
     given = {f"{OBSERVATION}:0": tf.cast(observation, dtype)}
     for k, (name, shape, weight_dtype) in enumerate(weights):
         given[f"weight_{k}:0"] = variables.read(name, shape, tf.as_dtype(weight_dtype))
+    # what is given instead of them needs no placeholder any more
+    kept = [node for node in cut.node if f"{node.name}:0" not in given]
+    del cut.node[:]
+    cut.node.extend(kept)
     (x,) = tf.import_graph_def(cut, input_map=given, return_elements=[output], name="actor/graph")
     return tf.cast(x, tf.float32)
 

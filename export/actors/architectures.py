@@ -144,6 +144,11 @@ def recognise(where: Path, layers: Layers, shape: Shape) -> str:
         raise InputError(f"{where}: holds no dense layer of an actor")
     units = [int(layer.kernel.shape[1]) for layer in layers.dense]
     if layers.norms:
+        if len(layers.norms) != len(layers.dense) - 1 or len(units) < 6 or (len(units) - 3) % 3:
+            raise InputError(
+                f"{where}: {len(units)} dense layers and {len(layers.norms)} batch norms are no architecture that is known; "
+                "say --actor MODULE:FUNCTION, or export a file that holds its wiring (a SavedModel, a whole Keras model)"
+            )
         bare = all(layer.bias is None for layer in layers.dense[1:-1])
         return "bn-tanh-bottleneck" if bare and len(units) > 3 else "bn-elu-res"
     if not _fits_mlp_res(units):

@@ -20,6 +20,7 @@ from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config
 from tensorflow.python.grappler import tf_optimizer
 
 from city.errors import InputError
+from export import quiet
 from export.actors import Weight
 
 Arrays = NDArray[Any]
@@ -143,6 +144,10 @@ def extract(graph: graph_pb2.GraphDef, tensors: list[str]) -> graph_pb2.GraphDef
             stack += [node_of(source) for source in nodes[name].input]
     part = graph_pb2.GraphDef(node=[node for node in graph.node if node.name in wanted], library=graph.library)
     part.versions.CopyFrom(graph.versions)
+    # where training ran it (a second GPU, beside another operation) binds nobody else
+    for node in part.node:
+        node.device = ""
+        node.attr.pop("_class", None)
     return part
 
 
@@ -171,9 +176,6 @@ def _become_constant(node: Any, value: Any) -> None:
 def _optimised(where: Path, graph: graph_pb2.GraphDef, output: str) -> graph_pb2.GraphDef:
     """The graph with functions inlined, constants folded and the rest pruned."""
     meta = meta_graph_pb2.MetaGraphDef(graph_def=graph)
-    # the names of the optimiser's own nodes must not change from run to run
-    for node in meta.graph_def.node:
-        node.device = ""
     meta.collection_def["train_op"].node_list.value.append(output)
     options = config_pb2.ConfigProto()
     rewrite = options.graph_options.rewrite_options
@@ -182,7 +184,8 @@ def _optimised(where: Path, graph: graph_pb2.GraphDef, output: str) -> graph_pb2
     rewrite.optimizers.extend(["function", "constfold", "loop", "pruning"])
     rewrite.fail_on_optimizer_errors = True
     try:
-        optimised = tf_optimizer.OptimizeGraph(options, meta, verbose=False)
+        with quiet.notes():
+            optimised = tf_optimizer.OptimizeGraph(options, meta, verbose=False)
     except Exception as error:  # noqa: BLE001 - several kinds for one cause: the graph
         raise InputError(f"{where}: its graph cannot be reduced to inference: {first_line(error)}") from None
     return extract(optimised, [output])

@@ -5,7 +5,7 @@ what was left unread. None of them builds a graph.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,8 @@ class Checkpoint:
     """Values by readable name."""
     ordered: bool
     """Whether the names come in the order in which the model was put together; else they are counted."""
+    keys: Mapping[str, str] | None = None
+    """Where one variable may have several names: what is stored by each. None: every name is a variable of its own."""
     first: int | None = 0
     """Number of a model's first layer (`check_numbers`)."""
 
@@ -83,12 +85,16 @@ def read(checkpoint: Checkpoint, scope: str) -> Layers:
 
     prefix = f"{scope}/" if scope else ""
     found: Found = {}
-    taken = set()
+    taken, keys = set(), set()
     for name in checkpoint.stored:
-        layer, _, part = name.rpartition("/")
+        layer, part = split(name)
         within = name.removeprefix(prefix)
         if not name.startswith(prefix) or part not in PARTS or any(map(scopes.is_training, within.split("/")[:-1])):
             continue
+        key = checkpoint.keys[name] if checkpoint.keys else name
+        if key in keys:
+            continue
+        keys.add(key)
         values = checkpoint.value(name)
         if values.dtype.kind != "f":
             raise InputError(f"{checkpoint.where}: {name} holds {values.dtype}, no weights")
@@ -98,11 +104,31 @@ def read(checkpoint: Checkpoint, scope: str) -> Layers:
         raise InputError(f"{checkpoint.where}: {scope or 'it'} holds no dense layer of an actor")
     order = list(found) if checkpoint.ordered else sorted(found, key=natural)
     check_numbers(checkpoint.where, [name for name in order if "kernel" in found[name]], checkpoint.first)
-    return layers(checkpoint.where, found, order, tuple(sorted(set(checkpoint.stored) - taken)))
+    return layers(checkpoint.where, found, order, left(checkpoint, taken))
+
+
+def left(checkpoint: Checkpoint, taken: Iterable[str]) -> tuple[str, ...]:
+    """Names of what a checkpoint holds beside the variables taken; one name for what has several."""
+    keys = checkpoint.keys or {name: name for name in checkpoint.stored}
+    read = {keys[name] for name in taken}
+    names: dict[str, str] = {}
+    for name in checkpoint.stored:
+        if keys[name] not in read:
+            names.setdefault(keys[name], name)
+    return tuple(sorted(names.values()))
 
 
 BATCH_NORM_EPSILON = 1e-5
 """The seed system's; weights files do not tell it."""
+
+
+def split(name: str) -> tuple[str, str]:
+    """(layer, part) of a variable's name: `a/dense/kernel`, or `a/w/0` of a list of variables, layer a/0's."""
+    layer, _, part = name.rpartition("/")
+    if part.isdigit() and layer.rpartition("/")[2] in PARTS:
+        holder, _, listed = layer.rpartition("/")
+        return f"{holder}/{part}", listed
+    return layer, part
 
 
 def natural(name: str) -> list[int | str]:

@@ -1,5 +1,6 @@
 """Whole Keras models (.keras, .h5): loaded as Keras loads them, where their classes are Keras's own."""
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,21 @@ def load(path: Path) -> tuple[Any, str]:
 
     Nothing of the file is run: Keras's safe mode refuses pickled code.
     """
-    import keras
-
-    try:
-        return keras.models.load_model(path, compile=False, safe_mode=True), ""
-    except Exception as error:  # noqa: BLE001 - Keras raises many kinds, for unknown classes above all
-        return None, f"its own wiring was not used, Keras cannot load it: {first_line(error)}"
+    told = ""
+    for name in ("keras", "tf_keras"):  # Keras 2 lives on as tf_keras; its files are loaded where it is installed
+        try:
+            keras = importlib.import_module(name)
+        except ImportError:
+            continue
+        try:
+            return keras.models.load_model(
+                str(path), compile=False, **({"safe_mode": True} if path.suffix == ".keras" else {})
+            ), ""
+        except Exception as error:  # noqa: BLE001 - Keras raises many kinds, for unknown classes above all
+            told = told or f"its own wiring was not used, Keras cannot load it: {first_line(error)}"
+    return None, told
 
 
 def names(model: Any) -> dict[int, str]:
     """id of each variable's tensor -> its path."""
-    return {id(weight.value): weight.path for weight in model.weights}
+    return {id(getattr(weight, "_value", weight)): getattr(weight, "path", weight.name).split(":")[0] for weight in model.weights}

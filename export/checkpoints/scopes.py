@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from city.errors import InputError
-from export.checkpoints import PARTS, natural
-from export.locate import carries
+from export.checkpoints import PARTS, natural, split
+from export.locate import TL_LIKE, carries
 
 _TRAINING = {
     "critic", "optimizer", "optimizers", "optim", "opt", "adam", "target", "old", "oldpi", "oldactor", "value", "vf", "vpred",
@@ -31,7 +31,7 @@ def is_actor(component: str) -> bool:
 
 def candidates(names: Iterable[str]) -> list[str]:
     """Scopes that hold layers and serve more than training, in natural order; `.` is the whole checkpoint."""
-    found = {_holder(name) for name in names if name.rsplit("/", 1)[-1] in PARTS}
+    found = {_holder(name) for name in names if split(name)[1] in PARTS}
     kept = [scope for scope in found if not any(map(is_training, scope.split("/")))]
     return sorted((scope or "." for scope in kept), key=natural)
 
@@ -48,7 +48,7 @@ def choose(where: Path, names: Sequence[str], tl: str, scope: str | None, target
         if chosen and not any(name.startswith(chosen + "/") for name in names):
             raise InputError(f"{where}: has no scope {scope}; there are {_list(candidates(names))}")
         return chosen
-    holders = {holder for name in names if name.rsplit("/", 1)[-1] in PARTS and (holder := _holder(name)) is not None}
+    holders = {holder for name in names if split(name)[1] in PARTS and (holder := _holder(name)) is not None}
     holders = {holder for holder in holders if not any(map(is_training, holder.split("/")))}
     if tl and (named := {_up_to(holder, lambda part: carries(part, tl)) for holder in holders} - {None}):
         inside = {holder for holder in holders if any(_within(holder, prefix) for prefix in named if prefix)}
@@ -84,7 +84,7 @@ def why_unread(name: str, scope: str) -> str:
     if re.search(r"log_?std|log_?sigma", last):
         return "training only"
     if scope and not name.startswith(scope + "/"):
-        return "another agent" if any(map(is_actor, parts)) else f"outside {scope}"
+        return "another agent" if any(is_actor(part) or TL_LIKE.search(part) for part in parts) else f"outside {scope}"
     return "no part of the actor's layers"
 
 
@@ -104,7 +104,7 @@ def left_unread(names: Iterable[str], scope: str) -> dict[str, list[str]]:
 
 def _holder(name: str) -> str | None:
     """What holds a variable's layer: `a/b/dense/kernel` -> `a/b`."""
-    layer = name.rpartition("/")[0]
+    layer = split(name)[0]
     return layer.rpartition("/")[0] if layer else None
 
 

@@ -67,7 +67,7 @@ def _opened(prefix: Path, stamp: tuple[tuple[str, int, int], ...]) -> Checkpoint
     else:
         names = {key: key for key in sorted(shapes, key=natural)}
     listed = {name: StoredVariable(name, tuple(shapes[key]), dtypes[key].name) for name, key in names.items()}
-    return Checkpoint(prefix, listed, lambda name: np.asarray(stored(names[name])), by_object)
+    return Checkpoint(prefix, listed, lambda name: np.asarray(stored(names[name])), by_object, names)
 
 
 def _object_names(graph: bytes) -> dict[str, str]:

@@ -12,8 +12,17 @@ from numpy.typing import NDArray
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from city.errors import InputError
-from export.actors.graph_actor import GIVES_PROBABILITIES, LOGITS, VALUES, VARIABLES, Original, TrainedGraph
-from export.actors.graph_actor import extract, first_line, node_of
+from export.actors.graph_actor import (
+    GIVES_PROBABILITIES,
+    LOGITS,
+    VALUES,
+    VARIABLES,
+    Original,
+    TrainedGraph,
+    extract,
+    first_line,
+    node_of,
+)
 from export.checkpoints import Checkpoint, output_tensor
 from export.checkpoints.output_tensor import Graph
 

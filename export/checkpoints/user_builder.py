@@ -10,13 +10,12 @@
 
 A Keras model takes its weights from the checkpoint as Keras and
 tf.train.Checkpoint restore them; every one of its variables must be there
-(`assert_existing_objects_match`), and what else the checkpoint holds is left.
+(`assert_existing_objects_matched`), and what else the checkpoint holds is left.
 """
 
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,7 +80,7 @@ def _keras(spec: str, model: Any, sizes: Sizes, checkpoint: Checkpoint, scope: s
             model.load_weights(str(where))
             names = {}
         elif where.with_name(where.name + ".index").is_file() and checkpoint.ordered:
-            tf.train.Checkpoint(**_nested(scope, model)).read(str(where)).expect_partial().assert_existing_objects_match()
+            tf.train.Checkpoint(**_nested(scope, model)).read(str(where)).expect_partial().assert_existing_objects_matched()
             names = _by_identity(model, checkpoint, scope)
         else:
             names = _assign(model, checkpoint, scope)
@@ -154,7 +153,7 @@ def _assign(model: Any, checkpoint: Checkpoint, scope: str) -> dict[int, str]:
                 f"{getattr(weight, 'path', weight.name)} has {list(weight.shape)}"
             )
         weight.assign(values)
-    return {id(getattr(weight, "value", weight)): name for weight, name in zip(model.weights, chosen, strict=True)}
+    return {id(getattr(weight, "_value", weight)): name for weight, name in zip(model.weights, chosen, strict=True)}
 
 
 def _by_identity(model: Any, checkpoint: Checkpoint, scope: str) -> dict[int, str]:
@@ -166,5 +165,5 @@ def _by_identity(model: Any, checkpoint: Checkpoint, scope: str) -> dict[int, st
         name = next((name for name, stored in inside.items() if np.array_equal(stored, values)), None)
         if name is not None:
             inside.pop(name)
-            found[id(getattr(weight, "value", weight))] = name
+            found[id(getattr(weight, "_value", weight))] = name
     return found
