@@ -18,7 +18,7 @@ INPUT, ACTION, PROBABILITIES = "observation", "action", "probabilities"
 POLICY_INPUT, POLICY_OUTPUT = "rows", "policy"
 
 SUMO_RL, SAPPO = "sumo-rl", "sappo"
-CATEGORICAL = "categorical"
+CATEGORICAL, FLEET = "categorical", "fleet"
 PLAN_ACTIONS = ("offset", "gr", "gro")
 _SAPPO_BLOCKS = {"d": ("density",), "v": ("volume",), "vd": ("density", "volume"), "vdd": ("volume_per_density",)}
 
@@ -52,6 +52,8 @@ def action_size(kind: str, signals: int, greens: int = 0) -> int:
 
 def check(policy: pb.Policy) -> None:
     """Raise ContractError unless the contract is complete and agrees with itself."""
+    if policy.members:
+        raise ContractError(f"{policy.tl} is a fleet of {len(policy.members)} TLs, not one TL's policy")
     if policy.missing:
         raise ContractError(
             f"the contract of {policy.tl} is incomplete: it lacks {', '.join(policy.missing)}; "
@@ -90,6 +92,34 @@ def check(policy: pb.Policy) -> None:
     for name, number in positive.items():
         if not number >= 1:
             raise ContractError(f"the contract of {policy.tl} has {name} {number:g}; it must be 1 at least")
+
+
+def check_fleet(policy: pb.Policy) -> None:
+    """Raise ContractError unless a fleet's members share out its columns, each column to one of them.
+
+    Whether a member's own contract is complete is `check`'s question.
+    """
+    if not policy.members:
+        raise ContractError(f"{policy.tl} is one TL's policy, not a fleet")
+    observation = action = 0
+    seen: set[str] = set()
+    for member in policy.members:
+        own = member.policy
+        columns = 1 if own.action.kind == CATEGORICAL else own.action.size
+        if member.tl != own.tl or member.tl in seen:
+            raise ContractError(f"fleet {policy.tl} lists {member.tl} {'twice' if member.tl in seen else f'as {own.tl}'}")
+        if (member.observation_begin, member.action_begin) != (observation, action):
+            raise ContractError(f"fleet {policy.tl}: the columns of {member.tl} do not follow those before it")
+        if (member.observation_size, member.action_size) != (own.observation.size, columns) or columns < 1:
+            raise ContractError(f"fleet {policy.tl}: the columns of {member.tl} are not those of its contract")
+        seen.add(member.tl)
+        observation += member.observation_size
+        action += member.action_size
+    if (policy.observation.size, policy.action.size) != (observation, action):
+        raise ContractError(
+            f"fleet {policy.tl} takes {policy.observation.size} numbers and gives {policy.action.size}, "
+            f"but its members take {observation} and give {action}"
+        )
 
 
 def parse(data: bytes) -> pb.Policy:

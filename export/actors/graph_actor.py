@@ -24,7 +24,7 @@ from export import quiet
 from export.actors import Weight
 
 Arrays = NDArray[Any]
-VALUES, LOGITS, GIVES_PROBABILITIES = "values", "logits", "probabilities"
+VALUES, LOGITS, GIVES_PROBABILITIES, GIVES_ACTION = "values", "logits", "probabilities", "action"
 OBSERVATION = "observation"
 
 RANDOM_MIDDLE = {
@@ -45,7 +45,7 @@ class GraphActor:
     output: str
     """Name of the tensor it gives."""
     gives: str
-    """values | logits | probabilities: what that tensor is."""
+    """values | logits | probabilities | action: what that tensor is (action: an exported model's, index or values)."""
     weights: tuple[Weight, ...]
     inputs: int
     outputs: int

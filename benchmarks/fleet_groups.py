@@ -1,0 +1,59 @@
+"""What a group costs and what padding saves: fleets of mixed shapes, grouped under several limits, side by side.
+
+    python -m benchmarks.fleet_groups
+
+A session as the embedded server sets it up, one observation a call, no network.
+`export/fleet_graph.py` takes its limit from this table.
+"""
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
+
+from benchmarks.random_models import random_actor
+from export import fleet_graph, meta_graph
+from export.fleet_graph import Member
+from protos import policy_pb2 as pb
+
+LIMITS = (0, 50_000, 200_000, 500_000, 1_000_000, 2_000_000, 10**12)
+
+
+def milliseconds(members: list[Member], limit: int) -> tuple[int, float]:
+    """Groups under a limit of padded bytes, and the p50 of a run."""
+    fleet_graph.GROUP_BYTES = limit
+    groups = fleet_graph.group(members)
+    size = sum(member.actor.inputs for one in groups for member in one.members)
+    options = config_pb2.ConfigProto(inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1)
+    with tempfile.TemporaryDirectory() as name, tf.Graph().as_default(), tf.compat.v1.Session(config=options) as session:
+        folder = Path(name) / "model"
+        folder.mkdir()
+        graph = meta_graph.assemble(size, lambda x, v: {"action": fleet_graph.build(groups, x, v)})
+        meta_graph.write(folder, graph, pb.Policy(tl="city"), fleet_graph.weights(groups))
+        signature = tf.compat.v1.saved_model.load(session, ["serve"], str(folder)).signature_def["serving_default"]
+        run = session.make_callable(signature.outputs["action"].name, [signature.inputs["observation"].name])
+        x = np.random.default_rng(0).random((1, size)).astype(np.float32)
+        taken = []
+        for _ in range(170):
+            begin = time.perf_counter()
+            run(x)
+            taken.append(time.perf_counter() - begin)
+    return len(groups), 1000 * float(np.median(taken[20:]))
+
+
+def main() -> None:
+    print(f"{'TLs':>5} {'shapes':>7} " + "".join(f"{limit:>16.0e}" for limit in LIMITS) + "   bytes of padding allowed a group")
+    for tls, shapes in ((100, 10), (100, 50), (1000, 10), (1000, 50), (1000, 100)):
+        members = [Member(f"TL{k}", random_actor(20 + k % shapes, 1 + k % 4, k, False), False) for k in range(tls)]
+        cells = [f"{groups:>4} {taken:>8.2f} ms" for groups, taken in (milliseconds(members, limit) for limit in LIMITS)]
+        print(f"{tls:>5} {shapes:>7} " + "".join(cells), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,232 @@
+"""Fleets: one model out of many, whose answers are the single models'."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.random_models import random_actor
+from export import certificate, exported_model, fleet_graph
+from export.__main__ import main
+from export.fleet_graph import Member
+from protos import policy_pb2 as pb
+from serving.client import Client
+from serving.contract import ContractError, check, check_fleet
+from tests.conftest import GRID
+from tests.export import writers
+from tests.export.test_sources import run
+from tests.export.writers import keras3
+
+
+@pytest.fixture
+def models(tmp_path):
+    """Models of several kinds: stackable ones of two shapes, a norm, a trainer's own graph."""
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    for tl, model in {
+        "SA101": writers.sequential(keras3),
+        "SA102": writers.sequential(keras3, sizes=(8, 5)),
+        "SA103": writers.functional(keras3),
+        "SA104": writers.sequential(keras3, outputs=3),
+        "SA105": writers.functional(keras3),
+    }.items():
+        model.save(checkpoints / f"{tl}_trial_4.keras")
+    assert main(["--model-path", str(checkpoints), "--tl", "all", "--models-dir", str(tmp_path / "models")]) == 0
+    return tmp_path / "models"
+
+
+def build(models, *flags, name="city"):
+    return main(["fleet", name, "--tl", "all", "--models-dir", str(models), *flags])
+
+
+def told(folder):
+    return pb.Policy.FromString(run(folder, "policy", rows=np.zeros(1, np.int32))["policy"][0])
+
+
+def refused(capsys, *words):
+    err = capsys.readouterr().err
+    lines = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1 and "Traceback" not in err
+    for word in words:
+        assert word in lines[0], lines[0]
+
+
+def answers_of_each(models, policy, x):
+    found = []
+    for member in policy.members:
+        own = x[:, member.observation_begin : member.observation_begin + member.observation_size]
+        action = run(models / member.tl / str(member.version), "serving_default", observation=own)["action"]
+        found.append(action.reshape(len(x), -1))
+    return np.concatenate(found, axis=1)
+
+
+def test_a_fleets_answers_are_those_of_its_models_whatever_their_kind(models, capsys):
+    assert build(models) == 0
+    assert "5 TLs" in capsys.readouterr().out
+    policy = told(models / "city" / "1")
+    check_fleet(policy)
+    assert sorted(member.tl for member in policy.members) == [f"SA10{k}" for k in range(1, 6)]
+    assert {member.version for member in policy.members} == {4}
+    x = np.random.default_rng(0).standard_normal((17, policy.observation.size)).astype(np.float32)
+    answers = run(models / "city" / "1", "serving_default", observation=x)["action"]
+    assert answers.dtype == np.float32 and answers.shape == (17, policy.action.size)
+    assert np.abs(answers - answers_of_each(models, policy, x)).max() <= 1e-6
+    proof = json.loads((models / "city" / "1" / "assets.extra" / "export.json").read_text())
+    assert {tuple(entry["tls"]): entry["stacked"] for entry in proof["groups"]} == {
+        ("SA101", "SA102", "SA104"): True,
+        ("SA103",): False,
+        ("SA105",): False,
+    }
+
+
+def test_the_sample_citys_fleet_is_served_and_gives_every_tls_own_action(grid_models, tmp_path):
+    from serving.embedded.config import ServerConfig
+    from serving.embedded.server import Server
+
+    for tl in grid_models.iterdir():
+        (tmp_path / tl.name).symlink_to(tl)
+    assert main(["fleet", "grid", "--city", str(GRID / "city.toml"), "--models-dir", str(tmp_path), "--tl", "all"]) == 0
+    server = Server(ServerConfig(tmp_path, port=0))
+    server.start()
+    try:
+        client = Client(f"127.0.0.1:{server.port}")
+        policy = client.policy("grid")
+        check_fleet(policy)
+        for member in policy.members:
+            check(member.policy)
+        x = np.random.default_rng(0).random(policy.observation.size).astype(np.float32)
+        answers = client.predict("grid", x)["action"].reshape(-1)
+        for member in policy.members:
+            own = x[member.observation_begin : member.observation_begin + member.observation_size]
+            expected = client.predict(member.tl, own)["action"].reshape(-1)
+            got = answers[member.action_begin : member.action_begin + member.action_size]
+            np.testing.assert_allclose(got, expected, atol=1e-6, rtol=0)
+        client.close()
+    finally:
+        server.stop()
+
+
+shapes = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 6), st.booleans()), min_size=1, max_size=12)
+
+
+@given(shapes=shapes, budget=st.sampled_from([0, 20_000, 10**9]))
+@settings(max_examples=25, deadline=None)
+def test_grouping_and_padding_change_no_answer(shapes, budget):
+    """Any mixture of sizes and kinds, padded not at all, a little or to one group: NumPy's answers, TL by TL."""
+    import tensorflow as tf
+
+    from export.actors import numpy_actor
+    from export.meta_graph import Variables
+
+    members = [Member(f"TL{k}", random_actor(a, b, k, c), c) for k, (a, b, c) in enumerate(shapes)]
+    before, fleet_graph.GROUP_BYTES = fleet_graph.GROUP_BYTES, budget
+    try:
+        groups = fleet_graph.group(members)
+    finally:
+        fleet_graph.GROUP_BYTES = before
+    ordered = [member for one in groups for member in one.members]
+    assert sorted(member.tl for member in ordered) == sorted(member.tl for member in members)
+    x = np.random.default_rng(1).standard_normal((3, sum(m.actor.inputs for m in ordered))).astype(np.float32)
+    values = {weight.name: weight.values for weight in fleet_graph.weights(groups)}
+
+    class Given(Variables):
+        def read(self, name, shape, dtype=tf.float32):
+            assert tuple(shape) == values[name].shape
+            return tf.constant(values.pop(name))
+
+    answers = fleet_graph.build(groups, tf.constant(x), Given()).numpy()
+    assert not values, "every weight is used"
+    begin = column = 0
+    for member in ordered:
+        own = numpy_actor.evaluate(member.actor, x[:, begin : begin + member.actor.inputs], member.categorical)
+        got = answers[:, column : column + member.columns]
+        np.testing.assert_allclose(got, own.argmax(1)[:, None] if member.categorical else own, atol=1e-5)
+        begin, column = begin + member.actor.inputs, column + member.columns
+    assert column == answers.shape[1]
+
+
+def test_a_fleet_that_does_not_answer_like_its_models_is_not_published(models, monkeypatch, capsys):
+    real = fleet_graph.weights
+
+    def wrong(groups):
+        made = real(groups)
+        made[0].values[...] += 0.01
+        return made
+
+    monkeypatch.setattr(fleet_graph, "weights", wrong)
+    assert build(models) == 1
+    assert "not published: its actions for SA10" in capsys.readouterr().err
+    assert not (models / "city").exists()
+
+
+def test_versions_of_a_fleet_count_on_and_old_ones_are_pruned(models, capsys):
+    for _ in range(3):
+        assert build(models, "--keep", "2") == 0
+    assert sorted(path.name for path in (models / "city").iterdir()) == ["2", "3"]
+    assert build(models, "--model-number", "3") == 2
+    refused(capsys, "city/3 exists already")
+    assert build(models, "--model-number", "3", "--overwrite") == 0
+    assert main(["describe", str(models / "city" / "3")]) == 0
+    out = capsys.readouterr().out
+    assert "fleet      5 TLs" in out and re.search(r"SA101 +4 +\d+:\d+", out) and "proved" in out
+
+
+def test_a_fleet_is_no_tl_of_another_fleet(models, capsys):
+    assert build(models) == 0
+    assert build(models, name="whole") == 0
+    assert {member.tl for member in told(models / "whole" / "1").members} == {f"SA10{k}" for k in range(1, 6)}
+    assert main(["fleet", "other", "--tl", "city", "--models-dir", str(models)]) == 2
+    refused(capsys, "city has no model under")
+
+
+def test_wrong_input_to_a_fleet_is_told_in_one_line(models, tmp_path, capsys):
+    for words, why in {
+        ("city", "--tl", "SA999", "--models-dir", str(models)): "SA999 has no model under",
+        ("city", "--tl", "all", "--models-dir", str(tmp_path / "nowhere")): "nowhere: no such folder",
+        ("SA101", "--tl", "all", "--city", str(GRID / "city.toml")): "there is a TL of that name",
+        ("a/b", "--tl", "all", "--models-dir", str(models)): "is no name for a TL",
+        ("city", "--tl", "all", "--models-dir", str(models), "--keep", "0"): "--keep 0 must be 1 at least",
+        ("city", "--tl", "all", "--models-dir", str(models), "--model-number", "-1"): "must be a version",
+    }.items():
+        assert main(["fleet", *words]) == 2, words
+        refused(capsys, why)
+    (models / "SA102" / "4" / "saved_model.pb").write_bytes(b"garbage")
+    assert build(models) == 2
+    refused(capsys, "SA102/4")
+    assert not (models / "city").exists()
+
+
+def test_a_model_without_a_certificate_joins_a_fleet_by_its_graph(models):
+    (models / "SA101" / "4" / "assets.extra" / certificate.NAME).unlink()
+    _, actor = exported_model.read(models / "SA101" / "4")
+    assert actor.architecture == "graph"
+    assert build(models) == 0
+
+
+def test_a_fleets_contract_that_disagrees_with_itself_is_refused():
+    def member(tl, begin, size=3, column=0, columns=1):
+        own = pb.Policy(tl=tl, observation=pb.Observation(size=size), action=pb.Action(kind="categorical", size=4))
+        return pb.Member(
+            tl=tl, observation_begin=begin, observation_size=size, action_begin=column, action_size=columns, policy=own
+        )
+
+    def whole(*members, inputs=6, outputs=2):
+        return pb.Policy(
+            tl="c", observation=pb.Observation(size=inputs), action=pb.Action(kind="fleet", size=outputs), members=members
+        )
+
+    check_fleet(whole(member("A", 0), member("B", 3, column=1)))
+    for policy, why in (
+        (whole(member("A", 0), member("A", 3, column=1)), "lists A twice"),
+        (whole(member("A", 0), member("B", 4, column=1)), "do not follow"),
+        (whole(member("A", 0), member("B", 3, column=1, columns=2)), "not those of its contract"),
+        (whole(member("A", 0), member("B", 3, column=1), inputs=7), "takes 7 numbers"),
+        (pb.Policy(tl="c"), "not a fleet"),
+    ):
+        with pytest.raises(ContractError, match=why):
+            check_fleet(policy)
+    with pytest.raises(ContractError, match="is a fleet of 2 TLs"):
+        check(whole(member("A", 0), member("B", 3, column=1)))
