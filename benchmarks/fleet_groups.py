@@ -6,6 +6,7 @@ A session as the embedded server sets it up, one observation a call, no network.
 `export/fleet_graph.py` takes its limit from this table.
 """
 
+import contextlib
 import os
 import tempfile
 import time
@@ -22,6 +23,7 @@ from export import fleet_graph, meta_graph
 from export.fleet_graph import Member
 from protos import policy_pb2 as pb
 
+tf.get_logger().setLevel("ERROR")
 LIMITS = (0, 50_000, 200_000, 500_000, 1_000_000, 2_000_000, 10**12)
 
 
@@ -31,11 +33,13 @@ def milliseconds(members: list[Member], limit: int) -> tuple[int, float]:
     groups = fleet_graph.group(members)
     size = sum(member.actor.inputs for one in groups for member in one.members)
     options = config_pb2.ConfigProto(inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1)
-    with tempfile.TemporaryDirectory() as name, tf.Graph().as_default(), tf.compat.v1.Session(config=options) as session:
-        folder = Path(name) / "model"
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "model"
         folder.mkdir()
         graph = meta_graph.assemble(size, lambda x, v: {"action": fleet_graph.build(groups, x, v)})
         meta_graph.write(folder, graph, pb.Policy(tl="city"), fleet_graph.weights(groups))
+        stack.enter_context(tf.Graph().as_default())
+        session = stack.enter_context(tf.compat.v1.Session(config=options))
         signature = tf.compat.v1.saved_model.load(session, ["serve"], str(folder)).signature_def["serving_default"]
         run = session.make_callable(signature.outputs["action"].name, [signature.inputs["observation"].name])
         x = np.random.default_rng(0).random((1, size)).astype(np.float32)

@@ -18,6 +18,7 @@ from export.checkpoints import (
     Checkpoint,
     keras_h5,
     keras_model,
+    left,
     numpy_archive,
     scopes,
     tensorflow_files,
@@ -25,7 +26,6 @@ from export.checkpoints import (
     training_graph,
     user_builder,
 )  # fmt: skip
-from export.checkpoints import left
 from export.checkpoints import read as read_layers
 from export.checkpoints.trained_function import Trained
 from export.checkpoints.user_builder import Sizes

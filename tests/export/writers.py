@@ -3,6 +3,7 @@
 Every writer takes a folder to write into and gives the actor's own answers to X.
 """
 
+import itertools
 import re
 
 import numpy as np
@@ -131,9 +132,7 @@ class Agent(tf.Module):
         super().__init__()
         rng = np.random.default_rng(3)
         sizes = [9, 8, 2]
-        self.w = [
-            tf.Variable(rng.standard_normal(s).astype(np.float32), name="kernel") for s in zip(sizes, sizes[1:], strict=False)
-        ]
+        self.w = [tf.Variable(rng.standard_normal(s).astype(np.float32), name="kernel") for s in itertools.pairwise(sizes)]
         self.b = [tf.Variable(rng.standard_normal(n).astype(np.float32), name="bias") for n in sizes[1:]]
 
     @tf.function(input_signature=[tf.TensorSpec([None, 9], tf.float32)])
