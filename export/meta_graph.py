@@ -6,7 +6,9 @@ bytes, whatever was exported before it in the same process, and a graph is built
 once for all actors of one shape.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+import errno
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +71,7 @@ def write(folder: Path, meta_graph: bytes, policy: pb.Policy, weights: Sequence[
     model = saved_model_pb2.SavedModel(saved_model_schema_version=1, meta_graphs=[meta])
     (folder / "saved_model.pb").write_bytes(model.SerializeToString(deterministic=True))
     (folder / "variables").mkdir()
-    with tf.init_scope():
+    with tf.init_scope(), written():
         tf.raw_ops.SaveV2(
             prefix=str(folder / "variables" / "variables"),
             tensor_names=[weight.name for weight in weights],
@@ -79,6 +81,16 @@ def write(folder: Path, meta_graph: bytes, policy: pb.Policy, weights: Sequence[
     extra = folder / "assets.extra"
     extra.mkdir()
     (extra / "policy.json").write_text(to_json(policy), encoding="utf-8")
+
+
+@contextlib.contextmanager
+def written() -> Iterator[None]:
+    """TensorFlow's errors of writing as the system's: a full disk is one, whoever writes."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        told = (error.message.splitlines() or [type(error).__name__])[0]
+        raise OSError(errno.EIO, told[:300]) from None
 
 
 def _saver(variables: Variables) -> saver_pb2.SaverDef:

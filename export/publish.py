@@ -13,13 +13,14 @@ import errno
 import fcntl
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from city.errors import InputError
 
-_DRAFT = re.compile(r"\.(\d+)\.(draft|old)-\d+")
+_DRAFT = re.compile(r"\.(\d+)\.(draft|old)-.+")
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EIO)
 _NOTHING_SPECIAL, _RENAME_EXCHANGE, _AT_FDCWD = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP), 2, -100
 
@@ -42,20 +43,23 @@ def version(models_dir: Path, tl: str, number: int, overwrite: bool, keep: int |
     check_free(models_dir, tl, number, overwrite)
     home = models_dir / tl
     target = home / str(number)
-    draft = home / f".{number}.draft-{os.getpid()}"
+    draft = home / _hidden(number, "draft")
     try:
         home.mkdir(parents=True, exist_ok=True)
-        _sweep(home)
-        _discard(draft)
-        draft.mkdir()
-        held = _lock(draft)
+        with _alone(home):
+            _sweep(home)
+            draft.mkdir()
+            held = _lock(draft)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            home.rmdir()
         raise InputError(f"{home}: cannot be written: {error.strerror}; nothing was published") from None
     try:
         yield draft
         _flush(draft)
         with _alone(home):
             _put(draft, target, overwrite)
+            _discard(draft)  # where it was exchanged, the old version
             _flush_folder(home)
             if keep is not None:
                 _prune(home, keep, number)
@@ -87,8 +91,7 @@ def _put(draft: Path, target: Path, overwrite: bool) -> None:
             raise InputError(f"{target} was published by somebody else meanwhile; nothing of it was touched") from None
     if _exchange(draft, target):
         return  # the draft's folder holds the old version now
-    aside = target.with_name(f".{target.name}.old-{os.getpid()}")
-    _discard(aside)
+    aside = target.with_name(_hidden(int(target.name), "old"))
     target.rename(aside)
     try:
         draft.rename(target)
@@ -98,6 +101,11 @@ def _put(draft: Path, target: Path, overwrite: bool) -> None:
             aside.rename(target)
         raise
     _discard(aside)
+
+
+def _hidden(number: int, what: str) -> str:
+    """A name of nobody else's, of another exporter's least of all."""
+    return f".{number}.{what}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -117,7 +125,7 @@ def _prune(home: Path, keep: int, published: int) -> None:
     """Remove versions but the `keep` newest; the one just published stays whatever its number."""
     for number in versions(home)[:-keep]:
         if number != published:
-            aside = home / f".{number}.old-{os.getpid()}"
+            aside = home / _hidden(number, "old")
             # a server must see the version whole, or not at all
             (home / str(number)).rename(aside)
             _discard(aside)
@@ -125,24 +133,23 @@ def _prune(home: Path, keep: int, published: int) -> None:
 
 def _sweep(home: Path) -> None:
     """Remove what killed exporters left; a version that one had put aside, and not replaced, comes back."""
-    with _alone(home):
-        for path in home.iterdir():
-            match = _DRAFT.fullmatch(path.name)
-            if match is None or not path.is_dir():
-                continue
-            try:
-                held = _lock(path)
-            except BlockingIOError:
-                continue  # its exporter is at work
-            except FileNotFoundError:
-                continue  # its exporter has just ended
-            try:
-                if match[2] == "old" and not (home / match[1]).exists() and _is_whole(path):
-                    path.rename(home / match[1])
-                else:
-                    _discard(path)
-            finally:
-                os.close(held)
+    for path in home.iterdir():
+        match = _DRAFT.fullmatch(path.name)
+        if match is None or not path.is_dir():
+            continue
+        try:
+            held = _lock(path)
+        except BlockingIOError:
+            continue  # its exporter is at work
+        except FileNotFoundError:
+            continue  # its exporter has just ended
+        try:
+            if match[2] == "old" and not (home / match[1]).exists() and _is_whole(path):
+                path.rename(home / match[1])
+            else:
+                _discard(path)
+        finally:
+            os.close(held)
 
 
 def _is_whole(folder: Path) -> bool:
@@ -190,5 +197,11 @@ def _flush_folder(path: Path) -> None:
 
 
 def _discard(folder: Path) -> None:
+    """Remove a folder; what somebody else removes meanwhile is removed as well."""
+
+    def failed(_function: object, _path: object, told: tuple[type, BaseException, object]) -> None:
+        if not isinstance(told[1], FileNotFoundError):
+            raise told[1]
+
     if folder.exists():
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, onerror=failed)

@@ -113,7 +113,8 @@ def _of_meta_graph(candidate: Candidate, wanted: Wanted, checkpoint: Checkpoint,
         if wanted.output_tensor is not None or layers is None:
             raise
         actor = build(candidate.path, layers, wanted.shape, wanted.categorical)
-        return Rebuilt(actor, None, scope, f"not compared with the trainer's graph: {error}")
+        why = str(error).removeprefix(f"{training_graph.path(candidate.path)}: ")
+        return Rebuilt(actor, None, scope, f"the trainer's graph was not used: {why}")
     if layers is not None:
         steps = matching(candidate.path, layers, wanted.shape, original.evaluate, original.inputs, wanted.categorical)
         if steps is not None:

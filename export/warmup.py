@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from export.meta_graph import written
 from protos import policy_pb2 as pb
 from protos import predict_pb2 as wire
 from serving.contract import INPUT, POLICY_INPUT, POLICY_SIGNATURE, SIGNATURE
@@ -29,7 +30,7 @@ def requests(policy: pb.Policy, number: int) -> list[wire.PredictRequest]:
 def write(folder: Path, policy: pb.Policy, number: int) -> None:
     """Write assets.extra/tf_serving_warmup_requests of a SavedModel."""
     path = folder / "assets.extra" / "tf_serving_warmup_requests"
-    with tf.io.TFRecordWriter(str(path)) as file:
+    with written(), tf.io.TFRecordWriter(str(path)) as file:
         for request in requests(policy, number):
             log = wire.PredictionLog(predict_log=wire.PredictLog(request=request))
             file.write(log.SerializeToString(deterministic=True))

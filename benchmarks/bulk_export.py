@@ -1,0 +1,102 @@
+"""1,000 TLs in one call of the exporter: time, and memory as it goes on.
+
+    python -m benchmarks.bulk_export [--tls 1000] [--formats npz h5 checkpoint meta session]
+
+64-64 actors written by the real writers: NumPy, Keras, tf.train.Checkpoint, TF1
+Saver with its training graph (`meta`), and one TF1 session of all agents in one
+checkpoint (`session`, 100 TLs). Budget: 60 s for 1,000, memory flat.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.fleet import write_checkpoint
+
+INPUTS, OUTPUTS, HIDDEN = 64, 4, (64, 64)
+WRITE = "import sys; from pathlib import Path; from benchmarks.bulk_export import write; write(*sys.argv[1:3], int(sys.argv[3]))"
+
+
+def write(kind: str, folder: str, tls: int) -> None:
+    """Checkpoints of one kind; run in a process of its own."""
+    here = Path(folder)
+    names = [f"TL{k:04d}" for k in range(tls)]
+    if kind == "npz":
+        for k, tl in enumerate(names):
+            write_checkpoint(here / f"{tl}_trial_1.npz", INPUTS, OUTPUTS, k)
+        return
+    import tensorflow as tf
+
+    if kind in ("meta", "session"):
+        for group in [names] if kind == "session" else [[tl] for tl in names]:
+            _tf1(tf.compat.v1, here / ("agents-trial_1" if kind == "session" else f"{group[0]}_trial_1"), group)
+        return
+    layers = [tf.keras.layers.Dense(n, "relu") for n in HIDDEN]
+    model = tf.keras.Sequential([tf.keras.Input((INPUTS,)), *layers, tf.keras.layers.Dense(OUTPUTS, "tanh")])
+    for tl in names:
+        if kind == "h5":
+            model.save_weights(here / f"{tl}_trial_1.weights.h5")
+        else:
+            tf.train.Checkpoint(actor=model, step=tf.Variable(1)).write(str(here / f"{tl}-1"))
+
+
+def _tf1(v1, prefix: Path, scopes: list[str]) -> None:  # type: ignore[no-untyped-def]
+    """Agents of one TF1 session with loss, slots and sampling."""
+    with v1.Graph().as_default(), v1.Session() as session:
+        losses = []
+        for scope in scopes:
+            x = observation = v1.placeholder(v1.float32, [None, INPUTS], f"{scope}_observation")
+            with v1.variable_scope(f"Actor_{scope}"):
+                for k, units in enumerate((*HIDDEN, OUTPUTS)):
+                    kernel = v1.get_variable(f"dense_{k}/kernel" if k else "dense/kernel", [x.shape[1], units])
+                    bias = v1.get_variable(f"dense_{k}/bias" if k else "dense/bias", [units])
+                    x = v1.nn.relu(v1.matmul(x, kernel) + bias) if k < 2 else v1.tanh(v1.matmul(x, kernel) + bias)
+            sampled = x + v1.random_normal(v1.shape(x))
+            losses.append(v1.reduce_mean((sampled - observation[:, :OUTPUTS]) ** 2))
+        v1.train.AdagradOptimizer(0.1).minimize(v1.add_n(losses))
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().save(session, str(prefix), write_state=False)
+
+
+def resident_mb(pid: int) -> float:
+    text = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("VmRSS")) / 1024
+
+
+def measure(kind: str, tls: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        checkpoints = Path(name) / "checkpoints"
+        checkpoints.mkdir()
+        subprocess.run([sys.executable, "-c", WRITE, kind, str(checkpoints), str(tls)], check=True, stderr=subprocess.DEVNULL)
+        command = [sys.executable, "-m", "export", "--model-path", str(checkpoints), "--models-dir", str(Path(name) / "models")]
+        targets = ",".join(f"TL{k:04d}" for k in range(tls))
+        begin = time.perf_counter()
+        process = subprocess.Popen([*command, "--tl", targets], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        memory: dict[int, float] = {}
+        for done, line in enumerate(process.stdout, 1):
+            if done in (tls // 10, tls // 2, tls):
+                memory[done] = resident_mb(process.pid)
+        assert process.wait() == 0, process.stderr.read() if process.stderr else ""
+        taken = time.perf_counter() - begin
+        told = ", ".join(f"{mb:.0f} MB after {done}" for done, mb in memory.items())
+        size = sum(path.stat().st_size for path in (Path(name) / "models").rglob("*") if path.is_file()) / 1e6
+        print(f"{kind:<11}{tls:>6} TLs {taken:>7.1f} s {1000 * taken / tls:>7.1f} ms each   {told}   {size:.0f} MB written", flush=True)
+        assert line.startswith(f"{tls} of {tls}"), line
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tls", type=int, default=1000)
+    kinds = ["npz", "h5", "checkpoint", "meta", "session"]
+    parser.add_argument("--formats", nargs="+", default=kinds, choices=kinds)
+    args = parser.parse_args()
+    for kind in args.formats:
+        measure(kind, min(args.tls, 100) if kind == "session" else args.tls)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Publishing under bad weather: full and read-only disks, kills, several exporters at once. No version is lost."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from city.errors import InputError
+from export import publish
+from export.__main__ import main
+from tests.conftest import GRID, ROOT
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from export import publish
+home, word, rounds, wait = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+for k in range(rounds):
+    with publish.version(home, "SA101", 3, True) as draft:
+        (draft / "saved_model.pb").write_text(word)
+        print("drafted", flush=True)
+        time.sleep(wait)
+        (draft / "variables").mkdir()
+        (draft / "variables" / "variables.index").write_text(word)
+"""
+
+
+def writer(home, word, rounds=1, wait=0.0):
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(home), word, str(rounds), str(wait)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+
+
+def put(home, number, content="x", **options):
+    with publish.version(home, "SA101", number, False, **options) as draft:
+        (draft / "saved_model.pb").write_text(content)
+        (draft / "variables").mkdir()
+        (draft / "variables" / "variables.index").write_text(content)
+
+
+def names(home):
+    return sorted(path.name for path in (home / "SA101").iterdir())
+
+
+def test_several_exporters_at_once_leave_a_whole_version_at_every_moment(tmp_path):
+    put(tmp_path, 3, "first")
+    at_work = [writer(tmp_path, word, rounds=40) for word in ("one", "two", "three")]
+    seen = set()
+    while any(process.poll() is None for process in at_work):
+        folder = os.open(tmp_path / "SA101" / "3", os.O_RDONLY)  # never missing
+        with contextlib.suppress(FileNotFoundError):  # an old version that has just been exchanged is being removed
+            model = os.open("saved_model.pb", os.O_RDONLY, dir_fd=folder)
+            seen.add(os.read(model, 99).decode())
+            os.close(model)
+        os.close(folder)
+    assert [process.wait() for process in at_work] == [0, 0, 0]
+    for process in at_work:
+        process.stdout.close()
+    assert names(tmp_path) == ["3"], "no draft is left"
+    assert len(seen) >= 2
+    words = {(tmp_path / "SA101" / "3" / name).read_text() for name in ("saved_model.pb", "variables/variables.index")}
+    assert len(words) == 1, "both files are one exporter's"
+
+
+def test_of_two_exporters_of_a_new_version_one_publishes_and_one_is_told(tmp_path):
+    with pytest.raises(InputError, match="published by somebody else meanwhile"):
+        with publish.version(tmp_path, "SA101", 3, False) as draft:
+            (draft / "saved_model.pb").write_text("mine")
+            put(tmp_path, 3, "theirs")
+    assert names(tmp_path) == ["3"] and (tmp_path / "SA101" / "3" / "saved_model.pb").read_text() == "theirs"
+
+
+def test_what_a_killed_exporter_left_is_swept_up_and_a_living_ones_draft_is_not(tmp_path):
+    killed, living = writer(tmp_path, "killed", wait=60), writer(tmp_path, "living", wait=60)
+    try:
+        for process in (killed, living):
+            assert process.stdout.readline() == "drafted\n"
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+        assert len(names(tmp_path)) == 2
+        put(tmp_path, 4)
+        assert [name.split("-")[0] for name in names(tmp_path)] == [".3.draft", "4"]
+        assert f"-{living.pid}-" in names(tmp_path)[0]
+    finally:
+        living.kill()
+        for process in (killed, living):
+            process.wait()
+            process.stdout.close()
+
+
+def test_a_version_put_aside_by_a_killed_exporter_comes_back(tmp_path):
+    put(tmp_path, 3, "old")
+    (tmp_path / "SA101" / "3").rename(tmp_path / "SA101" / ".3.old-99999-abc")
+    put(tmp_path, 4)
+    assert names(tmp_path) == ["3", "4"]
+    assert (tmp_path / "SA101" / "3" / "saved_model.pb").read_text() == "old"
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_an_overwrite_replaces_the_whole_version(tmp_path, exchange, monkeypatch):
+    """Also where the file system cannot exchange two folders."""
+    if not exchange:
+        monkeypatch.setattr(publish, "_exchange", lambda one, other: False)
+    put(tmp_path, 3, "old")
+    (tmp_path / "SA101" / "3" / "extra").write_text("of the old one")
+    with publish.version(tmp_path, "SA101", 3, True) as draft:
+        (draft / "saved_model.pb").write_text("new")
+    assert names(tmp_path) == ["3"] and sorted(p.name for p in (tmp_path / "SA101" / "3").iterdir()) == ["saved_model.pb"]
+
+
+def test_without_an_exchange_an_interrupt_between_the_renames_loses_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(publish, "_exchange", lambda one, other: False)
+    put(tmp_path, 3, "old")
+    real, calls = Path.rename, []
+
+    def interrupted(self, target):
+        calls.append(self.name)
+        if len(calls) == 3:  # draft -> taken, old -> aside, draft -> number
+            raise KeyboardInterrupt
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt), publish.version(tmp_path, "SA101", 3, True) as draft:
+        (draft / "saved_model.pb").write_text("new")
+    assert names(tmp_path) == ["3"] and (tmp_path / "SA101" / "3" / "saved_model.pb").read_text() == "old"
+
+
+def test_keep_removes_the_oldest_versions_never_the_newest_nor_the_one_published(tmp_path):
+    for number in (9, 10, 2, 11):
+        put(tmp_path, number)
+    (tmp_path / "SA101" / "notes").mkdir()
+    put(tmp_path, 12, keep=3)
+    assert names(tmp_path) == ["10", "11", "12", "notes"]
+    put(tmp_path, 1, keep=1)
+    assert names(tmp_path) == ["1", "12", "notes"], "older than the newest, but asked for"
+
+
+def test_keep_is_checked(capsys):
+    assert main(["--city", str(GRID / "city.toml"), "--tl", "SA101", "--keep", "0"]) == 2
+    assert "--keep 0 must be 1 at least: the newest version is never removed" in capsys.readouterr().err
+
+
+def mounted(options, tmp_path, *flags):
+    """The exporter on a small disk of its own: (exit code, stderr, the files it left)."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    export = f"'{sys.executable}' -m export --city '{GRID / 'city.toml'}' --models-dir '{disk}/models' {' '.join(flags)}"
+    script = f"mount -t tmpfs {options} tmpfs '{disk}' || exit 77; {export}; code=$?; cd '{disk}' && find . -type f; exit $code"
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", script], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip(f"no disk of one's own can be mounted here: {done.stderr.strip()[:100]}")
+    return done.returncode, done.stderr, [line for line in done.stdout.splitlines() if line.startswith("./")]
+
+
+def test_a_full_disk_is_told_and_leaves_whole_versions_only(tmp_path):
+    code, err, left = mounted("-o size=300k", tmp_path, "--tl", "all")
+    assert code == 2 and "Traceback" not in err
+    errors = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert errors and all("cannot be written" in line and "nothing was published" in line for line in errors), err
+    assert "TLs exported" in err.splitlines()[-1]
+    published = {Path(path).parts[1] for path in left}
+    assert published and all("draft" not in path for path in left)
+    for tl in published:
+        files = {path.split("/", 4)[-1] for path in left if f"/{tl}/" in path}
+        assert {"saved_model.pb", "variables/variables.index", "assets.extra/export.json"} <= files
+
+
+def test_a_read_only_disk_is_told(tmp_path):
+    code, err, left = mounted("-o ro", tmp_path, "--tl", "SA101")
+    assert code == 2 and left == []
+    assert "cannot be written: Read-only file system" in err and "Traceback" not in err
+
+
+def test_an_interrupted_run_leaves_whole_versions_only(tmp_path):
+    command = [sys.executable, "-m", "export", "--city", str(GRID / "city.toml"), "--tl", "all", "--models-dir", str(tmp_path)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline().startswith("SA101: ")
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode in (0, 1)
+    if process.returncode == 1:
+        assert "interrupted; versions published before are whole" in err and "Traceback" not in err
+    assert (tmp_path / "SA101" / "1" / "assets.extra" / "export.json").is_file()
+    for version in tmp_path.glob("*/*"):
+        assert version.name == "1" and (version / "assets.extra" / "export.json").is_file()
