@@ -84,7 +84,10 @@ def measure(kind: str, tls: int) -> None:
         taken = time.perf_counter() - begin
         told = ", ".join(f"{mb:.0f} MB after {done}" for done, mb in memory.items())
         size = sum(path.stat().st_size for path in (Path(name) / "models").rglob("*") if path.is_file()) / 1e6
-        print(f"{kind:<11}{tls:>6} TLs {taken:>7.1f} s {1000 * taken / tls:>7.1f} ms each   {told}   {size:.0f} MB written", flush=True)
+        print(
+            f"{kind:<11}{tls:>6} TLs {taken:>7.1f} s {1000 * taken / tls:>7.1f} ms each   {told}   {size:.0f} MB written",
+            flush=True,
+        )
         assert line.startswith(f"{tls} of {tls}"), line
 
 

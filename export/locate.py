@@ -77,8 +77,10 @@ def candidates(model_path: Path) -> list[Candidate]:
         folder = Path(here)
         if "saved_model.pb" in names:
             # what lies in a SavedModel belongs to it, its variables above all
-            found.append(Candidate(folder, SAVED_MODEL, int(folder.name) if folder.name.isdigit() else number(folder.name)))
             folders.clear()
+            if (folder / "assets.extra" / "export.json").is_file():
+                continue  # one that we exported, not training output
+            found.append(Candidate(folder, SAVED_MODEL, int(folder.name) if folder.name.isdigit() else number(folder.name)))
             continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         latest = _latest(folder) if "checkpoint" in names else None

@@ -132,17 +132,17 @@ def cut(trained: TrainedGraph, inputs: int, outputs: int, gives: str) -> GraphAc
     return GraphActor(graph.SerializeToString(deterministic=True), trained.output, gives, kept, inputs, outputs)
 
 
-def extract(graph: graph_pb2.GraphDef, tensors: list[str]) -> graph_pb2.GraphDef:
-    """The part of a graph that the tensors need."""
-    nodes = {node.name: node for node in graph.node}
-    wanted: set[str] = set()
+def extract(graph: graph_pb2.GraphDef, tensors: list[str], nodes: Mapping[str, Any] | None = None) -> graph_pb2.GraphDef:
+    """The part of a graph that the tensors need; `nodes`: its nodes by name, where they are known."""
+    nodes = nodes or {node.name: node for node in graph.node}
+    wanted: dict[str, None] = {}
     stack = [node_of(name) for name in tensors]
     while stack:
         name = stack.pop()
         if name not in wanted and name in nodes:
-            wanted.add(name)
+            wanted[name] = None
             stack += [node_of(source) for source in nodes[name].input]
-    part = graph_pb2.GraphDef(node=[node for node in graph.node if node.name in wanted], library=graph.library)
+    part = graph_pb2.GraphDef(node=[nodes[name] for name in reversed(wanted)], library=graph.library)
     part.versions.CopyFrom(graph.versions)
     # where training ran it (a second GPU, beside another operation) binds nobody else
     for node in part.node:

@@ -34,6 +34,8 @@ class Graph:
 
     nodes: Mapping[str, Any]
     consumers: Mapping[str, list[str]]
+    variables: Mapping[str, str]
+    """Name of a variable in the checkpoint -> its node."""
 
     @classmethod
     def of(cls, graph: graph_pb2.GraphDef) -> "Graph":
@@ -42,7 +44,8 @@ class Graph:
             for source in node.input:
                 if not source.startswith("^"):
                     consumers[node_of(source)].append(node.name)
-        return cls({node.name: node for node in graph.node}, consumers)
+        variables = {stored_as(node): node.name for node in graph.node if node.op in VARIABLES}
+        return cls({node.name: node for node in graph.node}, consumers, variables)
 
     def behind(self, name: str) -> dict[str, Any]:
         """Every node that a node needs, itself too."""
@@ -54,6 +57,12 @@ class Graph:
                 found[node.name] = node
                 stack += [node_of(source) for source in node.input if not source.startswith("^")]
         return found
+
+
+def stored_as(node: Any) -> str:
+    """Name of a variable in the checkpoint: a resource's own is its shared name."""
+    name = node.attr["shared_name"].s.decode() if node.op == "VarHandleOp" else ""
+    return name or str(node.name)
 
 
 def constants(where: Path, behind: Mapping[str, Any], observation: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Which part of a checkpoint is one TL's actor, by the names of its variables."""
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,9 +16,10 @@ _TRAINING = {
 _ACTOR = {"actor", "actors", "pi", "policy"}
 
 
-def words(component: str) -> set[str]:
+@functools.lru_cache(maxsize=100_000)
+def words(component: str) -> frozenset[str]:
     """Words of a scope's name: `actorOptimizer_1` -> actor, optimizer."""
-    return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", component)}
+    return frozenset(word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", component))
 
 
 def is_training(component: str) -> bool:
@@ -70,22 +72,30 @@ def choose(where: Path, names: Sequence[str], tl: str, scope: str | None, target
 
 def why_unread(name: str, scope: str) -> str:
     """Why an export leaves a variable of a checkpoint unread."""
+    why, is_agents = _training(name)
+    if why is None and scope and not name.startswith(scope + "/"):
+        return "another agent" if is_agents else f"outside {scope}"
+    return why or "no part of the actor's layers"
+
+
+@functools.lru_cache(maxsize=100_000)
+def _training(name: str) -> tuple[str | None, bool]:
+    """What of training a variable serves, None where its name tells nothing; whether it is some agent's."""
     parts = name.split("/")
-    # a slot is named after its variable, in the scope of its variable
     last = parts[-1].lower()
+    is_agents = any(is_actor(part) or TL_LIKE.search(part) for part in parts)
+    # a slot is named after its variable, in the scope of its variable
     if re.fullmatch(r"(adam|adagrad|rmsprop|momentum|ftrl|adadelta|exponentialmovingaverage)(_\d+)?|beta[12]_power", last):
-        return "optimizer"
+        return "optimizer", is_agents
     if any(words(part) & {"optimizer", "optimizers", "optim", "opt", "adam", "slots"} for part in parts):
-        return "optimizer"
+        return "optimizer", is_agents
     if any(words(part) & {"critic", "value", "vf", "vpred", "baseline"} for part in parts):
-        return "critic"
+        return "critic", is_agents
     if re.search(r"(global_)?step$|save_counter|epoch|episode|iteration", last):
-        return "counter"
+        return "counter", is_agents
     if re.search(r"log_?std|log_?sigma", last):
-        return "training only"
-    if scope and not name.startswith(scope + "/"):
-        return "another agent" if any(is_actor(part) or TL_LIKE.search(part) for part in parts) else f"outside {scope}"
-    return "no part of the actor's layers"
+        return "training only", is_agents
+    return None, is_agents
 
 
 def left_unread(names: Iterable[str], scope: str) -> dict[str, list[str]]:

@@ -56,7 +56,7 @@ def read(prefix: Path, checkpoint: Checkpoint, layers: Sequence[str], output: st
         raise InputError(f"{meta}: cannot be read as a MetaGraph: {error.strerror}") from None
     whole, graph = _read(meta, (stat.st_mtime_ns, stat.st_size))
     if output is None:
-        nodes = {_stored_as(node): node.name for node in graph.nodes.values() if node.op in VARIABLES}
+        nodes = graph.variables
         output = output_tensor.guess(meta, graph, [nodes[name] for name in layers if name in nodes])
     elif node_of(output) not in graph.nodes:
         near = [name for name in graph.nodes if name.rsplit("/", 1)[-1] == node_of(output).rsplit("/", 1)[-1]][:5]
@@ -71,13 +71,13 @@ def read(prefix: Path, checkpoint: Checkpoint, layers: Sequence[str], output: st
     variables: dict[str, tuple[str, NDArray[Any]]] = {}
     for node in behind.values():
         if node.op in VARIABLES:
-            if (stored := _stored_as(node)) not in checkpoint.stored:
+            if (stored := output_tensor.stored_as(node)) not in checkpoint.stored:
                 raise InputError(f"{prefix}: variable {stored} is missing, which tensor {output} of its graph needs")
             variables[node.name] = stored, checkpoint.value(stored)
     if not variables:
         raise InputError(f"{meta}: tensor {output} needs no variable; it is no actor's output")
     constants = output_tensor.constants(meta, behind, observation)
-    return TrainedGraph(meta, extract(whole, [output]), observation, output, constants, variables)
+    return TrainedGraph(meta, extract(whole, [output], graph.nodes), observation, output, constants, variables)
 
 
 def original(trained: TrainedGraph, categorical: bool) -> Original:
@@ -87,8 +87,12 @@ def original(trained: TrainedGraph, categorical: bool) -> Original:
         with graph.as_default():
             tf.import_graph_def(trained.graph, name="")
             session = tf.compat.v1.Session(graph=graph)
-            for name, (stored, values) in trained.variables.items():
-                _assign(session, graph.get_operation_by_name(name), stored, values)
+            assigned, values = [], {}
+            for name, (stored, array) in trained.variables.items():
+                operation, value = _assign(graph.get_operation_by_name(name), stored, array)
+                assigned.append(operation)
+                values[value] = array
+            session.run(assigned, values)
     except Exception as error:  # noqa: BLE001 - several kinds for one cause: the graph
         raise InputError(f"{trained.where}: its graph cannot be run: {first_line(error)}") from None
     held = session
@@ -148,20 +152,13 @@ def check(trained: TrainedGraph, run: Any, inputs: int, categorical: bool) -> Or
     return Original(f"the trainer's own graph, tensor {trained.output}", rows, gives, int(first.shape[1]), inputs)
 
 
-def _assign(session: Any, operation: Any, stored: str, values: NDArray[Any]) -> None:
+def _assign(operation: Any, stored: str, values: NDArray[Any]) -> tuple[Any, Any]:
+    """(the operation that gives a variable a value, the value's placeholder)."""
     shape = [dim.size for dim in operation.get_attr("shape").dim]
     dtype = tf.as_dtype(operation.get_attr("dtype"))
     if shape != list(values.shape):
         raise ValueError(f"variable {stored} has shape {shape} in the graph and {list(values.shape)} in the checkpoint")
     value = tf.compat.v1.placeholder(dtype, values.shape)
     if operation.type == "VarHandleOp":
-        assigned = tf.raw_ops.AssignVariableOp(resource=operation.outputs[0], value=value)
-    else:
-        assigned = tf.raw_ops.Assign(ref=operation.outputs[0], value=value).op
-    session.run(assigned, {value: values})
-
-
-def _stored_as(node: Any) -> str:
-    """Name of a variable in the checkpoint: a resource's own is its shared name."""
-    name = node.attr["shared_name"].s.decode() if node.op == "VarHandleOp" else ""
-    return name or str(node.name)
+        return tf.raw_ops.AssignVariableOp(resource=operation.outputs[0], value=value), value
+    return tf.raw_ops.Assign(ref=operation.outputs[0], value=value).op, value
