@@ -1,6 +1,7 @@
 """Keeps notes of TensorFlow's C++ side off the terminal of whoever exports; no log level turns them off."""
 
 import contextlib
+import logging
 import os
 import sys
 import tempfile
@@ -19,6 +20,8 @@ _NOTES = (
 def first_session() -> None:
     """Run the process's first session, whose start-up notes would stand between the exporter's own lines."""
     tf.get_logger().setLevel("ERROR")
+    # a corrupt fingerprint of a SavedModel is no reason for a traceback on the terminal
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
     with notes(), tf.Graph().as_default(), tf.compat.v1.Session() as session:
         session.run(tf.constant(0))
 

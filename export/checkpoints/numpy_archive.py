@@ -28,7 +28,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
                 name = name if "/" in name else name.replace(".", "/")
                 stored[name] = StoredVariable(name, shape, dtype.name)
                 keys[name] = entry.filename
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
+    except Exception as error:  # noqa: BLE001 - zipfile, zlib and NumPy raise many kinds for one cause: the file
         raise InputError(f"{path}: cannot be read as an .npz archive: {_first_line(error)}") from None
     if any(re.fullmatch(r"arr_\d+", name) for name in stored):
         raise InputError(
@@ -40,7 +40,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
         try:
             with zipfile.ZipFile(path) as archive, archive.open(keys[name]) as file:
                 return np.asarray(npy.read_array(file, allow_pickle=False))
-        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zipfile.zlib.error) as error:  # type: ignore[attr-defined]
+        except Exception as error:  # noqa: BLE001 - as above
             raise InputError(f"{path}: {name} cannot be read: {_first_line(error)}") from None
 
     # layers counted by name are in the order of their numbers, whoever sorted the names; others as they were written

@@ -1,0 +1,177 @@
+"""Reading HDF5 in a process of its own.
+
+The HDF5 library may loop for ever or crash on a corrupt file. So a small helper
+process reads, within a time and a memory limit, and what it has read is plain
+arrays; an exporter that waits in vain ends the helper and says so. One helper
+serves all files of a run.
+"""
+
+import atexit
+import io
+import os
+import resource
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from city.errors import InputError
+
+LIMIT_S = 20
+"""A weights file is read in milliseconds."""
+START_S = 60.0
+"""For the helper's own start, on a machine under load."""
+MEMORY_BYTES = 6 << 30
+MOST_BYTES = 2 << 30
+"""Of all arrays of a file."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a file holds."""
+
+    arrays: Mapping[str, NDArray[Any]]
+    """By path, in the file's own order."""
+    layers: tuple[tuple[str, tuple[str, ...]], ...] | None
+    """Keras 2: every layer with the names of its weights, in the model's order. None: Keras 3."""
+    whole_model: bool
+    """Whether the model's architecture is there too."""
+
+
+class Helper:
+    """The process that reads; started at the first file."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+
+    def read(self, path: Path) -> Contents:
+        """The contents of a file. Raises InputError where it cannot be read."""
+        try:
+            connection = self._started()
+            connection.send((str(path), LIMIT_S))
+            if not connection.poll(2 * LIMIT_S):
+                raise EOFError
+            answer = connection.recv()
+        except (OSError, EOFError):
+            # it crashed, or its alarm ended it
+            self.close()
+            told = f"the HDF5 library crashes on it, or does not end within {LIMIT_S} s; the file is corrupt"
+            raise InputError(f"{path}: cannot be read as HDF5 weights: {told}") from None
+        except BaseException:
+            self.close()  # an interrupt: what it still answers is nobody's answer
+            raise
+        if isinstance(answer, str):
+            raise InputError(f"{path}: cannot be read as HDF5 weights: {answer}")
+        assert isinstance(answer, Contents)
+        return answer
+
+    def close(self) -> None:
+        """End the helper, whatever it is doing."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _started(self) -> Connection:
+        if self._process is None or self._connection is None:
+            ours, theirs = Pipe()
+            root = str(Path(__file__).resolve().parents[2])
+            path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+            # not forked: TensorFlow's threads and locks must not be copied
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", f"from {__name__} import serve; serve({theirs.fileno()})"],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+            theirs.close()
+            self._connection = ours
+            atexit.register(self.close)
+            if not ours.poll(START_S):
+                raise EOFError
+            ours.recv()
+        return self._connection
+
+
+def serve(descriptor: int) -> None:
+    """The helper's loop: (path, seconds) in, Contents or an error's text out; ends with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the exporter's business
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    import h5py  # noqa: F401 - before the first file, so that its time is the file's own
+
+    connection = Connection(descriptor)
+    connection.send("ready")
+    while True:
+        try:
+            path, limit_s = connection.recv()
+        except EOFError:
+            return
+        # an alarm that nobody handles ends a process even within a loop of the library's
+        signal.alarm(limit_s)
+        try:
+            answer: Contents | str = contents(Path(path))
+        except Exception as error:  # noqa: BLE001 - h5py raises many kinds for one cause: the file
+            answer = (str(error).splitlines() or [type(error).__name__])[0][:300]
+        signal.alarm(0)
+        connection.send(answer)
+
+
+def contents(path: Path) -> Contents:
+    """Read a file in this process. Raises what h5py raises, ValueError for arrays that are too large."""
+    import h5py
+
+    source: Any = path
+    if path.suffix == ".keras":
+        with zipfile.ZipFile(path) as archive:
+            if archive.getinfo("model.weights.h5").file_size > MOST_BYTES:
+                raise ValueError("its model.weights.h5 is larger than any actor's")
+            source = io.BytesIO(archive.read("model.weights.h5"))
+    with h5py.File(source, "r") as file:
+        whole = path.suffix == ".keras" or "model_config" in file.attrs
+        # a whole model in HDF5 keeps its weights in a group of their own
+        group = file.get("model_weights", file)
+        arrays: dict[str, NDArray[Any]] = {}
+        size = 0
+        for name in _datasets(group):
+            dataset = group[name]
+            count = 1
+            for length in dataset.shape:
+                count *= int(length)
+            size += count * dataset.dtype.itemsize
+            if size > MOST_BYTES:
+                raise ValueError(f"{name} has shape {list(dataset.shape)}, more than any actor's; the file is corrupt")
+            arrays[name] = np.asarray(dataset)
+        layers = None
+        if "layer_names" in group.attrs:
+            layers = tuple(
+                (name, tuple(map(_text, group[name].attrs["weight_names"]))) for name in map(_text, group.attrs["layer_names"])
+            )
+    return Contents(arrays, layers, whole)
+
+
+def _datasets(group: Any) -> list[str]:
+    import h5py
+
+    names: list[str] = []
+    group.visititems(lambda name, node: names.append(name) if isinstance(node, h5py.Dataset) else None)
+    return names
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
