@@ -1,0 +1,194 @@
+"""Corrupt files: truncated, bit-flipped, swapped, empty, of enormous shape. One clear line each time, nothing published."""
+
+import os
+import resource
+import shutil
+
+import h5py
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from city.errors import InputError
+from export.__main__ import main
+from export.checkpoints import hdf5_reader
+from tests.export import writers
+from tests.export.test_sources import run
+from tests.export.writers import X, keras2, keras3
+
+
+def npz(at, save):
+    save(at / "SA101_trial_1.npz", **{w.path: w.numpy() for w in writers.sequential(keras3).weights})
+
+
+KINDS = {
+    "keras 2 HDF5": lambda at: writers.sequential(keras2).save_weights(str(at / "SA101_trial_1.h5")),
+    "keras 3 HDF5": lambda at: writers.sequential(keras3).save_weights(at / "SA101_trial_1.weights.h5"),
+    "whole HDF5": lambda at: writers.sequential(keras3).save(at / "SA101_trial_1.h5"),
+    ".keras": lambda at: writers.sequential(keras3).save(at / "SA101_trial_1.keras"),
+    "npz": lambda at: npz(at, np.savez),
+    "compressed npz": lambda at: npz(at, np.savez_compressed),
+    "checkpoint": lambda at: tf.train.Checkpoint(actor=writers.sequential(keras3)).write(str(at / "SA101-1")),
+    "tf1": lambda at: writers.tf1_agents(at, "SA101_trial_1", ["actor"]),
+    "SavedModel": lambda at: tf.saved_model.save(writers.functional(keras3), str(at / "SA101_trial_1")),
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def source(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("source")
+    KINDS[request.param](folder)
+    return folder
+
+
+damages = st.tuples(
+    st.sampled_from(["truncate", "flip", "zero", "ones", "swap", "repeat", "append", "empty"]),
+    st.integers(0, 10**6),
+    st.integers(0, 10**6),
+    st.integers(1, 64),
+)
+
+
+def damage(data, how, where, other, length):
+    data = bytearray(data)
+    a, b = where % len(data), other % len(data)
+    match how:
+        case "truncate":
+            del data[a:]
+        case "empty":
+            data.clear()
+        case "flip":
+            data[a] ^= 1 << length % 8
+        case "zero":
+            data[a : a + length] = bytes(len(data[a : a + length]))
+        case "ones":
+            data[a : a + 8] = b"\xff" * len(data[a : a + 8])
+        case "swap":
+            data[a : a + length], data[b : b + length] = data[b : b + length], data[a : a + length]
+        case "repeat":
+            data[a:a] = data[b : b + length]
+        case "append":
+            data += data[a : a + length]
+    return bytes(data)
+
+
+@given(what=damages, file=st.integers(0, 99))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+def test_a_damaged_file_is_told_in_one_line_or_does_no_harm(source, tmp_path, capsys, what, file):
+    work = tmp_path / "work"
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.copytree(source, work / "c")
+    files = sorted(path for path in (work / "c").rglob("*") if path.is_file())
+    chosen = files[file % len(files)]
+    if not chosen.stat().st_size:
+        return
+    chosen.write_bytes(damage(chosen.read_bytes(), *what))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    capsys.readouterr()
+    code = main(["--model-path", str(work / "c"), "--tl", "SA101", "--models-dir", str(work / "m")])
+    err = capsys.readouterr().err
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000, "kB: no endless memory"
+    if code == 0:
+        # the damage hit what the actor does not need (a critic, a name), or a bit of a format without checksums
+        assert np.isfinite(run(next((work / "m" / "SA101").iterdir()), "serving_default", observation=X)["action"]).all()
+        return
+    lines = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert code in (1, 2) and len(lines) == 1 and "Traceback" not in err, err
+    assert "SA101" in lines[0]
+    assert not (work / "m" / "SA101").exists()
+
+
+def refused(folder, capsys, *told):
+    assert main(["--model-path", str(folder), "--tl", "SA101", "--models-dir", str(folder.parent / "m")]) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    for words in told:
+        assert words in lines[0], lines[0]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "c").mkdir()
+    return tmp_path / "c"
+
+
+HUGE = (10**6, 10**6)
+
+
+def test_an_enormous_shape_in_hdf5_asks_for_no_memory(folder, capsys):
+    with h5py.File(folder / "SA101_trial_1.weights.h5", "w") as file:
+        file.create_dataset("layers/dense/vars/0", HUGE, np.float32, chunks=(64, 64))
+        file.create_dataset("layers/dense/vars/1", (10**6,), np.float32)
+    refused(folder, capsys, "layers/dense/vars/0 has shape [1000000, 1000000], more than any actor's")
+
+
+def test_an_enormous_shape_in_npz_asks_for_no_memory(folder, capsys):
+    import zipfile
+
+    with zipfile.ZipFile(folder / "SA101_trial_1.npz", "w") as archive, archive.open("actor/dense/kernel.npy", "w") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": HUGE})
+        file.write(bytes(64))
+    refused(folder, capsys, "actor/dense/kernel has shape [1000000, 1000000], more than its")
+
+
+def test_an_enormous_shape_in_a_checkpoint_asks_for_no_memory(folder, capsys):
+    """A slice of it is all that is stored, as partitioned variables are."""
+    corner = tf.zeros([2, 2])
+    tf.raw_ops.SaveV2(
+        prefix=str(folder / "SA101_trial_1"),
+        tensor_names=["actor/dense/kernel", "actor/dense/bias"],
+        shape_and_slices=["1000000 1000000 0,2:0,2", ""],
+        tensors=[corner, tf.zeros([2])],
+    )
+    refused(folder, capsys, "actor/dense/kernel", "shape [1000000, 1000000], more than")
+
+
+def test_files_of_two_checkpoints_that_were_swapped_are_noticed(folder, capsys):
+    for name, seed in (("SA101-1", 1), ("SA102-1", 2)):
+        model = writers.randomise(writers.sequential(keras3), seed)
+        tf.train.Checkpoint(actor=model).write(str(folder / name))
+    data = [folder / f"{name}.data-00000-of-00001" for name in ("SA101-1", "SA102-1")]
+    first = data[0].read_bytes()
+    data[0].write_bytes(data[1].read_bytes())
+    data[1].write_bytes(first)
+    refused(folder, capsys, "SA101-1", "cannot be read")
+
+
+def test_a_file_of_another_kind_is_told(folder, capsys):
+    writers.sequential(keras3).save_weights(folder / "SA101_trial_1.weights.h5")
+    (folder / "SA101_trial_1.weights.h5").rename(folder / "SA101_trial_1.npz")
+    refused(folder, capsys, "SA101_trial_1.npz: cannot be read as an .npz archive")
+    (folder / "SA101_trial_1.npz").unlink()
+    np.savez(folder / "x.npz", a=np.zeros(3))
+    (folder / "x.npz").rename(folder / "SA101_trial_1.h5")
+    refused(folder, capsys, "SA101_trial_1.h5: cannot be read as HDF5 weights")
+
+
+def test_arrays_without_names_are_told_how_to_have_some(folder, capsys):
+    np.savez(folder / "SA101_trial_1.npz", np.zeros((9, 2)), np.zeros(2))
+    refused(folder, capsys, "its arrays have no names (arr_0, arr_1")
+
+
+def test_pickled_objects_are_never_loaded(folder, capsys):
+    class Harm:
+        def __reduce__(self):
+            return (os.mkdir, (str(folder / "harm"),))
+
+    np.savez(folder / "SA101_trial_1.npz", **{"actor/dense/kernel": np.array([Harm()], object), "actor/dense/bias": np.zeros(1)})
+    refused(folder, capsys, "SA101_trial_1.npz")
+    assert not (folder / "harm").exists()
+
+
+def test_a_read_that_never_ends_is_ended_and_the_next_file_is_read(folder, monkeypatch):
+    monkeypatch.setattr(hdf5_reader, "LIMIT_S", 1)
+    os.mkfifo(folder / "endless.h5")
+    writers.sequential(keras3).save_weights(folder / "good.weights.h5")
+    helper = hdf5_reader.Helper()
+    try:
+        with pytest.raises(InputError, match=r"endless\.h5: .* does not end within 1 s"):
+            helper.read(folder / "endless.h5")
+        assert len(helper.read(folder / "good.weights.h5").arrays) == 6
+    finally:
+        helper.close()
