@@ -1,0 +1,138 @@
+"""What file names say is used; where city.toml says otherwise, both are shown and nothing is exported."""
+
+import re
+import shutil
+
+import pytest
+import tensorflow as tf
+
+from export import locate
+from export.__main__ import main
+from protos import policy_pb2 as pb
+from tests.conftest import GRID
+
+NAME = "SAPPO-_state_{state}_action_{action}_reward_cwq_gamma_0.99_netSz_({sizes}){more}-trial_3_SA_107_actor"
+
+
+@pytest.fixture
+def city(tmp_path):
+    """The sample city with SA107's actor alone, under a name of the seed system's."""
+    for name in ("city.toml", "grid.net.xml", "grid.sumocfg", "fixed_time.add.xml", "demand.rou.xml"):
+        shutil.copy(GRID / name, tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    return tmp_path
+
+
+def named(city, state="vdd", action="gro", sizes="64, 64", more="_offset_range_2"):
+    name = NAME.format(state=state, action=action, sizes=sizes, more=more)
+    for suffix in ("index", "data-00000-of-00001"):
+        shutil.copy(GRID / "checkpoints" / f"PPO-_SA107_trial_1.{suffix}", city / "checkpoints" / f"{name}.{suffix}")
+    return name
+
+
+def settings(city, **lines):
+    """Replace SA107's settings; None takes one out."""
+    head, body = (city / "city.toml").read_text().split("[tl.SA107]\n")
+    body, _, tail = body.partition("\n[")
+    for key, value in lines.items():
+        body = re.sub(rf"^{key} = .*\n", "", body, flags=re.M)
+        body += "" if value is None else f"\n{key} = {value}\n"
+    (city / "city.toml").write_text(f"{head}[tl.SA107]\n{body}\n[{tail}")
+
+
+def export(city):
+    return main(["--city", str(city / "city.toml"), "--tl", "SA107"])
+
+
+def contract(city, number="3"):
+    model = city / "models" / "SA107" / number / "saved_model.pb"
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    for node in saved_model_pb2.SavedModel.FromString(model.read_bytes()).meta_graphs[0].graph_def.node:
+        if node.name == "contract":
+            return pb.Policy.FromString(node.attr["value"].tensor.string_val[0])
+    raise AssertionError("no contract")
+
+
+def test_what_only_the_name_says_is_in_the_contract(city):
+    named(city, more="_offset_range_4_control_cycle_3_add_time_1")
+    settings(city, state=None, action=None, control_cycle=None)
+    assert export(city) == 0
+    policy = contract(city)
+    assert (policy.observation.state, policy.action.kind) == ("vdd", "gro")
+    assert (policy.action.offset_range, policy.timing.control_cycle, policy.action.add_time_s) == (4, 3, 1)
+    assert policy.origin.model_number == 3
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("state", '"vd"', "says state vdd, but {city} says vd"),
+        ("action", '"offset"', "says action gro, but {city} says offset"),
+        ("offset_range", "3", "says offset_range 2, but {city} says 3"),
+        ("control_cycle", "7", "says control_cycle 2, but {city} says 7"),
+        ("sizes", "[64, 32]", "says sizes 64, 64, but {city} says 64, 32"),
+    ],
+)
+def test_a_name_that_city_toml_contradicts_is_refused_with_both(city, key, value, says, capsys):
+    name = named(city, more="_offset_range_2_control_cycle_2")
+    settings(city, **{key: value})
+    assert export(city) == 2
+    err = capsys.readouterr().err
+    assert name in err and says.format(city=city / "city.toml") in err and "mend the one that is wrong" in err
+    assert not (city / "models").exists()
+
+
+def test_a_sappo_checkpoint_of_a_sumo_rl_tl_is_refused(city, capsys):
+    named(city)
+    settings(city, dialect='"sumo-rl"', state=None, action=None)
+    assert export(city) == 2
+    assert "says state vdd, a setting of the sappo dialect, but" in capsys.readouterr().err
+
+
+def test_what_neither_name_nor_city_tells_must_be_said(city, capsys):
+    for suffix in ("index", "data-00000-of-00001"):
+        shutil.copy(GRID / "checkpoints" / f"PPO-_SA107_trial_1.{suffix}", city / "checkpoints")
+    settings(city, state=None)
+    assert export(city) == 2
+    err = capsys.readouterr().err
+    assert "neither PPO-_SA107_trial_1 nor" in err and "tells state; it must be one of d, v, vd, vdd, in [tl.SA107]" in err
+
+
+def test_sizes_that_the_layers_do_not_have_are_refused(city, capsys):
+    named(city, sizes="64, 32")
+    assert export(city) == 2
+    assert "sizes 64, 32 are told for its mlp, but its hidden layers have 64, 64 units" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "said"),
+    [
+        (NAME.format(state="d", action="kc", sizes="8", more="_actionp_0.25_action_t_9"), 3, ("d", "kc", "0.25", "9")),
+        ("PPO-_SA101_round-12.npz", 12, (None,) * 4),
+        ("ckpt-41", 41, (None,) * 4),
+        ("model.ckpt-1000", 1000, (None,) * 4),
+        ("SA101", None, (None,) * 4),
+        ("SAPPO_action_t_9-trial_0_SA101.h5", 0, (None, None, None, "9")),
+    ],
+)
+def test_names_are_read(tmp_path, name, number, said):
+    candidate = locate.Candidate(tmp_path / name, locate.TENSORFLOW, locate.number(name))
+    assert candidate.number == number
+    assert tuple(candidate.said(key) for key in ("state", "action", "actionp", "action_t_s")) == said
+
+
+def test_critics_hidden_folders_and_exported_models_are_no_candidates(city, grid_models):
+    shutil.copytree(grid_models / "SA101", city / "checkpoints" / "models" / "SA101")
+    (city / "checkpoints" / ".old").mkdir()
+    for name in ("x_SA101_critic.h5", "critic_SA101.index", ".old/SA101.h5", "SA101_actor_critic.npz", "notes.txt"):
+        (city / "checkpoints" / name).write_bytes(b"")
+    found = locate.candidates(city / "checkpoints")
+    assert [candidate.label for candidate in found] == ["SA101_actor_critic.npz"]
+
+
+def test_a_saved_model_is_one_candidate_whatever_lies_in_it(tmp_path):
+    tf.saved_model.save(tf.Module(), str(tmp_path / "SA101" / "7"))
+    (found,) = locate.candidates(tmp_path)
+    assert (found.format, found.number, found.label) == (locate.SAVED_MODEL, 7, "SA101/7")
+    assert locate.choose("SA101", [found], tmp_path, None) is found
