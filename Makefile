@@ -25,6 +25,8 @@ benchmarks: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.controller_import
 	$(BIN)/python -m benchmarks.unary_predict
 	$(BIN)/python -m benchmarks.control_loop
+	$(BIN)/python -m benchmarks.fleet
+	$(BIN)/python -m benchmarks.bulk_export
 
 protos: $(VENV)/.ready
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. protos/policy.proto protos/predict.proto

@@ -77,7 +77,9 @@ def measure(kind: str, tls: int) -> None:
         process = subprocess.Popen([*command, "--tl", targets], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert process.stdout is not None
         memory: dict[int, float] = {}
+        last = ""
         for done, line in enumerate(process.stdout, 1):
+            last = line
             if done in (tls // 10, tls // 2, tls):
                 memory[done] = resident_mb(process.pid)
         assert process.wait() == 0, process.stderr.read() if process.stderr else ""
@@ -88,7 +90,7 @@ def measure(kind: str, tls: int) -> None:
             f"{kind:<11}{tls:>6} TLs {taken:>7.1f} s {1000 * taken / tls:>7.1f} ms each   {told}   {size:.0f} MB written",
             flush=True,
         )
-        assert line.startswith(f"{tls} of {tls}"), line
+        assert last.startswith(f"{tls} of {tls}"), last
 
 
 def main() -> None:

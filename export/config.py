@@ -31,6 +31,8 @@ class Job:
     """TLs in the order in which training had them."""
     scope: str | None
     output_tensor: str | None
+    action: str | None
+    """Kind of the action, where there is no city and no file name to tell it."""
     actor: str | None
     """Architecture; None: city.toml's, or recognised."""
     overwrite: bool
@@ -62,6 +64,9 @@ def parse(argv: list[str] | None = None) -> Job:
     parser.add_argument(
         "--output-tensor", metavar="NAME", help="the actor's output in a training graph, where the one guessed is not it"
     )
+    parser.add_argument(
+        "--action", choices=("categorical", *city_config.SAPPO_ACTIONS), help="kind of the action, where no city.toml tells it"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace a version that exists")
     parser.add_argument("--keep", type=int, metavar="N", help="versions of a TL to keep, the newest (default: all)")
     args = parser.parse_args(argv)
@@ -84,6 +89,8 @@ def parse(argv: list[str] | None = None) -> Job:
             raise InputError(
                 f"--{flag} is one actor's, but --tl asks for {len(tls)} TLs; export them one by one, or set {key} in city.toml"
             )
+    if args.action and city is not None and any(tl in city.tls for tl in tls):
+        raise InputError(f"--action {args.action} is for checkpoints without a city; {city.path} tells the action of its TLs")
     has_network = city is not None and (city.network.sumocfg or city.network.net)
     return Job(
         city=city,
@@ -97,6 +104,7 @@ def parse(argv: list[str] | None = None) -> Job:
         scope=args.scope,
         output_tensor=args.output_tensor,
         keep=args.keep,
+        action=args.action,
         actor=args.actor,
         overwrite=args.overwrite,
     )

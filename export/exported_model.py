@@ -45,7 +45,7 @@ def read(folder: Path) -> tuple[pb.Policy, Actor | GraphActor]:
     checkpoint = tensorflow_files.open_checkpoint(folder / "variables" / "variables")
     steps = _steps(folder, checkpoint)
     if steps is not None:
-        return told, Actor("mlp", tuple(steps))
+        return told, Actor("exported", tuple(steps))
     return told, _graph(folder, meta, checkpoint, told)
 
 

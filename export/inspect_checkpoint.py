@@ -8,7 +8,7 @@ from city import names
 from city.errors import InputError
 from export.actors import WEIGHTS, Actor, BatchNorm, Dense
 from export.actors.architectures import Shape
-from export.checkpoints import natural, scopes, trained_function
+from export.checkpoints import Checkpoint, natural, scopes, trained_function
 from export.locate import KERAS, NPZ, SAVED_MODEL, TENSORFLOW, Candidate, number
 from export.rebuild import Rebuilt, Wanted, open_checkpoint, rebuild
 
@@ -53,14 +53,15 @@ def _candidate(path: Path) -> Candidate:
 def lines(candidate: Candidate, wanted: Wanted) -> Iterable[str]:
     """A line for each variable: name, shape, dtype, and what an export takes it as. Raises InputError."""
     if candidate.format == SAVED_MODEL:
-        stored = trained_function.of_saved_model(candidate.path, wanted.output_tensor, wanted.categorical).checkpoint.stored
+        checkpoint = trained_function.of_saved_model(candidate.path, wanted.output_tensor, wanted.categorical).checkpoint
     else:
-        stored = open_checkpoint(candidate).stored
+        checkpoint = open_checkpoint(candidate)
+    stored = checkpoint.stored
     taken: dict[str, str] = {}
     scope = wanted.scope or ""
     try:
         rebuilt = rebuild(candidate, wanted)
-        taken, scope, note = _taken(rebuilt), rebuilt.scope, _told(rebuilt)
+        taken, scope, note = _taken(rebuilt, checkpoint), rebuilt.scope, _told(rebuilt)
     except InputError as error:
         note = f"nothing would be exported: {error}"
     width = max((len(name) for name in stored), default=0)
@@ -70,10 +71,18 @@ def lines(candidate: Candidate, wanted: Wanted) -> Iterable[str]:
     yield note
 
 
-def _taken(rebuilt: Rebuilt) -> dict[str, str]:
+def _taken(rebuilt: Rebuilt, checkpoint: Checkpoint) -> dict[str, str]:
     """Variable -> what an export takes it as, such as `dense 0 kernel`."""
     if not isinstance(rebuilt.actor, Actor):
-        return {weight.stored_as: "weight of the graph" for weight in rebuilt.actor.weights}
+        # a Keras model calls its variables by other names than its file does: their values tell
+        values = {weight.values.tobytes() for weight in rebuilt.actor.weights}
+        names = {weight.stored_as for weight in rebuilt.actor.weights}
+        by_name = names <= set(checkpoint.stored)
+        return {
+            name: "weight of the graph"
+            for name in checkpoint.stored
+            if (name in names if by_name else checkpoint.value(name).tobytes() in values)
+        }
     found = {}
     for word, layers in (("dense", _of(rebuilt.actor, Dense)), ("batch norm", _of(rebuilt.actor, BatchNorm))):
         for k, layer in enumerate(layers):

@@ -37,8 +37,7 @@ def export(job: Job, tl: str) -> str:
     rebuilt = rebuild(candidate, _wanted(job, tl, candidate, settings, policy))
     actor = rebuilt.actor
     if policy is None:
-        kind = candidate.said("action") or (CATEGORICAL if settings and settings.dialect == "sumo-rl" else "continuous")
-        policy = contract.incomplete(tl, actor.inputs, kind, actor.outputs)
+        policy = contract.incomplete(tl, actor.inputs, _kind(job, candidate, settings), actor.outputs)
     _check_sizes(tl, candidate, actor, policy)
     sources = files(candidate)
     policy.origin.CopyFrom(_origin(candidate, sources, number))
@@ -48,6 +47,16 @@ def export(job: Job, tl: str) -> str:
         difference = verify.prove(draft, actor, policy, rebuilt.original)
         certificate.write(draft, rebuilt, policy, sources, verify.OBSERVATIONS, difference)
     return _line(job, tl, candidate, number, rebuilt, policy, difference, time.perf_counter() - begin)
+
+
+def _kind(job: Job, candidate: Candidate, settings: TL | None) -> str:
+    """Kind of the action, as city.toml, the flag or the file name tells it; else `continuous`."""
+    if settings is not None:
+        return CATEGORICAL if settings.dialect == "sumo-rl" else str(settings.action)
+    said = candidate.said("action")
+    if job.action and said and job.action != said:
+        raise InputError(f"{candidate.label} says action {said}, but --action says {job.action}; mend the one that is wrong")
+    return job.action or said or "continuous"
 
 
 def _wanted(job: Job, tl: str, candidate: Candidate, settings: TL | None, policy: pb.Policy | None) -> Wanted:
@@ -66,7 +75,7 @@ def _wanted(job: Job, tl: str, candidate: Candidate, settings: TL | None, policy
             sizes=sizes,
             order=settings.layers if settings else None,
         ),
-        categorical=settings is not None and settings.dialect == "sumo-rl",
+        categorical=_kind(job, candidate, settings) == CATEGORICAL,
         inputs=policy.observation.size if policy else None,
         outputs=policy.action.size if policy else None,
     )

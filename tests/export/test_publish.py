@@ -67,10 +67,12 @@ def test_several_exporters_at_once_leave_a_whole_version_at_every_moment(tmp_pat
 
 
 def test_of_two_exporters_of_a_new_version_one_publishes_and_one_is_told(tmp_path):
-    with pytest.raises(InputError, match="published by somebody else meanwhile"):
-        with publish.version(tmp_path, "SA101", 3, False) as draft:
-            (draft / "saved_model.pb").write_text("mine")
-            put(tmp_path, 3, "theirs")
+    with (
+        pytest.raises(InputError, match="published by somebody else meanwhile"),
+        publish.version(tmp_path, "SA101", 3, False) as draft,
+    ):
+        (draft / "saved_model.pb").write_text("mine")
+        put(tmp_path, 3, "theirs")
     assert names(tmp_path) == ["3"] and (tmp_path / "SA101" / "3" / "saved_model.pb").read_text() == "theirs"
 
 
