@@ -12,7 +12,7 @@ from controller.report import TRIPINFO_OPTIONS, read_trips
 from controller.sumo.libsumo_link import start_libsumo
 from export import contract, locate
 from export.actors import architectures, numpy_actor
-from export.checkpoints import keras_h5, tensorflow_files
+from export.rebuild import Wanted, rebuild
 from tests.conftest import GRID
 from tests.end_to_end.programs import CITY
 
@@ -26,11 +26,11 @@ class InProcess:
         self.policies = policies
         self.actors = {}
         for tl in policies:
-            found = locate.choose(tl, city.training.model_path, None, None)
-            tensorflow = found.format == "tensorflow"
-            layers = tensorflow_files.read(found.path, tl, None) if tensorflow else keras_h5.read(found.path)
+            found = locate.choose(tl, locate.candidates(city.training.model_path), city.training.model_path, None)
             categorical = policies[tl].action.kind == "categorical"
-            self.actors[tl] = architectures.build(found.path, layers, architectures.Shape(), categorical)
+            shape = architectures.Shape()
+            wanted = Wanted(tl, None, (), None, shape, categorical, inputs=None, outputs=None)
+            self.actors[tl] = rebuild(found, wanted).actor
 
     def ask(self, observations):
         answers = {}
