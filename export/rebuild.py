@@ -27,6 +27,7 @@ from export.checkpoints import (
     user_builder,
 )  # fmt: skip
 from export.checkpoints import read as read_layers
+from export.checkpoints.output_tensor import NotInGraph
 from export.checkpoints.trained_function import Trained
 from export.checkpoints.user_builder import Sizes
 from export.locate import KERAS, NPZ, SAVED_MODEL, Candidate
@@ -95,7 +96,8 @@ def rebuild(candidate: Candidate, wanted: Wanted) -> Rebuilt:
         return _of_meta_graph(candidate, wanted, checkpoint, scope)
     if wanted.output_tensor is not None:
         raise InputError(f"{wanted.tl}: --output-tensor needs a graph, and {candidate.label} holds weights alone")
-    return Rebuilt(build(candidate.path, read_layers(checkpoint, scope), wanted.shape, wanted.categorical), None, scope)
+    layers = read_layers(checkpoint, scope, whole=named is None)
+    return Rebuilt(build(candidate.path, layers, wanted.shape, wanted.categorical), None, scope)
 
 
 def _of_meta_graph(candidate: Candidate, wanted: Wanted, checkpoint: Checkpoint, scope: str) -> Rebuilt:
@@ -107,11 +109,14 @@ def _of_meta_graph(candidate: Candidate, wanted: Wanted, checkpoint: Checkpoint,
         layers = None  # the tensor that is said needs no layers of a kind we know
     kept = [stored for layer in (*layers.dense, *layers.norms) for stored in layer.stored_as.values()] if layers else []
     try:
-        trained = training_graph.read(candidate.path, checkpoint, kept, wanted.output_tensor, wanted.categorical)
+        trained = training_graph.read(candidate.path, checkpoint, scope, kept, wanted.output_tensor, wanted.categorical)
         original = training_graph.original(trained, wanted.categorical)
     except InputError as error:
-        if wanted.output_tensor is not None or layers is None:
-            raise
+        said = wanted.shape.architecture is not None
+        if wanted.output_tensor is not None or layers is None or not (said or isinstance(error, NotInGraph)):
+            # what the graph may tell, and weights do not, must not be passed over in silence
+            raise InputError(f"{error}; or trust the weights alone with --actor NAME" if layers else str(error)) from None
+        layers = read_layers(checkpoint, scope, whole=not said)
         actor = build(candidate.path, layers, wanted.shape, wanted.categorical)
         why = str(error).removeprefix(f"{training_graph.path(candidate.path)}: ")
         return Rebuilt(actor, None, scope, f"the trainer's graph was not used: {why}")
@@ -143,8 +148,8 @@ def _of_keras(candidate: Candidate, wanted: Wanted) -> Rebuilt:
             return _of_function(candidate, wanted, trained, in_hdf5=True)
     if wanted.output_tensor is not None:
         raise InputError(f"{wanted.tl}: --output-tensor needs a graph, and {candidate.label} holds weights alone")
-    actor = build(candidate.path, keras_h5.read(candidate.path), wanted.shape, wanted.categorical)
-    return Rebuilt(actor, None, "", note)
+    layers = keras_h5.read(candidate.path, everything=wanted.shape.architecture is None)
+    return Rebuilt(build(candidate.path, layers, wanted.shape, wanted.categorical), None, "", note)
 
 
 def _of_builder(candidate: Candidate, wanted: Wanted, spec: str) -> Rebuilt:

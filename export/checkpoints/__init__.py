@@ -79,8 +79,11 @@ def elements(shape: tuple[int, ...]) -> int:
     return count
 
 
-def read(checkpoint: Checkpoint, scope: str) -> Layers:
-    """The layers of the actor that a scope of a checkpoint holds ("": all of it). Raises InputError."""
+def read(checkpoint: Checkpoint, scope: str, whole: bool = False) -> Layers:
+    """The layers of the actor that a scope of a checkpoint holds ("": all of it). Raises InputError.
+
+    `whole`: whether everything in that scope must be a layer's, or of training.
+    """
     from export.checkpoints import scopes
 
     prefix = f"{scope}/" if scope else ""
@@ -104,7 +107,26 @@ def read(checkpoint: Checkpoint, scope: str) -> Layers:
         raise InputError(f"{checkpoint.where}: {scope or 'it'} holds no dense layer of an actor")
     order = list(found) if checkpoint.ordered else sorted(found, key=natural)
     check_numbers(checkpoint.where, [name for name in order if "kernel" in found[name]], checkpoint.first)
-    return layers(checkpoint.where, found, order, left(checkpoint, taken))
+    unread = left(checkpoint, taken)
+    if whole:
+        refuse_strangers(checkpoint.where, [checkpoint.stored[name] for name in unread], scope)
+    return layers(checkpoint.where, found, order, unread)
+
+
+def refuse_strangers(where: Path, unread: Iterable[StoredVariable], scope: str) -> None:
+    """Raise InputError where an actor has numbers that no layer takes, such as statistics that normalise its observation.
+
+    Weights alone do not tell what they are for, and an actor without them would
+    act otherwise than it was trained.
+    """
+    from export.checkpoints import scopes
+
+    for variable in unread:
+        if variable.shape and "float" in variable.dtype and scopes.why_unread(variable.name, scope) == scopes.NO_REASON:
+            raise InputError(
+                f"{where}: {variable.name} {list(variable.shape)} is the actor's, but no layer's: no architecture that is "
+                "known uses it; say --actor MODULE:FUNCTION, or --actor NAME to leave it out"
+            )
 
 
 def left(checkpoint: Checkpoint, taken: Iterable[str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from city.errors import InputError
 from export.actors.architectures import Layers
-from export.checkpoints import PARTS, Checkpoint, Found, StoredVariable, check_numbers, layers, natural
+from export.checkpoints import PARTS, Checkpoint, Found, StoredVariable, check_numbers, layers, natural, refuse_strangers
 from export.checkpoints.hdf5_reader import Contents, Helper
 
 _NUMBERED = re.compile(r"(_layer_checkpoint_dependencies|layers)/")
@@ -18,12 +18,18 @@ _KERAS3_DENSE = {"0": "kernel", "1": "bias"}
 _KERAS3_NORM = {"0": "gamma", "1": "beta", "2": "mean", "3": "variance"}
 
 
-def read(path: Path) -> Layers:
-    """The actor's layers of a weights file. Raises InputError where it is corrupt or no such file."""
+def read(path: Path, everything: bool = False) -> Layers:
+    """The actor's layers of a weights file. Raises InputError where it is corrupt or no such file.
+
+    `everything`: whether all that it holds must be a layer's, or of training.
+    """
     file = _contents(path)
     found, order = _keras3(path, file) if file.layers is None else _keras2(path, file)
     taken = {name for parts in found.values() for name, _ in parts.values()}
-    whole = layers(path, found, order, tuple(sorted(set(file.arrays) - taken)))
+    unread = tuple(sorted(set(file.arrays) - taken))
+    if everything:
+        refuse_strangers(path, [StoredVariable(n, file.arrays[n].shape, file.arrays[n].dtype.name) for n in unread], "")
+    whole = layers(path, found, order, unread)
     if file.layers is not None or all(_NUMBERED.match(layer) for layer in order):
         return whole
     groups: dict[str, list[str]] = {}

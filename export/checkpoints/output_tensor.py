@@ -8,7 +8,7 @@ activation that follows it at once.
 
 import collections
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,25 +118,44 @@ def observation(where: Path, behind: Mapping[str, Any], output: str) -> str:
     return found[0]
 
 
-def guess(where: Path, graph: Graph, variables: Iterable[str]) -> str:
-    """The output tensor of the actor that has these layers' variables. Raises InputError where none is clear."""
-    wanted = [name for name in variables if name in graph.nodes and graph.nodes[name].op in VARIABLES]
-    reached = _reached(graph, wanted)
+class NotInGraph(InputError):
+    """A graph that does not run the actor on a placeholder: it tells nothing of it."""
+
+
+def guess(where: Path, graph: Graph, layers: Iterable[str], own: Callable[[str], bool]) -> str:
+    """The output tensor of the actor that has these layers' variables.
+
+    `own`: whether a variable node is the actor's beside its layers (such as the
+    statistics that normalise its observation). Raises InputError where no tensor
+    is clear, NotInGraph where the graph holds no such actor at all.
+    """
+    wanted = [name for name in layers if name in graph.nodes and graph.nodes[name].op in VARIABLES]
     best: dict[int, list[str]] = collections.defaultdict(list)
-    for name in reached:
+    needs: dict[int, set[str]] = collections.defaultdict(set)
+    for name in _reached(graph, wanted):
         behind = graph.behind(name)
+        if len(observations(behind)) != 1 or any(node.op in RANDOM and not _is_dropout(node.name) for node in behind.values()):
+            continue
         mine = sum(variable in behind for variable in wanted)
-        others = any(node.op in VARIABLES and node.name not in wanted for node in behind.values())
-        random = any(node.op in RANDOM and not _is_dropout(node.name) for node in behind.values())
-        if mine and not others and not random and len(observations(behind)) == 1:
+        foreign = {n for n, node in behind.items() if node.op in VARIABLES and n not in wanted and not own(n)}
+        needs[mine] |= foreign
+        if not foreign:
             best[mine].append(name)
-    if not best:
-        raise InputError(f"{where}: no tensor of its graph is the actor's mean; name it with --output-tensor")
-    tops = set(best[max(best)])
-    first = [name for name in best[max(best)] if not any(source in tops for source in _sources(graph, name))]
+    if not needs:
+        raise NotInGraph(f"{where}: its graph does not run the actor on a placeholder")
+    most = max(needs)
+    if most not in best:
+        told = ", ".join(sorted(needs[most])[:5])
+        raise InputError(
+            f"{where}: what its actor gives needs variables of others too ({told}); name its mean with --output-tensor"
+        )
+    tops = set(best[most])
+    first = [name for name in best[most] if not any(source in tops for source in _sources(graph, name))]
     ends = [_bounded(graph, name, tops) for name in first]
     if len(ends) > 1:
-        ends = [name for name in ends if re.search(r"mean|mu|logits", name.lower())] or ends
+        # a deviation has a head of its own: the mean is the one that is bounded, or called so
+        ends = [name for name in ends if re.search(r"mean|mu\b|logits", name.lower())] or ends
+        ends = [name for name in ends if graph.nodes[name].op in BOUNDED] or ends
     if len(set(ends)) > 1:
         raise InputError(f"{where}: its actor ends with {', '.join(sorted(set(ends)))}; say which with --output-tensor")
     return f"{ends[0]}:0"

@@ -75,7 +75,11 @@ def why_unread(name: str, scope: str) -> str:
     why, is_agents = _training(name)
     if why is None and scope and not name.startswith(scope + "/"):
         return "another agent" if is_agents else f"outside {scope}"
-    return why or "no part of the actor's layers"
+    return why or NO_REASON
+
+
+NO_REASON = "no part of the actor's layers"
+"""Of a variable in the actor's own scope that is neither a layer's nor known to serve training."""
 
 
 @functools.lru_cache(maxsize=100_000)

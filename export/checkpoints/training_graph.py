@@ -23,7 +23,7 @@ from export.actors.graph_actor import (
     first_line,
     node_of,
 )
-from export.checkpoints import Checkpoint, output_tensor
+from export.checkpoints import Checkpoint, output_tensor, scopes
 from export.checkpoints.output_tensor import Graph
 
 
@@ -43,11 +43,14 @@ def _read(meta: Path, stamp: tuple[int, int]) -> tuple[Any, Graph]:
     return graph, Graph.of(graph)
 
 
-def read(prefix: Path, checkpoint: Checkpoint, layers: Sequence[str], output: str | None, categorical: bool) -> TrainedGraph:
+def read(
+    prefix: Path, checkpoint: Checkpoint, scope: str, layers: Sequence[str], output: str | None, categorical: bool
+) -> TrainedGraph:
     """The actor's part of the graph beside a checkpoint.
 
-    `layers` are the actor's variables, as the checkpoint names them; `output` is
-    the tensor that is said, None where it is to be guessed. Raises InputError.
+    `layers` are the variables of the layers of the actor in `scope`, as the
+    checkpoint names them; `output` is the tensor that is said, None where it is
+    to be guessed. Raises InputError, NotInGraph where the graph tells nothing.
     """
     meta = path(prefix)
     try:
@@ -57,7 +60,8 @@ def read(prefix: Path, checkpoint: Checkpoint, layers: Sequence[str], output: st
     whole, graph = _read(meta, (stat.st_mtime_ns, stat.st_size))
     if output is None:
         nodes = graph.variables
-        output = output_tensor.guess(meta, graph, [nodes[name] for name in layers if name in nodes])
+        own = {node for name, node in nodes.items() if scopes.why_unread(name, scope) == scopes.NO_REASON}
+        output = output_tensor.guess(meta, graph, [nodes[name] for name in layers if name in nodes], own.__contains__)
     elif node_of(output) not in graph.nodes:
         near = [name for name in graph.nodes if name.rsplit("/", 1)[-1] == node_of(output).rsplit("/", 1)[-1]][:5]
         raise InputError(f"{meta}: has no tensor {output}; {'there are ' + ', '.join(near) if near else 'none of that name'}")

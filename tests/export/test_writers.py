@@ -342,10 +342,74 @@ def test_a_meta_graph_that_cannot_be_read_is_told(checkpoints, capsys):
     meta = checkpoints / "x_SA101_trial_0.meta"
     whole = meta.read_bytes()
     meta.write_bytes(whole[: len(whole) // 2])
-    same(exported(checkpoints), held["actor"])
+    for flags in ((), ("--output-tensor", "actor/Tanh")):
+        assert export(checkpoints, *flags) == 2
+        refused(capsys, "x_SA101_trial_0.meta: cannot be read as a MetaGraph")
+    same(exported(checkpoints, "--actor", "mlp"), held["actor"])
     assert "the trainer's graph was not used" in capsys.readouterr().out
-    assert export(checkpoints, "--overwrite", "--output-tensor", "actor/Tanh") == 2
-    refused(capsys, "x_SA101_trial_0.meta: cannot be read as a MetaGraph")
+
+
+def normalised(inside, folder, name):
+    """An actor whose observation is normalised by statistics of its own scope, or of another."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        observation = v1.placeholder(tf.float32, [None, 9], "observation")
+        mean = v1.get_variable("actor/statistics" if inside else "running/mean", [9], initializer=v1.ones_initializer())
+        with v1.variable_scope("actor"):
+            x = writers.dense((observation - mean) * 2, 8, "dense", tf.nn.relu)
+            action = writers.dense(x, 2, "dense_1", tf.tanh)
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().save(session, str(folder / name), write_state=False)
+        return session.run(action, {observation: X}), action.name
+
+
+def test_statistics_of_the_observation_are_part_of_the_actor(checkpoints):
+    expected, _ = normalised(True, checkpoints, "SA101_trial_1")
+    same(exported(checkpoints), expected)
+    assert "actor/statistics" in {entry["from"] for entry in certificate(checkpoints)["variables"]}
+
+
+def test_statistics_of_another_scope_are_never_left_out_in_silence(checkpoints, capsys):
+    expected, tensor = normalised(False, checkpoints, "SA101_trial_1")
+    assert export(checkpoints) == 2
+    refused(capsys, "needs variables of others too (running/mean)", "--output-tensor")
+    same(exported(checkpoints, "--output-tensor", tensor), expected)
+
+
+def test_numbers_of_an_actor_that_no_layer_takes_are_refused_where_there_is_no_graph(checkpoints, capsys):
+    normalised(True, checkpoints, "SA101_trial_1")
+    (checkpoints / "SA101_trial_1.meta").unlink()
+    assert export(checkpoints) == 2
+    refused(capsys, "actor/statistics [9] is the actor's, but no layer's")
+    assert export(checkpoints, "--actor", "mlp") == 0, "who says so may leave it out"
+
+
+def test_a_normalisation_layer_is_exported_with_its_model_and_refused_without(checkpoints, capsys):
+    layer = keras3.layers.Normalization()
+    layer.adapt(X)
+    model = keras3.Sequential([keras3.Input((9,)), layer, keras3.layers.Dense(2, "tanh")])
+    model.save_weights(checkpoints / "SA101_trial_2.weights.h5")
+    assert export(checkpoints) == 2
+    refused(capsys, "layers/normalization")
+    model.save(checkpoints / "SA101_trial_3.keras")
+    same(exported(checkpoints), answers(model))
+
+
+def test_of_two_heads_the_mean_is_taken_not_the_deviation(checkpoints):
+    """A deviation that depends on the state, and actor and critic on one trunk."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        observation = v1.placeholder(tf.float32, [None, 9], "observation")
+        with v1.variable_scope("actor"):
+            x = writers.dense(observation, 8, "dense", tf.nn.relu)
+            mu = writers.dense(x, 2, "mu", tf.tanh)
+            sigma = writers.dense(x, 2, "sigma", tf.nn.softplus)
+        with v1.variable_scope("critic"):
+            writers.dense(x, 1, "dense", None)
+        tf.identity(mu + sigma * tf.random.normal(tf.shape(mu)), name="sampled")
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().save(session, str(checkpoints / "SA101_trial_1"), write_state=False)
+        expected = session.run(mu, {observation: X})
+    same(exported(checkpoints), expected)
+    assert not any("sigma" in entry["from"] for entry in certificate(checkpoints)["variables"])
 
 
 # tf.distribute
