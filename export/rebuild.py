@@ -110,12 +110,13 @@ def _of_meta_graph(candidate: Candidate, wanted: Wanted, checkpoint: Checkpoint,
     kept = [stored for layer in (*layers.dense, *layers.norms) for stored in layer.stored_as.values()] if layers else []
     try:
         trained = training_graph.read(candidate.path, checkpoint, scope, kept, wanted.output_tensor, wanted.categorical)
-        original = training_graph.original(trained, wanted.categorical)
+        original = training_graph.original(trained, wanted.categorical, wanted.output_tensor is not None)
     except InputError as error:
         said = wanted.shape.architecture is not None
         if wanted.output_tensor is not None or layers is None or not (said or isinstance(error, NotInGraph)):
             # what the graph may tell, and weights do not, must not be passed over in silence
-            raise InputError(f"{error}; or trust the weights alone with --actor NAME" if layers else str(error)) from None
+            trust = layers is not None and wanted.output_tensor is None
+            raise InputError(f"{error}; or trust the weights alone with --actor NAME" if trust else str(error)) from None
         layers = read_layers(checkpoint, scope, whole=not said)
         actor = build(candidate.path, layers, wanted.shape, wanted.categorical)
         why = str(error).removeprefix(f"{training_graph.path(candidate.path)}: ")
@@ -146,6 +147,8 @@ def _of_keras(candidate: Candidate, wanted: Wanted) -> Rebuilt:
                 candidate.path, model, wanted.inputs, names, wanted.output_tensor, wanted.categorical
             )
             return _of_function(candidate, wanted, trained, in_hdf5=True)
+        if wanted.shape.architecture is None:
+            raise InputError(f"{candidate.path}: {note}; say --actor NAME to take its weights alone, or --actor MODULE:FUNCTION")
     if wanted.output_tensor is not None:
         raise InputError(f"{wanted.tl}: --output-tensor needs a graph, and {candidate.label} holds weights alone")
     layers = keras_h5.read(candidate.path, everything=wanted.shape.architecture is None)

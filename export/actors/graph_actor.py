@@ -127,6 +127,8 @@ def cut(trained: TrainedGraph, inputs: int, outputs: int, gives: str) -> GraphAc
     left = {node.name for node in graph.node}
     graph, order = _renamed(graph, trained.observation, [node for node, _ in weights if node in left])
     named = dict(weights)
+    if not order:
+        raise InputError(f"{trained.where}: what it gives needs none of the checkpoint's variables; it is no actor")
     kept = tuple(replace(named[node], name=f"actor/{k:03d}") for k, node in enumerate(order))
     graph.versions.CopyFrom(trained.graph.versions)
     return GraphActor(graph.SerializeToString(deterministic=True), trained.output, gives, kept, inputs, outputs)

@@ -101,7 +101,8 @@ def read(checkpoint: Checkpoint, scope: str, whole: bool = False) -> Layers:
         values = checkpoint.value(name)
         if values.dtype.kind != "f":
             raise InputError(f"{checkpoint.where}: {name} holds {values.dtype}, no weights")
-        found.setdefault(layer, {})[PARTS[part]] = name, np.asarray(values, np.float32)
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
+            found.setdefault(layer, {})[PARTS[part]] = name, np.asarray(values, np.float32)
         taken.add(name)
     if not found:
         raise InputError(f"{checkpoint.where}: {scope or 'it'} holds no dense layer of an actor")
@@ -122,10 +123,12 @@ def refuse_strangers(where: Path, unread: Iterable[StoredVariable], scope: str) 
     from export.checkpoints import scopes
 
     for variable in unread:
-        if variable.shape and "float" in variable.dtype and scopes.why_unread(variable.name, scope) == scopes.NO_REASON:
+        why = scopes.why_unread(variable.name, scope)
+        its_own = why == scopes.NO_REASON and (variable.shape or (scope and not scopes.is_setting(variable.name)))
+        if "float" in variable.dtype and (its_own or scopes.is_normaliser(variable.name)):
             raise InputError(
-                f"{where}: {variable.name} {list(variable.shape)} is the actor's, but no layer's: no architecture that is "
-                "known uses it; say --actor MODULE:FUNCTION, or --actor NAME to leave it out"
+                f"{where}: {variable.name} {list(variable.shape)} is no layer's, but may be the actor's, and no architecture "
+                "that is known uses it; say --actor MODULE:FUNCTION, or --actor NAME to leave it out"
             )
 
 

@@ -23,7 +23,7 @@ def load(path: Path) -> tuple[Any, str]:
                 str(path), compile=False, **({"safe_mode": True} if path.suffix == ".keras" else {})
             ), ""
         except Exception as error:  # noqa: BLE001 - Keras raises many kinds, for unknown classes above all
-            told = told or f"its own wiring was not used, Keras cannot load it: {first_line(error)}"
+            told = told or f"Keras cannot load it, so its own wiring is not known: {first_line(error)}"
     return None, told
 
 

@@ -78,6 +78,20 @@ def why_unread(name: str, scope: str) -> str:
     return why or NO_REASON
 
 
+def is_setting(name: str) -> bool:
+    """Whether a single number only sets how training goes."""
+    return bool(re.search(r"learning_rate|\blr\b|alpha|temperature|entropy|kl|beta|gamma|epsilon|clip", name.lower()))
+
+
+def is_normaliser(name: str) -> bool:
+    """Whether a variable of any scope but a critic's normalises observations, by its name."""
+    *holders, _ = name.lower().split("/")
+    if any(map(is_training, holders)):
+        return False
+    words_ = " ".join(holders)
+    return bool(re.search(r"obs\w*(rms|norm|stat)|running|normali[sz]|standardi[sz]|scaler", words_)) and "batch_norm" not in words_
+
+
 NO_REASON = "no part of the actor's layers"
 """Of a variable in the actor's own scope that is neither a layer's nor known to serve training."""
 

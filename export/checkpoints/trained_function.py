@@ -128,7 +128,7 @@ def of_function(
         except (tf.errors.OpError, ValueError, TypeError) as error:
             raise InputError(f"{where}: cannot be run: {first_line(error)}") from None
 
-    original = training_graph.check(graph, run, size, categorical)
+    original = training_graph.check(graph, run, size, categorical, output is not None)
     return Trained(graph, original, _checkpoint(where, variables))
 
 
@@ -185,22 +185,23 @@ def _size(observation: Any, variables: Mapping[str, Any], concrete: Any) -> int 
 def _output(where: Path, concrete: Any, asked: str | None, call: Callable[[Any], list[Any]], size: int) -> int:
     """Which of a function's outputs is the mean (or the logits). Raises InputError."""
     structure = concrete.structured_outputs
-    keys = sorted(structure) if isinstance(structure, dict) else [f"output_{k}" for k in range(len(concrete.outputs))]
+    named = isinstance(structure, dict)
+    keys = sorted(structure) if named else [f"output_{k}" for k in range(len(concrete.outputs))]
     if asked is not None:
         if asked not in keys:
             raise InputError(f"{where}: has no output {asked}; there are {', '.join(keys)}")
         return keys.index(asked)
-    if len(keys) == 1:
+    if len(keys) == 1 and not _NOT_THE_MEAN.search(keys[0]):
         return 0
     probe = np.random.default_rng(1).random((4, size)).astype(np.float32)
     first, again = call(probe), call(probe)
     fitting = [
         k
         for k, (one, two) in enumerate(zip(first, again, strict=True))
-        if one.dtype.is_floating and one.shape.rank == 2 and one.shape[0] == 4 and np.array_equal(one, two)
+        if one.dtype.is_floating and one.shape.rank in (1, 2) and one.shape[0] == 4 and np.array_equal(one, two)
     ]
-    fitting = [k for k in fitting if not _NOT_THE_MEAN.search(keys[k])] or fitting
-    fitting = [k for k in fitting if _THE_MEAN.search(keys[k])] or fitting
+    # of several, one is taken for what it is called, never because it is the one that is left
+    fitting = [k for k in fitting if named and _THE_MEAN.search(keys[k]) and not _NOT_THE_MEAN.search(keys[k])]
     if len(fitting) != 1:
         raise InputError(f"{where}: has the outputs {', '.join(keys)}; say which is the mean with --output-tensor")
     return fitting[0]

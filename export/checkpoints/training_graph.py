@@ -61,7 +61,7 @@ def read(
     if output is None:
         nodes = graph.variables
         own = {node for name, node in nodes.items() if scopes.why_unread(name, scope) == scopes.NO_REASON}
-        output = output_tensor.guess(meta, graph, [nodes[name] for name in layers if name in nodes], own.__contains__)
+        output = output_tensor.guess(meta, graph, [nodes[name] for name in layers if name in nodes], own.__contains__, categorical)
     elif node_of(output) not in graph.nodes:
         near = [name for name in graph.nodes if name.rsplit("/", 1)[-1] == node_of(output).rsplit("/", 1)[-1]][:5]
         raise InputError(f"{meta}: has no tensor {output}; {'there are ' + ', '.join(near) if near else 'none of that name'}")
@@ -84,7 +84,7 @@ def read(
     return TrainedGraph(meta, extract(whole, [output], graph.nodes), observation, output, constants, variables)
 
 
-def original(trained: TrainedGraph, categorical: bool) -> Original:
+def original(trained: TrainedGraph, categorical: bool, asked: bool) -> Original:
     """The actor run in the trainer's own graph, as its operations stand there. Raises InputError."""
     graph, session = tf.Graph(), None
     try:
@@ -109,7 +109,7 @@ def original(trained: TrainedGraph, categorical: bool) -> Original:
             raise InputError(f"{trained.where}: tensor {trained.output} cannot be run: {first_line(error)}") from None
         return np.asarray(answers)
 
-    return check(trained, run, inputs_of(trained), categorical)
+    return check(trained, run, inputs_of(trained), categorical, asked)
 
 
 def inputs_of(trained: TrainedGraph) -> int:
@@ -127,8 +127,11 @@ def inputs_of(trained: TrainedGraph) -> int:
     raise InputError(f"{trained.where}: placeholder {trained.observation} does not tell how many numbers an observation has")
 
 
-def check(trained: TrainedGraph, run: Any, inputs: int, categorical: bool) -> Original:
-    """The original, once it is known to answer a row for each observation, the same one twice. Raises InputError."""
+def check(trained: TrainedGraph, run: Any, inputs: int, categorical: bool, asked: bool) -> Original:
+    """The original, once it is known to answer a row for each observation, the same one twice. Raises InputError.
+
+    `asked`: whether its output was said, not guessed.
+    """
     rng = np.random.default_rng(1)
     probe = rng.random((8, inputs)).astype(np.float32)
     first, again = run(probe), run(probe)
@@ -139,10 +142,17 @@ def check(trained: TrainedGraph, run: Any, inputs: int, categorical: bool) -> Or
             f"{trained.where}: tensor {trained.output} gives {first.dtype} {list(first.shape)} for 8 observations, "
             "not a row of numbers for each; name the actor's mean with --output-tensor"
         )
+    if not np.isfinite(first).all():
+        raise InputError(f"{trained.where}: tensor {trained.output} gives numbers that are not finite; the training has diverged")
     if not np.array_equal(first, again):
         raise InputError(
             f"{trained.where}: tensor {trained.output} is random (two answers to one observation differ); "
             "name the mean, not the sampled action, with --output-tensor"
+        )
+    if not asked and (first == first[0]).all():
+        raise InputError(
+            f"{trained.where}: tensor {trained.output} gives the same for every observation; "
+            "name the actor's mean with --output-tensor"
         )
     gives = VALUES
     if categorical:

@@ -14,6 +14,7 @@ tf.train.Checkpoint restore them; every one of its variables must be there
 """
 
 import importlib
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +45,7 @@ def load(spec: str) -> Callable[[Sizes], Any]:
     module, _, name = spec.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
-    except Exception as error:  # noqa: BLE001 - whatever a user's module raises
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's module raises
         raise InputError(f"--actor {spec}: cannot be imported: {type(error).__name__}: {first_line(error)}") from None
     if not callable(found):
         raise InputError(f"--actor {spec}: {name} is no function")
@@ -53,11 +54,15 @@ def load(spec: str) -> Callable[[Sizes], Any]:
 
 def build(spec: str, sizes: Sizes, checkpoint: Checkpoint, scope: str, categorical: bool) -> Trained:
     """What the user's function makes of a checkpoint. Raises InputError."""
+    builder = load(spec)
+    for name in ("keras", "tf_keras"):
+        if name in sys.modules:  # layers are counted from the start for every model, whatever was built before it
+            sys.modules[name].backend.clear_session()
     try:
-        made = load(spec)(sizes)
+        made = builder(sizes)
     except InputError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever a user's function raises
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's function raises
         raise InputError(f"--actor {spec}: raised {type(error).__name__}: {first_line(error)}") from None
     if hasattr(made, "weights") and callable(made):
         return _keras(spec, made, sizes, checkpoint, scope, categorical)
