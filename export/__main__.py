@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from typing import NoReturn
 
 # TensorFlow's own start-up messages would bury ours
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -20,9 +21,16 @@ from export.config import Job, parse
 
 
 def main(argv: list[str] | None = None) -> int:
+    stopping = threading.Event()
+
+    def interrupt(*_: object) -> NoReturn:
+        stopping.set()
+        raise KeyboardInterrupt
+
     # an end from outside must clean up like Ctrl-C; only a main thread may say so
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, interrupt)
     words = sys.argv[1:] if argv is None else argv
     try:
         match words[:1]:
@@ -38,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
                 from export import fleet
 
                 return fleet.main(words[1:])
-        return run(parse(words))
+        return run(parse(words), stopping)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -47,8 +55,11 @@ def main(argv: list[str] | None = None) -> int:
         return 1
 
 
-def run(job: Job) -> int:
-    """Export every TL of the job; the exit code: 0, 2 where an input was wrong, 1 where a model was not proved."""
+def run(job: Job, stopping: threading.Event) -> int:
+    """Export every TL of the job; the exit code: 0, 2 where an input was wrong, 1 where a model was not proved.
+
+    `stopping`: set where an end was asked for. Raises KeyboardInterrupt then.
+    """
     from export import quiet, single_model
     from export.certificate import NotInference
     from export.verify import NotProved
@@ -68,6 +79,12 @@ def run(job: Job) -> int:
                 bar.write(f"error: {error}", file=sys.stderr)
             except (NotProved, NotInference) as error:
                 unproved[tl] = f"{tl}: not published: {error}"
+                bar.write(f"error: {unproved[tl]}", file=sys.stderr)
+            except Exception as error:  # noqa: BLE001 - one TL's surprise must not stop the others
+                if stopping.is_set():
+                    raise KeyboardInterrupt from None  # C code has made an error of its own of it
+                told = " ".join(str(error).split())[:300]
+                unproved[tl] = f"{tl}: not published: unexpected {type(error).__name__}: {told}"
                 bar.write(f"error: {unproved[tl]}", file=sys.stderr)
     if len(job.tls) > 1:
         _summary(job, {**wrong, **unproved}, time.perf_counter() - begin)

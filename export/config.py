@@ -1,12 +1,12 @@
 """What one call of the exporter is to do, out of flags and city.toml."""
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from city import config as city_config
 from city import names, network
+from city.arguments import Parser
 from city.config import City
 from city.errors import InputError
 from city.network import StreetNetwork
@@ -42,10 +42,10 @@ class Job:
 
 def parse(argv: list[str] | None = None) -> Job:
     """Read the command line. Raises InputError."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m export",
         description="Turn trained actors into SavedModels that TensorFlow Serving can host.",
-        epilog="Also: python -m export describe MODEL/VERSION; python -m export inspect CHECKPOINT.",
+        epilog="Also: python -m export describe MODEL/VERSION; inspect CHECKPOINT; fleet NAME --tl all.",
     )
     parser.add_argument("--city", type=Path, help="city.toml (default: ./city.toml)")
     parser.add_argument(

@@ -50,6 +50,9 @@ def settle(city: City | None, name: str, candidate: Candidate) -> TL | None:
                 f"{settings.dialect}; mend the one that is wrong"
             )
         theirs: Any = said if key in ("state", "action") else float(said) if key == "actionp" else int(said)
+        least, most = {"actionp": (0, 1), "add_time_s": (0, 1000)}.get(key, (1, 1000))
+        if key not in ("state", "action") and not least <= theirs <= most:
+            raise InputError(f"{name}: {candidate.label} says {key} {said}; it must lie between {least} and {most}")
         told[key] = one(city, name, candidate, key, getattr(settings, key), theirs)
     settled = replace(settings, **told)
     for key, known in (("state", SAPPO_STATES), ("action", SAPPO_ACTIONS)):

@@ -1,6 +1,5 @@
 """`python -m export describe models/SA101/3`: a model's contract and signatures, for a person."""
 
-import argparse
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,12 +7,13 @@ from pathlib import Path
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
+from city.arguments import Parser
 from export import certificate, exported_model
 from protos import policy_pb2 as pb
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m export describe", description="Print a model's contract and signatures.")
+    parser = Parser(prog="python -m export describe", description="Print a model's contract and signatures.")
     parser.add_argument("model", type=Path, help="a version's folder, such as models/SA101/3")
     print("\n".join(lines(parser.parse_args(argv).model)))
     return 0
@@ -45,10 +45,16 @@ def lines(folder: Path) -> Iterable[str]:
         yield from _one_tl(policy)
     yield from _signatures(meta)
     proof = folder / "assets.extra" / certificate.NAME
-    if proof.is_file():
+    try:
         parity = json.loads(proof.read_text(encoding="utf-8"))["parity"]
-        difference = parity["largest_absolute_difference"]
-        yield f"  proved     {parity['observations']} observations, largest difference {difference:.1e}"
+        told = (
+            f"{int(parity['observations'])} observations, largest difference {float(parity['largest_absolute_difference']):.1e}"
+        )
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, LookupError, TypeError):
+        told = f"unknown: {certificate.NAME} is damaged"
+    yield f"  proved     {told}"
 
 
 def _one_tl(policy: pb.Policy) -> Iterable[str]:

@@ -4,18 +4,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from city.errors import InputError
 from export import certificate
-from export.actors import WEIGHTS, Activation, Actor, BatchNorm, Branch, Dense, Join, Step, weight_name
+from export.actors import WEIGHTS, Activation, Actor, BatchNorm, Branch, Dense, Join, Step, numpy_actor, weight_name
 from export.actors.graph_actor import GIVES_ACTION, GraphActor, TrainedGraph, cut, node_of
 from export.checkpoints import Checkpoint, tensorflow_files
 from export.meta_graph import CONTRACT
 from protos import policy_pb2 as pb
-from serving.contract import ACTION, INPUT, SIGNATURE, ContractError, parse
+from serving.contract import ACTION, CATEGORICAL, INPUT, SIGNATURE, ContractError, parse
 
 
 def meta_graph(folder: Path) -> meta_graph_pb2.MetaGraphDef:
@@ -43,9 +44,14 @@ def read(folder: Path) -> tuple[pb.Policy, Actor | GraphActor]:
     meta = meta_graph(folder)
     told = policy(folder, meta)
     checkpoint = tensorflow_files.open_checkpoint(folder / "variables" / "variables")
-    steps = _steps(folder, checkpoint)
-    if steps is not None:
-        return told, Actor("exported", tuple(steps))
+    try:
+        actor = Actor("exported", tuple(_steps(folder, checkpoint) or ()))
+        categorical = told.action.kind == CATEGORICAL
+        answers = numpy_actor.evaluate(actor, np.zeros((1, told.observation.size), np.float32), categorical)
+        if answers.shape == (1, told.action.size):
+            return told, actor
+    except (LookupError, TypeError, ValueError, AttributeError):
+        pass  # no certificate, or a damaged one: the graph itself tells what the model does
     return told, _graph(folder, meta, checkpoint, told)
 
 
@@ -84,6 +90,8 @@ def _steps(folder: Path, checkpoint: Checkpoint) -> list[Step] | None:
 
 def _graph(folder: Path, meta: meta_graph_pb2.MetaGraphDef, checkpoint: Checkpoint, told: pb.Policy) -> GraphActor:
     """The graph from observation to action, as it stands in the model."""
+    if SIGNATURE not in meta.signature_def:
+        raise InputError(f"{folder}: has no signature {SIGNATURE}; export it again")
     signature = meta.signature_def[SIGNATURE]
     try:
         graph = graph_pb2.GraphDef.FromString(meta.graph_def.SerializeToString())
@@ -95,6 +103,6 @@ def _graph(folder: Path, meta: meta_graph_pb2.MetaGraphDef, checkpoint: Checkpoi
         }
     except (KeyError, ValueError) as error:
         raise InputError(f"{folder}: is no model of an actor: {error}") from None
-    columns = 1 if told.action.kind == "categorical" else told.action.size
+    columns = 1 if told.action.kind == CATEGORICAL else told.action.size
     trained = TrainedGraph(folder, graph, observation, output, {}, variables)
     return cut(trained, told.observation.size, columns, GIVES_ACTION)

@@ -1,6 +1,5 @@
 """`python -m export fleet NAME --tl all`: one SavedModel out of exported models, so that one Predict answers for all."""
 
-import argparse
 import datetime
 import hashlib
 import json
@@ -16,11 +15,12 @@ from tqdm import tqdm
 
 from city import config as city_config
 from city import names
+from city.arguments import Parser
 from city.errors import InputError
-from export import __version__, certificate, exported_model, fleet_graph, meta_graph, publish, quiet, verify, warmup
+from export import __version__, certificate, exported_model, fleet_graph, meta_graph, publish, quiet, single_model, verify, warmup
 from export.fleet_graph import Group, Member
 from protos import policy_pb2 as pb
-from serving.contract import ACTION, CATEGORICAL, FLEET, INPUT, SIGNATURE, check_fleet
+from serving.contract import ACTION, CATEGORICAL, FLEET, INPUT, SIGNATURE, ContractError, check_fleet
 
 TOLERANCE = 1e-6
 """Largest difference between a fleet's answers and the single models'."""
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
 
 
 def parse(argv: list[str]) -> FleetJob:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m export fleet", description="Build one SavedModel out of exported models: one Predict answers for all."
     )
     parser.add_argument("name", metavar="NAME", help="the fleet's name, such as city")
@@ -74,7 +74,10 @@ def parse(argv: list[str]) -> FleetJob:
         raise InputError(f"fleet {name}: there is a TL of that name in {city.path}; name the fleet otherwise")
     if not models_dir.is_dir():
         raise InputError(f"{models_dir}: no such folder; export the TLs first, or name their folder with --models-dir")
-    known = [tl for tl in _exported(models_dir) if tl != name and (city is None or not city.tls or tl in city.tls)]
+    exported = _exported(models_dir)
+    if name in exported:
+        raise InputError(f"fleet {name}: {models_dir / name} is a TL's model; name the fleet otherwise")
+    known = [tl for tl in exported if tl != name and (city is None or not city.tls or tl in city.tls)]
     asked = [word.strip() for value in args.tl for word in value.split(",")]
     missing = [tl for tl in map(names.canonical, filter(lambda w: w not in ("", "all"), asked)) if tl not in known]
     if missing:
@@ -104,6 +107,8 @@ def export(job: FleetJob) -> str:
     home = job.models_dir / job.name
     existing = publish.versions(home) if home.is_dir() else []
     number = job.number if job.number is not None else (existing[-1] + 1 if existing else 1)
+    if number >= single_model.MOST:
+        raise InputError(f"fleet {job.name}: number {number} is more than a version can be; say --model-number")
     publish.check_free(job.models_dir, job.name, number, job.overwrite)
     own = {tl: _newest(job.models_dir / tl) for tl in job.tls}
     contracts, members = {}, []
@@ -177,7 +182,10 @@ def _contract(
         origin=origin,
         members=members,
     )
-    check_fleet(policy)
+    try:
+        check_fleet(policy)
+    except ContractError as error:
+        raise InputError(f"{error}; export its TLs again") from None
     return policy
 
 

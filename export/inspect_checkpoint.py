@@ -1,10 +1,12 @@
 """`python -m export inspect CHECKPOINT`: a checkpoint's variables, and what an export would take as what."""
 
-import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import tensorflow as tf
+
 from city import names
+from city.arguments import Parser
 from city.errors import InputError
 from export.actors import WEIGHTS, Actor, BatchNorm, Dense
 from export.actors.architectures import Shape
@@ -16,7 +18,7 @@ from export.rebuild import Rebuilt, Wanted, open_checkpoint, rebuild
 def main(argv: list[str]) -> int:
     from export import quiet
 
-    parser = argparse.ArgumentParser(prog="python -m export inspect", description="List a checkpoint's variables.")
+    parser = Parser(prog="python -m export inspect", description="List a checkpoint's variables.")
     parser.add_argument(
         "checkpoint",
         type=Path,
@@ -44,8 +46,18 @@ def _candidate(path: Path) -> Candidate:
         return Candidate(path, KERAS, number(path.name))
     if path.suffix == ".npz":
         return Candidate(path, NPZ, number(path.name))
+    folder = path.parent if path.name == "saved_model.pb" else path
+    if (folder / "assets.extra" / "export.json").is_file():
+        raise InputError(f"{folder}: is an exported model, not training output; python -m export describe tells what it holds")
     if path.name == "saved_model.pb" or (path / "saved_model.pb").is_file():
         return Candidate(path.parent if path.name == "saved_model.pb" else path, SAVED_MODEL, number(path.name))
+    if path.is_dir():
+        latest = tf.train.latest_checkpoint(str(path))
+        if latest is None:
+            raise InputError(f"{path}: is a folder without a checkpoint state file; name a checkpoint in it")
+        path = Path(latest)
+    if not path.name:
+        raise InputError("inspect needs a checkpoint: a file, a prefix or a SavedModel's folder")
     prefix = path.with_name(path.name.removesuffix(".index").removesuffix(".meta"))
     return Candidate(prefix, TENSORFLOW, number(prefix.name))
 

@@ -15,7 +15,7 @@ _SUFFIXES = {".h5": KERAS, ".hdf5": KERAS, ".keras": KERAS, ".npz": NPZ}
 
 _TRIAL = re.compile(r"(?:trial|round)[_-]?(\d+)", re.I)
 _MANAGED = re.compile(r"-(\d+)$")
-_SIZES = re.compile(r"netSz_\(([\d, ]+)\)")
+_SIZES = re.compile(r"netSz_\((\d[\d, ]*)\)")
 _WORDS = {"state": re.compile(r"_state_([a-z]+)(?=[_-])"), "action": re.compile(r"_action_(?!t_\d)([a-z]+)(?=[_-])")}
 _NUMBERS = {
     "offset_range": re.compile(r"_offset_range_(\d+)(?=[_-])"),
@@ -42,7 +42,9 @@ class Candidate:
     @property
     def label(self) -> str:
         """Its name; of a folder that is called by its number alone, with the one that holds it."""
-        return f"{self.path.parent.name}/{self.path.name}" if self.path.name.isdigit() else self.path.name
+        name = f"{self.path.parent.name}/{self.path.name}" if self.path.name.isdigit() else self.path.name
+        # a name may hold what no terminal and no contract can
+        return re.sub(r"[\x00-\x1f\x7f]", "?", name.encode("utf-8", "backslashreplace").decode())
 
     @property
     def sizes(self) -> tuple[int, ...] | None:
@@ -63,6 +65,11 @@ class Candidate:
     def named(self, tl: str) -> bool:
         return tl in self._squeezed[0] and carries(self.path.name, tl)
 
+    def is_nobodys(self, model_path: Path, known: Sequence[str]) -> bool:
+        """Whether neither its name nor a folder on its way carries any TL's name."""
+        parts = self.path.relative_to(model_path).parts
+        return not any(TL_LIKE.search(part) or any(tl in part and carries(part, tl) for tl in known) for part in parts)
+
     def housed(self, tl: str, model_path: Path) -> bool:
         """Whether the folder that holds it carries the TL's name."""
         return tl in self._squeezed[1] and self.path.parent != model_path and carries(self.path.parent.name, tl)
@@ -80,13 +87,14 @@ def candidates(model_path: Path) -> list[Candidate]:
             folders.clear()
             if (folder / "assets.extra" / "export.json").is_file():
                 continue  # one that we exported, not training output
-            found.append(Candidate(folder, SAVED_MODEL, int(folder.name) if folder.name.isdigit() else number(folder.name)))
+            counted = folder.name.isascii() and folder.name.isdigit()
+            found.append(Candidate(folder, SAVED_MODEL, int(folder.name) if counted else number(folder.name)))
             continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         latest = _latest(folder) if "checkpoint" in names else None
         for name in sorted(names):
             suffix = Path(name).suffix
-            if name.startswith(".") or _is_critic(name):
+            if name.startswith(".") or _is_training(name):
                 continue
             if suffix == ".index":
                 prefix = folder / name.removesuffix(".index")
@@ -96,30 +104,41 @@ def candidates(model_path: Path) -> list[Candidate]:
     return found
 
 
-def choose(tl: str, found: Sequence[Candidate], model_path: Path, wanted: int | None) -> Candidate:
+def choose(tl: str, found: Sequence[Candidate], model_path: Path, wanted: int | None, known: Sequence[str] = ()) -> Candidate:
     """The checkpoint of a TL: of the number asked for, else the newest.
 
     A checkpoint is a TL's where its name, or the folder that holds it, carries
     the TL's; one without any TL's name may hold several agents, and counts
-    where no other does. Raises InputError with the places looked at.
+    where no other does (`known`: the TLs there are, whatever they are called).
+    Raises InputError with the places looked at.
     """
     pool = [c for c in found if c.named(tl)] or [c for c in found if c.housed(tl, model_path)]
-    pool = pool or [c for c in found if not TL_LIKE.search(c.path.name)]
+    pool = pool or [c for c in found if c.is_nobodys(model_path, known)]
     where = f"looked at {len(found)} checkpoints under {model_path}"
     if not pool:
         seen = ", ".join(dict.fromkeys(c.label for c in found[:8])) or "none"
         raise InputError(f"no checkpoint for {tl}: {where} ({seen}{', ...' if len(found) > 8 else ''})")
     numbers = sorted({c.number for c in pool if c.number is not None})
     if wanted is not None:
-        pool = [c for c in pool if c.number == wanted]
+        # one without a number takes the one that is said
+        pool = [c for c in pool if c.number == wanted] or [c for c in pool if c.number is None]
         if not pool:
             raise InputError(f"no checkpoint of {tl} with model number {wanted}: {where}; there are {_some(numbers)}")
     elif numbers:
-        pool = [c for c in pool if c.newest] or [c for c in pool if c.number == numbers[-1]]
+        newest = [c for folder in {c.path.parent for c in pool} for c in _newest([c for c in pool if c.path.parent == folder])]
+        pool = [c for c in newest if c.number == max(other.number for other in newest if other.number is not None)]
     if len(pool) > 1:
         told = ", ".join(str(c.path.relative_to(model_path)) for c in pool)
+        if pool[0].number is None:
+            raise InputError(f"{tl} has several checkpoints without a number: {told}; narrow --model-path")
         raise InputError(f"{tl} has several checkpoints of one number: {told}; narrow --model-path or say --model-number")
     return pool[0]
+
+
+def _newest(pool: Sequence[Candidate]) -> list[Candidate]:
+    """Of the checkpoints of one folder: the one its state file names, else the highest number."""
+    numbers = [c.number for c in pool if c.number is not None]
+    return [c for c in pool if c.newest and c.number is not None] or [c for c in pool if numbers and c.number == max(numbers)]
 
 
 def tls_named(found: Sequence[Candidate]) -> list[str]:
@@ -149,10 +168,13 @@ def number(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def _is_critic(name: str) -> bool:
-    """Whether a file is a critic's alone; TLs and settings aside, by the words of its name."""
-    words = set(re.findall(r"[a-z]+", name.lower()))
-    return "critic" in words and "actor" not in words
+def _is_training(name: str) -> bool:
+    """Whether a file is a critic's, an optimizer's or an older copy's alone, by the words of its name."""
+    lower = name.lower()
+    words = set(re.findall(r"[a-z]+", lower))
+    if re.search(r"(target|old)[_-]?(actor|policy|pi|net)|(actor|policy|pi)[_-](target|old)", lower):
+        return True
+    return bool(words & {"critic", "value", "vf", "optimizer"}) and not words & {"actor", "policy", "pi"}
 
 
 def _latest(folder: Path) -> str | None:

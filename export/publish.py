@@ -28,8 +28,12 @@ _NOTHING_SPECIAL, _RENAME_EXCHANGE, _AT_FDCWD = (errno.ENOSYS, errno.EINVAL, err
 def check_free(models_dir: Path, tl: str, number: int, overwrite: bool) -> None:
     """Raise InputError where a version exists and may not be replaced."""
     target = models_dir / tl / str(number)
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise InputError(
+            f"{target} is no folder of a version, but a link or a file; remove it, or say --model-number for another"
+        )
     if target.exists() and not overwrite:
-        raise InputError(f"{target} exists already; say --overwrite to replace it, or --model-number for another")
+        raise InputError(f"{target} exists already; say --overwrite to replace it, or --model-number for another trial")
 
 
 @contextlib.contextmanager
@@ -76,7 +80,8 @@ def version(models_dir: Path, tl: str, number: int, overwrite: bool, keep: int |
 
 def versions(home: Path) -> list[int]:
     """The versions of a TL, oldest first."""
-    return sorted(int(path.name) for path in home.iterdir() if path.name.isdigit() and path.is_dir())
+    found = (path for path in home.iterdir() if path.name.isascii() and path.name.isdigit() and path.is_dir())
+    return sorted(int(path.name) for path in found)
 
 
 def _put(draft: Path, target: Path, overwrite: bool) -> None:

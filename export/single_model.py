@@ -29,13 +29,17 @@ def export(job: Job, tl: str) -> str:
     Raises InputError, or NotProved where the written model is not the checkpoint's actor.
     """
     begin = time.perf_counter()
-    candidate = locate.choose(tl, job.found, job.model_path, job.model_number)
-    number = candidate.number if candidate.number is not None else (job.model_number or 1)
+    known = [*job.tls, *job.target_tls, *(job.city.tls if job.city else ())]
+    candidate = locate.choose(tl, job.found, job.model_path, job.model_number, known)
+    number = candidate.number if candidate.number is not None else 1 if job.model_number is None else job.model_number
+    if number >= MOST:
+        raise InputError(f"{tl}: {candidate.label} has number {number}, more than a version can be")
     settings = contract.settle(job.city, tl, candidate)
     publish.check_free(job.models_dir, tl, number, job.overwrite)
     policy = contract.build(job.city, settings, job.street) if job.city and settings and job.street else None
     rebuilt = rebuild(candidate, _wanted(job, tl, candidate, settings, policy))
     actor = rebuilt.actor
+    _check_whose(job, tl, candidate, rebuilt, settings)
     if policy is None:
         policy = contract.incomplete(tl, actor.inputs, _kind(job, candidate, settings), actor.outputs)
     _check_sizes(tl, candidate, actor, policy)
@@ -47,6 +51,22 @@ def export(job: Job, tl: str) -> str:
         difference = verify.prove(draft, actor, policy, rebuilt.original)
         certificate.write(draft, rebuilt, policy, sources, verify.OBSERVATIONS, difference)
     return _line(job, tl, candidate, number, rebuilt, policy, difference, time.perf_counter() - begin)
+
+
+MOST = 1 << 62
+"""Of model numbers; TensorFlow Serving's are 64 bits, and a fleet counts on from there."""
+
+
+def _check_whose(job: Job, tl: str, candidate: Candidate, rebuilt: Rebuilt, settings: TL | None) -> None:
+    """Raise InputError where one actor that carries nobody's name would be exported for several TLs."""
+    if candidate.named(tl) or candidate.housed(tl, job.model_path):
+        return
+    said = bool(settings and settings.scope) or tl in job.target_tls or locate.carries(rebuilt.scope, tl)
+    if len(job.tls) > 1 and not said:
+        raise InputError(
+            f"{tl}: {candidate.label} carries no TL's name, and nothing in it does; export it for one TL alone (--tl {tl}), "
+            "or tell whose it is with scope in city.toml or --target-tls"
+        )
 
 
 def _kind(job: Job, candidate: Candidate, settings: TL | None) -> str:

@@ -99,7 +99,7 @@ def session(folder: Path, options: Any = None) -> Iterator[Run]:
                 feed = {definition.inputs[key].name: value for key, value in inputs.items()}
                 found: dict[str, NDArray[Any]] = opened.run({key: info.name for key, info in definition.outputs.items()}, feed)
                 return found
-            except (tf.errors.OpError, KeyError, ValueError, RuntimeError) as error:
+            except (tf.errors.OpError, KeyError, ValueError, TypeError, RuntimeError) as error:
                 raise NotProved(f"the session loader cannot run signature {signature!r}: {_first_line(error)}") from error
 
         yield run

@@ -103,7 +103,8 @@ def matching(
         if actor.inputs != inputs:
             return None
         if all(
-            (mine := numpy_actor.evaluate(actor, probe, categorical)).shape == theirs.shape and np.abs(mine - theirs).max() <= near
+            (mine := numpy_actor.evaluate(actor, probe, categorical)).shape == theirs.shape
+            and np.abs(mine - theirs).max() <= near
             for probe, theirs, near in zip(probes, answers, MATCH.values(), strict=True)
         ):
             return actor

@@ -89,7 +89,9 @@ def is_normaliser(name: str) -> bool:
     if any(map(is_training, holders)):
         return False
     words_ = " ".join(holders)
-    return bool(re.search(r"obs\w*(rms|norm|stat)|running|normali[sz]|standardi[sz]|scaler", words_)) and "batch_norm" not in words_
+    return (
+        bool(re.search(r"obs\w*(rms|norm|stat)|running|normali[sz]|standardi[sz]|scaler", words_)) and "batch_norm" not in words_
+    )
 
 
 NO_REASON = "no part of the actor's layers"
@@ -153,8 +155,9 @@ def _actors(holders: Iterable[str]) -> set[str]:
 
 def _numbered(where: Path, tl: str, actors: list[str], target_tls: Sequence[str]) -> str:
     if tl not in target_tls:
+        whose = f"which one is {tl}'s" if tl else "which one"
         raise InputError(
-            f"{where}: holds the actors {_list(actors)}; say with --scope which one is {tl}'s, "
+            f"{where}: holds the actors {_list(actors)}; say with --scope {whose}, "
             "or with [training] target_tls in which order training had its TLs"
         )
     if len(actors) != len(target_tls):

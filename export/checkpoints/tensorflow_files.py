@@ -29,8 +29,10 @@ def files(prefix: Path) -> list[Path]:
 
 def open_checkpoint(prefix: Path) -> Checkpoint:
     """The variables of a checkpoint. Raises InputError: corrupt, or not one."""
-    mine = files(prefix)
-    stamp = tuple((path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in mine)
+    try:
+        stamp = tuple((path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in files(prefix))
+    except OSError as error:
+        raise InputError(f"{prefix}: cannot be read as a TensorFlow checkpoint: {error.strerror}") from None
     return _opened(prefix, stamp)
 
 

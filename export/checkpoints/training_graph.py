@@ -61,7 +61,9 @@ def read(
     if output is None:
         nodes = graph.variables
         own = {node for name, node in nodes.items() if scopes.why_unread(name, scope) == scopes.NO_REASON}
-        output = output_tensor.guess(meta, graph, [nodes[name] for name in layers if name in nodes], own.__contains__, categorical)
+        output = output_tensor.guess(
+            meta, graph, [nodes[name] for name in layers if name in nodes], own.__contains__, categorical
+        )
     elif node_of(output) not in graph.nodes:
         near = [name for name in graph.nodes if name.rsplit("/", 1)[-1] == node_of(output).rsplit("/", 1)[-1]][:5]
         raise InputError(f"{meta}: has no tensor {output}; {'there are ' + ', '.join(near) if near else 'none of that name'}")
