@@ -101,6 +101,8 @@ class TL:
     """Units of its hidden layers, where the file name does not tell; what is told is checked."""
     hidden_activation: str | None = None
     output_activation: str | None = None
+    batch_norm_epsilon: float | None = None
+    """Of an actor's batch norms; weights do not tell it. None: 1e-5."""
     layers: tuple[str, ...] | None = None
     """Names of a subclassed model's layers, in the order in which they are called."""
     scope: str | None = None

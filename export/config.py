@@ -35,6 +35,8 @@ class Job:
     """Kind of the action, where there is no city and no file name to tell it."""
     actor: str | None
     """Architecture; None: city.toml's, or recognised."""
+    layers: tuple[str, ...] | None
+    """Names of layers in the order in which they are called, where their names do not count."""
     overwrite: bool
     keep: int | None
     """Versions of a TL to keep. None: all."""
@@ -61,6 +63,7 @@ def parse(argv: list[str] | None = None) -> Job:
     parser.add_argument(
         "--actor", metavar="NAME", help="architecture, where the checkpoint does not tell: mlp, mlp-res, ..., or module:function"
     )
+    parser.add_argument("--layers", metavar="A,B,...", help="names of an actor's layers in call order, where they do not count")
     parser.add_argument(
         "--output-tensor", metavar="NAME", help="the actor's output in a training graph, where the one guessed is not it"
     )
@@ -105,6 +108,7 @@ def parse(argv: list[str] | None = None) -> Job:
         output_tensor=args.output_tensor,
         keep=args.keep,
         action=args.action,
+        layers=tuple(word.strip() for word in args.layers.split(",") if word.strip()) or None if args.layers else None,
         actor=args.actor,
         overwrite=args.overwrite,
     )

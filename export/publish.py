@@ -29,9 +29,7 @@ def check_free(models_dir: Path, tl: str, number: int, overwrite: bool) -> None:
     """Raise InputError where a version exists and may not be replaced."""
     target = models_dir / tl / str(number)
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise InputError(
-            f"{target} is no folder of a version, but a link or a file; remove it, or say --model-number for another"
-        )
+        raise InputError(f"{target} is a link or a file, no folder of a version; remove it, or say another --model-number")
     if target.exists() and not overwrite:
         raise InputError(f"{target} exists already; say --overwrite to replace it, or --model-number for another trial")
 

@@ -121,7 +121,8 @@ class Actor:
     def told(self) -> str:
         """The architecture and the activations it was taken to have."""
         kinds = dict.fromkeys(step.kind for step in self.steps if isinstance(step, Activation))
-        return " ".join([self.architecture, *kinds])
+        norms = dict.fromkeys(f"epsilon {step.epsilon:g}" for step in self.steps if isinstance(step, BatchNorm))
+        return " ".join([self.architecture, *kinds, *norms])
 
 
 def weight_name(step: int, part: str) -> str:

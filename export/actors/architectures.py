@@ -49,6 +49,8 @@ class Shape:
     """Of continuous actors; categorical ones end with logits."""
     sizes: tuple[int, ...] | None = None
     """Hidden sizes as a file name tells them (netSz)."""
+    epsilon: float | None = None
+    """Of batch norms; None: the seed system's."""
     order: tuple[str, ...] | None = None
     """Names of a subclassed model's layers, in the order in which they are called."""
 
@@ -126,21 +128,22 @@ def _in_order(where: Path, layers: Layers, shape: Shape, categorical: bool) -> L
     names = [group.name for group in layers.groups]
     if shape.order is not None:
         if sorted(shape.order) != sorted(names):
-            raise InputError(f"{where}: layers are {', '.join(names)}, but city.toml orders {', '.join(shape.order)}")
+            raise InputError(f"{where}: layers are {', '.join(names)}, but they are said to be {', '.join(shape.order)}")
         return layers.joined([next(group for group in layers.groups if group.name == name) for name in shape.order])
-    fitting = []
+    fitting: dict[tuple[int, ...], Sequence[Layers]] = {}
     for groups in itertools.permutations(layers.groups) if len(names) <= MOST_GROUPS else ():
         try:
             build(where, layers.joined(groups), shape, categorical)
         except InputError:
             continue
-        fitting.append(groups)
+        whole = layers.joined(groups)
+        fitting.setdefault(tuple(id(layer) for layer in (*whole.dense, *whole.norms)), groups)
     if len(fitting) != 1:
         raise InputError(
             f"{where}: does not tell the order of its layers {', '.join(names)}; "
-            'say it in city.toml, such as layers = ["start", "middle", "end"]'
+            "say it with --layers start,middle,end, or layers in city.toml"
         )
-    return layers.joined(fitting[0])
+    return layers.joined(next(iter(fitting.values())))
 
 
 def recognise(where: Path, layers: Layers, shape: Shape) -> str:
@@ -201,16 +204,18 @@ def _blocks(where: Path, name: str, layers: Layers) -> list[tuple[BatchNorm, Den
 
 def _bn_elu_res(where: Path, layers: Layers, shape: Shape) -> list[Step]:
     """n0 linear; block(n1); then three blocks added to their input, for every size; block(A)."""
-    return _bn(where, "bn-elu-res", layers, [layers.dense[0]], "elu")
+    return _bn(where, "bn-elu-res", layers, shape, [layers.dense[0]], "elu")
 
 
 def _bn_tanh_bottleneck(where: Path, layers: Layers, shape: Shape) -> list[Step]:
     """n0 with tanh; block(n1); then blocks n/4, n/4, n added to their input; block(A)."""
-    return _bn(where, "bn-tanh-bottleneck", layers, [layers.dense[0], Activation("tanh")], "tanh")
+    return _bn(where, "bn-tanh-bottleneck", layers, shape, [layers.dense[0], Activation("tanh")], "tanh")
 
 
-def _bn(where: Path, name: str, layers: Layers, start: list[Step], activation: str) -> list[Step]:
+def _bn(where: Path, name: str, layers: Layers, shape: Shape, start: list[Step], activation: str) -> list[Step]:
     blocks = _blocks(where, name, layers)
+    if shape.epsilon is not None:
+        blocks = [(replace(norm, epsilon=shape.epsilon), dense) for norm, dense in blocks]
     if len(blocks) < 5 or (len(blocks) - 2) % 3:
         raise InputError(f"{where}: {name} has 1 + 3 * sizes + 1 blocks; found {len(blocks)}")
     steps = list(start)

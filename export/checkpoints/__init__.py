@@ -6,7 +6,7 @@ what was left unread. None of them builds a graph.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,20 @@ def read(checkpoint: Checkpoint, scope: str, whole: bool = False) -> Layers:
     unread = left(checkpoint, taken)
     if whole:
         refuse_strangers(checkpoint.where, [checkpoint.stored[name] for name in unread], scope)
-    return layers(checkpoint.where, found, order, unread)
+    every = layers(checkpoint.where, found, order, unread)
+    if checkpoint.ordered and checkpoint.keys is None:
+        return every  # as the user wrote them
+    parts: dict[str, list[str]] = {}
+    for layer in order:
+        parts.setdefault(re.sub(r"[_-]?\d+", "", layer.removeprefix(prefix).split("/")[0]), []).append(layer)
+    if len(parts) == 1:
+        return every
+    # names that do not count (fc_one, output; attributes of a model) do not tell the order in which layers are called
+    groups = []
+    for name, own in parts.items():
+        dense = tuple(layer for layer in every.dense if layer.name in own)
+        groups.append(Layers(dense, tuple(norm for norm in every.norms if norm.name in own), (), name=name))
+    return replace(every, groups=tuple(groups))
 
 
 def refuse_strangers(where: Path, unread: Iterable[StoredVariable], scope: str) -> None:

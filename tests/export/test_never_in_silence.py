@@ -1,0 +1,356 @@
+"""Actors that are easily taken for others: exported as they are, or refused; never published as something else."""
+
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from export.__main__ import main
+from tests.conftest import GRID
+from tests.export import writers
+from tests.export.test_sources import run
+from tests.export.test_writers import answers, certificate, export, exported, refused, same
+from tests.export.writers import X, dense, keras2, keras3
+
+v1 = tf.compat.v1
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    return folder
+
+
+def trained(folder, build, name="SA101_trial_1", shape=(None, 9), feed=None, placeholder="observation", dtype=tf.float32):
+    """A TF1 training graph around `build(observation) -> mean`, with sampling and a loss. The mean's answers to X."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        v1.set_random_seed(1)
+        observation = v1.placeholder(dtype, shape, placeholder)
+        action = v1.placeholder(tf.float32, [None, None], "action")
+        with v1.variable_scope("actor"):
+            mean = build(observation)
+            log_std = v1.get_variable("log_std", [mean.shape[-1]], initializer=v1.zeros_initializer())
+            tf.identity(mean + tf.exp(log_std) * tf.random.normal(tf.shape(mean)), name="sampled")
+        loss = tf.reduce_mean((action - mean) ** 2) + 1e-3 * tf.reduce_mean(mean**2)
+        v1.train.AdamOptimizer().minimize(loss)
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().save(session, str(folder / name), write_state=False)
+        return session.run(mean, feed(observation) if feed else {observation: X})
+
+
+def body(x, hidden=tf.tanh):
+    return dense(dense(x, 8, "dense", hidden), 8, "dense_1", hidden)
+
+
+def last(x, units=2):
+    return dense(body(x), units, "dense_2", None)
+
+
+MEANS = {
+    "tanh": lambda x: tf.tanh(last(x)),
+    "sigmoid": lambda x: tf.sigmoid(last(x)),
+    "softsign": lambda x: tf.nn.softsign(last(x)),
+    "a scale before the tanh": lambda x: tf.tanh(last(x) / 5),
+    "a clip": lambda x: tf.clip_by_value(last(x), -0.2, 0.2),
+    "a sine": lambda x: tf.sin(last(x)),
+    "a scale after the tanh": lambda x: 2 * tf.tanh(last(x)),
+    "a scale that is a variable": lambda x: 3 * tf.tanh(last(x)) * v1.get_variable("action_scale", initializer=[1.0, 2.0]),
+    "a clipped observation": lambda x: tf.tanh(last(tf.clip_by_value(x, -0.5, 0.5))),
+    "a clip far out": lambda x: tf.tanh(last(tf.clip_by_value(x, -5.0, 5.0)) / 50),
+    "relu6": lambda x: tf.tanh(dense(body(x, tf.nn.relu6), 2, "dense_2", None)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", MEANS)
+def test_the_mean_is_what_training_samples_around(how, checkpoints):
+    expected = trained(checkpoints, MEANS[how])
+    assert export(checkpoints) == 0
+    version = next((checkpoints.parent / "models" / "SA101").iterdir())
+    same(run(version, "serving_default", observation=X)["action"], expected)
+
+
+@pytest.mark.parametrize("kind", ["clip", "relu6"])
+def test_what_differs_only_far_from_zero_is_no_mlp(kind, checkpoints):
+    """relu6 and relu answer alike where training saw its observations."""
+    build = MEANS["a clip far out"] if kind == "clip" else MEANS["relu6"]
+    trained(checkpoints, build)
+    assert export(checkpoints) == 0
+    assert certificate(checkpoints)["actor"]["architecture"] == "graph"
+
+
+def two_heads(x, extra):
+    h = body(x)
+    mean, std = dense(h, 2, "mean", tf.tanh), dense(h, 2, "std", tf.nn.softplus)
+    extra(mean, std)
+    return mean
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        lambda mean, std: tf.identity(mean + 2 * std, "upper"),
+        lambda mean, std: tf.identity(mean / std, "ratio"),
+        lambda mean, std: tf.concat([mean, std], axis=1, name="both"),
+        lambda mean, std: tf.reduce_sum(mean * std, name="diagnostic"),
+    ],
+)
+def test_what_is_made_of_mean_and_deviation_is_not_the_mean(extra, checkpoints):
+    expected = trained(checkpoints, lambda x: two_heads(x, extra))
+    same(exported(checkpoints), expected)
+
+
+def test_a_last_layer_that_is_taken_apart_must_be_told_where(checkpoints, capsys):
+    def build(x):
+        mean, _ = tf.split(last(x, 4), 2, axis=1)
+        return tf.tanh(mean, name="mean")
+
+    expected = trained(checkpoints, build)
+    assert export(checkpoints) == 2
+    refused(capsys, "is taken apart after", "--output-tensor")
+    same(exported(checkpoints, "--output-tensor", "actor/mean"), expected)
+
+
+def test_a_mask_and_a_temperature_are_part_of_a_categorical_actor(checkpoints):
+    mask = np.array([0, -1e9, 0, 0], np.float32)
+    with tf.Graph().as_default(), v1.Session() as session:
+        observation = v1.placeholder(tf.float32, [None, 9], "observation")
+        with v1.variable_scope("actor"):
+            logits = (last(observation, 4) + mask) / 3
+            probabilities = tf.nn.softmax(logits)
+        v1.multinomial(logits, 1)
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().save(session, str(checkpoints / "SA101_trial_1"), write_state=False)
+        expected = session.run(probabilities, {observation: X})
+    assert export(checkpoints, "--action", "categorical") == 0
+    version = next((checkpoints.parent / "models" / "SA101").iterdir())
+    answer = run(version, "serving_default", observation=X)
+    same(answer["probabilities"], expected)
+    assert 1 not in answer["action"]
+
+
+OBSERVATIONS = {
+    "two of them": ({"placeholder": "observation"}, lambda x: tf.concat([x, v1.placeholder(tf.float32, [None, 3], "more")], 1)),
+    "whole numbers": ({"dtype": tf.int32}, lambda x: tf.cast(x, tf.float32)),
+    "one at a time": ({"shape": (9,)}, lambda x: x[None]),
+    "noise on it": ({}, lambda x: x + 0.0 * tf.random.normal(tf.shape(x))),
+}
+
+
+@pytest.mark.parametrize("what", OBSERVATIONS)
+def test_observations_that_cannot_be_served_are_refused_with_the_graph_at_hand(what, checkpoints, capsys):
+    options, prepare = OBSERVATIONS[what]
+
+    def feed(observation):
+        values = {observation: X[0] if what == "one at a time" else X}
+        for node in tf.compat.v1.get_default_graph().get_operations():
+            if node.name == "actor/more":
+                values[node.outputs[0]] = X[:, :3]
+        return values
+
+    trained(checkpoints, lambda x: tf.tanh(last(prepare(x))), feed=feed, **options)
+    assert export(checkpoints) == 2
+    refused(capsys, "SA101_trial_1.meta")
+
+
+@pytest.mark.parametrize("name", ["train_obs", "flow_rate", "keep_state"])
+def test_an_observation_may_be_called_like_a_switch_of_training(name, checkpoints):
+    expected = trained(checkpoints, lambda x: tf.tanh(last(x)), placeholder=name)
+    same(exported(checkpoints), expected)
+
+
+class Outputs(tf.Module):
+    def __init__(self, give):
+        super().__init__()
+        self.actor, self.critic, self.give = writers.sequential(keras3), writers.sequential(keras3, outputs=1), give
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 9], tf.float32)])
+    def act(self, observation):
+        mean = self.actor(observation)
+        return self.give(mean, mean + tf.random.normal(tf.shape(mean)), self.critic(observation))
+
+
+@pytest.mark.parametrize(
+    "give",
+    [
+        lambda mean, sample, value: {"action": sample, "value": value},
+        lambda mean, sample, value: {"action": tf.argmax(mean, 1), "value": value},
+        lambda mean, sample, value: {"value": value},
+        lambda mean, sample, value: {"x": mean, "y": value},
+    ],
+)
+def test_an_output_is_never_taken_because_it_is_what_is_left(give, checkpoints, capsys):
+    module = Outputs(give)
+    tf.saved_model.save(module, str(checkpoints / "SA101_trial_1"), signatures={"serving_default": module.act})
+    assert export(checkpoints) == 2
+    refused(capsys, "--output-tensor")
+
+
+def test_a_checkpoint_in_another_tls_folder_is_that_tls(tmp_path, capsys):
+    """Every TL has a folder with checkpoints of one name; one of them is empty."""
+    for tl in ("SA104", "SA105"):
+        (tmp_path / "c" / tl).mkdir(parents=True)
+    for suffix in ("index", "data-00000-of-00001"):
+        shutil.copy(GRID / "checkpoints" / f"PPO-_SA104_trial_1.{suffix}", tmp_path / "c" / "SA104" / f"ckpt-1.{suffix}")
+    code = main(["--city", str(GRID / "city.toml"), "--model-path", str(tmp_path / "c"), "--models-dir", str(tmp_path / "m"),
+                 "--tl", "SA104,SA105"])  # fmt: skip
+    assert code == 2 and [path.name for path in (tmp_path / "m").iterdir()] == ["SA104"]
+    assert "no checkpoint for SA105" in capsys.readouterr().err
+
+
+def test_names_of_the_citys_own_kind_keep_its_tls_apart(checkpoints, tmp_path, capsys):
+    (tmp_path / "city.toml").write_text(
+        "".join(f'[tl.{tl}]\nsignals = ["{tl}"]\ndialect = "sappo"\nstate = "d"\naction = "kc"\n' for tl in ("north", "south"))
+    )
+    writers.sequential(keras3).save_weights(checkpoints / "PPO-_south_trial_1.weights.h5")
+    assert export(checkpoints, "--city", str(tmp_path / "city.toml"), tl="north") == 2
+    refused(capsys, "no checkpoint for north")
+
+
+def test_one_actor_of_nobodys_name_is_not_published_for_two_tls(checkpoints, capsys):
+    writers.sequential(keras3).save_weights(checkpoints / "model_trial_3.weights.h5")
+    assert export(checkpoints, tl="SA101,SA102") == 2
+    assert "carries no TL's name" in capsys.readouterr().err
+    assert not (checkpoints.parent / "models").exists() or not list((checkpoints.parent / "models").iterdir())
+    assert export(checkpoints, tl="SA102") == 0
+
+
+def test_a_second_model_of_a_users_builder_takes_its_own_weights(checkpoints, tmp_path, monkeypatch):
+    """Actor and critic in one file without scopes: names that Keras counts up must not meet the critic's."""
+    (tmp_path / "pair_builder.py").write_text(
+        "import keras\n"
+        "def build(sizes):\n"
+        "    layers = [keras.layers.Dense(8, 'tanh'), keras.layers.Dense(1, 'tanh')]\n"
+        "    return keras.Sequential([keras.Input((9,)), *layers])\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    rng, expected = np.random.default_rng(0), {}
+    for tl in ("SA101", "SA102"):
+        shapes = {"dense": (9, 8), "dense_1": (8, 1), "value/dense_2": (9, 8), "value/dense_3": (8, 1)}
+        values = {}
+        for layer, (a, b) in shapes.items():
+            values[f"{layer}/kernel"] = rng.standard_normal((a, b)).astype(np.float32)
+            values[f"{layer}/bias"] = rng.standard_normal(b).astype(np.float32)
+        np.savez(checkpoints / f"{tl}_trial_1.npz", **values)
+        hidden = np.tanh(X @ values["dense/kernel"] + values["dense/bias"])
+        expected[tl] = np.tanh(hidden @ values["dense_1/kernel"] + values["dense_1/bias"])
+    for tl, answer in expected.items():
+        same(exported(checkpoints, "--actor", "pair_builder:build", tl=tl), answer)
+
+
+def test_a_whole_model_that_keras_may_not_run_is_refused(checkpoints, capsys):
+    layers = [keras3.layers.Dense(8, "tanh"), keras3.layers.Dense(2, "tanh"), keras3.layers.Lambda(lambda x: x * 0.5)]
+    keras3.Sequential([keras3.Input((9,)), *layers]).save(checkpoints / "SA101_trial_1.keras")
+    assert export(checkpoints) == 2
+    refused(capsys, "its own wiring is not known")
+
+
+@pytest.mark.parametrize("name", ["value", "target_actor", "actor_old", "vf", "optimizer"])
+def test_files_of_critics_and_older_copies_are_no_actors(name, checkpoints):
+    model = writers.sequential(keras3)
+    model.save_weights(checkpoints / "SA101_trial_3_actor.weights.h5")
+    other = writers.randomise(writers.sequential(keras3), 9)
+    other.save_weights(checkpoints / f"SA101_trial_4_{name}.weights.h5")
+    same(exported(checkpoints), answers(model))
+
+
+def test_a_state_file_speaks_for_its_own_folder(checkpoints):
+    for folder, number in (("a", 3), ("b", 9)):
+        (checkpoints / folder).mkdir()
+        manager = tf.train.CheckpointManager(
+            tf.train.Checkpoint(actor=writers.sequential(keras3)), str(checkpoints / folder), 3, checkpoint_name="SA101"
+        )
+        manager.save(number)
+    (checkpoints / "b" / "checkpoint").unlink()
+    assert export(checkpoints) == 0
+    assert [path.name for path in (checkpoints.parent / "models" / "SA101").iterdir()] == ["9"]
+
+
+def test_layers_whose_names_do_not_count_are_ordered_by_their_sizes_or_by_word(checkpoints, capsys):
+    rng = np.random.default_rng(0)
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = observation = v1.placeholder(tf.float32, [None, 9], "observation")
+        with v1.variable_scope("actor"):
+            for name, units in (("fc_one", 8), ("fc_two", 8), ("fc_three", 8)):
+                x = dense(x, units, name, tf.nn.relu)
+            x = dense(x, 2, "output", tf.tanh)
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().save(session, str(checkpoints / "SA101_trial_1"), write_state=False)
+        expected = session.run(x, {observation: X})
+    (checkpoints / "SA101_trial_1.meta").unlink()
+    assert export(checkpoints) == 2
+    refused(capsys, "does not tell the order of its layers", "--layers")
+    same(exported(checkpoints, "--layers", "fc_one,fc_two,fc_three,output"), expected)
+    assert rng is not None
+
+
+def test_a_normaliser_beside_the_actor_is_not_passed_over(checkpoints, capsys):
+    layer = keras3.layers.Normalization()
+    layer.adapt(X)
+    tf.train.Checkpoint(actor=writers.sequential(keras3), obs_norm=layer).write(str(checkpoints / "SA101-1"))
+    assert export(checkpoints) == 2
+    refused(capsys, "obs_norm/", "--actor NAME to leave it out")
+
+
+def test_a_fleet_cannot_take_a_tls_name(grid_models, tmp_path, capsys):
+    shutil.copytree(grid_models / "SA101", tmp_path / "SA101")
+    assert main(["fleet", "SA101", "--tl", "all", "--models-dir", str(tmp_path)]) == 2
+    refused(capsys, "is a TL's model; name the fleet otherwise")
+
+
+def test_odd_names_and_folders_are_told_in_one_line_and_stop_nobody(checkpoints, capsys):
+    good = writers.sequential(keras3)
+    good.save_weights(checkpoints / "SA109_trial_1.weights.h5")
+    np.savez(checkpoints / "SA101_trial_99999999999999999999.npz", **{"dense/kernel": np.zeros((9, 2))})
+    (checkpoints / "SA102-3.index").symlink_to(checkpoints / "nowhere")
+    (checkpoints / "²").mkdir()
+    shutil.copy(checkpoints / "SA109_trial_1.weights.h5", checkpoints / "SA103\udcff_trial_1.weights.h5")
+    shutil.copy(checkpoints / "SA109_trial_1.weights.h5", checkpoints / "SA104\n_trial_1.weights.h5")
+    models = checkpoints.parent / "models"
+    (models / "SA105").mkdir(parents=True)
+    (models / "SA105" / "1").write_text("a file")
+    shutil.copy(checkpoints / "SA109_trial_1.weights.h5", checkpoints / "SA105_trial_1.weights.h5")
+    assert export(checkpoints, "--overwrite", tl="SA101,SA102,SA103,SA104,SA105,SA109") == 2
+    captured = capsys.readouterr()
+    errors = [line for line in captured.err.splitlines() if line.startswith("error: ")]
+    assert "Traceback" not in captured.err and len(errors) == 3, captured.err
+    for line, told in zip(errors, ("more than a version can be", "SA102-3: cannot be read", "is a link or a file"), strict=True):
+        assert told in line
+    lines = captured.out.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["SA103", "SA104", "SA109"]
+
+
+DAMAGED = [
+    b"", b"{}", b"[]", b"\xff", b'{"parity":{}}', b'{"actor":{"steps":[{"join":""}]}}', b'{"actor":{"steps":[]}}',
+    b'{"actor":{"steps":[{"dense":"x"},{"activation":"odd"}]}}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_a_damaged_certificate_is_no_reason_for_a_traceback(content, grid_models, tmp_path, capsys):
+    shutil.copytree(grid_models / "SA103", tmp_path / "SA103")
+    (tmp_path / "SA103" / "1" / "assets.extra" / "export.json").write_bytes(content)
+    assert main(["describe", str(tmp_path / "SA103" / "1")]) == 0
+    assert "export.json is damaged" in capsys.readouterr().out
+    assert main(["fleet", "city", "--tl", "all", "--models-dir", str(tmp_path)]) == 0, "its graph tells what it does"
+
+
+@pytest.mark.parametrize("words", [[], ["--tl"], ["--model-number", "x"], ["fleet"], ["inspect"], ["describe"], ["inspect", "."],
+                                   ["inspect", ""], ["--nonsense", "--tl", "SA101"]])  # fmt: skip
+def test_wrong_command_lines_are_one_line(words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ") and len(err.splitlines()) == 1, err
+
+
+def test_a_managers_folder_is_inspected_by_its_newest(shared, capsys):
+    assert main(["inspect", str(shared / "checkpoints" / "tf2_checkpoint_manager")]) == 0
+    assert "dense 2 bias" in capsys.readouterr().out
+
+
+def test_keras_2_files_are_read_without_keras_2(checkpoints):
+    model = writers.sequential(keras2)
+    model.save_weights(str(checkpoints / "SA101_trial_1.h5"))
+    same(exported(checkpoints), answers(model))
