@@ -24,12 +24,11 @@ PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum",
 BOUNDED = ("Tanh", "Sigmoid", "Softsign", "ClipByValue", "Sin", "Cos")
 # fmt: off
 ON_EACH = {
-    *BOUNDED, "Add", "AddV2", "BiasAdd", "Sub", "Mul", "RealDiv", "Div", "DivNoNan", "Maximum", "Minimum", "Neg", "Identity",
-    "Reshape", "Squeeze", "Softmax", "Softplus", "Elu", "Relu", "Relu6", "Selu", "LeakyRelu", "Select", "SelectV2", "Cast",
-    "Erf", "Exp", "Square", "Sqrt", "Pow", "Abs", "CheckNumerics", "StopGradient", "PlaceholderWithDefault",
+    *BOUNDED, "Add", "AddV2", "BiasAdd", "Sub", "Mul", "RealDiv", "Div", "DivNoNan", "Maximum", "Minimum", "Identity", "Reshape",
+    "Squeeze", "ExpandDims", "Softmax", "Select", "SelectV2", "Cast", "CheckNumerics", "StopGradient",
 }
 # fmt: on
-"""Operations on the way from the last layer to what training uses."""
+"""Operations on the way from the last layer to the mean: bounds, scales and clips, nothing that only a loss has (a square)."""
 SLICES = ("Split", "SplitV", "StridedSlice", "Slice", "Unpack", "GatherV2")
 PLACEHOLDERS = ("Placeholder", "PlaceholderWithDefault", "PlaceholderV2")
 _FLOATS = (types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE, types_pb2.DT_HALF)
@@ -212,7 +211,7 @@ def _way(where: Path, graph: Graph, head: str, is_training: Callable[[str], bool
         after = [name for name in _consumers(graph, way[-1]) if not is_training(name)]
         if any(graph.nodes[name].op in SLICES for name in after):
             raise InputError(f"{where}: what its last layer gives is taken apart after {way[-1]}; say --output-tensor")
-        on = [name for name in after if graph.nodes[name].op in ON_EACH]
+        on = [name for name in after if graph.nodes[name].op in ON_EACH and not _with_itself(graph, name, way[-1])]
         if categorical and any(graph.nodes[name].op == "Softmax" for name in on):
             return way
         if len(on) > 1:
@@ -222,6 +221,11 @@ def _way(where: Path, graph: Graph, head: str, is_training: Callable[[str], bool
         if len(on) > 1:
             raise InputError(f"{where}: its actor goes on with {', '.join(sorted(on))}; name its mean with --output-tensor")
         way.append(on[0])
+
+
+def _with_itself(graph: Graph, name: str, source: str) -> bool:
+    """Whether an operation takes a tensor twice: a square, as losses have it."""
+    return [node_of(taken) for taken in graph.nodes[name].input].count(source) > 1
 
 
 def _consumers(graph: Graph, name: str) -> list[str]:

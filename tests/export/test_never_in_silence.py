@@ -71,6 +71,21 @@ def test_the_mean_is_what_training_samples_around(how, checkpoints):
     same(run(version, "serving_default", observation=X)["action"], expected)
 
 
+@pytest.mark.parametrize("loss", ["power", "square", "product", "mean"])
+def test_what_only_a_loss_makes_of_the_mean_is_not_the_mean(loss, checkpoints):
+    """A graph that neither samples nor compares with an action."""
+    losses = {"power": lambda m: m**2, "square": tf.square, "product": lambda m: m * m, "mean": lambda m: m}
+    with tf.Graph().as_default(), v1.Session() as session:
+        observation = v1.placeholder(tf.float32, [None, 9], "observation")
+        with v1.variable_scope("actor"):
+            mean = tf.tanh(last(observation))
+        v1.train.AdamOptimizer().minimize(tf.reduce_mean(losses[loss](mean)))
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().save(session, str(checkpoints / "SA101_trial_1"), write_state=False)
+        expected = session.run(mean, {observation: X})
+    same(exported(checkpoints), expected)
+
+
 @pytest.mark.parametrize("kind", ["clip", "relu6"])
 def test_what_differs_only_far_from_zero_is_no_mlp(kind, checkpoints):
     """relu6 and relu answer alike where training saw its observations."""
