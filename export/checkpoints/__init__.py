@@ -114,9 +114,10 @@ def read(checkpoint: Checkpoint, scope: str, whole: bool = False) -> Layers:
     every = layers(checkpoint.where, found, order, unread)
     if checkpoint.ordered and checkpoint.keys is None:
         return every  # as the user wrote them
-    parts: dict[str, list[str]] = {}
-    for layer in order:
-        parts.setdefault(re.sub(r"[_-]?\d+", "", layer.removeprefix(prefix).split("/")[0]), []).append(layer)
+    tops = {layer: layer.removeprefix(prefix).split("/")[0] for layer in order}
+    parts = _parts(order, {layer: re.sub(r"[_-]?\d+", "", top) for layer, top in tops.items()})
+    if any(own != sorted(own, key=natural) for own in parts.values()):
+        parts = _parts(order, tops)  # they count otherwise than they were made
     if len(parts) == 1:
         return every
     # names that do not count (fc_one, output; attributes of a model) do not tell the order in which layers are called
@@ -125,6 +126,14 @@ def read(checkpoint: Checkpoint, scope: str, whole: bool = False) -> Layers:
         dense = tuple(layer for layer in every.dense if layer.name in own)
         groups.append(Layers(dense, tuple(norm for norm in every.norms if norm.name in own), (), name=name))
     return replace(every, groups=tuple(groups))
+
+
+def _parts(order: Iterable[str], part_of: Mapping[str, str]) -> dict[str, list[str]]:
+    """Layers by the part they belong to, in the order given."""
+    parts: dict[str, list[str]] = {}
+    for layer in order:
+        parts.setdefault(part_of[layer], []).append(layer)
+    return parts
 
 
 def refuse_strangers(where: Path, unread: Iterable[StoredVariable], scope: str) -> None:
