@@ -116,7 +116,8 @@ def read(checkpoint: Checkpoint, scope: str, whole: bool = False) -> Layers:
         return every  # as the user wrote them
     tops = {layer: layer.removeprefix(prefix).split("/")[0] for layer in order}
     parts = _parts(order, {layer: re.sub(r"[_-]?\d+", "", top) for layer, top in tops.items()})
-    if any(own != sorted(own, key=natural) for own in parts.values()):
+    made = [list(dict.fromkeys(tops[layer] for layer in own)) for own in parts.values()]
+    if any(own != sorted(own, key=natural) for own in made):
         parts = _parts(order, tops)  # they count otherwise than they were made
     if len(parts) == 1:
         return every
