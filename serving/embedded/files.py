@@ -1,4 +1,4 @@
-"""What lies in the models' folder: models and their version folders."""
+"""What lies in a model's folder: its versions."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,21 +11,23 @@ class VersionFiles:
     """(name, bytes, mtime in ns) of every file: changes while a copy is under way."""
 
 
-def scan(models_dir: Path) -> dict[str, dict[int, VersionFiles]]:
-    """Model -> version -> files. A version is a folder named by a number that holds
-    a saved_model.pb; everything else is left alone, as TensorFlow Serving does.
+def versions(base_path: Path) -> dict[int, VersionFiles]:
+    """Version -> files. A version is a folder named by a number that holds a
+    saved_model.pb; everything else is left alone, as TensorFlow Serving does.
 
     Raises OSError where a folder cannot be listed: what is there is then unknown.
     """
-    found: dict[str, dict[int, VersionFiles]] = {}
-    for model in _folders(models_dir):
-        versions = {}
-        for folder in _folders(model):
-            if is_version(folder.name) and (folder / "saved_model.pb").is_file():
-                versions[int(folder.name)] = VersionFiles(folder, _fingerprint(folder))
-        if versions:
-            found[model.name] = versions
-    return found
+    return {
+        int(folder.name): VersionFiles(folder, _fingerprint(folder))
+        for folder in _folders(base_path)
+        if is_version(folder.name) and (folder / "saved_model.pb").is_file()
+    }
+
+
+def scan(models_dir: Path) -> dict[str, dict[int, VersionFiles]]:
+    """Model -> versions, of every model in a folder that has one. Raises OSError."""
+    found = {home.name: versions(home) for home in _folders(models_dir)}
+    return {name: there for name, there in found.items() if there}
 
 
 def is_version(name: str) -> bool:

@@ -1,21 +1,24 @@
 """Which versions are served, and what state each is in.
 
-`refresh` looks at the folder and does what version_policy says until there is
-nothing left to do; requests meanwhile find the version that is served by one
-dictionary look-up.
+`refresh` looks at the models' folders and does what version_policy says until
+there is nothing left to do, several models at once; requests meanwhile find the
+version that is served by one dictionary look-up. `reconfigure` replaces the
+models that there are to serve.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent import futures
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from protos import predict_pb2 as wire
 from serving.embedded import files
-from serving.embedded.status import invalid_argument, not_found
+from serving.embedded.model_config import ModelConfig
+from serving.embedded.status import failed_precondition, invalid_argument, not_found, unknown
 from serving.embedded.version_policy import Verb, next_action
 
 State = wire.ModelVersionStatus
@@ -23,72 +26,148 @@ log = logging.getLogger("serving")
 _UNKNOWN = 2
 
 
+@dataclass(frozen=True)
+class Loading:
+    """How versions are loaded; the names are tensorflow_model_server's flags."""
+
+    num_load_threads: int = 1
+    """Models that are loaded at once."""
+    max_num_load_retries: int = 5
+    load_retry_interval_s: float = 60.0
+    allow_labels_for_unavailable: bool = True
+    """Whether a label may name a version that is not served yet."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A version that could not be loaded."""
+
+    fingerprint: Any
+    tries: int
+    at_s: float
+    """When it was last tried."""
+
+
 @dataclass
 class Model:
+    config: ModelConfig
     served: dict[int, Any] = field(default_factory=dict)
     """Version -> session."""
     states: dict[int, wire.ModelVersionStatus] = field(default_factory=dict)
     loaded: dict[int, Any] = field(default_factory=dict)
     """Version -> fingerprint of the files that are served."""
-    failed: dict[int, Any] = field(default_factory=dict)
-    """Version -> fingerprint of the files that failed to load."""
+    failed: dict[int, Failure] = field(default_factory=dict)
     missed: bool = False
     """Whether the last look found no version at all."""
 
 
 class ModelManager:
-    """Serves the newest version of every model under a folder."""
+    """Serves the wanted versions of the models that are configured."""
 
     def __init__(
-        self, models_dir: Path, load: Callable[[Path], Any], load_error: type[Exception], stopping: threading.Event
+        self, load: Callable[[Path], Any], load_error: type[Exception], stopping: threading.Event, loading: Loading | None = None
     ) -> None:
         """`stopping`: once it is set, no further model is looked at."""
-        self._models_dir = models_dir
         self._load, self._load_error = load, load_error
+        self._loading = loading or Loading()
         self._models: dict[str, Model] = {}
-        self._busy = threading.Lock()
+        self._wanted: set[str] = set()
+        self._busy = threading.RLock()
         self._stopping = stopping
+        self._pool = futures.ThreadPoolExecutor(max(1, self._loading.num_load_threads), thread_name_prefix="load")
 
-    def refresh(self) -> int:
-        """Bring what is served up to what lies in the folder; the number of models served."""
+    def follow(self, configs: Mapping[str, ModelConfig], now_s: float, at_once: bool = False) -> int:
+        """Serve these models, as far as they can be, and drop all others; the number of models served.
+
+        What does not load does not hold up the rest. `at_once`: a model without
+        any version is dropped at the first look, not at the second.
+        """
         with self._busy:
-            found = files.scan(self._models_dir)
-            for name in sorted({*found, *self._models}):
-                if self._stopping.is_set():
-                    break
-                model = self._models.setdefault(name, Model())
-                on_disk = found.get(name, {})
-                if not on_disk and model.served and not model.missed:
-                    # a version that is being replaced is away for a moment: gone is what is gone twice
-                    model.missed = True
-                    continue
-                model.missed = False
-                try:
-                    self._settle(name, model, on_disk)
-                except Exception:
-                    log.exception("looking after model %s failed; the others go on", name)
+            for name, config in configs.items():
+                self._models.setdefault(name, Model(config)).config = config
+            self._wanted = set(configs)
+            self._refresh(now_s, at_once)
         return len(self.served())
 
-    def _settle(self, name: str, model: Model, on_disk: dict[int, files.VersionFiles]) -> None:
-        prints = {version: found.fingerprint for version, found in on_disk.items()}
-        while (action := next_action(prints, model.loaded, model.failed)) is not None:
-            if action.verb is Verb.LOAD:
-                self._take_up(name, model, action.version, on_disk[action.version])
-            else:
-                self._mark(model, action.version, State.UNLOADING)
-                # a new dictionary: requests under way keep the session that they found
-                model.served = {v: session for v, session in model.served.items() if v != action.version}
-                model.loaded.pop(action.version, None)
-                self._mark(model, action.version, State.END)
-                log.info("unloaded %s version %d", name, action.version)
+    def refresh(self, now_s: float) -> int:
+        """Bring what is served up to what lies in the folders; the number of models served."""
+        with self._busy:
+            self._refresh(now_s, at_once=False)
+        return len(self.served())
 
-    def _take_up(self, name: str, model: Model, version: int, found: files.VersionFiles) -> None:
+    def reconfigure(self, configs: Mapping[str, ModelConfig], now_s: float) -> None:
+        """Replace the whole configuration, or nothing of it. Raises StatusError where a part cannot be had.
+
+        As tensorflow/serving's ServerCore::ReloadConfig: new models must become
+        available, labels must name versions that are.
+        """
+        with self._busy:
+            before = {name: self._models[name].config for name in self._wanted}
+            self.follow({**before, **configs}, now_s, at_once=True)
+            missing = sorted(name for name in configs if not self._models[name].served)
+            wrong_label = self._wrong_label(configs, before)
+            if missing or wrong_label:
+                self.follow(before, now_s, at_once=True)
+                if missing:
+                    raise unknown(f"{len(missing)} servable(s) did not become available: {{{', '.join(missing)}}}")
+                raise failed_precondition(wrong_label)
+            self.follow(configs, now_s, at_once=True)
+
+    def _wrong_label(self, configs: Mapping[str, ModelConfig], before: Mapping[str, ModelConfig]) -> str:
+        """What is wrong with the labels of a configuration; empty: nothing."""
+        for name, config in configs.items():
+            known = before[name].labels if name in before else {}
+            for label, version in config.labels.items():
+                is_new = known.get(label, version) == version
+                if version not in self._models[name].served and not (self._loading.allow_labels_for_unavailable and is_new):
+                    return (
+                        f"Request to assign label to version {version} of model {name}, "
+                        "which is not currently available for inference"
+                    )
+        return ""
+
+    def _refresh(self, now_s: float, at_once: bool) -> None:
+        work = {self._pool.submit(self._look_after, name, now_s, at_once): name for name in sorted(self._models)}
+        for done in futures.as_completed(work):
+            error = done.exception()
+            if error is not None:
+                log.error("looking after model %s failed; the others go on", work[done], exc_info=error)
+
+    def _look_after(self, name: str, now_s: float, at_once: bool) -> None:
+        if self._stopping.is_set():
+            return
+        model = self._models[name]
+        on_disk = files.versions(model.config.base_path) if name in self._wanted else {}
+        if not on_disk and model.served and not (model.missed or at_once):
+            # a version that is being replaced is away for a moment: gone is what is gone twice
+            model.missed = True
+            return
+        model.missed = False
+        prints = {version: found.fingerprint for version, found in on_disk.items()}
+        while not self._stopping.is_set():
+            failed = {version: failure.fingerprint for version, failure in model.failed.items() if not self._due(failure, now_s)}
+            action = next_action(prints, model.loaded, failed, model.config.policy)
+            if action is None:
+                return
+            if action.verb is Verb.LOAD:
+                self._take_up(name, model, action.version, on_disk[action.version], now_s)
+            else:
+                self._drop(name, model, action.version)
+
+    def _due(self, failure: Failure, now_s: float) -> bool:
+        """Whether a version that failed is tried again though its files are the same."""
+        waited = now_s - failure.at_s >= self._loading.load_retry_interval_s
+        return failure.tries <= self._loading.max_num_load_retries and waited and now_s > failure.at_s
+
+    def _take_up(self, name: str, model: Model, version: int, found: files.VersionFiles, now_s: float) -> None:
         begin = time.perf_counter()
         self._mark(model, version, State.LOADING)
         try:
             session = self._load(found.path)
         except self._load_error as error:
-            model.failed[version] = found.fingerprint
+            before = model.failed.get(version)
+            tries = before.tries + 1 if before and before.fingerprint == found.fingerprint else 1
+            model.failed[version] = Failure(found.fingerprint, tries, now_s)
             self._mark(model, version, State.END, str(error))
             log.error("%s version %d cannot be loaded: %s", name, version, error)
             return
@@ -97,6 +176,14 @@ class ModelManager:
         model.loaded[version] = found.fingerprint
         self._mark(model, version, State.AVAILABLE)
         log.info("loaded %s version %d in %.0f ms", name, version, 1000 * (time.perf_counter() - begin))
+
+    def _drop(self, name: str, model: Model, version: int) -> None:
+        self._mark(model, version, State.UNLOADING)
+        # a new dictionary: requests under way keep the session that they found
+        model.served = {v: session for v, session in model.served.items() if v != version}
+        model.loaded.pop(version, None)
+        self._mark(model, version, State.END)
+        log.info("unloaded %s version %d", name, version)
 
     def _mark(self, model: Model, version: int, state: int, error: str = "") -> None:
         status = wire.ModelVersionStatus(version=version, state=state)  # type: ignore[arg-type]
@@ -111,12 +198,10 @@ class ModelManager:
         """(version, session) of a model spec. Raises StatusError as TensorFlow Serving words it."""
         if not spec.name:
             raise invalid_argument("ServableRequest: name is empty" if spec.ByteSize() else "Missing ModelSpec")
-        if spec.WhichOneof("version_choice") == "version_label":
-            raise invalid_argument(f"Unrecognized servable version label: {spec.version_label}")
         model = self._models.get(spec.name)
         served = model.served if model else {}
-        if spec.HasField("version"):
-            version = spec.version.value
+        version = self._version(spec, model)
+        if version is not None:
             if version not in served:
                 raise not_found(f"Servable not found for request: Specific({spec.name}, {version})")
             return version, served[version]
@@ -125,12 +210,24 @@ class ModelManager:
         newest = max(served)
         return newest, served[newest]
 
+    def _version(self, spec: wire.ModelSpec, model: Model | None) -> int | None:
+        """The version that a spec names by number or label; None: the newest. Raises StatusError."""
+        match spec.WhichOneof("version_choice"):
+            case "version_label":
+                labels = model.config.labels if model else {}
+                if spec.version_label not in labels:
+                    raise invalid_argument(f"Unrecognized servable version label: {spec.version_label}")
+                return labels[spec.version_label]
+            case "version":
+                return spec.version.value
+        return None
+
     def states(self, spec: wire.ModelSpec) -> list[wire.ModelVersionStatus]:
         """States of a model's versions, newest first. Raises StatusError."""
         model = self._models.get(spec.name)
         states = model.states if model else {}
-        if spec.HasField("version"):
-            version = spec.version.value
+        version = self._version(spec, model)
+        if version is not None:
             if version not in states:
                 raise not_found(f"Could not find version {version} of model {spec.name}")
             return [states[version]]

@@ -3,20 +3,27 @@
 import functools
 import logging
 import threading
+import time
+from collections.abc import Mapping
 from concurrent import futures
+from pathlib import Path
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from city.errors import InputError
+from protos import model_server_config_pb2 as config_pb
 from protos import predict_pb2 as wire
+from serving.embedded import model_config
 from serving.embedded.config import ServerConfig
 from serving.embedded.get_model_metadata_impl import get_model_metadata
 from serving.embedded.get_model_status_impl import get_model_status
+from serving.embedded.handle_reload_config_request_impl import handle_reload_config_request
+from serving.embedded.model_config import ModelConfig
 from serving.embedded.model_manager import ModelManager
 from serving.embedded.predict_impl import predict
-from serving.embedded.status import answered
+from serving.embedded.status import StatusError, answered
 
 log = logging.getLogger("serving")
 
@@ -28,6 +35,7 @@ _RPCS: dict[str, dict[str, tuple[Any, Any]]] = {
     },
     _MODEL: {"GetModelStatus": (get_model_status, wire.GetModelStatusRequest)},
 }
+_RELOAD = "HandleReloadConfigRequest"
 
 
 class Server:
@@ -42,7 +50,10 @@ class Server:
         self._polling = threading.Thread(target=self._poll, name="versions", daemon=True)
         self._health = health.HealthServicer()
         self._set_health(serving=False)
-        self.manager = ModelManager(config.models_dir, Session, LoadError, self._stopping)
+        self.manager = ModelManager(Session, LoadError, self._stopping, config.loading)
+        self._configs = config.models
+        self._reconfigured = False
+        """Whether a reload has replaced what the flags said."""
         self._server = grpc.server(
             futures.ThreadPoolExecutor(config.threads, thread_name_prefix="rpc"),
             maximum_concurrent_rpcs=3 * config.threads,
@@ -58,6 +69,12 @@ class Server:
                 )
                 for name, (implementation, request) in rpcs.items()
             }
+            if service == _MODEL:
+                handlers[_RELOAD] = grpc.unary_unary_rpc_method_handler(
+                    answered(_named(functools.partial(handle_reload_config_request, self.reconfigure), _RELOAD)),
+                    request_deserializer=config_pb.ReloadConfigRequest.FromString,
+                    response_serializer=config_pb.ReloadConfigResponse.SerializeToString,
+                )
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         self.port = 0
 
@@ -72,14 +89,16 @@ class Server:
             raise InputError(f"cannot listen on {address}: it is in use or not of this machine; choose another --port")
         self._server.start()
         try:
-            count = self.manager.refresh()
+            count = self.look()
         except OSError as error:
             raise InputError(f"{self._config.models_dir}: cannot be read: {error.strerror}") from None
         self._set_health(serving=True)
+        where = self._config.models_dir or self._config.model_config_file or next(iter(self._configs.values())).base_path
         if not count:
-            log.warning("%s holds no model yet; export some (python -m export --tl all)", self._config.models_dir)
-        log.info("serving %d models of %s at %s:%d", count, self._config.models_dir, self._config.host, self.port)
-        self._polling.start()
+            log.warning("%s holds no model yet; export some (python -m export --tl all)", where)
+        log.info("serving %d models of %s at %s:%d", count, where, self._config.host, self.port)
+        if self._config.poll_s > 0 or self._config.config_poll_s > 0:
+            self._polling.start()
 
     def stop(self) -> None:
         """Drain: NOT_SERVING first, no new calls, those under way for drain_s at most."""
@@ -89,12 +108,42 @@ class Server:
         if self._polling.is_alive():
             self._polling.join()
 
+    def look(self) -> int:
+        """Serve what there is now; the number of models. Raises OSError where the models' folder cannot be read."""
+        if self._config.poll_s < 0:
+            return 0  # as tensorflow_model_server: the file system is not looked at
+        configs = self._configs
+        if self._config.models_dir is not None and not self._reconfigured:
+            configs = model_config.of_folder(self._config.models_dir)
+        return self.manager.follow(configs, time.monotonic())
+
+    def reconfigure(self, configs: Mapping[str, ModelConfig]) -> None:
+        """Replace all models, or none. Raises StatusError."""
+        self.manager.reconfigure(configs, time.monotonic())
+        self._configs, self._reconfigured = configs, True
+
     def _poll(self) -> None:
-        while not self._stopping.wait(self._config.poll_s):
+        """Look for new versions, and read the config file again, each in its own time."""
+        periods = [period for period in (self._config.poll_s, self._config.config_poll_s) if period > 0]
+        read_s = time.monotonic()
+        while not self._stopping.wait(min(periods)):
             try:
-                self.manager.refresh()
+                if 0 < self._config.config_poll_s <= time.monotonic() - read_s and self._config.model_config_file is not None:
+                    read_s = time.monotonic()
+                    self.read_config(self._config.model_config_file)
+                if self._config.poll_s > 0:
+                    self.look()
             except Exception:
                 log.exception("looking for new versions failed; what is loaded keeps answering")
+
+    def read_config(self, path: Path) -> None:
+        try:
+            configs = model_config.of_file(path)
+            if configs != self._configs:
+                self.reconfigure(configs)
+                log.info("%s has changed: %d models", path, len(configs))
+        except (InputError, StatusError) as error:
+            log.error("%s; the configuration stays as it was", error)
 
     def _set_health(self, serving: bool) -> None:
         state = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING

@@ -30,6 +30,10 @@ def failed_precondition(message: str) -> StatusError:
     return StatusError(grpc.StatusCode.FAILED_PRECONDITION, message)
 
 
+def unknown(message: str) -> StatusError:
+    return StatusError(grpc.StatusCode.UNKNOWN, message)
+
+
 def answered(rpc: Callable[[Any], Any]) -> Callable[[Any, grpc.ServicerContext], Any]:
     """A gRPC method out of a function of the request; errors become statuses."""
 

@@ -18,26 +18,50 @@ class Action:
     version: int
 
 
-def next_action(
-    on_disk: Mapping[int, Fingerprint], loaded: Mapping[int, Fingerprint], failed: Mapping[int, Fingerprint]
-) -> Action | None:
-    """The next step towards serving the newest version on disk.
+@dataclass(frozen=True)
+class VersionPolicy:
+    """Which of the versions on disk are wanted, as TensorFlow Serving's model_version_policy."""
 
-    Versions come with the fingerprint of their files. The newest is loaded before
-    an older one is dropped, and again once its files have changed. A version that
-    failed is tried again then too: it may have been half copied. While it fails,
-    what is loaded keeps answering.
+    latest: int | None = 1
+    """The newest so many; None: all, or the specific ones."""
+    specific: tuple[int, ...] | None = None
+
+    def aspired(self, on_disk: Mapping[int, object]) -> set[int]:
+        """The versions wanted of those there are."""
+        if self.specific is not None:
+            return set(self.specific) & set(on_disk)
+        return set(sorted(on_disk, reverse=True)[: self.latest])
+
+
+NEWEST = VersionPolicy()
+
+
+def next_action(
+    on_disk: Mapping[int, Fingerprint],
+    loaded: Mapping[int, Fingerprint],
+    failed: Mapping[int, Fingerprint],
+    policy: VersionPolicy = NEWEST,
+) -> Action | None:
+    """The next step towards serving the versions that the policy wants.
+
+    Versions come with the fingerprint of their files. What is wanted is loaded,
+    the newest first, before anything else is dropped, and again once its files
+    have changed. A version that failed is tried again then too: it may have been
+    half copied. While one fails, what is loaded keeps answering.
     """
     if not on_disk:
         # a model whose folder is gone is dropped, as TensorFlow Serving does
         return Action(Verb.DROP, min(loaded)) if loaded else None
-    newest = max(on_disk)
-    if loaded.get(newest) != on_disk[newest]:
-        if failed.get(newest) != on_disk[newest]:
-            return Action(Verb.LOAD, newest)
-        if loaded:
-            return None
-        older = [version for version in on_disk if version < newest and failed.get(version) != on_disk[version]]
+    wanted = policy.aspired(on_disk)
+    due = [v for v in wanted if loaded.get(v) != on_disk[v] and failed.get(v) != on_disk[v]]
+    if due:
+        return Action(Verb.LOAD, max(due))
+    failing = [v for v in wanted if loaded.get(v) != on_disk[v]]
+    if failing and not loaded and policy.specific is None:
+        # an older version is better than none
+        older = [v for v in on_disk if v not in wanted and failed.get(v) != on_disk[v]]
         return Action(Verb.LOAD, max(older)) if older else None
-    stale = [version for version in loaded if version != newest]
+    if failing:
+        return None
+    stale = [v for v in loaded if v not in wanted]
     return Action(Verb.DROP, min(stale)) if stale else None

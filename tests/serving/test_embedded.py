@@ -51,7 +51,7 @@ def test_a_new_version_is_taken_up_and_the_old_one_ends(models):
     with served(models) as (server, client):
         assert version_of(client) == 1
         shutil.copytree(models / MODEL / "1", models / MODEL / "4")
-        server.manager.refresh()
+        server.look()
         assert version_of(client) == 4
         assert [(s.version, s.state) for s in client.status(MODEL)] == [(4, 30), (1, 50)]
 
@@ -72,7 +72,7 @@ def test_no_call_fails_while_versions_change(models):
             draft = models / MODEL / f".{version}"
             shutil.copytree(models / MODEL / "1", draft)
             draft.rename(models / MODEL / str(version))
-            server.manager.refresh()
+            server.look()
         stop.set()
         caller.join()
         assert version_of(client) == 7 and failures == []
@@ -89,7 +89,7 @@ def test_a_version_that_cannot_be_loaded_is_reported_and_the_old_one_answers(mod
         # once it is whole it is tried again
         shutil.rmtree(bad)
         shutil.copytree(models / MODEL / "1", bad)
-        server.manager.refresh()
+        server.look()
         assert version_of(client) == 2
 
 
@@ -102,7 +102,7 @@ def test_a_half_copied_version_is_served_when_it_is_whole(models):
     with served(models) as (server, client):
         assert version_of(client) == 1
         data.write_bytes(whole)
-        server.manager.refresh()
+        server.look()
         assert version_of(client) == 5
 
 
@@ -130,8 +130,8 @@ def test_one_bad_model_does_not_hold_up_the_others(models):
 def test_a_model_whose_folder_goes_away_is_dropped(models):
     with served(models) as (server, client):
         shutil.rmtree(models / MODEL)
-        server.manager.refresh()
-        server.manager.refresh()
+        server.look()
+        server.look()
         with pytest.raises(ModelNotFound):
             client.predict(MODEL, X)
 
@@ -185,7 +185,13 @@ def test_wrong_settings_are_one_line_and_exit_code_2(models, capsys, tmp_path, k
             (["--models-dir", str(tmp_path / "none"), *city], "no such folder"),
             (["--models-dir", str(models), "--port", port, *city], "cannot listen on 127.0.0.1:"),
             (["--models-dir", str(models), "--port", "70000", *city], "must lie between"),
-            (["--models-dir", str(models), "--poll-s", "0", *city], "must be more than 0"),
+            (["--models-dir", str(models), "--poll-s", "90000", *city], "must be at most 86400"),
+            (["--models-dir", str(models), "--model_base_path", str(models), *city], "both tell the models"),
+            (["--model_name", "x", *city], "--model_name needs --model_base_path"),
+            (["--model_config_file", str(tmp_path / "none.config"), *city], "none.config: cannot be read"),
+            (["--rest_api_port=8501", *city], "--rest_api_port is a flag of tensorflow_model_server that this server does not"),
+            (["--nonsense", *city], "unknown argument --nonsense"),
+            (["--num_load_threads", "0", *city], "--num_load_threads 0 must lie between 1"),
             (["--city", str(tmp_path / "city.toml")], "no such file"),
         ):
             assert main(flags) == 2
@@ -210,21 +216,24 @@ def test_a_warm_up_file_that_is_garbage_holds_up_its_own_version_only(models):
         assert version_of(client) == 1
         assert client.status("AA1")[0].status.error_code != 0
         shutil.copytree(models / MODEL / "1", models / MODEL / "2")
-        server.manager.refresh()
+        server.look()
         assert version_of(client) == 2
 
 
 def test_a_folder_that_cannot_be_listed_for_once_unloads_nothing(models, monkeypatch):
     with served(models) as (server, client):
-        from serving.embedded import files
+        from serving.embedded import files, model_config
 
         def fails(_):
             raise OSError(24, "Too many open files")
 
-        monkeypatch.setattr(files, "scan", fails)
-        with pytest.raises(OSError, match="Too many"):
-            server.manager.refresh()
-        assert version_of(client) == 1
+        for module, name in ((files, "versions"), (model_config, "of_folder")):
+            with monkeypatch.context() as patch:
+                patch.setattr(module, name, fails)
+                for _ in range(3):
+                    with contextlib.suppress(OSError):
+                        server.look()
+            assert version_of(client) == 1
 
 
 def test_a_version_that_is_overwritten_is_loaded_again_and_never_away(models, grid_models):
@@ -232,7 +241,7 @@ def test_a_version_that_is_overwritten_is_loaded_again_and_never_away(models, gr
         before = client.predict(MODEL, np.ones(17, np.float32))["action"]
         home = models / MODEL
         (home / "1").rename(home / ".1.old")
-        server.manager.refresh()
+        server.look()
         assert version_of(client) == 1, "a look between the two renames drops nothing"
         from benchmarks.random_models import random_actor
         from export import saved_model
@@ -240,6 +249,6 @@ def test_a_version_that_is_overwritten_is_loaded_again_and_never_away(models, gr
 
         (home / "1").mkdir()
         saved_model.write(home / "1", random_actor(17, 1, 5, False), incomplete(MODEL, 17, "kc", 1))
-        server.manager.refresh()
+        server.look()
         assert version_of(client) == 1
         assert not np.array_equal(client.predict(MODEL, np.ones(17, np.float32))["action"], before)

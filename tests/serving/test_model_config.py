@@ -1,0 +1,317 @@
+"""Model configs: several models, version policies, labels, reload and polling, as TensorFlow Serving's clients see them."""
+
+import shutil
+import threading
+
+import grpc
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from hypothesis import given
+from hypothesis import strategies as st
+from tensorflow_serving.apis import model_management_pb2, model_service_pb2_grpc, predict_pb2, prediction_service_pb2_grpc
+from tensorflow_serving.config import model_server_config_pb2
+
+from city.errors import InputError
+from protos import model_server_config_pb2 as pb
+from serving.embedded import model_config
+from serving.embedded.config import ServerConfig, parse
+from serving.embedded.model_config import ModelConfig
+from serving.embedded.model_manager import Loading, ModelManager
+from serving.embedded.server import Server
+from serving.embedded.status import StatusError
+from serving.embedded.version_policy import Action, Verb, VersionPolicy, next_action
+from serving.tensors import to_proto
+
+MODEL = "SA103"
+X = np.zeros((1, 17), np.float32)
+
+
+@pytest.fixture
+def models(grid_models, tmp_path):
+    """Versions 1 to 4 of one model, and another model."""
+    for version in (1, 2, 3, 4):
+        shutil.copytree(grid_models / MODEL / "1", tmp_path / "m" / "first" / str(version))
+    shutil.copytree(grid_models / MODEL / "1", tmp_path / "m" / "second" / "7")
+    return tmp_path / "m"
+
+
+def text(models, *entries):
+    return (
+        "model_config_list {\n"
+        + "".join(
+            f'config {{ name: "{name}" base_path: "{models / folder}" model_platform: "tensorflow" {more} }}\n'
+            for name, folder, more in entries
+        )
+        + "}\n"
+    )
+
+
+class Served:
+    """A server on a config, asked through tensorflow-serving-api."""
+
+    def __init__(self, **settings):
+        self.server = Server(ServerConfig(port=0, poll_s=3600, **settings))
+        self.server.start()
+        self.channel = grpc.insecure_channel(f"127.0.0.1:{self.server.port}")
+        self.prediction = prediction_service_pb2_grpc.PredictionServiceStub(self.channel)
+        self.service = model_service_pb2_grpc.ModelServiceStub(self.channel)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.channel.close()
+        self.server.stop()
+
+    def version(self, name, **spec):
+        """The version that answers; a grpc.StatusCode where none does."""
+        request = predict_pb2.PredictRequest()
+        request.model_spec.name = name
+        if "version" in spec:
+            request.model_spec.version.value = spec["version"]
+        if "label" in spec:
+            request.model_spec.version_label = spec["label"]
+        to_proto(X, request.inputs["observation"])
+        try:
+            return self.prediction.Predict(request, timeout=10).model_spec.version.value
+        except grpc.RpcError as error:
+            return error.code()
+
+    def reload(self, config):
+        """The error of a reload, (code, text); None where it went well."""
+        request = model_management_pb2.ReloadConfigRequest()
+        text_format.Parse(config, request.config)
+        try:
+            assert self.service.HandleReloadConfigRequest(request, timeout=60).status.error_code == 0
+        except grpc.RpcError as error:
+            return error.code(), error.details()
+        return None
+
+
+def configured(models, *entries):
+    config = pb.ModelServerConfig()
+    text_format.Parse(text(models, *entries), config)
+    return model_config.of_proto(config)
+
+
+@pytest.mark.parametrize(
+    ("policy", "served"),
+    [
+        ("", {4}),
+        ("model_version_policy { latest { num_versions: 2 } }", {3, 4}),
+        ("model_version_policy { latest {} }", {4}),
+        ("model_version_policy { all {} }", {1, 2, 3, 4}),
+        ("model_version_policy { specific { versions: 2 versions: 1 } }", {1, 2}),
+        ("model_version_policy { specific { versions: 9 } }", set()),
+    ],
+)
+def test_the_version_policy_says_which_versions_answer(models, policy, served):
+    with Served(models=configured(models, ("a", "first", policy))) as api:
+        found = {version for version in range(1, 5) if api.version("a", version=version) == version}
+        assert found == served
+        assert api.version("a") == (max(served) if served else grpc.StatusCode.NOT_FOUND)
+
+
+def test_several_models_stand_under_names_of_their_own(models):
+    with Served(models=configured(models, ("a", "first", ""), ("b", "second", ""), ("c", "nowhere", ""))) as api:
+        assert (api.version("a"), api.version("b")) == (4, 7)
+        assert api.version("c") == grpc.StatusCode.NOT_FOUND, "an empty model holds up nobody"
+        assert api.version("first") == grpc.StatusCode.NOT_FOUND
+
+
+def test_labels_name_versions(models):
+    both = "model_version_policy { latest { num_versions: 2 } }"
+    labels = 'version_labels { key: "stable" value: 3 } version_labels { key: "canary" value: 4 }'
+    with Served(models=configured(models, ("a", "first", f"{both} {labels}"))) as api:
+        assert (api.version("a", label="stable"), api.version("a", label="canary")) == (3, 4)
+        assert api.version("a", label="other") == grpc.StatusCode.INVALID_ARGUMENT
+        moved = labels.replace("value: 4", "value: 3").replace("value: 3", "value: 4", 1)
+        assert api.reload(text(models, ("a", "first", f"{both} {moved}"))) is None
+        assert (api.version("a", label="stable"), api.version("a", label="canary")) == (4, 3)
+        code, told = api.reload(text(models, ("a", "first", both + ' version_labels { key: "stable" value: 1 }')))
+        assert code == grpc.StatusCode.FAILED_PRECONDITION
+        assert told == "Request to assign label to version 1 of model a, which is not currently available for inference"
+        assert api.version("a", label="canary") == 3, "nothing of a refused config counts"
+
+
+def test_a_reload_replaces_the_whole_configuration(models):
+    with Served(models=configured(models, ("a", "first", ""))) as api:
+        assert api.reload(text(models, ("b", "second", ""))) is None
+        assert (api.version("a"), api.version("b")) == (grpc.StatusCode.NOT_FOUND, 7)
+        api.server.look()
+        assert api.version("a") == grpc.StatusCode.NOT_FOUND, "and a later look does not undo it"
+
+
+def test_a_reload_of_a_folders_models_counts_from_then_on(models):
+    with Served(models_dir=models) as api:
+        assert (api.version("first"), api.version("second")) == (4, 7)
+        assert api.reload(text(models, ("b", "second", ""))) is None
+        api.server.look()
+        assert (api.version("first"), api.version("b")) == (grpc.StatusCode.NOT_FOUND, 7)
+
+
+def test_a_reload_that_cannot_be_had_whole_changes_nothing(models):
+    (models / "broken" / "1").mkdir(parents=True)
+    (models / "broken" / "1" / "saved_model.pb").write_bytes(b"garbage")
+    with Served(models=configured(models, ("a", "first", ""))) as api:
+        for entries, code, told in (
+            ([("b", "second", ""), ("c", "broken", "")], grpc.StatusCode.UNKNOWN, "1 servable(s) did not become available: {c}"),
+            ([("b", "second", ""), ("b", "first", "")], grpc.StatusCode.INVALID_ARGUMENT, "Duplicate model name b"),
+            ([("", "first", "")], grpc.StatusCode.INVALID_ARGUMENT, "has no name"),
+        ):
+            found = api.reload(text(models, *entries))
+            assert found is not None and found[0] == code and told in found[1]
+            assert api.version("a") == 4 and api.version("b") == grpc.StatusCode.NOT_FOUND
+        assert api.reload("")[0] == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_no_call_fails_while_configs_are_reloaded(models):
+    with Served(models=configured(models, ("a", "first", ""))) as api:
+        answers, done = set(), threading.Event()
+
+        def call():
+            while not done.is_set():
+                answers.add(api.version("a"))
+
+        caller = threading.Thread(target=call)
+        caller.start()
+        for policy in ("model_version_policy { all {} }", "model_version_policy { specific { versions: 1 } }", "") * 2:
+            assert api.reload(text(models, ("a", "first", policy))) is None
+        done.set()
+        caller.join()
+        assert answers <= {1, 4} and len(answers) == 2
+
+
+def test_a_config_file_is_read_again_when_it_changes(models, tmp_path, caplog):
+    path = tmp_path / "models.config"
+    path.write_text(text(models, ("a", "first", "")))
+    with Served(models=model_config.of_file(path), model_config_file=path) as api:
+        path.write_text("model_config_list { config { name: ")
+        api.server.read_config(path)
+        assert api.version("a") == 4 and "the configuration stays as it was" in caplog.text
+        path.write_text(text(models, ("b", "second", "")))
+        api.server.read_config(path)
+        assert (api.version("a"), api.version("b")) == (grpc.StatusCode.NOT_FOUND, 7)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("model_config_list { config { name: 'a' base_path: '/m' } }", 'model_platform ""; it must be "tensorflow"'),
+        ("model_config_list { config { name: 'a' model_platform: 'tensorflow' } }", "model a has no base_path"),
+        ("model_config_list { config { base_path: '/m' model_platform: 'tensorflow' } }", "has no name"),
+        ("model_config_list { config { nonsense: 1 } }", "is no ModelServerConfig"),
+        ("custom_model_config { }", "custom_model_config is not supported"),
+        (
+            "model_config_list { config { name: 'a' base_path: '/m' model_platform: 'tensorflow' "
+            "model_version_policy { specific {} } } }",
+            "names none",
+        ),
+    ],
+)
+def test_a_wrong_config_is_one_line(tmp_path, body, told):
+    path = tmp_path / "models.config"
+    path.write_text(body)
+    with pytest.raises(InputError) as error:
+        model_config.of_file(path)
+    assert told in str(error.value) and str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_what_we_write_for_tensorflow_serving_is_what_we_read(models):
+    from serving.tf_serving.__main__ import write
+
+    found = model_config.of_file(write(models, "/models"))
+    assert sorted(found) == ["first", "second"] and str(found["first"].base_path) == "/models/first"
+
+
+def test_our_config_messages_are_tensorflow_servings_byte_for_byte():
+    body = text_format.Parse(
+        text(
+            __import__("pathlib").Path("/m"), ("a", "x", 'version_labels { key: "s" value: 3 } model_version_policy { all {} }')
+        ),
+        model_server_config_pb2.ModelServerConfig(),
+    )
+    ours = pb.ModelServerConfig.FromString(body.SerializeToString())
+    assert ours.SerializeToString(deterministic=True) == body.SerializeToString(deterministic=True)
+    assert ours.model_config_list.config[0].version_labels == {"s": 3}
+
+
+def test_a_version_that_fails_is_tried_again_as_often_as_the_flags_say(tmp_path):
+    folder = tmp_path / "a" / "1"
+    folder.mkdir(parents=True)
+    (folder / "saved_model.pb").write_bytes(b"x")
+    tried = []
+
+    def load(path):
+        tried.append(path)
+        raise StatusError(grpc.StatusCode.UNKNOWN, "not yet")
+
+    manager = ModelManager(load, StatusError, threading.Event(), Loading(max_num_load_retries=2, load_retry_interval_s=10))
+    manager.follow({"a": ModelConfig("a", tmp_path / "a")}, now_s=0)
+    counts = []
+    for now_s in (1, 9, 10, 15, 20, 40, 60):
+        manager.refresh(now_s)
+        counts.append(len(tried))
+    assert counts == [1, 1, 2, 2, 3, 3, 3]
+    (folder / "saved_model.pb").write_bytes(b"changed")
+    manager.refresh(61)
+    assert len(tried) == 4, "and once its files have changed"
+
+
+def test_models_are_loaded_side_by_side(tmp_path):
+    names = [f"m{k}" for k in range(4)]
+    for name in names:
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "1" / "saved_model.pb").write_bytes(b"x")
+    together = threading.Barrier(4)
+
+    def load(path):
+        together.wait(20)  # only four at once pass
+        return path
+
+    manager = ModelManager(load, StatusError, threading.Event(), Loading(num_load_threads=4))
+    assert manager.follow(model_config.of_folder(tmp_path), now_s=0) == 4
+
+
+def test_flags_have_tensorflow_model_servers_names(models, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = parse(
+        ["--port=0", "--model_name=a", f"--model_base_path={models / 'first'}", "--file_system_poll_wait_seconds=0",
+         "--max_num_load_retries=3", "--load_retry_interval_micros=5000000", "--num_load_threads=4", "--grpc_max_threads=16",
+         "--allow_version_labels_for_unavailable_models=false"]
+    )  # fmt: skip
+    assert config.models == {"a": ModelConfig("a", models / "first")} and config.poll_s == 0 and config.threads == 16
+    assert config.loading == Loading(4, 3, 5.0, False)
+
+
+@given(
+    st.dictionaries(st.integers(0, 6), st.sampled_from(["a", "b"]), max_size=5),
+    st.dictionaries(st.integers(0, 6), st.sampled_from(["a", "b"]), max_size=4),
+    st.sets(st.integers(0, 6)),
+    st.one_of(
+        st.builds(VersionPolicy, st.integers(1, 4)),
+        st.just(VersionPolicy(None)),
+        st.builds(lambda v: VersionPolicy(None, tuple(v)), st.sets(st.integers(0, 6), min_size=1)),
+    ),
+)
+def test_every_policy_settles_on_what_it_wants_and_drops_nothing_before(on_disk, loaded, broken, policy):
+    failed = {}
+    for _ in range(60):
+        action = next_action(on_disk, loaded, failed, policy)
+        if action is None:
+            break
+        if action.verb is Verb.DROP:
+            wanted = policy.aspired(on_disk)
+            assert not on_disk or (action.version not in wanted and all(v in loaded for v in wanted))
+            loaded = {version: mark for version, mark in loaded.items() if version != action.version}
+        elif action.version in broken:
+            failed[action.version] = on_disk[action.version]
+        else:
+            loaded = {**loaded, action.version: on_disk[action.version]}
+    else:
+        raise AssertionError("did not settle")
+    assert isinstance(action, Action | None)
+    wanted = policy.aspired(on_disk)
+    if not wanted & broken and wanted:
+        assert set(loaded) == wanted
