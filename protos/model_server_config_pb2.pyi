@@ -89,3 +89,15 @@ class ReloadConfigResponse(_message.Message):
     STATUS_FIELD_NUMBER: _ClassVar[int]
     status: _predict_pb2.Status
     def __init__(self, status: _Optional[_Union[_predict_pb2.Status, _Mapping]] = ...) -> None: ...
+
+class SSLConfig(_message.Message):
+    __slots__ = ("server_key", "server_cert", "custom_ca", "client_verify")
+    SERVER_KEY_FIELD_NUMBER: _ClassVar[int]
+    SERVER_CERT_FIELD_NUMBER: _ClassVar[int]
+    CUSTOM_CA_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_VERIFY_FIELD_NUMBER: _ClassVar[int]
+    server_key: str
+    server_cert: str
+    custom_ca: str
+    client_verify: bool
+    def __init__(self, server_key: _Optional[str] = ..., server_cert: _Optional[str] = ..., custom_ca: _Optional[str] = ..., client_verify: _Optional[bool] = ...) -> None: ...

@@ -5,8 +5,12 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from google.protobuf import text_format
+
 from city import config as city_config
+from city.arguments import Parser
 from city.errors import InputError
+from protos import model_server_config_pb2 as config_pb
 from serving.embedded import model_config
 from serving.embedded.model_config import ModelConfig
 from serving.embedded.model_manager import Loading
@@ -14,17 +18,30 @@ from serving.embedded.model_manager import Loading
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 # fmt: off
 NOT_HERE = frozenset({
-    "enable_model_warmup_in_background", "flush_filesystem_caches", "fingerprint", "grpc_socket_path", "rest_api_port",
-    "rest_api_timeout_in_ms", "rest_api_num_threads", "rest_api_enable_cors_support", "enable_batching", "batching_parameters_file",
-    "allow_version_labels", "monitoring_config_file", "ssl_config_file", "platform_config_file", "tensorflow_session_parallelism",
-    "tensorflow_intra_op_parallelism", "tensorflow_inter_op_parallelism", "per_process_gpu_memory_fraction", "saved_model_tags",
-    "grpc_channel_arguments", "enable_model_warmup", "num_request_iterations_for_warmup", "remove_unused_fields_from_bundle_metagraph",
-    "prefer_tflite_model", "num_tflite_pools", "enable_signature_method_name_check", "xla_cpu_compilation_enabled",
-    "enable_profiler", "mixed_precision", "skip_initialize_tpu", "enable_grpc_healthcheck_service", "thread_pool_factory_config_file",
-    "num_unload_threads", "enable_per_model_metrics", "enable_serialization_as_tensor_content", "use_alts_credentials",
+    "allow_version_labels", "batching_parameters_file", "enable_batching", "enable_grpc_healthcheck_service",
+    "enable_model_warmup_in_background", "enable_per_model_metrics", "enable_profiler",
+    "enable_serialization_as_tensor_content", "enable_signature_method_name_check", "fingerprint", "flush_filesystem_caches",
+    "mixed_precision", "monitoring_config_file", "num_request_iterations_for_warmup", "num_tflite_pools", "num_unload_threads",
+    "per_process_gpu_memory_fraction", "platform_config_file", "prefer_tflite_model",
+    "remove_unused_fields_from_bundle_metagraph", "rest_api_enable_cors_support", "rest_api_num_threads", "rest_api_port",
+    "rest_api_timeout_in_ms", "saved_model_tags", "skip_initialize_tpu", "tensorflow_inter_op_parallelism",
+    "tensorflow_intra_op_parallelism", "tensorflow_session_parallelism", "thread_pool_factory_config_file",
+    "use_alts_credentials", "xla_cpu_compilation_enabled",
 })
 # fmt: on
 """Flags of tensorflow_model_server that this server does not have (yet)."""
+
+
+@dataclass(frozen=True)
+class Ssl:
+    """Keys and certificates, as PEM."""
+
+    server_key: bytes
+    server_cert: bytes
+    custom_ca: bytes
+    """Whose clients are trusted; empty: nobody is asked who they are."""
+    client_verify: bool
+    """Whether a client must show a certificate (mTLS)."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +62,17 @@ class ServerConfig:
     config_poll_s: float = 0.0
     """Between readings of model_config_file; 0: at the start only."""
     loading: Loading = field(default_factory=Loading)
+    socket_path: Path | None = None
+    """Unix socket to listen on too."""
+    channel_arguments: tuple[tuple[str, int | str], ...] = ()
+    ssl: Ssl | None = None
+    """TLS. None: plain."""
+    warm_up: bool = True
 
 
 def parse(argv: list[str] | None = None) -> ServerConfig:
     """Read the command line. Raises InputError."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m serving",
         description="Serve models with TensorFlow Serving's gRPC API; flags are tensorflow_model_server's.",
         epilog="Without model flags every model of [serving] models_dir is served.",
@@ -81,6 +104,18 @@ def parse(argv: list[str] | None = None) -> ServerConfig:
         "--allow_version_labels_for_unavailable_models", type=_boolean, default=True, metavar="BOOL",
         help="whether a new label may name a version that is not served yet (default: true)",
     )  # fmt: skip
+    parser.add_argument("--grpc_socket_path", type=Path, metavar="PATH", help="listen on this Unix socket too")
+    parser.add_argument(
+        "--grpc_channel_arguments", default="", metavar="K=V,...", help="gRPC settings, such as grpc.max_connection_age_ms=2000"
+    )
+    parser.add_argument("--ssl_config_file", type=Path, metavar="FILE", help="SSLConfig as text: TLS, and whom to trust")
+    parser.add_argument(
+        "--enable_model_warmup",
+        type=_boolean,
+        default=True,
+        metavar="BOOL",
+        help="replay a model's warm-up records (default: true)",
+    )
     parser.add_argument("--version", action="store_true", help="print the version and end")
     args, rest = parser.parse_known_args(argv)
     if rest:
@@ -131,7 +166,35 @@ def _config(args: argparse.Namespace) -> ServerConfig:
             args.load_retry_interval_micros / 1e6,
             args.allow_version_labels_for_unavailable_models,
         ),
+        socket_path=args.grpc_socket_path,
+        channel_arguments=_channel_arguments(args.grpc_channel_arguments),
+        ssl=None if args.ssl_config_file is None else _ssl(args.ssl_config_file),
+        warm_up=args.enable_model_warmup,
     )
+
+
+def _channel_arguments(text: str) -> tuple[tuple[str, int | str], ...]:
+    found: list[tuple[str, int | str]] = []
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise InputError(f"--grpc_channel_arguments {pair!r} must be NAME=VALUE, such as grpc.max_connection_age_ms=2000")
+        found.append((key, int(value) if re.fullmatch(r"-?\d+", value) else value))
+    return tuple(found)
+
+
+def _ssl(path: Path) -> Ssl:
+    """Read an SSLConfig, as tensorflow/serving's ssl_config.proto has it. Raises InputError."""
+    config = config_pb.SSLConfig()
+    try:
+        text_format.Parse(path.read_text(encoding="utf-8"), config)
+    except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
+        raise InputError(f"{path}: cannot be read as SSLConfig: {error}") from None
+    if not config.server_key or not config.server_cert:
+        raise InputError(f"{path}: needs server_key and server_cert, as PEM")
+    if config.client_verify and not config.custom_ca:
+        raise InputError(f"{path}: client_verify needs custom_ca, the certificates that clients are verified by")
+    return Ssl(config.server_key.encode(), config.server_cert.encode(), config.custom_ca.encode(), config.client_verify)
 
 
 def _check(args: argparse.Namespace) -> None:

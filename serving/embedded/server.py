@@ -35,6 +35,11 @@ _RPCS: dict[str, dict[str, tuple[Any, Any]]] = {
     },
     _MODEL: {"GetModelStatus": (get_model_status, wire.GetModelStatusRequest)},
 }
+_OPTIONS: dict[str, int | str] = {
+    "grpc.so_reuseport": 0,
+    "grpc.max_receive_message_length": -1,
+    "grpc.max_send_message_length": -1,
+}
 _RELOAD = "HandleReloadConfigRequest"
 
 
@@ -50,14 +55,15 @@ class Server:
         self._polling = threading.Thread(target=self._poll, name="versions", daemon=True)
         self._health = health.HealthServicer()
         self._set_health(serving=False)
-        self.manager = ModelManager(Session, LoadError, self._stopping, config.loading)
+        load = functools.partial(Session, warm_up=config.warm_up)
+        self.manager = ModelManager(load, LoadError, self._stopping, config.loading)
         self._configs = config.models
         self._reconfigured = False
         """Whether a reload has replaced what the flags said."""
         self._server = grpc.server(
             futures.ThreadPoolExecutor(config.threads, thread_name_prefix="rpc"),
             maximum_concurrent_rpcs=3 * config.threads,
-            options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)],
+            options=list({**_OPTIONS, **dict(config.channel_arguments)}.items()),
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         for service, rpcs in _RPCS.items():
@@ -81,12 +87,11 @@ class Server:
     def start(self) -> None:
         """Listen and load. Raises InputError where the address cannot be had."""
         address = f"{self._config.host}:{self._config.port}"
-        try:
-            self.port = self._server.add_insecure_port(address)
-        except RuntimeError:
-            self.port = 0
+        self.port = self._listen(address)
         if self.port == 0:
             raise InputError(f"cannot listen on {address}: it is in use or not of this machine; choose another --port")
+        if self._config.socket_path is not None and self._listen(f"unix:{self._config.socket_path}") == 0:
+            raise InputError(f"cannot listen on {self._config.socket_path}: it is in use, or its folder cannot be written")
         self._server.start()
         try:
             count = self.look()
@@ -99,6 +104,19 @@ class Server:
         log.info("serving %d models of %s at %s:%d", count, where, self._config.host, self.port)
         if self._config.poll_s > 0 or self._config.config_poll_s > 0:
             self._polling.start()
+
+    def _listen(self, address: str) -> int:
+        """The port that is listened on; 0 where there is none to be had (a Unix socket counts as 1)."""
+        ssl = self._config.ssl
+        try:
+            if ssl is None or address.startswith("unix:"):
+                return self._server.add_insecure_port(address)
+            credentials = grpc.ssl_server_credentials(
+                [(ssl.server_key, ssl.server_cert)], ssl.custom_ca or None, require_client_auth=ssl.client_verify
+            )
+            return self._server.add_secure_port(address, credentials)
+        except RuntimeError:
+            return 0
 
     def stop(self) -> None:
         """Drain: NOT_SERVING first, no new calls, those under way for drain_s at most."""

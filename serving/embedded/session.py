@@ -34,8 +34,8 @@ class LoadError(Exception):
 class Session:
     """One version of a model, ready to run. Safe to use from many threads."""
 
-    def __init__(self, path: Path) -> None:
-        """Load and warm up. Raises LoadError."""
+    def __init__(self, path: Path, warm_up: bool = True) -> None:
+        """Load, and replay the warm-up records. Raises LoadError."""
         options = config_pb2.ConfigProto(inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1)
         self._session = tf.compat.v1.Session(graph=tf.Graph(), config=options)
         try:
@@ -46,7 +46,8 @@ class Session:
                 # our message is a subset of TensorFlow's: same bytes, unknown fields are kept
                 self.signatures.signature_def[name].MergeFromString(definition.SerializeToString())
             self._callables: dict[tuple[str, ...], Any] = {}
-            self._warm_up(path)
+            if warm_up:
+                self._warm_up(path)
         except Exception as error:
             self._session.close()
             raise LoadError((str(error).splitlines() or [type(error).__name__])[0]) from error
