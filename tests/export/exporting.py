@@ -1,0 +1,38 @@
+"""What the exporter's tests do with a folder of checkpoints: export, ask the model, compare."""
+
+import json
+
+import numpy as np
+
+from export.__main__ import main
+from tests.export.test_sources import run
+from tests.export.writers import X
+
+
+def export(checkpoints, *flags, tl="SA101"):
+    return main(["--model-path", str(checkpoints), "--tl", tl, "--models-dir", str(checkpoints.parent / "models"), *flags])
+
+
+def exported(checkpoints, *flags, tl="SA101"):
+    """The exported model's answers to X."""
+    assert export(checkpoints, *flags, tl=tl) == 0
+    return run(version(checkpoints, tl), "serving_default", observation=X)["action"]
+
+
+def version(checkpoints, tl="SA101"):
+    return next((checkpoints.parent / "models" / tl).iterdir())
+
+
+def certificate(checkpoints, tl="SA101"):
+    return json.loads((version(checkpoints, tl) / "assets.extra" / "export.json").read_text())
+
+
+def refused(capsys, *told):
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    for words in told:
+        assert words in lines[0], lines[0]
+
+
+def same(found, expected):
+    assert found.shape == expected.shape and np.abs(found - expected).max() <= 1e-5

@@ -1,0 +1,97 @@
+"""What an export tells: inspect, kinds of actions, a bar and a summary."""
+
+import contextlib
+import fcntl
+import os
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from export.__main__ import main
+from tests.export import writers
+from tests.export.exporting import export, refused, same, version
+from tests.export.test_sources import run
+from tests.export.writers import X, answers, keras3
+
+v1 = tf.compat.v1
+
+
+def test_inspect_tells_what_every_kind_of_checkpoint_holds(checkpoints, capsys):
+    model = writers.functional(keras3)
+    model.save(checkpoints / "a.keras")
+    tf.saved_model.save(model, str(checkpoints / "b"))
+    np.savez(checkpoints / "c.npz", **{w.path: w.numpy() for w in writers.sequential(keras3).weights})
+    writers.tf1_agents(checkpoints, "d", ["Actor_0", "Actor_1"])
+    for words, told in {
+        ("a.keras",): ["batch_normalization/vars/3  (8,)           float32  weight of the graph", "would make it graph"],
+        ("b",): ["weight of the graph", "an export would make it graph"],
+        ("c.npz",): ["dense 2 bias", "mlp relu tanh, 9 -> 8 -> 7 -> 2"],
+        ("d.index", "--tl", "SA104", "--target-tls", "SA101,SA 104"): [
+            "dense 0 kernel", "- (another agent)", "- (counter)", "compared with the trainer's own graph",
+        ],
+        ("d",): ["nothing would be exported", "say with --scope"],
+    }.items():  # fmt: skip
+        assert main(["inspect", str(checkpoints / words[0]), *words[1:]]) == 0
+        out = capsys.readouterr().out
+        for words_told in told:
+            assert words_told in out, out
+    assert main(["inspect", str(checkpoints / "nothing.npz")]) == 2
+    refused(capsys, "nothing.npz: cannot be read as an .npz archive")
+
+
+def test_the_kind_of_action_may_be_said_where_no_city_tells_it(checkpoints, capsys):
+    model = writers.sequential(keras3, head="softmax", outputs=4)
+    model.save(checkpoints / "SA101_trial_3.keras")
+    assert export(checkpoints, "--action", "categorical") == 0
+    answers_ = run(version(checkpoints), "serving_default", observation=X)
+    np.testing.assert_array_equal(answers_["action"], answers(model).argmax(axis=1))
+    same(answers_["probabilities"], answers(model))
+    assert answers_["action"].dtype == np.int64
+
+
+def test_a_softmax_in_a_training_graph_is_known_for_one(checkpoints):
+    with tf.Graph().as_default(), v1.Session() as session:
+        observation = v1.placeholder(tf.float32, [None, 9], "state")
+        with v1.variable_scope("pi"):
+            probabilities = tf.nn.softmax(writers.dense(writers.dense(observation, 8, "dense", tf.sin), 4, "dense_1", None))
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().save(session, str(checkpoints / "SA101_trial_3"), write_state=False)
+        expected = session.run(probabilities, {observation: X})
+    for flags in ([], ["--output-tensor", probabilities.name, "--overwrite"]):
+        assert export(checkpoints, "--action", "categorical", *flags) == 0
+        same(run(version(checkpoints), "serving_default", observation=X)["probabilities"], expected)
+
+
+def test_many_tls_show_a_bar_to_who_looks_at_it_and_a_summary_to_all(checkpoints, tmp_path):
+    for k in range(3):
+        writers.sequential(keras3).save_weights(checkpoints / f"SA10{k}_trial_1.weights.h5")
+    (checkpoints / "SA103_trial_1.weights.h5").write_bytes(b"broken")
+    command = [
+        sys.executable,
+        "-m",
+        "export",
+        "--model-path",
+        str(checkpoints),
+        "--tl",
+        "all",
+        "--models-dir",
+        str(tmp_path / "m"),
+    ]
+    master, terminal = os.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    done = subprocess.run(command, cwd=Path(__file__).resolve().parents[2], stdout=subprocess.PIPE, stderr=terminal, text=True)
+    os.close(terminal)
+    shown = b""
+    with contextlib.suppress(OSError):  # the other end of a terminal is closed: all was read
+        while chunk := os.read(master, 65536):
+            shown += chunk
+    os.close(master)
+    assert done.returncode == 2
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["SA100", "SA101", "SA102"]
+    assert b"TL/s" in shown or b"s/TL" in shown
+    assert b"3 of 4 TLs exported" in shown and b"not: SA103" in shown

@@ -1,0 +1,234 @@
+"""TF1 sessions: agents by name, by order, by their training graph; the actor cut out of it."""
+
+import pytest
+import tensorflow as tf
+
+from export.__main__ import main
+from tests.export import writers
+from tests.export.exporting import certificate, export, exported, refused, same, version
+from tests.export.test_sources import run
+from tests.export.test_writers import WHOLE
+from tests.export.writers import X, answers, keras3
+
+v1 = tf.compat.v1
+
+
+def test_one_agent_of_a_session_is_found_and_compared_with_its_graph(checkpoints, capsys):
+    held = writers.tf1_agents(checkpoints, "x_SA101_trial_0", ["actor"])
+    same(exported(checkpoints), held["actor"])
+    told = certificate(checkpoints)
+    assert told["parity"]["reference"] == "the trainer's own graph, tensor actor/Tanh:0" or "Tanh" in told["parity"]["reference"]
+    assert set(told["left_unread"]) == {"counter", "critic", "optimizer", "training only"}
+    assert {entry["name"].rsplit(".", 1)[-1] for entry in told["source"]["files"]} == {"index", "meta", "data-00000-of-00001"}
+    assert "optimizer" in capsys.readouterr().out
+
+
+def test_the_graph_tells_the_hidden_activation(checkpoints, capsys):
+    held = writers.tf1_agents(checkpoints, "x_SA101_trial_0", ["actor"], hidden=tf.nn.elu)
+    same(exported(checkpoints), held["actor"])
+    assert "(mlp elu tanh" in capsys.readouterr().out
+    assert export(checkpoints, "--overwrite", "--actor", "mlp-res") == 2
+    refused(capsys, "mlp-res has 5 dense layers at least; found 3")
+
+
+def strange(x):
+    return x * tf.sigmoid(1.7 * x)
+
+
+def switched(x):
+    training = v1.placeholder(tf.bool, (), "training")
+    return v1.cond(training, lambda: x * tf.random.uniform(tf.shape(x)), lambda: x * 1.5)
+
+
+CUT = {
+    "an activation of its own": {},
+    "a dropout that is off": {"before_mean": lambda x: v1.nn.dropout(x, keep_prob=v1.placeholder(tf.float32, (), "keep_prob"))},
+    "a branch of training": {"before_mean": switched},
+}
+
+
+@pytest.mark.parametrize("what", CUT)
+@pytest.mark.parametrize("resource", [False, True])
+def test_an_actor_is_cut_out_of_its_training_graph(what, resource, checkpoints):
+    (v1.enable_resource_variables if resource else v1.disable_resource_variables)()
+    try:
+        held = writers.tf1_agents(checkpoints, "x_SA101_trial_0", ["Actor_0"], hidden=strange, **CUT[what])
+    finally:
+        v1.enable_resource_variables()
+    same(exported(checkpoints), held["Actor_0"])
+    told = certificate(checkpoints)
+    assert told["actor"]["architecture"] == "graph"
+    assert [entry["from"] for entry in told["variables"]] == [
+        f"Actor_0/{layer}/{part}" for layer in ("dense", "dense_1", "dense_2") for part in ("kernel", "bias")
+    ]
+    assert not any("Random" in op or op in ("Switch", "Merge") for op in told["operations"])
+    assert told["operations"]["Placeholder"] == 2, "observation and rows"
+
+
+@pytest.mark.parametrize("how", ["tf1", *WHOLE])
+@pytest.mark.filterwarnings("ignore")
+def test_a_cut_graph_has_the_same_bytes_whatever_came_before(how, checkpoints, tmp_path):
+    if how == "tf1":
+        writers.tf1_agents(checkpoints, "x_SA101_trial_0", ["actor"], hidden=strange)
+    else:
+        keras, write = WHOLE[how]
+        write(writers.functional(keras), checkpoints)
+    graphs = []
+    for k in range(2):
+        assert main(["--model-path", str(checkpoints), "--tl", "SA101", "--models-dir", str(tmp_path / f"m{k}")]) == 0
+        folder = next((tmp_path / f"m{k}" / "SA101").iterdir())
+        data = (folder / "variables" / "variables.data-00000-of-00001").read_bytes()
+        graphs.append((_without_time((folder / "saved_model.pb").read_bytes()), data))
+    assert graphs[0] == graphs[1]
+
+
+def _without_time(data):
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    from protos import policy_pb2 as pb
+
+    model = saved_model_pb2.SavedModel.FromString(data)
+    for node in model.meta_graphs[0].graph_def.node:
+        if node.name == "contract":
+            policy = pb.Policy.FromString(node.attr["value"].tensor.string_val[0])
+            policy.origin.ClearField("exported_at")
+            node.attr["value"].tensor.string_val[0] = policy.SerializeToString(deterministic=True)
+    return model.SerializeToString(deterministic=True)
+
+
+def test_the_output_tensor_may_be_said_and_must_be_the_mean(checkpoints, capsys):
+    held = writers.tf1_agents(checkpoints, "x_SA101_trial_0", ["actor"])
+    same(exported(checkpoints, "--output-tensor", "actor/Tanh"), held["actor"])
+    capsys.readouterr()
+    for tensor, why in {
+        "actor/sampled": "is random",
+        "actor/no": "has no tensor actor/no",
+        "observation_0": "needs no variable",
+        "Mean": "needs the placeholders",
+    }.items():
+        assert export(checkpoints, "--overwrite", "--output-tensor", tensor) == 2, tensor
+        refused(capsys, why)
+    assert (version(checkpoints) / "saved_model.pb").is_file()
+
+
+def test_an_output_tensor_needs_a_graph(checkpoints, capsys):
+    writers.sequential(keras3).save_weights(checkpoints / "SA101_trial_3.weights.h5")
+    assert export(checkpoints, "--output-tensor", "x") == 2
+    refused(capsys, "--output-tensor needs a graph")
+
+
+def test_agents_of_one_session_go_by_the_order_of_the_target_tls(checkpoints, capsys):
+    scopes = ["Actor_0", "Actor_1", "Actor_2"]
+    held = writers.tf1_agents(checkpoints, "x-trial_7", scopes, sharded=True)
+    assert len(list(checkpoints.glob("*.data-*"))) > 1, "more than one shard"
+    order = "SA107,SA 101,SA_104"
+    assert export(checkpoints, "--target-tls", order, tl="all") == 0
+    for tl, scope in zip(("SA107", "SA101", "SA104"), scopes, strict=True):
+        same(run(version(checkpoints, tl), "serving_default", observation=X)["action"], held[scope])
+        assert certificate(checkpoints, tl)["scope"] == scope
+    capsys.readouterr()
+    assert export(checkpoints, "--overwrite", "--target-tls", "SA101,SA104") == 2
+    refused(capsys, "holds 3 actors (Actor_0, Actor_1, Actor_2)", "target TLs are 2 (SA101, SA104)")
+    next(checkpoints.glob("*.data-00001-of-*")).unlink()
+    assert export(checkpoints, "--overwrite", "--target-tls", order, tl="all") == 2
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_city_toml_may_tell_the_order_of_the_target_tls(checkpoints, tmp_path):
+    held = writers.tf1_agents(checkpoints, "x-trial_7", ["Actor_0", "Actor_1"])
+    (tmp_path / "city.toml").write_text(
+        '[training]\ntarget_tls = ["SA 104", "SA 101"]\n'
+        '[tl.SA101]\nsignals = ["a"]\ndialect = "sappo"\nstate = "d"\naction = "kc"\n'
+    )
+    same(exported(checkpoints, "--city", str(tmp_path / "city.toml")), held["Actor_1"])
+
+
+def test_scopes_that_carry_the_tls_name_need_no_order(checkpoints):
+    held = writers.tf1_agents(checkpoints, "x-trial_7", ["SA_1010", "SA_101", "SA_104"])
+    same(exported(checkpoints), held["SA_101"])
+    left = certificate(checkpoints)["left_unread"]
+    assert left["another agent"] == ["SA_1010/* (6)", "SA_104/* (6)"]
+
+
+def test_an_estimators_checkpoint_is_read_by_its_names(checkpoints, capsys):
+    expected = writers.estimator(checkpoints)
+    assert export(checkpoints, "--model-number", "2") == 0
+    told = certificate(checkpoints)
+    assert told["source"]["name"] == "model.ckpt-2" and "counter" in told["left_unread"]
+    same(run(version(checkpoints), "serving_default", observation=X)["action"], expected)
+    assert "the trainer's graph was not used" in capsys.readouterr().out, "its input is no placeholder"
+
+
+def test_a_meta_graph_that_cannot_be_read_is_told(checkpoints, capsys):
+    held = writers.tf1_agents(checkpoints, "x_SA101_trial_0", ["actor"])
+    meta = checkpoints / "x_SA101_trial_0.meta"
+    whole = meta.read_bytes()
+    meta.write_bytes(whole[: len(whole) // 2])
+    for flags in ((), ("--output-tensor", "actor/Tanh")):
+        assert export(checkpoints, *flags) == 2
+        refused(capsys, "x_SA101_trial_0.meta: cannot be read as a MetaGraph")
+    same(exported(checkpoints, "--actor", "mlp"), held["actor"])
+    assert "the trainer's graph was not used" in capsys.readouterr().out
+
+
+def normalised(inside, folder, name):
+    """An actor whose observation is normalised by statistics of its own scope, or of another."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        observation = v1.placeholder(tf.float32, [None, 9], "observation")
+        mean = v1.get_variable("actor/statistics" if inside else "running/mean", [9], initializer=v1.ones_initializer())
+        with v1.variable_scope("actor"):
+            x = writers.dense((observation - mean) * 2, 8, "dense", tf.nn.relu)
+            action = writers.dense(x, 2, "dense_1", tf.tanh)
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().save(session, str(folder / name), write_state=False)
+        return session.run(action, {observation: X}), action.name
+
+
+def test_statistics_of_the_observation_are_part_of_the_actor(checkpoints):
+    expected, _ = normalised(True, checkpoints, "SA101_trial_1")
+    same(exported(checkpoints), expected)
+    assert "actor/statistics" in {entry["from"] for entry in certificate(checkpoints)["variables"]}
+
+
+def test_statistics_of_another_scope_are_never_left_out_in_silence(checkpoints, capsys):
+    expected, tensor = normalised(False, checkpoints, "SA101_trial_1")
+    assert export(checkpoints) == 2
+    refused(capsys, "needs variables of others too (running/mean)", "--output-tensor")
+    same(exported(checkpoints, "--output-tensor", tensor), expected)
+
+
+def test_numbers_of_an_actor_that_no_layer_takes_are_refused_where_there_is_no_graph(checkpoints, capsys):
+    normalised(True, checkpoints, "SA101_trial_1")
+    (checkpoints / "SA101_trial_1.meta").unlink()
+    assert export(checkpoints) == 2
+    refused(capsys, "actor/statistics [9] is no layer's, but may be the actor's")
+    assert export(checkpoints, "--actor", "mlp") == 0, "who says so may leave it out"
+
+
+def test_a_normalisation_layer_is_exported_with_its_model_and_refused_without(checkpoints, capsys):
+    layer = keras3.layers.Normalization()
+    layer.adapt(X)
+    model = keras3.Sequential([keras3.Input((9,)), layer, keras3.layers.Dense(2, "tanh")])
+    model.save_weights(checkpoints / "SA101_trial_2.weights.h5")
+    assert export(checkpoints) == 2
+    refused(capsys, "layers/normalization")
+    model.save(checkpoints / "SA101_trial_3.keras")
+    same(exported(checkpoints), answers(model))
+
+
+def test_of_two_heads_the_mean_is_taken_not_the_deviation(checkpoints):
+    """A deviation that depends on the state, and actor and critic on one trunk."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        observation = v1.placeholder(tf.float32, [None, 9], "observation")
+        with v1.variable_scope("actor"):
+            x = writers.dense(observation, 8, "dense", tf.nn.relu)
+            mu = writers.dense(x, 2, "mu", tf.tanh)
+            sigma = writers.dense(x, 2, "sigma", tf.nn.softplus)
+        with v1.variable_scope("critic"):
+            writers.dense(x, 1, "dense", None)
+        tf.identity(mu + sigma * tf.random.normal(tf.shape(mu)), name="sampled")
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().save(session, str(checkpoints / "SA101_trial_1"), write_state=False)
+        expected = session.run(mu, {observation: X})
+    same(exported(checkpoints), expected)
+    assert not any("sigma" in entry["from"] for entry in certificate(checkpoints)["variables"])

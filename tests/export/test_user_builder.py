@@ -1,0 +1,80 @@
+"""A user's own architecture: Keras models and callables that take a checkpoint's variables."""
+
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.export import writers
+from tests.export.exporting import certificate, export, exported, refused, same
+from tests.export.writers import answers, keras3
+
+v1 = tf.compat.v1
+
+
+@pytest.fixture
+def my_actors(tmp_path, monkeypatch):
+    (tmp_path / "my_actors.py").write_text(
+        "import keras, tensorflow as tf\n"
+        "def model(sizes):\n"
+        "    x = observation = keras.Input((sizes.inputs,))\n"
+        "    x = y = keras.layers.Dense(8, 'elu')(x)\n"
+        "    x = keras.layers.BatchNormalization()(x)\n"
+        "    x = keras.layers.Dropout(0.5)(x)\n"
+        "    x = keras.layers.Dense(8, 'relu')(x)\n"
+        "    x = keras.layers.Add()([x, y])\n"
+        "    return keras.Model(observation, keras.layers.Dense(sizes.outputs, 'tanh')(x))\n"
+        "def wider(sizes):\n"
+        "    return keras.Sequential([keras.Input((sizes.inputs,)), keras.layers.Dense(99), keras.layers.Dense(2)])\n"
+        "def on_variables(sizes):\n"
+        "    def actor(observation, variables):\n"
+        "        x = observation\n"
+        "        for layer in ('dense', 'dense_1', 'dense_2'):\n"
+        "            x = tf.tanh(x @ variables[layer + '/kernel'] + variables[layer + '/bias'])\n"
+        "        return x\n"
+        "    return actor\n"
+        "def nothing(sizes):\n"
+        "    return 3\n"
+        "def broken(sizes):\n"
+        "    raise RuntimeError('of mine')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("my_actors", None)
+
+
+BUILT = {
+    "HDF5": lambda model, at: model.save_weights(at / "SA101_trial_3.weights.h5"),
+    "checkpoint": lambda model, at: tf.train.Checkpoint(actor=model, step=tf.Variable(2)).write(str(at / "SA101-3")),
+    "npz": lambda model, at: np.savez(at / "SA101_trial_3.npz", **{w.path: w.numpy() for w in model.weights}),
+}
+
+
+@pytest.mark.parametrize("how", BUILT)
+def test_a_users_keras_model_takes_the_checkpoints_weights(how, checkpoints, my_actors):
+    model = writers.functional(keras3)
+    BUILT[how](model, checkpoints)
+    same(exported(checkpoints, "--actor", "my_actors:model"), answers(model))
+
+
+def test_a_users_callable_gets_the_actors_variables(checkpoints, my_actors):
+    held = writers.tf1_agents(checkpoints, "x-trial_7", ["Actor_0", "Actor_1"], hidden=tf.tanh)
+    same(exported(checkpoints, "--actor", "my_actors:on_variables", "--scope", "Actor_1"), held["Actor_1"])
+    told = certificate(checkpoints)
+    assert "Actor_1/dense/kernel" in {entry["from"] for entry in told["variables"]} and "another agent" in told["left_unread"]
+
+
+def test_a_users_model_that_does_not_fit_the_checkpoint_is_refused(checkpoints, my_actors, capsys):
+    BUILT["checkpoint"](writers.functional(keras3), checkpoints)
+    for builder, why in {
+        "my_actors:wider": "does not fit the model of --actor my_actors:wider",
+        "my_actors:nothing": "returned int",
+        "my_actors:broken": "raised RuntimeError: of mine",
+        "my_actors:missing": "cannot be imported",
+        "no_such_module:x": "cannot be imported: ModuleNotFoundError",
+        "my_actors:on_variables": "variable 'dense/kernel' is not in",
+    }.items():
+        assert export(checkpoints, "--actor", builder) == 2
+        refused(capsys, why)
+    assert not (checkpoints.parent / "models" / "SA101").exists()

@@ -1,0 +1,204 @@
+"""Whose a checkpoint is, and which: names, folders, copies; what nobody tells is asked. Odd input is one line."""
+
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from export.__main__ import main
+from tests.conftest import GRID
+from tests.export import writers
+from tests.export.exporting import export, exported, refused, same
+from tests.export.writers import X, answers, dense, keras2, keras3
+
+v1 = tf.compat.v1
+
+
+def test_a_checkpoint_in_another_tls_folder_is_that_tls(tmp_path, capsys):
+    """Every TL has a folder with checkpoints of one name; one of them is empty."""
+    for tl in ("SA104", "SA105"):
+        (tmp_path / "c" / tl).mkdir(parents=True)
+    for suffix in ("index", "data-00000-of-00001"):
+        shutil.copy(GRID / "checkpoints" / f"PPO-_SA104_trial_1.{suffix}", tmp_path / "c" / "SA104" / f"ckpt-1.{suffix}")
+    code = main(["--city", str(GRID / "city.toml"), "--model-path", str(tmp_path / "c"), "--models-dir", str(tmp_path / "m"),
+                 "--tl", "SA104,SA105"])  # fmt: skip
+    assert code == 2 and [path.name for path in (tmp_path / "m").iterdir()] == ["SA104"]
+    assert "no checkpoint for SA105" in capsys.readouterr().err
+
+
+def test_names_of_the_citys_own_kind_keep_its_tls_apart(checkpoints, tmp_path, capsys):
+    (tmp_path / "city.toml").write_text(
+        "".join(f'[tl.{tl}]\nsignals = ["{tl}"]\ndialect = "sappo"\nstate = "d"\naction = "kc"\n' for tl in ("north", "south"))
+    )
+    writers.sequential(keras3).save_weights(checkpoints / "PPO-_south_trial_1.weights.h5")
+    assert export(checkpoints, "--city", str(tmp_path / "city.toml"), tl="north") == 2
+    refused(capsys, "no checkpoint for north")
+
+
+def test_one_actor_of_nobodys_name_is_not_published_for_two_tls(checkpoints, capsys):
+    writers.sequential(keras3).save_weights(checkpoints / "model_trial_3.weights.h5")
+    assert export(checkpoints, tl="SA101,SA102") == 2
+    assert "carries no TL's name" in capsys.readouterr().err
+    assert not (checkpoints.parent / "models").exists() or not list((checkpoints.parent / "models").iterdir())
+    assert export(checkpoints, tl="SA102") == 0
+
+
+def test_a_second_model_of_a_users_builder_takes_its_own_weights(checkpoints, tmp_path, monkeypatch):
+    """Actor and critic in one file without scopes: names that Keras counts up must not meet the critic's."""
+    (tmp_path / "pair_builder.py").write_text(
+        "import keras\n"
+        "def build(sizes):\n"
+        "    layers = [keras.layers.Dense(8, 'tanh'), keras.layers.Dense(1, 'tanh')]\n"
+        "    return keras.Sequential([keras.Input((9,)), *layers])\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    rng, expected = np.random.default_rng(0), {}
+    for tl in ("SA101", "SA102"):
+        shapes = {"dense": (9, 8), "dense_1": (8, 1), "value/dense_2": (9, 8), "value/dense_3": (8, 1)}
+        values = {}
+        for layer, (a, b) in shapes.items():
+            values[f"{layer}/kernel"] = rng.standard_normal((a, b)).astype(np.float32)
+            values[f"{layer}/bias"] = rng.standard_normal(b).astype(np.float32)
+        np.savez(checkpoints / f"{tl}_trial_1.npz", **values)
+        hidden = np.tanh(X @ values["dense/kernel"] + values["dense/bias"])
+        expected[tl] = np.tanh(hidden @ values["dense_1/kernel"] + values["dense_1/bias"])
+    for tl, answer in expected.items():
+        same(exported(checkpoints, "--actor", "pair_builder:build", tl=tl), answer)
+
+
+def test_a_whole_model_that_keras_may_not_run_is_refused(checkpoints, capsys):
+    layers = [keras3.layers.Dense(8, "tanh"), keras3.layers.Dense(2, "tanh"), keras3.layers.Lambda(lambda x: x * 0.5)]
+    keras3.Sequential([keras3.Input((9,)), *layers]).save(checkpoints / "SA101_trial_1.keras")
+    assert export(checkpoints) == 2
+    refused(capsys, "its own wiring is not known")
+
+
+@pytest.mark.parametrize("name", ["value", "target_actor", "actor_old", "vf", "optimizer"])
+def test_files_of_critics_and_older_copies_are_no_actors(name, checkpoints):
+    model = writers.sequential(keras3)
+    model.save_weights(checkpoints / "SA101_trial_3_actor.weights.h5")
+    other = writers.randomise(writers.sequential(keras3), 9)
+    other.save_weights(checkpoints / f"SA101_trial_4_{name}.weights.h5")
+    same(exported(checkpoints), answers(model))
+
+
+def test_a_state_file_speaks_for_its_own_folder(checkpoints):
+    for folder, number in (("a", 3), ("b", 9)):
+        (checkpoints / folder).mkdir()
+        manager = tf.train.CheckpointManager(
+            tf.train.Checkpoint(actor=writers.sequential(keras3)), str(checkpoints / folder), 3, checkpoint_name="SA101"
+        )
+        manager.save(number)
+    (checkpoints / "b" / "checkpoint").unlink()
+    assert export(checkpoints) == 0
+    assert [path.name for path in (checkpoints.parent / "models" / "SA101").iterdir()] == ["9"]
+
+
+def test_layers_whose_names_do_not_count_are_ordered_by_their_sizes_or_by_word(checkpoints, capsys):
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = observation = v1.placeholder(tf.float32, [None, 9], "observation")
+        with v1.variable_scope("actor"):
+            for name, units in (("fc_one", 8), ("fc_two", 8), ("fc_three", 8)):
+                x = dense(x, units, name, tf.nn.relu)
+            x = dense(x, 2, "output", tf.tanh)
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().save(session, str(checkpoints / "SA101_trial_1"), write_state=False)
+        expected = session.run(x, {observation: X})
+    (checkpoints / "SA101_trial_1.meta").unlink()
+    assert export(checkpoints) == 2
+    refused(capsys, "does not tell the order of its layers", "--layers")
+    same(exported(checkpoints, "--layers", "fc_one,fc_two,fc_three,output"), expected)
+
+
+class OutOfOrder(keras3.Model):
+    """Made in another order than it is called, and than its names count."""
+
+    def __init__(self):
+        super().__init__()
+        self.h1, self.h3, self.h2 = (keras3.layers.Dense(8, "relu") for _ in range(3))
+        self.out = keras3.layers.Dense(2, "tanh")
+
+    def call(self, x, training=False):
+        return self.out(self.h3(self.h2(self.h1(x))))
+
+
+def test_layers_that_count_otherwise_than_they_were_made_must_be_told(checkpoints, capsys):
+    model = OutOfOrder()
+    model(X)
+    writers.randomise(model)
+    tf.train.Checkpoint(actor=model).write(str(checkpoints / "SA101-1"))
+    assert export(checkpoints) == 2
+    refused(capsys, "does not tell the order of its layers h1, h3, h2, out")
+    same(exported(checkpoints, "--layers", "h1,h2,h3,out"), answers(model))
+
+
+def test_a_normaliser_beside_the_actor_is_not_passed_over(checkpoints, capsys):
+    layer = keras3.layers.Normalization()
+    layer.adapt(X)
+    tf.train.Checkpoint(actor=writers.sequential(keras3), obs_norm=layer).write(str(checkpoints / "SA101-1"))
+    assert export(checkpoints) == 2
+    refused(capsys, "obs_norm/", "--actor NAME to leave it out")
+
+
+def test_a_fleet_cannot_take_a_tls_name(grid_models, tmp_path, capsys):
+    shutil.copytree(grid_models / "SA101", tmp_path / "SA101")
+    assert main(["fleet", "SA101", "--tl", "all", "--models-dir", str(tmp_path)]) == 2
+    refused(capsys, "is a TL's model; name the fleet otherwise")
+
+
+def test_odd_names_and_folders_are_told_in_one_line_and_stop_nobody(checkpoints, capsys):
+    good = writers.sequential(keras3)
+    good.save_weights(checkpoints / "SA109_trial_1.weights.h5")
+    np.savez(checkpoints / "SA101_trial_99999999999999999999.npz", **{"dense/kernel": np.zeros((9, 2))})
+    (checkpoints / "SA102-3.index").symlink_to(checkpoints / "nowhere")
+    (checkpoints / "²").mkdir()
+    shutil.copy(checkpoints / "SA109_trial_1.weights.h5", checkpoints / "SA103\udcff_trial_1.weights.h5")
+    shutil.copy(checkpoints / "SA109_trial_1.weights.h5", checkpoints / "SA104\n_trial_1.weights.h5")
+    models = checkpoints.parent / "models"
+    (models / "SA105").mkdir(parents=True)
+    (models / "SA105" / "1").write_text("a file")
+    shutil.copy(checkpoints / "SA109_trial_1.weights.h5", checkpoints / "SA105_trial_1.weights.h5")
+    assert export(checkpoints, "--overwrite", tl="SA101,SA102,SA103,SA104,SA105,SA109") == 2
+    captured = capsys.readouterr()
+    errors = [line for line in captured.err.splitlines() if line.startswith("error: ")]
+    assert "Traceback" not in captured.err and len(errors) == 3, captured.err
+    for line, told in zip(errors, ("more than a version can be", "SA102-3: cannot be read", "is a link or a file"), strict=True):
+        assert told in line
+    lines = captured.out.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["SA103", "SA104", "SA109"]
+
+
+DAMAGED = [
+    b"", b"{}", b"[]", b"\xff", b'{"parity":{}}', b'{"actor":{"steps":[{"join":""}]}}', b'{"actor":{"steps":[]}}',
+    b'{"actor":{"steps":[{"dense":"x"},{"activation":"odd"}]}}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_a_damaged_certificate_is_no_reason_for_a_traceback(content, grid_models, tmp_path, capsys):
+    shutil.copytree(grid_models / "SA103", tmp_path / "SA103")
+    (tmp_path / "SA103" / "1" / "assets.extra" / "export.json").write_bytes(content)
+    assert main(["describe", str(tmp_path / "SA103" / "1")]) == 0
+    assert "export.json is damaged" in capsys.readouterr().out
+    assert main(["fleet", "city", "--tl", "all", "--models-dir", str(tmp_path)]) == 0, "its graph tells what it does"
+
+
+@pytest.mark.parametrize("words", [[], ["--tl"], ["--model-number", "x"], ["fleet"], ["inspect"], ["describe"], ["inspect", "."],
+                                   ["inspect", ""], ["--nonsense", "--tl", "SA101"]])  # fmt: skip
+def test_wrong_command_lines_are_one_line(words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ") and len(err.splitlines()) == 1, err
+
+
+def test_a_managers_folder_is_inspected_by_its_newest(shared, capsys):
+    assert main(["inspect", str(shared / "checkpoints" / "tf2_checkpoint_manager")]) == 0
+    assert "dense 2 bias" in capsys.readouterr().out
+
+
+def test_keras_2_files_are_read_without_keras_2(checkpoints):
+    model = writers.sequential(keras2)
+    model.save_weights(str(checkpoints / "SA101_trial_1.h5"))
+    same(exported(checkpoints), answers(model))
