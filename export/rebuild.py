@@ -103,11 +103,13 @@ def rebuild(candidate: Candidate, wanted: Wanted) -> Rebuilt:
 def _of_meta_graph(candidate: Candidate, wanted: Wanted, checkpoint: Checkpoint, scope: str) -> Rebuilt:
     try:
         layers: Layers | None = read_layers(checkpoint, scope)
+        kept = [stored for layer in (*layers.dense, *layers.norms) for stored in layer.stored_as.values()]
     except InputError:
-        if wanted.output_tensor is None:
-            raise
-        layers = None  # the tensor that is said needs no layers of a kind we know
-    kept = [stored for layer in (*layers.dense, *layers.norms) for stored in layer.stored_as.values()] if layers else []
+        # layers of a kind that is not known: its graph needs no knowledge of them
+        layers = None
+        prefix = f"{scope}/" if scope else ""
+        inside = [name for name in checkpoint.stored if name.startswith(prefix)]
+        kept = [name for name in inside if scopes.why_unread(name, scope) == scopes.NO_REASON]
     try:
         trained = training_graph.read(candidate.path, checkpoint, scope, kept, wanted.output_tensor, wanted.categorical)
         original = training_graph.original(trained, wanted.categorical, wanted.output_tensor is not None)

@@ -75,6 +75,29 @@ def test_what_only_a_loss_makes_of_the_mean_is_not_the_mean(loss, checkpoints):
     same(exported(checkpoints), expected)
 
 
+def layer_norm(x):
+    mean, variance = tf.nn.moments(x, [1], keepdims=True)
+    gamma = v1.get_variable("ln/gamma", [x.shape[1]], initializer=v1.ones_initializer())
+    beta = v1.get_variable("ln/beta", [x.shape[1]], initializer=v1.zeros_initializer())
+    return tf.nn.batch_normalization(x, mean, variance, beta, gamma, 1e-6)
+
+
+def convolution(x):
+    kernel = v1.get_variable("conv/kernel", [3, 1, 4])
+    return tf.reshape(tf.nn.relu(tf.nn.conv1d(x[:, :, None], kernel, 1, "VALID")), [-1, 28])
+
+
+@pytest.mark.parametrize("layer", [layer_norm, convolution])
+def test_layers_of_an_unknown_kind_are_cut_out_with_their_graph(layer, checkpoints, capsys):
+    expected = trained(checkpoints, lambda x: tf.tanh(last(layer(x))))
+    same(exported(checkpoints), expected)
+    kept = {entry["from"] for entry in certificate(checkpoints)["variables"]}
+    assert any("/ln/" in name or "/conv/" in name for name in kept) and not any("log_std" in name for name in kept)
+    (checkpoints / "SA101_trial_1.meta").unlink()
+    assert export(checkpoints, "--overwrite") == 2, "weights alone do not tell what such a layer does"
+    refused(capsys, "is missing" if layer is layer_norm else "is no dense layer")
+
+
 @pytest.mark.parametrize("kind", ["clip", "relu6"])
 def test_what_differs_only_far_from_zero_is_no_mlp(kind, checkpoints):
     """relu6 and relu answer alike where training saw its observations."""
