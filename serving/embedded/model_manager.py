@@ -1,6 +1,6 @@
 """Which versions are served, and what state each is in.
 
-`refresh` looks at the models' folders and does what version_policy says until
+`follow` looks at the models' folders and does what version_policy says until
 there is nothing left to do, several models at once; requests meanwhile find the
 version that is served by one dictionary look-up. `reconfigure` replaces the
 models that there are to serve.
@@ -9,7 +9,7 @@ models that there are to serve.
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 from protos import predict_pb2 as wire
 from serving.embedded import files
 from serving.embedded.model_config import ModelConfig
-from serving.embedded.status import failed_precondition, invalid_argument, not_found, unknown
+from serving.embedded.status import StatusError, failed_precondition, invalid_argument, not_found, unknown
 from serving.embedded.version_policy import Verb, next_action
 
 State = wire.ModelVersionStatus
@@ -89,12 +89,6 @@ class ModelManager:
             self._refresh(now_s, at_once)
         return len(self.served())
 
-    def refresh(self, now_s: float) -> int:
-        """Bring what is served up to what lies in the folders; the number of models served."""
-        with self._busy:
-            self._refresh(now_s, at_once=False)
-        return len(self.served())
-
     def reconfigure(self, configs: Mapping[str, ModelConfig], now_s: float) -> None:
         """Replace the whole configuration, or nothing of it. Raises StatusError where a part cannot be had.
 
@@ -102,16 +96,23 @@ class ModelManager:
         available, labels must name versions that are.
         """
         with self._busy:
+            # what has no version at all is refused before anything is touched: its model may be answering now
+            self._refuse(name for name, config in configs.items() if not config.policy.aspired(files.versions(config.base_path)))
             before = {name: self._models[name].config for name in self._wanted}
             self.follow({**before, **configs}, now_s, at_once=True)
-            missing = sorted(name for name in configs if not self._models[name].served)
-            wrong_label = self._wrong_label(configs, before)
-            if missing or wrong_label:
+            try:
+                self._refuse(name for name in configs if not self._models[name].served)
+                if wrong_label := self._wrong_label(configs, before):
+                    raise failed_precondition(wrong_label)
+            except StatusError:
                 self.follow(before, now_s, at_once=True)
-                if missing:
-                    raise unknown(f"{len(missing)} servable(s) did not become available: {{{', '.join(missing)}}}")
-                raise failed_precondition(wrong_label)
+                raise
             self.follow(configs, now_s, at_once=True)
+
+    def _refuse(self, names: Iterable[str]) -> None:
+        """Raise StatusError where there are models that cannot be served."""
+        if missing := sorted(names):
+            raise unknown(f"{len(missing)} servable(s) did not become available: {{{', '.join(missing)}}}")
 
     def _wrong_label(self, configs: Mapping[str, ModelConfig], before: Mapping[str, ModelConfig]) -> str:
         """What is wrong with the labels of a configuration; empty: nothing."""

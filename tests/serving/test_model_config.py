@@ -166,6 +166,14 @@ def test_a_reload_that_cannot_be_had_whole_changes_nothing(models):
         assert api.reload("")[0] == grpc.StatusCode.INVALID_ARGUMENT
 
 
+def test_a_reload_to_an_empty_folder_never_takes_the_model_away(models, caplog):
+    caplog.set_level("INFO", "serving")
+    with Served(models=configured(models, ("a", "first", ""))) as api:
+        code, told = api.reload(text(models, ("a", "nowhere", "")))
+        assert code == grpc.StatusCode.UNKNOWN and told == "1 servable(s) did not become available: {a}"
+        assert api.version("a") == 4 and "unloaded" not in caplog.text, "not even for a moment"
+
+
 def test_no_call_fails_while_configs_are_reloaded(models):
     with Served(models=configured(models, ("a", "first", ""))) as api:
         answers, done = set(), threading.Event()
@@ -248,14 +256,15 @@ def test_a_version_that_fails_is_tried_again_as_often_as_the_flags_say(tmp_path)
         raise StatusError(grpc.StatusCode.UNKNOWN, "not yet")
 
     manager = ModelManager(load, StatusError, threading.Event(), Loading(max_num_load_retries=2, load_retry_interval_s=10))
-    manager.follow({"a": ModelConfig("a", tmp_path / "a")}, now_s=0)
+    configs = {"a": ModelConfig("a", tmp_path / "a")}
+    manager.follow(configs, now_s=0)
     counts = []
     for now_s in (1, 9, 10, 15, 20, 40, 60):
-        manager.refresh(now_s)
+        manager.follow(configs, now_s)
         counts.append(len(tried))
     assert counts == [1, 1, 2, 2, 3, 3, 3]
     (folder / "saved_model.pb").write_bytes(b"changed")
-    manager.refresh(61)
+    manager.follow(configs, 61)
     assert len(tried) == 4, "and once its files have changed"
 
 
