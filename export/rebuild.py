@@ -104,9 +104,9 @@ def _of_meta_graph(candidate: Candidate, wanted: Wanted, checkpoint: Checkpoint,
     try:
         layers: Layers | None = read_layers(checkpoint, scope)
         kept = [stored for layer in (*layers.dense, *layers.norms) for stored in layer.stored_as.values()]
-    except InputError:
-        # layers of a kind that is not known: its graph needs no knowledge of them
-        layers = None
+    except InputError as error:
+        # layers of a kind that is not known, perhaps: their graph needs no knowledge of them
+        layers, unread = None, error
         prefix = f"{scope}/" if scope else ""
         inside = [name for name in checkpoint.stored if name.startswith(prefix)]
         kept = [name for name in inside if scopes.why_unread(name, scope) == scopes.NO_REASON]
@@ -117,6 +117,8 @@ def _of_meta_graph(candidate: Candidate, wanted: Wanted, checkpoint: Checkpoint,
         said = wanted.shape.architecture is not None
         if wanted.output_tensor is not None or layers is None or not (said or isinstance(error, NotInGraph)):
             # what the graph may tell, and weights do not, must not be passed over in silence
+            if layers is None and wanted.output_tensor is None:
+                raise unread from None
             trust = layers is not None and wanted.output_tensor is None
             raise InputError(f"{error}; or trust the weights alone with --actor NAME" if trust else str(error)) from None
         layers = read_layers(checkpoint, scope, whole=not said)
