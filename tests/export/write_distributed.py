@@ -28,6 +28,7 @@ def build(keras):
 
 
 for name, keras in (("SA101", keras2), ("SA102", tf.keras)):
+    keras.utils.set_random_seed(7)  # without it one run in a hundred trains an actor that gives the same for everything
     with strategy.scope():
         model = build(keras)
         model.compile(keras.optimizers.Adam(0.05), "mse")
