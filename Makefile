@@ -29,7 +29,8 @@ benchmarks: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.bulk_export
 
 protos: $(VENV)/.ready
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. protos/policy.proto protos/predict.proto protos/model_server_config.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. protos/*.proto
+	$(BIN)/python -m protos.write_descriptors
 
 $(VENV)/.ready: pyproject.toml
 	@echo "setting up $(VENV); this downloads TensorFlow and SUMO once"

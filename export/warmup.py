@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from export.meta_graph import written
 from protos import policy_pb2 as pb
+from protos import inference_pb2 as inference_pb
 from protos import predict_pb2 as wire
 from serving.contract import INPUT, POLICY_INPUT, POLICY_SIGNATURE, SIGNATURE
 from serving.tensors import to_array, to_proto
@@ -32,7 +33,7 @@ def write(folder: Path, policy: pb.Policy, number: int) -> None:
     path = folder / "assets.extra" / "tf_serving_warmup_requests"
     with written(), tf.io.TFRecordWriter(str(path)) as file:
         for request in requests(policy, number):
-            log = wire.PredictionLog(predict_log=wire.PredictLog(request=request))
+            log = inference_pb.PredictionLog(predict_log=inference_pb.PredictLog(request=request))
             file.write(log.SerializeToString(deterministic=True))
 
 
@@ -41,6 +42,6 @@ def read(folder: Path) -> list[tuple[str, dict[str, np.ndarray]]]:
     path = folder / "assets.extra" / "tf_serving_warmup_requests"
     found = []
     for record in tf.compat.v1.io.tf_record_iterator(str(path)):
-        request = wire.PredictionLog.FromString(record).predict_log.request
+        request = inference_pb.PredictionLog.FromString(record).predict_log.request
         found.append((request.model_spec.signature_name, {key: to_array(t) for key, t in request.inputs.items()}))
     return found

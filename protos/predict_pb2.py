@@ -26,7 +26,7 @@ from google.protobuf import any_pb2 as google_dot_protobuf_dot_any__pb2
 from google.protobuf import wrappers_pb2 as google_dot_protobuf_dot_wrappers__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14protos/predict.proto\x12\x0fgreenserve.wire\x1a\x19google/protobuf/any.proto\x1a\x1egoogle/protobuf/wrappers.proto\"u\n\x0bTensorShape\x12-\n\x03\x64im\x18\x02 \x03(\x0b\x32 .greenserve.wire.TensorShape.Dim\x12\x14\n\x0cunknown_rank\x18\x03 \x01(\x08\x1a!\n\x03\x44im\x12\x0c\n\x04size\x18\x01 \x01(\x03\x12\x0c\n\x04name\x18\x02 \x01(\t\"\xd2\x02\n\x06Tensor\x12\r\n\x05\x64type\x18\x01 \x01(\x05\x12\x32\n\x0ctensor_shape\x18\x02 \x01(\x0b\x32\x1c.greenserve.wire.TensorShape\x12\x16\n\x0eversion_number\x18\x03 \x01(\x05\x12\x16\n\x0etensor_content\x18\x04 \x01(\x0c\x12\x10\n\x08half_val\x18\r \x03(\x05\x12\x11\n\tfloat_val\x18\x05 \x03(\x02\x12\x12\n\ndouble_val\x18\x06 \x03(\x01\x12\x0f\n\x07int_val\x18\x07 \x03(\x05\x12\x12\n\nstring_val\x18\x08 \x03(\x0c\x12\x14\n\x0cscomplex_val\x18\t \x03(\x02\x12\x11\n\tint64_val\x18\n \x03(\x03\x12\x10\n\x08\x62ool_val\x18\x0b \x03(\x08\x12\x14\n\x0c\x64\x63omplex_val\x18\x0c \x03(\x01\x12\x12\n\nuint32_val\x18\x10 \x03(\r\x12\x12\n\nuint64_val\x18\x11 \x03(\x04\"\x8c\x01\n\tModelSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\x07version\x18\x02 \x01(\x0b\x32\x1b.google.protobuf.Int64ValueH\x00\x12\x17\n\rversion_label\x18\x04 \x01(\tH\x00\x12\x16\n\x0esignature_name\x18\x03 \x01(\tB\x10\n\x0eversion_choice\"\xdc\x01\n\x0ePredictRequest\x12.\n\nmodel_spec\x18\x01 \x01(\x0b\x32\x1a.greenserve.wire.ModelSpec\x12;\n\x06inputs\x18\x02 \x03(\x0b\x32+.greenserve.wire.PredictRequest.InputsEntry\x12\x15\n\routput_filter\x18\x03 \x03(\t\x1a\x46\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.greenserve.wire.Tensor:\x02\x38\x01\"\xca\x01\n\x0fPredictResponse\x12.\n\nmodel_spec\x18\x02 \x01(\x0b\x32\x1a.greenserve.wire.ModelSpec\x12>\n\x07outputs\x18\x01 \x03(\x0b\x32-.greenserve.wire.PredictResponse.OutputsEntry\x1aG\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.greenserve.wire.Tensor:\x02\x38\x01\"]\n\nTensorInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\x05\x12\x32\n\x0ctensor_shape\x18\x03 \x01(\x0b\x32\x1c.greenserve.wire.TensorShape\"\xb4\x02\n\x0cSignatureDef\x12\x39\n\x06inputs\x18\x01 \x03(\x0b\x32).greenserve.wire.SignatureDef.InputsEntry\x12;\n\x07outputs\x18\x02 \x03(\x0b\x32*.greenserve.wire.SignatureDef.OutputsEntry\x12\x13\n\x0bmethod_name\x18\x03 \x01(\t\x1aJ\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12*\n\x05value\x18\x02 \x01(\x0b\x32\x1b.greenserve.wire.TensorInfo:\x02\x38\x01\x1aK\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12*\n\x05value\x18\x02 \x01(\x0b\x32\x1b.greenserve.wire.TensorInfo:\x02\x38\x01\"\xb0\x01\n\x0fSignatureDefMap\x12I\n\rsignature_def\x18\x01 \x03(\x0b\x32\x32.greenserve.wire.SignatureDefMap.SignatureDefEntry\x1aR\n\x11SignatureDefEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12,\n\x05value\x18\x02 \x01(\x0b\x32\x1d.greenserve.wire.SignatureDef:\x02\x38\x01\"a\n\x17GetModelMetadataRequest\x12.\n\nmodel_spec\x18\x01 \x01(\x0b\x32\x1a.greenserve.wire.ModelSpec\x12\x16\n\x0emetadata_field\x18\x02 \x03(\t\"\xdc\x01\n\x18GetModelMetadataResponse\x12.\n\nmodel_spec\x18\x01 \x01(\x0b\x32\x1a.greenserve.wire.ModelSpec\x12I\n\x08metadata\x18\x02 \x03(\x0b\x32\x37.greenserve.wire.GetModelMetadataResponse.MetadataEntry\x1a\x45\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.google.protobuf.Any:\x02\x38\x01\"G\n\x15GetModelStatusRequest\x12.\n\nmodel_spec\x18\x01 \x01(\x0b\x32\x1a.greenserve.wire.ModelSpec\"3\n\x06Status\x12\x12\n\nerror_code\x18\x01 \x01(\x05\x12\x15\n\rerror_message\x18\x02 \x01(\t\"\xdd\x01\n\x12ModelVersionStatus\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x38\n\x05state\x18\x02 \x01(\x0e\x32).greenserve.wire.ModelVersionStatus.State\x12\'\n\x06status\x18\x03 \x01(\x0b\x32\x17.greenserve.wire.Status\"S\n\x05State\x12\x0b\n\x07UNKNOWN\x10\x00\x12\t\n\x05START\x10\n\x12\x0b\n\x07LOADING\x10\x14\x12\r\n\tAVAILABLE\x10\x1e\x12\r\n\tUNLOADING\x10(\x12\x07\n\x03\x45ND\x10\x32\"[\n\x16GetModelStatusResponse\x12\x41\n\x14model_version_status\x18\x01 \x03(\x0b\x32#.greenserve.wire.ModelVersionStatus\"r\n\nPredictLog\x12\x30\n\x07request\x18\x01 \x01(\x0b\x32\x1f.greenserve.wire.PredictRequest\x12\x32\n\x08response\x18\x02 \x01(\x0b\x32 .greenserve.wire.PredictResponse\"A\n\rPredictionLog\x12\x30\n\x0bpredict_log\x18\x06 \x01(\x0b\x32\x1b.greenserve.wire.PredictLogb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14protos/predict.proto\x12\x0fgreenserve.wire\x1a\x19google/protobuf/any.proto\x1a\x1egoogle/protobuf/wrappers.proto\"u\n\x0bTensorShape\x12-\n\x03\x64im\x18\x02 \x03(\x0b\x32 .greenserve.wire.TensorShape.Dim\x12\x14\n\x0cunknown_rank\x18\x03 \x01(\x08\x1a!\n\x03\x44im\x12\x0c\n\x04size\x18\x01 \x01(\x03\x12\x0c\n\x04name\x18\x02 \x01(\t\"\xe6\x02\n\x06Tensor\x12\r\n\x05\x64type\x18\x01 \x01(\x05\x12\x32\n\x0ctensor_shape\x18\x02 \x01(\x0b\x32\x1c.greenserve.wire.TensorShape\x12\x16\n\x0eversion_number\x18\x03 \x01(\x05\x12\x16\n\x0etensor_content\x18\x04 \x01(\x0c\x12\x10\n\x08half_val\x18\r \x03(\x05\x12\x11\n\tfloat_val\x18\x05 \x03(\x02\x12\x12\n\ndouble_val\x18\x06 \x03(\x01\x12\x0f\n\x07int_val\x18\x07 \x03(\x05\x12\x12\n\nstring_val\x18\x08 \x03(\x0c\x12\x14\n\x0cscomplex_val\x18\t \x03(\x02\x12\x11\n\tint64_val\x18\n \x03(\x03\x12\x10\n\x08\x62ool_val\x18\x0b \x03(\x08\x12\x14\n\x0c\x64\x63omplex_val\x18\x0c \x03(\x01\x12\x12\n\nuint32_val\x18\x10 \x03(\r\x12\x12\n\nuint64_val\x18\x11 \x03(\x04\x12\x12\n\nfloat8_val\x18\x12 \x01(\x0c\"\x8c\x01\n\tModelSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\x07version\x18\x02 \x01(\x0b\x32\x1b.google.protobuf.Int64ValueH\x00\x12\x17\n\rversion_label\x18\x04 \x01(\tH\x00\x12\x16\n\x0esignature_name\x18\x03 \x01(\tB\x10\n\x0eversion_choice\"\xdc\x01\n\x0ePredictRequest\x12.\n\nmodel_spec\x18\x01 \x01(\x0b\x32\x1a.greenserve.wire.ModelSpec\x12;\n\x06inputs\x18\x02 \x03(\x0b\x32+.greenserve.wire.PredictRequest.InputsEntry\x12\x15\n\routput_filter\x18\x03 \x03(\t\x1a\x46\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.greenserve.wire.Tensor:\x02\x38\x01\"\xca\x01\n\x0fPredictResponse\x12.\n\nmodel_spec\x18\x02 \x01(\x0b\x32\x1a.greenserve.wire.ModelSpec\x12>\n\x07outputs\x18\x01 \x03(\x0b\x32-.greenserve.wire.PredictResponse.OutputsEntry\x1aG\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.greenserve.wire.Tensor:\x02\x38\x01\"]\n\nTensorInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\x05\x12\x32\n\x0ctensor_shape\x18\x03 \x01(\x0b\x32\x1c.greenserve.wire.TensorShape\"\xbd\x03\n\x0cSignatureDef\x12\x39\n\x06inputs\x18\x01 \x03(\x0b\x32).greenserve.wire.SignatureDef.InputsEntry\x12;\n\x07outputs\x18\x02 \x03(\x0b\x32*.greenserve.wire.SignatureDef.OutputsEntry\x12\x13\n\x0bmethod_name\x18\x03 \x01(\t\x12=\n\x08\x64\x65\x66\x61ults\x18\x04 \x03(\x0b\x32+.greenserve.wire.SignatureDef.DefaultsEntry\x1aJ\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12*\n\x05value\x18\x02 \x01(\x0b\x32\x1b.greenserve.wire.TensorInfo:\x02\x38\x01\x1aK\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12*\n\x05value\x18\x02 \x01(\x0b\x32\x1b.greenserve.wire.TensorInfo:\x02\x38\x01\x1aH\n\rDefaultsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.greenserve.wire.Tensor:\x02\x38\x01\"\xb0\x01\n\x0fSignatureDefMap\x12I\n\rsignature_def\x18\x01 \x03(\x0b\x32\x32.greenserve.wire.SignatureDefMap.SignatureDefEntry\x1aR\n\x11SignatureDefEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12,\n\x05value\x18\x02 \x01(\x0b\x32\x1d.greenserve.wire.SignatureDef:\x02\x38\x01\"a\n\x17GetModelMetadataRequest\x12.\n\nmodel_spec\x18\x01 \x01(\x0b\x32\x1a.greenserve.wire.ModelSpec\x12\x16\n\x0emetadata_field\x18\x02 \x03(\t\"\xdc\x01\n\x18GetModelMetadataResponse\x12.\n\nmodel_spec\x18\x01 \x01(\x0b\x32\x1a.greenserve.wire.ModelSpec\x12I\n\x08metadata\x18\x02 \x03(\x0b\x32\x37.greenserve.wire.GetModelMetadataResponse.MetadataEntry\x1a\x45\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.google.protobuf.Any:\x02\x38\x01\"G\n\x15GetModelStatusRequest\x12.\n\nmodel_spec\x18\x01 \x01(\x0b\x32\x1a.greenserve.wire.ModelSpec\"3\n\x06Status\x12\x12\n\nerror_code\x18\x01 \x01(\x05\x12\x15\n\rerror_message\x18\x02 \x01(\t\"\xdd\x01\n\x12ModelVersionStatus\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x38\n\x05state\x18\x02 \x01(\x0e\x32).greenserve.wire.ModelVersionStatus.State\x12\'\n\x06status\x18\x03 \x01(\x0b\x32\x17.greenserve.wire.Status\"S\n\x05State\x12\x0b\n\x07UNKNOWN\x10\x00\x12\t\n\x05START\x10\n\x12\x0b\n\x07LOADING\x10\x14\x12\r\n\tAVAILABLE\x10\x1e\x12\r\n\tUNLOADING\x10(\x12\x07\n\x03\x45ND\x10\x32\"[\n\x16GetModelStatusResponse\x12\x41\n\x14model_version_status\x18\x01 \x03(\x0b\x32#.greenserve.wire.ModelVersionStatusb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,6 +41,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SIGNATUREDEF_INPUTSENTRY']._serialized_options = b'8\001'
   _globals['_SIGNATUREDEF_OUTPUTSENTRY']._loaded_options = None
   _globals['_SIGNATUREDEF_OUTPUTSENTRY']._serialized_options = b'8\001'
+  _globals['_SIGNATUREDEF_DEFAULTSENTRY']._loaded_options = None
+  _globals['_SIGNATUREDEF_DEFAULTSENTRY']._serialized_options = b'8\001'
   _globals['_SIGNATUREDEFMAP_SIGNATUREDEFENTRY']._loaded_options = None
   _globals['_SIGNATUREDEFMAP_SIGNATUREDEFENTRY']._serialized_options = b'8\001'
   _globals['_GETMODELMETADATARESPONSE_METADATAENTRY']._loaded_options = None
@@ -50,47 +52,45 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TENSORSHAPE_DIM']._serialized_start=184
   _globals['_TENSORSHAPE_DIM']._serialized_end=217
   _globals['_TENSOR']._serialized_start=220
-  _globals['_TENSOR']._serialized_end=558
-  _globals['_MODELSPEC']._serialized_start=561
-  _globals['_MODELSPEC']._serialized_end=701
-  _globals['_PREDICTREQUEST']._serialized_start=704
-  _globals['_PREDICTREQUEST']._serialized_end=924
-  _globals['_PREDICTREQUEST_INPUTSENTRY']._serialized_start=854
-  _globals['_PREDICTREQUEST_INPUTSENTRY']._serialized_end=924
-  _globals['_PREDICTRESPONSE']._serialized_start=927
-  _globals['_PREDICTRESPONSE']._serialized_end=1129
-  _globals['_PREDICTRESPONSE_OUTPUTSENTRY']._serialized_start=1058
-  _globals['_PREDICTRESPONSE_OUTPUTSENTRY']._serialized_end=1129
-  _globals['_TENSORINFO']._serialized_start=1131
-  _globals['_TENSORINFO']._serialized_end=1224
-  _globals['_SIGNATUREDEF']._serialized_start=1227
-  _globals['_SIGNATUREDEF']._serialized_end=1535
-  _globals['_SIGNATUREDEF_INPUTSENTRY']._serialized_start=1384
-  _globals['_SIGNATUREDEF_INPUTSENTRY']._serialized_end=1458
-  _globals['_SIGNATUREDEF_OUTPUTSENTRY']._serialized_start=1460
-  _globals['_SIGNATUREDEF_OUTPUTSENTRY']._serialized_end=1535
-  _globals['_SIGNATUREDEFMAP']._serialized_start=1538
-  _globals['_SIGNATUREDEFMAP']._serialized_end=1714
-  _globals['_SIGNATUREDEFMAP_SIGNATUREDEFENTRY']._serialized_start=1632
-  _globals['_SIGNATUREDEFMAP_SIGNATUREDEFENTRY']._serialized_end=1714
-  _globals['_GETMODELMETADATAREQUEST']._serialized_start=1716
-  _globals['_GETMODELMETADATAREQUEST']._serialized_end=1813
-  _globals['_GETMODELMETADATARESPONSE']._serialized_start=1816
-  _globals['_GETMODELMETADATARESPONSE']._serialized_end=2036
-  _globals['_GETMODELMETADATARESPONSE_METADATAENTRY']._serialized_start=1967
-  _globals['_GETMODELMETADATARESPONSE_METADATAENTRY']._serialized_end=2036
-  _globals['_GETMODELSTATUSREQUEST']._serialized_start=2038
-  _globals['_GETMODELSTATUSREQUEST']._serialized_end=2109
-  _globals['_STATUS']._serialized_start=2111
-  _globals['_STATUS']._serialized_end=2162
-  _globals['_MODELVERSIONSTATUS']._serialized_start=2165
-  _globals['_MODELVERSIONSTATUS']._serialized_end=2386
-  _globals['_MODELVERSIONSTATUS_STATE']._serialized_start=2303
-  _globals['_MODELVERSIONSTATUS_STATE']._serialized_end=2386
-  _globals['_GETMODELSTATUSRESPONSE']._serialized_start=2388
-  _globals['_GETMODELSTATUSRESPONSE']._serialized_end=2479
-  _globals['_PREDICTLOG']._serialized_start=2481
-  _globals['_PREDICTLOG']._serialized_end=2595
-  _globals['_PREDICTIONLOG']._serialized_start=2597
-  _globals['_PREDICTIONLOG']._serialized_end=2662
+  _globals['_TENSOR']._serialized_end=578
+  _globals['_MODELSPEC']._serialized_start=581
+  _globals['_MODELSPEC']._serialized_end=721
+  _globals['_PREDICTREQUEST']._serialized_start=724
+  _globals['_PREDICTREQUEST']._serialized_end=944
+  _globals['_PREDICTREQUEST_INPUTSENTRY']._serialized_start=874
+  _globals['_PREDICTREQUEST_INPUTSENTRY']._serialized_end=944
+  _globals['_PREDICTRESPONSE']._serialized_start=947
+  _globals['_PREDICTRESPONSE']._serialized_end=1149
+  _globals['_PREDICTRESPONSE_OUTPUTSENTRY']._serialized_start=1078
+  _globals['_PREDICTRESPONSE_OUTPUTSENTRY']._serialized_end=1149
+  _globals['_TENSORINFO']._serialized_start=1151
+  _globals['_TENSORINFO']._serialized_end=1244
+  _globals['_SIGNATUREDEF']._serialized_start=1247
+  _globals['_SIGNATUREDEF']._serialized_end=1692
+  _globals['_SIGNATUREDEF_INPUTSENTRY']._serialized_start=1467
+  _globals['_SIGNATUREDEF_INPUTSENTRY']._serialized_end=1541
+  _globals['_SIGNATUREDEF_OUTPUTSENTRY']._serialized_start=1543
+  _globals['_SIGNATUREDEF_OUTPUTSENTRY']._serialized_end=1618
+  _globals['_SIGNATUREDEF_DEFAULTSENTRY']._serialized_start=1620
+  _globals['_SIGNATUREDEF_DEFAULTSENTRY']._serialized_end=1692
+  _globals['_SIGNATUREDEFMAP']._serialized_start=1695
+  _globals['_SIGNATUREDEFMAP']._serialized_end=1871
+  _globals['_SIGNATUREDEFMAP_SIGNATUREDEFENTRY']._serialized_start=1789
+  _globals['_SIGNATUREDEFMAP_SIGNATUREDEFENTRY']._serialized_end=1871
+  _globals['_GETMODELMETADATAREQUEST']._serialized_start=1873
+  _globals['_GETMODELMETADATAREQUEST']._serialized_end=1970
+  _globals['_GETMODELMETADATARESPONSE']._serialized_start=1973
+  _globals['_GETMODELMETADATARESPONSE']._serialized_end=2193
+  _globals['_GETMODELMETADATARESPONSE_METADATAENTRY']._serialized_start=2124
+  _globals['_GETMODELMETADATARESPONSE_METADATAENTRY']._serialized_end=2193
+  _globals['_GETMODELSTATUSREQUEST']._serialized_start=2195
+  _globals['_GETMODELSTATUSREQUEST']._serialized_end=2266
+  _globals['_STATUS']._serialized_start=2268
+  _globals['_STATUS']._serialized_end=2319
+  _globals['_MODELVERSIONSTATUS']._serialized_start=2322
+  _globals['_MODELVERSIONSTATUS']._serialized_end=2543
+  _globals['_MODELVERSIONSTATUS_STATE']._serialized_start=2460
+  _globals['_MODELVERSIONSTATUS_STATE']._serialized_end=2543
+  _globals['_GETMODELSTATUSRESPONSE']._serialized_start=2545
+  _globals['_GETMODELSTATUSRESPONSE']._serialized_end=2636
 # @@protoc_insertion_point(module_scope)

@@ -25,7 +25,7 @@ class TensorShape(_message.Message):
     def __init__(self, dim: _Optional[_Iterable[_Union[TensorShape.Dim, _Mapping]]] = ..., unknown_rank: _Optional[bool] = ...) -> None: ...
 
 class Tensor(_message.Message):
-    __slots__ = ("dtype", "tensor_shape", "version_number", "tensor_content", "half_val", "float_val", "double_val", "int_val", "string_val", "scomplex_val", "int64_val", "bool_val", "dcomplex_val", "uint32_val", "uint64_val")
+    __slots__ = ("dtype", "tensor_shape", "version_number", "tensor_content", "half_val", "float_val", "double_val", "int_val", "string_val", "scomplex_val", "int64_val", "bool_val", "dcomplex_val", "uint32_val", "uint64_val", "float8_val")
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     TENSOR_SHAPE_FIELD_NUMBER: _ClassVar[int]
     VERSION_NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +41,7 @@ class Tensor(_message.Message):
     DCOMPLEX_VAL_FIELD_NUMBER: _ClassVar[int]
     UINT32_VAL_FIELD_NUMBER: _ClassVar[int]
     UINT64_VAL_FIELD_NUMBER: _ClassVar[int]
+    FLOAT8_VAL_FIELD_NUMBER: _ClassVar[int]
     dtype: int
     tensor_shape: TensorShape
     version_number: int
@@ -56,7 +57,8 @@ class Tensor(_message.Message):
     dcomplex_val: _containers.RepeatedScalarFieldContainer[float]
     uint32_val: _containers.RepeatedScalarFieldContainer[int]
     uint64_val: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, dtype: _Optional[int] = ..., tensor_shape: _Optional[_Union[TensorShape, _Mapping]] = ..., version_number: _Optional[int] = ..., tensor_content: _Optional[bytes] = ..., half_val: _Optional[_Iterable[int]] = ..., float_val: _Optional[_Iterable[float]] = ..., double_val: _Optional[_Iterable[float]] = ..., int_val: _Optional[_Iterable[int]] = ..., string_val: _Optional[_Iterable[bytes]] = ..., scomplex_val: _Optional[_Iterable[float]] = ..., int64_val: _Optional[_Iterable[int]] = ..., bool_val: _Optional[_Iterable[bool]] = ..., dcomplex_val: _Optional[_Iterable[float]] = ..., uint32_val: _Optional[_Iterable[int]] = ..., uint64_val: _Optional[_Iterable[int]] = ...) -> None: ...
+    float8_val: bytes
+    def __init__(self, dtype: _Optional[int] = ..., tensor_shape: _Optional[_Union[TensorShape, _Mapping]] = ..., version_number: _Optional[int] = ..., tensor_content: _Optional[bytes] = ..., half_val: _Optional[_Iterable[int]] = ..., float_val: _Optional[_Iterable[float]] = ..., double_val: _Optional[_Iterable[float]] = ..., int_val: _Optional[_Iterable[int]] = ..., string_val: _Optional[_Iterable[bytes]] = ..., scomplex_val: _Optional[_Iterable[float]] = ..., int64_val: _Optional[_Iterable[int]] = ..., bool_val: _Optional[_Iterable[bool]] = ..., dcomplex_val: _Optional[_Iterable[float]] = ..., uint32_val: _Optional[_Iterable[int]] = ..., uint64_val: _Optional[_Iterable[int]] = ..., float8_val: _Optional[bytes] = ...) -> None: ...
 
 class ModelSpec(_message.Message):
     __slots__ = ("name", "version", "version_label", "signature_name")
@@ -113,7 +115,7 @@ class TensorInfo(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dtype: _Optional[int] = ..., tensor_shape: _Optional[_Union[TensorShape, _Mapping]] = ...) -> None: ...
 
 class SignatureDef(_message.Message):
-    __slots__ = ("inputs", "outputs", "method_name")
+    __slots__ = ("inputs", "outputs", "method_name", "defaults")
     class InputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -128,13 +130,22 @@ class SignatureDef(_message.Message):
         key: str
         value: TensorInfo
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[TensorInfo, _Mapping]] = ...) -> None: ...
+    class DefaultsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Tensor
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     METHOD_NAME_FIELD_NUMBER: _ClassVar[int]
+    DEFAULTS_FIELD_NUMBER: _ClassVar[int]
     inputs: _containers.MessageMap[str, TensorInfo]
     outputs: _containers.MessageMap[str, TensorInfo]
     method_name: str
-    def __init__(self, inputs: _Optional[_Mapping[str, TensorInfo]] = ..., outputs: _Optional[_Mapping[str, TensorInfo]] = ..., method_name: _Optional[str] = ...) -> None: ...
+    defaults: _containers.MessageMap[str, Tensor]
+    def __init__(self, inputs: _Optional[_Mapping[str, TensorInfo]] = ..., outputs: _Optional[_Mapping[str, TensorInfo]] = ..., method_name: _Optional[str] = ..., defaults: _Optional[_Mapping[str, Tensor]] = ...) -> None: ...
 
 class SignatureDefMap(_message.Message):
     __slots__ = ("signature_def",)
@@ -215,17 +226,3 @@ class GetModelStatusResponse(_message.Message):
     MODEL_VERSION_STATUS_FIELD_NUMBER: _ClassVar[int]
     model_version_status: _containers.RepeatedCompositeFieldContainer[ModelVersionStatus]
     def __init__(self, model_version_status: _Optional[_Iterable[_Union[ModelVersionStatus, _Mapping]]] = ...) -> None: ...
-
-class PredictLog(_message.Message):
-    __slots__ = ("request", "response")
-    REQUEST_FIELD_NUMBER: _ClassVar[int]
-    RESPONSE_FIELD_NUMBER: _ClassVar[int]
-    request: PredictRequest
-    response: PredictResponse
-    def __init__(self, request: _Optional[_Union[PredictRequest, _Mapping]] = ..., response: _Optional[_Union[PredictResponse, _Mapping]] = ...) -> None: ...
-
-class PredictionLog(_message.Message):
-    __slots__ = ("predict_log",)
-    PREDICT_LOG_FIELD_NUMBER: _ClassVar[int]
-    predict_log: PredictLog
-    def __init__(self, predict_log: _Optional[_Union[PredictLog, _Mapping]] = ...) -> None: ...

@@ -23,7 +23,7 @@ from protos import policy_pb2
 from protos import predict_pb2 as pb
 from serving import contract
 from serving.errors import BadAnswer, ServingError, from_status
-from serving.tensors import TensorError, to_array, to_proto
+from serving.tensors import TensorError, to_array, to_proto, varint
 
 _PREDICT = "/tensorflow.serving.PredictionService/Predict"
 _METADATA = "/tensorflow.serving.PredictionService/GetModelMetadata"
@@ -180,20 +180,11 @@ def _prefix(model: str, version: int | None, size: int) -> bytes:
     tensor = pb.Tensor(dtype=1)
     for n in (1, size // 4):
         tensor.tensor_shape.dim.add(size=n)
-    head = tensor.SerializeToString() + b"\x22" + _varint(size)
+    head = tensor.SerializeToString() + b"\x22" + varint(size)
     key = contract.INPUT.encode()
-    entry = b"\x0a" + _varint(len(key)) + key + b"\x12" + _varint(len(head) + size) + head
+    entry = b"\x0a" + varint(len(key)) + key + b"\x12" + varint(len(head) + size) + head
     spec = _spec(model, version, contract.SIGNATURE).SerializeToString()
-    return b"\x0a" + _varint(len(spec)) + spec + b"\x12" + _varint(len(entry) + size) + entry
-
-
-def _varint(n: int) -> bytes:
-    out = bytearray()
-    while n > 0x7F:
-        out.append(n & 0x7F | 0x80)
-        n >>= 7
-    out.append(n)
-    return bytes(out)
+    return b"\x0a" + varint(len(spec)) + spec + b"\x12" + varint(len(entry) + size) + entry
 
 
 def _response(kind: Any) -> Any:

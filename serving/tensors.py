@@ -19,11 +19,22 @@ NUMPY: dict[int, str] = {
     17: "<u2", 18: "<c16", 19: "<f2", 22: "<u4", 23: "<u8",
 }  # fmt: skip
 """TensorFlow dtype number -> NumPy dtype."""
+BITS: dict[int, str] = {
+    **NUMPY, 11: "i1", 12: "u1", 13: "<i4", 14: "<u2", 15: "<i2", 16: "<u2",
+    24: "u1", 25: "u1", 29: "i1", 30: "u1",
+}  # fmt: skip
+"""The same, and for numbers that NumPy does not know (quantized, bfloat16, float8, int4) the integers that hold them."""
+_DTYPES = {number: np.dtype(name) for number, name in BITS.items()}
+_OF_NUMBERS = {number: kind for number, kind in _DTYPES.items() if number < 24}
 _NUMBER = {np.dtype(name): number for number, name in NUMPY.items()}
 _FIELD = {
     1: "float_val", 2: "double_val", 3: "int_val", 4: "int_val", 5: "int_val", 6: "int_val", 8: "scomplex_val",
-    9: "int64_val", 10: "bool_val", 17: "int_val", 18: "dcomplex_val", 19: "half_val", 22: "uint32_val", 23: "uint64_val",
+    9: "int64_val", 10: "bool_val", 11: "int_val", 12: "int_val", 13: "int_val", 14: "half_val", 15: "int_val",
+    16: "int_val", 17: "int_val", 18: "dcomplex_val", 19: "half_val", 22: "uint32_val", 23: "uint64_val",
+    24: "float8_val", 25: "float8_val", 29: "int_val", 30: "int_val",
 }  # fmt: skip
+_PACKED = {1: b"\x2a", 2: b"\x32", 8: b"\x4a", 10: b"\x5a", 18: b"\x62", 24: b"\x92\x01", 25: b"\x92\x01"}
+"""dtype number -> tag of its typed field, where that field's bytes are those of the array."""
 MAX_ELEMENTS = 1 << 26
 
 
@@ -49,32 +60,40 @@ def to_proto(array: Any, out: Any = None) -> Any:
     return message
 
 
-def to_array(message: Any) -> NDArray[Any]:
+def to_array(message: Any, bits: bool = False) -> NDArray[Any]:
     """The array of a tensor message. Raises TensorError where it describes none.
 
     Numbers may come as tensor_content or as typed values; fewer typed values
-    than elements repeat the last one, and none at all are zeros, as TensorFlow reads them.
+    than elements repeat the last one, and none at all are zeros, as TensorFlow
+    reads them. bfloat16, which NumPy does not know, becomes the same numbers as
+    float32, quantized numbers their integers; with `bits` all that NumPy does
+    not know becomes the integers that hold it (`BITS`).
     """
-    if message.tensor_shape.unknown_rank:
+    dtype, tensor_shape = message.dtype, message.tensor_shape
+    if tensor_shape.unknown_rank:
         raise TensorError("a tensor of unknown rank")
-    shape = [dim.size for dim in message.tensor_shape.dim]
-    if len(shape) > 32 or any(size < 0 for size in shape):
+    shape = [dim.size for dim in tensor_shape.dim]
+    if len(shape) > 32 or (shape and min(shape) < 0):
         raise TensorError(f"shape {shape} is none that a tensor can have")
     count = math.prod(shape)
     if count > MAX_ELEMENTS:
         raise TensorError(f"shape {shape} has more than {MAX_ELEMENTS} elements")
-    if message.dtype == DT_STRING:
+    if dtype == DT_STRING:
         return _texts(list(message.string_val), shape, count)
-    if message.dtype not in NUMPY:
-        raise TensorError(f"dtype {message.dtype} is not supported")
-    kind = np.dtype(NUMPY[message.dtype])
-    if message.tensor_content:
-        if len(message.tensor_content) != count * kind.itemsize:
-            raise TensorError(
-                f"tensor_content of {len(message.tensor_content)} bytes for shape {shape}, which takes {count * kind.itemsize}"
-            )
-        return np.frombuffer(message.tensor_content, kind).reshape(shape)
-    return _typed(list(getattr(message, _FIELD[message.dtype])), message.dtype, kind, shape, count)
+    kind = (_DTYPES if bits else _OF_NUMBERS).get(dtype)
+    if kind is None:
+        raise TensorError(f"dtype {dtype} is not supported")
+    content = message.tensor_content
+    if content:
+        if len(content) != count * kind.itemsize:
+            raise TensorError(f"tensor_content of {len(content)} bytes for shape {shape}, which takes {count * kind.itemsize}")
+        found = np.frombuffer(content, kind).reshape(shape)
+    else:
+        found = _typed(list(getattr(message, _FIELD[dtype])), dtype, kind, shape, count)
+    if dtype == _BFLOAT16 and not bits:
+        # a bfloat16 is the upper half of a float32
+        return (found.astype("<u4") << 16).view("<f4")
+    return found
 
 
 def _texts(values: list[bytes], shape: list[int], count: int) -> NDArray[Any]:
@@ -91,7 +110,7 @@ def _typed(values: list[Any], dtype: int, kind: np.dtype[Any], shape: list[int],
     if len(values) > count:
         raise TensorError(f"{len(values)} values for shape {shape}")
     try:
-        found = np.array(values, np.uint16).view(np.float16) if dtype == _HALF else np.array(values, kind)
+        found = np.array(values, np.uint16).view(kind) if dtype == _HALF else np.array(values, kind)
     except (OverflowError, ValueError) as error:
         raise TensorError(f"a value does not fit {kind}: {error}") from None
     if count and not len(found):
@@ -101,21 +120,67 @@ def _typed(values: list[Any], dtype: int, kind: np.dtype[Any], shape: list[int],
     return found.reshape(shape)
 
 
-def typed_proto(array: NDArray[Any], message: Any) -> None:
-    """Fill a tensor message with typed values, as TensorFlow's AsProtoField does."""
-    if array.dtype.kind in "SUO":
+def typed_proto(array: NDArray[Any], message: Any, dtype: int | None = None) -> None:
+    """Fill a tensor message with typed values, as TensorFlow's AsProtoField does.
+
+    `dtype`: TensorFlow's number, where the array is the integers that hold it.
+    """
+    number = _number(array, dtype)
+    if number == DT_STRING:
         to_proto(array, message)
         return
-    try:
-        number = _NUMBER[array.dtype.newbyteorder("<")]
-    except KeyError:
-        raise TensorError(f"arrays of {array.dtype} have no tensor type") from None
     message.dtype = number
     flat = array.reshape(-1)
     if number == _HALF:
         flat = flat.view(np.uint16)
     elif array.dtype.kind == "c":
         flat = flat.view(flat.real.dtype)
-    getattr(message, _FIELD[number]).extend(flat.tolist())
+    if _FIELD[number] == "float8_val":
+        message.float8_val = flat.tobytes()
+    else:
+        getattr(message, _FIELD[number]).extend(flat.tolist())
     for size in array.shape:
         message.tensor_shape.dim.add(size=size)
+
+
+def typed_bytes(array: NDArray[Any], dtype: int | None = None) -> bytes:
+    """`typed_proto` serialized: what TensorFlow Serving puts into an answer.
+
+    Of floats, complex numbers and truth values the typed field's bytes are the
+    array's own, so no number is touched.
+    """
+    number = _number(array, dtype)
+    tag = _PACKED.get(number)
+    if tag is None:
+        message = pb.Tensor()
+        typed_proto(array, message, number)
+        return message.SerializeToString()
+    shape = b"".join(_dim(size) for size in array.shape)
+    head = b"\x08" + bytes((number,)) + b"\x12" + varint(len(shape)) + shape
+    return head + tag + varint(array.nbytes) + array.tobytes() if array.size else head
+
+
+def _dim(size: int) -> bytes:
+    body = b"\x08" + varint(size) if size else b""
+    return b"\x12" + varint(len(body)) + body
+
+
+def varint(n: int) -> bytes:
+    """A number as protobuf writes lengths."""
+    out = bytearray()
+    while n > 0x7F:
+        out.append(n & 0x7F | 0x80)
+        n >>= 7
+    out.append(n)
+    return bytes(out)
+
+
+def _number(array: NDArray[Any], dtype: int | None) -> int:
+    if dtype is not None:
+        return dtype
+    if array.dtype.kind in "SUO":
+        return DT_STRING
+    try:
+        return _NUMBER[array.dtype.newbyteorder("<")]
+    except KeyError:
+        raise TensorError(f"arrays of {array.dtype} have no tensor type") from None

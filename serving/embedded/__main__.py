@@ -1,6 +1,5 @@
 """`python -m serving`: the embedded server until SIGTERM or Ctrl-C."""
 
-import logging
 import os
 import signal
 import sys
@@ -10,11 +9,12 @@ import threading
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from city.errors import InputError
+from serving.embedded import logs
 from serving.embedded.config import parse
 
 
 def main(argv: list[str] | None = None) -> int:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logs.to(sys.stderr)
     stop = threading.Event()
     # before the slow import: a signal during start-up must end it as cleanly
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -29,7 +29,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if not stop.is_set():
-        print(f"ready at {config.host}:{server.port}", flush=True)
+        rest = f", REST at {config.host}:{server.rest_port}" if server.rest_port else ""
+        print(f"ready at {config.host}:{server.port}{rest}", flush=True)
     while not stop.wait(3600):
         pass
     server.stop()

@@ -1,6 +1,7 @@
 """Settings of one embedded server: tensorflow_model_server's flags by their names, and city.toml."""
 
 import argparse
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,20 +12,20 @@ from city import config as city_config
 from city.arguments import Parser
 from city.errors import InputError
 from protos import model_server_config_pb2 as config_pb
-from serving.embedded import model_config
+from serving.embedded import batching, model_config
+from serving.embedded.batching import Batching
 from serving.embedded.model_config import ModelConfig
 from serving.embedded.model_manager import Loading
 
+METRICS_PATH = "/monitoring/prometheus/metrics"
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 # fmt: off
 NOT_HERE = frozenset({
-    "allow_version_labels", "batching_parameters_file", "enable_batching", "enable_grpc_healthcheck_service",
-    "enable_model_warmup_in_background", "enable_per_model_metrics", "enable_profiler",
+    "allow_version_labels", "enable_model_warmup_in_background", "enable_per_model_metrics", "enable_profiler",
     "enable_serialization_as_tensor_content", "enable_signature_method_name_check", "fingerprint", "flush_filesystem_caches",
-    "mixed_precision", "monitoring_config_file", "num_request_iterations_for_warmup", "num_tflite_pools", "num_unload_threads",
+    "mixed_precision", "num_request_iterations_for_warmup", "num_tflite_pools", "num_unload_threads",
     "per_process_gpu_memory_fraction", "platform_config_file", "prefer_tflite_model",
-    "remove_unused_fields_from_bundle_metagraph", "rest_api_enable_cors_support", "rest_api_num_threads", "rest_api_port",
-    "rest_api_timeout_in_ms", "saved_model_tags", "skip_initialize_tpu", "tensorflow_inter_op_parallelism",
+    "remove_unused_fields_from_bundle_metagraph", "rest_api_enable_cors_support", "saved_model_tags", "skip_initialize_tpu", "tensorflow_inter_op_parallelism",
     "tensorflow_intra_op_parallelism", "tensorflow_session_parallelism", "thread_pool_factory_config_file",
     "use_alts_credentials", "xla_cpu_compilation_enabled",
 })
@@ -45,6 +46,15 @@ class Ssl:
 
 
 @dataclass(frozen=True)
+class RestConfig:
+    port: int
+    threads: int = 8
+    timeout_s: float = 30.0
+    metrics_path: str | None = None
+    """Where metrics are told. None: nowhere."""
+
+
+@dataclass(frozen=True)
 class ServerConfig:
     models_dir: Path | None = None
     """Folder whose models are all served. None: `models` or `model_config_file` tells them."""
@@ -53,8 +63,10 @@ class ServerConfig:
     """0: the system chooses."""
     poll_s: float = 1.0
     """Between looks for new versions; 0: one look only; negative: none at all."""
-    threads: int = 8
-    """Calls worked on at once, 4 per core as TensorFlow Serving; twice as many more may wait."""
+    threads: int = field(default_factory=lambda: default_threads(batching=False))
+    """Calls worked on at once."""
+    max_queued_calls: int = 1000
+    """Calls that may wait for a thread; more are answered RESOURCE_EXHAUSTED."""
     drain_s: float = 5.0
     """Bound on the wait for calls under way at the end."""
     models: dict[str, ModelConfig] = field(default_factory=dict)
@@ -68,6 +80,11 @@ class ServerConfig:
     ssl: Ssl | None = None
     """TLS. None: plain."""
     warm_up: bool = True
+    batching: Batching | None = None
+    health: bool = True
+    """Whether grpc.health.v1.Health is there."""
+    rest: RestConfig | None = None
+
 
 
 def parse(argv: list[str] | None = None) -> ServerConfig:
@@ -92,7 +109,31 @@ def parse(argv: list[str] | None = None) -> ServerConfig:
         "--file_system_poll_wait_seconds", "--poll-s", type=float, default=1.0, metavar="S",
         help="seconds between looks for new versions; 0: one look, negative: none (default: 1)",
     )  # fmt: skip
-    parser.add_argument("--grpc_max_threads", type=int, default=8, metavar="N", help="calls worked on at once (default: 8)")
+    parser.add_argument(
+        "--grpc_max_threads", type=int, metavar="N",
+        help="calls worked on at once (default: a core each and one more, with batching 64; tensorflow_model_server: 4 a core)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max_queued_calls", type=int, default=1000, metavar="N",
+        help="calls that may wait for a thread, more are answered RESOURCE_EXHAUSTED (default: 1000)",
+    )  # fmt: skip
+    parser.add_argument("--rest_api_port", type=int, default=0, help="port of the REST API, 0: none (default: 0)")
+    parser.add_argument("--rest_api_num_threads", type=int, default=8, metavar="N", help="threads of it (default: 8)")
+    parser.add_argument(
+        "--rest_api_timeout_in_ms", type=int, default=30_000, metavar="MS", help="what takes longer is answered 504 (default: 30000)"
+    )
+    parser.add_argument(
+        "--monitoring_config_file", type=Path, metavar="FILE", help="MonitoringConfig as text: where the REST port tells metrics"
+    )
+    parser.add_argument(
+        "--enable_batching", type=_boolean, nargs="?", const=True, default=False, metavar="BOOL",
+        help="run calls that wait at the same moment as one (default: false)",
+    )  # fmt: skip
+    parser.add_argument("--batching_parameters_file", type=Path, metavar="FILE", help="BatchingParameters as text")
+    parser.add_argument(
+        "--enable_grpc_healthcheck_service", type=_boolean, nargs="?", const=True, default=True, metavar="BOOL",
+        help="gRPC health (default: true)",
+    )  # fmt: skip
     parser.add_argument("--num_load_threads", type=int, default=2, metavar="N", help="models loaded at once (default: 2)")
     parser.add_argument(
         "--max_num_load_retries", type=int, default=5, metavar="N", help="times a version that fails is tried again (default: 5)"
@@ -101,7 +142,7 @@ def parse(argv: list[str] | None = None) -> ServerConfig:
         "--load_retry_interval_micros", type=int, default=60_000_000, metavar="US", help="between those (default: a minute)"
     )
     parser.add_argument(
-        "--allow_version_labels_for_unavailable_models", type=_boolean, default=True, metavar="BOOL",
+        "--allow_version_labels_for_unavailable_models", type=_boolean, nargs="?", const=True, default=True, metavar="BOOL",
         help="whether a new label may name a version that is not served yet (default: true)",
     )  # fmt: skip
     parser.add_argument("--grpc_socket_path", type=Path, metavar="PATH", help="listen on this Unix socket too")
@@ -112,6 +153,8 @@ def parse(argv: list[str] | None = None) -> ServerConfig:
     parser.add_argument(
         "--enable_model_warmup",
         type=_boolean,
+        nargs="?",
+        const=True,
         default=True,
         metavar="BOOL",
         help="replay a model's warm-up records (default: true)",
@@ -156,7 +199,8 @@ def _config(args: argparse.Namespace) -> ServerConfig:
         host=host,
         port=int(port) if args.port is None else args.port,
         poll_s=args.file_system_poll_wait_seconds,
-        threads=args.grpc_max_threads,
+        threads=args.grpc_max_threads or default_threads(args.enable_batching),
+        max_queued_calls=args.max_queued_calls,
         models=models,
         model_config_file=args.model_config_file,
         config_poll_s=args.model_config_file_poll_wait_seconds,
@@ -170,7 +214,54 @@ def _config(args: argparse.Namespace) -> ServerConfig:
         channel_arguments=_channel_arguments(args.grpc_channel_arguments),
         ssl=None if args.ssl_config_file is None else _ssl(args.ssl_config_file),
         warm_up=args.enable_model_warmup,
+        batching=_batching(args),
+        health=args.enable_grpc_healthcheck_service,
+        rest=_rest(args),
     )
+
+
+def _batching(args: argparse.Namespace) -> Batching | None:
+    if args.batching_parameters_file is None:
+        return Batching() if args.enable_batching else None
+    if not args.enable_batching:
+        raise InputError("--batching_parameters_file needs --enable_batching")
+    return batching.of_file(args.batching_parameters_file)
+
+
+def _rest(args: argparse.Namespace) -> RestConfig | None:
+    path = None
+    if args.monitoring_config_file is not None:
+        if not args.rest_api_port:
+            raise InputError("--monitoring_config_file needs --rest_api_port, where metrics are told")
+        path = _metrics_path(args.monitoring_config_file)
+    if not args.rest_api_port:
+        return None
+    return RestConfig(args.rest_api_port, args.rest_api_num_threads, args.rest_api_timeout_in_ms / 1000, path)
+
+
+def _metrics_path(file: Path) -> str | None:
+    """Read a MonitoringConfig. Raises InputError."""
+    config = config_pb.MonitoringConfig()
+    try:
+        text_format.Parse(file.read_text(encoding="utf-8"), config)
+    except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
+        raise InputError(f"{file}: cannot be read as MonitoringConfig: {error}") from None
+    if not config.prometheus_config.enable:
+        return None
+    path = config.prometheus_config.path or METRICS_PATH
+    if not path.startswith("/"):
+        raise InputError(f"{file}: path {path!r} must begin with /, such as {METRICS_PATH}")
+    return path
+
+
+def default_threads(batching: bool) -> int:
+    """Threads that answer gRPC calls.
+
+    Python runs one of them at a time, so more than the cores only get into each
+    other's way (`python -m benchmarks.concurrent_callers --threads 8`); calls that
+    wait for their batch need a thread each.
+    """
+    return 64 if batching else (os.cpu_count() or 1) + 1
 
 
 def _channel_arguments(text: str) -> tuple[tuple[str, int | str], ...]:
@@ -200,12 +291,22 @@ def _ssl(path: Path) -> Ssl:
 def _check(args: argparse.Namespace) -> None:
     if args.port is not None and not 0 <= args.port <= 65535:
         raise InputError(f"port {args.port} must lie between 0 and 65535")
-    for name, least in (("grpc_max_threads", 1), ("num_load_threads", 1), ("max_num_load_retries", 0)):
-        if not least <= getattr(args, name) <= 100_000:
+    if not 0 <= args.rest_api_port <= 65535:
+        raise InputError(f"--rest_api_port {args.rest_api_port} must lie between 0 and 65535")
+    if args.rest_api_port and args.rest_api_port == args.port:
+        raise InputError(f"--rest_api_port cannot be the same as --port {args.port}")
+    bounds = (
+        ("grpc_max_threads", 1), ("num_load_threads", 1), ("max_num_load_retries", 0), ("max_queued_calls", 1),
+        ("rest_api_num_threads", 1),
+    )  # fmt: skip
+    for name, least in bounds:
+        if getattr(args, name) is not None and not least <= getattr(args, name) <= 100_000:
             raise InputError(f"--{name} {getattr(args, name)} must lie between {least} and 100000")
     for name in ("file_system_poll_wait_seconds", "model_config_file_poll_wait_seconds"):
         if not abs(getattr(args, name)) <= 86400:
             raise InputError(f"--{name} {getattr(args, name):g} must be at most 86400")
+    if not 1 <= args.rest_api_timeout_in_ms <= 86_400_000:
+        raise InputError(f"--rest_api_timeout_in_ms {args.rest_api_timeout_in_ms} must lie between 1 and a day")
     if not 0 <= args.load_retry_interval_micros <= 86_400_000_000:
         raise InputError(f"--load_retry_interval_micros {args.load_retry_interval_micros} must be a day at most")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 class VersionFiles:
     path: Path
     fingerprint: tuple[tuple[str, int, int], ...]
-    """(name, bytes, mtime in ns) of every file: changes while a copy is under way."""
+    """The folder, then (name, bytes, mtime in ns) of every file: changes while a copy is under way."""
 
 
 def versions(base_path: Path) -> dict[int, VersionFiles]:
@@ -22,6 +22,11 @@ def versions(base_path: Path) -> dict[int, VersionFiles]:
         for folder in _folders(base_path)
         if is_version(folder.name) and (folder / "saved_model.pb").is_file()
     }
+
+
+def is_in(fingerprint: tuple[tuple[str, int, int], ...], base_path: Path) -> bool:
+    """Whether a version is one of this folder."""
+    return Path(fingerprint[0][0]).parent == base_path
 
 
 def scan(models_dir: Path) -> dict[str, dict[int, VersionFiles]]:
@@ -43,7 +48,7 @@ def _folders(parent: Path) -> list[Path]:
 
 
 def _fingerprint(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    marks = []
+    marks = [(str(folder), 0, 0)]
     for path in sorted(folder.rglob("*")):
         try:
             status = path.stat()

@@ -2,13 +2,13 @@
 
 from protos import predict_pb2 as wire
 from serving.embedded.model_manager import ModelManager
-from serving.embedded.status import invalid_argument
+from serving.embedded.status import Answer, invalid_argument
 
 _FIELD = "signature_def"
 _TYPE_URL = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 
 
-def get_model_metadata(manager: ModelManager, request: wire.GetModelMetadataRequest) -> wire.GetModelMetadataResponse:
+def get_model_metadata(manager: ModelManager, request: wire.GetModelMetadataRequest) -> Answer:
     """The signatures of a model. Raises StatusError."""
     if not request.HasField("model_spec"):
         raise invalid_argument("Missing ModelSpec")
@@ -22,5 +22,5 @@ def get_model_metadata(manager: ModelManager, request: wire.GetModelMetadataRequ
     response.model_spec.name = request.model_spec.name
     response.model_spec.version.value = version
     response.metadata[_FIELD].type_url = _TYPE_URL
-    response.metadata[_FIELD].value = session.signatures.SerializeToString()
-    return response
+    response.metadata[_FIELD].value = session.definitions.SerializeToString()
+    return Answer(version, response)

@@ -2,11 +2,11 @@
 
 from protos import predict_pb2 as wire
 from serving.embedded.model_manager import ModelManager
-from serving.embedded.status import invalid_argument
+from serving.embedded.status import Answer, invalid_argument
 
 
-def get_model_status(manager: ModelManager, request: wire.GetModelStatusRequest) -> wire.GetModelStatusResponse:
+def get_model_status(manager: ModelManager, request: wire.GetModelStatusRequest) -> Answer:
     """States of a model's versions, newest first. Raises StatusError."""
     if not request.HasField("model_spec"):
         raise invalid_argument("Missing ModelSpec")
-    return wire.GetModelStatusResponse(model_version_status=manager.states(request.model_spec))
+    return Answer(0, wire.GetModelStatusResponse(model_version_status=manager.states(request.model_spec)))

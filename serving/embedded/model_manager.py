@@ -17,12 +17,13 @@ from typing import Any
 
 from protos import predict_pb2 as wire
 from serving.embedded import files
+from serving.embedded.logs import event, log
+from serving.embedded.metrics import Metrics
 from serving.embedded.model_config import ModelConfig
 from serving.embedded.status import StatusError, failed_precondition, invalid_argument, not_found, unknown
 from serving.embedded.version_policy import Verb, next_action
 
 State = wire.ModelVersionStatus
-log = logging.getLogger("serving")
 _UNKNOWN = 2
 
 
@@ -65,9 +66,15 @@ class ModelManager:
     """Serves the wanted versions of the models that are configured."""
 
     def __init__(
-        self, load: Callable[[Path], Any], load_error: type[Exception], stopping: threading.Event, loading: Loading | None = None
+        self,
+        load: Callable[[Path], Any],
+        load_error: type[Exception],
+        stopping: threading.Event,
+        loading: Loading | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         """`stopping`: once it is set, no further model is looked at."""
+        self._metrics = metrics or Metrics()
         self._load, self._load_error = load, load_error
         self._loading = loading or Loading()
         self._models: dict[str, Model] = {}
@@ -101,13 +108,17 @@ class ModelManager:
             before = {name: self._models[name].config for name in self._wanted}
             self.follow({**before, **configs}, now_s, at_once=True)
             try:
-                self._refuse(name for name in configs if not self._models[name].served)
+                self._refuse(name for name, config in configs.items() if not self._is_served_from(name, config))
                 if wrong_label := self._wrong_label(configs, before):
                     raise failed_precondition(wrong_label)
             except StatusError:
                 self.follow(before, now_s, at_once=True)
                 raise
             self.follow(configs, now_s, at_once=True)
+
+    def _is_served_from(self, name: str, config: ModelConfig) -> bool:
+        """Whether a version of the folder that is configured answers, and not one of where the model was before."""
+        return any(files.is_in(fingerprint, config.base_path) for fingerprint in self._models[name].loaded.values())
 
     def _refuse(self, names: Iterable[str]) -> None:
         """Raise StatusError where there are models that cannot be served."""
@@ -162,21 +173,27 @@ class ModelManager:
 
     def _take_up(self, name: str, model: Model, version: int, found: files.VersionFiles, now_s: float) -> None:
         begin = time.perf_counter()
-        self._mark(model, version, State.LOADING)
+        is_served = version in model.served
+        if not is_served:
+            self._mark(model, version, State.LOADING)
         try:
             session = self._load(found.path)
         except self._load_error as error:
             before = model.failed.get(version)
             tries = before.tries + 1 if before and before.fingerprint == found.fingerprint else 1
             model.failed[version] = Failure(found.fingerprint, tries, now_s)
-            self._mark(model, version, State.END, str(error))
-            log.error("%s version %d cannot be loaded: %s", name, version, error)
+            # what is there goes on answering where its files were overwritten by worse ones
+            self._mark(model, version, State.AVAILABLE if is_served else State.END, str(error))
+            self._metrics.load_failed(name)
+            event("load_failed", logging.ERROR, model=name, version=version, tries=tries, error=error)
             return
         model.failed.pop(version, None)
         model.served = {**model.served, version: session}
         model.loaded[version] = found.fingerprint
         self._mark(model, version, State.AVAILABLE)
-        log.info("loaded %s version %d in %.0f ms", name, version, 1000 * (time.perf_counter() - begin))
+        seconds = time.perf_counter() - begin
+        self._metrics.loaded(name, seconds)
+        event("loaded", model=name, version=version, ms=1000 * seconds)
 
     def _drop(self, name: str, model: Model, version: int) -> None:
         self._mark(model, version, State.UNLOADING)
@@ -184,13 +201,31 @@ class ModelManager:
         model.served = {v: session for v, session in model.served.items() if v != version}
         model.loaded.pop(version, None)
         self._mark(model, version, State.END)
-        log.info("unloaded %s version %d", name, version)
+        event("unloaded", model=name, version=version)
 
     def _mark(self, model: Model, version: int, state: int, error: str = "") -> None:
         status = wire.ModelVersionStatus(version=version, state=state)  # type: ignore[arg-type]
         status.status.error_code = _UNKNOWN if error else 0
         status.status.error_message = error
         model.states = {**model.states, version: status}
+
+    def close(self) -> None:
+        """No model is looked after any more; what is loaded is let go."""
+        self._pool.shutdown(wait=True)
+        with self._busy:
+            for model in self._models.values():
+                model.served = {}
+
+    def is_known(self, name: str) -> bool:
+        """Whether there is, or was, a model of this name."""
+        return name in self._models
+
+    def versions_by_state(self) -> dict[str, int]:
+        count = dict.fromkeys(State.State.keys(), 0)
+        for model in list(self._models.values()):
+            for status in model.states.values():
+                count[State.State.Name(status.state)] += 1
+        return count
 
     def served(self) -> dict[str, list[int]]:
         return {name: sorted(model.served) for name, model in list(self._models.items()) if model.served}

@@ -1,82 +1,120 @@
 """PredictionService.Predict, checked and worded as tensorflow/serving's predict_util.cc."""
 
-from typing import Any
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-import numpy as np
+from numpy.typing import NDArray
 
 from protos import predict_pb2 as wire
 from serving.embedded.model_manager import ModelManager
-from serving.embedded.status import failed_precondition, invalid_argument
-from serving.tensors import DT_STRING, NUMPY, TensorError, to_array, typed_proto
+from serving.embedded.status import Answer, failed_precondition, invalid_argument
+from serving.tensors import BITS, DT_STRING, TensorError, to_array, typed_bytes, varint
 
-_TYPE_NAMES = {
+DEFAULT_SIGNATURE = "serving_default"
+TYPE_NAMES = {
     1: "float", 2: "double", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 7: "string", 8: "complex64", 9: "int64",
-    10: "bool", 17: "uint16", 18: "complex128", 19: "half", 22: "uint32", 23: "uint64",
+    10: "bool", 11: "qint8", 12: "quint8", 13: "qint32", 14: "bfloat16", 15: "qint16", 16: "quint16", 17: "uint16",
+    18: "complex128", 19: "half", 20: "resource", 21: "variant", 22: "uint32", 23: "uint64", 24: "float8_e5m2",
+    25: "float8_e4m3fn", 29: "int4", 30: "uint4",
 }  # fmt: skip
 
 
-def predict(manager: ModelManager, request: wire.PredictRequest) -> wire.PredictResponse:
+class Outputs(NamedTuple):
+    """What a signature gave."""
+
+    version: int
+    signature: str
+    arrays: dict[str, NDArray[Any]]
+    dtypes: Mapping[str, int]
+
+
+def predict(manager: ModelManager, request: wire.PredictRequest) -> Answer:
+    """Run a signature; the answer is a serialized PredictResponse. Raises StatusError."""
+    found = run_predict(manager, request)
+    # typed values, not tensor_content: TensorFlow Serving's own default
+    parts = []
+    for key, array in found.arrays.items():
+        tensor = typed_bytes(array, found.dtypes[key])
+        name = key.encode()
+        entry = b"\x0a" + varint(len(name)) + name + b"\x12" + varint(len(tensor)) + tensor
+        parts.append(b"\x0a" + varint(len(entry)) + entry)
+    parts.append(_model_spec(request.model_spec.name, found.version, found.signature))
+    return Answer(found.version, b"".join(parts))
+
+
+def run_predict(manager: ModelManager, request: wire.PredictRequest) -> Outputs:
     """Run a signature. Raises StatusError."""
     if not request.HasField("model_spec"):
         raise invalid_argument("Missing ModelSpec")
-    version, session = manager.find(request.model_spec)
-    name = request.model_spec.signature_name or "serving_default"
-    if name not in session.signatures.signature_def:
+    spec = request.model_spec
+    version, session = manager.find(spec)
+    name = spec.signature_name or DEFAULT_SIGNATURE
+    signature = session.signatures.get(name)
+    if signature is None:
         raise failed_precondition(f'Serving signature key "{name}" not found.')
-    signature = session.signatures.signature_def[name]
-    arrays = _inputs(signature, request)
-    outputs = _outputs(signature, request)
+    arrays = _inputs(signature, request.inputs)
+    outputs = _outputs(signature, request.output_filter)
     values = session.run(name, arrays, outputs)
+    return Outputs(version, name, dict(zip(outputs, values, strict=True)), signature.outputs)
+
+
+@functools.lru_cache(maxsize=4096)
+def _model_spec(name: str, version: int, signature: str) -> bytes:
+    """Field model_spec of a PredictResponse, serialized."""
     response = wire.PredictResponse()
-    response.model_spec.name = request.model_spec.name
+    response.model_spec.name = name
     response.model_spec.version.value = version
-    response.model_spec.signature_name = name
-    for key, value in zip(outputs, values, strict=True):
-        # typed values, not tensor_content: TensorFlow Serving's own default
-        typed_proto(np.asarray(value), response.outputs[key])
-    return response
+    response.model_spec.signature_name = signature
+    return response.SerializeToString()
 
 
-def _inputs(signature: wire.SignatureDef, request: wire.PredictRequest) -> dict[str, Any]:
-    sent, wanted = set(request.inputs), set(signature.inputs)
-    if len(sent) != len(wanted):
+def _inputs(signature: Any, sent: Any) -> dict[str, Any]:
+    wanted = signature.inputs
+    if len(sent) > len(wanted) or (len(sent) < len(wanted) and not signature.defaults):
+        extra, missing = set(sent) - set(wanted), set(wanted) - set(sent)
         raise invalid_argument(
-            f"input size does not match signature: {len(sent)}!={len(wanted)} "
-            f"len({{{_join(sent)}}}) != len({{{_join(wanted)}}}). "
-            f"Sent extra: {{{_join(sent - wanted)}}}. Missing but required: {{{_join(wanted - sent)}}}."
+            f"input size does not match signature: {len(sent)}!={len(wanted)} len({{{_join(sent)}}}) != "
+            f"len({{{_join(wanted)}}}). Sent extra: {{{_join(extra)}}}. Missing but required: {{{_join(missing)}}}."
         )
     arrays = {}
-    for key, tensor in request.inputs.items():
-        if key not in wanted:
+    for key, tensor in sent.items():
+        dtype = wanted.get(key)
+        if dtype is None:
             raise invalid_argument(
                 f"input tensor alias not found in signature: {key}. Inputs expected to be in the set {{{_join(wanted)}}}."
             )
-        expected = signature.inputs[key].dtype
-        if tensor.dtype != expected:
-            told = (_TYPE_NAMES.get(number, str(number)) for number in (expected, tensor.dtype))
+        if tensor.dtype != dtype:
+            told = (TYPE_NAMES.get(number, str(number)) for number in (dtype, tensor.dtype))
             raise invalid_argument("Expects arg[0] to be {} but {} is provided".format(*told))
-        if expected != DT_STRING and expected not in NUMPY:
-            raise invalid_argument(f"tensor parsing error: {key}: dtype {expected} is not supported")
+        if dtype != DT_STRING and dtype not in BITS:
+            raise invalid_argument(f"tensor parsing error: {key}: {TYPE_NAMES.get(dtype, dtype)} cannot be sent")
         try:
-            arrays[key] = to_array(tensor)
+            arrays[key] = to_array(tensor, bits=True)
         except TensorError as error:
             raise invalid_argument(f"tensor parsing error: {key}: {error}") from None
+    for key in wanted.keys() - arrays.keys():
+        if key not in signature.defaults:
+            raise invalid_argument(f"input {key} is neither sent nor has it a default in the signature")
+        arrays[key] = signature.defaults[key]
     return arrays
 
 
-def _outputs(signature: wire.SignatureDef, request: wire.PredictRequest) -> list[str]:
+def _outputs(signature: Any, output_filter: Any) -> list[str]:
+    if not output_filter:
+        return list(signature.outputs)
     chosen: list[str] = []
-    for key in request.output_filter:
+    for key in output_filter:
         if key not in signature.outputs:
             raise invalid_argument(
                 f"output tensor alias not found in signature: {key} "
-                f"Outputs expected to be in the set {{{_join(set(signature.outputs))}}}."
+                f"Outputs expected to be in the set {{{_join(signature.outputs)}}}."
             )
         if key in chosen:
             raise invalid_argument(f"duplicate output tensor alias: {key}")
         chosen.append(key)
-    return chosen or sorted(signature.outputs)
+    return chosen
 
 
-def _join(keys: set[str]) -> str:
+def _join(keys: Any) -> str:
     return ",".join(sorted(keys))

@@ -1,7 +1,10 @@
-"""Wiring of the embedded server: services, health, polling, start and drain."""
+"""Wiring of the embedded server: services, health, REST, polling, start and drain.
+
+The way of a call: grpc_method -> <rpc>_impl -> model_manager (which version) ->
+session (TensorFlow) -> the answer's bytes.
+"""
 
 import functools
-import logging
 import threading
 import time
 from collections.abc import Mapping
@@ -13,34 +16,38 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from city.errors import InputError
+from protos import inference_pb2 as inference_pb
 from protos import model_server_config_pb2 as config_pb
 from protos import predict_pb2 as wire
-from serving.embedded import model_config
+from serving.embedded import VERSION, model_config, reflection
+from serving.embedded.batching import BatchingSession, BatchScheduler
 from serving.embedded.config import ServerConfig
 from serving.embedded.get_model_metadata_impl import get_model_metadata
 from serving.embedded.get_model_status_impl import get_model_status
+from serving.embedded.grpc_method import Method, handler
 from serving.embedded.handle_reload_config_request_impl import handle_reload_config_request
+from serving.embedded.inference_impl import classify, multi_inference, regress
+from serving.embedded.logs import event, log
+from serving.embedded.metrics import Metrics
 from serving.embedded.model_config import ModelConfig
 from serving.embedded.model_manager import ModelManager
 from serving.embedded.predict_impl import predict
-from serving.embedded.status import StatusError, answered
-
-log = logging.getLogger("serving")
+from serving.embedded.rest import Rest
+from serving.embedded.status import StatusError
 
 _PREDICTION, _MODEL = "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService"
-_RPCS: dict[str, dict[str, tuple[Any, Any]]] = {
-    _PREDICTION: {
-        "Predict": (predict, wire.PredictRequest),
-        "GetModelMetadata": (get_model_metadata, wire.GetModelMetadataRequest),
-    },
-    _MODEL: {"GetModelStatus": (get_model_status, wire.GetModelStatusRequest)},
+_INFERENCE: dict[str, tuple[Any, Any]] = {
+    "Predict": (predict, wire.PredictRequest),
+    "Classify": (classify, inference_pb.ClassificationRequest),
+    "Regress": (regress, inference_pb.RegressionRequest),
+    "MultiInference": (multi_inference, inference_pb.MultiInferenceRequest),
+    "GetModelMetadata": (get_model_metadata, wire.GetModelMetadataRequest),
 }
 _OPTIONS: dict[str, int | str] = {
     "grpc.so_reuseport": 0,
     "grpc.max_receive_message_length": -1,
     "grpc.max_send_message_length": -1,
 }
-_RELOAD = "HandleReloadConfigRequest"
 
 
 class Server:
@@ -48,41 +55,78 @@ class Server:
 
     def __init__(self, config: ServerConfig, stopping: threading.Event | None = None) -> None:
         """`stopping`: once it is set, no further model is loaded."""
-        from serving.embedded.session import LoadError, Session
+        from serving.embedded.session import LoadError
+        from serving.embedded.tensorflow_library import library
 
         self._config = config
         self._stopping = stopping or threading.Event()
         self._polling = threading.Thread(target=self._poll, name="versions", daemon=True)
-        self._health = health.HealthServicer()
-        self._set_health(serving=False)
-        load = functools.partial(Session, warm_up=config.warm_up)
-        self.manager = ModelManager(load, LoadError, self._stopping, config.loading)
+        self.metrics = Metrics()
+        self.metrics.build = {"version": VERSION, "tensorflow": library().Version().decode()}
+        self._scheduler = BatchScheduler(config.batching) if config.batching else None
+        self.manager = ModelManager(self._load, LoadError, self._stopping, config.loading, self.metrics)
+        self.metrics.states = self.manager.versions_by_state
         self._configs = config.models
         self._reconfigured = False
         """Whether a reload has replaced what the flags said."""
+        self._health = health.HealthServicer()
+        self._set_health(serving=False)
+        self._control = futures.ThreadPoolExecutor(2, thread_name_prefix="control")
         self._server = grpc.server(
             futures.ThreadPoolExecutor(config.threads, thread_name_prefix="rpc"),
-            maximum_concurrent_rpcs=3 * config.threads,
+            maximum_concurrent_rpcs=config.threads + config.max_queued_calls,
             options=list({**_OPTIONS, **dict(config.channel_arguments)}.items()),
         )
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        for service, rpcs in _RPCS.items():
-            handlers = {
-                name: grpc.unary_unary_rpc_method_handler(
-                    answered(_named(functools.partial(implementation, self.manager), name)),
-                    request_deserializer=request.FromString,
-                    response_serializer=lambda response: response.SerializeToString(),
-                )
-                for name, (implementation, request) in rpcs.items()
-            }
-            if service == _MODEL:
-                handlers[_RELOAD] = grpc.unary_unary_rpc_method_handler(
-                    answered(_named(functools.partial(handle_reload_config_request, self.reconfigure), _RELOAD)),
-                    request_deserializer=config_pb.ReloadConfigRequest.FromString,
-                    response_serializer=config_pb.ReloadConfigResponse.SerializeToString,
-                )
-            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+        self._add_services()
+        self._rest = None
+        if rest := config.rest:
+            self._rest = Rest(
+                self.manager, self.metrics, config.host, rest.port, rest.threads, rest.timeout_s, rest.metrics_path
+            )  # fmt: skip
         self.port = 0
+
+    @property
+    def rest_port(self) -> int:
+        """0 where there is no REST API."""
+        return self._rest.port if self._rest else 0
+
+    def _load(self, path: Path) -> Any:
+        """A version, ready and warm. Raises LoadError."""
+        from serving.embedded.session import Session
+        from serving.embedded.warmup import warm_up
+
+        session = Session(path)
+        if self._config.warm_up:
+            warm_up(path, session)
+        return BatchingSession(session, self._scheduler) if self._scheduler else session
+
+    def _add_services(self) -> None:
+        def method(name: str, function: Any) -> Method:
+            return Method(name, function, self.metrics, self.manager.is_known)
+
+        inference = {
+            name: handler(method(name, functools.partial(function, self.manager)), request)
+            for name, (function, request) in _INFERENCE.items()
+        }
+        # a reload may take minutes, and a look at a state must not wait behind predictions
+        models = {
+            name: handler(method(name, function), request, self._control)
+            for name, function, request in (
+                ("GetModelStatus", functools.partial(get_model_status, self.manager), wire.GetModelStatusRequest),
+                (
+                    "HandleReloadConfigRequest",
+                    functools.partial(handle_reload_config_request, self.reconfigure),
+                    config_pb.ReloadConfigRequest,
+                ),
+            )
+        }
+        for service, handlers in ((_PREDICTION, inference), (_MODEL, models)):
+            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+        services = (_PREDICTION, _MODEL)
+        if self._config.health:
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+            services = (*services, health.SERVICE_NAME)
+        reflection.add_to(self._server, services)
 
     def start(self) -> None:
         """Listen and load. Raises InputError where the address cannot be had."""
@@ -93,6 +137,8 @@ class Server:
         if self._config.socket_path is not None and self._listen(f"unix:{self._config.socket_path}") == 0:
             raise InputError(f"cannot listen on {self._config.socket_path}: it is in use, or its folder cannot be written")
         self._server.start()
+        if self._rest:
+            self._rest.start()
         try:
             count = self.look()
         except OSError as error:
@@ -101,7 +147,7 @@ class Server:
         where = self._config.models_dir or self._config.model_config_file or next(iter(self._configs.values())).base_path
         if not count:
             log.warning("%s holds no model yet; export some (python -m export --tl all)", where)
-        log.info("serving %d models of %s at %s:%d", count, where, self._config.host, self.port)
+        event("serving", models=count, of=where, grpc=f"{self._config.host}:{self.port}", rest=self.rest_port or "none")
         if self._config.poll_s > 0 or self._config.config_poll_s > 0:
             self._polling.start()
 
@@ -123,8 +169,14 @@ class Server:
         self._set_health(serving=False)
         self._stopping.set()
         self._server.stop(self._config.drain_s).wait()
+        if self._rest:
+            self._rest.stop()
+        if self._scheduler:
+            self._scheduler.stop()
         if self._polling.is_alive():
             self._polling.join()
+        self._control.shutdown(wait=False)
+        self.manager.close()
 
     def look(self) -> int:
         """Serve what there is now; the number of models. Raises OSError where the models' folder cannot be read."""
@@ -159,7 +211,7 @@ class Server:
             configs = model_config.of_file(path)
             if configs != self._configs:
                 self.reconfigure(configs)
-                log.info("%s has changed: %d models", path, len(configs))
+                event("reconfigured", models=len(configs), of=path)
         except (InputError, StatusError) as error:
             log.error("%s; the configuration stays as it was", error)
 
@@ -167,8 +219,3 @@ class Server:
         state = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for service in ("", _PREDICTION, _MODEL):
             self._health.set(service, state)
-
-
-def _named(function: Any, name: str) -> Any:
-    function.__name__ = name
-    return function

@@ -1,90 +1,201 @@
-"""A loaded SavedModel: the only file of the server that imports TensorFlow.
+"""A loaded SavedModel, ready to run: the only file of the server that reaches TensorFlow.
 
-Loaded as TensorFlow Serving loads it: a TF1-style session, tag `serve`. Graphs
-of actors are small, so an operation runs in its caller's thread: handing it to
-a pool would cost more than the operation.
+Loaded by TensorFlow's own C++ loader, tag `serve`, into a session set up as
+TensorFlow Serving sets one up. Graphs of actors are small, so an operation runs
+in its caller's thread: handing it to a pool would cost more than the operation.
 """
 
-import os
+import ctypes
+import math
+import re
+import threading
+import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
-import tensorflow as tf
-from tensorflow.core.protobuf import config_pb2
-
 from protos import predict_pb2 as wire
-from serving.embedded.status import StatusError, invalid_argument
-from serving.tensors import to_array
+from protos import tensorflow_pb2
+from serving.embedded.status import StatusError
+from serving.embedded.tensorflow_library import STRING, STRING_SIZE, Library, Output, TensorFlowError, library
+from serving.tensors import BITS, TensorError, to_array
 
-tf.get_logger().setLevel("ERROR")
+_CONFIG = tensorflow_pb2.ConfigProto(inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1)
+_TENSOR_NAME = re.compile(r"\^?([^:]+)(?::(\d+))?")
+_DTYPES = {number: np.dtype(name) for number, name in BITS.items()}
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
+_here = threading.local()
 
 
 class LoadError(Exception):
     """A version folder that cannot be loaded; the text says why."""
 
 
-class Session:
-    """One version of a model, ready to run. Safe to use from many threads."""
+@dataclass(frozen=True)
+class Signature:
+    """A SignatureDef as plain Python, in the order of its keys."""
 
-    def __init__(self, path: Path, warm_up: bool = True) -> None:
-        """Load, and replay the warm-up records. Raises LoadError."""
-        options = config_pb2.ConfigProto(inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1)
-        self._session = tf.compat.v1.Session(graph=tf.Graph(), config=options)
+    method_name: str
+    inputs: Mapping[str, int]
+    """Key -> dtype."""
+    outputs: Mapping[str, int]
+    defaults: Mapping[str, NDArray[Any]]
+    """Inputs that a request may leave out."""
+
+
+class _Plan(NamedTuple):
+    """What TF_SessionRun needs for one choice of outputs."""
+
+    keys: tuple[str, ...]
+    feeds: Any
+    fetches: Any
+    count: int
+
+
+class Session:
+    """One version of a model. Safe to use from many threads; freed with its last reference."""
+
+    def __init__(self, path: Path) -> None:
+        """Load. Raises LoadError."""
+        tf = self._tf = library()
+        options, status, buffer, graph = tf.NewSessionOptions(), tf.NewStatus(), tf.NewBuffer(), tf.NewGraph()
+        session = None
         try:
-            with self._session.graph.as_default():
-                loaded = tf.compat.v1.saved_model.load(self._session, ["serve"], str(path))
-            self.signatures = wire.SignatureDefMap()
-            for name, definition in loaded.signature_def.items():
-                # our message is a subset of TensorFlow's: same bytes, unknown fields are kept
-                self.signatures.signature_def[name].MergeFromString(definition.SerializeToString())
-            self._callables: dict[tuple[str, ...], Any] = {}
-            if warm_up:
-                self._warm_up(path)
-        except Exception as error:
-            self._session.close()
+            config = _CONFIG.SerializeToString()
+            tf.SetConfig(options, config, len(config), status)
+            tf.raise_for(status)
+            tags = (ctypes.c_char_p * 1)(b"serve")
+            session = tf.LoadSessionFromSavedModel(options, None, str(path).encode(), tags, 1, graph, buffer, status)
+            tf.raise_for(status)
+            self.definitions = wire.SignatureDefMap()
+            for name, definition in tensorflow_pb2.MetaGraphDef.FromString(tf.content(buffer)).signature_def.items():
+                self.definitions.signature_def[name].CopyFrom(definition)
+            self.signatures = {name: _signature(found) for name, found in self.definitions.signature_def.items()}
+        except (TensorFlowError, TensorError) as error:
+            _free(tf, session, graph)
             raise LoadError((str(error).splitlines() or [type(error).__name__])[0]) from error
+        finally:
+            tf.DeleteBuffer(buffer)
+            tf.DeleteStatus(status)
+            tf.DeleteSessionOptions(options)
+        self._session, self._graph = session, graph
+        self._plans: dict[tuple[str, tuple[str, ...]], _Plan] = {}
+        weakref.finalize(self, _free, tf, session, graph)
 
     def run(self, signature: str, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
         """The named outputs of a signature for arrays by input key, in order.
 
-        Raises StatusError with TensorFlow's own code and words.
+        Numbers that NumPy does not know are the integers that hold them
+        (`serving.tensors.BITS`). Raises StatusError with TensorFlow's own code
+        and words.
         """
-        key = (signature, *outputs)
-        run = self._callables.get(key)
-        if run is None:
-            run = self._callables[key] = self._callable(signature, outputs)
-        definition = self.signatures.signature_def[signature]
+        tf = self._tf
+        plan = self._plans.get((signature, tuple(outputs))) or self._plan(signature, tuple(outputs))
+        types = self.signatures[signature].inputs
+        status = _status(tf)
+        fed: list[tuple[int, int]] = []
+        fetched = (ctypes.c_void_p * plan.count)()
         try:
-            return list(run(*(inputs[name] for name in sorted(definition.inputs))))
-        except tf.errors.OpError as error:
-            raise StatusError(_CODES[error.error_code], error.message) from None
-        except (ValueError, TypeError) as error:
-            raise invalid_argument(str(error)) from None
+            for key in plan.keys:
+                fed.append(_to_tensor(tf, inputs[key], types[key]))
+            feeds = (ctypes.c_void_p * len(fed))(*(tensor for tensor, _ in fed))
+            tf.SessionRun(
+                self._session, None, plan.feeds, feeds, len(fed), plan.fetches, fetched, plan.count, None, 0, None, status
+            )
+            tf.raise_for(status)
+            return [_to_array(tf, tensor) for tensor in fetched]
+        except TensorFlowError as error:
+            raise StatusError(_CODES[error.code], str(error)) from None
+        finally:
+            for tensor in fetched:
+                if tensor:
+                    tf.DeleteTensor(tensor)
+            # only now: what was fetched may be what was fed
+            for tensor, texts in fed:
+                for i in range(texts):
+                    tf.StringDealloc(tf.TensorData(tensor) + i * STRING_SIZE)
+                tf.DeleteTensor(tensor)
 
-    def _callable(self, signature: str, outputs: Sequence[str]) -> Any:
-        definition = self.signatures.signature_def[signature]
-        options = config_pb2.CallableOptions()
-        options.feed.extend(definition.inputs[name].name for name in sorted(definition.inputs))
-        options.fetch.extend(definition.outputs[name].name for name in outputs)
-        # a quarter of the cost of Session.run, which looks every name up again
-        return self._session._make_callable_from_options(options)
+    def _plan(self, signature: str, outputs: tuple[str, ...]) -> _Plan:
+        definition = self.definitions.signature_def[signature]
+        keys = tuple(sorted(definition.inputs))
+        feeds = (Output * len(keys))(*(self._output(definition.inputs[key].name) for key in keys))
+        fetches = (Output * len(outputs))(*(self._output(definition.outputs[key].name) for key in outputs))
+        plan = self._plans[signature, outputs] = _Plan(keys, feeds, fetches, len(outputs))
+        return plan
 
-    def _warm_up(self, path: Path) -> None:
-        records = path / "assets.extra" / "tf_serving_warmup_requests"
-        if not records.is_file():
-            return
-        for record in tf.compat.v1.io.tf_record_iterator(str(records)):
-            request = wire.PredictionLog.FromString(record).predict_log.request
-            name = request.model_spec.signature_name or "serving_default"
-            if name not in self.signatures.signature_def:
-                raise ValueError(f"a warm-up record asks for signature {name!r}, which the model does not have")
-            arrays = {key: np.asarray(to_array(tensor)) for key, tensor in request.inputs.items()}
-            self.run(name, arrays, sorted(self.signatures.signature_def[name].outputs))
+    def _output(self, name: str) -> Output:
+        """A tensor of the graph by its name. Raises StatusError where the graph has none."""
+        found = _TENSOR_NAME.fullmatch(name)
+        operation = self._tf.GraphOperationByName(self._graph, found[1].encode()) if found else None
+        index = int(found[2] or 0) if found else 0
+        if not operation or index >= self._tf.OperationNumOutputs(operation):
+            words = f"Tensor {name}, specified in either feed_devices or fetch_devices was not found in the Graph"
+            raise StatusError(grpc.StatusCode.NOT_FOUND, words)
+        return Output(operation, index)
+
+
+def _signature(definition: wire.SignatureDef) -> Signature:
+    return Signature(
+        definition.method_name,
+        {key: definition.inputs[key].dtype for key in sorted(definition.inputs)},
+        {key: definition.outputs[key].dtype for key in sorted(definition.outputs)},
+        {key: to_array(tensor, bits=True) for key, tensor in definition.defaults.items()},
+    )
+
+
+def _status(tf: Library) -> int:
+    """This thread's TF_Status."""
+    status: int | None = getattr(_here, "status", None)
+    if status is None:
+        status = _here.status = tf.NewStatus()
+    return status
+
+
+def _to_tensor(tf: Library, array: NDArray[Any], dtype: int) -> tuple[int, int]:
+    """(tensor, texts in it that are to be freed)."""
+    shape = array.shape
+    dims = (ctypes.c_int64 * len(shape))(*shape)
+    if dtype == STRING:
+        texts = [bytes(text) for text in array.reshape(-1).tolist()]
+        tensor = tf.AllocateTensor(STRING, dims, len(shape), STRING_SIZE * len(texts))
+        begin = tf.TensorData(tensor)
+        for i, text in enumerate(texts):
+            tf.StringInit(begin + i * STRING_SIZE)
+            tf.StringCopy(begin + i * STRING_SIZE, text, len(text))
+        return tensor, len(texts)
+    data = array.tobytes()
+    tensor = tf.AllocateTensor(dtype, dims, len(shape), len(data))
+    ctypes.memmove(tf.TensorData(tensor), data, len(data))
+    return tensor, 0
+
+
+def _to_array(tf: Library, tensor: int) -> NDArray[Any]:
+    dtype = tf.TensorType(tensor)
+    shape = [tf.Dim(tensor, i) for i in range(tf.NumDims(tensor))]
+    data = tf.TensorData(tensor)
+    if dtype == STRING:
+        found = np.empty(math.prod(shape), object)
+        for i in range(len(found)):
+            text = data + i * STRING_SIZE
+            found[i] = ctypes.string_at(tf.StringGetDataPointer(text), tf.StringGetSize(text))
+        return found.reshape(shape)
+    kind = _DTYPES.get(dtype)
+    if kind is None:
+        raise StatusError(grpc.StatusCode.UNIMPLEMENTED, f"an output of dtype {dtype} cannot be sent")
+    content = ctypes.string_at(data, tf.TensorByteSize(tensor)) if data else b""
+    return np.frombuffer(content, kind).reshape(shape)
+
+
+def _free(tf: Library, session: int | None, graph: int) -> None:
+    if session:
+        status = tf.NewStatus()
+        tf.CloseSession(session, status)
+        tf.DeleteSession(session, status)
+        tf.DeleteStatus(status)
+    tf.DeleteGraph(graph)

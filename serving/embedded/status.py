@@ -1,13 +1,8 @@
-"""The one place where an error becomes a gRPC status."""
+"""The one place where an error becomes a status: of gRPC, of HTTP."""
 
-import functools
-import logging
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
-
-log = logging.getLogger("serving")
 
 
 class StatusError(Exception):
@@ -16,6 +11,15 @@ class StatusError(Exception):
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class Answer(NamedTuple):
+    """What an RPC gave."""
+
+    version: int
+    """Of the model that answered."""
+    response: Any
+    """A message, or its bytes."""
 
 
 def invalid_argument(message: str) -> StatusError:
@@ -30,21 +34,39 @@ def failed_precondition(message: str) -> StatusError:
     return StatusError(grpc.StatusCode.FAILED_PRECONDITION, message)
 
 
+def unimplemented(message: str) -> StatusError:
+    return StatusError(grpc.StatusCode.UNIMPLEMENTED, message)
+
+
+def unavailable(message: str) -> StatusError:
+    return StatusError(grpc.StatusCode.UNAVAILABLE, message)
+
+
+def deadline_exceeded(message: str) -> StatusError:
+    return StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, message)
+
+
 def unknown(message: str) -> StatusError:
     return StatusError(grpc.StatusCode.UNKNOWN, message)
 
 
-def answered(rpc: Callable[[Any], Any]) -> Callable[[Any, grpc.ServicerContext], Any]:
-    """A gRPC method out of a function of the request; errors become statuses."""
-
-    @functools.wraps(rpc)
-    def method(request: Any, context: grpc.ServicerContext) -> Any:
-        try:
-            return rpc(request)
-        except StatusError as error:
-            context.abort(error.code, str(error))
-        except Exception as error:
-            log.exception("%s failed", rpc.__name__)
-            context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}")
-
-    return method
+HTTP_STATUS: dict[grpc.StatusCode, str] = {
+    grpc.StatusCode.OK: "200 OK",
+    grpc.StatusCode.CANCELLED: "499 Client Closed Request",
+    grpc.StatusCode.INVALID_ARGUMENT: "400 Bad Request",
+    grpc.StatusCode.FAILED_PRECONDITION: "400 Bad Request",
+    grpc.StatusCode.OUT_OF_RANGE: "400 Bad Request",
+    grpc.StatusCode.UNAUTHENTICATED: "401 Unauthorized",
+    grpc.StatusCode.PERMISSION_DENIED: "403 Forbidden",
+    grpc.StatusCode.NOT_FOUND: "404 Not Found",
+    grpc.StatusCode.ALREADY_EXISTS: "409 Conflict",
+    grpc.StatusCode.ABORTED: "409 Conflict",
+    grpc.StatusCode.RESOURCE_EXHAUSTED: "429 Too Many Requests",
+    grpc.StatusCode.UNIMPLEMENTED: "501 Not Implemented",
+    grpc.StatusCode.UNAVAILABLE: "503 Service Unavailable",
+    grpc.StatusCode.DEADLINE_EXCEEDED: "504 Gateway Timeout",
+    grpc.StatusCode.UNKNOWN: "500 Internal Server Error",
+    grpc.StatusCode.INTERNAL: "500 Internal Server Error",
+    grpc.StatusCode.DATA_LOSS: "500 Internal Server Error",
+}
+"""As tensorflow/serving's http_server.cc."""

@@ -3,15 +3,24 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from google.protobuf.descriptor import FieldDescriptor
+from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tensorflow_serving.apis import (
+    classification_pb2,
     get_model_metadata_pb2,
     get_model_status_pb2,
+    inference_pb2,
     model_pb2,
     predict_pb2,
     prediction_log_pb2,
+    regression_pb2,
 )
+from tensorflow_serving.config import model_server_config_pb2
 
+from protos import inference_pb2 as inference_pb
+from protos import model_server_config_pb2 as config_pb
 from protos import predict_pb2 as wire
+from protos import tensorflow_pb2 as tensorflow_pb
 from serving.client import _prefix
 from serving.tensors import to_proto
 
@@ -59,7 +68,7 @@ def pairs():
     metadata = wire.GetModelMetadataResponse()
     metadata.metadata["signature_def"].value = b"abc"
     yield metadata, get_model_metadata_pb2.GetModelMetadataResponse
-    yield wire.PredictionLog(predict_log=wire.PredictLog(request=ours)), prediction_log_pb2.PredictionLog
+    yield inference_pb.PredictionLog(predict_log=inference_pb.PredictLog(request=ours)), prediction_log_pb2.PredictionLog
 
 
 @pytest.mark.parametrize(("ours", "theirs"), list(pairs()), ids=lambda x: getattr(type(x), "__name__", ""))
@@ -70,3 +79,50 @@ def test_bytes_are_the_same_both_ways(ours, theirs):
     assert type(ours).FromString(there.SerializeToString()) == ours
     # nothing of ours is unknown to theirs
     assert str(there).count(":") >= str(ours).count(":") - 1
+
+
+SAME_ON_THE_WIRE = {
+    (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_ENUM),  # dtype, error codes: numbers here
+    (FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_MESSAGE),  # tf.Examples: bytes here
+    (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES),
+}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (wire.PredictRequest, predict_pb2.PredictRequest),
+        (wire.PredictResponse, predict_pb2.PredictResponse),
+        (wire.GetModelMetadataResponse, get_model_metadata_pb2.GetModelMetadataResponse),
+        (wire.GetModelStatusResponse, get_model_status_pb2.GetModelStatusResponse),
+        (inference_pb.ClassificationRequest, classification_pb2.ClassificationRequest),
+        (inference_pb.ClassificationResponse, classification_pb2.ClassificationResponse),
+        (inference_pb.RegressionRequest, regression_pb2.RegressionRequest),
+        (inference_pb.RegressionResponse, regression_pb2.RegressionResponse),
+        (inference_pb.MultiInferenceRequest, inference_pb2.MultiInferenceRequest),
+        (inference_pb.MultiInferenceResponse, inference_pb2.MultiInferenceResponse),
+        (inference_pb.PredictionLog, prediction_log_pb2.PredictionLog),
+        (inference_pb.Example, tf.train.Example),
+        (config_pb.ModelServerConfig, model_server_config_pb2.ModelServerConfig),
+        (tensorflow_pb.ConfigProto, config_pb2.ConfigProto),
+        (tensorflow_pb.MetaGraphDef, meta_graph_pb2.MetaGraphDef),
+    ],
+)
+def test_every_field_of_ours_is_one_of_theirs(ours, theirs):
+    seen = set()
+
+    def compare(mine, other):
+        if mine.full_name in seen:
+            return
+        seen.add(mine.full_name)
+        for field in mine.fields:
+            there = other.fields_by_number.get(field.number)
+            assert there is not None, f"{mine.full_name}.{field.name}"
+            assert there.name == field.name, f"{mine.full_name}.{field.name}"
+            assert field.is_repeated == there.is_repeated
+            assert field.type == there.type or (field.type, there.type) in SAME_ON_THE_WIRE, f"{mine.full_name}.{field.name}"
+            if field.message_type and field.message_type.file.package == "greenserve.wire":
+                compare(field.message_type, there.message_type)
+
+    compare(ours.DESCRIPTOR, theirs.DESCRIPTOR)
+    assert seen

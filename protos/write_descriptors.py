@@ -1,0 +1,40 @@
+"""Writes protos/tensorflow_serving.binpb: the descriptors of TensorFlow Serving's services, for gRPC reflection.
+
+    python -m protos.write_descriptors      (part of `make protos`)
+
+Taken from tensorflow-serving-api once, because importing it takes TensorFlow
+with it: seconds, and hundreds of MB.
+"""
+
+import contextlib
+import importlib
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool
+
+PATH = Path(__file__).with_name("tensorflow_serving.binpb")
+
+
+def main() -> None:
+    for name in ("prediction_service_pb2", "model_service_pb2"):
+        # protobuf 7 refuses the last lines of model_service_pb2, after its descriptor has been read
+        with contextlib.suppress(AttributeError):
+            importlib.import_module(f"tensorflow_serving.apis.{name}")
+
+    files: dict[str, descriptor_pb2.FileDescriptorProto] = {}
+
+    def add(file: Any) -> None:
+        for needed in file.dependencies:
+            add(needed)
+        if file.name not in files:
+            files[file.name] = descriptor_pb2.FileDescriptorProto()
+            file.CopyToProto(files[file.name])
+
+    for name in ("prediction_service", "model_service"):
+        add(descriptor_pool.Default().FindFileByName(f"tensorflow_serving/apis/{name}.proto"))
+    PATH.write_bytes(descriptor_pb2.FileDescriptorSet(file=files.values()).SerializeToString(deterministic=True))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""A gRPC method out of a function of the request: deadline, errors, metrics."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+
+from serving.embedded import deadline
+from serving.embedded.logs import log
+from serving.embedded.metrics import Metrics
+from serving.embedded.status import Answer, StatusError
+
+
+
+class Method:
+    """One RPC: what answers it, and what is counted of it."""
+
+    def __init__(self, name: str, function: Callable[[Any], Answer], metrics: Metrics, served: Callable[[str], bool]) -> None:
+        self.experimental_thread_pool: ThreadPoolExecutor | None = None
+        """Read by grpc: threads of this method's own."""
+        """`served`: whether a model of this name is known here."""
+        self.name, self._function, self._metrics, self._served = name, function, metrics, served
+
+    def __call__(self, request: Any, context: grpc.ServicerContext) -> Any:
+        begin = time.perf_counter()
+        left_s = context.time_remaining()
+        if left_s is not None and left_s <= 0 or not context.is_active():
+            # whoever asked has gone while this waited its turn: nothing is done for nobody
+            self._count(request, 0, grpc.StatusCode.DEADLINE_EXCEEDED, 0.0)
+            context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline has passed, or the caller has gone")
+        deadline.begin(left_s)
+        version, status, words = 0, grpc.StatusCode.OK, ""
+        try:
+            version, response = self._function(request)
+        except StatusError as error:
+            status, words = error.code, str(error)
+        except Exception as error:
+            log.exception("%s failed", self.name)
+            status, words = grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"
+        self._count(request, version, status, time.perf_counter() - begin)
+        if status is not grpc.StatusCode.OK:
+            context.abort(status, words)
+        return response
+
+    def _count(self, request: Any, version: int, status: grpc.StatusCode, seconds: float) -> None:
+        model = _model(request)
+        self._metrics.answered(model if self._served(model) else "", version, self.name, "GRPC", status.name, seconds)
+
+
+def handler(method: Method, request_type: Any, pool: ThreadPoolExecutor | None = None) -> Any:
+    """The handler that a gRPC server takes; `pool`: threads of its own."""
+    if pool is not None:
+        method.experimental_thread_pool = pool
+    return grpc.unary_unary_rpc_method_handler(
+        method, request_deserializer=request_type.FromString, response_serializer=_serialized
+    )
+
+
+def _serialized(response: Any) -> bytes:
+    return response if type(response) is bytes else response.SerializeToString()
+
+
+def _model(request: Any) -> str:
+    spec = getattr(request, "model_spec", None)
+    if spec is None:
+        tasks = getattr(request, "tasks", None)
+        spec = tasks[0].model_spec if tasks else None
+    return spec.name if spec is not None else ""

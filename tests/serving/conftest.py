@@ -1,0 +1,34 @@
+"""Models that are no policies, and a server of them with everything on."""
+
+import contextlib
+
+import pytest
+
+from serving.embedded.config import RestConfig, ServerConfig
+from serving.embedded.server import Server
+from tests.serving import saved_models
+
+
+@pytest.fixture(scope="session")
+def odd_models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("odd")
+    saved_models.write_examples(folder / "examples" / "3")
+    saved_models.write_dtypes(folder / "dtypes" / "1")
+    return folder
+
+
+@contextlib.contextmanager
+def running(config):
+    server = Server(config)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def odd_server(odd_models):
+    rest = RestConfig(0, threads=2, metrics_path="/monitoring/prometheus/metrics")
+    with running(ServerConfig(odd_models, port=0, poll_s=0, rest=rest)) as server:
+        yield server

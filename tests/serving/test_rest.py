@@ -1,0 +1,207 @@
+"""The REST API over a real socket: TensorFlow Serving's paths, JSON and statuses."""
+
+import base64
+import http.client
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serving.embedded.config import RestConfig, ServerConfig
+from serving.embedded.json_answer import decimal
+from tests.serving.conftest import running
+
+
+@pytest.fixture(scope="module")
+def ask(odd_server):
+    def call(method, path, body=None):
+        connection = http.client.HTTPConnection("127.0.0.1", odd_server.rest_port, timeout=10)
+        try:
+            data = body if isinstance(body, (bytes, type(None))) else json.dumps(body)
+            connection.request(method, path, data)
+            answer = connection.getresponse()
+            text = answer.read()
+            kind = answer.getheader("Content-Type") or ""
+            return answer.status, json.loads(text) if kind.startswith("application/json") else text.decode()
+        finally:
+            connection.close()
+
+    return call
+
+
+def test_rows_are_answered_by_rows(ask):
+    status, found = ask("POST", "/v1/models/dtypes:predict", {"signature_name": "float32", "instances": [[1.0, 2], [3, 4.5]]})
+    assert (status, found) == (200, {"predictions": [[1.0, 2.0], [3.0, 4.5]]})
+    rows = {"signature_name": "sum", "instances": [{"a": [1], "b": [2]}, {"a": [5], "b": [-1]}]}
+    status, found = ask("POST", "/v1/models/dtypes:predict", rows)
+    assert found == {"predictions": [{"sum": [3.0], "difference": [-1.0]}, {"sum": [4.0], "difference": [6.0]}]}
+
+
+def test_columns_are_answered_by_columns(ask):
+    columns = {"signature_name": "sum", "inputs": {"a": [[1], [5]], "b": [[2], [-1]]}}
+    assert ask("POST", "/v1/models/dtypes:predict", columns) == (
+        200,
+        {"outputs": {"sum": [[3.0], [4.0]], "difference": [[-1.0], [6.0]]}},
+    )
+    status, found = ask("POST", "/v1/models/dtypes/versions/1:predict", {"signature_name": "flat", "inputs": 1.5})
+    assert status == 200 and found["outputs"]["y"] == 2.5
+    assert base64.b64decode(found["outputs"]["z_bytes"]["b64"]).startswith(b"1.5")
+
+
+@pytest.mark.parametrize(
+    ("signature", "values"),
+    [
+        ("float64", [0.1, 1e300, -5]), ("int32", [1, -(2**31)]), ("int64", [2**62, -1]), ("uint8", [0, 255]), ("bool", [True, False]),
+        ("uint32", [2**32 - 1]), ("uint64", [2**64 - 1]), ("string", ["grün", "", "x"]), ("int16", [-5]), ("int8", [7]),
+    ],
+)  # fmt: skip
+def test_values_of_every_json_kind_come_back(signature, values, ask):
+    assert ask("POST", "/v1/models/dtypes:predict", {"signature_name": signature, "instances": values}) == (
+        200,
+        {"predictions": values},
+    )
+
+
+def test_bytes_travel_as_base64_and_are_told_by_the_outputs_name(ask):
+    raw = [{"b64": base64.b64encode(b"\xff\x00").decode()}, {"b64": ""}]
+    status, found = ask("POST", "/v1/models/dtypes:predict", {"signature_name": "texts", "instances": raw})
+    assert status == 200, found
+    assert [row["y_bytes"] for row in found["predictions"]] == raw
+
+
+def test_not_a_number_and_infinity_are_read_and_written(ask):
+    body = b'{"signature_name": "float32", "instances": [NaN, Infinity, -Infinity]}'
+    status, found = ask("POST", "/v1/models/dtypes:predict", body)
+    assert status == 200 and math.isnan(found["predictions"][0]) and found["predictions"][1:] == [math.inf, -math.inf]
+
+
+def test_classify_and_regress(ask):
+    examples = {"examples": [{"x": 1.5}, {"x": [-2.0], "offset": 1.0}]}
+    assert ask("POST", "/v1/models/examples:regress", examples) == (200, {"results": [3.0, -3.0]})
+    examples["context"] = {"offset": 10.0}
+    assert ask("POST", "/v1/models/examples/versions/3:regress", examples) == (200, {"results": [13.0, -3.0]})
+    body = {"signature_name": "classes", "examples": [{"x": 1.5}]}
+    assert ask("POST", "/v1/models/examples:classify", body) == (200, {"results": [[["plus", 3.0], ["minus", -3.0]]]})
+
+
+def test_status_and_metadata(ask):
+    state = {"version": "3", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
+    for path in ("/v1/models/examples", "/v1/models/examples/versions/3"):
+        assert ask("GET", path) == (200, {"model_version_status": [state]})
+    status, found = ask("GET", "/v1/models/examples/metadata")
+    assert status == 200 and found["model_spec"] == {"name": "examples", "signature_name": "", "version": "3"}
+    signature = found["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    assert signature["method_name"] == "tensorflow/serving/regress"
+    assert signature["inputs"]["inputs"]["dtype"] == "DT_STRING"
+    assert signature["inputs"]["inputs"]["tensor_shape"] == {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "words"),
+    [
+        ("POST", "/v1/models/nobody:predict", {"instances": [1]}, 404, "Servable not found for request: Latest(nobody)"),
+        ("POST", "/v1/models/dtypes/versions/9:predict", {"instances": [1]}, 404, "Specific(dtypes, 9)"),
+        ("POST", "/v1/models/dtypes/labels/gold:predict", {"instances": [1]}, 400, "Unrecognized servable version label: gold"),
+        ("POST", "/v1/models/dtypes:predict", {"instances": [1]}, 400, 'Serving signature name: "serving_default" not found'),
+        ("POST", "/v1/models/dtypes:predict", b"", 400, "JSON Parse error: The document is empty"),
+        ("POST", "/v1/models/dtypes:predict", b"{", 400, "JSON Parse error"),
+        ("POST", "/v1/models/dtypes:predict", b"\xff", 400, "JSON Parse error"),
+        ("POST", "/v1/models/dtypes:predict", b"[" * 100_000, 400, "JSON Parse error"),
+        ("POST", "/v1/models/dtypes:predict", b'{"x": 1' + b"0" * 5000 + b"}", 400, "JSON Parse error"),
+        ("POST", "/v1/models/dtypes:predict", [1], 400, "Is not object"),
+        ("POST", "/v1/models/dtypes:predict", {"signature_name": 3}, 400, "'signature_name' key must be a string value"),
+        ("POST", "/v1/models/dtypes:predict", {"signature_name": "sum"}, 400, "Missing 'inputs' or 'instances' key"),
+        ("POST", "/v1/models/dtypes:predict", {"signature_name": "sum", "instances": [], "inputs": 1}, 400, "only one of"),
+        ("POST", "/v1/models/dtypes:predict", {"signature_name": "sum", "instances": []}, 400, "No values in 'instances' array"),
+        ("POST", "/v1/models/dtypes:predict", {"signature_name": "sum", "instances": [[1]]}, 400, "expecting list of objects"),
+        ("POST", "/v1/models/dtypes:predict", {"signature_name": "sum", "instances": [{"a": [1]}]}, 400, "keys must be equal to: a,b"),
+        ("POST", "/v1/models/dtypes:predict", {"signature_name": "sum", "inputs": {"a": [[1]]}}, 400, "Missing named input: b"),
+        ("POST", "/v1/models/dtypes:predict", {"signature_name": "int32", "instances": [1.5]}, 400, "is not of expected type: int32"),
+        ("POST", "/v1/models/dtypes:predict", {"signature_name": "int32", "instances": [2**31]}, 400, "is not of expected type: int32"),
+        ("POST", "/v1/models/dtypes:predict", {"signature_name": "uint8", "instances": [300]}, 400, "tensor parsing error"),
+        ("POST", "/v1/models/dtypes:predict", {"signature_name": "float32", "instances": [True]}, 400, "is not of expected type: float"),
+        ("POST", "/v1/models/dtypes:predict", {"signature_name": "float32", "instances": [1e39]}, 400, "without loss of precision"),
+        ("POST", "/v1/models/dtypes:predict", {"signature_name": "float32", "instances": [2**24 + 1]}, 400, "without loss of precision"),
+        ("POST", "/v1/models/dtypes:predict", {"signature_name": "float32", "instances": [[1], [1, 2]]}, 400, "Expecting tensor size: 1 but got: 2"),
+        ("POST", "/v1/models/dtypes:predict", {"signature_name": "float32", "instances": [[1, [2]]]}, 400, "unexpected level"),
+        ("POST", "/v1/models/dtypes:predict", {"signature_name": "string", "instances": [{"b64": "?"}]}, 400, "Unable to base64 decode"),
+        ("POST", "/v1/models/dtypes:predict", b'{"signature_name": "string", "instances": ["\\ud800"]}', 400, "surrogate"),
+        ("POST", "/v1/models/dtypes:predict", {"signature_name": "float16", "inputs": [1]}, 501, "Conversion of JSON Value: 1 to type: half"),
+        ("POST", "/v1/models/dtypes:predict", {"signature_name": "complex64", "inputs": [1]}, 501, "complex64"),
+        ("POST", "/v1/models/examples:regress", {}, 400, "key 'examples' is expected"),
+        ("POST", "/v1/models/examples:regress", {"examples": 1}, 400, "to be an list/array"),
+        ("POST", "/v1/models/examples:regress", {"examples": []}, 400, "is an empty array"),
+        ("POST", "/v1/models/examples:regress", {"examples": [1]}, 400, "Example must be JSON object but got JSON Number"),
+        ("POST", "/v1/models/examples:regress", {"examples": [{"x": [1.0, 2]}]}, 400, "Unexpected element type in feature: x"),
+        ("POST", "/v1/models/examples:classify", {"examples": [{"x": 1.0}]}, 400, "Expected classification signature method_name"),
+        ("GET", "/v1/models/nobody", None, 404, "Could not find any versions of model nobody"),
+        ("GET", "/v1/models", None, 400, "Missing model name in request."),
+        ("GET", "/v1/models/dtypes:predict", None, 400, "Malformed request: GET /v1/models/dtypes:predict"),
+        ("DELETE", "/v1/models/dtypes", None, 400, "Malformed request: DELETE /v1/models/dtypes"),
+        ("GET", "/v1/models/dtypes/versions/99999999999999999999", None, 400, "to numeric"),
+    ],
+)  # fmt: skip
+def test_wrong_requests_get_tensorflow_servings_status_and_words(method, path, body, status, words, ask):
+    found, error = ask(method, path, body)
+    assert found == status and words in error["error"], error
+
+
+def test_other_paths_are_not_found(ask):
+    assert ask("GET", "/favicon.ico")[0] == 404
+
+
+@given(st.binary(max_size=60) | st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), st.lists, max_leaves=6))
+@settings(max_examples=150, deadline=None)
+def test_no_body_is_a_server_error(ask, body):
+    for signature in ("float32", "string", "sum"):
+        wrapped = body if isinstance(body, bytes) else {"signature_name": signature, "instances": body}
+        assert ask("POST", "/v1/models/dtypes:predict", wrapped)[0] in (200, 400)
+    if not isinstance(body, bytes):
+        assert ask("POST", "/v1/models/examples:regress", {"examples": [{"x": body}]})[0] in (200, 400)
+
+
+@given(st.floats(width=32))
+def test_floats_are_as_short_as_they_can_be_read_back(value):
+    text = decimal(np.float32(value))
+    back = np.float32(float(text))
+    assert back == np.float32(value) or (math.isnan(value) and text == "NaN")
+    assert re.search(r"[.eNI]", text), "never as an integer"
+
+
+def test_metrics_are_told_at_the_monitoring_configs_path(ask):
+    ask("POST", "/v1/models/dtypes:predict", {"signature_name": "float32", "instances": [1]})
+    ask("POST", "/v1/models/made-up:predict", {"instances": [1]})
+    status, text = ask("GET", "/monitoring/prometheus/metrics")
+    assert status == 200
+    counts = {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if not line.startswith("#")}
+    wanted = {'model_name="dtypes"', 'version="1"', 'API="Predict"', 'entrypoint="REST"', 'status="OK"'}
+    requests = [key for key in counts if key.startswith(":tensorflow:serving:request_count{")]
+    assert any(all(label in key for label in wanted) and counts[key] >= 1 for key in requests)
+    assert any(key.startswith(":tensorflow:serving:request_latency_bucket{") and 'le="+Inf"' in key for key in counts)
+    assert any(key.startswith(":tensorflow:serving:request_latency_count{") for key in counts)
+    assert counts['serving_model_loads_total{model_name="dtypes",status="success"}'] == 1
+    assert counts['serving_model_versions{state="AVAILABLE"}'] == 2
+    assert any(key.startswith("serving_build_info{") and 'tensorflow="2.' in key for key in counts)
+    assert counts["process_resident_memory_bytes"] > 1e6
+    assert "made-up" not in text, "a client does not make up labels"
+
+
+def test_a_label_names_a_version_in_a_path(odd_models, tmp_path, monkeypatch):
+    from serving.embedded.config import parse
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models.config").write_text(
+        f'model_config_list {{ config {{ name: "e" base_path: "{odd_models / "examples"}" model_platform: "tensorflow" '
+        'version_labels { key: "stable" value: 3 } } }'
+    )
+    config = parse(["--model_config_file=models.config", "--port=0", "--rest_api_port=1", "--rest_api_timeout_in_ms=5000"])
+    assert config.rest == RestConfig(1, 8, 5.0, None)
+    with running(ServerConfig(models=config.models, port=0, poll_s=0, rest=RestConfig(0))) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.rest_port, timeout=10)
+        connection.request("POST", "/v1/models/e/labels/stable:regress", json.dumps({"examples": [{"x": 1.0}]}))
+        assert json.loads(connection.getresponse().read()) == {"results": [2.0]}
+        connection.close()
