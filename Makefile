@@ -3,13 +3,18 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint protos evaluate benchmarks clean
+.PHONY: demo test contract-tests lint protos evaluate benchmarks clean
 
 demo: $(VENV)/.ready
 	$(BIN)/python examples/demo.py --out out/demo
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest
+
+# The API's contract against a server that runs: the sample city's models, on SERVER (gRPC) and REST.
+contract-tests: $(VENV)/.ready
+	@test -n "$(SERVER)" || { echo "error: tell the server: make contract-tests SERVER=127.0.0.1:8500 [REST=127.0.0.1:8501]"; exit 2; }
+	$(BIN)/python -m pytest tests/contracts/test_serving_api.py --server "$(SERVER)" $(if $(REST),--rest "$(REST)")
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

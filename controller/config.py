@@ -8,6 +8,7 @@ from city import config as city_config
 from city import names
 from city.config import City
 from city.errors import InputError
+from serving.address import target
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,10 @@ def parse(argv: list[str]) -> ControllerConfig:
     if not 0 <= args.sumo_port <= 65535:
         raise InputError(f"--sumo-port {args.sumo_port} must lie between 0 and 65535")
     server = args.server or city.serving.address
-    _address(server, "--server" if args.server else "[serving] address")
+    try:
+        target(server)
+    except ValueError as error:
+        raise InputError(f"{'--server' if args.server else '[serving]'} {error}") from None
     http = args.http or city.controller.http_address
     return ControllerConfig(
         city=city,

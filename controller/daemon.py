@@ -65,7 +65,7 @@ def run(config: ControllerConfig, stop: Stop) -> int:
     Raises InputError where something does not fit, before any signal is touched.
     """
     street = network.of_city(config.city)
-    client = Client(config.server)
+    client = Client(config.server, retries=0)  # a step asks once: what failed is asked at the next
     metrics, health = Metrics(CollectorRegistry()), Health()
     http = HttpServer(config.http, metrics.registry, health) if config.http else None
     try:

@@ -1,7 +1,16 @@
-"""`python -m serving`: the embedded server."""
+"""`python -m serving`: the embedded server; `predict` and `status` ask one that runs."""
 
 import sys
 
-from serving.embedded.__main__ import main
+from serving import shell
 
-sys.exit(main())
+
+def main(argv: list[str]) -> int:
+    if argv and argv[0] in shell.COMMANDS:
+        return shell.main(argv)
+    from serving.embedded.__main__ import main as serve
+
+    return serve(argv)
+
+
+sys.exit(main(sys.argv[1:]))

@@ -1,15 +1,18 @@
 """A lean client of TensorFlow Serving's gRPC API: NumPy in, NumPy out, no TensorFlow.
 
-    client = Client("127.0.0.1:8500")
-    client.predict("SA101", observation, timeout_s=0.5)          # {"action": array([...])}
-    client.predict_many({"SA101": x, "SA104": y}, timeout_s=0.5)  # all at once
-    client.policy("SA101")                                        # the policy contract
+    with Client("127.0.0.1:8500") as client:
+        client.predict("SA101", observation, timeout_s=0.5)           # {"action": array([[...]])}
+        client.predict_many({"SA101": x, "SA104": y}, timeout_s=0.5)  # all at once
+        client.predict_fleet(client.fleet("city"), {"SA101": x})      # one call for all of them
+        client.policy("SA101")                                        # the policy contract
+        client.run("any", {"x": array}, signature="other")            # any model's signature
 
-Works against the embedded server and TensorFlow Serving alike.
+Works against the embedded server and TensorFlow Serving alike. docs/client.md
+tells addresses, deadlines, retries, TLS and errors.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from queue import SimpleQueue
 from typing import Any, NamedTuple
@@ -22,22 +25,14 @@ from numpy.typing import NDArray
 from protos import policy_pb2
 from protos import predict_pb2 as pb
 from serving import contract
-from serving.errors import BadAnswer, ServingError, from_status
+from serving.address import Tls, channel
+from serving.errors import BadAnswer, BadRequest, ServingError, from_status
+from serving.fleet import Fleet
 from serving.tensors import TensorError, to_array, to_proto, varint
 
 _PREDICT = "/tensorflow.serving.PredictionService/Predict"
 _METADATA = "/tensorflow.serving.PredictionService/GetModelMetadata"
 _STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
-_OPTIONS = [
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.enable_retries", 0),
-    # a server that comes back is found again within seconds
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 500),
-    ("grpc.max_reconnect_backoff_ms", 2000),
-]
-
 _GARBAGE = object()
 
 Outputs = dict[str, NDArray[Any]]
@@ -52,21 +47,33 @@ class Answer(NamedTuple):
 
 
 class Client:
-    """One channel to a model server."""
+    """One channel to a model server, or to several that serve the same models. Safe to use from many threads."""
 
-    def __init__(self, address: str, max_in_flight: int = 8) -> None:
-        """`address`: HOST:PORT. `max_in_flight`: TensorFlow Serving answers more
-        calls at once than its threads (4 per core by default) with
-        RESOURCE_EXHAUSTED, so the client keeps the rest back.
+    def __init__(self, address: str, max_in_flight: int = 8, tls: Tls | None = None, retries: int = 2) -> None:
+        """`address`: HOST:PORT, or several IP addresses with commas between, or
+        a name that stands for several (a headless service): then calls go round.
+
+        `max_in_flight`: TensorFlow Serving answers more calls at once than its
+        threads (4 per core by default) with RESOURCE_EXHAUSTED, so the client
+        keeps the rest back. `retries`: how often a call that no server worked on
+        (UNAVAILABLE, RESOURCE_EXHAUSTED) is made again inside its deadline;
+        predictions change nothing, so that is safe. Raises ValueError where the
+        address is none.
         """
         self.address = address
         self._max_in_flight = max_in_flight
-        self._channel = grpc.insecure_channel(address, options=_OPTIONS)
+        self._channel = channel(address, tls, retries)
         # requests are bytes already: their constant part is serialized once
         self._predict = self._channel.unary_unary(_PREDICT, response_deserializer=_response(pb.PredictResponse))
         self._metadata = self._call(_METADATA, pb.GetModelMetadataRequest, pb.GetModelMetadataResponse)
         self._status = self._call(_STATUS, pb.GetModelStatusRequest, pb.GetModelStatusResponse)
         self._prefixes: dict[tuple[str, int | None, int], bytes] = {}
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _call(self, method: str, request: Any, response: Any) -> Any:
         return self._channel.unary_unary(method, request.SerializeToString, _response(response))
@@ -75,11 +82,7 @@ class Client:
         self, model: str, observation: NDArray[np.float32], version: int | None = None, timeout_s: float = 1.0
     ) -> Outputs:
         """Outputs of `serving_default` for one observation, float32 [O]. Raises ServingError."""
-        try:
-            answer = self._predict(self._request(model, version, observation), timeout=timeout_s)
-        except grpc.RpcError as error:
-            raise _ours(error) from None
-        return _outputs(answer)
+        return self._asked(self._request(model, version, observation), timeout_s)
 
     def predict_many(
         self,
@@ -117,22 +120,56 @@ class Client:
             send(1)
         return found
 
+    def run(
+        self,
+        model: str,
+        inputs: Mapping[str, NDArray[Any]],
+        signature: str = contract.SIGNATURE,
+        outputs: Sequence[str] = (),
+        version: int | None = None,
+        label: str = "",
+        timeout_s: float = 1.0,
+    ) -> Outputs:
+        """Outputs of any signature of any model (`outputs`: those only), arrays by key. Raises ServingError."""
+        request = pb.PredictRequest(model_spec=_spec(model, version, signature, label), output_filter=outputs)
+        try:
+            for key, array in inputs.items():
+                to_proto(array, request.inputs[key])
+        except TensorError as error:
+            raise BadRequest(f"input {key} of {model}: {error}") from None
+        return self._asked(request.SerializeToString(), timeout_s)
+
+    def fleet(self, model: str, version: int | None = None, timeout_s: float = 5.0) -> Fleet:
+        """What a fleet is: whose observations stand where. Raises ServingError, or ContractError where it is no fleet."""
+        return Fleet(model, self.policy(model, version, timeout_s))
+
+    def predict_fleet(
+        self,
+        fleet: Fleet,
+        observations: Mapping[str, NDArray[np.float32]],
+        version: int | None = None,
+        timeout_s: float = 1.0,
+    ) -> dict[str, NDArray[Any]]:
+        """Actions by TL, float32 [A] each, of one call to a fleet. Raises ServingError, or ContractError.
+
+        TLs that are left out are not answered. The action of a categorical
+        policy is its index.
+        """
+        found = self._asked(self._request(fleet.model, version, fleet.stacked(observations)), timeout_s)
+        return fleet.split(found.get(contract.ACTION), observations)
+
     def policy(self, model: str, version: int | None = None, timeout_s: float = 5.0) -> policy_pb2.Policy:
         """The policy contract of a model. Raises ServingError, or ContractError where it has none."""
         request = pb.PredictRequest(model_spec=_spec(model, version, contract.POLICY_SIGNATURE))
         to_proto(np.zeros(1, np.int32), request.inputs[contract.POLICY_INPUT])
-        try:
-            answer = self._predict(request.SerializeToString(), timeout=timeout_s)
-        except grpc.RpcError as error:
-            raise _ours(error) from None
-        told = _outputs(answer).get(contract.POLICY_OUTPUT)
+        told = self._asked(request.SerializeToString(), timeout_s).get(contract.POLICY_OUTPUT)
         if told is None or told.size < 1:
             raise contract.ContractError(f"model {model} has no output {contract.POLICY_OUTPUT!r} in its policy signature")
         return contract.parse(bytes(told.reshape(-1)[0]))
 
-    def signatures(self, model: str, version: int | None = None, timeout_s: float = 5.0) -> pb.SignatureDefMap:
+    def signatures(self, model: str, version: int | None = None, label: str = "", timeout_s: float = 5.0) -> pb.SignatureDefMap:
         """The signatures of a model. Raises ServingError."""
-        request = pb.GetModelMetadataRequest(model_spec=_spec(model, version, ""), metadata_field=["signature_def"])
+        request = pb.GetModelMetadataRequest(model_spec=_spec(model, version, "", label), metadata_field=["signature_def"])
         try:
             answer = self._metadata(request, timeout=timeout_s)
         except grpc.RpcError as error:
@@ -154,6 +191,13 @@ class Client:
     def close(self) -> None:
         self._channel.close()
 
+    def _asked(self, request: bytes, timeout_s: float) -> Outputs:
+        try:
+            answer = self._predict(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise _ours(error) from None
+        return _outputs(answer)
+
     def _request(self, model: str, version: int | None, observation: NDArray[np.float32]) -> bytes:
         """A PredictRequest for one observation: a prefix that never changes, then the numbers."""
         values = np.ascontiguousarray(observation, "<f4").tobytes()
@@ -164,10 +208,12 @@ class Client:
         return prefix + values
 
 
-def _spec(model: str, version: int | None, signature: str) -> pb.ModelSpec:
+def _spec(model: str, version: int | None, signature: str, label: str = "") -> pb.ModelSpec:
     spec = pb.ModelSpec(name=model, signature_name=signature)
     if version is not None:
         spec.version.value = version
+    elif label:
+        spec.version_label = label
     return spec
 
 

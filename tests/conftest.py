@@ -58,13 +58,29 @@ def grid_models(tmp_path_factory) -> Path:
     return folder
 
 
+def pytest_addoption(parser):
+    parser.addoption("--server", metavar="HOST:PORT", help="run tests/contracts against this server's gRPC API")
+    parser.addoption("--rest", metavar="HOST:PORT", help="and against this REST API")
+
+
 @pytest.fixture(scope="session")
-def grid_server(grid_models):
-    """HOST:PORT of an embedded server on the sample city's models, in this process."""
-    from serving.embedded.config import ServerConfig
+def _grid(grid_models):
+    from serving.embedded.config import RestConfig, ServerConfig
     from serving.embedded.server import Server
 
-    server = Server(ServerConfig(grid_models, port=0))
+    server = Server(ServerConfig(grid_models, port=0, rest=RestConfig(0)))
     server.start()
-    yield f"127.0.0.1:{server.port}"
+    yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def grid_server(_grid):
+    """HOST:PORT of an embedded server on the sample city's models, in this process."""
+    return f"127.0.0.1:{_grid.port}"
+
+
+@pytest.fixture(scope="session")
+def grid_rest(_grid):
+    """HOST:PORT of its REST API."""
+    return f"127.0.0.1:{_grid.rest_port}"

@@ -86,13 +86,13 @@ class ServerConfig:
     rest: RestConfig | None = None
 
 
-
 def parse(argv: list[str] | None = None) -> ServerConfig:
     """Read the command line. Raises InputError."""
     parser = Parser(
         prog="python -m serving",
         description="Serve models with TensorFlow Serving's gRPC API; flags are tensorflow_model_server's.",
-        epilog="Without model flags every model of [serving] models_dir is served.",
+        epilog="Without model flags every model of [serving] models_dir is served. "
+        "python -m serving predict --help and python -m serving status --help: a running server asked from a shell.",
         allow_abbrev=False,
     )
     parser.add_argument("--city", type=Path, help="city.toml (default: ./city.toml)")
@@ -120,7 +120,11 @@ def parse(argv: list[str] | None = None) -> ServerConfig:
     parser.add_argument("--rest_api_port", type=int, default=0, help="port of the REST API, 0: none (default: 0)")
     parser.add_argument("--rest_api_num_threads", type=int, default=8, metavar="N", help="threads of it (default: 8)")
     parser.add_argument(
-        "--rest_api_timeout_in_ms", type=int, default=30_000, metavar="MS", help="what takes longer is answered 504 (default: 30000)"
+        "--rest_api_timeout_in_ms",
+        type=int,
+        default=30_000,
+        metavar="MS",
+        help="what takes longer is answered 504 (default: 30000)",
     )
     parser.add_argument(
         "--monitoring_config_file", type=Path, metavar="FILE", help="MonitoringConfig as text: where the REST port tells metrics"

@@ -13,7 +13,6 @@ from serving.embedded.metrics import Metrics
 from serving.embedded.status import Answer, StatusError
 
 
-
 class Method:
     """One RPC: what answers it, and what is counted of it."""
 

@@ -96,9 +96,7 @@ def _signature(manager: ModelManager, request: Any, method: str) -> tuple[int, s
 def _checked(signature: Any, method: str) -> list[str]:
     """The outputs to ask for. Raises StatusError where the signature is none of this method."""
     if signature.method_name != method:
-        raise invalid_argument(
-            f"Expected {_KIND[method]} signature method_name to be {method}. Was: {signature.method_name}"
-        )
+        raise invalid_argument(f"Expected {_KIND[method]} signature method_name to be {method}. Was: {signature.method_name}")
     if len(signature.inputs) != 1:
         raise invalid_argument("Expected one input Tensor.")
     if signature.inputs.get(_INPUTS) != DT_STRING:

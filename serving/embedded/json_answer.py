@@ -38,7 +38,7 @@ def from_tensors(arrays: Mapping[str, NDArray[Any]], dtypes: Mapping[str, int], 
         rows = array.shape[0]
     lines = []
     for i in range(rows or 0):
-        row = {key: _values(key, array[i], dtypes[key]) for key, array in arrays.items()}
+        row = {key: _values(key, array[i, ...], dtypes[key]) for key, array in arrays.items()}
         lines.append(_object(row) if len(row) > 1 else next(iter(row.values())))
     return f'{{\n    "predictions": [{", ".join(lines)}\n    ]\n}}'
 

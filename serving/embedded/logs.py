@@ -1,6 +1,6 @@
 """Structured logs: a line is a time, a level, an event, then key=value (logfmt).
 
-    2026-11-21T02:19:54.639Z INFO loaded model=SA101 version=3 ms=14
+2026-11-21T02:19:54.639Z INFO loaded model=SA101 version=3 ms=14
 """
 
 import json
@@ -32,4 +32,4 @@ def to(stream: Any) -> None:
 
 def _value(value: Any) -> str:
     text = f"{value:.3g}" if isinstance(value, float) else str(value)
-    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=not text.isprintable())

@@ -1,7 +1,7 @@
 """The REST API beside gRPC, and the page of metrics: tensorflow/serving's paths, forms and statuses over waitress.
 
-    POST /v1/models/SA101[/versions/3|/labels/stable]:predict|classify|regress
-    GET  /v1/models/SA101[/versions/3|/labels/stable][/metadata]
+POST /v1/models/SA101[/versions/3|/labels/stable]:predict|classify|regress
+GET  /v1/models/SA101[/versions/3|/labels/stable][/metadata]
 """
 
 import re
@@ -36,7 +36,14 @@ class Rest:
     """An HTTP server in threads of its own."""
 
     def __init__(
-        self, manager: ModelManager, metrics: Metrics, host: str, port: int, threads: int, timeout_s: float, metrics_path: str | None
+        self,
+        manager: ModelManager,
+        metrics: Metrics,
+        host: str,
+        port: int,
+        threads: int,
+        timeout_s: float,
+        metrics_path: str | None,
     ) -> None:
         """`timeout_s`: what takes longer is answered 504. `metrics_path` None: no page of metrics. Raises InputError."""
         self._manager, self._metrics = manager, metrics

@@ -1,7 +1,15 @@
 """TensorFlow Serving's gRPC API as its clients see it, through tensorflow-serving-api.
 
-Runs against the embedded server on the sample city's models.
+Runs against the embedded server on the sample city's models, or against any
+server that serves them: `make contract-tests SERVER=127.0.0.1:8500` (and
+REST=127.0.0.1:8501 for its REST API). TensorFlow Serving serves them with
+
+    python -m export --city examples/grid/city.toml --tl all --models-dir /tmp/models
+    python -m serving.tf_serving ...        (docs/operations.md)
 """
+
+import http.client
+import json
 
 import grpc
 import numpy as np
@@ -10,20 +18,44 @@ import tensorflow as tf
 from google.protobuf import wrappers_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tensorflow_serving.apis import (
+    classification_pb2,
     get_model_metadata_pb2,
     get_model_status_pb2,
     model_service_pb2_grpc,
     predict_pb2,
     prediction_service_pb2_grpc,
+    regression_pb2,
 )
 
 MODEL, INPUTS = "SA103", 17
 
 
 @pytest.fixture(scope="module")
-def channel(grid_server):
-    with grpc.insecure_channel(grid_server) as channel:
+def channel(request):
+    address = request.config.getoption("--server") or request.getfixturevalue("grid_server")
+    with grpc.insecure_channel(address) as channel:
         yield channel
+
+
+@pytest.fixture(scope="module")
+def ask_rest(request):
+    """A function of (method, path, body) -> (status, JSON)."""
+    address = request.config.getoption("--rest") or (
+        None if request.config.getoption("--server") else request.getfixturevalue("grid_rest")
+    )
+    if address is None:
+        pytest.skip("REST=HOST:PORT is not told")
+
+    def ask(method, path, body=None):
+        connection = http.client.HTTPConnection(address, timeout=10)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body))
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+        finally:
+            connection.close()
+
+    return ask
 
 
 @pytest.fixture(scope="module")
@@ -176,8 +208,63 @@ def test_status_lists_versions_and_unknown_ones_are_not_found(models):
     assert refused(models.GetModelStatus, made) == ("NOT_FOUND", "Could not find any versions of model nobody")
 
 
+def test_classify_and_regress_refuse_a_signature_that_is_neither(prediction):
+    for call, made, kind in (
+        (prediction.Classify, classification_pb2.ClassificationRequest(), "classif"),
+        (prediction.Regress, regression_pb2.RegressionRequest(), "regress"),
+    ):
+        made.model_spec.name = MODEL
+        made.input.example_list.examples.add()
+        code, details = refused(call, made)
+        assert code in ("INVALID_ARGUMENT", "FAILED_PRECONDITION") and kind in details.lower()
+
+
 def test_health_is_serving(channel):
     health = health_pb2_grpc.HealthStub(channel)
-    for service in ("", "tensorflow.serving.PredictionService"):
-        answer = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=10)
-        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    try:
+        answer = health.Check(health_pb2.HealthCheckRequest(), timeout=10)
+    except grpc.RpcError as error:
+        if error.code() == grpc.StatusCode.UNIMPLEMENTED:
+            pytest.skip("the server has no gRPC health (tensorflow_model_server: --enable_grpc_healthcheck_service)")
+        raise
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_rest_answers_rows_and_columns_as_grpc_does(ask_rest, prediction):
+    row = np.linspace(0, 1, INPUTS, dtype=np.float32)
+    made = request()
+    made.inputs["observation"].CopyFrom(tf.make_tensor_proto(row[None]))
+    expected = tf.make_ndarray(prediction.Predict(made, timeout=10).outputs["action"]).tolist()
+    status, found = ask_rest("POST", f"/v1/models/{MODEL}:predict", {"instances": [row.tolist()]})
+    assert status == 200 and np.allclose(found["predictions"], expected)
+    status, found = ask_rest("POST", f"/v1/models/{MODEL}/versions/1:predict", {"inputs": {"observation": [row.tolist()]}})
+    assert status == 200 and np.allclose(found["outputs"], expected)
+    status, found = ask_rest("POST", "/v1/models/SA101:predict", {"instances": [{"observation": [0.0] * 21}]})
+    assert status == 200 and set(found["predictions"][0]) == {"action", "probabilities"}
+
+
+def test_rest_tells_status_and_metadata(ask_rest):
+    status, found = ask_rest("GET", f"/v1/models/{MODEL}")
+    (version,) = found["model_version_status"]
+    assert status == 200
+    assert version == {"version": "1", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
+    status, found = ask_rest("GET", f"/v1/models/{MODEL}/metadata")
+    assert status == 200 and found["model_spec"]["name"] == MODEL and found["model_spec"]["version"] == "1"
+    info = found["metadata"]["signature_def"]["signature_def"]["serving_default"]["inputs"]["observation"]
+    assert info["dtype"] == "DT_FLOAT" and [dim["size"] for dim in info["tensor_shape"]["dim"]] == ["-1", str(INPUTS)]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "words"),
+    [
+        ("POST", "/v1/models/nobody:predict", {"instances": [1]}, 404, "Servable not found for request: Latest(nobody)"),
+        ("POST", f"/v1/models/{MODEL}:predict", {"instances": []}, 400, "No values in 'instances' array"),
+        ("POST", f"/v1/models/{MODEL}:predict", {"x": 1}, 400, "Missing 'inputs' or 'instances' key"),
+        ("POST", f"/v1/models/{MODEL}:predict", {"instances": [["a"]]}, 400, "is not of expected type: float"),
+        ("GET", "/v1/models/nobody", None, 404, "Could not find any versions of model nobody"),
+        ("GET", "/v1/nonsense", None, 400, "Malformed request: GET /v1/nonsense"),
+    ],
+)
+def test_rest_errors_are_tensorflow_servings(method, path, body, status, words, ask_rest):
+    found, error = ask_rest(method, path, body)
+    assert found == status and words in error["error"]

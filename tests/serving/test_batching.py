@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 
 from city.errors import InputError
 from serving.client import Client
-from serving.embedded.batching import Batch, Batching, BatchingSession, BatchScheduler, Queue, Task, enqueue, merged, of_file, run_batch, wait_s
+from serving.embedded.batching import (
+    Batch,
+    Batching,
+    BatchingSession,
+    BatchScheduler,
+    Queue,
+    Task,
+    enqueue,
+    merged,
+    of_file,
+    run_batch,
+    wait_s,
+)
 from serving.embedded.config import ServerConfig
 from serving.embedded.status import StatusError
 from tests.serving.conftest import running

@@ -107,7 +107,11 @@ def test_what_does_not_fit_gets_tensorflow_servings_status_and_words(method, mad
 @pytest.mark.parametrize(
     ("tasks", "code", "words"),
     [
-        ([("", "examples", REGRESS), ("", "examples", REGRESS)], "INVALID_ARGUMENT", "Duplicate evaluation of signature: serving_default"),
+        (
+            [("", "examples", REGRESS), ("", "examples", REGRESS)],
+            "INVALID_ARGUMENT",
+            "Duplicate evaluation of signature: serving_default",
+        ),
         ([("", "examples", REGRESS), ("", "dtypes", REGRESS)], "INVALID_ARGUMENT", "must access the same model name"),
         ([("", "", REGRESS)], "INVALID_ARGUMENT", "empty model name"),
         ([("none", "examples", REGRESS)], "INVALID_ARGUMENT", "Requested signature not found in model graph: none"),

@@ -154,7 +154,10 @@ def test_other_paths_are_not_found(ask):
     assert ask("GET", "/favicon.ico")[0] == 404
 
 
-@given(st.binary(max_size=60) | st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), st.lists, max_leaves=6))
+@given(
+    st.binary(max_size=60)
+    | st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), st.lists, max_leaves=6)
+)
 @settings(max_examples=150, deadline=None)
 def test_no_body_is_a_server_error(ask, body):
     for signature in ("float32", "string", "sum"):

@@ -1,0 +1,195 @@
+"""The client's side of a channel: several servers, TLS, retries, fleets, any signature."""
+
+import contextlib
+from concurrent import futures
+
+import grpc
+import numpy as np
+import pytest
+
+from protos import predict_pb2 as pb
+from serving import address as addresses
+from serving.address import Tls
+from serving.client import Client
+from serving.contract import ContractError
+from serving.embedded.config import ServerConfig, Ssl
+from serving.errors import BadAnswer, BadRequest, Overloaded, Unavailable
+from serving.fleet import Fleet
+from tests.serving.conftest import running
+from tests.serving.test_listening import pair
+
+X = np.zeros(17, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("127.0.0.1:8500", ("127.0.0.1:8500", False)),
+        ("localhost:8500", ("localhost:8500", False)),
+        ("[::1]:8500", ("[::1]:8500", False)),
+        ("unix:/run/s", ("unix:/run/s", False)),
+        ("serving.city.svc:8500", ("dns:///serving.city.svc:8500", True)),
+        ("127.0.0.1:1, 127.0.0.1:2", ("ipv4:127.0.0.1:1,127.0.0.1:2", True)),
+        ("dns:///serving:8500", ("dns:///serving:8500", True)),
+    ],
+)
+def test_an_address_is_one_server_or_a_name_for_many(address, expected):
+    assert addresses.target(address) == expected
+
+
+@pytest.mark.parametrize(
+    "address", ["", "x", ":1", "host:", "host:port", "host:70000", "a:1,b:2", "127.0.0.1:1,[::1]:2", "127.0.0.1:1,"]
+)
+def test_an_address_that_is_none_is_told(address):
+    with pytest.raises(ValueError, match="address"):
+        Client(address)
+
+
+@contextlib.contextmanager
+def scripted(answer):
+    """A server whose Predict is a function of the call's number."""
+    calls = []
+
+    def predict(request, context):
+        calls.append(request)
+        return answer(len(calls), context)
+
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    handlers = {"Predict": grpc.unary_unary_rpc_method_handler(predict, response_serializer=pb.PredictResponse.SerializeToString)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("tensorflow.serving.PredictionService", handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}", calls
+    finally:
+        server.stop(None)
+
+
+def failing(code, times):
+    def answer(number, context):
+        if number <= times:
+            context.abort(code, "not now")
+        return pb.PredictResponse()
+
+    return answer
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED])
+def test_a_call_that_no_server_worked_on_is_made_again(code):
+    with scripted(failing(code, 2)) as (address, calls), Client(address) as client:
+        assert client.predict("m", X, timeout_s=10) == {} and len(calls) == 3
+    with scripted(failing(code, 9)) as (address, calls), Client(address, retries=1) as client:
+        with pytest.raises((Unavailable, Overloaded)):
+            client.predict("m", X, timeout_s=10)
+        assert len(calls) == 2
+
+
+def test_what_is_wrong_or_unwanted_is_asked_once():
+    with scripted(failing(grpc.StatusCode.INVALID_ARGUMENT, 9)) as (address, calls), Client(address) as client:
+        with pytest.raises(BadRequest):
+            client.predict("m", X, timeout_s=10)
+        assert len(calls) == 1
+    with scripted(failing(grpc.StatusCode.UNAVAILABLE, 9)) as (address, calls), Client(address, retries=0) as client:
+        with pytest.raises(Unavailable):
+            client.predict("m", X, timeout_s=10)
+        assert len(calls) == 1
+
+
+def test_calls_go_round_several_servers_and_past_one_that_is_gone(grid_models):
+    config = ServerConfig(grid_models, port=0, poll_s=0)
+    with contextlib.ExitStack() as stack:
+        first, second = (stack.enter_context(running(config)) for _ in range(2))
+        both = f"127.0.0.1:{first.port},127.0.0.1:{second.port}"
+        with Client(both) as client:
+            for _ in range(20):
+                client.predict("SA103", X, timeout_s=10)
+            # both connections are up by now: from here on calls alternate
+            asked = [requests(server) for server in (first, second)]
+            for _ in range(20):
+                client.predict("SA103", X, timeout_s=10)
+            grown = [requests(server) - before for server, before in zip((first, second), asked, strict=True)]
+            assert grown == [10, 10]
+            first.stop()
+            for _ in range(10):
+                client.predict("SA103", X, timeout_s=10)
+
+
+def requests(server):
+    return sum(
+        float(line.rsplit(" ", 1)[1])
+        for line in server.metrics.text().decode().splitlines()
+        if line.startswith(":tensorflow:serving:request_count{")
+    )
+
+
+def test_the_client_speaks_tls_and_mtls(grid_models):
+    authority = pair("authority")
+    key, certificate, *_ = pair("server", authority)
+    client_key, client_certificate, *_ = pair("client", authority)
+    ssl = Ssl(key, certificate, authority[1], client_verify=True)
+    with running(ServerConfig(grid_models, port=0, poll_s=0, ssl=ssl)) as server:
+        address = f"127.0.0.1:{server.port}"
+        with Client(address, tls=Tls(authority[1], client_certificate, client_key)) as client:
+            assert client.predict("SA103", X, timeout_s=10)["action"].shape == (1, 1)
+        with Client(address, tls=Tls(authority[1]), retries=0) as client, pytest.raises(Unavailable):
+            client.predict("SA103", X, timeout_s=10)
+        with Client(address, retries=0) as client, pytest.raises(Unavailable):
+            client.predict("SA103", X, timeout_s=10)
+
+
+@pytest.fixture(scope="module")
+def fleet_server(grid_models, tmp_path_factory):
+    import shutil
+
+    from export.__main__ import main
+
+    folder = tmp_path_factory.mktemp("fleet") / "models"
+    shutil.copytree(grid_models, folder)
+    assert main(["fleet", "city", "--tl", "all", "--models-dir", str(folder)]) == 0
+    with running(ServerConfig(folder, port=0, poll_s=0)) as server:
+        yield f"127.0.0.1:{server.port}"
+
+
+def test_one_call_to_a_fleet_answers_as_the_single_models_do(fleet_server):
+    rng = np.random.default_rng(5)
+    with Client(fleet_server) as client:
+        fleet = client.fleet("city")
+        assert len(fleet.columns) > 3
+        xs = {tl: rng.random(part.stop - part.start, dtype=np.float32) for tl, part in fleet.columns.items()}
+        together = client.predict_fleet(fleet, xs, timeout_s=10)
+        assert set(together) == set(xs)
+        for tl, x in xs.items():
+            single = client.predict(tl, x, timeout_s=10)["action"].reshape(-1)
+            np.testing.assert_allclose(together[tl], single, atol=1e-5)
+        some = dict(list(xs.items())[:2])
+        assert set(client.predict_fleet(fleet, some)) == set(some)
+        assert set(fleet.versions.values()) == {1}
+
+
+def test_what_does_not_fit_a_fleet_is_told(fleet_server):
+    with Client(fleet_server) as client:
+        fleet = client.fleet("city")
+        tl = next(iter(fleet.columns))
+        with pytest.raises(ContractError, match="SA999 is none of"):
+            client.predict_fleet(fleet, {"SA999": X})
+        with pytest.raises(ContractError, match=r"takes \d+ numbers, not \(3,\)"):
+            client.predict_fleet(fleet, {tl: np.zeros(3, np.float32)})
+        with pytest.raises(ContractError, match="not a fleet"):
+            client.fleet("SA103")
+        with pytest.raises(BadAnswer, match="answered no action"):
+            fleet.split(None, [tl])
+        with pytest.raises(BadAnswer, match="answered 1 numbers"):
+            fleet.split(np.zeros((1, 1)), [tl])
+        assert isinstance(fleet, Fleet)
+
+
+def test_any_signature_is_run_with_chosen_outputs(odd_server):
+    with Client(f"127.0.0.1:{odd_server.port}") as client:
+        sent = {"a": np.float32([[1]]), "b": np.float32([[2]])}
+        assert list(client.run("dtypes", sent, "sum", outputs=["difference"])) == ["difference"]
+        texts = client.run("dtypes", {"x": np.array([b"a", b"\xff"], object)}, "string")["y"]
+        assert texts.tolist() == [b"a", b"\xff"]
+        with pytest.raises(BadRequest, match="Unrecognized servable version label"):
+            client.run("dtypes", sent, "sum", label="gold")
+        with pytest.raises(BadRequest, match=r"input a of dtypes: arrays of datetime64"):
+            client.run("dtypes", {"a": np.array(["2020-01-01"], "datetime64[s]")}, "sum")

@@ -1,0 +1,246 @@
+"""Deadlines, queue bounds, message sizes, reflection, logs, and what happens to malformed requests."""
+
+import logging
+import subprocess
+import sys
+import threading
+import time
+from concurrent import futures
+
+import grpc
+import numpy as np
+import pytest
+from google.protobuf import descriptor_pool
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protos import predict_pb2 as wire
+from serving.client import Client
+from serving.embedded import deadline
+from serving.embedded.config import ServerConfig
+from serving.embedded.grpc_method import Method
+from serving.embedded.logs import _value
+from serving.embedded.metrics import Metrics
+from serving.embedded.status import Answer
+from serving.errors import DeadlineExceeded, Overloaded
+from tests.serving.conftest import running
+
+PREDICT = "/tensorflow.serving.PredictionService/Predict"
+X = np.zeros(17, np.float32)
+
+
+class Held:
+    """Holds every Predict of a server until it is let go; counts those that were begun."""
+
+    def __init__(self, server, monkeypatch):
+        self.go, self.begun = threading.Event(), 0
+        find = server.manager.find
+
+        def held(spec):
+            self.begun += 1
+            assert self.go.wait(30)
+            return find(spec)
+
+        monkeypatch.setattr(server.manager, "find", held)
+
+
+def test_what_waits_beyond_the_queue_is_refused_at_once(grid_models, monkeypatch):
+    with running(ServerConfig(grid_models, port=0, poll_s=0, threads=1, max_queued_calls=2)) as server:
+        held = Held(server, monkeypatch)
+        with Client(f"127.0.0.1:{server.port}", retries=0, max_in_flight=9) as client, futures.ThreadPoolExecutor(9) as pool:
+            calls = [pool.submit(client.predict, "SA103", X, timeout_s=30) for _ in range(9)]
+            refused = 0
+            for call in futures.as_completed(calls, timeout=25):
+                if call.exception() is None:
+                    break
+                assert isinstance(call.exception(), Overloaded)
+                refused += 1
+                if refused == 6:
+                    held.go.set()  # one at work and two that wait are left
+            assert refused == 6
+            assert sum(call.exception() is None for call in calls) == 3
+
+
+def test_nothing_is_done_for_a_caller_that_has_gone(grid_models, monkeypatch):
+    with running(ServerConfig(grid_models, port=0, poll_s=0, threads=1)) as server:
+        held = Held(server, monkeypatch)
+        with Client(f"127.0.0.1:{server.port}", retries=0) as client, futures.ThreadPoolExecutor(4) as pool:
+            first = pool.submit(client.predict, "SA103", X, timeout_s=30)
+            while not held.begun:
+                time.sleep(0.001)
+            late = [pool.submit(client.predict, "SA103", X, timeout_s=0.2) for _ in range(3)]
+            for call in late:
+                assert isinstance(call.exception(timeout=20), DeadlineExceeded)
+            held.go.set()
+            assert first.result(timeout=20)
+            client.predict("SA103", X, timeout_s=20)
+            assert held.begun == 2, "those whose deadline passed while they waited were not begun"
+
+
+def test_a_method_tells_its_deadline_to_what_it_calls():
+    seen = []
+
+    class Context:
+        def is_active(self):
+            return True
+
+        def time_remaining(self):
+            return 5.0
+
+    Method("Predict", lambda request: seen.append(deadline.end_s()) or Answer(1, b""), Metrics(), lambda name: True)(
+        wire.PredictRequest(), Context()
+    )
+    assert 0 < seen[0] - time.monotonic() <= 5
+
+
+def test_a_message_as_large_as_a_large_fleet_is_taken(odd_server):
+    with Client(f"127.0.0.1:{odd_server.port}") as client:
+        x = np.ones((1, 3_000_000), np.float32)
+        assert client.run("dtypes", {"x": x}, "float32", timeout_s=20)["y"].shape == x.shape
+
+
+def test_reflection_tells_tensorflow_servings_services_and_messages(odd_server):
+    with grpc.insecure_channel(f"127.0.0.1:{odd_server.port}") as channel:
+        database = ProtoReflectionDescriptorDatabase(channel)
+        services = set(database.get_services())
+        assert {"tensorflow.serving.PredictionService", "tensorflow.serving.ModelService", "grpc.health.v1.Health"} <= services
+        pool = descriptor_pool.DescriptorPool(database)
+        predict = pool.FindServiceByName("tensorflow.serving.PredictionService").methods_by_name["Predict"]
+        assert predict.input_type.full_name == "tensorflow.serving.PredictRequest"
+        tensor = predict.input_type.fields_by_name["inputs"].message_type.fields_by_name["value"].message_type
+        assert (
+            tensor.full_name == "tensorflow.TensorProto"
+            and "DT_BFLOAT16" in tensor.fields_by_name["dtype"].enum_type.values_by_name
+        )
+
+
+def test_health_can_be_left_out(grid_models):
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+    with (
+        running(ServerConfig(grid_models, port=0, poll_s=0, health=False)) as server,
+        grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+        pytest.raises(grpc.RpcError) as refused,
+    ):
+        health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+    assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_every_load_and_unload_is_a_line_and_a_failed_request_is_none(grid_models, tmp_path):
+    import shutil
+
+    shutil.copytree(grid_models / "SA103", tmp_path / "m" / "SA103")
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logger = logging.getLogger("serving")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        with running(ServerConfig(tmp_path / "m", port=0, poll_s=3600)) as server:
+            with Client(f"127.0.0.1:{server.port}") as client, pytest.raises(Exception, match="nobody"):
+                client.predict("nobody", X)
+            shutil.copytree(tmp_path / "m" / "SA103" / "1", tmp_path / "m" / "SA103" / "2")
+            server.look()
+            (tmp_path / "m" / "SA103" / "3").mkdir()
+            (tmp_path / "m" / "SA103" / "3" / "saved_model.pb").write_bytes(b"x y")
+            server.look()
+            assert (
+                server.metrics.registry.get_sample_value("serving_model_loads_total", {"model_name": "SA103", "status": "fail"})
+                == 1
+            )
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+    told = [line.split(" ms=")[0] for line in lines]
+    assert told[0] == "loaded model=SA103 version=1" and "unloaded model=SA103 version=1" in told
+    assert any(line.startswith('load_failed model=SA103 version=3 tries=1 error="') for line in lines)
+    assert not any("nobody" in line for line in lines)
+
+
+@given(st.text())
+def test_a_log_line_is_one_line_whatever_a_value_holds(text):
+    assert len(f"event key={_value(text)}".splitlines()) == 1
+
+
+def test_the_server_needs_no_tensorflow_in_python(grid_models):
+    code = (
+        "import sys; from pathlib import Path; from serving.embedded.config import ServerConfig; "
+        "from serving.embedded.server import Server; s = Server(ServerConfig(Path(sys.argv[1]), port=0, poll_s=0)); s.start(); "
+        "s.stop(); print('tensorflow' in sys.modules, len(s.manager._models))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(grid_models)], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split()[0] == "False" and int(done.stdout.split()[1]) > 3, done.stderr
+
+
+shapes = st.lists(st.one_of(st.integers(-3, 40), st.sampled_from([2**31, 2**50, 2**63 - 1, -(2**63)])), max_size=4)
+
+
+@st.composite
+def malformed(draw):
+    made = wire.PredictRequest()
+    made.model_spec.name = draw(st.sampled_from(["SA103", "SA101", "nobody", "", "\x00", "é" * 50]))
+    made.model_spec.signature_name = draw(st.sampled_from(["", "serving_default", "policy", "none"]))
+    if draw(st.booleans()):
+        made.model_spec.version.value = draw(st.integers(-(2**63), 2**63 - 1))
+    for key in draw(st.lists(st.sampled_from(["observation", "rows", "other", ""]), max_size=3)):
+        tensor = made.inputs[key]
+        tensor.dtype = draw(st.integers(-2, 140))
+        tensor.tensor_shape.unknown_rank = draw(st.booleans())
+        for size in draw(shapes):
+            tensor.tensor_shape.dim.add(size=size)
+        tensor.tensor_content = draw(st.binary(max_size=80))
+        tensor.float_val.extend(draw(st.lists(st.floats(width=32), max_size=3)))
+        tensor.int_val.extend(draw(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=3)))
+        tensor.string_val.extend(draw(st.lists(st.binary(max_size=9), max_size=3)))
+    made.output_filter.extend(draw(st.lists(st.sampled_from(["action", "", "x"]), max_size=3)))
+    return made.SerializeToString()
+
+
+@pytest.fixture(scope="module")
+def raw(grid_server):
+    with grpc.insecure_channel(grid_server) as channel:
+        yield {
+            name: channel.unary_unary(f"/tensorflow.serving.{name}")
+            for name in (
+                "PredictionService/Predict", "PredictionService/Classify", "PredictionService/Regress",
+                "PredictionService/MultiInference", "PredictionService/GetModelMetadata", "ModelService/GetModelStatus",
+                "ModelService/HandleReloadConfigRequest",
+            )
+        }  # fmt: skip
+
+
+ALLOWED = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "UNIMPLEMENTED"}
+
+
+def code_of(call, data):
+    try:
+        call(data, timeout=20)
+    except grpc.RpcError as error:
+        return error.code().name, error.details()
+    return "OK", ""
+
+
+@given(malformed())
+@settings(max_examples=400, deadline=None)
+def test_a_malformed_request_is_a_status_and_no_error_of_the_server(raw, request_bytes):
+    code, details = code_of(raw["PredictionService/Predict"], request_bytes)
+    assert code in ALLOWED, (code, details)
+
+
+@given(st.sampled_from(["Predict", "Classify", "Regress", "MultiInference", "GetModelMetadata"]), st.binary(max_size=60))
+@settings(max_examples=200, deadline=None)
+def test_garbage_bytes_are_a_status(raw, name, data):
+    code, details = code_of(raw[f"PredictionService/{name}"], data)
+    assert code in ALLOWED or (code == "INTERNAL" and "deserializing" in details), (code, details)
+
+
+@given(st.binary(max_size=60))
+@settings(max_examples=100, deadline=None)
+def test_garbage_for_the_model_service_changes_nothing(raw, grid_server, data):
+    for name in ("GetModelStatus", "HandleReloadConfigRequest"):
+        code, details = code_of(raw[f"ModelService/{name}"], data)
+        assert code != "OK", (name, data)
+        assert code in ALLOWED or (code == "INTERNAL" and "deserializing" in details), (code, details)
