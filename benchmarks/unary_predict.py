@@ -8,6 +8,7 @@ that alternate. Budget: p50 at most 1.5 times the echo's.
 
 import argparse
 import contextlib
+import resource
 import subprocess
 import sys
 import tempfile
@@ -37,10 +38,17 @@ server.wait_for_termination()
 @contextlib.contextmanager
 def server(*command: str) -> Iterator[str]:
     """A server process; gives HOST:PORT."""
+    with server_process(*command) as (address, _):
+        yield address
+
+
+@contextlib.contextmanager
+def server_process(*command: str) -> Iterator[tuple[str, int]]:
+    """A server process; gives HOST:PORT and its process id."""
     process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     try:
-        yield process.stdout.readline().removeprefix("ready at ").strip()
+        yield process.stdout.readline().removeprefix("ready at ").strip().partition(",")[0], process.pid
     finally:
         process.terminate()
         process.wait(30)
@@ -61,13 +69,9 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=3000)
     calls = parser.parse_args().calls
     with tempfile.TemporaryDirectory() as name:
-        code = (
-            "import sys; from pathlib import Path; from benchmarks.random_models import write_models; "
-            "from export.contract import incomplete; "
-            f"write_models(Path(sys.argv[1]), [incomplete('SA101', {INPUTS}, 'kc', {OUTPUTS})])"
-        )
-        subprocess.run([sys.executable, "-c", code, name], check=True, stderr=subprocess.DEVNULL)
-        serving = ("-m", "serving", "--models-dir", name, "--port", "0", "--city", str(city_file(Path(name))))
+        folder = Path(name)
+        write_actors(folder, 1)
+        serving = serving_command(folder)
         with server("-c", ECHO) as echo_address, server(*serving) as address:
             client, observation = Client(address), np.zeros(INPUTS, np.float32)
             with grpc.insecure_channel(echo_address) as channel:
@@ -75,7 +79,7 @@ def main() -> None:
                 payload = bytes(300)
                 cases = {
                     "bare gRPC echo": lambda: echo(payload),
-                    "embedded server": lambda: client.predict("SA101", observation),
+                    "embedded server": lambda: client.predict("TL0000", observation),
                 }
                 for call in cases.values():
                     block(call)
@@ -90,6 +94,26 @@ def main() -> None:
     echo_times, ours = found.values()
     ratios = [np.percentile(ours, q) / np.percentile(echo_times, q) for q in (50, 99)]
     print(f"{'ratio':<20}{ratios[0]:>12.2f}{ratios[1]:>12.2f}")
+
+
+def write_actors(folder: Path, count: int) -> None:
+    """Models TL0000, TL0001, ... of 64-64 actors; in a process of its own, so that memory is the server's alone."""
+    code = (
+        "import sys; from pathlib import Path; from benchmarks.random_models import write_models; "
+        "from export.contract import incomplete; "
+        f"write_models(Path(sys.argv[1]), (incomplete(f'TL{{i:04d}}', {INPUTS}, 'kc', {OUTPUTS}) for i in range({count})))"
+    )
+    subprocess.run([sys.executable, "-c", code, str(folder)], check=True, stderr=subprocess.DEVNULL)
+
+
+def serving_command(folder: Path, *flags: str) -> tuple[str, ...]:
+    """An embedded server on a folder's models."""
+    return ("-m", "serving", "--models-dir", str(folder), "--port", "0", "--city", str(city_file(folder)), *flags)
+
+
+def resident_mb(pid: int) -> float:
+    """Memory that a process holds, in MB."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
 
 
 def city_file(folder: Path) -> Path:

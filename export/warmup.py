@@ -6,8 +6,8 @@ import numpy as np
 import tensorflow as tf
 
 from export.meta_graph import written
-from protos import policy_pb2 as pb
 from protos import inference_pb2 as inference_pb
+from protos import policy_pb2 as pb
 from protos import predict_pb2 as wire
 from serving.contract import INPUT, POLICY_INPUT, POLICY_SIGNATURE, SIGNATURE
 from serving.tensors import to_array, to_proto

@@ -70,7 +70,10 @@ def _serving(args: argparse.Namespace) -> city_config.Serving:
 def _client(args: argparse.Namespace) -> Client:
     tls = None
     if args.tls_ca is not None or args.tls_certificate is not None:
-        tls = Tls(*(None if path is None else _read(path) for path in (args.tls_ca, args.tls_certificate, args.tls_key)))
+        ca, certificate, key = (
+            None if path is None else _read(path) for path in (args.tls_ca, args.tls_certificate, args.tls_key)
+        )
+        tls = Tls(ca, certificate, key)
     try:
         return Client(args.server or _serving(args).address, tls=tls)
     except ValueError as error:

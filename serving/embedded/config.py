@@ -25,9 +25,9 @@ NOT_HERE = frozenset({
     "enable_serialization_as_tensor_content", "enable_signature_method_name_check", "fingerprint", "flush_filesystem_caches",
     "mixed_precision", "num_request_iterations_for_warmup", "num_tflite_pools", "num_unload_threads",
     "per_process_gpu_memory_fraction", "platform_config_file", "prefer_tflite_model",
-    "remove_unused_fields_from_bundle_metagraph", "rest_api_enable_cors_support", "saved_model_tags", "skip_initialize_tpu", "tensorflow_inter_op_parallelism",
-    "tensorflow_intra_op_parallelism", "tensorflow_session_parallelism", "thread_pool_factory_config_file",
-    "use_alts_credentials", "xla_cpu_compilation_enabled",
+    "remove_unused_fields_from_bundle_metagraph", "rest_api_enable_cors_support", "saved_model_tags", "skip_initialize_tpu",
+    "tensorflow_inter_op_parallelism", "tensorflow_intra_op_parallelism", "tensorflow_session_parallelism",
+    "thread_pool_factory_config_file", "use_alts_credentials", "xla_cpu_compilation_enabled",
 })
 # fmt: on
 """Flags of tensorflow_model_server that this server does not have (yet)."""

@@ -25,7 +25,7 @@ class Method:
     def __call__(self, request: Any, context: grpc.ServicerContext) -> Any:
         begin = time.perf_counter()
         left_s = context.time_remaining()
-        if left_s is not None and left_s <= 0 or not context.is_active():
+        if (left_s is not None and left_s <= 0) or not context.is_active():
             # whoever asked has gone while this waited its turn: nothing is done for nobody
             self._count(request, 0, grpc.StatusCode.DEADLINE_EXCEEDED, 0.0)
             context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline has passed, or the caller has gone")

@@ -85,7 +85,10 @@ def test_multi_inference_answers_every_task(stub):
         ("Regress", regression_pb2.RegressionRequest(), "INVALID_ARGUMENT", "Missing ModelSpec"),
         ("Regress", filled(regression_pb2.RegressionRequest(), model="nobody"), "NOT_FOUND", "Latest(nobody)"),
         ("Regress", filled(regression_pb2.RegressionRequest(), xs=()), "INVALID_ARGUMENT", "Input is empty."),
-        ("Regress", filled(regression_pb2.RegressionRequest(), "none"), "INVALID_ARGUMENT", "No signature was found with the name: none"),
+        (
+            "Regress", filled(regression_pb2.RegressionRequest(), "none"), "INVALID_ARGUMENT",
+            "No signature was found with the name: none",
+        ),
         (
             "Regress", filled(regression_pb2.RegressionRequest(), "by_predict"), "INVALID_ARGUMENT",
             "Expected regression signature method_name to be tensorflow/serving/regress. Was: tensorflow/serving/predict",

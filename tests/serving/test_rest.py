@@ -15,6 +15,8 @@ from serving.embedded.config import RestConfig, ServerConfig
 from serving.embedded.json_answer import decimal
 from tests.serving.conftest import running
 
+DTYPES, REGRESS, CLASSIFY = (f"/v1/models/{tail}" for tail in ("dtypes:predict", "examples:regress", "examples:classify"))
+
 
 @pytest.fixture(scope="module")
 def ask(odd_server):
@@ -34,16 +36,16 @@ def ask(odd_server):
 
 
 def test_rows_are_answered_by_rows(ask):
-    status, found = ask("POST", "/v1/models/dtypes:predict", {"signature_name": "float32", "instances": [[1.0, 2], [3, 4.5]]})
+    status, found = ask("POST", DTYPES, {"signature_name": "float32", "instances": [[1.0, 2], [3, 4.5]]})
     assert (status, found) == (200, {"predictions": [[1.0, 2.0], [3.0, 4.5]]})
     rows = {"signature_name": "sum", "instances": [{"a": [1], "b": [2]}, {"a": [5], "b": [-1]}]}
-    status, found = ask("POST", "/v1/models/dtypes:predict", rows)
+    status, found = ask("POST", DTYPES, rows)
     assert found == {"predictions": [{"sum": [3.0], "difference": [-1.0]}, {"sum": [4.0], "difference": [6.0]}]}
 
 
 def test_columns_are_answered_by_columns(ask):
     columns = {"signature_name": "sum", "inputs": {"a": [[1], [5]], "b": [[2], [-1]]}}
-    assert ask("POST", "/v1/models/dtypes:predict", columns) == (
+    assert ask("POST", DTYPES, columns) == (
         200,
         {"outputs": {"sum": [[3.0], [4.0]], "difference": [[-1.0], [6.0]]}},
     )
@@ -55,12 +57,13 @@ def test_columns_are_answered_by_columns(ask):
 @pytest.mark.parametrize(
     ("signature", "values"),
     [
-        ("float64", [0.1, 1e300, -5]), ("int32", [1, -(2**31)]), ("int64", [2**62, -1]), ("uint8", [0, 255]), ("bool", [True, False]),
+        ("float64", [0.1, 1e300, -5]), ("int32", [1, -(2**31)]), ("int64", [2**62, -1]), ("uint8", [0, 255]),
+        ("bool", [True, False]),
         ("uint32", [2**32 - 1]), ("uint64", [2**64 - 1]), ("string", ["grün", "", "x"]), ("int16", [-5]), ("int8", [7]),
     ],
 )  # fmt: skip
 def test_values_of_every_json_kind_come_back(signature, values, ask):
-    assert ask("POST", "/v1/models/dtypes:predict", {"signature_name": signature, "instances": values}) == (
+    assert ask("POST", DTYPES, {"signature_name": signature, "instances": values}) == (
         200,
         {"predictions": values},
     )
@@ -68,24 +71,24 @@ def test_values_of_every_json_kind_come_back(signature, values, ask):
 
 def test_bytes_travel_as_base64_and_are_told_by_the_outputs_name(ask):
     raw = [{"b64": base64.b64encode(b"\xff\x00").decode()}, {"b64": ""}]
-    status, found = ask("POST", "/v1/models/dtypes:predict", {"signature_name": "texts", "instances": raw})
+    status, found = ask("POST", DTYPES, {"signature_name": "texts", "instances": raw})
     assert status == 200, found
     assert [row["y_bytes"] for row in found["predictions"]] == raw
 
 
 def test_not_a_number_and_infinity_are_read_and_written(ask):
     body = b'{"signature_name": "float32", "instances": [NaN, Infinity, -Infinity]}'
-    status, found = ask("POST", "/v1/models/dtypes:predict", body)
+    status, found = ask("POST", DTYPES, body)
     assert status == 200 and math.isnan(found["predictions"][0]) and found["predictions"][1:] == [math.inf, -math.inf]
 
 
 def test_classify_and_regress(ask):
     examples = {"examples": [{"x": 1.5}, {"x": [-2.0], "offset": 1.0}]}
-    assert ask("POST", "/v1/models/examples:regress", examples) == (200, {"results": [3.0, -3.0]})
+    assert ask("POST", REGRESS, examples) == (200, {"results": [3.0, -3.0]})
     examples["context"] = {"offset": 10.0}
     assert ask("POST", "/v1/models/examples/versions/3:regress", examples) == (200, {"results": [13.0, -3.0]})
     body = {"signature_name": "classes", "examples": [{"x": 1.5}]}
-    assert ask("POST", "/v1/models/examples:classify", body) == (200, {"results": [[["plus", 3.0], ["minus", -3.0]]]})
+    assert ask("POST", CLASSIFY, body) == (200, {"results": [[["plus", 3.0], ["minus", -3.0]]]})
 
 
 def test_status_and_metadata(ask):
@@ -106,41 +109,41 @@ def test_status_and_metadata(ask):
         ("POST", "/v1/models/nobody:predict", {"instances": [1]}, 404, "Servable not found for request: Latest(nobody)"),
         ("POST", "/v1/models/dtypes/versions/9:predict", {"instances": [1]}, 404, "Specific(dtypes, 9)"),
         ("POST", "/v1/models/dtypes/labels/gold:predict", {"instances": [1]}, 400, "Unrecognized servable version label: gold"),
-        ("POST", "/v1/models/dtypes:predict", {"instances": [1]}, 400, 'Serving signature name: "serving_default" not found'),
-        ("POST", "/v1/models/dtypes:predict", b"", 400, "JSON Parse error: The document is empty"),
-        ("POST", "/v1/models/dtypes:predict", b"{", 400, "JSON Parse error"),
-        ("POST", "/v1/models/dtypes:predict", b"\xff", 400, "JSON Parse error"),
-        ("POST", "/v1/models/dtypes:predict", b"[" * 100_000, 400, "JSON Parse error"),
-        ("POST", "/v1/models/dtypes:predict", b'{"x": 1' + b"0" * 5000 + b"}", 400, "JSON Parse error"),
-        ("POST", "/v1/models/dtypes:predict", [1], 400, "Is not object"),
-        ("POST", "/v1/models/dtypes:predict", {"signature_name": 3}, 400, "'signature_name' key must be a string value"),
-        ("POST", "/v1/models/dtypes:predict", {"signature_name": "sum"}, 400, "Missing 'inputs' or 'instances' key"),
-        ("POST", "/v1/models/dtypes:predict", {"signature_name": "sum", "instances": [], "inputs": 1}, 400, "only one of"),
-        ("POST", "/v1/models/dtypes:predict", {"signature_name": "sum", "instances": []}, 400, "No values in 'instances' array"),
-        ("POST", "/v1/models/dtypes:predict", {"signature_name": "sum", "instances": [[1]]}, 400, "expecting list of objects"),
-        ("POST", "/v1/models/dtypes:predict", {"signature_name": "sum", "instances": [{"a": [1]}]}, 400, "keys must be equal to: a,b"),
-        ("POST", "/v1/models/dtypes:predict", {"signature_name": "sum", "inputs": {"a": [[1]]}}, 400, "Missing named input: b"),
-        ("POST", "/v1/models/dtypes:predict", {"signature_name": "int32", "instances": [1.5]}, 400, "is not of expected type: int32"),
-        ("POST", "/v1/models/dtypes:predict", {"signature_name": "int32", "instances": [2**31]}, 400, "is not of expected type: int32"),
-        ("POST", "/v1/models/dtypes:predict", {"signature_name": "uint8", "instances": [300]}, 400, "tensor parsing error"),
-        ("POST", "/v1/models/dtypes:predict", {"signature_name": "float32", "instances": [True]}, 400, "is not of expected type: float"),
-        ("POST", "/v1/models/dtypes:predict", {"signature_name": "float32", "instances": [1e39]}, 400, "without loss of precision"),
-        ("POST", "/v1/models/dtypes:predict", {"signature_name": "float32", "instances": [2**24 + 1]}, 400, "without loss of precision"),
-        ("POST", "/v1/models/dtypes:predict", {"signature_name": "float32", "instances": [[1], [1, 2]]}, 400, "Expecting tensor size: 1 but got: 2"),
-        ("POST", "/v1/models/dtypes:predict", {"signature_name": "float32", "instances": [[1, [2]]]}, 400, "unexpected level"),
-        ("POST", "/v1/models/dtypes:predict", {"signature_name": "string", "instances": [{"b64": "?"}]}, 400, "Unable to base64 decode"),
-        ("POST", "/v1/models/dtypes:predict", b'{"signature_name": "string", "instances": ["\\ud800"]}', 400, "surrogate"),
-        ("POST", "/v1/models/dtypes:predict", {"signature_name": "float16", "inputs": [1]}, 501, "Conversion of JSON Value: 1 to type: half"),
-        ("POST", "/v1/models/dtypes:predict", {"signature_name": "complex64", "inputs": [1]}, 501, "complex64"),
-        ("POST", "/v1/models/examples:regress", {}, 400, "key 'examples' is expected"),
-        ("POST", "/v1/models/examples:regress", {"examples": 1}, 400, "to be an list/array"),
-        ("POST", "/v1/models/examples:regress", {"examples": []}, 400, "is an empty array"),
-        ("POST", "/v1/models/examples:regress", {"examples": [1]}, 400, "Example must be JSON object but got JSON Number"),
-        ("POST", "/v1/models/examples:regress", {"examples": [{"x": [1.0, 2]}]}, 400, "Unexpected element type in feature: x"),
-        ("POST", "/v1/models/examples:classify", {"examples": [{"x": 1.0}]}, 400, "Expected classification signature method_name"),
+        ("POST", DTYPES, {"instances": [1]}, 400, 'Serving signature name: "serving_default" not found'),
+        ("POST", DTYPES, b"", 400, "JSON Parse error: The document is empty"),
+        ("POST", DTYPES, b"{", 400, "JSON Parse error"),
+        ("POST", DTYPES, b"\xff", 400, "JSON Parse error"),
+        ("POST", DTYPES, b"[" * 100_000, 400, "JSON Parse error"),
+        ("POST", DTYPES, b'{"x": 1' + b"0" * 5000 + b"}", 400, "JSON Parse error"),
+        ("POST", DTYPES, [1], 400, "Is not object"),
+        ("POST", DTYPES, {"signature_name": 3}, 400, "'signature_name' key must be a string value"),
+        ("POST", DTYPES, {"signature_name": "sum"}, 400, "Missing 'inputs' or 'instances' key"),
+        ("POST", DTYPES, {"signature_name": "sum", "instances": [], "inputs": 1}, 400, "only one of"),
+        ("POST", DTYPES, {"signature_name": "sum", "instances": []}, 400, "No values in 'instances' array"),
+        ("POST", DTYPES, {"signature_name": "sum", "instances": [[1]]}, 400, "expecting list of objects"),
+        ("POST", DTYPES, {"signature_name": "sum", "instances": [{"a": [1]}]}, 400, "keys must be equal to: a,b"),
+        ("POST", DTYPES, {"signature_name": "sum", "inputs": {"a": [[1]]}}, 400, "Missing named input: b"),
+        ("POST", DTYPES, {"signature_name": "int32", "instances": [1.5]}, 400, "is not of expected type: int32"),
+        ("POST", DTYPES, {"signature_name": "int32", "instances": [2**31]}, 400, "is not of expected type: int32"),
+        ("POST", DTYPES, {"signature_name": "uint8", "instances": [300]}, 400, "tensor parsing error"),
+        ("POST", DTYPES, {"signature_name": "float32", "instances": [True]}, 400, "is not of expected type: float"),
+        ("POST", DTYPES, {"signature_name": "float32", "instances": [1e39]}, 400, "without loss of precision"),
+        ("POST", DTYPES, {"signature_name": "float32", "instances": [2**24 + 1]}, 400, "without loss of precision"),
+        ("POST", DTYPES, {"signature_name": "float32", "instances": [[1], [1, 2]]}, 400, "Expecting tensor size: 1 but got: 2"),
+        ("POST", DTYPES, {"signature_name": "float32", "instances": [[1, [2]]]}, 400, "unexpected level"),
+        ("POST", DTYPES, {"signature_name": "string", "instances": [{"b64": "?"}]}, 400, "Unable to base64 decode"),
+        ("POST", DTYPES, b'{"signature_name": "string", "instances": ["\\ud800"]}', 400, "surrogate"),
+        ("POST", DTYPES, {"signature_name": "float16", "inputs": [1]}, 501, "Conversion of JSON Value: 1 to type: half"),
+        ("POST", DTYPES, {"signature_name": "complex64", "inputs": [1]}, 501, "complex64"),
+        ("POST", REGRESS, {}, 400, "key 'examples' is expected"),
+        ("POST", REGRESS, {"examples": 1}, 400, "to be an list/array"),
+        ("POST", REGRESS, {"examples": []}, 400, "is an empty array"),
+        ("POST", REGRESS, {"examples": [1]}, 400, "Example must be JSON object but got JSON Number"),
+        ("POST", REGRESS, {"examples": [{"x": [1.0, 2]}]}, 400, "Unexpected element type in feature: x"),
+        ("POST", CLASSIFY, {"examples": [{"x": 1.0}]}, 400, "Expected classification signature method_name"),
         ("GET", "/v1/models/nobody", None, 404, "Could not find any versions of model nobody"),
         ("GET", "/v1/models", None, 400, "Missing model name in request."),
-        ("GET", "/v1/models/dtypes:predict", None, 400, "Malformed request: GET /v1/models/dtypes:predict"),
+        ("GET", DTYPES, None, 400, "Malformed request: GET /v1/models/dtypes:predict"),
         ("DELETE", "/v1/models/dtypes", None, 400, "Malformed request: DELETE /v1/models/dtypes"),
         ("GET", "/v1/models/dtypes/versions/99999999999999999999", None, 400, "to numeric"),
     ],
@@ -162,9 +165,9 @@ def test_other_paths_are_not_found(ask):
 def test_no_body_is_a_server_error(ask, body):
     for signature in ("float32", "string", "sum"):
         wrapped = body if isinstance(body, bytes) else {"signature_name": signature, "instances": body}
-        assert ask("POST", "/v1/models/dtypes:predict", wrapped)[0] in (200, 400)
+        assert ask("POST", DTYPES, wrapped)[0] in (200, 400)
     if not isinstance(body, bytes):
-        assert ask("POST", "/v1/models/examples:regress", {"examples": [{"x": body}]})[0] in (200, 400)
+        assert ask("POST", REGRESS, {"examples": [{"x": body}]})[0] in (200, 400)
 
 
 @given(st.floats(width=32))
@@ -176,7 +179,7 @@ def test_floats_are_as_short_as_they_can_be_read_back(value):
 
 
 def test_metrics_are_told_at_the_monitoring_configs_path(ask):
-    ask("POST", "/v1/models/dtypes:predict", {"signature_name": "float32", "instances": [1]})
+    ask("POST", DTYPES, {"signature_name": "float32", "instances": [1]})
     ask("POST", "/v1/models/made-up:predict", {"instances": [1]})
     status, text = ask("GET", "/monitoring/prometheus/metrics")
     assert status == 200

@@ -1,0 +1,78 @@
+"""Loading and running a 64-64 actor through TensorFlow's C API and through its Python session.
+
+    python -m benchmarks.session [--runs 5000]
+
+Both ways in processes of their own, in turns.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.unary_predict import INPUTS, write_actors
+
+OURS = """
+import json, resource, sys, time
+begin = time.perf_counter()
+from pathlib import Path
+from serving.embedded.session import Session
+import numpy as np
+make = lambda path: Session(path)
+run = lambda session, x: session.run("serving_default", {"observation": x}, ["action"])
+"""
+THEIRS = """
+import json, resource, sys, time
+begin = time.perf_counter()
+from pathlib import Path
+import numpy as np, tensorflow as tf
+def make(path):
+    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1)
+    session = tf.compat.v1.Session(graph=tf.Graph(), config=config)
+    with session.graph.as_default():
+        tf.compat.v1.saved_model.load(session, ["serve"], str(path))
+    return session.make_callable("action:0", ["observation:0"])
+run = lambda call, x: call(x)
+"""
+MEASURE = """
+path, inputs, runs = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+first = make(path)
+ready = time.perf_counter() - begin
+times = []
+for _ in range(20):
+    b = time.perf_counter(); one = make(path); times.append(time.perf_counter() - b)
+x = np.zeros((1, inputs), np.float32)
+[run(first, x) for _ in range(100)]
+each = []
+for _ in range(runs):
+    b = time.perf_counter(); run(first, x); each.append(time.perf_counter() - b)
+memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+print(json.dumps([ready, 1e3 * float(np.median(times)), 1e6 * float(np.median(each)), memory]))
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5000)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        write_actors(Path(name), 1)
+        found: dict[str, list[list[float]]] = {"C API": [], "Python session": []}
+        for _ in range(args.rounds):
+            for case, code in zip(found, (OURS, THEIRS), strict=True):
+                command = [sys.executable, "-c", code + MEASURE, f"{name}/TL0000/1", str(INPUTS), str(args.runs)]
+                done = subprocess.run(command, check=True, capture_output=True, text=True)
+                found[case].append(json.loads(done.stdout))
+    print(f"{'':<16}{'first model ready':>20}{'load':>12}{'run p50':>12}{'memory':>12}")
+    for case, rounds in found.items():
+        ready, load, run, memory = np.median(rounds, axis=0)
+        print(f"{case:<16}{ready:>18.2f} s{load:>9.1f} ms{run:>9.1f} us{memory:>9.0f} MB")
+
+
+if __name__ == "__main__":
+    main()
