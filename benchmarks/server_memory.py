@@ -33,9 +33,8 @@ def reloads(channel: grpc.Channel, pid: int, folder: Path, count: int) -> None:
         if i + 1 == count // 10:
             before = resident_mb(pid)
     after = resident_mb(pid)
-    print(
-        f"{count} reloads of {MODELS} models: {before:.0f} MB after {count // 10}, {after:.0f} MB after all ({after / before:.3f} x)"
-    )
+    growth = f"{before:.0f} MB after {count // 10}, {after:.0f} MB after all ({after / before:.3f} x)"
+    print(f"{count} reloads of {MODELS} models: {growth}")
 
 
 def malformed(rng: random.Random, models: list[str]) -> bytes:
@@ -77,7 +76,8 @@ def fuzz(channel: grpc.Channel, pid: int, folder: Path, count: int) -> None:
         if not before and done >= count // 10:
             before = resident_mb(pid)
     after = resident_mb(pid)
-    print(f"{count} malformed requests: {before:.0f} MB after {count // 10}, {after:.0f} MB after all ({after / before:.3f} x)")
+    growth = f"{before:.0f} MB after {count // 10}, {after:.0f} MB after all ({after / before:.3f} x)"
+    print(f"{count} malformed requests: {growth}")
     print("  " + ", ".join(f"{status} {number}" for status, number in statuses.most_common()))
 
 

@@ -138,7 +138,9 @@ def parse(argv: list[str] | None = None) -> ServerConfig:
         "--enable_grpc_healthcheck_service", type=_boolean, nargs="?", const=True, default=True, metavar="BOOL",
         help="gRPC health (default: true)",
     )  # fmt: skip
-    parser.add_argument("--num_load_threads", type=int, default=2, metavar="N", help="models loaded at once (default: 2)")
+    parser.add_argument(
+        "--num_load_threads", type=int, default=1, metavar="N", help="models loaded at once while serving (default: 1)"
+    )
     parser.add_argument(
         "--max_num_load_retries", type=int, default=5, metavar="N", help="times a version that fails is tried again (default: 5)"
     )

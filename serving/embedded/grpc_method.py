@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from serving.embedded import deadline
 from serving.embedded.logs import log
@@ -16,14 +17,23 @@ from serving.embedded.status import Answer, StatusError
 class Method:
     """One RPC: what answers it, and what is counted of it."""
 
-    def __init__(self, name: str, function: Callable[[Any], Answer], metrics: Metrics, served: Callable[[str], bool]) -> None:
+    def __init__(
+        self, name: str, function: Callable[[Any], Answer], request: Any, metrics: Metrics, served: Callable[[str], bool]
+    ) -> None:
+        """`request`: its message. `served`: whether a model of this name is known here."""
         self.experimental_thread_pool: ThreadPoolExecutor | None = None
         """Read by grpc: threads of this method's own."""
-        """`served`: whether a model of this name is known here."""
         self.name, self._function, self._metrics, self._served = name, function, metrics, served
+        self._parse = request.FromString
 
-    def __call__(self, request: Any, context: grpc.ServicerContext) -> Any:
+    def __call__(self, data: bytes, context: grpc.ServicerContext) -> Any:
         begin = time.perf_counter()
+        try:
+            # here and not as gRPC's deserializer, which logs a traceback for every garbage request and keeps its memory
+            request = self._parse(data)
+        except DecodeError:
+            self._count(None, 0, grpc.StatusCode.INTERNAL, 0.0)
+            context.abort(grpc.StatusCode.INTERNAL, "the request's bytes are none of its message")
         left_s = context.time_remaining()
         if (left_s is not None and left_s <= 0) or not context.is_active():
             # whoever asked has gone while this waited its turn: nothing is done for nobody
@@ -48,13 +58,11 @@ class Method:
         self._metrics.answered(model if self._served(model) else "", version, self.name, "GRPC", status.name, seconds)
 
 
-def handler(method: Method, request_type: Any, pool: ThreadPoolExecutor | None = None) -> Any:
+def handler(method: Method, pool: ThreadPoolExecutor | None = None) -> Any:
     """The handler that a gRPC server takes; `pool`: threads of its own."""
     if pool is not None:
         method.experimental_thread_pool = pool
-    return grpc.unary_unary_rpc_method_handler(
-        method, request_deserializer=request_type.FromString, response_serializer=_serialized
-    )
+    return grpc.unary_unary_rpc_method_handler(method, response_serializer=_serialized)
 
 
 def _serialized(response: Any) -> bytes:

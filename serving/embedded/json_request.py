@@ -183,7 +183,7 @@ def _add(value: Any, dtype: int, tensor: wire.Tensor) -> None:
             raise _type(value, dtype)
         if isinstance(value, int) and abs(value) >= 1 << digits:
             raise invalid_argument(f"Cannot convert JSON value: {_text(value)} to {name} without loss of precision.")
-        if math.isfinite(value) and abs(value) > np.finfo(kind).max:
+        if math.isfinite(value) and abs(value) > float(np.finfo(kind).max):
             raise invalid_argument(f"Cannot convert JSON value: {_text(value)} to {name} without loss of precision.")
         getattr(tensor, field).append(value)
     else:
@@ -229,7 +229,7 @@ def _add_to_feature(value: Any, name: str, feature: pb.Feature) -> None:
     if isinstance(value, (str, dict)):
         kind, content = "bytes_list", _from_base64(value) if isinstance(value, dict) else _utf8(value)
     elif isinstance(value, float):
-        if math.isfinite(value) and abs(value) > np.finfo(np.float32).max:
+        if math.isfinite(value) and abs(value) > float(np.finfo(np.float32).max):
             raise invalid_argument(f"Cannot convert JSON value: {_text(value)} to float without loss of precision.")
         kind, content = "float_list", value
     else:

@@ -6,7 +6,9 @@ version that is served by one dictionary look-up. `reconfigure` replaces the
 models that there are to serve.
 """
 
+import gc
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -32,7 +34,7 @@ class Loading:
     """How versions are loaded; the names are tensorflow_model_server's flags."""
 
     num_load_threads: int = 1
-    """Models that are loaded at once."""
+    """Models that are loaded at once, once the server is up."""
     max_num_load_retries: int = 5
     load_retry_interval_s: float = 60.0
     allow_labels_for_unavailable: bool = True
@@ -81,7 +83,9 @@ class ModelManager:
         self._wanted: set[str] = set()
         self._busy = threading.RLock()
         self._stopping = stopping
-        self._pool = futures.ThreadPoolExecutor(max(1, self._loading.num_load_threads), thread_name_prefix="load")
+        # nobody is disturbed by what is loaded at the start, so all cores load then, as TensorFlow Serving does
+        self._pool = futures.ThreadPoolExecutor(max(os.cpu_count() or 1, self._loading.num_load_threads), "load")
+        self._is_start = True
 
     def follow(self, configs: Mapping[str, ModelConfig], now_s: float, at_once: bool = False) -> int:
         """Serve these models, as far as they can be, and drop all others; the number of models served.
@@ -144,6 +148,13 @@ class ModelManager:
             error = done.exception()
             if error is not None:
                 log.error("looking after model %s failed; the others go on", work[done], exc_info=error)
+        if self._is_start:
+            self._is_start = False
+            self._pool.shutdown()
+            self._pool = futures.ThreadPoolExecutor(max(1, self._loading.num_load_threads), "load")
+            # what was made up to here stays: Python need not look through it for garbage again and again
+            gc.collect()
+            gc.freeze()
 
     def _look_after(self, name: str, now_s: float, at_once: bool) -> None:
         if self._stopping.is_set():

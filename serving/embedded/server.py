@@ -101,16 +101,16 @@ class Server:
         return BatchingSession(session, self._scheduler) if self._scheduler else session
 
     def _add_services(self) -> None:
-        def method(name: str, function: Any) -> Method:
-            return Method(name, function, self.metrics, self.manager.is_known)
+        def method(name: str, function: Any, request: Any) -> Method:
+            return Method(name, function, request, self.metrics, self.manager.is_known)
 
         inference = {
-            name: handler(method(name, functools.partial(function, self.manager)), request)
+            name: handler(method(name, functools.partial(function, self.manager), request))
             for name, (function, request) in _INFERENCE.items()
         }
         # a reload may take minutes, and a look at a state must not wait behind predictions
         models = {
-            name: handler(method(name, function), request, self._control)
+            name: handler(method(name, function, request), self._control)
             for name, function, request in (
                 ("GetModelStatus", functools.partial(get_model_status, self.manager), wire.GetModelStatusRequest),
                 (

@@ -169,9 +169,11 @@ def _to_tensor(tf: Library, array: NDArray[Any], dtype: int) -> tuple[int, int]:
             tf.StringInit(begin + i * STRING_SIZE)
             tf.StringCopy(begin + i * STRING_SIZE, text, len(text))
         return tensor, len(texts)
-    data = array.tobytes()
-    tensor = tf.AllocateTensor(dtype, dims, len(shape), len(data))
-    ctypes.memmove(tf.TensorData(tensor), data, len(data))
+    size = array.nbytes
+    tensor = tf.AllocateTensor(dtype, dims, len(shape), size)
+    # a small array's bytes are had faster than its address
+    data: Any = array.tobytes() if size < 1 << 14 else np.ascontiguousarray(array).ctypes.data
+    ctypes.memmove(tf.TensorData(tensor), data, size)
     return tensor, 0
 
 
