@@ -28,7 +28,7 @@ def load(call: Callable[[bytes], object], requests: list[bytes], callers: int, s
     end = time.perf_counter() + seconds
     times: list[list[float]] = [[] for _ in range(callers)]
 
-    def work(mine: list[float], turn: itertools.cycle[bytes]) -> None:
+    def work(mine: list[float], turn: "itertools.cycle[bytes]") -> None:
         while (begin := time.perf_counter()) < end:
             call(next(turn))
             mine.append(time.perf_counter() - begin)

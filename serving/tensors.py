@@ -160,6 +160,11 @@ def typed_bytes(array: NDArray[Any], dtype: int | None = None) -> bytes:
     return head + tag + varint(array.nbytes) + array.tobytes() if array.size else head
 
 
+def is_packed(dtype: int) -> bool:
+    """Whether `typed_bytes` holds such an array's own bytes."""
+    return dtype in _PACKED
+
+
 def _dim(size: int) -> bytes:
     body = b"\x08" + varint(size) if size else b""
     return b"\x12" + varint(len(body)) + body

@@ -15,8 +15,6 @@ from serving.embedded.config import parse
 
 def main(argv: list[str] | None = None) -> int:
     logs.to(sys.stderr)
-    # a thread that parses or loads must not keep a call waiting for Python's usual 5 ms
-    sys.setswitchinterval(0.0005)
     stop = threading.Event()
     # before the slow import: a signal during start-up must end it as cleanly
     for number in (signal.SIGTERM, signal.SIGINT):

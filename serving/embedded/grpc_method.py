@@ -11,51 +11,56 @@ from google.protobuf.message import DecodeError
 from serving.embedded import deadline
 from serving.embedded.logs import log
 from serving.embedded.metrics import Metrics
-from serving.embedded.status import Answer, StatusError
+from serving.embedded.status import Answer, StatusError, deadline_exceeded
 
 
 class Method:
     """One RPC: what answers it, and what is counted of it."""
 
-    def __init__(
-        self, name: str, function: Callable[[Any], Answer], request: Any, metrics: Metrics, served: Callable[[str], bool]
-    ) -> None:
-        """`request`: its message. `served`: whether a model of this name is known here."""
+    def __init__(self, name: str, function: Callable[[bytes], Answer], metrics: Metrics, served: Callable[[str], bool]) -> None:
+        """`function`: of a request's bytes. `served`: whether a model of this name is known here."""
         self.experimental_thread_pool: ThreadPoolExecutor | None = None
         """Read by grpc: threads of this method's own."""
         self.name, self._function, self._metrics, self._served = name, function, metrics, served
-        self._parse = request.FromString
 
     def __call__(self, data: bytes, context: grpc.ServicerContext) -> Any:
         begin = time.perf_counter()
-        try:
-            # here and not as gRPC's deserializer, which logs a traceback for every garbage request and keeps its memory
-            request = self._parse(data)
-        except DecodeError:
-            self._count(None, 0, grpc.StatusCode.INTERNAL, 0.0)
-            context.abort(grpc.StatusCode.INTERNAL, "the request's bytes are none of its message")
         left_s = context.time_remaining()
-        if (left_s is not None and left_s <= 0) or not context.is_active():
-            # whoever asked has gone while this waited its turn: nothing is done for nobody
-            self._count(request, 0, grpc.StatusCode.DEADLINE_EXCEEDED, 0.0)
-            context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline has passed, or the caller has gone")
-        deadline.begin(left_s)
-        version, status, words = 0, grpc.StatusCode.OK, ""
+        model, version, status, words = "", 0, grpc.StatusCode.OK, ""
         try:
-            version, response = self._function(request)
+            if (left_s is not None and left_s <= 0) or not context.is_active():
+                # whoever asked has gone while this waited its turn: nothing is done for nobody
+                raise deadline_exceeded("the deadline has passed, or the caller has gone")
+            deadline.begin(left_s)
+            version, response, model = self._function(data)
         except StatusError as error:
-            status, words = error.code, str(error)
+            status, words, model = error.code, str(error), error.model
+        except DecodeError:
+            # caught here and not by gRPC, which logs a traceback for every garbage request and keeps its memory
+            status, words = grpc.StatusCode.INTERNAL, "the request's bytes are none of its message"
         except Exception as error:
             log.exception("%s failed", self.name)
             status, words = grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"
-        self._count(request, version, status, time.perf_counter() - begin)
+        label = model if self._served(model) else ""
+        self._metrics.answered(label, version, self.name, "GRPC", status.name, time.perf_counter() - begin)
         if status is not grpc.StatusCode.OK:
             context.abort(status, words)
         return response
 
-    def _count(self, request: Any, version: int, status: grpc.StatusCode, seconds: float) -> None:
-        model = _model(request)
-        self._metrics.answered(model if self._served(model) else "", version, self.name, "GRPC", status.name, seconds)
+
+def parsed(function: Callable[[Any], Answer], request: Any) -> Callable[[bytes], Answer]:
+    """A function of a request's bytes out of one of its message (`request`: which)."""
+
+    def answer(data: bytes) -> Answer:
+        message = request.FromString(data)
+        try:
+            found = function(message)
+        except StatusError as error:
+            error.model = _model(message)
+            raise
+        return found._replace(model=_model(message))
+
+    return answer
 
 
 def handler(method: Method, pool: ThreadPoolExecutor | None = None) -> Any:

@@ -7,6 +7,7 @@ models that there are to serve.
 """
 
 import gc
+import itertools
 import logging
 import os
 import threading
@@ -81,6 +82,9 @@ class ModelManager:
         self._loading = loading or Loading()
         self._models: dict[str, Model] = {}
         self._wanted: set[str] = set()
+        self._generations = itertools.count(1)
+        self.generation = 0
+        """Another number after every change of what `find` answers."""
         self._busy = threading.RLock()
         self._stopping = stopping
         # nobody is disturbed by what is loaded at the start, so all cores load then, as TensorFlow Serving does
@@ -95,7 +99,10 @@ class ModelManager:
         """
         with self._busy:
             for name, config in configs.items():
-                self._models.setdefault(name, Model(config)).config = config
+                model = self._models.setdefault(name, Model(config))
+                if model.config != config:
+                    model.config = config
+                    self.generation = next(self._generations)
             self._wanted = set(configs)
             self._refresh(now_s, at_once)
         return len(self.served())
@@ -200,6 +207,7 @@ class ModelManager:
             return
         model.failed.pop(version, None)
         model.served = {**model.served, version: session}
+        self.generation = next(self._generations)
         model.loaded[version] = found.fingerprint
         self._mark(model, version, State.AVAILABLE)
         seconds = time.perf_counter() - begin
@@ -210,6 +218,7 @@ class ModelManager:
         self._mark(model, version, State.UNLOADING)
         # a new dictionary: requests under way keep the session that they found
         model.served = {v: session for v, session in model.served.items() if v != version}
+        self.generation = next(self._generations)
         model.loaded.pop(version, None)
         self._mark(model, version, State.END)
         event("unloaded", model=name, version=version)

@@ -27,11 +27,22 @@ class Outputs(NamedTuple):
     signature: str
     arrays: dict[str, NDArray[Any]]
     dtypes: Mapping[str, int]
+    session: Any
 
 
 def predict(manager: ModelManager, request: wire.PredictRequest) -> Answer:
     """Run a signature; the answer is a serialized PredictResponse. Raises StatusError."""
     found = run_predict(manager, request)
+    return Answer(found.version, response_bytes(request.model_spec.name, found))
+
+
+def response_bytes(model: str, found: Outputs) -> bytes:
+    """A PredictResponse, serialized."""
+    return b"".join(response_parts(model, found))
+
+
+def response_parts(model: str, found: Outputs) -> list[bytes]:
+    """The same in parts: each output, which ends with its numbers, then the model spec."""
     # typed values, not tensor_content: TensorFlow Serving's own default
     parts = []
     for key, array in found.arrays.items():
@@ -39,8 +50,8 @@ def predict(manager: ModelManager, request: wire.PredictRequest) -> Answer:
         name = key.encode()
         entry = b"\x0a" + varint(len(name)) + name + b"\x12" + varint(len(tensor)) + tensor
         parts.append(b"\x0a" + varint(len(entry)) + entry)
-    parts.append(_model_spec(request.model_spec.name, found.version, found.signature))
-    return Answer(found.version, b"".join(parts))
+    parts.append(_model_spec(model, found.version, found.signature))
+    return parts
 
 
 def run_predict(manager: ModelManager, request: wire.PredictRequest) -> Outputs:
@@ -56,7 +67,7 @@ def run_predict(manager: ModelManager, request: wire.PredictRequest) -> Outputs:
     arrays = _inputs(signature, request.inputs)
     outputs = _outputs(signature, request.output_filter)
     values = session.run(name, arrays, outputs)
-    return Outputs(version, name, dict(zip(outputs, values, strict=True)), signature.outputs)
+    return Outputs(version, name, dict(zip(outputs, values, strict=True)), signature.outputs, session)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -97,7 +97,7 @@ class Rest:
             if not found["metadata"]:
                 return json_answer.from_status(self._manager.states(spec))
             request = wire.GetModelMetadataRequest(model_spec=spec, metadata_field=["signature_def"])
-            version, _ = get_model_metadata(self._manager, request)
+            version = get_model_metadata(self._manager, request).version
             return json_answer.from_metadata(spec.name, version, self._manager.find(spec)[1].definitions)
         if http_method == "GET" and re.fullmatch(r"(?i)/v1/models/?", path):
             raise invalid_argument("Missing model name in request.")
@@ -130,12 +130,12 @@ class Rest:
         if method == "classify":
             classification = pb.ClassificationRequest(model_spec=spec)
             json_request.fill_input(doc, classification.input)
-            version, response = classify(self._manager, classification)
-            return version, json_answer.from_classifications(response.result)
+            answer = classify(self._manager, classification)
+            return answer.version, json_answer.from_classifications(answer.response.result)
         regression = pb.RegressionRequest(model_spec=spec)
         json_request.fill_input(doc, regression.input)
-        version, response = regress(self._manager, regression)
-        return version, json_answer.from_regressions(response.result)
+        answer = regress(self._manager, regression)
+        return answer.version, json_answer.from_regressions(answer.response.result)
 
     def _inputs(self, spec: wire.ModelSpec) -> dict[str, int]:
         name = spec.signature_name or DEFAULT_SIGNATURE

@@ -1,6 +1,6 @@
 """Wiring of the embedded server: services, health, REST, polling, start and drain.
 
-The way of a call: grpc_method -> <rpc>_impl -> model_manager (which version) ->
+The way of a call: grpc_method -> repeated_predict or <rpc>_impl -> model_manager (which version) ->
 session (TensorFlow) -> the answer's bytes.
 """
 
@@ -24,20 +24,19 @@ from serving.embedded.batching import BatchingSession, BatchScheduler
 from serving.embedded.config import ServerConfig
 from serving.embedded.get_model_metadata_impl import get_model_metadata
 from serving.embedded.get_model_status_impl import get_model_status
-from serving.embedded.grpc_method import Method, handler
+from serving.embedded.grpc_method import Method, handler, parsed
 from serving.embedded.handle_reload_config_request_impl import handle_reload_config_request
 from serving.embedded.inference_impl import classify, multi_inference, regress
 from serving.embedded.logs import event, log
 from serving.embedded.metrics import Metrics
 from serving.embedded.model_config import ModelConfig
 from serving.embedded.model_manager import ModelManager
-from serving.embedded.predict_impl import predict
+from serving.embedded.repeated_predict import RepeatedPredict
 from serving.embedded.rest import Rest
 from serving.embedded.status import StatusError
 
 _PREDICTION, _MODEL = "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService"
 _INFERENCE: dict[str, tuple[Any, Any]] = {
-    "Predict": (predict, wire.PredictRequest),
     "Classify": (classify, inference_pb.ClassificationRequest),
     "Regress": (regress, inference_pb.RegressionRequest),
     "MultiInference": (multi_inference, inference_pb.MultiInferenceRequest),
@@ -101,16 +100,17 @@ class Server:
         return BatchingSession(session, self._scheduler) if self._scheduler else session
 
     def _add_services(self) -> None:
-        def method(name: str, function: Any, request: Any) -> Method:
-            return Method(name, function, request, self.metrics, self.manager.is_known)
+        def method(name: str, function: Any) -> Method:
+            return Method(name, function, self.metrics, self.manager.is_known)
 
         inference = {
-            name: handler(method(name, functools.partial(function, self.manager), request))
+            name: handler(method(name, parsed(functools.partial(function, self.manager), request)))
             for name, (function, request) in _INFERENCE.items()
         }
+        inference["Predict"] = handler(method("Predict", RepeatedPredict(self.manager)))
         # a reload may take minutes, and a look at a state must not wait behind predictions
         models = {
-            name: handler(method(name, function, request), self._control)
+            name: handler(method(name, parsed(function, request)), self._control)
             for name, function, request in (
                 ("GetModelStatus", functools.partial(get_model_status, self.manager), wire.GetModelStatusRequest),
                 (

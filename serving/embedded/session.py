@@ -10,7 +10,7 @@ import math
 import re
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -120,6 +120,46 @@ class Session:
                 for i in range(texts):
                     tf.StringDealloc(tf.TensorData(tensor) + i * STRING_SIZE)
                 tf.DeleteTensor(tensor)
+
+    def bind(
+        self, signature: str, key: str, shape: Sequence[int], outputs: tuple[str, ...], shapes: Sequence[tuple[int, ...]]
+    ) -> Callable[[bytes], list[bytes] | None]:
+        """A function of one input's bytes to the outputs' bytes, for one shape of each.
+
+        It gives None where an output has another shape, and raises StatusError as
+        `run` does. No strings. It does not keep the session: who calls it does.
+        """
+        tf, session = self._tf, self._session
+        plan = self._plans.get((signature, outputs)) or self._plan(signature, outputs)
+        dtype, rank, one = self.signatures[signature].inputs[key], len(shape), ctypes.c_void_p * 1
+        dims, many = (ctypes.c_int64 * rank)(*shape), ctypes.c_void_p * plan.count
+        allocate, data_of, delete, run, code = tf.AllocateTensor, tf.TensorData, tf.DeleteTensor, tf.SessionRun, tf.GetCode
+        bytes_of, rank_of, dim_of = tf.TensorByteSize, tf.NumDims, tf.Dim
+        memmove, string_at = ctypes.memmove, ctypes.string_at
+        feeds, fetches, count, expected = plan.feeds, plan.fetches, plan.count, [(len(s), tuple(enumerate(s))) for s in shapes]
+
+        def call(content: bytes) -> list[bytes] | None:
+            status, size = _status(tf), len(content)
+            tensor = allocate(dtype, dims, rank, size)
+            memmove(data_of(tensor), content, size)
+            fetched = many()
+            run(session, None, feeds, one(tensor), 1, fetches, fetched, count, None, 0, None, status)
+            delete(tensor)
+            if code(status):
+                try:
+                    tf.raise_for(status)
+                except TensorFlowError as error:
+                    raise StatusError(_CODES[error.code], str(error)) from None
+            found: list[bytes] | None = []
+            for output, (its_rank, its_shape) in zip(fetched, expected, strict=True):
+                if found is not None and rank_of(output) == its_rank and all(dim_of(output, i) == n for i, n in its_shape):
+                    found.append(string_at(data_of(output), bytes_of(output)))
+                else:
+                    found = None
+                delete(output)
+            return found
+
+        return call
 
     def _plan(self, signature: str, outputs: tuple[str, ...]) -> _Plan:
         definition = self.definitions.signature_def[signature]

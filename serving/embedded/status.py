@@ -11,6 +11,8 @@ class StatusError(Exception):
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
         super().__init__(message)
         self.code = code
+        self.model = ""
+        """Who was asked, once that is known."""
 
 
 class Answer(NamedTuple):
@@ -20,6 +22,7 @@ class Answer(NamedTuple):
     """Of the model that answered."""
     response: Any
     """A message, or its bytes."""
+    model: str = ""
 
 
 def invalid_argument(message: str) -> StatusError:

@@ -62,6 +62,11 @@ def test_what_waits_beyond_the_queue_is_refused_at_once(grid_models, monkeypatch
             assert sum(call.exception() is None for call in calls) == 3
 
 
+def requests(server):
+    labels = {"model_name": "SA103", "version": "1", "API": "Predict", "entrypoint": "GRPC", "status": "OK"}
+    return server.metrics.registry.get_sample_value(":tensorflow:serving:request_count", labels)
+
+
 def test_nothing_is_done_for_a_caller_that_has_gone(grid_models, monkeypatch):
     with running(ServerConfig(grid_models, port=0, poll_s=0, threads=1)) as server:
         held = Held(server, monkeypatch)
@@ -75,7 +80,7 @@ def test_nothing_is_done_for_a_caller_that_has_gone(grid_models, monkeypatch):
             held.go.set()
             assert first.result(timeout=20)
             client.predict("SA103", X, timeout_s=20)
-            assert held.begun == 2, "those whose deadline passed while they waited were not begun"
+            assert requests(server) == 2, "those whose deadline passed while they waited were not answered"
 
 
 def test_a_method_tells_its_deadline_to_what_it_calls():
@@ -88,11 +93,11 @@ def test_a_method_tells_its_deadline_to_what_it_calls():
         def time_remaining(self):
             return 5.0
 
-    def answer(request):
+    def answer(data):
         seen.append(deadline.end_s())
         return Answer(1, b"")
 
-    Method("Predict", answer, wire.PredictRequest, Metrics(), lambda name: True)(b"", Context())
+    Method("Predict", answer, Metrics(), lambda name: True)(b"", Context())
     assert 0 < seen[0] - time.monotonic() <= 5
 
 
@@ -246,3 +251,21 @@ def test_garbage_for_the_model_service_changes_nothing(raw, grid_server, data):
         code, details = code_of(raw[f"ModelService/{name}"], data)
         assert code != "OK", (name, data)
         assert code in ALLOWED or (code == "INTERNAL" and "bytes" in details), (code, details)
+
+
+def test_a_method_does_nothing_where_the_caller_has_gone():
+    class Gone:
+        def is_active(self):
+            return False
+
+        def time_remaining(self):
+            return None
+
+        def abort(self, code, words):
+            raise RuntimeError(code.name)
+
+    def answer(data):
+        raise AssertionError("worked for nobody")
+
+    with pytest.raises(RuntimeError, match="DEADLINE_EXCEEDED"):
+        Method("Predict", answer, Metrics(), lambda name: True)(b"", Gone())
