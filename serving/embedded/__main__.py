@@ -1,5 +1,6 @@
 """`python -m serving`: the embedded server until SIGTERM or Ctrl-C."""
 
+import gc
 import os
 import signal
 import sys
@@ -15,6 +16,8 @@ from serving.embedded.config import parse
 
 def main(argv: list[str] | None = None) -> int:
     logs.to(sys.stderr)
+    # calls make little garbage that needs looking for; Python's default looks every dozen calls
+    gc.set_threshold(20_000)
     stop = threading.Event()
     # before the slow import: a signal during start-up must end it as cleanly
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -111,7 +111,7 @@ def parse(argv: list[str] | None = None) -> ServerConfig:
     )  # fmt: skip
     parser.add_argument(
         "--grpc_max_threads", type=int, metavar="N",
-        help="calls worked on at once (default: a core each and one more, with batching 64; tensorflow_model_server: 4 a core)",
+        help="calls worked on at once (default: a core each, with batching 64; tensorflow_model_server: 4 a core)",
     )  # fmt: skip
     parser.add_argument(
         "--max_queued_calls", type=int, default=1000, metavar="N",
@@ -267,7 +267,7 @@ def default_threads(batching: bool) -> int:
     other's way (`python -m benchmarks.concurrent_callers --threads 8`); calls that
     wait for their batch need a thread each.
     """
-    return 64 if batching else (os.cpu_count() or 1) + 1
+    return 64 if batching else max(2, os.cpu_count() or 1)
 
 
 def _channel_arguments(text: str) -> tuple[tuple[str, int | str], ...]:

@@ -28,9 +28,9 @@ class Method:
         left_s = context.time_remaining()
         model, version, status, words = "", 0, grpc.StatusCode.OK, ""
         try:
-            if (left_s is not None and left_s <= 0) or not context.is_active():
-                # whoever asked has gone while this waited its turn: nothing is done for nobody
-                raise deadline_exceeded("the deadline has passed, or the caller has gone")
+            # gRPC itself drops what was cancelled while it waited for a thread
+            if left_s is not None and left_s <= 0:
+                raise deadline_exceeded("the deadline has passed")
             deadline.begin(left_s)
             version, response, model = self._function(data)
         except StatusError as error:
@@ -58,7 +58,8 @@ def parsed(function: Callable[[Any], Answer], request: Any) -> Callable[[bytes],
         except StatusError as error:
             error.model = _model(message)
             raise
-        return found._replace(model=_model(message))
+        response = found.response if isinstance(found.response, bytes) else found.response.SerializeToString()
+        return Answer(found.version, response, _model(message))
 
     return answer
 
@@ -67,11 +68,7 @@ def handler(method: Method, pool: ThreadPoolExecutor | None = None) -> Any:
     """The handler that a gRPC server takes; `pool`: threads of its own."""
     if pool is not None:
         method.experimental_thread_pool = pool
-    return grpc.unary_unary_rpc_method_handler(method, response_serializer=_serialized)
-
-
-def _serialized(response: Any) -> bytes:
-    return response if type(response) is bytes else response.SerializeToString()
+    return grpc.unary_unary_rpc_method_handler(method)
 
 
 def _model(request: Any) -> str:

@@ -17,17 +17,18 @@ LATENCY_US = (100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_00
 """Bounds of the latency histogram, in microseconds as TensorFlow Serving counts."""
 _REQUEST_COUNT, _REQUEST_LATENCY = ":tensorflow:serving:request_count", ":tensorflow:serving:request_latency"
 _LABELS = ("model_name", "version", "API", "entrypoint")
-_Key = tuple[str, str, str, str]
+_Key = tuple[str, int, str, str]
 
 
 class _Times:
     """One histogram."""
 
-    __slots__ = ("buckets", "sum_us")
+    __slots__ = ("buckets", "statuses", "sum_us")
 
     def __init__(self) -> None:
         self.buckets = [0] * (len(LATENCY_US) + 1)
         self.sum_us = 0.0
+        self.statuses: dict[str, int] = defaultdict(int)
 
 
 class Metrics:
@@ -41,7 +42,6 @@ class Metrics:
         """Versions by state."""
         self._lock = threading.Lock()
         self._times: dict[_Key, _Times] = defaultdict(_Times)
-        self._statuses: dict[tuple[_Key, str], int] = defaultdict(int)
         self._loads: dict[tuple[str, str], int] = defaultdict(int)
         self._load_s: dict[str, float] = {}
         ProcessCollector(registry=self.registry)
@@ -49,13 +49,12 @@ class Metrics:
 
     def answered(self, model: str, version: int, api: str, entrypoint: str, status: str, seconds: float) -> None:
         """Count one request. `model` must be one that is served: a client must not make up labels."""
-        key = (model, str(version) if version else "", api, entrypoint)
         us = 1e6 * seconds
         with self._lock:
-            times = self._times[key]
+            times = self._times[model, version, api, entrypoint]
             times.buckets[bisect.bisect_left(LATENCY_US, us)] += 1
             times.sum_us += us
-            self._statuses[key, status] += 1
+            times.statuses[status] += 1
 
     def loaded(self, model: str, seconds: float) -> None:
         with self._lock:
@@ -73,15 +72,19 @@ class Metrics:
     def collect(self) -> Iterator[Metric]:
         """Called by the registry."""
         with self._lock:
-            times = [(key, list(found.buckets), found.sum_us) for key, found in self._times.items()]
-            statuses, loads, load_s = dict(self._statuses), dict(self._loads), dict(self._load_s)
+            times = [
+                ((model, str(version or ""), api, entrypoint), list(found.buckets), found.sum_us, dict(found.statuses))
+                for (model, version, api, entrypoint), found in self._times.items()
+            ]
+            loads, load_s = dict(self._loads), dict(self._load_s)
         # not a CounterMetricFamily: it would call the samples request_count_total
         requests = Metric(_REQUEST_COUNT, "Requests by model, version, method and status.", "unknown")
-        for (key, status), count in statuses.items():
-            requests.add_sample(_REQUEST_COUNT, {**dict(zip(_LABELS, key, strict=True)), "status": status}, count)
+        for key, _, _, statuses in times:
+            for status, count in statuses.items():
+                requests.add_sample(_REQUEST_COUNT, {**dict(zip(_LABELS, key, strict=True)), "status": status}, count)
         yield requests
         latency = HistogramMetricFamily(_REQUEST_LATENCY, "Time of a request inside the server, in microseconds.", labels=_LABELS)
-        for key, buckets, sum_us in times:
+        for key, buckets, sum_us, _ in times:
             total, rows = 0, []
             for bound, count in zip((*map(str, LATENCY_US), "+Inf"), buckets, strict=True):
                 total += count

@@ -174,6 +174,9 @@ class ModelManager:
             return
         model.missed = False
         prints = {version: found.fingerprint for version, found in on_disk.items()}
+        for version in sorted(model.config.policy.aspired(on_disk)):
+            if version not in model.states:
+                self._mark(model, version, State.START)
         while not self._stopping.is_set():
             failed = {version: failure.fingerprint for version, failure in model.failed.items() if not self._due(failure, now_s)}
             action = next_action(prints, model.loaded, failed, model.config.policy)

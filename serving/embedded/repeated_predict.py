@@ -92,6 +92,8 @@ class RepeatedPredict:
 
 
 def _framed(frame: tuple[bytes, ...], values: list[bytes]) -> bytes:
+    if len(values) == 1:
+        return frame[0] + values[0] + frame[1]
     parts = [frame[0]]
     for value, after in zip(values, frame[1:], strict=True):
         parts += (value, after)

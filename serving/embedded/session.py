@@ -129,37 +129,8 @@ class Session:
         It gives None where an output has another shape, and raises StatusError as
         `run` does. No strings. It does not keep the session: who calls it does.
         """
-        tf, session = self._tf, self._session
         plan = self._plans.get((signature, outputs)) or self._plan(signature, outputs)
-        dtype, rank, one = self.signatures[signature].inputs[key], len(shape), ctypes.c_void_p * 1
-        dims, many = (ctypes.c_int64 * rank)(*shape), ctypes.c_void_p * plan.count
-        allocate, data_of, delete, run, code = tf.AllocateTensor, tf.TensorData, tf.DeleteTensor, tf.SessionRun, tf.GetCode
-        bytes_of, rank_of, dim_of = tf.TensorByteSize, tf.NumDims, tf.Dim
-        memmove, string_at = ctypes.memmove, ctypes.string_at
-        feeds, fetches, count, expected = plan.feeds, plan.fetches, plan.count, [(len(s), tuple(enumerate(s))) for s in shapes]
-
-        def call(content: bytes) -> list[bytes] | None:
-            status, size = _status(tf), len(content)
-            tensor = allocate(dtype, dims, rank, size)
-            memmove(data_of(tensor), content, size)
-            fetched = many()
-            run(session, None, feeds, one(tensor), 1, fetches, fetched, count, None, 0, None, status)
-            delete(tensor)
-            if code(status):
-                try:
-                    tf.raise_for(status)
-                except TensorFlowError as error:
-                    raise StatusError(_CODES[error.code], str(error)) from None
-            found: list[bytes] | None = []
-            for output, (its_rank, its_shape) in zip(fetched, expected, strict=True):
-                if found is not None and rank_of(output) == its_rank and all(dim_of(output, i) == n for i, n in its_shape):
-                    found.append(string_at(data_of(output), bytes_of(output)))
-                else:
-                    found = None
-                delete(output)
-            return found
-
-        return call
+        return _BoundRun(self._tf, self._session, plan, self.signatures[signature].inputs[key], shape, shapes)
 
     def _plan(self, signature: str, outputs: tuple[str, ...]) -> _Plan:
         definition = self.definitions.signature_def[signature]
@@ -178,6 +149,53 @@ class Session:
             words = f"Tensor {name}, specified in either feed_devices or fetch_devices was not found in the Graph"
             raise StatusError(grpc.StatusCode.NOT_FOUND, words)
         return Output(operation, index)
+
+
+class _BoundRun:
+    """A session's run for one shape of input and outputs. Input tensors are kept for the next call, one a thread at most."""
+
+    def __init__(
+        self, tf: Library, session: Any, plan: _Plan, dtype: int, shape: Sequence[int], shapes: Sequence[tuple[int, ...]]
+    ) -> None:
+        self._tf, self._session, self._plan = tf, session, plan
+        self._dtype, self._shape = dtype, (ctypes.c_int64 * len(shape))(*shape)
+        self._expected = [(len(sizes), list(enumerate(sizes))) for sizes in shapes]
+        self._one, self._many = ctypes.c_void_p * 1, ctypes.c_void_p * plan.count
+        self._free: list[tuple[Any, int, int]] = []
+
+    def __call__(self, content: bytes) -> list[bytes] | None:
+        tf, plan = self._tf, self._plan
+        try:
+            feeds, tensor, place = fed = self._free.pop()
+        except IndexError:
+            tensor = tf.AllocateTensor(self._dtype, self._shape, len(self._shape), len(content))
+            feeds, place = self._one(tensor), tf.TensorData(tensor)
+            fed = (feeds, tensor, place)
+        ctypes.memmove(place, content, len(content))
+        fetched, status = self._many(), _status(tf)
+        tf.SessionRun(self._session, None, plan.feeds, feeds, 1, plan.fetches, fetched, plan.count, None, 0, None, status)
+        if fetched[0] is None:
+            self._free.append(fed)
+            try:
+                tf.raise_for(status)
+            except TensorFlowError as error:
+                raise StatusError(_CODES[error.code], str(error)) from None
+            raise StatusError(grpc.StatusCode.INTERNAL, "the run gave no output")
+        found, fits = [], True
+        for output, (rank, sizes) in zip(fetched, self._expected, strict=True):
+            fits = fits and tf.NumDims(output) == rank
+            for i, size in sizes if fits else ():
+                fits = fits and tf.Dim(output, i) == size
+            if fits:
+                found.append(ctypes.string_at(tf.TensorData(output), tf.TensorByteSize(output)))
+            tf.DeleteTensor(output)
+        # only now: what was fetched may have been what was fed
+        self._free.append(fed)
+        return found if fits else None
+
+    def __del__(self) -> None:
+        for _, tensor, _ in self._free:
+            self._tf.DeleteTensor(tensor)
 
 
 def _signature(definition: wire.SignatureDef) -> Signature:

@@ -267,3 +267,48 @@ def test_a_version_that_is_overwritten_is_loaded_again_and_never_away(models, gr
         server.look()
         assert version_of(client) == 1
         assert not np.array_equal(client.predict(MODEL, np.ones(17, np.float32))["action"], before)
+
+
+def test_a_version_that_waits_for_its_turn_is_said_to_start(models):
+    from serving.embedded.model_config import ModelConfig
+    from serving.embedded.model_manager import ModelManager
+    from serving.embedded.version_policy import VersionPolicy
+
+    for version in ("2", "3"):
+        shutil.copytree(models / MODEL / "1", models / MODEL / version)
+    seen = []
+
+    def load(path):
+        seen.append({version: status.state for version, status in manager._models[MODEL].states.items()})
+        return object()
+
+    manager = ModelManager(load, ValueError, threading.Event())
+    manager.follow({MODEL: ModelConfig(MODEL, models / MODEL, VersionPolicy(latest=None))}, 0.0)
+    manager.close()
+    # START 10, LOADING 20, AVAILABLE 30, the newest first
+    assert seen == [{1: 10, 2: 10, 3: 20}, {1: 10, 2: 20, 3: 30}, {1: 20, 2: 30, 3: 30}]
+
+
+def test_a_reload_to_a_folder_whose_version_cannot_be_loaded_is_refused(models, tmp_path):
+    from serving.embedded.model_config import ModelConfig
+    from serving.embedded.status import StatusError
+
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "1").mkdir(parents=True)
+    (elsewhere / "1" / "saved_model.pb").write_bytes(b"garbage")
+    with served(models) as (server, client):
+        with pytest.raises(StatusError, match=r"1 servable\(s\) did not become available: {SA103}"):
+            server.reconfigure({MODEL: ModelConfig(MODEL, elsewhere)})
+        assert version_of(client) == 1
+        status = client.status(MODEL)[0]
+        assert status.state == 30, "what answers is available, whatever became of the other folder"
+
+
+def test_a_model_that_moves_to_an_equal_folder_is_served_from_there(models, tmp_path):
+    from serving.embedded.model_config import ModelConfig
+
+    shutil.copytree(models / MODEL, tmp_path / "copy")
+    with served(models) as (server, client):
+        before = server.manager._models[MODEL].served[1]
+        server.reconfigure({MODEL: ModelConfig(MODEL, tmp_path / "copy")})
+        assert version_of(client) == 1 and server.manager._models[MODEL].served[1] is not before

@@ -87,9 +87,6 @@ def test_a_method_tells_its_deadline_to_what_it_calls():
     seen = []
 
     class Context:
-        def is_active(self):
-            return True
-
         def time_remaining(self):
             return 5.0
 
@@ -255,11 +252,8 @@ def test_garbage_for_the_model_service_changes_nothing(raw, grid_server, data):
 
 def test_a_method_does_nothing_where_the_caller_has_gone():
     class Gone:
-        def is_active(self):
-            return False
-
         def time_remaining(self):
-            return None
+            return 0.0
 
         def abort(self, code, words):
             raise RuntimeError(code.name)
