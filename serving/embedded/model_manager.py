@@ -6,10 +6,12 @@ version that is served by one dictionary look-up. `reconfigure` replaces the
 models that there are to serve.
 """
 
+import contextlib
 import gc
 import itertools
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -63,6 +65,13 @@ class Model:
     failed: dict[int, Failure] = field(default_factory=dict)
     missed: bool = False
     """Whether the last look found no version at all."""
+
+
+def _step_back() -> None:
+    """Let this thread run where no call wants the core (Linux, where a thread has a niceness of its own)."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
 class ModelManager:
@@ -158,7 +167,7 @@ class ModelManager:
         if self._is_start:
             self._is_start = False
             self._pool.shutdown()
-            self._pool = futures.ThreadPoolExecutor(max(1, self._loading.num_load_threads), "load")
+            self._pool = futures.ThreadPoolExecutor(max(1, self._loading.num_load_threads), "load", _step_back)
             # what was made up to here stays: Python need not look through it for garbage again and again
             gc.collect()
             gc.freeze()
