@@ -28,7 +28,11 @@ evaluate: $(VENV)/.ready
 
 benchmarks: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.controller_import
+	$(BIN)/python -m benchmarks.session
 	$(BIN)/python -m benchmarks.unary_predict
+	$(BIN)/python -m benchmarks.concurrent_callers
+	$(BIN)/python -m benchmarks.many_models
+	$(BIN)/python -m benchmarks.server_memory
 	$(BIN)/python -m benchmarks.control_loop
 	$(BIN)/python -m benchmarks.fleet
 	$(BIN)/python -m benchmarks.bulk_export
