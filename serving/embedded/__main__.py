@@ -11,7 +11,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from city.errors import InputError
 from serving.embedded import logs
-from serving.embedded.config import parse
+from serving.embedded.flags import parse
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -283,7 +283,10 @@ def _json_type(value: Any) -> str:
 
 def _text(value: Any) -> str:
     """JSON for an error's words, cut where it is long."""
-    text = json.dumps(value)
+    try:
+        text = json.dumps(value)
+    except RecursionError:
+        return "..."
     return text if len(text) <= 500 else text[:500] + "..."
 
 

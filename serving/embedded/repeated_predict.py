@@ -4,8 +4,8 @@ A controller asks the same model over and over. Its requests are a constant
 prefix and the observation's bytes (serving/client.py builds them so), and a
 float answer is a constant frame around the action's bytes. So once a request has
 been answered the long way, later ones with the same prefix need one look-up,
-one run and one join: no message, no array. That halves what a call costs inside
-the server (`python -m benchmarks.unary_predict`).
+one run and one join: no message, no array (`python -m benchmarks.unary_predict`
+and `benchmarks.concurrent_callers` show what it is for).
 
 Whatever is not exactly so takes the long way: several inputs, typed values,
 outputs whose typed values are not their own bytes, an output of another shape.

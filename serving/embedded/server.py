@@ -46,6 +46,9 @@ _OPTIONS: dict[str, int | str] = {
     "grpc.so_reuseport": 0,
     "grpc.max_receive_message_length": -1,
     "grpc.max_send_message_length": -1,
+    # a peer that has vanished in the middle of a request must not hold a thread for long
+    "grpc.keepalive_time_ms": 30_000,
+    "grpc.keepalive_timeout_ms": 10_000,
 }
 
 

@@ -170,6 +170,9 @@ class _BoundRun:
         except IndexError:
             tensor = tf.AllocateTensor(self._dtype, self._shape, len(self._shape), len(content))
             feeds, place = self._one(tensor), tf.TensorData(tensor)
+            if not place:
+                tf.DeleteTensor(tensor)
+                raise _no_memory(len(content)) from None
             fed = (feeds, tensor, place)
         ctypes.memmove(place, content, len(content))
         fetched, status = self._many(), _status(tf)
@@ -231,8 +234,16 @@ def _to_tensor(tf: Library, array: NDArray[Any], dtype: int) -> tuple[int, int]:
     tensor = tf.AllocateTensor(dtype, dims, len(shape), size)
     # a small array's bytes are had faster than its address
     data: Any = array.tobytes() if size < 1 << 14 else np.ascontiguousarray(array).ctypes.data
-    ctypes.memmove(tf.TensorData(tensor), data, size)
+    place = tf.TensorData(tensor)
+    if size and not place:
+        tf.DeleteTensor(tensor)
+        raise _no_memory(size)
+    ctypes.memmove(place, data, size)
     return tensor, 0
+
+
+def _no_memory(size: int) -> StatusError:
+    return StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"no memory for an input of {size} bytes")
 
 
 def _to_array(tf: Library, tensor: int) -> NDArray[Any]:

@@ -3,7 +3,7 @@
 TensorFlow's shared library is opened by itself, without its Python package:
 what loads a model is then the C++ loader that TensorFlow Serving calls, which
 holds no Python lock while it works, a server is up in a second, and a run costs
-half of what it costs through `tf.compat.v1.Session`
+a quarter of what it costs through `tf.compat.v1.Session`
 (`python -m benchmarks.session`). Declarations: tensorflow/c/c_api.h, tf_tensor.h,
 tf_tstring.h.
 """

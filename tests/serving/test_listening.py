@@ -10,7 +10,8 @@ from cryptography import x509
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 from city.errors import InputError
-from serving.embedded.config import ServerConfig, parse
+from serving.embedded.config import ServerConfig
+from serving.embedded.flags import parse
 from serving.embedded.server import Server
 from serving.tensors import to_proto
 

@@ -15,7 +15,8 @@ from tensorflow_serving.config import model_server_config_pb2
 from city.errors import InputError
 from protos import model_server_config_pb2 as pb
 from serving.embedded import model_config
-from serving.embedded.config import ServerConfig, parse
+from serving.embedded.config import ServerConfig
+from serving.embedded.flags import parse
 from serving.embedded.model_config import ModelConfig
 from serving.embedded.model_manager import Loading, ModelManager
 from serving.embedded.server import Server

@@ -197,7 +197,7 @@ def test_metrics_are_told_at_the_monitoring_configs_path(ask):
 
 
 def test_a_label_names_a_version_in_a_path(odd_models, tmp_path, monkeypatch):
-    from serving.embedded.config import parse
+    from serving.embedded.flags import parse
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models.config").write_text(
