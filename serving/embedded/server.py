@@ -169,6 +169,7 @@ class Server:
 
     def stop(self) -> None:
         """Drain: NOT_SERVING first, no new calls, those under way for drain_s at most."""
+        event("draining", at_most_s=self._config.drain_s)
         self._set_health(serving=False)
         self._stopping.set()
         self._server.stop(self._config.drain_s).wait()
