@@ -73,7 +73,7 @@ def main() -> None:
         write_actors(folder, 1)
         serving = serving_command(folder)
         with server("-c", ECHO) as echo_address, server(*serving) as address:
-            client, observation = Client(address, retries=0), np.zeros(INPUTS, np.float32)
+            client, observation = Client(address), np.zeros(INPUTS, np.float32)
             with grpc.insecure_channel(echo_address) as channel:
                 echo = channel.unary_unary("/echo/Echo")
                 payload = bytes(300)

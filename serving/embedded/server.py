@@ -64,7 +64,10 @@ class Server:
         self._stopping = stopping or threading.Event()
         self._polling = threading.Thread(target=self._poll, name="versions", daemon=True)
         self.metrics = Metrics()
-        self.metrics.build = {"version": VERSION, "tensorflow": library().Version().decode()}
+        try:
+            self.metrics.build = {"version": VERSION, "tensorflow": library().Version().decode()}
+        except (ImportError, OSError, AttributeError) as error:
+            raise InputError(f"TensorFlow's library cannot be opened: {error}") from None
         self._scheduler = BatchScheduler(config.batching) if config.batching else None
         self.manager = ModelManager(self._load, LoadError, self._stopping, config.loading, self.metrics)
         self.metrics.states = self.manager.versions_by_state
