@@ -146,6 +146,7 @@ def test_every_load_and_unload_is_a_line_and_a_failed_request_is_none(grid_model
         with running(ServerConfig(tmp_path / "m", port=0, poll_s=3600)) as server:
             with Client(f"127.0.0.1:{server.port}") as client, pytest.raises(Exception, match="nobody"):
                 client.predict("nobody", X)
+            assert "nobody" not in server.metrics.text().decode(), "a client makes up no labels"
             shutil.copytree(tmp_path / "m" / "SA103" / "1", tmp_path / "m" / "SA103" / "2")
             server.look()
             (tmp_path / "m" / "SA103" / "3").mkdir()

@@ -104,6 +104,22 @@ def test_a_version_that_changes_is_noticed_at_once_and_let_go(grid_models, tmp_p
             answer(request())
 
 
+def test_a_newer_version_answers_though_the_older_one_is_still_served(grid_models, tmp_path):
+    import shutil
+
+    from serving.embedded.model_config import ModelConfig
+    from serving.embedded.version_policy import VersionPolicy
+
+    shutil.copytree(grid_models / "SA103", tmp_path / "SA103")
+    every = {"SA103": ModelConfig("SA103", tmp_path / "SA103", VersionPolicy(latest=None))}
+    with running(ServerConfig(models=every, port=0, poll_s=3600)) as server:
+        answer = RepeatedPredict(server.manager)
+        assert [answer(request(seed=seed)).version for seed in range(3)] == [1, 1, 1]
+        shutil.copytree(tmp_path / "SA103" / "1", tmp_path / "SA103" / "2")
+        server.look()
+        assert answer(request()).version == 2 and answer(request(version=1)).version == 1
+
+
 def test_the_number_of_plans_is_bounded(manager, monkeypatch):
     monkeypatch.setattr(repeated_predict, "MAX_PLANS", 3)
     answer = RepeatedPredict(manager)
