@@ -87,7 +87,7 @@ def to_array(message: Any, bits: bool = False) -> NDArray[Any]:
     if content:
         if len(content) != count * kind.itemsize:
             raise TensorError(f"tensor_content of {len(content)} bytes for shape {shape}, which takes {count * kind.itemsize}")
-        found = np.frombuffer(content, kind).reshape(shape)
+        found = _shaped(np.frombuffer(content, kind), shape)
     else:
         found = _typed(list(getattr(message, _FIELD[dtype])), dtype, kind, shape, count)
     if dtype == _BFLOAT16 and not bits:
@@ -101,7 +101,15 @@ def _texts(values: list[bytes], shape: list[int], count: int) -> NDArray[Any]:
         raise TensorError(f"{len(values)} texts for shape {shape}")
     out = np.empty(count, object)
     out[:] = values
-    return out.reshape(shape)
+    return _shaped(out, shape)
+
+
+def _shaped(array: NDArray[Any], shape: list[int]) -> NDArray[Any]:
+    try:
+        return array.reshape(shape)
+    except ValueError as error:
+        # no element, and sizes whose product is too large all the same
+        raise TensorError(f"shape {shape}: {error}") from None
 
 
 def _typed(values: list[Any], dtype: int, kind: np.dtype[Any], shape: list[int], count: int) -> NDArray[Any]:
@@ -114,10 +122,10 @@ def _typed(values: list[Any], dtype: int, kind: np.dtype[Any], shape: list[int],
     except (OverflowError, ValueError) as error:
         raise TensorError(f"a value does not fit {kind}: {error}") from None
     if count and not len(found):
-        return np.zeros(shape, found.dtype)
+        found = np.zeros(count, found.dtype)
     if len(found) < count:
         found = np.concatenate([found, np.full(count - len(found), found[-1], kind)])
-    return found.reshape(shape)
+    return _shaped(found, shape)
 
 
 def typed_proto(array: NDArray[Any], message: Any, dtype: int | None = None) -> None:

@@ -1,6 +1,7 @@
 """`python -m serving`: the embedded server until SIGTERM or Ctrl-C."""
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -37,7 +38,10 @@ def main(argv: list[str] | None = None) -> int:
     while not stop.wait(3600):
         pass
     server.stop()
-    return 0
+    # a call that outlasted the drain may still be inside TensorFlow, whose own end would crash beneath it
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

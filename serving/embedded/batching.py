@@ -168,15 +168,23 @@ class BatchScheduler:
                 for task in batch.tasks:
                     if not task.answer.done():
                         task.answer.set_exception(error)
+                del task
+            # a thread that waits must not keep a model that is served no more
+            del found, queue, batch
 
     def _next(self) -> tuple[Queue, Batch] | None:
         """The batch that is due first; None once the scheduler stops."""
         with self._work:
             while True:
                 now_s = time.monotonic()
-                waits = [(wait, key) for key, queue in self._queues.items() if (wait := self._wait_s(queue, now_s)) is not None]
+                waits = [
+                    # of those that are due, who has waited longest comes first: a busy model must not starve the others
+                    (wait, queue.batches[0].since_s, key)
+                    for key, queue in self._queues.items()
+                    if (wait := self._wait_s(queue, now_s)) is not None
+                ]
                 if waits:
-                    wait, key = min(waits)
+                    wait, _, key = min(waits)
                     if wait <= 0:
                         queue = self._queues[key]
                         batch = queue.batches.popleft()
@@ -275,5 +283,8 @@ def _padded(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     """With the first value of each tensor at the end of its rows, as tensorflow/serving's batching_util.cc."""
     if array.shape[1:] == shape or not array.size:
         return array if array.shape[1:] == shape else np.zeros((array.shape[0], *shape), array.dtype)
-    widths = [(0, 0), *((0, size - have) for size, have in zip(shape, array.shape[1:], strict=True))]
-    return np.pad(array, widths, constant_values=array.reshape(-1)[0])
+    # not np.pad: it would take the zero bytes off the end of a text
+    found = np.empty((array.shape[0], *shape), array.dtype)
+    found.fill(array.reshape(-1)[0])
+    found[tuple(map(slice, array.shape))] = array
+    return found

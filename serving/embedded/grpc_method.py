@@ -13,6 +13,8 @@ from serving.embedded.logs import log
 from serving.embedded.metrics import Metrics
 from serving.embedded.status import Answer, StatusError, deadline_exceeded
 
+MAX_WORDS = 1024
+
 
 class Method:
     """One RPC: what answers it, and what is counted of it."""
@@ -44,7 +46,8 @@ class Method:
         label = model if self._served(model) else ""
         self._metrics.answered(label, version, self.name, "GRPC", status.name, time.perf_counter() - begin)
         if status is not grpc.StatusCode.OK:
-            context.abort(status, words)
+            # words are sent as a header, whose size is bounded; tensorflow/serving's grpc_status_util.cc cuts them so
+            context.abort(status, words if len(words) <= MAX_WORDS else words[:MAX_WORDS] + "...TRUNCATED")
         return response
 
 

@@ -208,7 +208,9 @@ class ModelManager:
             self._mark(model, version, State.LOADING)
         try:
             session = self._load(found.path)
-        except self._load_error as error:
+        except Exception as error:
+            if not isinstance(error, self._load_error):
+                log.exception("loading version %d of %s failed in a way that was not thought of", version, name)
             before = model.failed.get(version)
             tries = before.tries + 1 if before and before.fingerprint == found.fingerprint else 1
             model.failed[version] = Failure(found.fingerprint, tries, now_s)

@@ -22,6 +22,11 @@ from serving.tensors import DT_STRING, is_packed
 
 MAX_PLANS = 4096
 MAX_PREFIX_BYTES = 1024
+MAX_NUMBERS_BYTES = 1 << 20
+"""Of one request: beyond it, copying costs more than the long way's parsing."""
+MAX_KEPT_BYTES = 1 << 25
+"""Of all plans' numbers: each plan keeps an input of its size for every thread."""
+_FLIPPED = bytes(byte ^ 0xFF for byte in range(256))
 
 
 class _Plan(NamedTuple):
@@ -31,6 +36,8 @@ class _Plan(NamedTuple):
     """A plan must not keep a version that is no longer served."""
     model: str
     version: int
+    size: int
+    """Bytes of the input's numbers. The same prefix may stand before fewer: in a request that is cut off, or goes on."""
     run: Any
     """Input bytes -> output bytes, or None where an output has another shape."""
     frame: tuple[bytes, ...]
@@ -43,6 +50,7 @@ class RepeatedPredict:
     def __init__(self, manager: ModelManager) -> None:
         self._manager = manager
         self._plans: dict[bytes, _Plan] = {}
+        self._kept_bytes = 0
         self._tails: dict[int, tuple[int, ...]] = {}
         """Bytes of a whole request -> bytes of its numbers, in the requests seen."""
 
@@ -50,9 +58,16 @@ class RepeatedPredict:
         """A serialized PredictRequest to a serialized PredictResponse. Raises StatusError, DecodeError."""
         for size in self._tails.get(len(data), ()):
             plan = self._plans.get(data[:-size])
-            if plan is not None and plan.generation == self._manager.generation and (session := plan.session()) is not None:
-                values = plan.run(data[-size:])
-                del session
+            if plan is None or plan.size != size or plan.generation != self._manager.generation:
+                continue
+            if (session := plan.session()) is not None:
+                try:
+                    values = plan.run(data[-size:])
+                except StatusError as error:
+                    error.model = plan.model
+                    raise
+                finally:
+                    del session
                 if values is not None:
                     return Answer(plan.version, _framed(plan.frame, values), plan.model)
         return self._long_way(data)
@@ -71,22 +86,26 @@ class RepeatedPredict:
         return Answer(found.version, b"".join(parts), request.model_spec.name)
 
     def _learn(self, data: bytes, request: wire.PredictRequest, found: Outputs, parts: list[bytes], generation: int) -> None:
-        content = _tail(data, request)
         bind = getattr(found.session, "bind", None)
-        if content is None or bind is None or len(data) - len(content) > MAX_PREFIX_BYTES:
+        # inputs that the request leaves out have defaults, which a bound run does not feed
+        if bind is None or len(found.session.signatures[found.signature].inputs) != 1 or len(data) > MAX_NUMBERS_BYTES:
             return
         if not all(is_packed(found.dtypes[key]) and array.size for key, array in found.arrays.items()):
+            return
+        content = _tail(data, request)
+        if content is None or len(data) - len(content) > MAX_PREFIX_BYTES:
             return
         frame = (*(part[: -array.nbytes] for part, array in zip(parts, found.arrays.values(), strict=False)), parts[-1])
         ((key, tensor),) = request.inputs.items()
         shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
         shapes = tuple(array.shape for array in found.arrays.values())
         run = bind(found.signature, key, shape, tuple(found.arrays), shapes)
-        if len(self._plans) >= MAX_PLANS:
-            self._plans, self._tails = {}, {}
         size = len(content)
+        if len(self._plans) >= MAX_PLANS or self._kept_bytes + size > MAX_KEPT_BYTES:
+            self._plans, self._tails, self._kept_bytes = {}, {}, 0
+        self._kept_bytes += size
         self._plans[data[:-size]] = _Plan(
-            generation, weakref.ref(found.session), request.model_spec.name, found.version, run, frame
+            generation, weakref.ref(found.session), request.model_spec.name, found.version, size, run, frame
         )
         self._tails[len(data)] = tuple({*self._tails.get(len(data), ()), size})
 
@@ -109,7 +128,7 @@ def _tail(data: bytes, request: wire.PredictRequest) -> bytes | None:
     if not content or tensor.dtype == DT_STRING or not data.endswith(content):
         return None
     # other numbers in the same place must give the same request but for them
-    other = bytes(byte ^ 0xFF for byte in content)
+    other = content.translate(_FLIPPED)
     again = wire.PredictRequest.FromString(data[: -len(content)] + other)
     (changed,) = again.inputs.values() if len(again.inputs) == 1 else (wire.Tensor(),)
     if changed.tensor_content != other:

@@ -21,6 +21,7 @@ from protos import model_server_config_pb2 as config_pb
 from protos import predict_pb2 as wire
 from serving.embedded import VERSION, model_config, reflection
 from serving.embedded.batching import BatchingSession, BatchScheduler
+from serving.embedded.call_threads import CallThreads
 from serving.embedded.config import ServerConfig
 from serving.embedded.get_model_metadata_impl import get_model_metadata
 from serving.embedded.get_model_status_impl import get_model_status
@@ -71,14 +72,17 @@ class Server:
         self._scheduler = BatchScheduler(config.batching) if config.batching else None
         self.manager = ModelManager(self._load, LoadError, self._stopping, config.loading, self.metrics)
         self.metrics.states = self.manager.versions_by_state
+        self._configuring = threading.Lock()
+        """Held from reading the configuration until it is followed: a look must not undo a reload it waited for."""
         self._configs = config.models
         self._reconfigured = False
         """Whether a reload has replaced what the flags said."""
         self._health = health.HealthServicer()
         self._set_health(serving=False)
         self._control = futures.ThreadPoolExecutor(2, thread_name_prefix="control")
+        self._calls = CallThreads(config.threads)
         self._server = grpc.server(
-            futures.ThreadPoolExecutor(config.threads, thread_name_prefix="rpc"),
+            self._calls,
             maximum_concurrent_rpcs=config.threads + config.max_queued_calls,
             options=list({**_OPTIONS, **dict(config.channel_arguments)}.items()),
         )
@@ -182,6 +186,7 @@ class Server:
             self._scheduler.stop()
         if self._polling.is_alive():
             self._polling.join()
+        self._calls.shutdown()
         self._control.shutdown(wait=False)
         self.manager.close()
 
@@ -189,15 +194,17 @@ class Server:
         """Serve what there is now; the number of models. Raises OSError where the models' folder cannot be read."""
         if self._config.poll_s < 0:
             return 0  # as tensorflow_model_server: the file system is not looked at
-        configs = self._configs
-        if self._config.models_dir is not None and not self._reconfigured:
-            configs = model_config.of_folder(self._config.models_dir)
-        return self.manager.follow(configs, time.monotonic())
+        with self._configuring:
+            configs = self._configs
+            if self._config.models_dir is not None and not self._reconfigured:
+                configs = model_config.of_folder(self._config.models_dir)
+            return self.manager.follow(configs, time.monotonic())
 
     def reconfigure(self, configs: Mapping[str, ModelConfig]) -> None:
         """Replace all models, or none. Raises StatusError."""
-        self.manager.reconfigure(configs, time.monotonic())
-        self._configs, self._reconfigured = configs, True
+        with self._configuring:
+            self.manager.reconfigure(configs, time.monotonic())
+            self._configs, self._reconfigured = configs, True
 
     def _poll(self) -> None:
         """Look for new versions, and read the config file again, each in its own time."""

@@ -76,16 +76,19 @@ class Session:
             for name, definition in tensorflow_pb2.MetaGraphDef.FromString(tf.content(buffer)).signature_def.items():
                 self.definitions.signature_def[name].CopyFrom(definition)
             self.signatures = {name: _signature(found) for name, found in self.definitions.signature_def.items()}
-        except (TensorFlowError, TensorError) as error:
+        except BaseException as error:
             _free(tf, session, graph)
-            raise LoadError((str(error).splitlines() or [type(error).__name__])[0]) from error
+            if isinstance(error, TensorFlowError | TensorError | UnicodeEncodeError):
+                raise LoadError((str(error).splitlines() or [type(error).__name__])[0]) from error
+            raise
         finally:
             tf.DeleteBuffer(buffer)
             tf.DeleteStatus(status)
             tf.DeleteSessionOptions(options)
         self._session, self._graph = session, graph
         self._plans: dict[tuple[str, tuple[str, ...]], _Plan] = {}
-        weakref.finalize(self, _free, tf, session, graph)
+        # the process's end frees it too, and another thread may still be running it then
+        weakref.finalize(self, _free, tf, session, graph).atexit = False
 
     def run(self, signature: str, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
         """The named outputs of a signature for arrays by input key, in order.
@@ -98,12 +101,12 @@ class Session:
         plan = self._plans.get((signature, tuple(outputs))) or self._plan(signature, tuple(outputs))
         types = self.signatures[signature].inputs
         status = _status(tf)
-        fed: list[tuple[int, int]] = []
+        fed: list[int] = []
         fetched = (ctypes.c_void_p * plan.count)()
         try:
             for key in plan.keys:
                 fed.append(_to_tensor(tf, inputs[key], types[key]))
-            feeds = (ctypes.c_void_p * len(fed))(*(tensor for tensor, _ in fed))
+            feeds = (ctypes.c_void_p * len(fed))(*fed)
             tf.SessionRun(
                 self._session, None, plan.feeds, feeds, len(fed), plan.fetches, fetched, plan.count, None, 0, None, status
             )
@@ -116,9 +119,7 @@ class Session:
                 if tensor:
                     tf.DeleteTensor(tensor)
             # only now: what was fetched may be what was fed
-            for tensor, texts in fed:
-                for i in range(texts):
-                    tf.StringDealloc(tf.TensorData(tensor) + i * STRING_SIZE)
+            for tensor in fed:
                 tf.DeleteTensor(tensor)
 
     def bind(
@@ -178,7 +179,7 @@ class _BoundRun:
         fetched, status = self._many(), _status(tf)
         tf.SessionRun(self._session, None, plan.feeds, feeds, 1, plan.fetches, fetched, plan.count, None, 0, None, status)
         if fetched[0] is None:
-            self._free.append(fed)
+            self._keep(fed)
             try:
                 tf.raise_for(status)
             except TensorFlowError as error:
@@ -193,8 +194,15 @@ class _BoundRun:
                 found.append(ctypes.string_at(tf.TensorData(output), tf.TensorByteSize(output)))
             tf.DeleteTensor(output)
         # only now: what was fetched may have been what was fed
-        self._free.append(fed)
+        self._keep(fed)
         return found if fits else None
+
+    def _keep(self, fed: tuple[Any, int, int]) -> None:
+        """Keep an input tensor for the next call, unless the graph does (a variable assigned holds what was fed)."""
+        if self._tf.TensorMaybeMove(fed[1]):
+            self._free.append(fed)
+        else:
+            self._tf.DeleteTensor(fed[1])
 
     def __del__(self) -> None:
         for _, tensor, _ in self._free:
@@ -205,7 +213,8 @@ def _signature(definition: wire.SignatureDef) -> Signature:
     return Signature(
         definition.method_name,
         {key: definition.inputs[key].dtype for key in sorted(definition.inputs)},
-        {key: definition.outputs[key].dtype for key in sorted(definition.outputs)},
+        # a variable itself (TF1) is told as a reference, 100 above its numbers' dtype; what is fetched are the numbers
+        {key: definition.outputs[key].dtype % 100 for key in sorted(definition.outputs)},
         {key: to_array(tensor, bits=True) for key, tensor in definition.defaults.items()},
     )
 
@@ -218,28 +227,23 @@ def _status(tf: Library) -> int:
     return status
 
 
-def _to_tensor(tf: Library, array: NDArray[Any], dtype: int) -> tuple[int, int]:
-    """(tensor, texts in it that are to be freed)."""
+def _to_tensor(tf: Library, array: NDArray[Any], dtype: int) -> int:
+    """A tensor with a copy of the array."""
     shape = array.shape
     dims = (ctypes.c_int64 * len(shape))(*shape)
     if dtype == STRING:
-        texts = [bytes(text) for text in array.reshape(-1).tolist()]
-        tensor = tf.AllocateTensor(STRING, dims, len(shape), STRING_SIZE * len(texts))
-        begin = tf.TensorData(tensor)
-        for i, text in enumerate(texts):
-            tf.StringInit(begin + i * STRING_SIZE)
-            tf.StringCopy(begin + i * STRING_SIZE, text, len(text))
-        return tensor, len(texts)
+        return tf.new_texts([bytes(text) for text in array.reshape(-1).tolist()], dims)
     size = array.nbytes
     tensor = tf.AllocateTensor(dtype, dims, len(shape), size)
     # a small array's bytes are had faster than its address
-    data: Any = array.tobytes() if size < 1 << 14 else np.ascontiguousarray(array).ctypes.data
+    contiguous = np.ascontiguousarray(array)
+    data: Any = contiguous.tobytes() if size < 1 << 14 else contiguous.ctypes.data
     place = tf.TensorData(tensor)
     if size and not place:
         tf.DeleteTensor(tensor)
         raise _no_memory(size)
     ctypes.memmove(place, data, size)
-    return tensor, 0
+    return tensor
 
 
 def _no_memory(size: int) -> StatusError:

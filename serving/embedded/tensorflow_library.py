@@ -32,6 +32,7 @@ class _Buffer(Structure):
 
 
 _P = c_void_p
+_Deallocator = ctypes.CFUNCTYPE(None, c_void_p, c_size_t, c_void_p)
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "TF_Version": (c_char_p, ()),
     "TF_NewStatus": (_P, ()),
@@ -54,6 +55,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "TF_SessionRun": (None, (_P, _P, _P, _P, c_int, _P, _P, c_int, _P, c_int, _P, _P)),
     "TF_AllocateTensor": (_P, (c_int, _P, c_int, c_size_t)),
     "TF_DeleteTensor": (None, (_P,)),
+    "TF_NewTensor": (_P, (c_int, _P, c_int, _P, c_size_t, _P, _P)),
+    "TF_TensorMaybeMove": (_P, (_P,)),
     "TF_TensorData": (_P, (_P,)),
     "TF_TensorByteSize": (c_size_t, (_P,)),
     "TF_TensorType": (c_int, (_P,)),
@@ -80,6 +83,11 @@ class TensorFlowError(Exception):
 class Library:
     """The functions of the C API, by their names without `TF_`."""
 
+    NewTensor: Any
+    StringInit: Any
+    StringCopy: Any
+    StringDealloc: Any
+
     def __init__(self, path: Path) -> None:
         """Raises OSError where the library cannot be opened."""
         # the second handle keeps Python's lock: giving it up and taking it again costs more than these functions
@@ -88,9 +96,29 @@ class Library:
             function = getattr(patient if name in _SLOW else brief, name)
             function.restype, function.argtypes = result, arguments
             setattr(self, name.removeprefix("TF_"), function)
+        self._texts: dict[int, Any] = {}
+        """Memory of the text tensors that are alive, by its address."""
+        self._free_texts = _Deallocator(self._free)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"the C API has no {name}, or it is not declared here")
+
+    def new_texts(self, texts: list[bytes], dims: Any) -> int:
+        """A tensor of texts. They are freed with the last that holds them, which may be a variable of the graph."""
+        size = STRING_SIZE * len(texts)
+        memory = ctypes.create_string_buffer(max(size, 1))
+        begin = ctypes.addressof(memory)
+        for i, text in enumerate(texts):
+            self.StringInit(begin + i * STRING_SIZE)
+            self.StringCopy(begin + i * STRING_SIZE, text, len(text))
+        self._texts[begin] = memory
+        tensor: int = self.NewTensor(STRING, dims, len(dims), begin, size, self._free_texts, None)
+        return tensor
+
+    def _free(self, begin: int, size: int, _: Any) -> None:
+        for at in range(begin, begin + size, STRING_SIZE):
+            self.StringDealloc(at)
+        del self._texts[begin]
 
     def raise_for(self, status: int) -> None:
         """Raise TensorFlowError where a TF_Status is none of success."""

@@ -36,9 +36,15 @@ def warm_up(path: Path, session: Session) -> None:
                 raise LoadError(f"more than {MAX_RECORDS} warm-up records")
             record = pb.PredictionLog.FromString(data)
             kind = record.WhichOneof("log_type")
-            if kind is None:
+            if kind is None and record.ByteSize():
                 raise LoadError(f"warm-up record {number} is of a kind that is not known")
-            _RUN[kind](only, getattr(record, kind).request)
+            if kind is None:
+                continue
+            request = getattr(record, kind).request
+            if hasattr(request, "model_spec"):
+                # which model is no question here, and a record need not say it
+                request.model_spec.SetInParent()
+            _RUN[kind](only, request)
     except (DecodeError, StatusError, OSError, struct.error) as error:
         raise LoadError(f"its warm-up records cannot be answered: {str(error).splitlines()[0]}") from error
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 tf1 = tf.compat.v1
 EXPERIMENTAL = tf.dtypes.experimental
@@ -13,13 +14,15 @@ def write(folder: Path, signatures) -> None:
     """`signatures`: name -> (method, inputs, outputs), built by a function inside the graph."""
     with tf.Graph().as_default(), tf1.Session() as session:
         builder = tf1.saved_model.Builder(str(folder))
+        definitions = signatures()
+        session.run(tf1.global_variables_initializer())
         found = {
             name: tf1.saved_model.build_signature_def(
                 {key: tf1.saved_model.build_tensor_info(tensor) for key, tensor in inputs.items()},
                 {key: tf1.saved_model.build_tensor_info(tensor) for key, tensor in outputs.items()},
                 method,
             )
-            for name, (method, inputs, outputs) in signatures().items()
+            for name, (method, inputs, outputs) in definitions.items()
         }
         builder.add_meta_graph_and_variables(session, ["serve"], signature_def_map=found)
         builder.save()
@@ -71,5 +74,69 @@ def write_dtypes(folder: Path) -> None:
         text = made["string"][1]["x"]
         made["texts"] = (PREDICT, {"x": text}, {"y_bytes": tf.identity(text), "y": tf.identity(text)})
         return made
+
+    write(folder, signatures)
+
+
+def write_memory(folder: Path) -> None:
+    """Two signatures that answer what the call before sent: numbers, and texts. Variables hold what was fed."""
+
+    def signatures():
+        made = {}
+        for name, dtype, first in (("serving_default", tf.float32, [0.0] * 4), ("texts", tf.string, ["first"])):
+            initial = tf1.constant_initializer(first, dtype=dtype)
+            kept = tf1.get_variable(name, [len(first)], dtype, initial, use_resource=True)
+            x = tf1.placeholder(dtype, [len(first)])
+            before = tf.strings.join([kept.read_value(), ""]) if dtype == tf.string else kept.read_value() + 0.0
+            with tf1.control_dependencies([before]):
+                assigned = tf1.raw_ops.AssignVariableOp(resource=kept.handle, value=x)
+            with tf1.control_dependencies([assigned]):
+                made[name] = (PREDICT, {"x": x}, {"before": tf.identity(before)})
+        return made
+
+    write(folder, signatures)
+
+
+def write_defaults(folder: Path) -> None:
+    """y = 10 a + b, where a request may leave a out (7); and the same with another default inside the graph."""
+
+    def signatures():
+        made = {}
+        for name in ("serving_default", "soft"):
+            a, b = (
+                tf1.placeholder(tf.float32, [None], key) if name != "soft" else tf1.placeholder_with_default([n], [None])
+                for key, n in (("a", 100.0), ("b", 1000.0))
+            )
+            made[name] = (PREDICT, {"a": a, "b": b}, {"y": 10 * a + b})
+        return made
+
+    write(folder, signatures)
+    path = folder / "saved_model.pb"
+    model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    for definition in model.meta_graphs[0].signature_def.values():
+        definition.defaults["a"].CopyFrom(tf.make_tensor_proto([7.0]))
+    path.write_bytes(model.SerializeToString())
+
+
+def write_reference(folder: Path) -> None:
+    """Outputs a variable of TensorFlow 1 itself: its dtype is told as a reference."""
+
+    def signatures():
+        kept = tf1.get_variable("kept", [2], tf.float32, tf1.constant_initializer([1.0, 2.0]), use_resource=False)
+        x = tf1.placeholder(tf.float32, [None], "x")
+        return {"serving_default": (PREDICT, {"x": x}, {"y": kept._ref(), "z": x + 1})}
+
+    write(folder, signatures)
+
+
+def write_slow(folder: Path, seconds_each: int = 60) -> None:
+    """Takes seconds: products of large matrices, one after another."""
+
+    def signatures():
+        x = tf1.placeholder(tf.float32, [None, None], "x")
+        y = w = tf.fill([1500, 1500], tf.reduce_sum(x) * 1e-9)
+        for _ in range(seconds_each):
+            y = tf.matmul(y, w)
+        return {"serving_default": (PREDICT, {"x": x}, {"y": y[:1, :1]})}
 
     write(folder, signatures)

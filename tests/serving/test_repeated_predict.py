@@ -120,6 +120,77 @@ def test_a_newer_version_answers_though_the_older_one_is_still_served(grid_model
         assert answer(request()).version == 2 and answer(request(version=1)).version == 1
 
 
+def with_filter(data, *outputs):
+    return data + b"".join(b"\x1a" + bytes((len(key),)) + key.encode() for key in outputs)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    """Two models whose requests differ by as many bytes as an output filter has: y and twice y."""
+    import tensorflow as tf
+
+    from tests.serving.saved_models import PREDICT, tf1, write
+
+    def signatures():
+        x = tf1.placeholder(tf.float32, [None, None], "x")
+        given, found = {"observation": x}, {"action": 2 * x, "value": tf.reduce_sum(x, axis=1)}
+        return {"serving_default": (PREDICT, given, found)}
+
+    folder = tmp_path_factory.mktemp("pairs")
+    for name in ("PAIR1", "PAIR2"):
+        write(folder / name / "1", signatures)
+    with running(ServerConfig(folder, port=0, poll_s=3600)) as server:
+        yield server.manager
+
+
+def test_bytes_behind_the_numbers_are_no_numbers(pairs):
+    answer = RepeatedPredict(pairs)
+    for _ in range(2):
+        answer(request("PAIR1", 17))
+        answer(request("PAIR2", 19))
+    data = with_filter(request("PAIR1", 17), "action")
+    assert len(data) == len(request("PAIR2", 19))
+    for _ in range(2):
+        assert answer(data).response == long_way(pairs, data)
+
+
+def test_a_request_that_is_cut_off_gets_no_answer_and_nobody_elses_numbers(pairs):
+    answer = RepeatedPredict(pairs)
+    for _ in range(2):
+        answer(request("PAIR1", 17))
+        answer(request("PAIR2", 19))
+    with pytest.raises(DecodeError):
+        answer(request("PAIR2", 19)[:-8])
+
+
+def test_an_error_on_the_short_way_is_its_models(tmp_path):
+    import tensorflow as tf
+
+    from tests.serving.saved_models import PREDICT, tf1, write
+
+    def signatures():
+        x = tf1.placeholder(tf.float32, [None, None], "x")
+        return {"serving_default": (PREDICT, {"observation": x}, {"y": tf1.check_numerics(x, "no number")})}
+
+    write(tmp_path / "CHECKED" / "1", signatures)
+    with running(ServerConfig(tmp_path, port=0, poll_s=3600)) as server:
+        answer = RepeatedPredict(server.manager)
+        parsed = counted(answer)
+        good = request("CHECKED", 3)
+        answer(good)
+        with pytest.raises(StatusError, match="no number") as told:
+            answer(good[:-4] + np.float32("nan").tobytes())
+        assert told.value.model == "CHECKED" and len(parsed) == 1
+
+
+def test_the_memory_of_plans_is_bounded(manager, monkeypatch):
+    monkeypatch.setattr(repeated_predict, "MAX_KEPT_BYTES", 3 * 4 * 17)
+    answer = RepeatedPredict(manager)
+    for extra in range(10):
+        assert answer(bytes((0x78, extra)) + request()).version == 1
+        assert len(answer._plans) <= 3
+
+
 def test_the_number_of_plans_is_bounded(manager, monkeypatch):
     monkeypatch.setattr(repeated_predict, "MAX_PLANS", 3)
     answer = RepeatedPredict(manager)
@@ -135,6 +206,8 @@ def test_no_change_of_a_known_request_gets_another_answer_than_the_long_way(grid
     answer, manager = grid_session
     data = request(seed=1)
     answer(data)
+    # a name as long, another size: the same bytes may be numbers here and something else there
+    answer(request("SA104", size_of(manager, "SA104"), seed=2))
     changed = bytearray(data)
     for at, new in changes:
         changed[at : at + len(new)] = new
