@@ -4,9 +4,16 @@ import contextlib
 
 import pytest
 
+from serving.embedded import deadline
 from serving.embedded.config import RestConfig, ServerConfig
 from serving.embedded.server import Server
 from tests.serving import saved_models
+
+
+@pytest.fixture(autouse=True)
+def no_deadline():
+    """A test that calls a method in its own thread leaves that thread's deadline behind."""
+    deadline.begin(None)
 
 
 @pytest.fixture(scope="session")

@@ -264,3 +264,16 @@ def test_a_method_does_nothing_where_the_caller_has_gone():
 
     with pytest.raises(RuntimeError, match="DEADLINE_EXCEEDED"):
         Method("Predict", answer, Metrics(), lambda name: True)(b"", Gone())
+
+
+def test_long_words_of_an_error_are_cut_as_tensorflow_serving_cuts_them(grid_models):
+    with (
+        running(ServerConfig(grid_models, port=0, poll_s=0)) as server,
+        grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+    ):
+        request = wire.PredictRequest(model_spec=wire.ModelSpec(name="SA103"))
+        request.inputs["x" * 20_000].dtype = 1
+        with pytest.raises(grpc.RpcError) as told:
+            channel.unary_unary(PREDICT)(request.SerializeToString(), timeout=10)
+    assert told.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert told.value.details().endswith("x...TRUNCATED") and len(told.value.details()) == 1024 + len("...TRUNCATED")

@@ -64,12 +64,14 @@ def test_arrays_in_any_order_of_memory_are_fed_by_their_values():
         tf.DeleteTensor(tensor)
 
 
-def test_texts_of_requests_are_freed(stateful):
-    kept = len(library()._texts)
+def test_texts_of_requests_are_freed(stateful, monkeypatch):
+    kept, freed = len(library()._texts), []
+    free = library().StringDealloc
+    monkeypatch.setattr(library(), "StringDealloc", lambda at: (freed.append(at), free(at)))
     for n in range(50):
         stateful.run("MEMORY", {"x": np.array([b"%d" % n * 60])}, signature="texts")
     # the last one is the variable's
-    assert len(library()._texts) <= kept + 1
+    assert len(library()._texts) <= kept + 1 and len(freed) >= 49
 
 
 def test_an_idle_batch_thread_keeps_no_model(odd_models):

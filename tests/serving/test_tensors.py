@@ -79,3 +79,12 @@ def test_garbage_is_refused_or_an_array(data):
         to_array(message)
     except (TensorError, DecodeError):
         return
+
+
+def test_sizes_too_large_to_multiply_are_no_tensor_even_without_elements():
+    for content in (b"", b"1234"):
+        message = wire.Tensor(dtype=1, tensor_content=content)
+        for size in (0, 1 << 62, 1 << 62):
+            message.tensor_shape.dim.add(size=size)
+        with pytest.raises(TensorError):
+            to_array(message)
