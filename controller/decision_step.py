@@ -2,7 +2,7 @@
 
 Two round trips whatever the number of TLs: one exchange with SUMO that sets,
 simulates to the next decision and reads there, and one Predict for every TL
-that is due.
+that is due. SUMO simulates each part of the way while the next is computed.
 """
 
 import math
@@ -17,18 +17,18 @@ from city import config as city_config
 from city.network import StreetNetwork
 from controller.failover import Rung
 from controller.intersection import Intersection
-from controller.observation import observer, shares
+from controller.observation import ObservationBatch, observer, shares
 from controller.policy import Policies
 from controller.safety import Override, SafetyTimes, SignalSafety
 from controller.signal_timing import timing_of
 from controller.simulation_time import ms
-from controller.sumo.link import Leg, Link, Setting, SumoRefused
+from controller.sumo.link import Link, Setting, SumoRefused
 from controller.sumo.network import check_contract, check_running, plan_of, running_signals
 from protos import policy_pb2 as pb
 from serving.contract import PLAN_ACTIONS, green_states
 
 MOST_LEGS = 64
-"""Legs in one exchange at most, so that somebody who stops the controller need not wait long."""
+"""Parts of the way in one exchange at most, so that somebody who stops the controller need not wait long."""
 
 
 @dataclass
@@ -99,7 +99,8 @@ class DecisionSteps:
         self.now = self._begin_s = now
         self._step_s = step_s
         self._shown: dict[str, str] = {}
-        self._read: tuple[float, tuple[str, ...]] | None = None
+        self._has_read: tuple[float, tuple[str, ...]] | None = None
+        self._batches: dict[tuple[str, ...], ObservationBatch] = {}
 
     def step(self, end_s: float) -> None:
         """One decision step: what is due now, then on to the next decision, at most to end_s."""
@@ -107,23 +108,21 @@ class DecisionSteps:
         due = [x for x in self.intersections.values() if x.next_decision_s <= self.now]
         if due:
             wanted = tuple(x.tl for x in due)
-            if self._read != (self.now, wanted):
-                self._go([], due)
+            if self._has_read != (self.now, wanted):
+                self._read(due)
             self._decide(due)
-        legs = []
         time_s = self.now
-        while True:
+        for _ in range(MOST_LEGS):
             settings = self._settings(time_s)
-            until = min([end_s, *self._due_s.values()])
+            until = min(end_s, min(self._due_s.values()))
             if self._sampled:
                 until = min(until, math.floor(time_s) + 1.0)
-            until = self._on_step(until)
-            legs.append(Leg(settings, until))
-            time_s = until
-            following = [x for x in self.intersections.values() if x.next_decision_s <= time_s]
-            if following or time_s >= end_s or len(legs) >= MOST_LEGS:
+            time_s = self._on_step(until)
+            self._link.go(settings, time_s)
+            due = [x for x in self.intersections.values() if x.next_decision_s <= time_s]
+            if due or time_s >= end_s:
                 break
-        self._go(legs, following)
+        self._read(due)
 
     def _settings(self, now: float) -> list[Setting]:
         """What must be set at second `now`."""
@@ -138,19 +137,27 @@ class DecisionSteps:
                     self._events.override(override, now)
         return settings
 
-    def _go(self, legs: Sequence[Leg], due: Sequence[Intersection]) -> None:
-        """Drive the legs and read for the TLs that are due at their end."""
+    def _read(self, due: Sequence[Intersection]) -> None:
+        """Wait for SUMO to be where it was sent, and read for the TLs that are due there."""
         wanted = tuple(x.tl for x in due)
         on_plan = [safety.signal for x in due if x.needs_shown for safety in x.safeties]
-        moment = self._link.run(legs, wanted, on_plan)
+        moment = self._link.read(wanted, on_plan)
         self.now, self._shown = moment.time_s, moment.shown
-        self._read = self.now, wanted
+        self._has_read = self.now, wanted
         for x in self.intersections.values():
             if x.handing_over:
                 x.confirm(moment.refusals)
         for signal, why in moment.refusals.items():
             self.tally.refusals += 1
             self._events.refusal(f"{signal}: {why}", self.now)
+
+    def _batch(self, due: Sequence[Intersection]) -> ObservationBatch:
+        tls = tuple(x.tl for x in due)
+        if tls not in self._batches:
+            if len(self._batches) > 256:
+                self._batches.clear()
+            self._batches[tls] = ObservationBatch({x.tl: x.observer for x in due})
+        return self._batches[tls]
 
     def _on_step(self, time_s: float) -> float:
         """The first moment, not before time_s, at which SUMO will really stop.
@@ -164,7 +171,7 @@ class DecisionSteps:
         start = time.perf_counter()
         readings = self._link.readings
         shared = shares(readings, self._length_m)
-        observations = {x.tl: x.observe(readings, shared, self.now) for x in due}
+        observations = self._batch(due).observe(readings, shared, [x.seen(self.now) for x in due])
         asked = time.perf_counter()
         answers = self._policies.ask(observations)
         answered = time.perf_counter()

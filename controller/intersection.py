@@ -11,7 +11,7 @@ from city.config import Controller as ControllerConfig
 from controller import failover
 from controller.failover import Ladder, Rung
 from controller.fallback import Plan, PlanEntry
-from controller.observation import Observation, Observer, Readings, Shares
+from controller.observation import Clockwork, Observation, Observer, Readings, Shares
 from controller.policy import BadAction, checked
 from controller.safety import Override, PermittedHandover, PermittedState, SignalSafety
 from controller.signal_timing import SignalTiming
@@ -44,7 +44,7 @@ class Intersection:
         self.safeties = tuple(safeties)
         self.ladder = Ladder()
         self.next_decision_s = -math.inf
-        self._observer = observer
+        self.observer = observer
         self._timing = timing
         self.plans = tuple(plans)
         self._config = config
@@ -71,8 +71,11 @@ class Intersection:
 
     def observe(self, readings: Readings, shared: Shares, now: float) -> Observation:
         """float32 [O], as the contract describes it."""
-        timing = self._timing
-        return self._observer.observe(readings, shared, timing.phases(now), timing.min_green_passed(now))
+        return self.observer.observe(readings, shared, *self.seen(now))
+
+    def seen(self, now: float) -> Clockwork:
+        """(phases, whether min green has passed): what an observation holds of the TL's own clockwork."""
+        return self._timing.phases(now), self._timing.min_green_passed(now)
 
     def take(self, answer: object, now: float, shown: Sequence[str] | None = None) -> str:
         """Take the answer to a question of second `now`: an action, or an exception.
@@ -105,7 +108,7 @@ class Intersection:
             except (IndexError, ValueError) as error:
                 # a contract that contradicts itself is refused at the start; if one slips through, the street goes on
                 failure = f"the action cannot be taken: {error}"
-            self._observer.decided()
+            self.observer.decided()
         self.next_decision_s = ms(self._timing.next_decision_s(now))
         if self.ladder.rung is Rung.HOLD:
             # plan-based policies decide minutes apart: the ladder must not wait for that

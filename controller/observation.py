@@ -1,5 +1,6 @@
 """What a policy sees: lane readings turned into the observation of its dialect."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,6 +16,8 @@ EPSILON = float(np.finfo(float).eps)
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 Observation = NDArray[np.float32]
+Clockwork = tuple[tuple[int, ...], bool]
+"""(phases, whether min green has passed)."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +34,21 @@ class Readings:
 
 @dataclass(frozen=True)
 class Shares:
-    """Density and queue of all lanes as shares of capacity, in [0, 1]."""
+    """Density and queue of all lanes as shares of capacity, in [0, 1].
 
-    density: Floats
-    queue: Floats
+    One row, so that many observations can be gathered from it at once:
+    float32 [1 + 2 lanes], a zero, all densities, all queues.
+    """
+
+    row: Observation
+
+    @property
+    def density(self) -> Observation:
+        return self.row[1 : 1 + len(self.row) // 2]
+
+    @property
+    def queue(self) -> Observation:
+        return self.row[1 + len(self.row) // 2 :]
 
 
 def shares(readings: Readings, length_m: Floats) -> Shares:
@@ -44,7 +58,11 @@ def shares(readings: Readings, length_m: Floats) -> Shares:
     and in this order of operations, as `TrafficSignal.get_lanes_density`.
     """
     capacity = length_m / (MIN_GAP_M + readings.mean_length_m)
-    return Shares(np.minimum(1.0, readings.vehicles / capacity), np.minimum(1.0, readings.halting / capacity))
+    lanes = len(length_m)
+    row = np.zeros(1 + 2 * lanes, np.float32)
+    row[1 : 1 + lanes] = np.minimum(1.0, readings.vehicles / capacity)
+    row[1 + lanes :] = np.minimum(1.0, readings.halting / capacity)
+    return Shares(row)
 
 
 class Observer(Protocol):
@@ -60,19 +78,22 @@ class Observer(Protocol):
 class SumoRlObserver:
     """[one-hot of the green phase | min_green bit | density per lane | queue per lane]."""
 
-    def __init__(self, rows: Rows, greens: int) -> None:
-        self._rows = rows
+    def __init__(self, rows: Rows, lanes: int, greens: int) -> None:
+        """`rows`: of its lanes among all `lanes` that are read."""
         self._greens = greens
-        self.size = greens + 1 + 2 * len(rows)
+        self.places: Rows = np.concatenate([np.zeros(greens + 1, np.intp), 1 + rows, 1 + lanes + rows])
+        """[size], where in `Shares.row` each number stands; those that are marked stand at the zero."""
+        self.size = len(self.places)
 
     def observe(self, readings: Readings, shared: Shares, phases: tuple[int, ...], min_green_passed: bool) -> Observation:
-        greens, lanes = self._greens, len(self._rows)
-        out = np.zeros(self.size, np.float32)
-        out[phases[0]] = 1.0
-        out[greens] = min_green_passed
-        out[greens + 1 : greens + 1 + lanes] = shared.density[self._rows]
-        out[greens + 1 + lanes :] = shared.queue[self._rows]
+        out = shared.row[self.places]
+        self.mark(out, phases, min_green_passed)
         return out
+
+    def mark(self, out: Observation, phases: tuple[int, ...], min_green_passed: bool) -> None:
+        """Write what the lanes do not tell into an observation."""
+        out[phases[0]] = 1.0
+        out[self._greens] = min_green_passed
 
     def decided(self) -> None:
         """Nothing here counts since the last decision."""
@@ -119,10 +140,34 @@ def _by_maximum(block: Floats) -> Floats:
     return scaled
 
 
+class ObservationBatch:
+    """The observers of the TLs that decide at the same moment: one look at the lanes serves all of them."""
+
+    def __init__(self, observers: Mapping[str, Observer]) -> None:
+        self._observers = dict(observers)
+        gathered = [one for one in self._observers.values() if isinstance(one, SumoRlObserver)]
+        self._places = np.concatenate([np.zeros(0, np.intp), *(one.places for one in gathered)])
+        ends = np.cumsum([one.size for one in gathered]).tolist()
+        self._parts = [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+
+    def observe(self, readings: Readings, shared: Shares, clockworks: Sequence[Clockwork]) -> dict[str, Observation]:
+        """float32 [O] by TL, as each observer's own `observe` gives it. `clockworks`: in the order of the observers."""
+        row = shared.row[self._places]
+        parts = iter(self._parts)
+        observations = {}
+        for (tl, one), (phases, min_green_passed) in zip(self._observers.items(), clockworks, strict=True):
+            if isinstance(one, SumoRlObserver):
+                observation = observations[tl] = row[next(parts)]
+                one.mark(observation, phases, min_green_passed)
+            else:
+                observations[tl] = one.observe(readings, shared, phases, min_green_passed)
+        return observations
+
+
 def observer(policy: pb.Policy, lane_row: dict[str, int], length_m: Floats, greens: int) -> Observer:
     """The observer of a contract; `lane_row` finds a lane in the readings."""
     rows = np.array([lane_row[lane] for signal in policy.signals for lane in signal.lane_ids], np.intp)
     if policy.observation.dialect == "sumo-rl":
-        return SumoRlObserver(rows, greens)
+        return SumoRlObserver(rows, len(lane_row), greens)
     counts = tuple(len(signal.phases) for signal in policy.signals)
     return SappoObserver(policy.observation.state, rows, length_m, counts)

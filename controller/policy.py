@@ -1,5 +1,6 @@
 """Asking policies for actions, and judging what they answer."""
 
+import math
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -30,16 +31,17 @@ def checked(policy: pb.Policy, action: object) -> Action:
     actions may pass [-1, 1] by rounding only.
     """
     values = np.asarray(action, np.float64).reshape(-1)
-    categorical = policy.action.kind == "categorical"
-    size = 1 if categorical else policy.action.size
+    wanted = policy.action
+    categorical = wanted.kind == "categorical"
+    size = 1 if categorical else wanted.size
     if values.size != size:
         raise BadAction(f"answer has {values.size} values, the contract has {size}")
     if categorical:
-        index = values[0]
-        if not np.isfinite(index):
+        index = values.item()
+        if not math.isfinite(index):
             raise BadAction("answer is not finite")
-        if index != int(index) or not 0 <= index < policy.action.size:
-            raise BadAction(f"answer {index:g} is no index below {policy.action.size}")
+        if index != int(index) or not 0 <= index < wanted.size:
+            raise BadAction(f"answer {index:g} is no index below {wanted.size}")
         return values
     if not np.isfinite(values).all():
         raise BadAction("answer is not finite")

@@ -7,7 +7,7 @@ from typing import Any
 from city.errors import InputError
 from controller.observation import Readings
 from controller.safety import PermittedHandover, PermittedState
-from controller.sumo.link import Lanes, Leg, Moment, Setting, SumoGone, SumoRefused
+from controller.sumo.link import Lanes, Moment, Setting, SumoGone, SumoRefused
 from controller.sumo.programs import sumo_program
 
 
@@ -18,6 +18,8 @@ class LibsumoLink:
         self.api = api
         self.lost = api.FatalTraCIError
         self._table = Lanes()
+        self._refusals: dict[str, str] = {}
+        """Of the settings since the last reading."""
 
     @property
     def lanes(self) -> tuple[str, ...]:
@@ -29,22 +31,22 @@ class LibsumoLink:
 
     def watch(self, lanes_of: Mapping[str, Sequence[str]], counted: Sequence[str]) -> None:
         self._table.watch(lanes_of, counted)
+        self._count()
 
-    def run(self, legs: Sequence[Leg], due: tuple[str, ...], shown: Sequence[str]) -> Moment:
-        refusals: dict[str, str] = {}
-        for leg in legs:
-            for setting in leg.settings:
-                try:
-                    self._set(setting)
-                except self.api.TraCIException as error:
-                    refusals[setting.signal] = str(error)
+    def go(self, settings: Sequence[Setting], until_s: float) -> None:
+        for setting in settings:
             try:
-                self.api.simulationStep(leg.until_s)
-            except self.api.FatalTraCIError as error:
-                raise SumoGone(f"SUMO has ended: {error}") from None
-            self._count()
-        if not legs:
-            self._count()
+                self._set(setting)
+            except self.api.TraCIException as error:
+                self._refusals[setting.signal] = str(error)
+        try:
+            self.api.simulationStep(until_s)
+        except self.api.FatalTraCIError as error:
+            raise SumoGone(f"SUMO has ended: {error}") from None
+        self._count()
+
+    def read(self, due: tuple[str, ...], shown: Sequence[str]) -> Moment:
+        refusals, self._refusals = self._refusals, {}
         lane, readings = self.api.lane, self._table.readings
         for name in dict.fromkeys(name for tl in due for name in self._table.lanes_of[tl]):
             row = self._table.row[name]

@@ -2,7 +2,8 @@
 
 What signals show between two decisions is known at the first of them, so the
 whole way to the next decision is one exchange: settings, step, settings, step,
-readings. `traci_link` talks to a SUMO program over a socket; `libsumo_link`
+readings. Each part is sent as soon as it is known: SUMO simulates the first
+while the next is thought of. `traci_link` talks to a SUMO program over a socket; `libsumo_link`
 drives SUMO in this process; `start` starts a program or attaches to one.
 """
 
@@ -29,15 +30,8 @@ class NotWaiting(Exception):
     """SUMO has not answered, and who stops the controller does not want to wait for it."""
 
 
-class Leg(NamedTuple):
-    """A part of the way to the next decision: set, then simulate."""
-
-    settings: Sequence[Setting]
-    until_s: float
-
-
 class Moment(NamedTuple):
-    """Where the legs led to; the readings are the link's."""
+    """Where the way led to; the readings are the link's."""
 
     time_s: float
     shown: dict[str, str]
@@ -63,11 +57,17 @@ class Link(Protocol):
     def watch(self, lanes_of: Mapping[str, Sequence[str]], counted: Sequence[str]) -> None:
         """Name the lanes of each TL, and those whose leaving vehicles are counted every step."""
 
-    def run(self, legs: Sequence[Leg], due: tuple[str, ...], shown: Sequence[str]) -> Moment:
-        """Drive the legs, then read: fresh readings for the lanes of the TLs that are due.
+    def go(self, settings: Sequence[Setting], until_s: float) -> None:
+        """Set, then simulate to until_s: a part of the way to the next `read`, which need not wait for it.
+
+        Raises SumoGone.
+        """
+
+    def read(self, due: tuple[str, ...], shown: Sequence[str]) -> Moment:
+        """Wait for the end of the way: fresh readings for the lanes of the TLs that are due.
 
         Raises SumoGone, NotWaiting, or SumoRefused where SUMO refuses to be read.
-        What it refuses to set is told in the answer.
+        What it refused to set on the way is told in the answer.
         """
 
     def switch_program(self, signal: str, program: str) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from controller.observation import Readings
 from controller.safety import PermittedHandover, PermittedState
 from controller.sumo import wire
-from controller.sumo.link import Lanes, Leg, Moment, NotWaiting, Setting, SumoGone, SumoRefused
+from controller.sumo.link import Lanes, Moment, NotWaiting, Setting, SumoGone, SumoRefused
 from controller.sumo.programs import Voice
 from controller.sumo.wire import Garbled, Refused
 
@@ -23,6 +23,8 @@ _LANE_NUMBERS = (
     (wire.LAST_STEP_LENGTH, wire.TYPE_DOUBLE),
 )
 
+_COUNTED: Sequence[Setting] = ()
+"""Stands for the message that asks for the vehicles of the lanes that are counted."""
 CLOSE_S, ABANDON_S = 10.0, 30.0
 """Wall time that SUMO may take to answer the end of a connection."""
 
@@ -48,6 +50,12 @@ class TraciLink:
         self._table = Lanes()
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
+        self._outgoing = bytearray()
+        """What the socket has not taken yet."""
+        self._incoming = bytearray()
+        self._has_read = False
+        self._unanswered: list[Sequence[Setting] | None] = []
+        """Messages sent since the last reading: their settings, None for a step, or _COUNTED."""
         self._getters: dict[tuple[str, ...], tuple[wire.NumberGetters, np.ndarray[Any, Any]]] = {}
 
     @property
@@ -74,28 +82,34 @@ class TraciLink:
             self._getters[due] = wire.NumberGetters(wanted), rows
         return self._getters[due]
 
-    def run(self, legs: Sequence[Leg], due: tuple[str, ...], shown: Sequence[str]) -> Moment:
+    def go(self, settings: Sequence[Setting], until_s: float) -> None:
+        # Settings and step are messages of their own. In one message SUMO would give the
+        # answers to the settings to another client, where there are several: it keeps one
+        # buffer of answers, and a step hands the turn to the next client.
+        if settings:
+            self._post(wire.message([command for setting in settings for command in _commands_of(setting)]), settings)
+        self._post(wire.message([wire.step(until_s)]), None)
+        self._post_counts()
+
+    def read(self, due: tuple[str, ...], shown: Sequence[str]) -> Moment:
         getters, rows = self._getters_for(due)
         states = [wire.get(wire.GET_TL, wire.STATE, signal) for signal in shown]
-        settings = [_commands(leg.settings) for leg in legs]
-        messages: list[bytes] = []
-        for commands, leg in zip(settings, legs, strict=True):
-            # Settings and step are messages of their own. In one message SUMO would give the
-            # answers to the settings to another client, where there are several: it keeps one
-            # buffer of answers, and a step hands the turn to the next client.
-            messages += [wire.message(commands)] if commands else []
-            messages.append(wire.message([wire.step(leg.until_s)]))
-            messages += [wire.message([self._counted])] if self._counted and leg is not legs[-1] else []
-        answers = iter(self._exchange([*messages, wire.message([getters.request, self._counted, *states])]))
+        if not self._has_read:
+            self._has_read = True
+            self._post_counts()  # who is there at the beginning
+        sent, self._unanswered = self._unanswered, []
+        self._outgoing += wire.message([getters.request, *states])
+        answers = self._receive(len(sent) + 1)
         try:
             refusals: dict[str, str] = {}
-            for commands, leg in zip(settings, legs, strict=True):
-                if commands:
-                    refusals |= _refusals(next(answers), leg.settings)
-                wire.Reader(next(answers)).stepped()
-                if self._counted and leg is not legs[-1]:
-                    self._count(wire.Reader(next(answers)))
-            answer = next(answers)
+            for kind, answer in zip(sent, answers[:-1], strict=True):
+                if kind is None:
+                    wire.Reader(answer).stepped()
+                elif kind is _COUNTED:
+                    self._count(wire.Reader(answer))
+                else:
+                    refusals |= _refusals(answer, kind)
+            answer = answers[-1]
             values = getters.decode(answer)
             table = self._table
             numbers = values[1:].reshape(-1, len(_LANE_NUMBERS))
@@ -104,19 +118,24 @@ class TraciLink:
             ):
                 array[rows] = column
             rest = wire.Reader(answer, getters.size)
-            self._count(rest)
             return Moment(float(values[0]), {signal: str(rest.value()) for signal in shown}, refusals)
         except Refused as error:
             raise SumoRefused(f"SUMO refuses to step or to be read: {error}") from None
         except Garbled as error:
             raise SumoGone(f"SUMO answers {error}") from None
 
+    def _post_counts(self) -> None:
+        if self._counted:
+            self._post(wire.message([self._counted]), _COUNTED)
+
     def _count(self, reader: wire.Reader) -> None:
         for lane in self._table.counted:
             self._table.count(lane, reader.value())
 
     def switch_program(self, signal: str, program: str) -> None:
-        (answer,) = self._exchange([wire.message([wire.set_text(wire.SET_TL, wire.PROGRAM, signal, program)])])
+        sent, self._unanswered = len(self._unanswered), []
+        self._outgoing += wire.message([wire.set_text(wire.SET_TL, wire.PROGRAM, signal, program)])
+        answer = self._receive(sent + 1)[-1]
         try:
             wire.Reader(answer).status()
         except Refused as error:
@@ -124,22 +143,43 @@ class TraciLink:
         except Garbled as error:
             raise SumoGone(f"SUMO answers {error}") from None
 
-    def _exchange(self, messages: Sequence[bytes]) -> list[bytes]:
-        """Send messages without waiting in between; their answers, in order.
+    def _post(self, message: bytes, kind: Sequence[Setting] | None) -> None:
+        """Send without waiting: what the socket does not take now goes out with the next reading."""
+        self._unanswered.append(kind)
+        self._outgoing += message
+        self._send()
+
+    def _send(self) -> None:
+        try:
+            with contextlib.suppress(BlockingIOError):
+                del self._outgoing[: self._socket.send(self._outgoing, socket.MSG_DONTWAIT)]
+        except OSError as error:
+            raise SumoGone(self._voice.error() or f"the connection to SUMO has ended: {error}") from None
+
+    def _receive(self, count: int) -> list[bytes]:
+        """The next `count` answers, in order.
 
         Sends and receives as either is possible: SUMO may wait for its answers
         to be taken before it takes the next message.
         """
-        outgoing = memoryview(b"".join(messages))
-        incoming = bytearray()
         answers: list[bytes] = []
-        start = 0
+        incoming, start = self._incoming, 0
         try:
-            while len(answers) < len(messages):
-                if outgoing:
-                    with contextlib.suppress(BlockingIOError):
-                        outgoing = outgoing[self._socket.send(outgoing, socket.MSG_DONTWAIT) :]
-                self._poll.modify(self._socket, select.POLLIN | (select.POLLOUT if outgoing else 0))
+            while True:
+                while len(incoming) - start >= 4 and len(answers) < count:
+                    (size,) = struct.unpack_from("!i", incoming, start)
+                    if size < 4:
+                        raise SumoGone(f"SUMO answers with a message of {size} bytes")
+                    if len(incoming) - start < size:
+                        break
+                    answers.append(bytes(incoming[start + 4 : start + size]))
+                    start += size
+                if len(answers) == count:
+                    del incoming[:start]
+                    return answers
+                if self._outgoing:
+                    self._send()
+                self._poll.modify(self._socket, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
                 if not self._poll.poll(1000):
                     # another client of the simulation may take its time, and SUMO ends for all if this one leaves
                     if self._hurried():
@@ -150,17 +190,8 @@ class TraciLink:
                     if not part:
                         raise SumoGone(self._voice.error() or "SUMO has closed the connection")
                     incoming += part
-                while len(incoming) - start >= 4:
-                    (size,) = struct.unpack_from("!i", incoming, start)
-                    if size < 4:
-                        raise SumoGone(f"SUMO answers with a message of {size} bytes")
-                    if len(incoming) - start < size:
-                        break
-                    answers.append(bytes(incoming[start + 4 : start + size]))
-                    start += size
         except OSError as error:
             raise SumoGone(f"the connection to SUMO has ended: {error}") from None
-        return answers
 
     def why(self) -> str:
         return self._voice.error()
@@ -169,7 +200,8 @@ class TraciLink:
         switches = [wire.set_text(wire.SET_TL, wire.PROGRAM, signal, program) for signal, program in programs]
         with contextlib.suppress(OSError):
             self._socket.settimeout(ABANDON_S)
-            self._socket.sendall(wire.message(switches) + wire.message([wire.command(wire.CLOSE, b"")]))
+            # behind what was begun: half a message must be a whole one first
+            self._socket.sendall(bytes(self._outgoing) + wire.message(switches) + wire.message([wire.command(wire.CLOSE, b"")]))
             while self._socket.recv(1 << 16):
                 pass  # a client that is gone before SUMO has answered it ends the simulation for all
         self._socket.close()
@@ -190,10 +222,6 @@ class TraciLink:
                 self._process.wait()
 
 
-def _commands(settings: Sequence[Setting]) -> list[bytes]:
-    return [command for setting in settings for command in _commands_of(setting)]
-
-
 def _commands_of(setting: Setting) -> list[bytes]:
     signal = setting.signal
     if type(setting) is PermittedState:
@@ -210,6 +238,8 @@ def _commands_of(setting: Setting) -> list[bytes]:
 
 
 def _refusals(answer: bytes, settings: Sequence[Setting]) -> dict[str, str]:
+    if answer == wire.SET_OK * len(settings):
+        return {}
     reader = wire.Reader(answer)
     refusals: dict[str, str] = {}
     for setting in settings:

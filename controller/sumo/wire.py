@@ -10,6 +10,7 @@ where each value of an answer lies is known before it comes: NumPy picks all of
 them at once.
 """
 
+import functools
 import struct
 from collections.abc import Sequence
 
@@ -28,6 +29,10 @@ _STATUS_BYTES = 7  # length, command, result, an empty description's int32
 _VALUE_BYTES = {TYPE_INT: 4, TYPE_DOUBLE: 8}
 
 Bytes = NDArray[np.uint8]
+
+
+SET_OK = bytes((_STATUS_BYTES, SET_TL, 0, 0, 0, 0, 0))
+"""SUMO's answer to a command that sets something of a signal."""
 
 
 class Refused(Exception):
@@ -53,6 +58,7 @@ def get(domain: int, variable: int, name: str) -> bytes:
     return command(domain, struct.pack("!B", variable) + _name(name))
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def set_text(domain: int, variable: int, name: str, value: str) -> bytes:
     return command(domain, struct.pack("!B", variable) + _name(name) + struct.pack("!B", TYPE_STRING) + _name(value))
 

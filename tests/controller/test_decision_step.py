@@ -27,11 +27,12 @@ class SteppedLink:
     def __init__(self, step_s):
         self.step_s, self.now, self.shown = step_s, 0.0, []
 
-    def run(self, legs, due, shown):
-        for leg in legs:
-            self.shown += [(self.now, setting.state) for setting in leg.settings]
-            while self.now < leg.until_s - 1e-9:
-                self.now = round(self.now + self.step_s, 3)
+    def go(self, settings, until_s):
+        self.shown += [(self.now, setting.state) for setting in settings]
+        while self.now < until_s - 1e-9:
+            self.now = round(self.now + self.step_s, 3)
+
+    def read(self, due, shown):
         return Moment(self.now, {}, {})
 
 
@@ -40,7 +41,7 @@ def plan_signal(crossing):
     policy = pb.Policy(tl="SA107", signal_ids=["X"], action=pb.Action(kind="offset", size=1))
     timing = PlanTiming("offset", [plan_of(PLAN.program.phases, 0, 4, 60)], 2, 2, 2)
     safety = SignalSafety(crossing, SafetyTimes(3, 4), GREENS)
-    x = Intersection(policy, SumoRlObserver(np.arange(4), 2), timing, [safety], [PLAN], Controller())
+    x = Intersection(policy, SumoRlObserver(np.arange(4), 4, 2), timing, [safety], [PLAN], Controller())
     x.start(0, ["GgGr"])
     return x
 

@@ -25,7 +25,7 @@ def one_signal(crossing, hold_s=HOLD_S):
     policy = pb.Policy(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=2))
     safety = SignalSafety(crossing, SafetyTimes(3, 5), GREENS)
     timing = SumoRlTiming(GREENS, 5, 3, 5)
-    x = Intersection(policy, SumoRlObserver(np.arange(4), 2), timing, [safety], [PLAN], Controller(hold_s=hold_s, probes=2))
+    x = Intersection(policy, SumoRlObserver(np.arange(4), 4, 2), timing, [safety], [PLAN], Controller(hold_s=hold_s, probes=2))
     x.start(0, ["GgGr"])
     return x
 
@@ -148,7 +148,7 @@ def test_a_plan_is_decided_at_its_own_moments_only(crossing):
     policy = pb.Policy(tl="SA107", signal_ids=["X"], action=pb.Action(kind="offset", size=1))
     timing = PlanTiming("offset", [action.plan_of(phases, 0, 4, 60)], 2, 2, 2)
     safety = SignalSafety(crossing, SafetyTimes(3, 5), GREENS)
-    x = Intersection(policy, SumoRlObserver(np.arange(4), 2), timing, [safety], [PLAN], Controller())
+    x = Intersection(policy, SumoRlObserver(np.arange(4), 4, 2), timing, [safety], [PLAN], Controller())
     x.start(0, ["GgGr"])
     x.take(np.array([0.0]), 0, None)
     x.take(TimeoutError("late"), 72, None)
@@ -198,7 +198,7 @@ def two_signals():
     timing = KeepChangeTiming([phases, phases], 15, 0.2)
     x = Intersection(
         policy,
-        SumoRlObserver(np.arange(2), 2),
+        SumoRlObserver(np.arange(2), 2, 2),
         timing,
         safeties,
         [Plan(Program("p", "static", offset, tuple(phases)), timed=True) for offset in (0, 10)],
