@@ -57,6 +57,8 @@ class Safety:
     """None: no bound."""
     max_red_s: float | None = None
     """A link that has been red for longer is served next. None: no bound."""
+    walking_mps: float = 1.2
+    """Speed (m/s) at which pedestrians clear their crossing before anyone may cross their way."""
 
 
 @dataclass(frozen=True)

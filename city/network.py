@@ -63,6 +63,14 @@ class SignalNetwork:
     """[links, links], symmetric: their paths cross or merge, same approach excepted."""
     yields: Foes
     """[links, links]: row yields to column whenever they are foes (`response`)."""
+    approach_mps: tuple[float, ...] = ()
+    """By link index: the speed allowed on its fastest incoming lane, in m/s; 0 where none is known."""
+    crossing_m: tuple[float, ...] = ()
+    """By link index: the length of the pedestrian crossing that it is, in m; 0 where it is none."""
+
+    def __post_init__(self) -> None:
+        for name in ("approach_mps", "crossing_m"):
+            object.__setattr__(self, name, getattr(self, name) or (0.0,) * len(self.links))
 
     @property
     def first_program(self) -> Program:
@@ -188,12 +196,16 @@ class _Reader:
         self.continuation: dict[str, str] = {}
         self.junction_lanes: dict[str, list[str]] = {}
         self.requests: dict[str, dict[int, tuple[str, str]]] = {}
+        self.crossings: set[str] = set()
+        """Lanes of pedestrian crossings."""
 
     def take(self, element: ET.Element) -> None:
         attributes = element.attrib
         if element.tag == "lane":
             self.length[attributes["id"]] = float(attributes["length"])
             self.speed[attributes["id"]] = float(attributes["speed"])
+        elif element.tag == "edge" and attributes.get("function") == "crossing":
+            self.crossings.update(lane.attrib["id"] for lane in element.iter("lane"))
         elif element.tag == "tlLogic":
             self.take_program(element, None)
         elif element.tag == "connection":
@@ -275,6 +287,11 @@ class _Reader:
             self.active[signal],
             foes,
             yields,
+            tuple(max((self.speed[lane] for lane, _ in pairs), default=0.0) for pairs in links),
+            tuple(
+                max((self.length[lane] for pair in pairs for lane in pair if lane in self.crossings), default=0.0)
+                for pairs in links
+            ),
         )
 
     def _conflicts(self, size: int, connections: list[_Connection], place: dict[str, tuple[str, int]]) -> tuple[Foes, Foes]:

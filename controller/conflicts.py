@@ -12,6 +12,9 @@ GREEN = "Gg"
 _ALLOWED = frozenset("rygGsu")
 
 
+PROTECTED, PERMISSIVE, YELLOW = (str.maketrans({c: "1" if c == wanted else "0" for c in "rygGsu"}) for wanted in ("G", "g", "y"))
+
+
 class Reason(StrEnum):
     """Why a wish was overridden."""
 
@@ -31,7 +34,7 @@ class ConflictRules:
         self.links = len(network.links)
         self.foes = [_mask(row) for row in network.foes]
         self.yields = [_mask(row) for row in network.yields]
-        self.foes_of = [[int(j) for j in row.nonzero()[0]] for row in network.foes]
+        self.yielded_by = [_mask(column) for column in network.yields.T]
         self._known: dict[str, Reason | None] = {}
 
     def objection(self, state: str) -> Reason | None:
@@ -56,6 +59,11 @@ class ConflictRules:
             if c in GREEN and against:
                 pairs += [(i, j) for j in range(self.links) if against >> j & 1]
         return pairs
+
+
+def links_that_show(kind: dict[int, str], state: Iterable[str]) -> int:
+    """The links of a permitted state that show PROTECTED, PERMISSIVE or YELLOW, as a mask."""
+    return int("".join(state).translate(kind)[::-1] or "0", 2)
 
 
 def _mask(bits: Iterable[object]) -> int:

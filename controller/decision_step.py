@@ -278,4 +278,5 @@ def safety_times(policy: pb.Policy, floors: city_config.Safety) -> SafetyTimes:
         all_red_s=max(times.all_red_s, floors.all_red_s),
         max_green_s=min(bounds, default=math.inf),
         max_red_s=floors.max_red_s or math.inf,
+        walking_mps=floors.walking_mps,
     )

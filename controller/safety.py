@@ -6,10 +6,12 @@ and since when each link has been green, yellow or red, and turns a wish into
 the nearest permitted state:
 
 - malformed wishes and wishes with a conflict are replaced by holding;
-- a link that loses its green keeps it for min green, then shows yellow, then red;
+- a link that loses its green keeps it for min green, then shows yellow, as long
+  as its approach is fast, then red; a pedestrian crossing has no yellow;
 - a yellow that has begun is finished;
 - a link gets its green once every foe is clear: neither green nor yellow, and
-  red for all_red_s; `g` needs that only of foes it does not yield to;
+  red for all_red_s, a crossing for as long as it takes to walk it; `g` needs
+  that only of foes it does not yield to;
 - a link that has been red (or whose foes have been green) for too long is
   served by the program's green phase that has it.
 """
@@ -20,7 +22,7 @@ from dataclasses import dataclass
 from typing import final
 
 from city.network import SignalNetwork
-from controller.conflicts import GREEN, ConflictRules, Reason
+from controller.conflicts import GREEN, PERMISSIVE, PROTECTED, YELLOW, ConflictRules, Reason, links_that_show
 from controller.simulation_time import ms
 
 _SEAL = object()
@@ -87,6 +89,14 @@ class SafetyTimes:
     all_red_s: float = 0.0
     max_green_s: float = math.inf
     max_red_s: float = math.inf
+    walking_mps: float = 1.2
+
+
+def yellow_s_at(approach_mps: float) -> float:
+    """Yellow in s that an approach needs: 3, 4, 5 s at up to 50, 60, 70 km/h (RiLSA), 6 s where it is faster."""
+    kmh = 3.6 * approach_mps
+    # networks write 13.89 m/s for 50 km/h
+    return next((yellow_s for bound, yellow_s in ((50, 3.0), (60, 4.0), (70, 5.0)) if kmh <= bound + 0.5), 6.0)
 
 
 _NOTHING: tuple[str, frozenset[Reason]] = ("", frozenset())
@@ -100,6 +110,13 @@ class SignalSafety:
         self.times = times
         self.rules = ConflictRules(network)
         self._greens = [state for state in greens if self.rules.objection(state) is None]
+        self._crossing = [length_m > 0 for length_m in network.crossing_m]
+        self.yellow_s = [max(times.yellow_s, yellow_s_at(mps)) for mps in network.approach_mps]
+        """By link."""
+        self.clearance_s = [max(times.all_red_s, length_m / times.walking_mps) for length_m in network.crossing_m]
+        """By link: how long it must have been red before a foe gets its green."""
+        self._clears = any(self.clearance_s)
+        self._changes: dict[tuple[str, str], list[tuple[int, str, str]]] = {}
         self._state = "r" * self.rules.links
         self._since = [-math.inf] * self.rules.links
         self._permitted = PermittedState(self.signal, self._state, seal=_SEAL)
@@ -156,7 +173,10 @@ class SignalSafety:
 
     def cleared(self, now: float) -> bool:
         """Whether every link is red, long enough for any green to follow."""
-        return all(c in "rsu" and ms(now - t) >= self.times.all_red_s for c, t in zip(self._state, self._since, strict=True))
+        return all(
+            c in "rsu" and ms(now - since) >= clearance_s
+            for c, since, clearance_s in zip(self._state, self._since, self.clearance_s, strict=True)
+        )
 
     def hand_over(self, program: str, phase: int, now: float, remaining_s: float | None = None) -> PermittedHandover:
         """Leave to hand the signal to its program, which then starts with a green.
@@ -196,7 +216,7 @@ class SignalSafety:
         worn = {i for i in ages if self._state[i] in GREEN and wish[i] in GREEN and ages[i] >= self.times.max_green_s}
         for i in waiting:
             starved = ages[i] >= self.times.max_red_s
-            blocked_by = worn.intersection(self.rules.foes_of[i])
+            blocked_by = {j for j in worn if self.rules.foes[i] >> j & 1}
             if not starved and not blocked_by:
                 continue
             for state in self._greens:
@@ -208,56 +228,79 @@ class SignalSafety:
         """The state to show now on the way to a target that is free of conflicts."""
         times, state = self.times, self._state
         following = list(state)
-        rising: list[int] = []
-        for i, (c, wanted) in enumerate(zip(state, target, strict=True)):
-            if c == wanted:
-                continue
+        rising: list[tuple[int, str]] = []
+        for i, c, wanted in self._differences(state, target):
             age = ms(now - self._since[i])
             if c in GREEN:
                 if wanted == "g":
                     following[i] = "g"
                 elif wanted == "G":
-                    rising.append(i)
+                    rising.append((i, wanted))
                 elif age < times.min_green_s:
                     reasons.add(Reason.MIN_GREEN)
+                elif self._crossing[i]:
+                    following[i] = "r"
                 else:
                     following[i] = "y"
                     if wanted != "y":
                         reasons.add(Reason.YELLOW)
             elif c == "y":
-                if age < times.yellow_s:
+                if age < self.yellow_s[i]:
                     reasons.add(Reason.YELLOW)
                     continue
                 # a link that is wanted green again gets it after it has been red
                 following[i] = "r" if wanted in GREEN else wanted
             elif wanted in GREEN:
-                rising.append(i)
+                rising.append((i, wanted))
             else:
                 following[i] = "r" if wanted == "y" else wanted
-        for i in rising:
-            wanted = target[i]
-            if all(self._beside(i, wanted, j, following[j], now) for j in self.rules.foes_of[i]):
-                following[i] = wanted
-            else:
-                reasons.add(Reason.CLEARANCE)
+        if rising and not self._rise(rising, following, now):
+            reasons.add(Reason.CLEARANCE)
         return "".join(following)
 
-    def _beside(self, i: int, c: str, j: int, other: str, now: float) -> bool:
-        """Whether link i may turn to c (G or g) while its foe j shows `other`."""
-        if c == "g" and self.rules.yields[i] >> j & 1:
-            return True
-        if other == "g":
-            return c == "g" or bool(self.rules.yields[j] >> i & 1)
-        if other in "Gy":
-            return False
-        if _kind(self._state[j]) != "r":
-            return self.times.all_red_s == 0
-        # just cleared: the junction must be empty of the foe's last vehicles
-        return ms(now - self._since[j]) >= self.times.all_red_s
+    def _rise(self, rising: list[tuple[int, str]], following: list[str], now: float) -> bool:
+        """Turn links to G or g beside what the others will show; whether all of them may."""
+        rules, everyone = self.rules, True
+        protected, permissive = links_that_show(PROTECTED, following), links_that_show(PERMISSIVE, following)
+        uncleared = links_that_show(YELLOW, following) | self._uncleared(following, now)
+        for i, wanted in rising:
+            foes = rules.foes[i]
+            if wanted == "g":
+                blocking = foes & ~rules.yields[i] & (protected | uncleared)
+            else:
+                blocking = foes & (protected | uncleared | permissive & ~rules.yielded_by[i])
+            if blocking:
+                everyone = False
+                continue
+            following[i] = wanted
+            protected, permissive = (protected | 1 << i, permissive) if wanted == "G" else (protected, permissive | 1 << i)
+        return everyone
+
+    def _uncleared(self, following: Sequence[str], now: float) -> int:
+        """Links whose last vehicles or pedestrians may still be on the junction though they will be red, as a mask."""
+        if not self._clears:
+            return 0
+        return sum(
+            1 << j
+            for j, clearance_s in enumerate(self.clearance_s)
+            if clearance_s
+            and _kind(following[j]) == "r"
+            and (_kind(self._state[j]) != "r" or ms(now - self._since[j]) < clearance_s)
+        )
+
+    def _differences(self, state: str, target: str) -> list[tuple[int, str, str]]:
+        """(link, character shown, character wanted) where the two differ."""
+        found = self._changes.get((state, target))
+        if found is None:
+            if len(self._changes) > 10_000:
+                self._changes.clear()  # a policy that invents states must not fill the memory
+            found = [(i, c, wanted) for i, (c, wanted) in enumerate(zip(state, target, strict=True)) if c != wanted]
+            self._changes[state, target] = found
+        return found
 
     def _show(self, following: str, now: float) -> None:
-        for i, (old, new) in enumerate(zip(self._state, following, strict=True)):
-            if old != new and _kind(old) != _kind(new):
+        for i, old, new in self._differences(self._state, following):
+            if _kind(old) != _kind(new):
                 self._since[i] = now
         self._state = following
         self._permitted = PermittedState(self.signal, following, seal=_SEAL)

@@ -76,8 +76,8 @@ class TraciLink:
                 self._getters.clear()
             table = self._table
             lanes = list(dict.fromkeys(lane for tl in due for lane in table.lanes_of[tl]))
-            wanted = [(wire.GET_SIM, wire.TIME, "", wire.TYPE_DOUBLE)]
-            wanted += [(wire.GET_LANE, variable, lane, kind) for lane in lanes for variable, kind in _LANE_NUMBERS]
+            wanted = [(wire.GET_LANE, variable, lane, kind) for variable, kind in _LANE_NUMBERS for lane in lanes]
+            wanted.append((wire.GET_SIM, wire.TIME, "", wire.TYPE_DOUBLE))
             rows = np.array([table.row[lane] for lane in lanes], np.intp)
             self._getters[due] = wire.NumberGetters(wanted), rows
         return self._getters[due]
@@ -111,14 +111,10 @@ class TraciLink:
                     refusals |= _refusals(answer, kind)
             answer = answers[-1]
             values = getters.decode(answer)
-            table = self._table
-            numbers = values[1:].reshape(-1, len(_LANE_NUMBERS))
-            for array, column in zip(
-                (table.readings.vehicles, table.readings.halting, table.readings.mean_length_m), numbers.T, strict=True
-            ):
-                array[rows] = column
+            read = self._table.readings
+            read.vehicles[rows], read.halting[rows], read.mean_length_m[rows] = values[:-1].reshape(len(_LANE_NUMBERS), -1)
             rest = wire.Reader(answer, getters.size)
-            return Moment(float(values[0]), {signal: str(rest.value()) for signal in shown}, refusals)
+            return Moment(float(values[-1]), {signal: str(rest.value()) for signal in shown}, refusals)
         except Refused as error:
             raise SumoRefused(f"SUMO refuses to step or to be read: {error}") from None
         except Garbled as error:

@@ -83,41 +83,41 @@ def message(commands: Sequence[bytes]) -> bytes:
 class NumberGetters:
     """Getters of numbers whose answers are decoded in bulk.
 
-    `wanted`: (domain, variable, object name, TYPE_INT or TYPE_DOUBLE).
+    `wanted`: (domain, variable, object name, TYPE_INT or TYPE_DOUBLE). Where
+    every byte of the answer belongs is known, and what it must be unless it is
+    of a number: one comparison checks the answer, one look-up takes its numbers.
     """
 
     def __init__(self, wanted: Sequence[tuple[int, int, str, int]]) -> None:
         self.request = b"".join(get(domain, variable, name) for domain, variable, name, _ in wanted)
-        offset = 0
-        results, values = [], []
-        for _, _, name, kind in wanted:
-            body = 1 + 1 + 4 + len(name.encode()) + 1 + _VALUE_BYTES[kind]
-            head = 1 if body < 254 else 5
-            results.append(offset + 2)
-            offset += _STATUS_BYTES + head + body
-            values.append(offset - _VALUE_BYTES[kind])
-        self.size = offset
-        self._results = np.array(results, np.intp)
-        kinds = np.array([kind for *_, kind in wanted], np.intp)
-        self._ints, self._doubles = np.flatnonzero(kinds == TYPE_INT), np.flatnonzero(kinds == TYPE_DOUBLE)
-        places = np.array(values, np.intp)
-        self._int_bytes = places[self._ints, None] + np.arange(4)
-        self._double_bytes = places[self._doubles, None] + np.arange(8)
-        self._type_places, self._types = places - 1, kinds.astype(np.uint8)
+        template = bytearray()
+        ints: list[NDArray[np.intp]] = []
+        doubles: list[NDArray[np.intp]] = []
+        for domain, variable, name, kind in wanted:
+            size = _VALUE_BYTES[kind]
+            told = struct.pack("!BB", domain + 0x10, variable) + _name(name) + struct.pack("!B", kind) + bytes(size)
+            # of an answer the length is long from 254 bytes on, of a command from 256
+            head = struct.pack("!B", len(told) + 1) if len(told) < 254 else struct.pack("!Bi", 0, len(told) + 5)
+            template += struct.pack("!BBBi", _STATUS_BYTES, domain, 0, 0) + head + told
+            (ints if kind == TYPE_INT else doubles).append(np.arange(len(template) - size, len(template)))
+        self.size = len(template)
+        self._template = np.frombuffer(bytes(template), np.uint8)
+        self._ints, self._int_bytes = len(ints), 4 * len(ints)
+        self._places = np.concatenate([np.zeros(0, np.intp), *ints, *doubles])
+        self._fixed = np.ones(self.size, bool)
+        self._fixed[self._places] = False
 
     def decode(self, answer: bytes) -> NDArray[np.float64]:
-        """float64 [wanted], in order. Raises Refused or Garbled."""
+        """float64 [wanted]: the ints, in order, then the doubles. Raises Refused or Garbled."""
         if len(answer) < self.size:
             _first_refusal(answer)
             raise Garbled(f"an answer of {len(answer)} bytes where {self.size} were due")
-        raw = np.frombuffer(answer, np.uint8)
-        if raw[self._results].any() or not np.array_equal(raw[self._type_places], self._types):
+        raw = np.frombuffer(answer, np.uint8, self.size)
+        if not (raw == self._template)[self._fixed].all():
             _first_refusal(answer)
             raise Garbled("an answer in another layout than its getters have")
-        values = np.empty(len(self._results))
-        values[self._ints] = raw[self._int_bytes].view(">i4")[:, 0] if len(self._ints) else ()
-        values[self._doubles] = raw[self._double_bytes].view(">f8")[:, 0] if len(self._doubles) else ()
-        return values
+        numbers = raw[self._places]
+        return np.concatenate([numbers[: self._int_bytes].view(">i4"), numbers[self._int_bytes :].view(">f8")], dtype=np.float64)
 
 
 def _first_refusal(answer: bytes) -> None:

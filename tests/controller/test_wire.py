@@ -62,7 +62,7 @@ def test_any_lanes_and_numbers_come_back(rows):
     lanes = [name for name, _, _ in rows]
     answer = lane_answer(lanes, [(n, x) for _, n, x in rows])
     decoded = getters(lanes).decode(answer + b"more")
-    assert decoded.tolist() == [float(v) for _, n, x in rows for v in (n, x)]
+    assert decoded.tolist() == [*(n for _, n, _ in rows), *(x for *_, x in rows)]
     assert getters(lanes).size == len(answer)
 
 
