@@ -60,7 +60,7 @@ class RandomPolicies:
         drawn = np.random.default_rng(0).integers(sizes, size=(4096, len(sizes)))
         self._actions = itertools.cycle([dict(zip([policy.tl for policy in contracts], row, strict=True)) for row in drawn])
 
-    def ask(self, observations):  # type: ignore[no-untyped-def]
+    def ask(self, observations, observed_s=None):  # type: ignore[no-untyped-def]
         actions = next(self._actions)
         return {tl: actions[tl] for tl in observations}
 

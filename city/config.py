@@ -44,6 +44,8 @@ class Serving:
 
     models_dir: Path = Path("models")
     address: str = "127.0.0.1:8500"
+    fleet: str = "city"
+    """The fleet that the controller asks for all TLs at once, where the server has one of this name. Empty: none."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ def load(path: Path) -> City:
     read = {name: _section(path, here, f"[{name}]", kind, raw.get(name, {})) for name, kind in sections.items()}
     serving: Serving = read["serving"]
     if not serving.models_dir.is_absolute():
-        read["serving"] = Serving(here / serving.models_dir, serving.address)
+        read["serving"] = replace(serving, models_dir=here / serving.models_dir)
     training: Training = read["training"]
     if training.target_tls is not None:
         read["training"] = replace(training, target_tls=tuple(map(names.canonical, training.target_tls)))

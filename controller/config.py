@@ -16,6 +16,8 @@ class ControllerConfig:
     city: City
     infer_tls: tuple[str, ...]
     server: str
+    fleet: str
+    """The fleet that is asked for all TLs at once, where the server has it; empty: none."""
     model_number: int | None
     attach: tuple[str, int] | None
     """(host, port) of a SUMO that runs already; None: start one."""
@@ -50,6 +52,11 @@ def parse(argv: list[str]) -> ControllerConfig:
         "--infer-tl", action="append", metavar="TL", help="TLs to control, with commas or repeated (default: all)"
     )
     parser.add_argument("--server", metavar="HOST:PORT", help="model server (default: [serving] address)")
+    parser.add_argument(
+        "--fleet",
+        metavar="NAME",
+        help="fleet asked for all TLs at once, where it is served; '' for none (default: [serving] fleet)",
+    )
     parser.add_argument("--model-number", type=int, metavar="N", help="pin this version (default: the newest served)")
     parser.add_argument(
         "--deadline-ms", type=float, metavar="MS", help="bound on one decision (default: [controller] deadline_ms)"
@@ -108,6 +115,7 @@ def parse(argv: list[str]) -> ControllerConfig:
         city=city,
         infer_tls=tuple(names.select(args.infer_tl or ["all"], list(city.tls), "--infer-tl")),
         server=server,
+        fleet=names.canonical(fleet) if (fleet := city.serving.fleet if args.fleet is None else args.fleet) else "",
         model_number=args.model_number if args.model_number is not None else city.training.model_number,
         attach=attach,
         order=args.order if args.order is not None else (1 if attach or args.clients > 1 else None),

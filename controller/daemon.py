@@ -1,5 +1,6 @@
 """The daemon: contracts, street, decision steps until the end, release on every way out."""
 
+import contextlib
 import json
 import logging
 import signal
@@ -20,6 +21,7 @@ from controller.health import Health, HttpServer
 from controller.metrics import Metrics
 from controller.report import TRIPINFO_OPTIONS
 from controller.safety import Override
+from controller.served_fleet import ServedFleet
 from controller.served_policy import ServedPolicies, fetch_contracts
 from controller.sumo import libsumo_link, start
 from controller.sumo.link import Link, NotWaiting, SumoGone, SumoRefused
@@ -65,14 +67,21 @@ def run(config: ControllerConfig, stop: Stop) -> int:
     Raises InputError where something does not fit, before any signal is touched.
     """
     street = network.of_city(config.city)
-    client = Client(config.server, retries=0)  # a step asks once: what failed is asked at the next
     metrics, health = Metrics(CollectorRegistry()), Health()
-    http = HttpServer(config.http, metrics.registry, health) if config.http else None
-    try:
+    with contextlib.ExitStack() as closing:
+        client = Client(config.server, retries=0)  # a step asks once: what failed is asked at the next
+        closing.callback(client.close)
+        if config.http:
+            closing.callback(HttpServer(config.http, metrics.registry, health).close)
         contracts = fetch_contracts(client, config.infer_tls, config.model_number)
         check_city(config.city, contracts)
         control = config.city.controller
-        policies = ServedPolicies(client, contracts, config.model_number, control.deadline_ms / 1000)
+        fleet = ServedFleet(client, config.fleet, contracts, config.model_number) if config.fleet else None
+        if fleet is not None:
+            fleet.look()
+            fleet.watch()
+            closing.callback(fleet.close)
+        policies = ServedPolicies(client, contracts, config.model_number, control.deadline_ms / 1000, fleet=fleet)
         link = _open(config, street, stop)
         try:
             steps = assemble(
@@ -92,10 +101,6 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             told = {"second": steps.now, **figures(steps.tally)}
             config.summary.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
         return code
-    finally:
-        if http is not None:
-            http.close()
-        client.close()
 
 
 def _loop(

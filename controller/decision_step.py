@@ -99,6 +99,8 @@ class DecisionSteps:
         self.now = self._begin_s = now
         self._step_s = step_s
         self._shown: dict[str, str] = {}
+        self._observed_s: float | None = None
+        """When the newest readings came (time.monotonic)."""
         self._has_read: tuple[float, tuple[str, ...]] | None = None
         self._batches: dict[tuple[str, ...], ObservationBatch] = {}
 
@@ -144,6 +146,7 @@ class DecisionSteps:
         moment = self._link.read(wanted, on_plan)
         self.now, self._shown = moment.time_s, moment.shown
         self._has_read = self.now, wanted
+        self._observed_s = time.monotonic()
         for x in self.intersections.values():
             if x.handing_over:
                 x.confirm(moment.refusals)
@@ -173,7 +176,7 @@ class DecisionSteps:
         shared = shares(readings, self._length_m)
         observations = self._batch(due).observe(readings, shared, [x.seen(self.now) for x in due])
         asked = time.perf_counter()
-        answers = self._policies.ask(observations)
+        answers = self._policies.ask(observations, self._observed_s)
         answered = time.perf_counter()
         for x in due:
             before = x.ladder.rung

@@ -16,8 +16,12 @@ Action = NDArray[np.float64]
 class Policies(Protocol):
     """Where actions come from: a model server, or a policy in this process."""
 
-    def ask(self, observations: Mapping[str, Observation]) -> dict[str, Action | Exception]:
-        """Actions by TL, all asked at once; an exception where there is none. Never raises."""
+    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
+        """Actions by TL, all asked at once; an exception where there is none. Never raises.
+
+        `observed_s`: when the street was as it was observed (time.monotonic), from
+        which deadlines count; None: now.
+        """
 
 
 class BadAction(Exception):

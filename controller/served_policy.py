@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from city.errors import InputError
 from controller.observation import Observation
 from controller.policy import Action
+from controller.served_fleet import ServedFleet, same_contract
 from protos import policy_pb2 as pb
 from protos.predict_pb2 import ModelVersionStatus
 from serving.client import Answer, Client
@@ -64,7 +65,7 @@ class ContractChanged(ServingError):
 
 
 class ServedPolicies:
-    """All TLs that are due, asked at once."""
+    """All TLs that are due, asked at once: the fleet for those that it covers, the others by themselves."""
 
     def __init__(
         self,
@@ -73,7 +74,10 @@ class ServedPolicies:
         model_number: int | None,
         deadline_s: float,
         clock: Callable[[], float] = time.monotonic,
+        fleet: ServedFleet | None = None,
     ) -> None:
+        """`deadline_s`: how long after its observation an answer may come."""
+        self._fleet = fleet
         self._client = client
         self._contracts = dict(contracts)
         self._pinned = {} if model_number is None else dict.fromkeys(contracts, model_number)
@@ -81,14 +85,17 @@ class ServedPolicies:
         self._deadline_s = deadline_s
         self._clock = clock
 
-    def ask(self, observations: Mapping[str, Observation]) -> dict[str, Action | Exception]:
+    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
         """Actions by TL within the deadline; an exception where there is none. Never raises."""
-        end = self._clock() + self._deadline_s
+        end = (self._clock() if observed_s is None else observed_s) + self._deadline_s
         try:
-            answers = self._client.predict_many(observations, self._pinned, self._deadline_s)
+            together = self._ask_fleet(observations, end)
+            alone = {tl: x for tl, x in observations.items() if tl not in together}
+            answers = self._client.predict_many(alone, self._pinned, max(end - self._clock(), 0.0)) if alone else {}
             if self._clock() > end + LATE_S:
                 return dict.fromkeys(observations, DeadlineExceeded("the answers came after the deadline"))
-            found = {tl: self._action(tl, answer) for tl, answer in answers.items()}
+            found: dict[str, Action | Exception] = {**together}
+            found.update((tl, self._action(tl, answer)) for tl, answer in answers.items())
             # versions not seen before are looked at once every answer is judged: they must not make the others late
             for tl, answer in answers.items():
                 if isinstance(answer, Answer) and answer.version not in self._known[tl]:
@@ -97,6 +104,21 @@ class ServedPolicies:
             return found
         except Exception as error:  # noqa: BLE001 - whatever breaks here must become a fallback, not the end of the run
             return dict.fromkeys(observations, error)
+
+    def _ask_fleet(self, observations: Mapping[str, Observation], end: float) -> Mapping[str, Action]:
+        """Actions of the TLs that the fleet answers for; of none where it does not answer."""
+        covered = self._fleet.covered if self._fleet is not None else None
+        if self._fleet is None or covered is None:
+            return {}
+        due = {tl: x for tl, x in observations.items() if tl in covered.tls}
+        if len(due) < 2:
+            return {}
+        try:
+            # half of the time that is left, so that the TLs' own models can still be asked
+            return self._client.predict_fleet(covered.fleet, due, covered.version, max(end - self._clock(), 0.0) / 2)
+        except (ServingError, ContractError) as error:
+            self._fleet.suspend(f"{type(error).__name__}: {error}")
+            return {}
 
     def _action(self, tl: str, answer: Answer | ServingError) -> Action | Exception:
         if isinstance(answer, ServingError):
@@ -115,13 +137,7 @@ class ServedPolicies:
             return
         except ServingError:
             return  # not known yet: asked again with the next answer
-        old, same = pb.Policy(), pb.Policy()
-        old.CopyFrom(self._contracts[tl])
-        same.CopyFrom(new)
-        for policy in (old, same):
-            policy.ClearField("origin")
-        self._known[tl][version] = old == same
-        word = "with the same contract" if old == same else "with another contract: not followed"
-        log.log(
-            logging.INFO if old == same else logging.WARNING, "%s: the server now answers with version %d, %s", tl, version, word
-        )
+        is_same = self._known[tl][version] = same_contract(self._contracts[tl], new)
+        word = "with the same contract" if is_same else "with another contract: not followed"
+        level = logging.INFO if is_same else logging.WARNING
+        log.log(level, "%s: the server now answers with version %d, %s", tl, version, word)

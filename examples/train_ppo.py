@@ -147,7 +147,7 @@ class Sampling:
         self.agents, self.rng, self.explore = agents, rng, explore
         self.queue = {}  # TL -> vehicles that halt on its lanes now; set when the run is assembled
 
-    def ask(self, observations: Mapping):
+    def ask(self, observations: Mapping, observed_s: float | None = None):
         answers = {}
         for tl, x in observations.items():
             agent = self.agents[tl]

@@ -50,7 +50,9 @@ def plan_signal(crossing):
 @pytest.mark.parametrize("made", [one_signal, plan_signal])
 def test_a_yellow_is_never_short_whatever_the_step_length(crossing, made, step_s):
     link = SteppedLink(step_s)
-    flipping = SimpleNamespace(ask=lambda observations: {tl: np.array([int(link.now / 10) % 2]) for tl in observations})
+    flipping = SimpleNamespace(
+        ask=lambda observations, observed_s: {tl: np.array([int(link.now / 10) % 2]) for tl in observations}
+    )
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     steps = DecisionSteps(link, [made(crossing)], flipping, street, Events(), 0.0, step_s)
     while steps.now < 400:

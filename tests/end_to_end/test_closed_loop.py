@@ -32,7 +32,7 @@ class InProcess:
             wanted = Wanted(tl, None, (), None, shape, categorical, inputs=None, outputs=None)
             self.actors[tl] = rebuild(found, wanted).actor
 
-    def ask(self, observations):
+    def ask(self, observations, observed_s=None):
         answers = {}
         for tl, x in observations.items():
             categorical = self.policies[tl].action.kind == "categorical"
