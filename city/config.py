@@ -73,6 +73,8 @@ class Controller:
     """A TL without its policy holds its state this long (s), then runs its plan."""
     http_address: str | None = None
     """HOST:PORT of /metrics and /healthz. None: neither."""
+    watchdog_s: float = 10.0
+    """Wall time in s that a controller may be silent for before its guard takes its signals from it."""
     probes: int = 2
     """Good answers in a row that bring a TL back from its plan to its policy."""
 

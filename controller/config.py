@@ -28,6 +28,8 @@ class ControllerConfig:
     sumo_port: int
     """Where a SUMO started here listens for them; 0: the system chooses."""
     libsumo: bool
+    guard: bool
+    """Whether a guard holds the connection to SUMO: where other clients would lose the simulation with this one."""
     seed: int | None
     end_s: float | None
     tripinfo: Path | None
@@ -65,6 +67,9 @@ def parse(argv: list[str]) -> ControllerConfig:
     parser.add_argument("--order", type=int, metavar="N", help="this client's place among several")
     parser.add_argument("--clients", type=int, default=1, metavar="N", help="clients the started SUMO waits for (default: 1)")
     parser.add_argument("--sumo-port", type=int, default=0, metavar="N", help="port of the started SUMO (default: a free one)")
+    parser.add_argument(
+        "--no-guard", action="store_true", help="hold the connection to SUMO in this process, though others are at it too"
+    )
     parser.add_argument("--libsumo", action="store_true", help="run SUMO inside this process; no other client can attach")
     parser.add_argument("--seed", type=int, help="SUMO's random seed")
     parser.add_argument("--end", type=float, metavar="S", help="simulated second to stop at (default: the simulation's)")
@@ -122,6 +127,7 @@ def parse(argv: list[str]) -> ControllerConfig:
         clients=args.clients,
         sumo_port=args.sumo_port,
         libsumo=args.libsumo,
+        guard=not args.no_guard and not args.libsumo and (attach is not None or args.clients > 1),
         seed=args.seed,
         end_s=args.end,
         tripinfo=args.tripinfo,

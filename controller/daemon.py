@@ -17,6 +17,8 @@ from city.network import StreetNetwork
 from controller.config import ControllerConfig
 from controller.decision_step import DecisionSteps, Events, Tally, assemble
 from controller.failover import Rung
+from controller.guard import will
+from controller.guard.start import open_guarded
 from controller.health import Health, HttpServer
 from controller.metrics import Metrics
 from controller.report import TRIPINFO_OPTIONS
@@ -88,6 +90,7 @@ def run(config: ControllerConfig, stop: Stop) -> int:
                 link, street, list(contracts.values()), policies, config.city.safety, control, _events(metrics, contracts)
             )
             end_s = _end(config, street, link)
+            link.leave_will(will.of(steps.intersections.values()))
         except link.lost as error:
             link.close()
             raise InputError(f"SUMO ended before the control began: {link.why() or error}") from None
@@ -166,6 +169,10 @@ def _release(steps: DecisionSteps, end_s: float, stop: Stop) -> bool:
 
 
 def _open(config: ControllerConfig, street: StreetNetwork, stop: Stop) -> Link:
+    if config.guard:
+        arguments = () if config.attach else _sumo_arguments(config.city, config)
+        watchdog_s = config.city.controller.watchdog_s
+        return open_guarded(config.attach, arguments, config.clients, config.order, config.sumo_port, watchdog_s, stop.hurried)
     if config.attach is not None:
         return start.attach(*config.attach, hurried=stop.hurried, order=config.order)
     arguments = _sumo_arguments(config.city, config)

@@ -110,6 +110,7 @@ class SignalSafety:
         self.times = times
         self.rules = ConflictRules(network)
         self._greens = [state for state in greens if self.rules.objection(state) is None]
+        self.approach_mps, self.crossing_m = network.approach_mps, network.crossing_m
         self._crossing = [length_m > 0 for length_m in network.crossing_m]
         self.yellow_s = [max(times.yellow_s, yellow_s_at(mps)) for mps in network.approach_mps]
         """By link."""

@@ -72,6 +72,9 @@ class LibsumoLink:
         else:
             raise TypeError(f"only what the safety rules permit reaches SUMO, not {setting!r}")
 
+    def leave_will(self, content: bytes) -> None:
+        """SUMO ends with this process: there is no guard."""
+
     def switch_program(self, signal: str, program: str) -> None:
         try:
             self.api.trafficlight.setProgram(signal, program)

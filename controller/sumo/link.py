@@ -70,6 +70,9 @@ class Link(Protocol):
         What it refused to set on the way is told in the answer.
         """
 
+    def leave_will(self, content: bytes) -> None:
+        """Tell the guard of the connection, where there is one, how the signals come back onto their plans. Raises SumoGone."""
+
     def switch_program(self, signal: str, program: str) -> None:
         """Hand a signal back at once. Only for the way out, where no step is left."""
 

@@ -54,8 +54,9 @@ def attach(
     hurried: Callable[[], bool],
     order: int | None = None,
     process: subprocess.Popen[bytes] | None = None,
+    through_guard: bool = False,
 ) -> TraciLink:
-    """Connect to a SUMO that listens. Raises InputError where none does."""
+    """Connect to a SUMO that listens, or to the guard of one. Raises InputError where none does."""
     voice = Voice(process.stderr if process is not None else None)
     limit = time.monotonic() + (ATTACH_S if process is None else START_S)
     while True:
@@ -80,4 +81,4 @@ def attach(
             raise InputError(
                 f"SUMO at {host}:{port} refuses this client as number {order}: {error}; choose another --order"
             ) from None
-    return TraciLink(connection, traci.FatalTraCIError, process, voice, hurried)
+    return TraciLink(connection, traci.FatalTraCIError, process, voice, hurried, through_guard)

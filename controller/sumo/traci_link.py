@@ -39,8 +39,13 @@ class TraciLink:
         process: subprocess.Popen[bytes] | None,
         voice: Voice,
         hurried: Callable[[], bool],
+        through_guard: bool = False,
     ) -> None:
-        """`hurried`: whether whoever stops the controller does not want to wait for SUMO."""
+        """`hurried`: whether whoever stops the controller does not want to wait for SUMO.
+
+        `through_guard`: `process` is the guard that the connection leads to.
+        """
+        self._through_guard = through_guard
         self.api = api
         self._voice = voice
         self.lost = lost
@@ -57,6 +62,10 @@ class TraciLink:
         self._unanswered: list[Sequence[Setting] | None] = []
         """Messages sent since the last reading: their settings, None for a step, or _COUNTED."""
         self._getters: dict[tuple[str, ...], tuple[wire.NumberGetters, np.ndarray[Any, Any]]] = {}
+
+    @property
+    def socket(self) -> socket.socket:
+        return self._socket
 
     @property
     def lanes(self) -> tuple[str, ...]:
@@ -139,6 +148,16 @@ class TraciLink:
         except Garbled as error:
             raise SumoGone(f"SUMO answers {error}") from None
 
+    def leave_will(self, content: bytes) -> None:
+        if not str(self.api.getVersion()[1]).endswith(wire.GUARDED):
+            return
+        self._outgoing += wire.message([wire.command(wire.WILL, content)])
+        try:
+            wire.Reader(self._receive(len(self._unanswered) + 1)[-1]).status()
+        except (Refused, Garbled) as error:
+            raise SumoGone(f"the guard of the connection answers {error}") from None
+        self._unanswered = []
+
     def _post(self, message: bytes, kind: Sequence[Setting] | None) -> None:
         """Send without waiting: what the socket does not take now goes out with the next reading."""
         self._unanswered.append(kind)
@@ -203,12 +222,19 @@ class TraciLink:
         self._socket.close()
 
     def close(self) -> None:
-        """Close cleanly, and see the SUMO program that was started here to its end."""
+        """Close cleanly, and wait."""
+        is_closed = False
         with contextlib.suppress(OSError):
             self._socket.settimeout(CLOSE_S)
             self._socket.sendall(wire.message([wire.command(wire.CLOSE, b"")]))
-            self._socket.recv(64)
+            is_closed = bool(self._socket.recv(64))
         self._socket.close()
+        # a guard goes on without a controller that it has given up
+        if is_closed or not self._through_guard:
+            self.wait()
+
+    def wait(self) -> None:
+        """See the SUMO program that was started here to its end."""
         # it may still serve other clients, or write large outputs
         while self._process is not None and self._process.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -18,6 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 # the same numbers as in traci.constants; the codec needs nothing else of traci
+GETVERSION, SETORDER = 0x00, 0x03
+WILL = 0xF7
+"""Not TraCI's: what a controller leaves with its guard."""
+GUARDED = "behind a guard"
+"""Stands behind SUMO's version where a guard answers."""
 GET_LANE, GET_SIM, GET_TL = 0xA3, 0xAB, 0xA2
 SET_TL, SIMSTEP, CLOSE = 0xC2, 0x02, 0x7F
 LAST_STEP_VEHICLE_NUMBER, LAST_STEP_VEHICLE_IDS = 0x10, 0x12
@@ -78,6 +83,17 @@ def step(until_s: float) -> bytes:
 def message(commands: Sequence[bytes]) -> bytes:
     body = b"".join(commands)
     return struct.pack("!i", len(body) + 4) + body
+
+
+def ok(identifier: int) -> bytes:
+    """The whole answer to a command that gives nothing back."""
+    return message([struct.pack("!BBBi", _STATUS_BYTES, identifier, 0, 0)])
+
+
+def version_answer(number: int, words: str) -> bytes:
+    """The whole answer to GETVERSION."""
+    status = struct.pack("!BBBi", _STATUS_BYTES, GETVERSION, 0, 0)
+    return message([status, command(GETVERSION, struct.pack("!i", number) + _name(words))])
 
 
 class NumberGetters:
