@@ -1,0 +1,160 @@
+"""The relay: every message whole and in order, whatever the pieces; nothing left with SUMO when a controller goes."""
+
+import contextlib
+import itertools
+import socket
+import struct
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.guard.relay import End, Frames, Relay
+from controller.sumo import wire
+
+VERSION = wire.version_answer(21, "SUMO of the test behind a guard")
+STEP = wire.message([wire.step(7.0)])
+CLOSE = wire.message([wire.command(wire.CLOSE, b"")])
+
+
+class Sumo:
+    """Stands for SUMO: answers the n-th message with n."""
+
+    def __init__(self, end):
+        self.end, self.heard = end, []
+        self.thread = threading.Thread(target=self._answer, daemon=True)
+        self.thread.start()
+
+    def _answer(self):
+        frames = Frames()
+        with contextlib.suppress(OSError):
+            while data := self.end.recv(3):  # in the smallest pieces
+                for message in frames.feed(data):
+                    self.heard.append(message)
+                    self.end.sendall(wire.message([struct.pack("!i", len(self.heard))]))
+
+
+@contextlib.contextmanager
+def relay(watchdog_s=60.0, stopped=lambda: False, clock=None, answers=True):
+    ours, controller = socket.socketpair()
+    upstream, end = socket.socketpair()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sumo = Sumo(end) if answers else None
+        more = {"clock": clock} if clock else {}
+        made = Relay(ours, upstream, listener, VERSION, watchdog_s, stopped, **more)
+        ends = []
+        thread = threading.Thread(target=lambda: ends.append(made.run()))
+        thread.start()
+        made.test_end = lambda: (thread.join(20), ends)[1]
+        try:
+            yield made, controller, sumo, upstream, end
+        finally:
+            controller.close()
+            end.close()
+            thread.join(20)
+            upstream.close()
+            assert not thread.is_alive()
+
+
+def messages(sock, count):
+    frames, found = Frames(), []
+    sock.settimeout(10)
+    while len(found) < count:
+        found += frames.feed(sock.recv(1 << 16))
+    return found
+
+
+@given(st.lists(st.binary(max_size=40), max_size=20), st.lists(st.integers(1, 30), min_size=1, max_size=20))
+def test_whole_messages_come_out_however_they_are_cut(contents, cuts):
+    sent = [wire.message([content]) for content in contents]
+    stream, found, frames, at = b"".join(sent), [], Frames(), 0
+    for size in itertools.cycle(cuts):
+        if at >= len(stream):
+            break
+        found += frames.feed(stream[at : at + size])
+        at += size
+    assert found == sent and frames.is_between
+
+
+@given(st.integers(-(2**31), 3))
+def test_a_size_that_is_none_is_garbage(size):
+    with pytest.raises(wire.Garbled):
+        list(Frames().feed(struct.pack("!i", size) + b"more"))
+
+
+OWN = {"version": wire.message([wire.command(wire.GETVERSION, b"")]), "will": wire.message([wire.command(wire.WILL, b"[]")])}
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.sampled_from(["step", "version", "will"]), max_size=12), st.integers(1, 50))
+def test_answers_come_in_the_order_of_the_questions_whoever_gives_them(kinds, piece):
+    with relay() as (_, controller, sumo, _, _):
+        stream = b"".join(OWN.get(kind, STEP) for kind in kinds)
+        for at in range(0, len(stream), piece):
+            controller.sendall(stream[at : at + piece])
+        found = messages(controller, len(kinds))
+        numbers = itertools.count(1)
+        expected = {"version": VERSION, "will": wire.ok(wire.WILL)}
+        assert found == [expected.get(kind) or wire.message([struct.pack("!i", next(numbers))]) for kind in kinds]
+        assert sumo.heard == [STEP] * kinds.count("step")
+
+
+def test_a_goodbye_is_answered_and_ends_the_relay():
+    with relay() as (made, controller, sumo, _, _):
+        controller.sendall(STEP + CLOSE)
+        assert len(messages(controller, 2)) == 2
+        assert made.test_end() == [End.CLOSED] and sumo.heard == [STEP, CLOSE]
+
+
+@pytest.mark.parametrize("cut", [1, 5, len(STEP) - 1])
+def test_half_a_message_never_reaches_sumo_and_no_answer_is_left(cut):
+    with relay() as (made, controller, sumo, upstream, _):
+        controller.sendall(STEP * 3 + STEP[:cut])
+        controller.close()  # its answers are unread
+        assert made.test_end() == [End.LOST]
+        assert sumo.heard == [STEP] * 3
+        upstream.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            upstream.recv(1)
+
+
+def test_a_silent_controller_is_cut_off_but_not_while_sumo_thinks():
+    now = [0.0]
+    with relay(watchdog_s=5, clock=lambda: now[0], answers=False) as (made, controller, _, _, end):
+        controller.sendall(STEP)
+        assert end.recv(100) == STEP
+        now[0] = 1000.0
+        controller.settimeout(1.2)
+        with pytest.raises(TimeoutError):
+            controller.recv(1)  # SUMO has not answered: nobody is silent but SUMO
+        end.sendall(wire.message([b"answer"]))
+        assert messages(controller, 1)
+        now[0] = 2000.0
+        assert made.test_end() == [End.HUNG]
+        assert controller.recv(1) == b""
+
+
+def test_garbage_from_a_controller_ends_it_and_not_sumo():
+    for garbage in (struct.pack("!i", -5), wire.message([]), wire.message([wire.command(wire.WILL, b"no will")])):
+        with relay() as (made, controller, sumo, _, _):
+            controller.sendall(STEP + garbage)
+            assert made.test_end() == [End.LOST]
+            assert sumo.heard == [STEP]
+
+
+def test_a_second_controller_is_turned_away():
+    with relay() as (made, controller, _, _, _), socket.create_connection(made._listener.getsockname()) as second:
+        second.settimeout(10)
+        assert second.recv(1) == b""
+        controller.sendall(STEP)
+        assert messages(controller, 1)
+
+
+def test_the_end_of_sumo_ends_the_relay():
+    with relay(answers=False) as (made, controller, _, _, end):
+        controller.sendall(STEP)
+        end.recv(100)
+        end.close()
+        assert made.test_end() == [End.SUMO_GONE]
+        assert controller.recv(1) == b""
