@@ -21,6 +21,7 @@ from controller.guard import will
 from controller.guard.start import open_guarded
 from controller.health import Health, HttpServer
 from controller.metrics import Metrics
+from controller.monitor import Alarm
 from controller.report import TRIPINFO_OPTIONS
 from controller.safety import Override
 from controller.served_fleet import ServedFleet
@@ -221,7 +222,11 @@ def _events(metrics: Metrics, tls: Iterable[str]) -> Events:
         metrics.refusals.inc()
         log.error("SUMO refused at %g: %s", now, why)
 
-    return Events(failure, override, rung, refusal)
+    def alarm(told: Alarm) -> None:
+        metrics.alarms.labels(told.rule.value).inc()
+        log.error("ALARM: %s at %g: %s: %s", told.signal, told.at_s, told.rule.value, told.words)
+
+    return Events(failure, override, rung, refusal, alarm)
 
 
 def _count(steps: DecisionSteps, metrics: Metrics, decisions_before: int) -> None:
@@ -249,6 +254,8 @@ def figures(tally: Tally) -> dict[str, object]:
         "plan_entries": tally.plan_entries,
         "overrides": sum(tally.overrides.values()),
         "overrides_by_reason": dict(tally.overrides),
+        "alarms": sum(tally.alarms.values()),
+        "alarms_by_rule": dict(tally.alarms),
         "refusals": tally.refusals,
     }
 

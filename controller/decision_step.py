@@ -17,12 +17,13 @@ from city import config as city_config
 from city.network import StreetNetwork
 from controller.failover import Rung
 from controller.intersection import Intersection
+from controller.monitor import Alarm, Limits, SignalMonitor
 from controller.observation import ObservationBatch, observer, shares
 from controller.policy import Policies
-from controller.safety import Override, SafetyTimes, SignalSafety
+from controller.safety import Override, PermittedHandover, SafetyTimes, SignalSafety
 from controller.signal_timing import timing_of
 from controller.simulation_time import ms
-from controller.sumo.link import Link, Setting, SumoRefused
+from controller.sumo.link import Link, Moment, Setting, SumoRefused
 from controller.sumo.network import check_contract, check_running, plan_of, running_signals
 from protos import policy_pb2 as pb
 from serving.contract import PLAN_ACTIONS, green_states
@@ -44,6 +45,8 @@ class Tally:
     overrides: Counter[str] = field(default_factory=Counter)
     """By reason."""
     refusals: int = 0
+    alarms: Counter[str] = field(default_factory=Counter)
+    """Of the monitor, by rule: what really was shown and must not have been."""
     decision_s: list[float] = field(default_factory=list)
     """Wall time of the newest decision steps, from readings to choices, in s."""
     inference_s: list[float] = field(default_factory=list)
@@ -70,6 +73,7 @@ class Events:
     override: Callable[[Override, float], None] = lambda override, now: None
     rung: Callable[[str, Rung, Rung, float, str], None] = lambda tl, old, new, now, why: None
     refusal: Callable[[str, float], None] = lambda why, now: None
+    alarm: Callable[[Alarm], None] = lambda alarm: None
 
 
 class MissingAnswer(Exception):
@@ -88,8 +92,9 @@ class DecisionSteps:
         events: Events,
         now: float,
         step_s: float,
+        monitors: Sequence[SignalMonitor] = (),
     ) -> None:
-        """`now`: simulated second at which the run begins; `step_s`: SUMO's step length."""
+        """`now`: simulated second at which the run begins; `step_s`: SUMO's step length; `monitors`: as the link watches them."""
         self.tally = Tally()
         self.intersections = {x.tl: x for x in intersections}
         self._link, self._policies, self._events = link, policies, events
@@ -99,6 +104,9 @@ class DecisionSteps:
         self.now = self._begin_s = now
         self._step_s = step_s
         self._shown: dict[str, str] = {}
+        self._monitors = list(monitors)
+        self._handed_s: dict[str, float] = {}
+        """Since when a signal runs its own program, which nobody watches."""
         self._observed_s: float | None = None
         """When the newest readings came (time.monotonic)."""
         self._has_read: tuple[float, tuple[str, ...]] | None = None
@@ -133,6 +141,11 @@ class DecisionSteps:
             if self._due_s[x.tl] <= now:
                 news, overrides = x.settings(now)
                 settings += news
+                for setting in news:
+                    if isinstance(setting, PermittedHandover):
+                        self._handed_s[setting.signal] = now
+                    else:
+                        self._handed_s.pop(setting.signal, None)
                 self._due_s[x.tl] = x.next_due_s(now)
                 for override in overrides:
                     self.tally.overrides[override.reason.value] += 1
@@ -142,8 +155,8 @@ class DecisionSteps:
     def _read(self, due: Sequence[Intersection]) -> None:
         """Wait for SUMO to be where it was sent, and read for the TLs that are due there."""
         wanted = tuple(x.tl for x in due)
-        on_plan = [safety.signal for x in due if x.needs_shown for safety in x.safeties]
-        moment = self._link.read(wanted, on_plan)
+        moment = self._link.read(wanted)
+        self._watch(moment)
         self.now, self._shown = moment.time_s, moment.shown
         self._has_read = self.now, wanted
         self._observed_s = time.monotonic()
@@ -153,6 +166,19 @@ class DecisionSteps:
         for signal, why in moment.refusals.items():
             self.tally.refusals += 1
             self._events.refusal(f"{signal}: {why}", self.now)
+
+    def _watch(self, moment: Moment) -> None:
+        """Show the monitors what their signals showed on the way here."""
+        begin_s = self.now
+        for end_s, states in moment.seen:
+            for monitor, state in zip(self._monitors, states, strict=True):
+                if self._handed_s.get(monitor.signal, math.inf) <= begin_s:
+                    monitor.look_away()
+                    continue
+                for alarm in monitor.see(state, begin_s, end_s):
+                    self.tally.alarms[alarm.rule.value] += 1
+                    self._events.alarm(alarm)
+            begin_s = end_s
 
     def _batch(self, due: Sequence[Intersection]) -> ObservationBatch:
         tls = tuple(x.tl for x in due)
@@ -244,10 +270,11 @@ def assemble(
     now = float(link.api.simulation.getTime())
     lanes_of = {policy.tl: [lane for signal in policy.signals for lane in signal.lane_ids] for policy in contracts}
     counted = [lane for policy in contracts if policy.observation.state in ("v", "vd", "vdd") for lane in lanes_of[policy.tl]]
-    link.watch(lanes_of, list(dict.fromkeys(counted)))
+    link.watch(lanes_of, list(dict.fromkeys(counted)), {signal: len(street.signals[signal].links) for signal in signals})
     row = {lane: i for i, lane in enumerate(link.lanes)}
     length_m = np.array([street.lane_length_m[lane] for lane in link.lanes])
     intersections = []
+    monitors = []
     for policy in contracts:
         greens = green_states(phase.state for phase in policy.signals[0].phases)
         times = safety_times(policy, safety)
@@ -263,10 +290,15 @@ def assemble(
             [plan_of(running[signal], street.signals[signal]) for signal in policy.signal_ids],
             control,
         )
+        limits = Limits(times.yellow_s, times.min_green_s, times.all_red_s, times.max_red_s, times.walking_mps)
+        monitors += [
+            SignalMonitor(street.signals[trained.id], limits, [phase.state for phase in trained.phases])
+            for trained in policy.signals
+        ]
         x.start(now, [running[signal].shown for signal in policy.signal_ids])
         intersections.append(x)
     step_s = float(link.api.simulation.getDeltaT())
-    return DecisionSteps(link, intersections, policies, street, events or Events(), now, step_s)
+    return DecisionSteps(link, intersections, policies, street, events or Events(), now, step_s, monitors)
 
 
 def safety_times(policy: pb.Policy, floors: city_config.Safety) -> SafetyTimes:

@@ -180,8 +180,3 @@ class Intersection:
                 return min(due, ms(now + CHECK_S))
             due = min(due, max(safety.next_overdue_s(), ms(now + CHECK_S)))
         return due
-
-    @property
-    def needs_shown(self) -> bool:
-        """Whether `take` wants the states SUMO shows: the plan runs and may be left."""
-        return self.on_plan

@@ -2,6 +2,8 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from controller.monitor import Rule
+
 _SECONDS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1.0)
 
 
@@ -12,6 +14,11 @@ class Metrics:
         self.decisions = Counter("controller_decisions", "Actions taken", registry=registry)
         self.failures = Counter("controller_failures", "Answers that were no decision", ["tl"], registry=registry)
         self.overrides = Counter("controller_safety_overrides", "Wishes the safety rules replaced", ["reason"], registry=registry)
+        self.alarms = Counter(
+            "controller_safety_alarms", "Rules that a state really shown has broken; must stay at 0", ["rule"], registry=registry
+        )
+        for rule in Rule:
+            self.alarms.labels(rule.value)
         self.refusals = Counter("controller_sumo_refusals", "Commands that SUMO refused", registry=registry)
         self.rung = Gauge("controller_rung", "What controls a TL: 0 served, 1 hold, 2 plan, 3 probing", ["tl"], registry=registry)
         self.decision_s = Histogram(

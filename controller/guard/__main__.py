@@ -37,7 +37,7 @@ class Guard:
         number, words = link.api.getVersion()
         self._version = wire.version_answer(int(number), f"{words} {wire.GUARDED}")
         self._stop = False
-        link.watch({}, [])
+        link.watch({}, [], {})
 
     def stop(self, *_: object) -> None:
         self._stop = True
@@ -77,7 +77,7 @@ class Guard:
                 log.info("a controller has come back at second %g", now)
                 return controller
             self._link.go([], now + self._step_s)
-            now = self._link.read((), ()).time_s
+            now = self._link.read(()).time_s
         return None
 
     def _wait(self) -> socket.socket | None:

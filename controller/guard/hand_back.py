@@ -30,7 +30,7 @@ def hand_back(link: Link, bequests: Sequence[Bequest], step_s: float, hurried: C
     while now < end_s and not hurried() and not all(entry.done for entry in entries.values()):
         settings = [setting for entry in entries.values() if (setting := entry.next(now)[0]) is not None]
         link.go(settings, now + step_s)
-        moment = link.read((), ())
+        moment = link.read(())
         now = moment.time_s
         for signal, entry in entries.items():
             entry.confirm(signal in moment.refusals)

@@ -20,6 +20,10 @@ class LibsumoLink:
         self._table = Lanes()
         self._refusals: dict[str, str] = {}
         """Of the settings since the last reading."""
+        self._signals: tuple[str, ...] = ()
+        self._seen: list[tuple[float, Sequence[str]]] = []
+        self._reached_s: float | None = None
+        """Where the way since the last reading has led to."""
 
     @property
     def lanes(self) -> tuple[str, ...]:
@@ -29,11 +33,14 @@ class LibsumoLink:
     def readings(self) -> Readings:
         return self._table.readings
 
-    def watch(self, lanes_of: Mapping[str, Sequence[str]], counted: Sequence[str]) -> None:
+    def watch(self, lanes_of: Mapping[str, Sequence[str]], counted: Sequence[str], signals: Mapping[str, int]) -> None:
         self._table.watch(lanes_of, counted)
+        self._signals = tuple(signals)
         self._count()
 
     def go(self, settings: Sequence[Setting], until_s: float) -> None:
+        if settings and self._reached_s is not None:
+            self._seen.append((self._reached_s, self._states()))
         for setting in settings:
             try:
                 self._set(setting)
@@ -43,18 +50,25 @@ class LibsumoLink:
             self.api.simulationStep(until_s)
         except self.api.FatalTraCIError as error:
             raise SumoGone(f"SUMO has ended: {error}") from None
+        self._reached_s = until_s
         self._count()
 
-    def read(self, due: tuple[str, ...], shown: Sequence[str]) -> Moment:
+    def read(self, due: tuple[str, ...]) -> Moment:
         refusals, self._refusals = self._refusals, {}
+        states, seen = self._states(), self._seen
+        if self._reached_s is not None:
+            seen = [*seen, (self._reached_s, states)]
+        self._seen, self._reached_s = [], None
         lane, readings = self.api.lane, self._table.readings
         for name in dict.fromkeys(name for tl in due for name in self._table.lanes_of[tl]):
             row = self._table.row[name]
             readings.vehicles[row] = lane.getLastStepVehicleNumber(name)
             readings.halting[row] = lane.getLastStepHaltingNumber(name)
             readings.mean_length_m[row] = lane.getLastStepLength(name)
-        states = {signal: self.api.trafficlight.getRedYellowGreenState(signal) for signal in shown}
-        return Moment(self.api.simulation.getTime(), states, refusals)
+        return Moment(self.api.simulation.getTime(), dict(zip(self._signals, states, strict=True)), seen, refusals)
+
+    def _states(self) -> list[str]:
+        return [self.api.trafficlight.getRedYellowGreenState(signal) for signal in self._signals]
 
     def _count(self) -> None:
         for name in self._table.counted:

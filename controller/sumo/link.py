@@ -35,7 +35,9 @@ class Moment(NamedTuple):
 
     time_s: float
     shown: dict[str, str]
-    """States of the signals asked for."""
+    """States of all watched signals."""
+    seen: Sequence[tuple[float, Sequence[str]]]
+    """What they showed on the way: up to which second, and their states in the order of `watch`."""
     refusals: dict[str, str]
     """Signals that SUMO refused to set, and its words."""
 
@@ -54,8 +56,8 @@ class Link(Protocol):
     def readings(self) -> Readings:
         """The newest readings."""
 
-    def watch(self, lanes_of: Mapping[str, Sequence[str]], counted: Sequence[str]) -> None:
-        """Name the lanes of each TL, and those whose leaving vehicles are counted every step."""
+    def watch(self, lanes_of: Mapping[str, Sequence[str]], counted: Sequence[str], signals: Mapping[str, int]) -> None:
+        """Name the lanes of each TL, those whose leaving vehicles are counted every step, and the signals (links by id)."""
 
     def go(self, settings: Sequence[Setting], until_s: float) -> None:
         """Set, then simulate to until_s: a part of the way to the next `read`, which need not wait for it.
@@ -63,7 +65,7 @@ class Link(Protocol):
         Raises SumoGone.
         """
 
-    def read(self, due: tuple[str, ...], shown: Sequence[str]) -> Moment:
+    def read(self, due: tuple[str, ...]) -> Moment:
         """Wait for the end of the way: fresh readings for the lanes of the TLs that are due.
 
         Raises SumoGone, NotWaiting, or SumoRefused where SUMO refuses to be read.

@@ -6,7 +6,7 @@ import socket
 import struct
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,15 @@ _LANE_NUMBERS = (
     (wire.LAST_STEP_LENGTH, wire.TYPE_DOUBLE),
 )
 
-_COUNTED: Sequence[Setting] = ()
+
+class _Settings(NamedTuple):
+    """A message of settings; `seen_s`: the second up to which it also asks what was shown."""
+
+    settings: Sequence[Setting]
+    seen_s: float | None
+
+
+_COUNTED = _Settings((), None)
 """Stands for the message that asks for the vehicles of the lanes that are counted."""
 CLOSE_S, ABANDON_S = 10.0, 30.0
 """Wall time that SUMO may take to answer the end of a connection."""
@@ -59,7 +67,9 @@ class TraciLink:
         """What the socket has not taken yet."""
         self._incoming = bytearray()
         self._has_read = False
-        self._unanswered: list[Sequence[Setting] | None] = []
+        self._reached_s: float | None = None
+        """Where the way since the last reading leads to."""
+        self._unanswered: list[_Settings | None] = []
         """Messages sent since the last reading: their settings, None for a step, or _COUNTED."""
         self._getters: dict[tuple[str, ...], tuple[wire.NumberGetters, np.ndarray[Any, Any]]] = {}
 
@@ -75,8 +85,9 @@ class TraciLink:
     def readings(self) -> Readings:
         return self._table.readings
 
-    def watch(self, lanes_of: Mapping[str, Sequence[str]], counted: Sequence[str]) -> None:
+    def watch(self, lanes_of: Mapping[str, Sequence[str]], counted: Sequence[str], signals: Mapping[str, int]) -> None:
         self._table.watch(lanes_of, counted)
+        self._signals, self._states = tuple(signals), wire.StateGetters(signals)
         self._counted = b"".join(wire.get(wire.GET_LANE, wire.LAST_STEP_VEHICLE_IDS, lane) for lane in counted)
 
     def _getters_for(self, due: tuple[str, ...]) -> tuple[wire.NumberGetters, Any]:
@@ -96,34 +107,45 @@ class TraciLink:
         # answers to the settings to another client, where there are several: it keeps one
         # buffer of answers, and a step hands the turn to the next client.
         if settings:
-            self._post(wire.message([command for setting in settings for command in _commands_of(setting)]), settings)
+            # what was shown up to here is asked for in the same message
+            shown = [] if self._reached_s is None else [self._states.request]
+            commands = [command for setting in settings for command in _commands_of(setting)]
+            self._post(wire.message([*shown, *commands]), _Settings(settings, self._reached_s))
         self._post(wire.message([wire.step(until_s)]), None)
         self._post_counts()
+        self._send()
+        self._reached_s = until_s
 
-    def read(self, due: tuple[str, ...], shown: Sequence[str]) -> Moment:
+    def read(self, due: tuple[str, ...]) -> Moment:
         getters, rows = self._getters_for(due)
-        states = [wire.get(wire.GET_TL, wire.STATE, signal) for signal in shown]
         if not self._has_read:
             self._has_read = True
             self._post_counts()  # who is there at the beginning
         sent, self._unanswered = self._unanswered, []
-        self._outgoing += wire.message([getters.request, *states])
+        self._outgoing += wire.message([getters.request, self._states.request])
         answers = self._receive(len(sent) + 1)
         try:
             refusals: dict[str, str] = {}
+            seen: list[tuple[float, Sequence[str]]] = []
             for kind, answer in zip(sent, answers[:-1], strict=True):
                 if kind is None:
                     wire.Reader(answer).stepped()
                 elif kind is _COUNTED:
                     self._count(wire.Reader(answer))
                 else:
-                    refusals |= _refusals(answer, kind)
+                    if kind.seen_s is not None:
+                        seen.append((kind.seen_s, self._states.decode(answer)))
+                        answer = answer[self._states.size :]
+                    refusals |= _refusals(answer, kind.settings)
             answer = answers[-1]
             values = getters.decode(answer)
             read = self._table.readings
             read.vehicles[rows], read.halting[rows], read.mean_length_m[rows] = values[:-1].reshape(len(_LANE_NUMBERS), -1)
-            rest = wire.Reader(answer, getters.size)
-            return Moment(float(values[-1]), {signal: str(rest.value()) for signal in shown}, refusals)
+            states = self._states.decode(answer, getters.size)
+            if self._reached_s is not None:
+                seen.append((self._reached_s, states))
+                self._reached_s = None
+            return Moment(float(values[-1]), dict(zip(self._signals, states, strict=True)), seen, refusals)
         except Refused as error:
             raise SumoRefused(f"SUMO refuses to step or to be read: {error}") from None
         except Garbled as error:
@@ -158,13 +180,12 @@ class TraciLink:
             raise SumoGone(f"the guard of the connection answers {error}") from None
         self._unanswered = []
 
-    def _post(self, message: bytes, kind: Sequence[Setting] | None) -> None:
-        """Send without waiting: what the socket does not take now goes out with the next reading."""
+    def _post(self, message: bytes, kind: _Settings | None) -> None:
         self._unanswered.append(kind)
         self._outgoing += message
-        self._send()
 
     def _send(self) -> None:
+        """Send without waiting: what the socket does not take now goes out later."""
         try:
             with contextlib.suppress(BlockingIOError):
                 del self._outgoing[: self._socket.send(self._outgoing, socket.MSG_DONTWAIT)]

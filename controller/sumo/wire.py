@@ -12,7 +12,7 @@ them at once.
 
 import functools
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,6 +134,35 @@ class NumberGetters:
             raise Garbled("an answer in another layout than its getters have")
         numbers = raw[self._places]
         return np.concatenate([numbers[: self._int_bytes].view(">i4"), numbers[self._int_bytes :].view(">f8")], dtype=np.float64)
+
+
+class StateGetters:
+    """Getters of signal states, whose lengths are known: where each begins follows from those before it.
+
+    `lengths`: links by signal.
+    """
+
+    def __init__(self, lengths: Mapping[str, int]) -> None:
+        self.request = b"".join(get(GET_TL, STATE, signal) for signal in lengths)
+        self._parts: list[tuple[bytes, int]] = []
+        for signal, length in lengths.items():
+            told = struct.pack("!BB", GET_TL + 0x10, STATE) + _name(signal) + struct.pack("!Bi", TYPE_STRING, length)
+            size = len(told) + length
+            head = struct.pack("!B", size + 1) if size < 254 else struct.pack("!Bi", 0, size + 5)
+            self._parts.append((struct.pack("!BBBi", _STATUS_BYTES, GET_TL, 0, 0) + head + told, length))
+        self.size = sum(len(head) + length for head, length in self._parts)
+
+    def decode(self, answer: bytes, at: int = 0) -> list[str]:
+        """A state by signal, in order. Raises Refused or Garbled."""
+        states = []
+        for head, length in self._parts:
+            begin = at + len(head)
+            if not answer.startswith(head, at) or begin + length > len(answer):
+                Reader(answer, at).value()  # SUMO's words, where it has refused
+                raise Garbled("an answer in another layout than its getters have")
+            at = begin + length
+            states.append(answer[begin:at].decode("ascii", errors="replace"))
+        return states
 
 
 def _first_refusal(answer: bytes) -> None:

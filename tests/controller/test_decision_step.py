@@ -32,8 +32,8 @@ class SteppedLink:
         while self.now < until_s - 1e-9:
             self.now = round(self.now + self.step_s, 3)
 
-    def read(self, due, shown):
-        return Moment(self.now, {}, {})
+    def read(self, due):
+        return Moment(self.now, {}, [], {})
 
 
 def plan_signal(crossing):

@@ -1,0 +1,177 @@
+"""The monitor: every broken rule is seen, and nothing else; a million states of adversarial wishes break none."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from city import network
+from city.network import SignalNetwork
+from controller.monitor import Limits, Rule, SignalMonitor
+from controller.safety import SafetyTimes, SignalSafety
+from tests.conftest import GRID
+
+LIMITS = Limits(yellow_s=3, min_green_s=5, all_red_s=1)
+
+
+def watch(signal, shown, limits=LIMITS, greens=()):
+    """Rules broken by (second, state) pairs."""
+    monitor = SignalMonitor(signal, limits, greens)
+    broken = []
+    for (begin, state), (end, _) in itertools.pairwise([*shown, (shown[-1][0] + 1, "")]):
+        broken += [(alarm.rule, alarm.at_s) for alarm in monitor.see(state, begin, end)]
+    return broken
+
+
+GOOD = [(0, "GgGr"), (10, "yyyr"), (13, "rrrr"), (14, "rrrG"), (20, "rrry"), (23, "rrrr"), (24, "GgGr")]
+
+
+def changed(at, *pair):
+    return [*GOOD[:at], pair, *GOOD[at + 1 :]]
+
+
+def test_a_good_sequence_breaks_nothing(crossing):
+    assert watch(crossing, GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "shown"),
+    [
+        (Rule.CONFLICT, changed(3, 14, "GrrG")),
+        (Rule.CONFLICT, changed(6, 24, "GGGr")),
+        (Rule.CONFLICT, changed(6, 24, "rgrG")),
+        (Rule.YELLOW, [*GOOD[:1], *GOOD[2:]]),
+        (Rule.YELLOW, changed(2, 12, "rrrr")),
+        (Rule.YELLOW, [*GOOD[:2], (13, "GgGr")]),
+        (Rule.MIN_GREEN, changed(4, 18, "rrry")),
+        (Rule.CLEARANCE, [*GOOD[:2], *GOOD[3:]]),
+        (Rule.CLEARANCE, [*GOOD[:2], (13, "yrrr"), (14, "yrrG")]),
+        (Rule.FOREIGN, changed(2, 13, "OOOO")),
+    ],
+)
+def test_each_broken_rule_is_seen(crossing, rule, shown):
+    assert rule in {found for found, _ in watch(crossing, shown)}
+
+
+def test_what_was_shown_before_the_watch_began_is_not_judged(crossing):
+    assert watch(crossing, [(0, "GgGr"), (1, "yyyr"), (4, "rrrr"), (5, "rrrG")]) == []
+
+
+def test_nobody_is_watched_on_the_own_program(crossing):
+    monitor = SignalMonitor(crossing, LIMITS)
+    assert monitor.see("GgGr", 0, 10) == []
+    monitor.look_away()
+    assert monitor.see("rrrG", 10, 20) == []
+
+
+def test_a_starved_link_is_told_once_until_it_is_served(crossing):
+    greens = ("GgGr", "rrrG")
+    monitor = SignalMonitor(crossing, Limits(3, 5, 1, max_red_s=60), greens)
+    told = [alarm for t in range(400) for alarm in monitor.see("GgGr", t, t + 1)]
+    assert [alarm.rule for alarm in told] == [Rule.STARVED] and 60 < told[0].at_s < 100
+
+
+def test_a_fast_approach_needs_more_yellow(crossing):
+    for kmh, yellow_s in ((50, 3), (51, 4), (60, 4), (70, 5), (80, 6)):
+        fast = _with(crossing, approach_mps=(kmh / 3.6,) * 4)
+        for seconds in (yellow_s - 1, yellow_s):
+            shown = [(0, "GgGr"), (10, "yyyr"), (10 + seconds, "rrrr")]
+            assert (Rule.YELLOW in {rule for rule, _ in watch(fast, shown)}) == (seconds < yellow_s), (kmh, seconds)
+        watched = SignalSafety(fast, SafetyTimes(3, 5))
+        assert watched.yellow_s == [yellow_s] * 4
+
+
+def test_a_crossing_goes_from_green_to_red_and_is_walked_clear(crossing):
+    walked = _with(crossing, crossing_m=(0, 0, 0, 12.0))
+    shown = [(0, "rrrG"), (10, "rrrr")]
+    for seconds in (9, 10):
+        broken = watch(walked, [*shown, (10 + seconds, "Grrr")])
+        assert broken == ([(Rule.CLEARANCE, 19)] if seconds == 9 else [])
+    watched = SignalSafety(walked, SafetyTimes(3, 5))
+    watched.adopt("rrrG", 0)
+    states = [watched.permit("Grrr", t)[0].state for t in range(30)]
+    assert states == ["rrrG"] * 5 + ["rrrr"] * 10 + ["Grrr"] * 15
+
+
+def _with(signal, **changes):
+    values = {name: getattr(signal, name) for name in ("id", "links", "lanes", "programs", "active_program", "foes", "yields")}
+    return SignalNetwork(**{**values, **changes})
+
+
+def wishes_of(kind, phases, rng):
+    links = len(phases[0])
+    match kind:
+        case "phases":
+            return lambda now: rng.choice(phases)
+        case "letters":
+            return lambda now: "".join(rng.choices("rygGsuO?", k=links))
+        case "greens":
+            return lambda now: "".join(rng.choices("rgG", k=links))
+        case "flipping":
+            return lambda now: phases[now % len(phases)]
+        case "constant":
+            return lambda now: phases[0]
+        case "all green":
+            return lambda now: "G" * links if now % 2 else "r" * links
+        case "other lengths":
+            return lambda now: "G" * rng.randrange(3 * links)
+
+
+KINDS = ("phases", "letters", "greens", "flipping", "constant", "all green", "other lengths")
+STREETS = ("grid", "cologne1", "cologne8", "ingolstadt7")
+STATES = 1_000_000 // (len(KINDS) * len(STREETS)) + 1
+"""Of each kind on each street: a million in all."""
+
+
+@pytest.mark.parametrize("street", STREETS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_million_states_of_adversarial_wishes_break_no_rule(kind, street, request):
+    if street == "grid":
+        path = GRID / "grid.sumocfg"
+    else:
+        path = request.getfixturevalue("shared") / "scenarios" / street / f"{street}.sumocfg"
+    signals = [s for s in network.of_sumocfg(path).signals.values() if len(s.plan.greens) > 1]
+    rng = random.Random(f"{kind} {street}")
+    seen = 0
+    for k in itertools.count():
+        signal = signals[k % len(signals)]
+        all_red_s, max_red_s, step_s = rng.choice([0, 1, 2]), rng.choice([45, 90, 180]), rng.choice([1.0, 1.0, 0.5, 0.1])
+        times = SafetyTimes(3, rng.choice([4, 7]), all_red_s, max_red_s=max_red_s)
+        phases = [phase.state for phase in signal.plan.phases]
+        greens = [phases[i] for i in signal.plan.greens]
+        watched = SignalSafety(signal, times, greens)
+        monitor = SignalMonitor(signal, Limits(3, times.min_green_s, all_red_s, max_red_s), greens)
+        watched.adopt(phases[0], 0)
+        wish = wishes_of(kind, phases, rng)
+        for step in range(2000):
+            now = round(step * step_s, 3)
+            state = watched.permit(wish(step), now)[0].state
+            assert monitor.see(state, now, round(now + step_s, 3)) == [], (signal.id, now, state)
+        seen += 2000
+        if seen >= STATES:
+            return
+
+
+def test_every_phase_of_the_streets_own_programs_is_free_of_conflicts(shared):
+    paths = [GRID / "grid.sumocfg", *sorted((shared / "scenarios").glob("*/*.sumocfg"))]
+    phases = 0
+    for path in paths:
+        for signal in network.of_sumocfg(path).signals.values():
+            rules = SignalSafety(signal, SafetyTimes(3, 5)).rules
+            for program in signal.programs:
+                for phase in program.phases:
+                    phases += 1
+                    assert rules.objection(phase.state) is None, (path.name, signal.id, phase.state, rules.conflicts(phase.state))
+                    monitor = SignalMonitor(signal, LIMITS)
+                    assert monitor.see(phase.state, 0, 1) == []
+    assert phases > 100 and len(paths) == 4
+
+
+def test_the_monitor_and_the_rules_agree_on_every_state_of_a_small_junction(crossing):
+    rules = SignalSafety(crossing, SafetyTimes(3, 5)).rules
+    for letters in itertools.product("rygG", repeat=4):
+        state = "".join(letters)
+        broken = SignalMonitor(crossing, LIMITS).see(state, 0, 1)
+        assert bool(broken) == bool(rules.conflicts(state)), state
+    assert np.array_equal(crossing.foes, crossing.foes.T)
