@@ -10,6 +10,7 @@ from city.config import Controller
 from controller.action import plan_of
 from controller.decision_step import DecisionSteps, Events
 from controller.intersection import Intersection
+from controller.monitor import Limits, SignalMonitor
 from controller.observation import Readings, SumoRlObserver
 from controller.safety import SafetyTimes, SignalSafety
 from controller.signal_timing import PlanTiming
@@ -25,15 +26,16 @@ class SteppedLink:
     readings = Readings(*(np.zeros(4) for _ in range(4)))
 
     def __init__(self, step_s):
-        self.step_s, self.now, self.shown = step_s, 0.0, []
+        self.step_s, self.now, self.shown, self.seen = step_s, 0.0, [], []
 
     def go(self, settings, until_s):
-        self.shown += [(self.now, setting.state) for setting in settings]
+        self.shown += [(self.now, setting.state) for setting in settings if hasattr(setting, "state")]
         while self.now < until_s - 1e-9:
             self.now = round(self.now + self.step_s, 3)
 
     def read(self, due):
-        return Moment(self.now, {}, [], {})
+        seen, self.seen = self.seen, []
+        return Moment(self.now, {}, seen, {})
 
 
 def plan_signal(crossing):
@@ -59,3 +61,34 @@ def test_a_yellow_is_never_short_whatever_the_step_length(crossing, made, step_s
         steps.step(400)
     yellows = [later[0] - now for (now, state), later in itertools.pairwise(link.shown) if "y" in state]
     assert len(yellows) > 5 and min(yellows) >= 3.0 - 1e-9, yellows
+
+
+def test_what_sumo_shows_is_watched_and_not_what_was_asked_for(crossing):
+    """A SUMO that shows other states than those it was told: the monitor raises the alarm."""
+    link = SteppedLink(1.0)
+    alarms = []
+    street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
+    monitor = SignalMonitor(crossing, Limits(3, 4, 0))
+    constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: np.array([0]) for tl in observations})
+    events = Events(alarm=alarms.append)
+    steps = DecisionSteps(link, [one_signal(crossing)], constant, street, events, 0.0, 1.0, [monitor])
+    for state, rules in (("GgGr", set()), ("GgGG", {"conflict"}), ("rrrr", {"yellow"})):
+        link.seen = [(steps.now + 5, [state])]
+        alarms.clear()
+        steps.step(400)
+        assert rules <= {alarm.rule.value for alarm in alarms} and bool(rules) == bool(alarms)
+    assert sum(steps.tally.alarms.values()) > 1
+
+
+def test_a_signal_on_its_own_plan_is_not_watched(crossing):
+    link = SteppedLink(1.0)
+    street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
+    monitor = SignalMonitor(crossing, Limits(3, 4, 0))
+    silent = SimpleNamespace(ask=lambda observations, observed_s: {})
+    steps = DecisionSteps(link, [one_signal(crossing)], silent, street, Events(), 0.0, 1.0, [monitor])
+    while not all(x.released for x in steps.intersections.values()):
+        steps.step(400)
+    before = steps.tally.alarms.total()
+    link.seen = [(steps.now + 1, ["GGGG"])]
+    steps.step(steps.now + 20)
+    assert steps.tally.alarms.total() == before

@@ -1,0 +1,77 @@
+"""Adversarial policies on real streets in the real SUMO: no collision, no alarm, nobody starved."""
+
+import re
+
+import numpy as np
+import pytest
+
+from city import config, network
+from controller.decision_step import assemble
+from controller.sumo.start import start
+from export import contract
+from tests.conftest import GRID
+
+SAFETY = config.Safety(max_red_s=120)
+
+
+class Adversary:
+    def __init__(self, kind, contracts):
+        self.kind, self.sizes = kind, {policy.tl: policy.action.size for policy in contracts}
+        self.rng, self.asked = np.random.default_rng(1), 0
+
+    def ask(self, observations, observed_s=None):
+        self.asked += 1
+        return {tl: self.answer(self.sizes[tl]) for tl in observations}
+
+    def answer(self, size):
+        match self.kind:
+            case "random":
+                return self.rng.integers(size, size=1)
+            case "constant":
+                return np.array([size - 1])
+            case "flipping":
+                return np.array([self.asked % size])
+            case "nonsense":
+                values = [np.nan, np.inf, -1.0, float(size), 0.5, 1e30]
+                return self.rng.choice([np.array([value]) for value in [*values, 0.0, 1.0]] + [np.zeros(7)[:1]])
+            case "coming and going":
+                return np.array([self.asked % size]) if self.asked % 40 < 15 else TimeoutError("no answer")
+
+
+def contracts_of(street):
+    city = config.City(street.net_file)
+    return [
+        contract.build(city, config.TL((signal.id,), "sumo-rl", f"TL{k}", yellow_s=2.0, min_green_s=5.0), street)
+        for k, signal in enumerate(street.signals.values())
+        if len(signal.first_program.greens) > 1
+    ]
+
+
+@pytest.mark.parametrize("kind", ["random", "constant", "flipping", "nonsense", "coming and going"])
+@pytest.mark.parametrize("name", ["grid", "cologne1", "cologne8", "ingolstadt7"])
+def test_whatever_a_policy_answers_nobody_collides(name, kind, request, tmp_path):
+    path = GRID / "grid.sumocfg" if name == "grid" else request.getfixturevalue("shared") / f"scenarios/{name}/{name}.sumocfg"
+    street = network.of_sumocfg(path)
+    contracts = contracts_of(street)
+    collisions = tmp_path / "collisions.xml"
+    options = ["-c", str(path), "--no-step-log", "true", "--no-warnings", "true", "--seed", "5", "--time-to-teleport", "-1"]
+    # without --collision.check-junctions: it reports overlaps of merging cars, of the scenarios' own plans too
+    checks = ["--collision.action", "warn", "--collision-output", str(collisions)]
+    link = start([*options, *checks], 1, lambda: False)
+    try:
+        alarms = []
+        steps = assemble(link, street, contracts, Adversary(kind, contracts), SAFETY, config.Controller(hold_s=10))
+        steps._events = steps._events.__class__(alarm=alarms.append)
+        # whole runs of an hour where the wishes change most
+        end_s = steps.now + (3600 if kind == "random" else 1200)
+        while steps.now < end_s:
+            steps.step(end_s)
+        steps.release(steps.now + 60)
+        assert all(x.released for x in steps.intersections.values())
+    finally:
+        link.close()
+    assert alarms == []
+    assert steps.tally.refusals == 0
+    assert re.findall(r"<collision .*", collisions.read_text()) == []
+    if kind in ("nonsense", "coming and going"):
+        assert steps.tally.plan_entries > 0
