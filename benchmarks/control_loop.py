@@ -33,7 +33,8 @@ import numpy as np
 from benchmarks.unary_predict import city_file, server
 from city import config, network
 from city.network import StreetNetwork
-from controller.decision_step import DecisionSteps, assemble
+from controller.assembly import assemble
+from controller.decision_step import DecisionSteps
 from controller.served_policy import ServedPolicies
 from controller.sumo import libsumo_link, start
 from controller.sumo.programs import sumo_program

@@ -12,6 +12,7 @@ from typing import Any
 from city import names
 from city.errors import InputError
 
+FALLBACKS = ("plan", "max-pressure")
 DIALECTS = ("sumo-rl", "sappo")
 SAPPO_STATES = ("d", "v", "vd", "vdd")
 SAPPO_ACTIONS = ("offset", "gr", "gro", "kc")
@@ -75,6 +76,8 @@ class Controller:
     """HOST:PORT of /metrics and /healthz. None: neither."""
     watchdog_s: float = 10.0
     """Wall time in s that a controller may be silent for before its guard takes its signals from it."""
+    fallback: str = "plan"
+    """What controls a TL without its policy once it has held: `plan`, its signals' own program, or `max-pressure`."""
     probes: int = 2
     """Good answers in a row that bring a TL back from its plan to its policy."""
 
@@ -148,8 +151,12 @@ def load(path: Path) -> City:
     training: Training = read["training"]
     if training.target_tls is not None:
         read["training"] = replace(training, target_tls=tuple(map(names.canonical, training.target_tls)))
-    if not read["controller"].deadline_ms > 0:
-        raise InputError(f"{path}: [controller] deadline_ms must be more than 0")
+    for section, key in (("controller", "deadline_ms"), ("controller", "watchdog_s"), ("safety", "walking_mps")):
+        if not getattr(read[section], key) > 0:
+            raise InputError(f"{path}: [{section}] {key} must be more than 0")
+    if read["controller"].fallback not in FALLBACKS:
+        told = read["controller"].fallback
+        raise InputError(f"{path}: [controller] fallback = {told!r} must be one of {', '.join(FALLBACKS)}")
     return City(path=path, tls=_tls(path, here, raw.get("tl", {})), **read)
 
 

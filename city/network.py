@@ -87,7 +87,7 @@ class StreetNetwork:
     net_file: Path
     signals: dict[str, SignalNetwork]
     lane_length_m: dict[str, float]
-    """Of every lane that a signal controls."""
+    """Of every lane that leads to a signal or away from it."""
     lane_speed_mps: dict[str, float]
     begin_s: float = 0.0
     end_s: float | None = None
@@ -259,7 +259,7 @@ class _Reader:
             connections = self.connections.get(signal, [])
             if connections:
                 signals[signal] = self._signal(signal, programs, connections, place)
-        lanes = {lane for signal in signals.values() for lane in signal.lanes}
+        lanes = {lane for signal in signals.values() for pairs in signal.links for pair in pairs for lane in pair}
         return StreetNetwork(
             net_file,
             signals,

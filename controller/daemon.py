@@ -14,8 +14,9 @@ from city import network
 from city.config import City
 from city.errors import InputError
 from city.network import StreetNetwork
+from controller.assembly import assemble
 from controller.config import ControllerConfig
-from controller.decision_step import DecisionSteps, Events, Tally, assemble
+from controller.decision_step import DecisionSteps, Events, Tally
 from controller.failover import Rung
 from controller.guard import will
 from controller.guard.start import open_guarded

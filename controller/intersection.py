@@ -11,6 +11,7 @@ from city.config import Controller as ControllerConfig
 from controller import failover
 from controller.failover import Ladder, Rung
 from controller.fallback import Plan, PlanEntry
+from controller.max_pressure import MaxPressure
 from controller.observation import Clockwork, Observation, Observer, Readings, Shares
 from controller.policy import BadAction, checked
 from controller.safety import Override, PermittedHandover, PermittedState, SignalSafety
@@ -37,8 +38,9 @@ class Intersection:
         safeties: Sequence[SignalSafety],
         plans: Sequence[Plan],
         config: ControllerConfig,
+        pressure: MaxPressure | None = None,
     ) -> None:
-        """`plans`: by signal the program that is its fixed plan."""
+        """`plans`: by signal the program that is its fixed plan. `pressure`: what controls in place of the plans."""
         self.tl = policy.tl
         self.policy = policy
         self.safeties = tuple(safeties)
@@ -48,6 +50,8 @@ class Intersection:
         self._timing = timing
         self.plans = tuple(plans)
         self._config = config
+        self._pressure = pressure
+        self._by_pressure = False
         self._entries: list[PlanEntry] | None = None
         self._wishes: tuple[str, ...] = ()
         self._sent: list[PermittedState | None] = [None] * len(self.safeties)
@@ -77,10 +81,11 @@ class Intersection:
         """(phases, whether min green has passed): what an observation holds of the TL's own clockwork."""
         return self._timing.phases(now), self._timing.min_green_passed(now)
 
-    def take(self, answer: object, now: float, shown: Sequence[str] | None = None) -> str:
+    def take(self, answer: object, now: float, shown: Sequence[str] | None = None, readings: Readings | None = None) -> str:
         """Take the answer to a question of second `now`: an action, or an exception.
 
-        `shown`: the states that SUMO shows, needed where the TL runs its plan.
+        `shown`: the states that SUMO shows, needed where the TL runs its plan;
+        `readings`: of this moment, needed where max-pressure is its fallback.
         Returns why the answer is no decision, or "".
         """
         failure = ""
@@ -94,10 +99,18 @@ class Intersection:
             failure = f"{type(error).__name__}: {error}"
         self.ladder = failover.step(self.ladder, action is not None, now, self._config.hold_s, self._config.probes)
         if self.ladder.plan_runs:
-            if self._entries is None:
+            if self._pressure is not None and self._entries is None and readings is not None:
+                if not self._by_pressure:
+                    self._by_pressure = True
+                    self._pressure.enter(now, [safety.shown for safety in self.safeties])
+                self._pressure.decide(now, readings)
+            elif self._entries is None:
                 self._enter_plan()
             self.next_decision_s = ms(now + PROBE_INTERVAL_S)
             return failure
+        if self._by_pressure:
+            self._by_pressure = False
+            self._timing.enter(now, [safety.shown for safety in self.safeties])
         if self._entries is not None:
             ours = [safety.shown for safety in self.safeties]
             theirs = ours if shown is None else shown
@@ -144,7 +157,13 @@ class Intersection:
             if self._entries is None or not self._entries[k].done
         ]
 
+    @property
+    def _clockwork(self) -> SignalTiming | MaxPressure:
+        """What wishes come from."""
+        return self._pressure if self._by_pressure and self._pressure is not None else self._timing
+
     def _enter_plan(self) -> None:
+        self._by_pressure = False
         self._entries = [PlanEntry(safety, plan) for safety, plan in zip(self.safeties, self.plans, strict=True)]
 
     def settings(self, now: float) -> tuple[list[Setting], list[Override]]:
@@ -156,7 +175,7 @@ class Intersection:
                 setting, more = entry.next(now)
                 self._collect(k, setting, more, news, overrides)
             return news, overrides
-        self._wishes = self._timing.wishes(now)
+        self._wishes = self._clockwork.wishes(now)
         for k, (safety, wish) in enumerate(zip(self.safeties, self._wishes, strict=True)):
             state, more = safety.permit(wish, now)
             self._collect(k, state, more, news, overrides)
@@ -174,7 +193,7 @@ class Intersection:
         """The next moment at which this TL needs a step, after its settings of `now`."""
         if self._entries is not None:
             return self.next_decision_s if all(entry.handed for entry in self._entries) else ms(now + CHECK_S)
-        due = min(self.next_decision_s, self._timing.next_change_s(now))
+        due = min(self.next_decision_s, self._clockwork.next_change_s(now))
         for safety, wish in zip(self.safeties, self._wishes, strict=True):
             if not safety.settled(wish):
                 return min(due, ms(now + CHECK_S))

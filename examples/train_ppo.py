@@ -29,7 +29,7 @@ from tqdm import tqdm
 
 from city import config, names, network
 from controller import report
-from controller.decision_step import assemble
+from controller.assembly import assemble
 from controller.sumo.libsumo_link import start_libsumo
 from export import contract
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from city import config, network
-from controller.decision_step import assemble
+from controller.assembly import assemble
 from controller.sumo.start import start
 from export import contract
 from tests.conftest import GRID
@@ -34,7 +34,7 @@ class Adversary:
             case "nonsense":
                 values = [np.nan, np.inf, -1.0, float(size), 0.5, 1e30]
                 return self.rng.choice([np.array([value]) for value in [*values, 0.0, 1.0]] + [np.zeros(7)[:1]])
-            case "coming and going":
+            case "coming and going" | "max-pressure":
                 return np.array([self.asked % size]) if self.asked % 40 < 15 else TimeoutError("no answer")
 
 
@@ -47,7 +47,7 @@ def contracts_of(street):
     ]
 
 
-@pytest.mark.parametrize("kind", ["random", "constant", "flipping", "nonsense", "coming and going"])
+@pytest.mark.parametrize("kind", ["random", "constant", "flipping", "nonsense", "coming and going", "max-pressure"])
 @pytest.mark.parametrize("name", ["grid", "cologne1", "cologne8", "ingolstadt7"])
 def test_whatever_a_policy_answers_nobody_collides(name, kind, request, tmp_path):
     path = GRID / "grid.sumocfg" if name == "grid" else request.getfixturevalue("shared") / f"scenarios/{name}/{name}.sumocfg"
@@ -60,7 +60,8 @@ def test_whatever_a_policy_answers_nobody_collides(name, kind, request, tmp_path
     link = start([*options, *checks], 1, lambda: False)
     try:
         alarms = []
-        steps = assemble(link, street, contracts, Adversary(kind, contracts), SAFETY, config.Controller(hold_s=10))
+        control = config.Controller(hold_s=10, fallback="max-pressure" if kind == "max-pressure" else "plan")
+        steps = assemble(link, street, contracts, Adversary(kind, contracts), SAFETY, control)
         steps._events = steps._events.__class__(alarm=alarms.append)
         # whole runs of an hour where the wishes change most
         end_s = steps.now + (3600 if kind == "random" else 1200)
@@ -73,5 +74,5 @@ def test_whatever_a_policy_answers_nobody_collides(name, kind, request, tmp_path
     assert alarms == []
     assert steps.tally.refusals == 0
     assert re.findall(r"<collision .*", collisions.read_text()) == []
-    if kind in ("nonsense", "coming and going"):
+    if kind in ("nonsense", "coming and going", "max-pressure"):
         assert steps.tally.plan_entries > 0

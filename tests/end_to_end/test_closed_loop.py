@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from controller.decision_step import assemble
+from controller.assembly import assemble
 from controller.report import TRIPINFO_OPTIONS, read_trips
 from controller.sumo.libsumo_link import start_libsumo
 from export import contract, locate

@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from controller.decision_step import Events, assemble
+from controller.assembly import assemble
+from controller.decision_step import Events
 from controller.failover import Rung
 from controller.served_policy import ServedPolicies, fetch_contracts
 from controller.sumo.start import start
