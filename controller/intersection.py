@@ -20,7 +20,8 @@ from controller.simulation_time import ms
 from protos import policy_pb2 as pb
 
 PROBE_INTERVAL_S = 5.0
-"""A TL that runs its plan asks its policy this often."""
+"""A TL that runs its plan asks its policy this often, and once it answers again after PROBE_AGAIN_S."""
+PROBE_AGAIN_S = 2.0
 CHECK_S = 1.0
 """A wish that is not permitted yet is looked at again after this long."""
 
@@ -106,7 +107,8 @@ class Intersection:
                 self._pressure.decide(now, readings)
             elif self._entries is None:
                 self._enter_plan()
-            self.next_decision_s = ms(now + PROBE_INTERVAL_S)
+            # a policy that has begun to answer again is asked again soon
+            self.next_decision_s = ms(now + (PROBE_AGAIN_S if self.ladder.rung is Rung.PROBING else PROBE_INTERVAL_S))
             return failure
         if self._by_pressure:
             self._by_pressure = False

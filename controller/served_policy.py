@@ -45,6 +45,8 @@ AVAILABLE = ModelVersionStatus.AVAILABLE
 
 LATE_S = 0.05
 """What the answers' own way through this process may add to the deadline."""
+RENEW_S = 2.0
+"""Wall time without any answer after which a new connection is tried: the one there is may lead nowhere."""
 COMPARE_S = 0.1
 """Wall time that asking a new version for its contract may take at least."""
 
@@ -84,10 +86,29 @@ class ServedPolicies:
         self._known = {tl: {policy.origin.model_number: True} for tl, policy in contracts.items()}
         self._deadline_s = deadline_s
         self._clock = clock
+        self._silent_s: float | None = None
+        """Since when every call has run into its deadline."""
 
     def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
         """Actions by TL within the deadline; an exception where there is none. Never raises."""
         end = (self._clock() if observed_s is None else observed_s) + self._deadline_s
+        found = self._ask(observations, end)
+        self._listen(found.values())
+        return found
+
+    def _listen(self, answers: Iterable[Action | Exception]) -> None:
+        """A server that does not answer at all may be one that this connection does not reach any more."""
+        now = self._clock()
+        if not all(isinstance(answer, DeadlineExceeded) for answer in answers):
+            self._silent_s = None
+        elif self._silent_s is None:
+            self._silent_s = now
+        elif now - self._silent_s >= RENEW_S:
+            log.warning("%s has not answered for %.1f s; trying a new connection", self._client.address, now - self._silent_s)
+            self._client.renew()
+            self._silent_s = now
+
+    def _ask(self, observations: Mapping[str, Observation], end: float) -> dict[str, Action | Exception]:
         try:
             together = self._ask_fleet(observations, end)
             alone = {tl: x for tl, x in observations.items() if tl not in together}

@@ -9,6 +9,8 @@ import grpc
 _OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
+    # each channel has connections of its own: a new one must not find the one that leads nowhere
+    ("grpc.use_local_subchannel_pool", 1),
     # a server that comes back is found again within seconds
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 500),

@@ -11,8 +11,9 @@ Works against the embedded server and TensorFlow Serving alike. docs/client.md
 tells addresses, deadlines, retries, TLS and errors.
 """
 
+import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from queue import SimpleQueue
 from typing import Any, NamedTuple
@@ -62,12 +63,27 @@ class Client:
         """
         self.address = address
         self._max_in_flight = max_in_flight
-        self._channel = channel(address, tls, retries)
+        self._open: Callable[[], grpc.Channel] = functools.partial(channel, address, tls, retries)
+        self._channel = self._open()
+        self._former: grpc.Channel | None = None
+        self._prefixes: dict[tuple[str, int | None, int], bytes] = {}
+        self._bind()
+
+    def _bind(self) -> None:
         # requests are bytes already: their constant part is serialized once
         self._predict = self._channel.unary_unary(_PREDICT, response_deserializer=_response(pb.PredictResponse))
         self._metadata = self._call(_METADATA, pb.GetModelMetadataRequest, pb.GetModelMetadataResponse)
         self._status = self._call(_STATUS, pb.GetModelStatusRequest, pb.GetModelStatusResponse)
-        self._prefixes: dict[tuple[str, int | None, int], bytes] = {}
+
+    def renew(self) -> None:
+        """Begin with a new connection: one that leads nowhere (its server lost power, a firewall forgot it) gives no sign of it.
+
+        Calls under way go on over the connection that they have, up to the next `renew`.
+        """
+        if self._former is not None:
+            self._former.close()
+        self._former, self._channel = self._channel, self._open()
+        self._bind()
 
     def __enter__(self) -> "Client":
         return self
@@ -190,6 +206,8 @@ class Client:
 
     def close(self) -> None:
         self._channel.close()
+        if self._former is not None:
+            self._former.close()
 
     def _asked(self, request: bytes, timeout_s: float) -> Outputs:
         try:

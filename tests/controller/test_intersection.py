@@ -66,7 +66,7 @@ def test_a_late_answer_holds_the_signal_then_the_plan_runs_and_then_the_policy_r
     assert handed == [(33, "0", 0)] or handed == [(34, "0", 0)]
     # two good answers in a row, then the policy's green again, taken over as shown
     assert x.ladder.rung is Rung.SERVED
-    assert states(found)[3:] == [(65, "GgGr")]
+    assert states(found)[3:] == [(62, "GgGr")]
 
 
 def test_coming_back_starts_from_what_the_plan_shows(crossing):

@@ -1,0 +1,215 @@
+"""Faults between controller and server: the run always goes on, and every TL is back on its policy within 10 s."""
+
+import shutil
+import time
+
+import pytest
+
+from controller.assembly import assemble
+from controller.decision_step import Events
+from controller.failover import Rung
+from controller.report import TRIPINFO_OPTIONS, read_trips
+from controller.served_fleet import ServedFleet
+from controller.served_policy import ServedPolicies, fetch_contracts
+from controller.sumo.start import start
+from serving.client import Client
+from serving.embedded.config import ServerConfig
+from serving.embedded.server import Server
+from tests.conftest import GRID
+from tests.end_to_end.faults import Fault, Proxy
+from tests.serving.conftest import running
+
+DEADLINE_S = 0.15
+BACK_S = 10.0
+"""Within which every TL must be on its policy again: on the clock on the wall and on the street's."""
+
+
+class Run:
+    """The sample city under control, its server behind the proxy."""
+
+    def __init__(self, city, street, models, fleet="", options=()):
+        self.server = Server(ServerConfig(models, port=0, poll_s=3600))
+        self.server.start()
+        self.proxy = Proxy(self.server.port)
+        self.client = Client(f"127.0.0.1:{self.proxy.port}", retries=0)
+        self.contracts = fetch_contracts(self.client, city.tls, None)
+        self.fleet = ServedFleet(self.client, fleet, self.contracts, None) if fleet else None
+        if self.fleet:
+            self.fleet.look()
+        arguments = ["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "true", "--no-warnings", "true", "--seed", "3", *options]
+        self.link = start(arguments, 1, lambda: False)
+        self.alarms = []
+        policies = ServedPolicies(self.client, self.contracts, None, DEADLINE_S, fleet=self.fleet)
+        events = Events(alarm=self.alarms.append)
+        self.steps = assemble(self.link, street, list(self.contracts.values()), policies, city.safety, city.controller, events)
+        self._slow_down()
+
+    def go(self, seconds, pace_s=0.0):
+        self.pace_s = pace_s
+        end_s = self.steps.now + seconds
+        while self.steps.now < end_s:
+            self.steps.step(end_s)
+
+    def _slow_down(self):
+        """The simulation takes its time as a street does: before it is read, as what is read must not grow old."""
+        go = self.link.go
+
+        def slowly(settings, until_s):
+            go(settings, until_s)
+            time.sleep(self.pace_s * (until_s - self.reached_s))
+            self.reached_s = until_s
+
+        self.link.go, self.reached_s = slowly, self.steps.now
+
+    @property
+    def rungs(self):
+        return {x.ladder.rung for x in self.steps.intersections.values()}
+
+    def asked_often(self):
+        """TLs that are asked every few seconds; one that decides every other cycle is asked again when it is on its plan."""
+        return [x for x in self.steps.intersections.values() if x.policy.action.kind in ("categorical", "kc")]
+
+    def is_back(self):
+        return self.rungs == {Rung.SERVED}
+
+    def come_back(self):
+        """(wall, simulated) seconds until every TL is on its policy again."""
+        begin, begin_s = time.monotonic(), self.steps.now
+        while not self.is_back() and time.monotonic() - begin < 3 * BACK_S:
+            self.go(1, pace_s=1.0 if self.steps.now - begin_s < 2 else 0.3)
+        return time.monotonic() - begin, self.steps.now - begin_s
+
+    def told(self):
+        return {x.tl: (x.ladder, x.next_decision_s) for x in self.steps.intersections.values()}
+
+    def close(self):
+        self.link.close()
+        self.client.close()
+        self.proxy.close()
+        self.server.stop()
+
+
+@pytest.fixture
+def run(grid_city, grid_street, grid_models, tmp_path):
+    shutil.copytree(grid_models, tmp_path / "models")
+    made = Run(grid_city, grid_street, tmp_path / "models")
+    made.models = tmp_path / "models"
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.NONE])
+def test_every_tl_is_back_on_its_policy_within_10_s_of_the_faults_end(run, fault):
+    run.go(100)
+    assert run.is_back()
+    run.proxy.fault = fault
+    run.go(60)
+    assert all(x.ladder.plan_runs for x in run.asked_often()), {x.tl: x.ladder.rung for x in run.asked_often()}
+    run.proxy.fault = Fault.NONE
+    wall_s, street_s = run.come_back()
+    assert run.is_back() and wall_s <= BACK_S, (wall_s, street_s, run.told())
+    before = run.steps.tally.decisions
+    run.go(60)
+    assert run.steps.tally.decisions > before + 30 and run.is_back()
+    assert run.alarms == []
+
+
+def test_a_server_that_is_started_again_elsewhere_is_found_again(run):
+    run.go(60)
+    run.server.stop()
+    run.go(60)
+    again = Server(ServerConfig(run.models, port=0, poll_s=3600))
+    again.start()
+    run.server = again
+    run.proxy.aim(again.port)
+    wall_s, street_s = run.come_back()
+    assert run.is_back() and wall_s <= BACK_S, (wall_s, street_s, run.told())
+    assert run.alarms == []
+
+
+def test_a_new_model_number_is_followed_without_a_missed_decision(run):
+    run.go(60)
+    shutil.copytree(run.models / "SA103" / "1", run.models / "SA103" / "2")
+    run.server.look()
+    run.go(60)
+    assert run.steps.tally.failures.total() == 0 and run.is_back()
+
+
+def test_another_policy_in_a_tls_place_is_not_followed_and_the_others_go_on(run):
+    """Wrong shapes and a wrong contract: a model of another TL is published as this one's next version."""
+    run.go(60)
+    shutil.copytree(run.models / "SA101" / "1", run.models / "SA103" / "2")
+    run.server.look()
+    run.go(80)
+    assert set(run.steps.tally.failures) == {"SA103"}
+    assert run.steps.intersections["SA103"].ladder.plan_runs
+    assert {x.ladder.rung for x in run.steps.intersections.values() if x.tl != "SA103"} == {Rung.SERVED}
+    shutil.rmtree(run.models / "SA103" / "2")
+    run.server.look()
+    wall_s, _ = run.come_back()
+    assert run.is_back() and wall_s <= BACK_S
+    assert run.alarms == []
+
+
+def test_a_fleet_behind_a_bad_line_costs_no_more_than_single_calls(grid_city, grid_street, grid_models, tmp_path):
+    from export.__main__ import main as export
+
+    shutil.copytree(grid_models, tmp_path / "models")
+    assert export(["fleet", "city", "--tl", ",".join(grid_city.tls), "--models-dir", str(tmp_path / "models")]) == 0
+    made = Run(grid_city, grid_street, tmp_path / "models", fleet="city")
+    try:
+        assert made.fleet.covered.tls == set(grid_city.tls)
+        made.go(60)
+        assert made.steps.tally.failures.total() == 0
+        made.proxy.fault = Fault.DROP
+        made.go(60)
+        made.proxy.fault = Fault.NONE
+        wall_s, _ = made.come_back()
+        assert made.is_back() and wall_s <= BACK_S
+        made.fleet.look()
+        assert made.fleet.covered.tls == set(grid_city.tls)
+        assert made.alarms == []
+    finally:
+        made.close()
+
+
+def test_delay_under_faults_is_no_worse_than_the_fixed_plans(grid_city, grid_street, grid_models, tmp_path):
+    trips, end_s = {}, 1500
+    for kind in ("faults", "fixed"):
+        trips[kind] = tmp_path / f"{kind}.xml"
+        made = Run(grid_city, grid_street, grid_models, options=["--tripinfo-output", str(trips[kind]), *TRIPINFO_OPTIONS])
+        try:
+            if kind == "fixed":
+                made.link.api.simulationStep(float(end_s))
+                continue
+            for fault in (Fault.RESET, Fault.DROP, Fault.GARBAGE, Fault.HALF_OPEN):
+                made.go(150)
+                made.proxy.fault = fault
+                made.go(100)
+                made.proxy.fault = Fault.NONE
+                made.come_back()
+            made.go(end_s - made.steps.now)
+            assert made.alarms == []
+        finally:
+            made.close()
+    faults, fixed = read_trips(trips["faults"]), read_trips(trips["fixed"])
+    assert faults.all == fixed.all > 300
+    assert faults.delay_s <= fixed.delay_s, (faults.delay_s, fixed.delay_s)
+
+
+def test_the_proxy_does_what_its_names_say(grid_models):
+    with running(ServerConfig(grid_models, port=0)) as server:
+        proxy = Proxy(server.port)
+        try:
+            for fault in Fault:
+                with Client(f"127.0.0.1:{proxy.port}", retries=0) as client:
+                    client.status("SA101")
+                    proxy.fault = fault
+                    if fault is Fault.NONE:
+                        client.status("SA101", timeout_s=0.3)
+                    else:
+                        with pytest.raises(Exception):  # noqa: B017 - whatever it is, it is no answer
+                            client.status("SA101", timeout_s=0.3)
+                    proxy.fault = Fault.NONE
+        finally:
+            proxy.close()
