@@ -1,6 +1,6 @@
-"""The controlled simulation over TraCI, against libsumo with the same signal changes and no reads.
+"""The controlled simulation, against libsumo with the same signal changes and no reads, and against sumo-rl.
 
-    python -m benchmarks.control_loop [--seconds 1200] [--rounds 3] [--street NAME ...]
+    python -m benchmarks.control_loop [--seconds 1200] [--rounds 3] [--street NAME ...] [--without-sumo-rl]
 
 All TLs of a street under control in the sumo-rl dialect. A first run with a
 random policy notes every setting; then, in turn, each in a process of its own:
@@ -9,32 +9,42 @@ random policy notes every setting; then, in turn, each in a process of its own:
   or more of it changes the time);
 - libsumo, no reads: the noted settings at their moments, in process. The least
   that this traffic under these signals can cost;
-- ours over TraCI, no inference: reads, observations, the same random choices,
-  safety, settings;
-- ours over TraCI, inference: the same with 64-64 actors through the embedded
-  server (its choices are other ones, so its traffic is: the settings of that
-  run are noted and replayed too, and its ratio is to that replay).
+- ours over TraCI, over TraCI through a guard, over libsumo: reads, observations,
+  the same random choices, safety, settings, monitor;
+- ours over TraCI with 64-64 actors behind the embedded server, as a fleet and as
+  single models (their choices are other ones, so their traffic is: the settings
+  of that run are noted and replayed too, and their ratio is to that replay);
+- sumo-rl from PyPI (pip install sumo-rl) over TraCI and over libsumo, with a random policy.
 
-Streets: the sample city, and cologne8 and ingolstadt7 where ../shared has them.
-Budgets: 1.3 times libsumo without inference, 2 times with.
+Then where the time of a decision step goes. Streets: the sample city, a generated
+grid of 1,000 signals (over a tenth of the time), and cologne8 and ingolstadt7
+where ../shared has them. Budgets: 1.3 times libsumo without inference, 2 times with.
 """
 
 import argparse
+import contextlib
+import importlib.util
 import itertools
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from benchmarks import thousand_signals
 from benchmarks.unary_predict import city_file, server
 from city import config, network
 from city.network import StreetNetwork
 from controller.assembly import assemble
 from controller.decision_step import DecisionSteps
+from controller.guard.start import open_guarded
+from controller.served_fleet import ServedFleet
 from controller.served_policy import ServedPolicies
 from controller.sumo import libsumo_link, start
 from controller.sumo.programs import sumo_program
@@ -48,8 +58,11 @@ STREETS = {
     "grid": ROOT / "examples" / "grid" / "grid.sumocfg",
     "cologne8": SCENARIOS / "cologne8" / "cologne8.sumocfg",
     "ingolstadt7": SCENARIOS / "ingolstadt7" / "ingolstadt7.sumocfg",
+    "thousand": None,
 }
 QUIET = ["--no-step-log", "true", "--no-warnings", "true", "--seed", "42", "--time-to-teleport", "-1"]
+YELLOW_S, MIN_GREEN_S, DELTA_S = 3, 5, 5
+NEVER_S = 1e6
 
 
 class RandomPolicies:
@@ -58,7 +71,7 @@ class RandomPolicies:
     def __init__(self, contracts: list[pb.Policy]) -> None:
         sizes = np.array([policy.action.size for policy in contracts])
         # drawn beforehand: what is measured is the loop, not the dice
-        drawn = np.random.default_rng(0).integers(sizes, size=(4096, len(sizes)))
+        drawn = np.random.default_rng(0).integers(sizes, size=(4096 if len(sizes) < 100 else 256, len(sizes)))
         self._actions = itertools.cycle([dict(zip([policy.tl for policy in contracts], row, strict=True)) for row in drawn])
 
     def ask(self, observations, observed_s=None):  # type: ignore[no-untyped-def]
@@ -70,7 +83,7 @@ def contracts_of(street: StreetNetwork) -> list[pb.Policy]:
     """A sumo-rl contract for every signal with a choice of greens."""
     city = config.City(Path("city.toml"))
     return [
-        contract.build(city, config.TL((signal.id,), "sumo-rl", f"TL{k}", yellow_s=3.0), street)
+        contract.build(city, config.TL((signal.id,), "sumo-rl", f"TL{k}", yellow_s=YELLOW_S, min_green_s=MIN_GREEN_S), street)
         for k, signal in enumerate(street.signals.values())
         if len(signal.first_program.greens) > 1
     ]
@@ -90,35 +103,83 @@ class Noted:
         steps._link.go = noting  # type: ignore[method-assign]
 
 
-def ours(sumocfg: Path, seconds: float, address: str | None, notes: Path | None) -> float:
-    """Our loop over TraCI; wall time in s from the first step to the last."""
+class Clocked:
+    """Exclusive wall time of the parts of a decision step."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._inner = [0.0]
+
+    def wrap(self, owner: Any, method: str, name: str) -> None:
+        function = getattr(owner, method)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            self._inner.append(0.0)
+            begin = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                took = time.perf_counter() - begin
+                self.seconds[name] = self.seconds.get(name, 0.0) + took - self._inner.pop()
+                self._inner[-1] += took
+
+        setattr(owner, method, timed)
+
+
+def ours(sumocfg: Path, seconds: float, how: str, address: str, notes: str, clocked: Clocked | None = None) -> float:
+    """Our loop; wall time in s from the first step to the last. `how`: traci, libsumo or guard; behind a dash fleet or single."""
     street = network.of_sumocfg(sumocfg)
     contracts = contracts_of(street)
-    client = Client(address) if address else None
-    if client is not None:
+    transport, _, inference = how.partition("-")
+    policies: Any = RandomPolicies(contracts)
+    fleet = None
+    if inference:
+        client = Client(address)
         contracts = [client.policy(policy.tl) for policy in contracts]
-        policies = ServedPolicies(client, {policy.tl: policy for policy in contracts}, None, 5.0)
+        by_tl = {policy.tl: policy for policy in contracts}
+        if inference == "fleet":
+            fleet = ServedFleet(client, "city", by_tl, None)
+            fleet.look()
+            if fleet.covered is None or len(fleet.covered.tls) != len(contracts):
+                raise RuntimeError("the fleet does not cover the street")
+        policies = ServedPolicies(client, by_tl, None, 5.0, fleet=fleet)
+    arguments = ["-c", str(sumocfg), *QUIET]
+    if transport == "libsumo":
+        link: Any = libsumo_link.start_libsumo(arguments)
+    elif transport == "guard":
+        link = open_guarded(None, arguments, 1, None, 0, 60.0, lambda: False)
     else:
-        policies = RandomPolicies(contracts)
-    link = start.start(["-c", str(sumocfg), *QUIET], 1, lambda: False)
+        link = start.start(arguments, 1, lambda: False)
     steps = assemble(link, street, contracts, policies, config.Safety(), config.Controller())
     noted = Noted(steps) if notes else None
+    if clocked is not None:
+        for owner, method, name in (
+            (link, "_receive", "SUMO: simulating, reading, and the way there"), (link, "read", "readings decoded"),
+            (link, "go", "settings encoded and sent"), (steps, "_settings", "wishes, safety rules"),
+            (steps, "_decide", "observations, actions taken"), (policies, "ask", "policies asked"),
+            (steps, "_watch", "monitor"), (steps, "step", "the rest"),
+        ):  # fmt: skip
+            clocked.wrap(owner, method, name)
     end_s = steps.now + seconds
     begin = time.perf_counter()
     while steps.now < end_s:
         steps.step(end_s)
     took = time.perf_counter() - begin
     link.close()
-    if sum(steps.tally.failures.values()):
-        raise RuntimeError(f"{steps.tally.failures} answers were missing: the figures would mean nothing")
-    if noted is not None and notes is not None:
-        notes.write_text(json.dumps(noted.steps))
+    if sum(steps.tally.failures.values()) or sum(steps.tally.alarms.values()):
+        raise RuntimeError(
+            f"{steps.tally.failures} answers were missing, alarms {steps.tally.alarms}: the figures would mean nothing"
+        )
+    if noted is not None:
+        Path(notes).write_text(json.dumps(noted.steps))
+    if clocked is not None:
+        clocked.seconds = {name: spent / steps.tally.steps for name, spent in clocked.seconds.items()}
     return took
 
 
-def replay(sumocfg: Path, notes: Path) -> float:
+def replay(sumocfg: Path, seconds: float, how: str, address: str, notes: str) -> float:
     """The noted settings over libsumo, no reads."""
-    steps = json.loads(notes.read_text())
+    steps = json.loads(Path(notes).read_text())
     link = libsumo_link.start_libsumo(["-c", str(sumocfg), *QUIET])
     light, simulate = link.api.trafficlight, link.api.simulationStep
     begin = time.perf_counter()
@@ -131,7 +192,7 @@ def replay(sumocfg: Path, notes: Path) -> float:
     return took
 
 
-def plain(sumocfg: Path, seconds: float) -> float:
+def plain(sumocfg: Path, seconds: float, how: str, address: str, notes: str) -> float:
     """SUMO alone, on the fixed plans, start-up included."""
     end = network.of_sumocfg(sumocfg).begin_s + seconds
     begin = time.perf_counter()
@@ -139,74 +200,124 @@ def plain(sumocfg: Path, seconds: float) -> float:
     return time.perf_counter() - begin
 
 
-def alone(*arguments: str) -> float:
+def sumo_rl(sumocfg: Path, seconds: float, how: str, address: str, notes: str) -> float:
+    """sumo-rl's environment with a random policy; wall time in s from the first step to the last."""
+    import sumo
+
+    os.environ["SUMO_HOME"] = sumo.SUMO_HOME
+    if how == "libsumo":
+        os.environ["LIBSUMO_AS_TRACI"] = "1"
+    from sumo_rl import SumoEnvironment
+
+    street = network.of_sumocfg(sumocfg)
+    routes = network.route_files(sumocfg)
+    with contextlib.redirect_stdout(None):
+        env = SumoEnvironment(
+            net_file=str(street.net_file), route_file=",".join(map(str, routes)), begin_time=int(street.begin_s),
+            num_seconds=int(seconds), delta_time=DELTA_S, yellow_time=YELLOW_S, min_green=MIN_GREEN_S, max_green=int(NEVER_S),
+            sumo_seed=42, sumo_warnings=False, add_system_info=False, add_per_agent_info=False,
+        )  # fmt: skip
+        env.reset()
+        rng = np.random.default_rng(0)
+        spaces = {ts: int(env.action_spaces(ts).n) for ts in env.ts_ids}
+        begin = time.perf_counter()
+        for _ in range(int(seconds) // DELTA_S):
+            env.step({ts: int(rng.integers(n)) for ts, n in spaces.items()})
+        took = time.perf_counter() - begin
+        env.close()
+    return took
+
+
+KINDS: dict[str, Callable[..., float]] = {"ours": ours, "replay": replay, "plain": plain, "sumo-rl": sumo_rl}
+
+
+def alone(kind: str, *arguments: str) -> float:
     """One measurement in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.control_loop", "--one", *arguments]
+    command = [sys.executable, "-m", "benchmarks.control_loop", "--one", kind, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
     return float(done.stdout.splitlines()[-1])
 
 
-def one(kind: str, sumocfg: str, seconds: str, third: str, notes: str) -> float:
-    path = Path(notes) if notes else None
-    if kind == "replay":
-        return replay(Path(sumocfg), Path(notes))
-    if kind == "plain":
-        return plain(Path(sumocfg), float(seconds))
-    return ours(Path(sumocfg), float(seconds), third or None, path)
+@contextlib.contextmanager
+def serving(folder: Path, cfg: str) -> Iterator[str]:
+    """An embedded server on random 64-64 actors of a street, and their fleet."""
+    models = folder / "models"
+    models.mkdir()
+    code = (
+        "import sys; from pathlib import Path; from benchmarks.random_models import write_models; from city import network; "
+        "from benchmarks.control_loop import contracts_of; from export.__main__ import main; "
+        "contracts = contracts_of(network.of_sumocfg(Path(sys.argv[2]))); write_models(Path(sys.argv[1]), contracts); "
+        "sys.exit(main(['fleet', 'city', '--tl', ','.join(c.tl for c in contracts), '--models-dir', sys.argv[1]]))"
+    )
+    subprocess.run([sys.executable, "-c", code, str(models), cfg], check=True, capture_output=True, cwd=ROOT)
+    with server("-m", "serving", "--models-dir", str(models), "--port", "0", "--city", str(city_file(folder))) as address:
+        yield address
 
 
-def measure(name: str, sumocfg: Path, seconds: str, rounds: int) -> None:
+def measure(name: str, sumocfg: Path, seconds: str, rounds: int, with_sumo_rl: bool) -> None:
     cfg = str(sumocfg)
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
-        models = folder / "models"
-        models.mkdir()
-        code = (
-            "import sys; from pathlib import Path; from benchmarks.random_models import write_models; from city import network; "
-            "from benchmarks.control_loop import contracts_of; "
-            "write_models(Path(sys.argv[1]), contracts_of(network.of_sumocfg(Path(sys.argv[2]))))"
-        )
-        subprocess.run([sys.executable, "-c", code, str(models), cfg], check=True, stderr=subprocess.DEVNULL, cwd=ROOT)
-        serving = ("-m", "serving", "--models-dir", str(models), "--port", "0", "--city", str(city_file(folder)))
-        with server(*serving) as address:
-            notes = {"": str(folder / "random.json"), address: str(folder / "served.json")}
-            for third, path in notes.items():
-                alone("ours", cfg, seconds, third, path)
+        with serving(folder, cfg) as address:
+            random, served = str(folder / "random.json"), str(folder / "served.json")
+            alone("ours", cfg, seconds, "traci", "", random)
+            alone("ours", cfg, seconds, "traci-fleet", address, served)
+            base, base_served = "libsumo, no reads", "libsumo, no reads (served)"
             cases = {
-                "plain SUMO, fixed plans": ("plain", cfg, seconds, "", ""),
-                "libsumo, no reads": ("replay", cfg, seconds, "", notes[""]),
-                "ours over TraCI, no inference": ("ours", cfg, seconds, "", ""),
-                "libsumo, no reads (served)": ("replay", cfg, seconds, "", notes[address]),
-                "ours over TraCI, inference": ("ours", cfg, seconds, address, ""),
+                "plain SUMO, fixed plans": ("plain", "", "", "", ""),
+                base: ("replay", "", "", random, ""),
+                "ours over TraCI": ("ours", "traci", "", "", base),
+                "ours over TraCI and a guard": ("ours", "guard", "", "", base),
+                "ours over libsumo": ("ours", "libsumo", "", "", base),
+                base_served: ("replay", "", "", served, ""),
+                "ours over TraCI, fleet": ("ours", "traci-fleet", address, "", base_served),
+                "ours over TraCI, single calls": ("ours", "traci-single", address, "", base_served),
             }
-            best = dict.fromkeys(cases, float("inf"))
-            for _ in range(rounds):
-                for case, arguments in cases.items():
-                    best[case] = min(best[case], alone(*arguments))
+            if with_sumo_rl:
+                cases["sumo-rl over TraCI"] = ("sumo-rl", "traci", "", "", base)
+                cases["sumo-rl over libsumo"] = ("sumo-rl", "libsumo", "", "", base)
+            times: dict[str, list[float]] = {case: [] for case in cases}
+            for k in range(rounds):
+                for case, (kind, how, where, notes, _) in cases.items():
+                    if kind != "sumo-rl" or k == 0:  # once is enough for what takes so much longer
+                        times[case].append(alone(kind, cfg, seconds, how, where, notes))
+            clocked = Clocked()
+            took = ours(sumocfg, float(seconds), "traci-fleet", address, "", clocked)
+    best = {case: min(found) for case, found in times.items()}
     signals = len(contracts_of(network.of_sumocfg(sumocfg)))
     print(f"\n{name}: {signals} signals, {seconds} s simulated, best of {rounds}")
-    base = {"ours over TraCI, no inference": "libsumo, no reads", "ours over TraCI, inference": "libsumo, no reads (served)"}
-    for case, took in best.items():
-        ratio = f"{took / best[base[case]]:.2f} x {base[case]}" if case in base else ""
-        print(f"  {case:<32}{took:>8.2f} s   {ratio}", flush=True)
+    for case, (*_, against) in cases.items():
+        ratio = f"{best[case] / best[against]:>8.2f} x {against}" if against else ""
+        print(f"  {case:<32}{best[case]:>9.2f} s {ratio}", flush=True)
+    print(f"  where a decision step's time goes, with the fleet ({took:.2f} s in all):")
+    for part, spent in sorted(clocked.seconds.items(), key=lambda pair: -pair[1]):
+        print(f"    {part:<48}{1000 * spent:>9.3f} ms {100 * spent / sum(clocked.seconds.values()):>5.0f} %")
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--one"]:
-        print(one(*sys.argv[2:]))
+        kind, cfg, seconds, how, address, notes = sys.argv[2:]
+        print(KINDS[kind](Path(cfg), float(seconds), how, address, notes))
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", default="1200")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--street", action="append", choices=STREETS)
+    parser.add_argument("--without-sumo-rl", action="store_true")
     args = parser.parse_args()
-    for name in args.street or STREETS:
-        if STREETS[name].is_file():
-            measure(name, STREETS[name], args.seconds, args.rounds)
-        else:
-            print(f"\n{name}: left out, {STREETS[name]} is not there")
+    with_sumo_rl = not args.without_sumo_rl and importlib.util.find_spec("sumo_rl") is not None
+    if not with_sumo_rl:
+        print("sumo-rl is left out: " + ("as asked" if args.without_sumo_rl else "pip install sumo-rl to compare with it"))
+    with tempfile.TemporaryDirectory() as folder:
+        for name in args.street or STREETS:
+            path = STREETS[name] or thousand_signals.write(Path(folder))
+            seconds = args.seconds if STREETS[name] else str(float(args.seconds) / 10)
+            if path.is_file():
+                measure(name, path, seconds, args.rounds, with_sumo_rl)
+            else:
+                print(f"\n{name}: left out, {path} is not there")
 
 
 if __name__ == "__main__":

@@ -122,6 +122,15 @@ def of_sumocfg(path: Path) -> StreetNetwork:
     return read(here / net, additional, begin or 0.0, end)
 
 
+def route_files(path: Path) -> list[Path]:
+    """The demand of a .sumocfg. Raises InputError."""
+    for _, element in _elements(path):
+        if element.tag in ("route-files", "r"):
+            here = path.resolve().parent
+            return [here / name.strip() for name in element.attrib.get("value", "").split(",") if name.strip()]
+    return []
+
+
 def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 0.0, end_s: float | None = None) -> StreetNetwork:
     """Read a .net.xml (or .gz) and the signal programs of additional files.
 

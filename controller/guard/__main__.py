@@ -95,8 +95,8 @@ class Guard:
         return None
 
 
-def main(argv: list[str] | None = None) -> int:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s guard: %(message)s", stream=sys.stderr)
+def parse(words: Sequence[str]) -> tuple[argparse.Namespace, Sequence[str]]:
+    """Flags, and the arguments of a SUMO to start."""
     parser = argparse.ArgumentParser(
         prog="python -m controller.guard", description="Hold a TraCI connection for a controller that may die.",
         epilog="What stands behind -- starts a SUMO with these arguments.",
@@ -108,9 +108,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=0, help="loopback port for the controller (default: a free one)")
     parser.add_argument("--watchdog-s", type=float, default=10.0, metavar="S", help="wall time a controller may be silent for")
     parser.add_argument("--record", type=Path, metavar="FILE", help="write port and process id there")
-    words = list(sys.argv[1:] if argv is None else argv)
     at = words.index("--") if "--" in words else len(words)
-    args, arguments = parser.parse_args(words[:at]), words[at + 1 :]
+    return parser.parse_args(words[:at]), words[at + 1 :]
+
+
+def main(argv: list[str] | None = None) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s guard: %(message)s", stream=sys.stderr)
+    args, arguments = parse(list(sys.argv[1:] if argv is None else argv))
     try:
         guard, listener = _open(args, arguments)
     except InputError as error:
@@ -143,6 +147,8 @@ def _open(args: argparse.Namespace, arguments: Sequence[str]) -> tuple[Guard, so
         listener.bind(("127.0.0.1", args.port))
     except (OSError, OverflowError) as error:
         raise InputError(f"--port {args.port}: cannot be listened on ({error}); choose another") from None
+    # a controller may come before SUMO's other clients have: it waits at the door
+    listener.listen(4)
     if args.sumo:
         host, _, port = args.sumo.rpartition(":")
         if not host or not port.isdigit():
@@ -150,7 +156,6 @@ def _open(args: argparse.Namespace, arguments: Sequence[str]) -> tuple[Guard, so
         link = start.attach(host, int(port), lambda: False, args.order)
     else:
         link = start.start(arguments, args.clients, lambda: False, args.order, args.sumo_port)
-    listener.listen(4)
     return Guard(link, listener, args.watchdog_s), listener
 
 

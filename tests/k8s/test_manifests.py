@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from controller import config as controller_config
+from controller.guard import __main__ as guard
 from tests.conftest import GRID, ROOT
 
 BASE = ROOT / "k8s" / "base"
@@ -24,7 +25,8 @@ def rendered():
 
 
 def containers(rendered):
-    return {d["metadata"]["name"]: d["spec"]["template"]["spec"]["containers"][0] for d in rendered if d["kind"] == "Deployment"}
+    pods = [d["spec"]["template"]["spec"] for d in rendered if d["kind"] == "Deployment"]
+    return {one["name"]: one for pod in pods for one in (*pod.get("initContainers", ()), *pod["containers"])}
 
 
 def test_every_object_is_valid(rendered):
@@ -58,14 +60,27 @@ def test_nothing_runs_as_root_or_may_write_its_image(rendered):
 
 
 def test_the_controllers_arguments_are_ones_it_takes(rendered):
-    settings = next(d for d in rendered if d["kind"] == "ConfigMap")["data"]
-    arguments = [
-        re.sub(r"\$\((\w+)\)", lambda match: settings[match[1]], text) for text in containers(rendered)["controller"]["args"]
-    ]
+    arguments = arguments_of(rendered, "controller")
     arguments[arguments.index("--city=/city/city.toml")] = f"--city={GRID / 'city.toml'}"
     parsed = controller_config.parse(arguments)
-    assert parsed.attach == ("sumo", 8813) and parsed.server == "tf-serving:8500" and parsed.http == ("0.0.0.0", 9108)
+    assert (
+        parsed.attach == ("127.0.0.1", 8814)
+        and not parsed.guard
+        and parsed.server == "tf-serving:8500"
+        and parsed.http == ("0.0.0.0", 9108)
+    )
     assert len(parsed.infer_tls) == 8
+
+
+def arguments_of(rendered, name):
+    settings = next(d for d in rendered if d["kind"] == "ConfigMap")["data"]
+    return [re.sub(r"\$\((\w+)\)", lambda match: settings[match[1]], text) for text in containers(rendered)[name]["args"]]
+
+
+def test_a_guard_holds_the_connection_that_the_controller_goes_through(rendered):
+    args, rest = guard.parse(arguments_of(rendered, "guard"))
+    assert (args.sumo, args.port, rest) == ("sumo:8813", 8814, []) and args.order == 1
+    assert containers(rendered)["guard"]["restartPolicy"] == "Always"
 
 
 def test_the_controllers_service_and_probe_reach_its_port(rendered):
