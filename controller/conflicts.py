@@ -27,6 +27,17 @@ class Reason(StrEnum):
     MAX_RED = "max_red"
 
 
+EXPLAINED = {
+    Reason.MALFORMED: "a state of another length or with characters that are none (malformed)",
+    Reason.CONFLICT: "foes would be green beside each other (conflict)",
+    Reason.MIN_GREEN: "a green has not lasted for its least time (min_green)",
+    Reason.YELLOW: "a yellow comes before red, and lasts its time (yellow)",
+    Reason.CLEARANCE: "a foe is not clear yet (clearance)",
+    Reason.MAX_GREEN: "a green that others wait for has lasted too long (max_green)",
+    Reason.MAX_RED: "a link has been red for too long and is served (max_red)",
+}
+
+
 class ConflictRules:
     """Which states of a signal are free of conflicts."""
 

@@ -16,6 +16,7 @@ from city.errors import InputError
 from city.network import StreetNetwork
 from controller.assembly import assemble
 from controller.config import ControllerConfig
+from controller.conflicts import EXPLAINED
 from controller.decision_step import DecisionSteps, Events, Tally
 from controller.failover import Rung
 from controller.guard import will
@@ -210,9 +211,16 @@ def _events(metrics: Metrics, tls: Iterable[str]) -> Events:
         metrics.failures.labels(tl).inc()
         log.debug("%s at %g: %s", tl, now, why)
 
+    explained_s: dict[tuple[str, str], float] = {}
+
     def override(told: Override, now: float) -> None:
         metrics.overrides.labels(told.reason.value).inc()
-        log.debug("%s at %g: %s; wished %s, shown %s", told.signal, now, told.reason.value, told.wish, told.permitted)
+        # one explanation of each kind now and then: a policy that always asks for too much must not drown the rest
+        is_news = now - explained_s.get((told.signal, told.reason.value), -TELL_S) >= TELL_S
+        if is_news:
+            explained_s[told.signal, told.reason.value] = now
+        level = logging.INFO if is_news else logging.DEBUG
+        log.log(level, "%s at %g: wished %s, shown %s: %s", told.signal, now, told.wish, told.permitted, EXPLAINED[told.reason])
 
     def rung(tl: str, old: Rung, new: Rung, now: float, why: str) -> None:
         metrics.rung.labels(tl).set(new.value)

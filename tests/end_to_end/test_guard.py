@@ -99,6 +99,20 @@ def test_the_end_of_sumo_ends_guard_and_controller(grid_server):
         assert not [line for line in lines if "Traceback" in line]
 
 
+def test_another_clients_crash_is_one_line_and_exit_code_1(grid_server):
+    with (
+        sumo(2) as (port, _),
+        controller("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server) as ours,
+    ):
+        trainer = Trainer(port)
+        trainer.step(20)
+        trainer.client._socket.close()  # without a goodbye: SUMO ends for all
+        assert ours.wait(30) == 1
+        lines = ours.stderr.read().splitlines()
+        assert [line for line in lines if "SUMO is gone at second" in line]
+        assert not [line for line in lines if "Traceback" in line]
+
+
 def test_a_controller_is_refused_where_the_guard_has_one(grid_server):
     with sumo(2) as (port, _):
         words = ("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server)
