@@ -157,7 +157,7 @@ def ours(sumocfg: Path, seconds: float, how: str, address: str, notes: str, cloc
             (link, "_receive", "SUMO: simulating, reading, and the way there"), (link, "read", "readings decoded"),
             (link, "go", "settings encoded and sent"), (steps, "_settings", "wishes, safety rules"),
             (steps, "_decide", "observations, actions taken"), (policies, "ask", "policies asked"),
-            (steps, "_watch", "monitor"), (steps, "step", "the rest"),
+            (steps, "watch", "monitor"), (steps, "step", "the rest"),
         ):  # fmt: skip
             clocked.wrap(owner, method, name)
     end_s = steps.now + seconds

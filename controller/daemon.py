@@ -124,6 +124,7 @@ def _loop(
             if steps.now >= told_s + TELL_S:
                 told_s = steps.now
                 _tell(steps)
+        steps.watch()
         health.stopping()
         if (steps.now < end_s or not alone) and not _release(steps, end_s if alone else float("inf"), stop):
             return 1

@@ -21,7 +21,7 @@ from controller.observation import ObservationBatch, shares
 from controller.policy import Policies
 from controller.safety import Override, PermittedHandover
 from controller.simulation_time import ms
-from controller.sumo.link import Link, Moment, Setting, SumoRefused
+from controller.sumo.link import Link, Setting, SumoRefused
 
 MOST_LEGS = 64
 """Parts of the way in one exchange at most, so that somebody who stops the controller need not wait long."""
@@ -100,6 +100,8 @@ class DecisionSteps:
         self._step_s = step_s
         self._shown: dict[str, str] = {}
         self._monitors = list(monitors)
+        self._unwatched: tuple[float, Sequence[tuple[float, Sequence[str]]], dict[str, float]] = (now, (), {})
+        """(from when, states, since when signals run their own programs) of what the monitors have not been shown yet."""
         self._handed_s: dict[str, float] = {}
         """Since when a signal runs its own program, which nobody watches."""
         self._observed_s: float | None = None
@@ -124,6 +126,8 @@ class DecisionSteps:
                 until = min(until, math.floor(time_s) + 1.0)
             time_s = self._on_step(until)
             self._link.go(settings, time_s)
+            # while SUMO simulates: who watches what was shown must not make the next decision later
+            self.watch()
             due = [x for x in self.intersections.values() if x.next_decision_s <= time_s]
             if due or time_s >= end_s:
                 break
@@ -150,8 +154,10 @@ class DecisionSteps:
     def _read(self, due: Sequence[Intersection]) -> None:
         """Wait for SUMO to be where it was sent, and read for the TLs that are due there."""
         wanted = tuple(x.tl for x in due)
+        self.watch()
         moment = self._link.read(wanted)
-        self._watch(moment)
+        # what is on its plan may not be any more when this is looked at
+        self._unwatched = self.now, moment.seen, dict(self._handed_s)
         self.now, self._shown = moment.time_s, moment.shown
         self._has_read = self.now, wanted
         self._observed_s = time.monotonic()
@@ -162,12 +168,12 @@ class DecisionSteps:
             self.tally.refusals += 1
             self._events.refusal(f"{signal}: {why}", self.now)
 
-    def _watch(self, moment: Moment) -> None:
-        """Show the monitors what their signals showed on the way here."""
-        begin_s = self.now
-        for end_s, states in moment.seen:
+    def watch(self) -> None:
+        """Show the monitors what their signals showed up to the newest reading."""
+        (begin_s, seen, handed_s), self._unwatched = self._unwatched, (self.now, (), {})
+        for end_s, states in seen:
             for monitor, state in zip(self._monitors, states, strict=True):
-                if self._handed_s.get(monitor.signal, math.inf) <= begin_s:
+                if handed_s.get(monitor.signal, math.inf) <= begin_s:
                     monitor.look_away()
                     continue
                 for alarm in monitor.see(state, begin_s, end_s):
@@ -216,6 +222,7 @@ class DecisionSteps:
 
     def release(self, end_s: float, hurry: Callable[[], bool] = lambda: False) -> None:
         """Hand every signal back through a safe transition; simulates some seconds more, at most to end_s."""
+        self.watch()
         for x in self.intersections.values():
             x.release()
             self._due_s[x.tl] = -math.inf

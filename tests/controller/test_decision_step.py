@@ -76,6 +76,7 @@ def test_what_sumo_shows_is_watched_and_not_what_was_asked_for(crossing):
         link.seen = [(steps.now + 5, [state])]
         alarms.clear()
         steps.step(400)
+        steps.watch()
         assert rules <= {alarm.rule.value for alarm in alarms} and bool(rules) == bool(alarms)
     assert sum(steps.tally.alarms.values()) > 1
 
@@ -91,4 +92,5 @@ def test_a_signal_on_its_own_plan_is_not_watched(crossing):
     before = steps.tally.alarms.total()
     link.seen = [(steps.now + 1, ["GGGG"])]
     steps.step(steps.now + 20)
+    steps.watch()
     assert steps.tally.alarms.total() == before

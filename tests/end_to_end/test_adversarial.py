@@ -68,6 +68,7 @@ def test_whatever_a_policy_answers_nobody_collides(name, kind, request, tmp_path
         while steps.now < end_s:
             steps.step(end_s)
         steps.release(steps.now + 60)
+        steps.watch()
         assert all(x.released for x in steps.intersections.values())
     finally:
         link.close()
