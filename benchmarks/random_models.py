@@ -1,12 +1,13 @@
 """Models with random weights, written by the exporter, for benchmarks that need no training."""
 
 import itertools
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
-from export import saved_model, warmup
+from export import certificate, saved_model, warmup
 from export.actors import Activation, Actor, Dense, Step
 from protos import policy_pb2 as pb
 
@@ -41,3 +42,6 @@ def write_models(models_dir: Path, policies: Iterable[pb.Policy]) -> None:
         actor = random_actor(policy.observation.size, policy.action.size, seed, policy.action.kind == "categorical")
         saved_model.write(folder, actor, policy)
         warmup.write(folder, policy, 1)
+        # what a fleet is stacked by
+        told = {"actor": {"steps": certificate.steps(actor)}}
+        (folder / "assets.extra" / certificate.NAME).write_text(json.dumps(told), encoding="utf-8")
