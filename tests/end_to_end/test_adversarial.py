@@ -64,7 +64,7 @@ def test_whatever_a_policy_answers_nobody_collides(name, kind, request, tmp_path
         steps = assemble(link, street, contracts, Adversary(kind, contracts), SAFETY, control)
         steps._events = steps._events.__class__(alarm=alarms.append)
         # whole runs of an hour where the wishes change most
-        end_s = steps.now + (3600 if kind == "random" else 1200)
+        end_s = steps.now + (3600 if kind == "random" else 600)
         while steps.now < end_s:
             steps.step(end_s)
         steps.release(steps.now + 60)
