@@ -23,7 +23,7 @@ def write(folder: Path) -> Path:
     net, trips, cfg = folder / "thousand.net.xml", folder / "thousand.trips.xml", folder / "thousand.sumocfg"
     subprocess.run([str(BIN / "netgenerate"), *NETGENERATE.split(), "--output-file", str(net)], check=True, capture_output=True)
     words = ["-n", str(net), "-o", str(trips), "-e", str(END_S), "-p", str(PERIOD_S), "--seed", "42", "--fringe-factor", "3"]
-    subprocess.run([sys.executable, str(TOOLS / "randomTrips.py"), *words], check=True, capture_output=True)
+    subprocess.run([sys.executable, str(TOOLS / "randomTrips.py"), *words], check=True, capture_output=True, cwd=folder)
     cfg.write_text(
         f'<configuration><input><net-file value="{net.name}"/><route-files value="{trips.name}"/></input>'
         f'<time><begin value="0"/><end value="{END_S}"/></time></configuration>\n'

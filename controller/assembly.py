@@ -12,7 +12,7 @@ from controller.decision_step import DecisionSteps, Events
 from controller.intersection import Intersection
 from controller.max_pressure import MaxPressure
 from controller.monitor import Limits, SignalMonitor
-from controller.observation import observer
+from controller.observation import Floats, observer
 from controller.policy import Policies
 from controller.safety import SafetyTimes, SignalSafety
 from controller.signal_timing import timing_of
@@ -71,16 +71,7 @@ def assemble(
             safeties,
             [plan_of(running[signal], street.signals[signal]) for signal in policy.signal_ids],
             control,
-            MaxPressure(
-                [street.signals[signal] for signal in policy.signal_ids],
-                [green_states(phase.state for phase in trained.phases) for trained in policy.signals],
-                row,
-                length_m,
-                times.yellow_s,
-                times.min_green_s,
-            )
-            if by_pressure
-            else None,
+            _max_pressure(policy, street, row, length_m, times) if by_pressure else None,
         )
         limits = Limits(times.yellow_s, times.min_green_s, times.all_red_s, times.max_red_s, times.walking_mps)
         monitors += [
@@ -91,6 +82,17 @@ def assemble(
         intersections.append(x)
     step_s = float(link.api.simulation.getDeltaT())
     return DecisionSteps(link, intersections, policies, street, events or Events(), now, step_s, monitors)
+
+
+def _max_pressure(
+    policy: pb.Policy, street: StreetNetwork, row: dict[str, int], length_m: Floats, times: SafetyTimes
+) -> MaxPressure | None:
+    """None where a signal has no green to choose: such a TL falls back to its plan."""
+    greens = [green_states(phase.state for phase in trained.phases) for trained in policy.signals]
+    if not all(greens):
+        return None
+    signals = [street.signals[signal] for signal in policy.signal_ids]
+    return MaxPressure(signals, greens, row, length_m, times.yellow_s, times.min_green_s)
 
 
 def _vehicle_lanes(street: StreetNetwork, signal: str) -> list[str]:

@@ -88,7 +88,7 @@ def parse(argv: list[str]) -> ControllerConfig:
         if not 0 < args.deadline_ms <= 60_000:
             raise InputError(f"--deadline-ms {args.deadline_ms:g} must lie between 0 and 60000")
         city = replace(city, controller=replace(city.controller, deadline_ms=args.deadline_ms))
-    attach = _address(args.sumo, "--sumo") if args.sumo else None
+    attach = address(args.sumo, "--sumo") if args.sumo else None
     owned = {
         "--seed": args.seed,
         "--tripinfo": args.tripinfo,
@@ -131,13 +131,14 @@ def parse(argv: list[str]) -> ControllerConfig:
         seed=args.seed,
         end_s=args.end,
         tripinfo=args.tripinfo,
-        http=_address(http, "--http") if http else None,
+        http=address(http, "--http") if http else None,
         summary=args.summary,
         sumo_options=tuple(options),
     )
 
 
-def _address(text: str, flag: str) -> tuple[str, int]:
+def address(text: str, flag: str) -> tuple[str, int]:
+    """(host, port) of a flag. Raises InputError."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
         raise InputError(f"{flag} {text!r} must be HOST:PORT, such as 127.0.0.1:8500")

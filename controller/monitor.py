@@ -98,7 +98,8 @@ class SignalMonitor:
         before, since = self._state, list(self._since)
         turned = [i for i in range(len(state)) if _colour(before[i]) != _colour(state[i])]
         for i in turned:
-            lasted = math.inf if since[i] is None else now - since[i] + _MS  # type: ignore[operator]
+            begin_s = since[i]
+            lasted = math.inf if begin_s is None else now - begin_s + _MS
             old, new = _colour(before[i]), _colour(state[i])
             if old == "green" and new == "red" and not self._is_crossing[i]:
                 alarms.append(self._alarm(Rule.YELLOW, now, f"link {i} went from green to red"))
@@ -140,10 +141,11 @@ class SignalMonitor:
 
     def _look_for_the_starved(self, now: float, alarms: list[Alarm]) -> None:
         for i in self._may_starve:
-            since = self._since[i] if self._since[i] is not None else self._watched_s
-            if _colour(self._state[i]) == "red" and i not in self._told and now - since > self._starved_s:  # type: ignore[operator]
+            begin_s = self._since[i]
+            red_s = now - (self._watched_s if begin_s is None else begin_s)
+            if _colour(self._state[i]) == "red" and i not in self._told and red_s > self._starved_s:
                 self._told.add(i)
-                alarms.append(self._alarm(Rule.STARVED, now, f"link {i} has been red for {now - since:.0f} s"))  # type: ignore[operator]
+                alarms.append(self._alarm(Rule.STARVED, now, f"link {i} has been red for {red_s:.0f} s"))
 
     def _alarm(self, rule: Rule, now: float, words: str) -> Alarm:
         return Alarm(self.signal, rule, now, words)

@@ -15,7 +15,7 @@ from serving.fleet import Fleet
 log = logging.getLogger("controller")
 
 LOOK_S = 5.0
-"""Wall time between two looks at the versions that are served."""
+"""Wall time between two looks at the versions that are served, and over which a look is spread."""
 
 
 class Covered(NamedTuple):
@@ -45,10 +45,13 @@ class ServedFleet:
         self._stopping = threading.Event()
         self._watching: threading.Thread | None = None
 
-    def look(self) -> None:
-        """Find out what the fleet covers now; whatever cannot be found out, it does not cover."""
+    def look(self, spread_s: float = 0.0) -> None:
+        """Find out what the fleet covers now; whatever cannot be found out, it does not cover.
+
+        `spread_s`: wall time over which the questions are spread, so that a thousand of them do not hold up a decision.
+        """
         try:
-            covered, words = self._find()
+            covered, words = self._find(spread_s)
         except ModelNotFound:
             covered, words = None, ""
         except (ServingError, ContractError) as error:
@@ -77,12 +80,12 @@ class ServedFleet:
     def _watch(self) -> None:
         while not self._stopping.wait(LOOK_S):
             try:
-                self.look()
+                self.look(LOOK_S)
             except Exception:
                 log.exception("fleet %s cannot be looked at; every TL is asked by itself", self.name)
                 self.covered = None
 
-    def _find(self) -> tuple[Covered | None, str]:
+    def _find(self, spread_s: float) -> tuple[Covered | None, str]:
         version = self._served(self.name)
         if version is None:
             return None, f"fleet {self.name} is not asked: no version of it is available"
@@ -91,7 +94,7 @@ class ServedFleet:
         members = {member.tl: member for member in fleet.policy.members}
         apart: dict[str, str] = {}
         for tl, contract in self._contracts.items():
-            if self._stopping.is_set():
+            if self._stopping.wait(spread_s / len(self._contracts)):
                 break
             if tl not in members:
                 apart[tl] = "is not in it"

@@ -92,9 +92,12 @@ class ServedPolicies:
     def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
         """Actions by TL within the deadline; an exception where there is none. Never raises."""
         end = (self._clock() if observed_s is None else observed_s) + self._deadline_s
-        found = self._ask(observations, end)
-        self._listen(found.values())
-        return found
+        try:
+            found = self._ask(observations, end)
+            self._listen(found.values())
+            return found
+        except Exception as error:  # noqa: BLE001 - whatever breaks here must become a fallback, not the end of the run
+            return dict.fromkeys(observations, error)
 
     def _listen(self, answers: Iterable[Action | Exception]) -> None:
         """A server that does not answer at all may be one that this connection does not reach any more."""
@@ -109,22 +112,19 @@ class ServedPolicies:
             self._silent_s = now
 
     def _ask(self, observations: Mapping[str, Observation], end: float) -> dict[str, Action | Exception]:
-        try:
-            together = self._ask_fleet(observations, end)
-            alone = {tl: x for tl, x in observations.items() if tl not in together}
-            answers = self._client.predict_many(alone, self._pinned, max(end - self._clock(), 0.0)) if alone else {}
-            if self._clock() > end + LATE_S:
-                return dict.fromkeys(observations, DeadlineExceeded("the answers came after the deadline"))
-            found: dict[str, Action | Exception] = {**together}
-            found.update((tl, self._action(tl, answer)) for tl, answer in answers.items())
-            # versions not seen before are looked at once every answer is judged: they must not make the others late
-            for tl, answer in answers.items():
-                if isinstance(answer, Answer) and answer.version not in self._known[tl]:
-                    self._compare(tl, answer.version, max(end - self._clock(), COMPARE_S))
-                    found[tl] = self._action(tl, answer)
-            return found
-        except Exception as error:  # noqa: BLE001 - whatever breaks here must become a fallback, not the end of the run
-            return dict.fromkeys(observations, error)
+        together = self._ask_fleet(observations, end)
+        alone = {tl: x for tl, x in observations.items() if tl not in together}
+        answers = self._client.predict_many(alone, self._pinned, max(end - self._clock(), 0.0)) if alone else {}
+        if self._clock() > end + LATE_S:
+            return dict.fromkeys(observations, DeadlineExceeded("the answers came after the deadline"))
+        found: dict[str, Action | Exception] = {**together}
+        found.update((tl, self._action(tl, answer)) for tl, answer in answers.items())
+        # versions not seen before are looked at once every answer is judged: they must not make the others late
+        for tl, answer in answers.items():
+            if isinstance(answer, Answer) and answer.version not in self._known[tl]:
+                self._compare(tl, answer.version, max(end - self._clock(), COMPARE_S))
+                found[tl] = self._action(tl, answer)
+        return found
 
     def _ask_fleet(self, observations: Mapping[str, Observation], end: float) -> Mapping[str, Action]:
         """Actions of the TLs that the fleet answers for; of none where it does not answer."""

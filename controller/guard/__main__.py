@@ -13,11 +13,13 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
 from city.errors import InputError
+from controller.config import address
 from controller.guard.hand_back import hand_back
 from controller.guard.relay import LOOK_S, End, Relay
 from controller.guard.will import Bequest
@@ -31,8 +33,9 @@ log = logging.getLogger("controller.guard")
 class Guard:
     """A connection to SUMO and the door at which controllers knock."""
 
-    def __init__(self, link: TraciLink, listener: socket.socket, watchdog_s: float) -> None:
-        self._link, self._listener, self._watchdog_s = link, listener, watchdog_s
+    def __init__(self, link: TraciLink, listener: socket.socket, watchdog_s: float, first_s: float) -> None:
+        """`first_s`: wall time that the simulation waits for a first controller."""
+        self._link, self._listener, self._watchdog_s, self._first_s = link, listener, watchdog_s, first_s
         self._step_s = max(1.0, float(link.api.simulation.getDeltaT()))
         number, words = link.api.getVersion()
         self._version = wire.version_answer(int(number), f"{words} {wire.GUARDED}")
@@ -44,9 +47,9 @@ class Guard:
 
     def run(self) -> int:
         """Until the controller closes, SUMO ends or `stop`; the exit code."""
-        # nobody is disturbed yet: the simulation begins with the controller
-        controller = self._wait()
         try:
+            # the simulation begins with the controller, unless that never comes: the others must not stand still for it
+            controller = self._wait() or self._go_on(())
             while controller is not None:
                 relay = Relay(controller, self._link.socket, self._listener, self._version, self._watchdog_s, lambda: self._stop)
                 end = relay.run()
@@ -70,7 +73,7 @@ class Guard:
 
     def _go_on(self, bequests: Sequence[Bequest]) -> socket.socket | None:
         """Hand back, then step on with the others until a controller comes; None: asked to stop."""
-        hand_back(self._link, bequests, self._step_s, lambda: False)
+        hand_back(self._link, bequests, self._step_s)
         now = float(self._link.api.simulation.getTime())
         while not self._stop:
             if controller := self._accept(0.0):
@@ -81,7 +84,9 @@ class Guard:
         return None
 
     def _wait(self) -> socket.socket | None:
-        while not self._stop:
+        """The first controller; None where none has come in time, or asked to stop."""
+        end_s = time.monotonic() + self._first_s
+        while not self._stop and time.monotonic() < end_s:
             if controller := self._accept(LOOK_S):
                 return controller
         return None
@@ -107,6 +112,10 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, Sequence[str]]:
     parser.add_argument("--sumo-port", type=int, default=0, metavar="N", help="port of a SUMO started here (default: a free one)")
     parser.add_argument("--port", type=int, default=0, help="loopback port for the controller (default: a free one)")
     parser.add_argument("--watchdog-s", type=float, default=10.0, metavar="S", help="wall time a controller may be silent for")
+    parser.add_argument(
+        "--first-s", type=float, default=60.0, metavar="S", help="wall time the simulation waits for a first controller"
+    )
+    parser.add_argument("--spawned", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--record", type=Path, metavar="FILE", help="write port and process id there")
     at = words.index("--") if "--" in words else len(words)
     return parser.parse_args(words[:at]), words[at + 1 :]
@@ -118,7 +127,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         guard, listener = _open(args, arguments)
     except InputError as error:
-        print(f"error: {error}", flush=True)
+        # who started it reads what it says, and tells it
+        print(f"error: {error}", file=sys.stdout if args.spawned else sys.stderr, flush=True)
         return 2
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, guard.stop)
@@ -150,13 +160,10 @@ def _open(args: argparse.Namespace, arguments: Sequence[str]) -> tuple[Guard, so
     # a controller may come before SUMO's other clients have: it waits at the door
     listener.listen(4)
     if args.sumo:
-        host, _, port = args.sumo.rpartition(":")
-        if not host or not port.isdigit():
-            raise InputError(f"--sumo {args.sumo!r} must be HOST:PORT, such as 127.0.0.1:8813")
-        link = start.attach(host, int(port), lambda: False, args.order)
+        link = start.attach(*address(args.sumo, "--sumo"), hurried=lambda: False, order=args.order)
     else:
         link = start.start(arguments, args.clients, lambda: False, args.order, args.sumo_port)
-    return Guard(link, listener, args.watchdog_s), listener
+    return Guard(link, listener, args.watchdog_s, args.first_s), listener
 
 
 def _write(path: Path, port: int) -> TextIO:

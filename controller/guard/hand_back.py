@@ -1,7 +1,7 @@
 """Bringing the signals of a controller that has gone back onto their plans, second by second."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from controller.fallback import PlanEntry
 from controller.guard.will import Bequest
@@ -15,7 +15,7 @@ HAND_BACK_S = 60.0
 """Simulated seconds that the safe way may take: min green, yellow, all-red, with room."""
 
 
-def hand_back(link: Link, bequests: Sequence[Bequest], step_s: float, hurried: Callable[[], bool]) -> None:
+def hand_back(link: Link, bequests: Sequence[Bequest], step_s: float) -> None:
     """Yellow, red, then the plan, for every signal that is still set by hand. Raises SumoGone."""
     light = link.api.trafficlight
     now = float(link.api.simulation.getTime())
@@ -27,7 +27,7 @@ def hand_back(link: Link, bequests: Sequence[Bequest], step_s: float, hurried: C
             safety.adopt(light.getRedYellowGreenState(bequest.signal), now)
             entries[bequest.signal] = PlanEntry(safety, bequest.plan)
     end_s = now + HAND_BACK_S
-    while now < end_s and not hurried() and not all(entry.done for entry in entries.values()):
+    while now < end_s and not all(entry.done for entry in entries.values()):
         settings = [setting for entry in entries.values() if (setting := entry.next(now)[0]) is not None]
         link.go(settings, now + step_s)
         moment = link.read(())
@@ -41,4 +41,5 @@ def hand_back(link: Link, bequests: Sequence[Bequest], step_s: float, hurried: C
                 link.switch_program(bequest.signal, bequest.plan.program.id)
             except SumoRefused as error:
                 log.error("%s: SUMO refuses to take it back: %s", bequest.signal, error)
-    log.info("handed %d signals back to their plans at second %g", len(entries), now)
+    if entries:
+        log.info("handed %d signals back to their plans at second %g", len(entries), now)

@@ -205,17 +205,8 @@ class Relay:
             poll.register(self._sumo, select.POLLIN | (select.POLLOUT if self._to_sumo else 0))
             for _, event in poll.poll(1000):
                 try:
-                    if event & select.POLLOUT:
-                        self._push()
-                    if event & (select.POLLIN | select.POLLHUP | select.POLLERR):
-                        data = self._sumo.recv(CHUNK)
-                        if not data:
-                            return False
-                        for _message in self._answered.feed(data):
-                            while self._due and self._due.popleft() is not None:
-                                pass
-                except BlockingIOError:
-                    continue
-                except (OSError, wire.Garbled):
+                    if not self._hear_sumo(event):
+                        return False
+                except wire.Garbled:
                     return False
         return True

@@ -33,40 +33,35 @@ def open_guarded(
     host, port = where or ("127.0.0.1", sumo_port)
     # a SUMO at a port that is not known beforehand cannot be found again
     record = _folder() / f"{host}-{port}-{order}.json" if port else None
-    process = None
     guard_port = _running(record) if record is not None else None
     if guard_port is not None:
         log.info("the guard at 127.0.0.1:%d holds the connection to SUMO; going on through it", guard_port)
-    else:
-        process, guard_port = _start(where, arguments, clients, order, sumo_port, watchdog_s, record)
-        log.info("a guard holds the connection to SUMO; a controller may come back to it with --sumo 127.0.0.1:%d", guard_port)
-    try:
-        return start.attach("127.0.0.1", guard_port, hurried, process=process, through_guard=True)
-    except InputError as error:
-        if process is None:
+        try:
+            return start.attach("127.0.0.1", guard_port, hurried, through_guard=True)
+        except InputError as error:
             raise InputError(
                 f"the guard at 127.0.0.1:{guard_port}, which holds the connection to SUMO at {host}:{port}, "
                 f"takes no controller: it has one ({error})"
             ) from None
-        raise
-
-
-def _start(
-    where: tuple[str, int] | None,
-    arguments: Sequence[str],
-    clients: int,
-    order: int | None,
-    sumo_port: int,
-    watchdog_s: float,
-    record: Path | None,
-) -> tuple[subprocess.Popen[bytes], int]:
-    command = [sys.executable, "-m", "controller.guard", "--watchdog-s", str(watchdog_s)]
+    command = [sys.executable, "-m", "controller.guard", "--spawned", "--watchdog-s", str(watchdog_s)]
     command += ["--order", str(order)] if order is not None else []
     command += ["--record", str(record)] if record is not None else []
     if where is not None:
-        command += ["--sumo", f"{where[0]}:{where[1]}"]
+        command += ["--sumo", f"{host}:{port}"]
     else:
         command += ["--clients", str(clients), "--sumo-port", str(sumo_port), "--", *arguments]
+    process, guard_port = _start(command)
+    log.info("a guard holds the connection to SUMO; a controller may come back to it with --sumo 127.0.0.1:%d", guard_port)
+    try:
+        return start.attach("127.0.0.1", guard_port, hurried, process=process, through_guard=True)
+    except BaseException:
+        # it would make the others wait for a controller that does not come
+        process.terminate()
+        raise
+
+
+def _start(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
+    """A guard that has connected to SUMO, and its port. Raises InputError with what it says."""
     # a group of its own: what ends the controller's must not end the guard
     process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
     assert process.stdout is not None

@@ -7,6 +7,7 @@ times and the plan are enough.
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -65,14 +66,14 @@ def read(content: bytes) -> list[Bequest]:
         raise BadWill(f"a will that cannot be read: {error!r}") from None
 
 
-def _bequest(told: dict[str, object]) -> Bequest:
-    plan = dict(told["plan"])  # type: ignore[call-overload]
+def _bequest(told: dict[str, Any]) -> Bequest:
+    plan = dict(told["plan"])
     program = dict(plan["program"])
     phases = tuple(Phase(**phase) for phase in program.pop("phases"))
     return Bequest(
         str(told["signal"]),
-        tuple(map(float, told["approach_mps"])),  # type: ignore[call-overload]
-        tuple(map(float, told["crossing_m"])),  # type: ignore[call-overload]
-        SafetyTimes(**told["times"]),  # type: ignore[arg-type]
+        tuple(map(float, told["approach_mps"])),
+        tuple(map(float, told["crossing_m"])),
+        SafetyTimes(**told["times"]),
         Plan(Program(phases=phases, **program), bool(plan["timed"])),
     )

@@ -60,7 +60,7 @@ class CallThreads:
             submitted, function, args = call
             try:
                 function(*args)
-            except Exception:
+            except BaseException:  # whatever it is, the thread must not be lost
                 log.exception("a call failed outside its method")
             finally:
                 submitted.finish()
