@@ -9,6 +9,7 @@ random policy notes every setting; then, in turn, each in a process of its own:
   or more of it changes the time);
 - libsumo, no reads: the noted settings at their moments, in process. The least
   that this traffic under these signals can cost;
+- the same messages, no work: what TraCI and the changes between two processes cost by themselves;
 - ours over TraCI, over TraCI through a guard, over libsumo: reads, observations,
   the same random choices, safety, settings, monitor;
 - ours over TraCI with 64-64 actors behind the embedded server, as a fleet and as
@@ -26,7 +27,6 @@ import contextlib
 import importlib.util
 import itertools
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -38,11 +38,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks import thousand_signals
+from benchmarks.loop_instruments import Clocked, Noted
+from benchmarks.sumo_rl_loop import MIN_GREEN_S, YELLOW_S, sumo_rl
 from benchmarks.unary_predict import city_file, server
 from city import config, network
 from city.network import StreetNetwork
 from controller.assembly import assemble
-from controller.decision_step import DecisionSteps
+from controller.guard.relay import Frames
 from controller.guard.start import open_guarded
 from controller.served_fleet import ServedFleet
 from controller.served_policy import ServedPolicies
@@ -61,8 +63,6 @@ STREETS = {
     "thousand": None,
 }
 QUIET = ["--no-step-log", "true", "--no-warnings", "true", "--seed", "42", "--time-to-teleport", "-1"]
-YELLOW_S, MIN_GREEN_S, DELTA_S = 3, 5, 5
-NEVER_S = 1e6
 
 
 class RandomPolicies:
@@ -87,43 +87,6 @@ def contracts_of(street: StreetNetwork) -> list[pb.Policy]:
         for k, signal in enumerate(street.signals.values())
         if len(signal.first_program.greens) > 1
     ]
-
-
-class Noted:
-    """Notes every message of settings on its way to SUMO."""
-
-    def __init__(self, steps: DecisionSteps) -> None:
-        self.steps: list[tuple[list[tuple[str, str]], float]] = []
-        go = steps._link.go
-
-        def noting(settings, until_s):  # type: ignore[no-untyped-def]
-            self.steps.append(([(s.signal, s.state) for s in settings], until_s))
-            go(settings, until_s)
-
-        steps._link.go = noting  # type: ignore[method-assign]
-
-
-class Clocked:
-    """Exclusive wall time of the parts of a decision step."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._inner = [0.0]
-
-    def wrap(self, owner: Any, method: str, name: str) -> None:
-        function = getattr(owner, method)
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            self._inner.append(0.0)
-            begin = time.perf_counter()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                took = time.perf_counter() - begin
-                self.seconds[name] = self.seconds.get(name, 0.0) + took - self._inner.pop()
-                self._inner[-1] += took
-
-        setattr(owner, method, timed)
 
 
 def ours(sumocfg: Path, seconds: float, how: str, address: str, notes: str, clocked: Clocked | None = None) -> float:
@@ -151,10 +114,10 @@ def ours(sumocfg: Path, seconds: float, how: str, address: str, notes: str, cloc
     else:
         link = start.start(arguments, 1, lambda: False)
     steps = assemble(link, street, contracts, policies, config.Safety(), config.Controller())
-    noted = Noted(steps) if notes else None
+    noted = Noted(steps, link) if notes else None
     if clocked is not None:
         for owner, method, name in (
-            (link, "_receive", "SUMO: simulating, reading, and the way there"), (link, "read", "readings decoded"),
+            (link, "_exchange", "SUMO: simulating, reading, and the way there"), (link, "read", "readings decoded"),
             (link, "go", "settings encoded and sent"), (steps, "_settings", "wishes, safety rules"),
             (steps, "_decide", "observations, actions taken"), (policies, "ask", "policies asked"),
             (steps, "watch", "monitor"), (steps, "step", "the rest"),
@@ -171,7 +134,7 @@ def ours(sumocfg: Path, seconds: float, how: str, address: str, notes: str, cloc
             f"{steps.tally.failures} answers were missing, alarms {steps.tally.alarms}: the figures would mean nothing"
         )
     if noted is not None:
-        Path(notes).write_text(json.dumps(noted.steps))
+        noted.write(Path(notes))
     if clocked is not None:
         clocked.seconds = {name: spent / steps.tally.steps for name, spent in clocked.seconds.items()}
     return took
@@ -179,7 +142,7 @@ def ours(sumocfg: Path, seconds: float, how: str, address: str, notes: str, cloc
 
 def replay(sumocfg: Path, seconds: float, how: str, address: str, notes: str) -> float:
     """The noted settings over libsumo, no reads."""
-    steps = json.loads(Path(notes).read_text())
+    steps = json.loads(Path(notes).read_text())["steps"]
     link = libsumo_link.start_libsumo(["-c", str(sumocfg), *QUIET])
     light, simulate = link.api.trafficlight, link.api.simulationStep
     begin = time.perf_counter()
@@ -187,6 +150,21 @@ def replay(sumocfg: Path, seconds: float, how: str, address: str, notes: str) ->
         for signal, state in settings:
             light.setRedYellowGreenState(signal, state)
         simulate(until_s)
+    took = time.perf_counter() - begin
+    link.close()
+    return took
+
+
+def exchange(sumocfg: Path, seconds: float, how: str, address: str, notes: str) -> float:
+    """The noted messages over TraCI, answers thrown away: what no controller in a process of its own can be faster than."""
+    exchanges = [(bytes.fromhex(text), count) for text, count in json.loads(Path(notes).read_text())["exchanges"]]
+    link = start.start(["-c", str(sumocfg), *QUIET], 1, lambda: False)
+    begin = time.perf_counter()
+    for sent, count in exchanges:
+        link.socket.sendall(sent)
+        frames = Frames()
+        while count:
+            count -= sum(1 for _ in frames.feed(link.socket.recv(1 << 20)))
     took = time.perf_counter() - begin
     link.close()
     return took
@@ -200,35 +178,8 @@ def plain(sumocfg: Path, seconds: float, how: str, address: str, notes: str) -> 
     return time.perf_counter() - begin
 
 
-def sumo_rl(sumocfg: Path, seconds: float, how: str, address: str, notes: str) -> float:
-    """sumo-rl's environment with a random policy; wall time in s from the first step to the last."""
-    import sumo
-
-    os.environ["SUMO_HOME"] = sumo.SUMO_HOME
-    if how == "libsumo":
-        os.environ["LIBSUMO_AS_TRACI"] = "1"
-    from sumo_rl import SumoEnvironment
-
-    street = network.of_sumocfg(sumocfg)
-    routes = network.route_files(sumocfg)
-    with contextlib.redirect_stdout(None):
-        env = SumoEnvironment(
-            net_file=str(street.net_file), route_file=",".join(map(str, routes)), begin_time=int(street.begin_s),
-            num_seconds=int(seconds), delta_time=DELTA_S, yellow_time=YELLOW_S, min_green=MIN_GREEN_S, max_green=int(NEVER_S),
-            sumo_seed=42, sumo_warnings=False, add_system_info=False, add_per_agent_info=False,
-        )  # fmt: skip
-        env.reset()
-        rng = np.random.default_rng(0)
-        spaces = {ts: int(env.action_spaces(ts).n) for ts in env.ts_ids}
-        begin = time.perf_counter()
-        for _ in range(int(seconds) // DELTA_S):
-            env.step({ts: int(rng.integers(n)) for ts, n in spaces.items()})
-        took = time.perf_counter() - begin
-        env.close()
-    return took
-
-
-KINDS: dict[str, Callable[..., float]] = {"ours": ours, "replay": replay, "plain": plain, "sumo-rl": sumo_rl}
+CASES: tuple[Callable[..., float], ...] = (ours, replay, exchange, plain, sumo_rl)
+KINDS = {case.__name__: case for case in CASES}
 
 
 def alone(kind: str, *arguments: str) -> float:
@@ -268,6 +219,7 @@ def measure(name: str, sumocfg: Path, seconds: str, rounds: int, with_sumo_rl: b
             cases = {
                 "plain SUMO, fixed plans": ("plain", "", "", "", ""),
                 base: ("replay", "", "", random, ""),
+                "the same messages, no work": ("exchange", "", "", random, base),
                 "ours over TraCI": ("ours", "traci", "", "", base),
                 "ours over TraCI and a guard": ("ours", "guard", "", "", base),
                 "ours over libsumo": ("ours", "libsumo", "", "", base),
@@ -276,12 +228,12 @@ def measure(name: str, sumocfg: Path, seconds: str, rounds: int, with_sumo_rl: b
                 "ours over TraCI, single calls": ("ours", "traci-single", address, "", base_served),
             }
             if with_sumo_rl:
-                cases["sumo-rl over TraCI"] = ("sumo-rl", "traci", "", "", base)
-                cases["sumo-rl over libsumo"] = ("sumo-rl", "libsumo", "", "", base)
+                cases["sumo-rl over TraCI"] = ("sumo_rl", "traci", "", "", base)
+                cases["sumo-rl over libsumo"] = ("sumo_rl", "libsumo", "", "", base)
             times: dict[str, list[float]] = {case: [] for case in cases}
             for k in range(rounds):
                 for case, (kind, how, where, notes, _) in cases.items():
-                    if kind != "sumo-rl" or k == 0:  # once is enough for what takes so much longer
+                    if kind != "sumo_rl" or k == 0:  # once is enough for what takes so much longer
                         times[case].append(alone(kind, cfg, seconds, how, where, notes))
             clocked = Clocked()
             took = ours(sumocfg, float(seconds), "traci-fleet", address, "", clocked)

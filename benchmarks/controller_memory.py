@@ -49,12 +49,13 @@ import json, resource, sys
 from pathlib import Path
 from controller import daemon
 from controller.config import parse
+from controller.release import Stop
 told = []
 def tell(steps):
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     told.append((steps.now, pages * resource.getpagesize() / 1e6))
 daemon.TELL_S, daemon._tell = 3600.0, tell
-code = daemon.run(parse(sys.argv[1:]), daemon.Stop())
+code = daemon.run(parse(sys.argv[1:]), Stop())
 print(json.dumps(told))
 sys.exit(code)
 """

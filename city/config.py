@@ -154,6 +154,18 @@ def load(path: Path) -> City:
     for section, key in (("controller", "deadline_ms"), ("controller", "watchdog_s"), ("safety", "walking_mps")):
         if not getattr(read[section], key) > 0:
             raise InputError(f"{path}: [{section}] {key} must be more than 0")
+    safety: Safety = read["safety"]
+    if safety.max_green_s is not None and safety.max_green_s < safety.min_green_s:
+        raise InputError(
+            f"{path}: [safety] max_green_s = {safety.max_green_s:g} must not be less than min_green_s, {safety.min_green_s:g}"
+        )
+    if safety.max_red_s is not None and safety.max_red_s < safety.min_green_s + safety.min_yellow_s:
+        raise InputError(
+            f"{path}: [safety] max_red_s = {safety.max_red_s:g} must not be less than a green and a yellow take, "
+            f"{safety.min_green_s + safety.min_yellow_s:g}"
+        )
+    if read["controller"].probes < 1:
+        raise InputError(f"{path}: [controller] probes = {read['controller'].probes} must be 1 at least")
     if read["controller"].fallback not in FALLBACKS:
         told = read["controller"].fallback
         raise InputError(f"{path}: [controller] fallback = {told!r} must be one of {', '.join(FALLBACKS)}")

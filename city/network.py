@@ -7,17 +7,13 @@ the XML; edges' shapes and the like are never kept.
 
 import gzip
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from city.config import City
 from city.errors import InputError
-
-Foes = NDArray[np.bool_]
+from city.right_of_way import Connection, Foes, Junctions
 
 
 @dataclass(frozen=True)
@@ -64,7 +60,7 @@ class SignalNetwork:
     yields: Foes
     """[links, links]: row yields to column whenever they are foes (`response`)."""
     approach_mps: tuple[float, ...] = ()
-    """By link index: the speed allowed on its fastest incoming lane, in m/s; 0 where none is known."""
+    """By link index: the speed allowed on the fastest lane vehicles come from, in m/s; 0 where none do, or none is known."""
     crossing_m: tuple[float, ...] = ()
     """By link index: the length of the pedestrian crossing that it is, in m; 0 where it is none."""
 
@@ -122,15 +118,6 @@ def of_sumocfg(path: Path) -> StreetNetwork:
     return read(here / net, additional, begin or 0.0, end)
 
 
-def route_files(path: Path) -> list[Path]:
-    """The demand of a .sumocfg. Raises InputError."""
-    for _, element in _elements(path):
-        if element.tag in ("route-files", "r"):
-            here = path.resolve().parent
-            return [here / name.strip() for name in element.attrib.get("value", "").split(",") if name.strip()]
-    return []
-
-
 def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 0.0, end_s: float | None = None) -> StreetNetwork:
     """Read a .net.xml (or .gz) and the signal programs of additional files.
 
@@ -144,7 +131,7 @@ def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 
             raise InputError(f"{net_file}: <{element.tag} {_first(element)}> is not as SUMO writes it: {error!r}") from None
         if depth == 1:
             element.clear()
-    if not reader.junction_lanes:
+    if not reader.junctions.lanes:
         raise InputError(f"{net_file}: has no junctions; is it a SUMO network?")
     for path in additional or []:
         for _, element in _elements(path):
@@ -186,25 +173,14 @@ def _elements(path: Path) -> Iterator[tuple[int, ET.Element]]:
         raise InputError(f"{path}: cannot be read as XML: {error}") from None
 
 
-@dataclass(frozen=True)
-class _Connection:
-    signal: str
-    index: int
-    from_lane: str
-    to_lane: str
-    via: str
-
-
 class _Reader:
     def __init__(self) -> None:
         self.length: dict[str, float] = {}
         self.speed: dict[str, float] = {}
         self.programs: dict[str, dict[str, Program]] = {}
         self.active: dict[str, str] = {}
-        self.connections: dict[str, list[_Connection]] = {}
-        self.continuation: dict[str, str] = {}
-        self.junction_lanes: dict[str, list[str]] = {}
-        self.requests: dict[str, dict[int, tuple[str, str]]] = {}
+        self.connections: dict[str, list[Connection]] = {}
+        self.junctions = Junctions()
         self.crossings: set[str] = set()
         """Lanes of pedestrian crossings."""
 
@@ -220,10 +196,7 @@ class _Reader:
         elif element.tag == "connection":
             self.take_connection(attributes)
         elif element.tag == "junction" and attributes.get("type") != "internal":
-            self.junction_lanes[attributes["id"]] = attributes.get("intLanes", "").split()
-            self.requests[attributes["id"]] = {
-                int(r.attrib["index"]): (r.attrib["foes"], r.attrib["response"]) for r in element.iter("request")
-            }
+            self.junctions.take(element)
 
     def take_connection(self, attributes: dict[str, str]) -> None:
         from_lane = f"{attributes['from']}_{attributes['fromLane']}"
@@ -231,11 +204,11 @@ class _Reader:
         via = attributes.get("via", "")
         if attributes["from"].startswith(":") and via:
             # a left turn that waits inside the junction goes on by a second lane
-            self.continuation[from_lane] = via
+            self.junctions.continuation[from_lane] = via
         if "tl" in attributes:
             # a pedestrian crossing is its own internal lane
             internal = via or (to_lane if to_lane.startswith(":") else from_lane)
-            link = _Connection(attributes["tl"], int(attributes["linkIndex"]), from_lane, to_lane, internal)
+            link = Connection(attributes["tl"], int(attributes["linkIndex"]), from_lane, to_lane, internal)
             self.connections.setdefault(link.signal, []).append(link)
 
     def take_program(self, element: ET.Element, path: Path | None) -> None:
@@ -262,7 +235,7 @@ class _Reader:
         self.active[signal] = program.id
 
     def finish(self, net_file: Path, begin_s: float, end_s: float | None) -> StreetNetwork:
-        place = {lane: (j, i) for j, lanes in self.junction_lanes.items() for i, lane in enumerate(lanes)}
+        place = self.junctions.places()
         signals = {}
         for signal, programs in self.programs.items():
             connections = self.connections.get(signal, [])
@@ -279,7 +252,7 @@ class _Reader:
         )
 
     def _signal(
-        self, signal: str, programs: dict[str, Program], connections: list[_Connection], place: dict[str, tuple[str, int]]
+        self, signal: str, programs: dict[str, Program], connections: list[Connection], place: Mapping[str, tuple[str, int]]
     ) -> SignalNetwork:
         # SUMO takes states that are longer than the highest link index
         states = [len(phase.state) for program in programs.values() for phase in program.phases]
@@ -287,7 +260,7 @@ class _Reader:
         links: list[list[tuple[str, str]]] = [[] for _ in range(size)]
         for connection in connections:
             links[connection.index].append((connection.from_lane, connection.to_lane))
-        foes, yields = self._conflicts(size, connections, place)
+        foes, yields = self.junctions.conflicts(size, connections, place)
         return SignalNetwork(
             signal,
             tuple(tuple(pairs) for pairs in links),
@@ -296,38 +269,9 @@ class _Reader:
             self.active[signal],
             foes,
             yields,
-            tuple(max((self.speed[lane] for lane, _ in pairs), default=0.0) for pairs in links),
+            tuple(max((self.speed[a] for a, b in pairs if not {a, b} & self.crossings), default=0.0) for pairs in links),
             tuple(
                 max((self.length[lane] for pair in pairs for lane in pair if lane in self.crossings), default=0.0)
                 for pairs in links
             ),
         )
-
-    def _conflicts(self, size: int, connections: list[_Connection], place: dict[str, tuple[str, int]]) -> tuple[Foes, Foes]:
-        """Foes and right of way between links, out of the junctions' requests.
-
-        The strings of a request read right to left: character -1-k is about
-        request k. A request's index is its place in the junction's intLanes,
-        where a lane that goes on inside the junction stands by its last part.
-        """
-        request: dict[tuple[str, int], _Connection] = {}
-        for connection in connections:
-            lane = connection.via
-            while lane in self.continuation and lane not in place:
-                lane = self.continuation[lane]
-            if lane in place:
-                request[place[lane]] = connection
-        foes = np.zeros((size, size), bool)
-        yields = np.ones((size, size), bool)
-        for (junction, k), mine in request.items():
-            foe_bits, response_bits = self.requests[junction].get(k, ("", ""))
-            for other, bit in enumerate(reversed(foe_bits)):
-                theirs = request.get((junction, other))
-                if bit != "1" or theirs is None or theirs.index == mine.index:
-                    continue
-                if theirs.from_lane.rsplit("_", 1)[0] == mine.from_lane.rsplit("_", 1)[0]:
-                    continue  # same approach: drivers merge by the ordinary rules
-                foes[mine.index, theirs.index] = foes[theirs.index, mine.index] = True
-                if response_bits[-1 - other] != "1":
-                    yields[mine.index, theirs.index] = False
-        return foes, yields & foes

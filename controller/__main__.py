@@ -10,7 +10,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         # within the try: an interrupt while modules load is one line like any other
         from controller.config import parse
-        from controller.daemon import Stop, run
+        from controller.daemon import run
+        from controller.release import Stop
 
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
         stop = Stop()

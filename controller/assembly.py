@@ -14,7 +14,8 @@ from controller.max_pressure import MaxPressure
 from controller.monitor import Limits, SignalMonitor
 from controller.observation import Floats, observer
 from controller.policy import Policies
-from controller.safety import SafetyTimes, SignalSafety
+from controller.safety import SignalSafety
+from controller.safety_times import SafetyTimes
 from controller.signal_timing import timing_of
 from controller.sumo.link import Link
 from controller.sumo.network import check_contract, check_running, plan_of, running_signals
@@ -71,20 +72,21 @@ def assemble(
             safeties,
             [plan_of(running[signal], street.signals[signal]) for signal in policy.signal_ids],
             control,
-            _max_pressure(policy, street, row, length_m, times) if by_pressure else None,
+            pressure_of(policy, street, row, length_m, times) if by_pressure else None,
         )
         limits = Limits(times.yellow_s, times.min_green_s, times.all_red_s, times.max_red_s, times.walking_mps)
-        monitors += [
-            SignalMonitor(street.signals[trained.id], limits, [phase.state for phase in trained.phases])
-            for trained in policy.signals
-        ]
+        for trained in policy.signals:
+            monitor = SignalMonitor(street.signals[trained.id], limits, green_states(phase.state for phase in trained.phases))
+            # how the signal is taken over from its program is seen as well
+            monitor.see_plan(running[trained.id].shown, now)
+            monitors.append(monitor)
         x.start(now, [running[signal].shown for signal in policy.signal_ids])
         intersections.append(x)
     step_s = float(link.api.simulation.getDeltaT())
     return DecisionSteps(link, intersections, policies, street, events or Events(), now, step_s, monitors)
 
 
-def _max_pressure(
+def pressure_of(
     policy: pb.Policy, street: StreetNetwork, row: dict[str, int], length_m: Floats, times: SafetyTimes
 ) -> MaxPressure | None:
     """None where a signal has no green to choose: such a TL falls back to its plan."""

@@ -110,6 +110,12 @@ def parse(argv: list[str]) -> ControllerConfig:
         raise InputError(f"--summary {args.summary}: there is no folder {args.summary.resolve().parent}")
     if not 0 <= args.sumo_port <= 65535:
         raise InputError(f"--sumo-port {args.sumo_port} must lie between 0 and 65535")
+    guard = not args.no_guard and not args.libsumo and (attach is not None or args.clients > 1)
+    if guard and city.controller.watchdog_s < 2 * city.controller.deadline_ms / 1000:
+        raise InputError(
+            f"a decision may take {city.controller.deadline_ms:g} ms (deadline_ms), but the guard cuts off who is silent for "
+            f"{city.controller.watchdog_s:g} s: make watchdog_s twice as long at least"
+        )
     server = args.server or city.serving.address
     try:
         target(server)
@@ -120,14 +126,14 @@ def parse(argv: list[str]) -> ControllerConfig:
         city=city,
         infer_tls=tuple(names.select(args.infer_tl or ["all"], list(city.tls), "--infer-tl")),
         server=server,
-        fleet=names.canonical(fleet) if (fleet := city.serving.fleet if args.fleet is None else args.fleet) else "",
+        fleet=_fleet(args.fleet, city),
         model_number=args.model_number if args.model_number is not None else city.training.model_number,
         attach=attach,
         order=args.order if args.order is not None else (1 if attach or args.clients > 1 else None),
         clients=args.clients,
         sumo_port=args.sumo_port,
         libsumo=args.libsumo,
-        guard=not args.no_guard and not args.libsumo and (attach is not None or args.clients > 1),
+        guard=guard,
         seed=args.seed,
         end_s=args.end,
         tripinfo=args.tripinfo,
@@ -135,6 +141,15 @@ def parse(argv: list[str]) -> ControllerConfig:
         summary=args.summary,
         sumo_options=tuple(options),
     )
+
+
+def _fleet(flag: str | None, city: City) -> str:
+    """Raises InputError."""
+    where, name = (f"{city.path}: [serving] fleet", city.serving.fleet) if flag is None else ("--fleet", flag)
+    try:
+        return names.canonical(name) if name else ""
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
 
 
 def address(text: str, flag: str) -> tuple[str, int]:

@@ -3,7 +3,8 @@
 Sets of links are ints used as bit masks, so a check is a few operations.
 """
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 from city.network import SignalNetwork
@@ -11,8 +12,8 @@ from city.network import SignalNetwork
 GREEN = "Gg"
 _ALLOWED = frozenset("rygGsu")
 
-
-PROTECTED, PERMISSIVE, YELLOW = (str.maketrans({c: "1" if c == wanted else "0" for c in "rygGsu"}) for wanted in ("G", "g", "y"))
+PROTECTED, PERMISSIVE, YELLOW = (defaultdict(lambda: "0", {ord(c): "1"}) for c in "Ggy")
+"""What `links_that_show` looks for."""
 
 
 class Reason(StrEnum):
@@ -72,9 +73,14 @@ class ConflictRules:
         return pairs
 
 
-def links_that_show(kind: dict[int, str], state: Iterable[str]) -> int:
+def links_that_show(kind: Mapping[int, str], state: Iterable[str]) -> int:
     """The links of a permitted state that show PROTECTED, PERMISSIVE or YELLOW, as a mask."""
     return int("".join(state).translate(kind)[::-1] or "0", 2)
+
+
+def colour(c: str) -> str:
+    """`g`, `y` or `r`, whose ages count: of all that is not green or yellow, `r`."""
+    return "g" if c in GREEN else "y" if c == "y" else "r"
 
 
 def _mask(bits: Iterable[object]) -> int:

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import logging
-import signal
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -24,6 +23,7 @@ from controller.guard.start import open_guarded
 from controller.health import Health, HttpServer
 from controller.metrics import Metrics
 from controller.monitor import Alarm
+from controller.release import Stop, abandon, release, release_at_once
 from controller.report import TRIPINFO_OPTIONS
 from controller.safety import Override
 from controller.served_fleet import ServedFleet
@@ -37,33 +37,6 @@ log = logging.getLogger("controller")
 
 TELL_S = 600.0
 """Simulated seconds between two lines about how the run goes."""
-RELEASE_S = 60.0
-"""Simulated seconds that a safe release may take: min green, yellow, all-red, with room."""
-
-
-class Stop:
-    """Set by signals: the first asks for a release, the second for an end at once."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-        self.controlling = False
-        """Whether signals are under control, so that an end must release them first."""
-
-    def listen(self) -> None:
-        # a terminal that closes is an end like any other
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._ask)
-
-    def _ask(self, *_: object) -> None:
-        self.asked += 1
-        if not self.controlling:
-            raise KeyboardInterrupt
-
-    def __call__(self) -> bool:
-        return self.asked > 0
-
-    def hurried(self) -> bool:
-        return self.asked > 1
 
 
 def run(config: ControllerConfig, stop: Stop) -> int:
@@ -90,11 +63,11 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         link = _open(config, street, stop)
         try:
             steps = assemble(
-                link, street, list(contracts.values()), policies, config.city.safety, control, _events(metrics, contracts)
+                link, street, list(contracts.values()), policies, config.city.safety, control, _events(metrics, health, contracts)
             )
             end_s = _end(config, street, link)
             link.leave_will(will.of(steps.intersections.values()))
-        except link.lost as error:
+        except (link.lost, SumoGone) as error:
             link.close()
             raise InputError(f"SUMO ended before the control began: {link.why() or error}") from None
         except BaseException:
@@ -117,59 +90,37 @@ def _loop(
     try:
         told_s = steps.now
         while steps.now < end_s and not stop():
-            before = steps.tally.decisions
             steps.step(end_s)
-            health.beat()
-            _count(steps, metrics, before)
             if steps.now >= told_s + TELL_S:
                 told_s = steps.now
                 _tell(steps)
         steps.watch()
+        metrics.simulated_s.set(steps.now)
         health.stopping()
-        if (steps.now < end_s or not alone) and not _release(steps, end_s if alone else float("inf"), stop):
+        if (steps.now < end_s or not alone) and not release(steps, link, end_s if alone else float("inf"), stop):
             return 1
         return 0
     except SumoGone as error:
         if steps.now >= end_s:
             return 0
         log.error("SUMO is gone at second %g of the simulation: %s; its signals cannot be released any more", steps.now, error)
+        if not link.guarded:
+            link.abandon(steps.unreleased())  # an answer that could not be read says nothing about whether it hears
         return 1
     except NotWaiting:
-        left = steps.unreleased()
-        log.error(
-            "SUMO has not answered and a second signal came: asked it to hand back %s, without a safe transition",
-            ", ".join(signal for signal, _ in left),
-        )
-        link.abandon(left)
+        abandon(steps, link)
         return 1
     except SumoRefused as error:
         log.error("%s at second %g", error, steps.now)
-        _release(steps, steps.now, stop)
+        release_at_once(steps, link, stop)
         return 1
     except BaseException:
         # whatever went wrong here must not leave a signal frozen
-        _release(steps, steps.now, stop)
+        release_at_once(steps, link, stop)
         raise
     finally:
         # stop.controlling stays set: from here on an interrupt is no end before the control began
         link.close()
-
-
-def _release(steps: DecisionSteps, end_s: float, stop: Stop) -> bool:
-    """Back to the signals' own programs: safely where there is time, else at once. Whether all are."""
-    before = stop.asked
-    limit = min(end_s, steps.now + RELEASE_S)
-    try:
-        steps.release(limit, lambda: stop.asked > before)
-    finally:
-        done, refused = steps.switch_back()
-        if done:
-            log.warning("handed back at once, without a safe transition: %s", ", ".join(done))
-        if refused:
-            log.error("SUMO refused to take back %s; they stay as they are", ", ".join(refused))
-        else:
-            log.info("released all signals at second %g", steps.now)
-    return not refused
 
 
 def _open(config: ControllerConfig, street: StreetNetwork, stop: Stop) -> Link:
@@ -203,7 +154,7 @@ def _end(config: ControllerConfig, street: StreetNetwork, link: Link) -> float:
     return configured if configured > 0 else float("inf")
 
 
-def _events(metrics: Metrics, tls: Iterable[str]) -> Events:
+def _events(metrics: Metrics, health: Health, tls: Iterable[str]) -> Events:
     for tl in tls:
         metrics.rung.labels(tl).set(Rung.SERVED.value)
         metrics.failures.labels(tl)
@@ -236,17 +187,21 @@ def _events(metrics: Metrics, tls: Iterable[str]) -> Events:
         metrics.alarms.labels(told.rule.value).inc()
         log.error("ALARM: %s at %g: %s: %s", told.signal, told.at_s, told.rule.value, told.words)
 
-    return Events(failure, override, rung, refusal, alarm)
+    counted = 0
 
+    def meanwhile(tally: Tally, now: float) -> None:
+        nonlocal counted
+        health.beat()
+        metrics.simulated_s.set(now)
+        metrics.decisions.inc(tally.decisions - counted)
+        counted = tally.decisions
+        if tally.newest is not None:
+            decision_s, inference_s = tally.newest
+            metrics.steps.inc()
+            metrics.decision_s.observe(decision_s)
+            metrics.inference_s.observe(inference_s)
 
-def _count(steps: DecisionSteps, metrics: Metrics, decisions_before: int) -> None:
-    metrics.simulated_s.set(steps.now)
-    metrics.decisions.inc(steps.tally.decisions - decisions_before)
-    if steps.tally.newest is not None:
-        decision_s, inference_s = steps.tally.newest
-        metrics.steps.inc()
-        metrics.decision_s.observe(decision_s)
-        metrics.inference_s.observe(inference_s)
+    return Events(failure, override, rung, refusal, alarm, meanwhile)
 
 
 def figures(tally: Tally) -> dict[str, object]:

@@ -69,10 +69,15 @@ class Events:
     rung: Callable[[str, Rung, Rung, float, str], None] = lambda tl, old, new, now, why: None
     refusal: Callable[[str, float], None] = lambda why, now: None
     alarm: Callable[[Alarm], None] = lambda alarm: None
+    meanwhile: Callable[[Tally, float], None] = lambda tally, now: None
+    """Once a step, while SUMO simulates: what need not hold up a decision."""
 
 
 class MissingAnswer(Exception):
     """The policies gave no answer for this TL."""
+
+
+NO_ANSWER = MissingAnswer("no answer")
 
 
 class DecisionSteps:
@@ -119,7 +124,7 @@ class DecisionSteps:
                 self._read(due)
             self._decide(due)
         time_s = self.now
-        for _ in range(MOST_LEGS):
+        for leg in range(MOST_LEGS):
             settings = self._settings(time_s)
             until = min(end_s, min(self._due_s.values()))
             if self._sampled:
@@ -128,6 +133,8 @@ class DecisionSteps:
             self._link.go(settings, time_s)
             # while SUMO simulates: who watches what was shown must not make the next decision later
             self.watch()
+            if leg == 0:
+                self._events.meanwhile(self.tally, self.now)
             due = [x for x in self.intersections.values() if x.next_decision_s <= time_s]
             if due or time_s >= end_s:
                 break
@@ -156,6 +163,8 @@ class DecisionSteps:
         wanted = tuple(x.tl for x in due)
         self.watch()
         moment = self._link.read(wanted)
+        for signal in moment.refusals:
+            self._handed_s.pop(signal, None)
         # what is on its plan may not be any more when this is looked at
         self._unwatched = self.now, moment.seen, dict(self._handed_s)
         self.now, self._shown = moment.time_s, moment.shown
@@ -164,6 +173,8 @@ class DecisionSteps:
         for x in self.intersections.values():
             if x.handing_over:
                 x.confirm(moment.refusals)
+                if not x.released and not x.handing_over:
+                    self._due_s[x.tl] = self.now  # refused: it is tried again
         for signal, why in moment.refusals.items():
             self.tally.refusals += 1
             self._events.refusal(f"{signal}: {why}", self.now)
@@ -173,10 +184,8 @@ class DecisionSteps:
         (begin_s, seen, handed_s), self._unwatched = self._unwatched, (self.now, (), {})
         for end_s, states in seen:
             for monitor, state in zip(self._monitors, states, strict=True):
-                if handed_s.get(monitor.signal, math.inf) <= begin_s:
-                    monitor.look_away()
-                    continue
-                for alarm in monitor.see(state, begin_s, end_s):
+                is_ours = handed_s.get(monitor.signal, math.inf) > begin_s
+                for alarm in monitor.see(state, begin_s, end_s) if is_ours else monitor.see_plan(state, begin_s):
                     self.tally.alarms[alarm.rule.value] += 1
                     self._events.alarm(alarm)
             begin_s = end_s
@@ -207,8 +216,8 @@ class DecisionSteps:
         answered = time.perf_counter()
         for x in due:
             before = x.ladder.rung
-            states = [self._shown.get(safety.signal, safety.shown) for safety in x.safeties]
-            failure = x.take(answers.get(x.tl, MissingAnswer("no answer")), self.now, states, readings)
+            states = [self._shown.get(safety.signal, safety.shown) for safety in x.safeties] if x.on_plan else None
+            failure = x.take(answers.get(x.tl, NO_ANSWER), self.now, states, readings)
             if failure:
                 self.tally.failures[x.tl] += 1
                 self._events.failure(x.tl, failure, self.now)
@@ -229,6 +238,11 @@ class DecisionSteps:
         self._sampled = False
         while self.now < end_s and not hurry() and not all(x.released for x in self.intersections.values()):
             self.step(min(end_s, self.now + 1.0))
+
+    @property
+    def clearing_s(self) -> float:
+        """The longest that it takes until every junction is clear, in s."""
+        return max((safety.clearing_s for x in self.intersections.values() for safety in x.safeties), default=0.0)
 
     def unreleased(self) -> list[tuple[str, str]]:
         """(signal, program) of every signal that SUMO has not confirmed to run its own program."""

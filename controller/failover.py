@@ -38,8 +38,10 @@ class Ladder:
 def step(ladder: Ladder, good: bool, now: float, hold_s: float, probes: int) -> Ladder:
     """The ladder after a good or a missing answer at second `now`."""
     if good:
-        if not ladder.plan_runs:
-            return ladder if ladder.rung is Rung.SERVED else Ladder(Rung.SERVED, now)
+        if ladder.rung is Rung.SERVED:
+            return ladder
+        if ladder.rung is Rung.HOLD:
+            return Ladder(Rung.SERVED, now)
         if ladder.good + 1 >= probes:
             return Ladder(Rung.SERVED, now)
         since = ladder.since_s if ladder.rung is Rung.PROBING else now

@@ -22,7 +22,9 @@ class Health:
         self._beat_s = clock()
 
     def beat(self) -> None:
-        self._state = "running"
+        # the steps of a release beat too: who is stopping does not begin again
+        if self._state != "stopping":
+            self._state = "running"
         self._beat_s = self._clock()
 
     def stopping(self) -> None:

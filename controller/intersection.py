@@ -13,7 +13,7 @@ from controller.failover import Ladder, Rung
 from controller.fallback import Plan, PlanEntry
 from controller.max_pressure import MaxPressure
 from controller.observation import Clockwork, Observation, Observer, Readings, Shares
-from controller.policy import BadAction, checked
+from controller.policy import ActionSpace, BadAction
 from controller.safety import Override, PermittedHandover, PermittedState, SignalSafety
 from controller.signal_timing import SignalTiming
 from controller.simulation_time import ms
@@ -44,6 +44,7 @@ class Intersection:
         """`plans`: by signal the program that is its fixed plan. `pressure`: what controls in place of the plans."""
         self.tl = policy.tl
         self.policy = policy
+        self._space = ActionSpace(policy)
         self.safeties = tuple(safeties)
         self.ladder = Ladder()
         self.next_decision_s = -math.inf
@@ -95,7 +96,7 @@ class Intersection:
             if isinstance(answer, Exception):
                 failure = f"{type(answer).__name__}: {answer}"
             else:
-                action = checked(self.policy, answer)
+                action = self._space.checked(answer)
         except (BadAction, TypeError, ValueError) as error:
             failure = f"{type(error).__name__}: {error}"
         self.ladder = failover.step(self.ladder, action is not None, now, self._config.hold_s, self._config.probes)
@@ -199,5 +200,6 @@ class Intersection:
         for safety, wish in zip(self.safeties, self._wishes, strict=True):
             if not safety.settled(wish):
                 return min(due, ms(now + CHECK_S))
-            due = min(due, max(safety.next_overdue_s(), ms(now + CHECK_S)))
+            if safety.overdue_s < due:
+                due = max(safety.overdue_s, ms(now + CHECK_S))
         return due

@@ -46,7 +46,7 @@ class MaxPressure:
             # where several are alike, what is green stays so: a change costs a yellow
             current = timing.phases(now)[0]
             best = current if pressure[current] >= pressure.max() - 1e-12 else int(pressure.argmax())
-            timing.decide(now, np.array([best]))
+            timing.decide(now, (best,))
 
     def wishes(self, now: float) -> tuple[str, ...]:
         return tuple(timing.wishes(now)[0] for timing in self._timings)

@@ -62,7 +62,10 @@ class SignalMonitor:
         links = range(len(network.links))
         self._foes = [[j for j in links if network.foes[i, j]] for i in links]
         self._gives_way = [{j for j in self._foes[i] if network.yields[i, j]} for i in links]
-        self._is_crossing = [length_m > 0 for length_m in network.crossing_m]
+        # where vehicles share the link with pedestrians they need their yellow
+        self._is_crossing = [
+            length_m > 0 and not mps > 0 for length_m, mps in zip(network.crossing_m, network.approach_mps, strict=True)
+        ]
         self._yellow_s = [max(limits.yellow_s, _yellow_of(3.6 * mps)) for mps in network.approach_mps]
         self._clear_s = [max(limits.all_red_s, length_m / limits.walking_mps) for length_m in network.crossing_m]
         self._min_green_s = limits.min_green_s
@@ -70,21 +73,36 @@ class SignalMonitor:
         self._may_starve = [i for i in links if served[i] == {True, False}]
         change_s = limits.min_green_s + max(self._yellow_s, default=0.0) + max(self._clear_s, default=0.0)
         self._starved_s = limits.max_red_s + (1 + len(greens)) * change_s
-        self.look_away()
-
-    def look_away(self) -> None:
-        """Forget what was seen: the signal runs its own program."""
         self._state = ""
         self._since: list[float | None] = []
         """By link, since when it shows its colour; None: since before it was watched."""
         self._watched_s = math.inf
         self._told: set[int] = set()
+        self._is_ours = True
+        self._turns: dict[tuple[str, str], tuple[list[tuple[int, str, str]], list[int]]] = {}
+        self._faults: dict[str, list[tuple[Rule, str]]] = {}
+        """What depends on states alone, by these; forgotten where there are too many."""
+
+    def see_plan(self, state: str, begin_s: float) -> list[Alarm]:
+        """The signal ran its own program from begin_s on, and showed `state` at last: how it was handed over.
+
+        What the program does after that is its own, and seen now and then only.
+        """
+        alarms: list[Alarm] = []
+        if self._is_ours and self._state and len(state) == len(self._state):
+            self._change(state, begin_s, alarms)
+        self._is_ours = False
+        self._state, self._since, self._watched_s, self._told = state, [None] * len(state), math.inf, set()
+        return alarms
 
     def see(self, state: str, begin_s: float, end_s: float) -> list[Alarm]:
         """The signal showed `state` from begin_s to end_s: what was wrong with that."""
         alarms: list[Alarm] = []
-        if state != self._state:
-            if not self._state or len(state) != len(self._state):
+        is_new = not self._is_ours
+        if is_new:
+            self._is_ours, self._watched_s = True, begin_s
+        if state != self._state or is_new:
+            if len(state) != len(self._state):
                 self._since, self._watched_s, self._told = [None] * len(state), begin_s, set()
             else:
                 self._change(state, begin_s, alarms)
@@ -95,12 +113,11 @@ class SignalMonitor:
         return alarms
 
     def _change(self, state: str, now: float, alarms: list[Alarm]) -> None:
-        before, since = self._state, list(self._since)
-        turned = [i for i in range(len(state)) if _colour(before[i]) != _colour(state[i])]
-        for i in turned:
-            begin_s = since[i]
+        """What links turned to, and after how long."""
+        turned, rising = self._turned(self._state, state)
+        for i, old, new in turned:
+            begin_s = self._since[i]
             lasted = math.inf if begin_s is None else now - begin_s + _MS
-            old, new = _colour(before[i]), _colour(state[i])
             if old == "green" and new == "red" and not self._is_crossing[i]:
                 alarms.append(self._alarm(Rule.YELLOW, now, f"link {i} went from green to red"))
             if old == "green" and lasted < self._min_green_s:
@@ -110,10 +127,22 @@ class SignalMonitor:
             if old == "yellow" and lasted < self._yellow_s[i]:
                 alarms.append(self._alarm(Rule.YELLOW, now, f"link {i} was yellow for {lasted:.3g} of {self._yellow_s[i]:g} s"))
             self._since[i] = now
-        self._told.difference_update(turned)
-        for i in turned:
-            if _colour(state[i]) == "green":
-                self._cleared_for(i, state, now, alarms)
+            self._told.discard(i)
+        for i in rising:
+            self._cleared_for(i, state, now, alarms)
+
+    def _turned(self, before: str, state: str) -> tuple[list[tuple[int, str, str]], list[int]]:
+        """(link, old colour, new colour) of those that differ, and the links that nobody may be in the way of any more."""
+        found = self._turns.get((before, state))
+        if found is None:
+            if len(self._turns) > 10_000:
+                self._turns.clear()
+            colours = [(i, _colour(a), _colour(b)) for i, (a, b) in enumerate(zip(before, state, strict=True))]
+            turned = [change for change in colours if change[1] != change[2]]
+            # from g to G is a way that was yielded on and is not any more
+            rising = [i for i, a, b in colours if b == "green" and (a != b or (before[i] == "g" and state[i] == "G"))]
+            found = self._turns[before, state] = turned, rising
+        return found
 
     def _cleared_for(self, i: int, state: str, now: float, alarms: list[Alarm]) -> None:
         """Whether the foes of a link that turns green are out of its way."""
@@ -121,23 +150,33 @@ class SignalMonitor:
             if state[i] == "g" and j in self._gives_way[i]:
                 continue
             if _colour(state[j]) == "yellow":
-                alarms.append(self._alarm(Rule.CLEARANCE, now, f"link {i} turned green while its foe {j} was yellow"))
+                alarms.append(self._alarm(Rule.CLEARANCE, now, f"link {i} got its green while its foe {j} was yellow"))
             red_since = self._since[j]
             if _colour(state[j]) == "red" and red_since is not None and now - red_since + _MS < self._clear_s[j]:
-                words = f"link {i} turned green {now - red_since:.3g} s after its foe {j}, not {self._clear_s[j]:.3g} s"
+                words = f"link {i} got its green {now - red_since:.3g} s after its foe {j}, not {self._clear_s[j]:.3g} s"
                 alarms.append(self._alarm(Rule.CLEARANCE, now, words))
 
     def _judge(self, state: str, now: float, alarms: list[Alarm]) -> None:
         """The state by itself."""
+        if state not in self._faults:
+            if len(self._faults) > 10_000:
+                self._faults.clear()
+            self._faults[state] = self._faults_of(state)
+        for rule, words in self._faults[state]:
+            alarms.append(self._alarm(rule, now, words))
+
+    def _faults_of(self, state: str) -> list[tuple[Rule, str]]:
+        faults = []
         if strange := set(state) - set("rygGsu"):
-            alarms.append(self._alarm(Rule.FOREIGN, now, f"{state} holds {' '.join(sorted(strange))}"))
+            faults.append((Rule.FOREIGN, f"{state} holds {' '.join(sorted(strange))}"))
         for i, c in enumerate(state):
             for j in self._foes[i] if c in "gG" else ():
                 # of two foes one at least must give way by its own letter and by its right of way
                 yields_i = c == "g" and j in self._gives_way[i]
                 yields_j = state[j] == "g" and i in self._gives_way[j]
                 if i < j and state[j] in "gG" and not yields_i and not yields_j and (c == "G" or state[j] == "G"):
-                    alarms.append(self._alarm(Rule.CONFLICT, now, f"{state}: links {i} and {j} are foes"))
+                    faults.append((Rule.CONFLICT, f"{state}: links {i} and {j} are foes"))
+        return faults
 
     def _look_for_the_starved(self, now: float, alarms: list[Alarm]) -> None:
         for i in self._may_starve:

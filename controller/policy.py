@@ -28,27 +28,33 @@ class BadAction(Exception):
     """An answer that is no action of the contract."""
 
 
-def checked(policy: pb.Policy, action: object) -> Action:
-    """The action as float64 [A] ([1], the index, where it is categorical).
+class ActionSpace:
+    """What a contract's actions are: an index, or numbers in [-1, 1]."""
 
-    Raises BadAction where size, finiteness or range is wrong. Continuous
-    actions may pass [-1, 1] by rounding only.
-    """
-    values = np.asarray(action, np.float64).reshape(-1)
-    wanted = policy.action
-    categorical = wanted.kind == "categorical"
-    size = 1 if categorical else wanted.size
-    if values.size != size:
-        raise BadAction(f"answer has {values.size} values, the contract has {size}")
-    if categorical:
-        index = values.item()
-        if not math.isfinite(index):
-            raise BadAction("answer is not finite")
-        if index != int(index) or not 0 <= index < wanted.size:
-            raise BadAction(f"answer {index:g} is no index below {wanted.size}")
-        return values
-    if not np.isfinite(values).all():
-        raise BadAction("answer is not finite")
-    if np.abs(values).max() > 1.0 + 1e-5:
-        raise BadAction(f"answer {values[np.abs(values).argmax()]:g} is outside [-1, 1]")
-    return values
+    def __init__(self, policy: pb.Policy) -> None:
+        self._categorical = policy.action.kind == "categorical"
+        self._size = policy.action.size
+
+    def checked(self, action: object) -> tuple[float, ...]:
+        """The action's numbers: one, the index, where it is categorical.
+
+        Raises BadAction where size, finiteness or range is wrong, TypeError or
+        ValueError where they are no numbers. Continuous actions may pass [-1, 1]
+        by rounding only.
+        """
+        if self._categorical and isinstance(action, np.ndarray | np.number) and action.size == 1:
+            index = action.item()  # what nearly every answer is; one that is no index goes on to be named below
+            if 0 <= index < self._size and index == int(index):
+                return (index,)
+        values = np.asarray(action, np.float64).ravel().tolist()
+        wanted = 1 if self._categorical else self._size
+        if len(values) != wanted:
+            raise BadAction(f"answer has {len(values)} values, the contract has {wanted}")
+        for value in values:
+            if not math.isfinite(value):
+                raise BadAction("answer is not finite")
+            if self._categorical and (value % 1.0 or not 0 <= value < self._size):
+                raise BadAction(f"answer {value:g} is no index below {self._size}")
+            if not self._categorical and abs(value) > 1.0 + 1e-5:
+                raise BadAction(f"answer {value:g} is outside [-1, 1]")
+        return tuple(values)

@@ -19,10 +19,12 @@ the nearest permitted state:
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 from city.network import SignalNetwork
-from controller.conflicts import GREEN, PERMISSIVE, PROTECTED, YELLOW, ConflictRules, Reason, links_that_show
+from controller.conflicts import GREEN, PERMISSIVE, PROTECTED, YELLOW, ConflictRules, Reason, colour, links_that_show
+from controller.safety_times import SafetyTimes, yellow_s_at
+from controller.service_bounds import ServiceBounds
 from controller.simulation_time import ms
 
 _SEAL = object()
@@ -80,26 +82,21 @@ class Override:
     permitted: str
 
 
-@dataclass(frozen=True)
-class SafetyTimes:
-    """Times in s that hold for a signal: the contract's, never below the floors."""
-
-    yellow_s: float
-    min_green_s: float
-    all_red_s: float = 0.0
-    max_green_s: float = math.inf
-    max_red_s: float = math.inf
-    walking_mps: float = 1.2
+_OFF = str.maketrans("oOY", "yyy")
+_NONE: frozenset[Reason] = frozenset()
+_NOTHING = ("", _NONE)
 
 
-def yellow_s_at(approach_mps: float) -> float:
-    """Yellow in s that an approach needs: 3, 4, 5 s at up to 50, 60, 70 km/h (RiLSA), 6 s where it is faster."""
-    kmh = 3.6 * approach_mps
-    # networks write 13.89 m/s for 50 km/h
-    return next((yellow_s for bound, yellow_s in ((50, 3.0), (60, 4.0), (70, 5.0)) if kmh <= bound + 0.5), 6.0)
+class _Move(NamedTuple):
+    """What follows a state on the way to another."""
 
-
-_NOTHING: tuple[str, frozenset[Reason]] = ("", frozenset())
+    following: PermittedState
+    reasons: frozenset[Reason]
+    """Why that is not the other state itself."""
+    turned: tuple[int, ...]
+    """Links that get another colour."""
+    settles_s: float
+    """How long they keep that at least, or are not clear."""
 
 
 class SignalSafety:
@@ -109,38 +106,43 @@ class SignalSafety:
         self.signal = network.id
         self.times = times
         self.rules = ConflictRules(network)
-        self._greens = [state for state in greens if self.rules.objection(state) is None]
         self.approach_mps, self.crossing_m = network.approach_mps, network.crossing_m
-        self._crossing = [length_m > 0 for length_m in network.crossing_m]
+        # where vehicles share the link with pedestrians they need their yellow
+        self._crossing = [m > 0 and mps == 0 for m, mps in zip(network.crossing_m, network.approach_mps, strict=True)]
         self.yellow_s = [max(times.yellow_s, yellow_s_at(mps)) for mps in network.approach_mps]
         """By link."""
         self.clearance_s = [max(times.all_red_s, length_m / times.walking_mps) for length_m in network.crossing_m]
         """By link: how long it must have been red before a foe gets its green."""
         self._clears = any(self.clearance_s)
-        self._changes: dict[tuple[str, str], list[tuple[int, str, str]]] = {}
+        self._moves: dict[tuple[str, str], _Move] = {}
+        """By (state, target): what follows where every link has shown its colour for long enough."""
         self._state = "r" * self.rules.links
         self._since = [-math.inf] * self.rules.links
+        self._settled_s = -math.inf
+        """From when on every link has shown its colour for long enough."""
         self._permitted = PermittedState(self.signal, self._state, seal=_SEAL)
         self._forced: tuple[Reason, str] | None = None
-        self._overdue_s = math.inf
-        everywhere = [all(state[i] in GREEN for state in self._greens) for i in range(self.rules.links)]
-        somewhere = [any(state[i] in GREEN for state in self._greens) for i in range(self.rules.links)]
-        # bounds make sense for links that some green phase serves and another does not
-        self._bounded = [i for i in range(self.rules.links) if somewhere[i] and not everywhere[i]]
-        self._bounds = min(times.max_green_s, times.max_red_s) < math.inf
-        self._explained: tuple[str, frozenset[Reason]] = _NOTHING
+        self.overdue_s = math.inf
+        """When max green or max red would next be broken; inf: never."""
+        self._bounds = ServiceBounds(self.rules, times, greens)
+        self._explained = _NOTHING
 
     @property
     def shown(self) -> str:
         return self._state
 
     def adopt(self, shown: str, now: float) -> None:
-        """Take over the state that the signal shows; its ages are unknown and count from now."""
+        """Take over the state that the signal shows; its ages are unknown and count from now.
+
+        Where it is off (`o`, `O`) drivers go by the right of way: a yellow clears it.
+        """
+        shown = shown.translate(_OFF)
         self._state = shown
         self._since = [now] * self.rules.links
+        self._settled_s = ms(now + self.clearing_s)
         self._permitted = PermittedState(self.signal, shown, seal=_SEAL)
         self._forced = None
-        self._overdue_s = self._first_overdue_s()
+        self.overdue_s = self._bounds.first_broken_s(self._state, self._since)
 
     def permit(self, wish: str, now: float, clearing: bool = False) -> tuple[PermittedState, list[Override]]:
         """The permitted state nearest to the wish at second `now`.
@@ -148,29 +150,31 @@ class SignalSafety:
         `clearing`: the junction is to be cleared for its own program, so nobody is
         served for having waited. Overrides are told once, when a wish first meets them.
         """
-        reasons: set[Reason] = set()
         if clearing:
             self._forced = None
-        target = wish if clearing else self._target(wish, now, reasons)
+            target, reasons = wish, _NONE
+        else:
+            target, reasons = self._target(wish, now)
         if target != self._state:
-            following = self._step(target, now, reasons)
-            if following != self._state:
-                self._show(following, now)
-        news: list[Override] = []
+            move = self._move(target, now)
+            reasons |= move.reasons
+            self._show(move, now)
         if not reasons:
             self._explained = _NOTHING
-        elif (explained := (wish, frozenset(reasons))) != self._explained:
-            news = [Override(self.signal, reason, wish, self._state) for reason in sorted(reasons)]
-            self._explained = explained
-        return self._permitted, news
+            return self._permitted, []
+        if (wish, reasons) == self._explained:
+            return self._permitted, []
+        self._explained = wish, reasons
+        return self._permitted, [Override(self.signal, reason, wish, self._state) for reason in sorted(reasons)]
 
     def settled(self, wish: str) -> bool:
         """Whether the wish is shown, so that nothing changes before the next one."""
         return self._state == wish and self._forced is None
 
-    def next_overdue_s(self) -> float:
-        """When max green or max red would next be broken; inf: never."""
-        return self._overdue_s
+    @property
+    def clearing_s(self) -> float:
+        """The longest that it takes until every link is red, and clear."""
+        return self.times.min_green_s + max(self.yellow_s, default=0.0) + max(self.clearance_s, default=0.0)
 
     def cleared(self, now: float) -> bool:
         """Whether every link is red, long enough for any green to follow."""
@@ -188,49 +192,53 @@ class SignalSafety:
             raise ValueError(f"signal {self.signal} shows {self._state}; it must be all red before its program goes on")
         return PermittedHandover(self.signal, program, phase, remaining_s, seal=_SEAL)
 
-    def _target(self, wish: str, now: float, reasons: set[Reason]) -> str:
-        """The state to move towards: the wish, or what replaces it as a whole."""
+    def _target(self, wish: str, now: float) -> tuple[str, frozenset[Reason]]:
+        """The state to move towards: the wish, or what replaces it as a whole, and why."""
         objection = self.rules.objection(wish)
+        if objection is None and self._forced is None and now < self.overdue_s:
+            return wish, _NONE
+        reasons = _NONE
         if objection is not None:
-            reasons.add(objection)
+            reasons = frozenset((objection,))
             wish = self._state.replace("y", "r")
             if self.rules.objection(wish) is not None:
                 wish = "r" * self.rules.links
         if self._forced is not None and self._served(self._forced[1], now):
             self._forced = None
-        if self._forced is None and now >= self._overdue_s:
-            self._forced = self._overdue(wish, now)
+        if self._forced is None and now >= self.overdue_s:
+            self._forced = self._bounds.forced(self._state, self._since, wish, now)
         if self._forced is not None:
-            reasons.add(self._forced[0])
-            return self._forced[1]
-        return wish
+            return self._forced[1], reasons | {self._forced[0]}
+        return wish, reasons
 
     def _served(self, forced: str, now: float) -> bool:
         return self._state == forced and all(
             ms(now - since) >= self.times.min_green_s for c, since in zip(forced, self._since, strict=True) if c in GREEN
         )
 
-    def _overdue(self, wish: str, now: float) -> tuple[Reason, str] | None:
-        """A green phase to force, where a bound is broken and the wish does not mend it."""
-        ages = {i: ms(now - self._since[i]) for i in self._bounded}
-        waiting = sorted((i for i in ages if _kind(self._state[i]) == "r" and wish[i] not in GREEN), key=lambda i: -ages[i])
-        worn = {i for i in ages if self._state[i] in GREEN and wish[i] in GREEN and ages[i] >= self.times.max_green_s}
-        for i in waiting:
-            starved = ages[i] >= self.times.max_red_s
-            blocked_by = {j for j in worn if self.rules.foes[i] >> j & 1}
-            if not starved and not blocked_by:
-                continue
-            for state in self._greens:
-                if state[i] in GREEN and not any(state[j] in GREEN for j in blocked_by):
-                    return (Reason.MAX_RED if starved else Reason.MAX_GREEN), state
-        return None
+    def _move(self, target: str, now: float) -> _Move:
+        """What follows now on the way to a target that is free of conflicts.
 
-    def _step(self, target: str, now: float, reasons: set[Reason]) -> str:
-        """The state to show now on the way to a target that is free of conflicts."""
-        times, state = self.times, self._state
+        Ages matter where they are below a bound only. Where none is, which is nearly
+        always, the move depends on the two states alone and is looked up.
+        """
+        if now < self._settled_s:
+            return self._reckoned(target, now)
+        found = self._moves.get((self._state, target))
+        if found is None:
+            if len(self._moves) > 10_000:
+                self._moves.clear()  # a policy that invents states must not fill the memory
+            found = self._moves[self._state, target] = self._reckoned(target, math.inf)
+        return found
+
+    def _reckoned(self, target: str, now: float) -> _Move:
+        """`now`: inf where every link has shown its colour for long enough."""
+        times, state, reasons = self.times, self._state, set()
         following = list(state)
         rising: list[tuple[int, str]] = []
-        for i, c, wanted in self._differences(state, target):
+        for i, (c, wanted) in enumerate(zip(state, target, strict=True)):
+            if c == wanted:
+                continue
             age = ms(now - self._since[i])
             if c in GREEN:
                 if wanted == "g":
@@ -257,7 +265,13 @@ class SignalSafety:
                 following[i] = "r" if wanted == "y" else wanted
         if rising and not self._rise(rising, following, now):
             reasons.add(Reason.CLEARANCE)
-        return "".join(following)
+        turned = tuple(i for i, (c, new) in enumerate(zip(state, following, strict=True)) if colour(c) != colour(new))
+        permitted = PermittedState(self.signal, "".join(following), seal=_SEAL)
+        return _Move(permitted, frozenset(reasons), turned, max((self._bound_s(i, following[i]) for i in turned), default=0.0))
+
+    def _bound_s(self, i: int, c: str) -> float:
+        """How long a link must have shown a colour before its age makes no difference any more."""
+        return self.times.min_green_s if c in GREEN else self.yellow_s[i] if c == "y" else self.clearance_s[i]
 
     def _rise(self, rising: list[tuple[int, str]], following: list[str], now: float) -> bool:
         """Turn links to G or g beside what the others will show; whether all of them may."""
@@ -285,34 +299,15 @@ class SignalSafety:
             1 << j
             for j, clearance_s in enumerate(self.clearance_s)
             if clearance_s
-            and _kind(following[j]) == "r"
-            and (_kind(self._state[j]) != "r" or ms(now - self._since[j]) < clearance_s)
+            and colour(following[j]) == "r"
+            and (colour(self._state[j]) != "r" or ms(now - self._since[j]) < clearance_s)
         )
 
-    def _differences(self, state: str, target: str) -> list[tuple[int, str, str]]:
-        """(link, character shown, character wanted) where the two differ."""
-        found = self._changes.get((state, target))
-        if found is None:
-            if len(self._changes) > 10_000:
-                self._changes.clear()  # a policy that invents states must not fill the memory
-            found = [(i, c, wanted) for i, (c, wanted) in enumerate(zip(state, target, strict=True)) if c != wanted]
-            self._changes[state, target] = found
-        return found
-
-    def _show(self, following: str, now: float) -> None:
-        for i, old, new in self._differences(self._state, following):
-            if _kind(old) != _kind(new):
+    def _show(self, move: _Move, now: float) -> None:
+        if move.following.state != self._state:
+            self._permitted, self._state = move.following, move.following.state
+        if move.turned:
+            for i in move.turned:
                 self._since[i] = now
-        self._state = following
-        self._permitted = PermittedState(self.signal, following, seal=_SEAL)
-        self._overdue_s = self._first_overdue_s()
-
-    def _first_overdue_s(self) -> float:
-        if not self._bounds:
-            return math.inf
-        bound_s = {"g": self.times.max_green_s, "r": self.times.max_red_s, "y": math.inf}
-        return min((ms(self._since[i] + bound_s[_kind(self._state[i])]) for i in self._bounded), default=math.inf)
-
-
-def _kind(c: str) -> str:
-    return "g" if c in GREEN else "y" if c == "y" else "r"
+            self._settled_s = max(self._settled_s, ms(now + move.settles_s))
+            self.overdue_s = self._bounds.first_broken_s(self._state, self._since)

@@ -1,5 +1,7 @@
 """The clockworks of the dialects: from decisions to wishes, second by second.
 
+Moments are on the millisecond (`simulation_time`).
+
 A timing belongs to one TL. `decide` takes a decision, `wishes` says which state
 each signal should show now, `next_change_s` when that changes next. Wishes are
 only wishes: the safety rules have the last word.
@@ -9,16 +11,13 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from city.network import Phase, is_green
 from controller import action as actions
 from controller.action import Plan
 from controller.simulation_time import ms
 from protos import policy_pb2 as pb
 
-Action = NDArray[np.float64]
+Action = Sequence[float]
 
 KC_YELLOW_S = 3.0
 
@@ -28,7 +27,7 @@ class SignalTiming(Protocol):
         """Take over from the states that are shown; `start`: at the beginning of the run."""
 
     def decide(self, now: float, action: Action) -> None:
-        """Take a decision: [1] index (sumo-rl) or [A] numbers in [-1, 1]."""
+        """Take a decision: its index (sumo-rl) or A numbers in [-1, 1]."""
 
     def wishes(self, now: float) -> tuple[str, ...]: ...
 
@@ -51,42 +50,46 @@ class SumoRlTiming:
     """Green phases of one signal, chosen by index; yellow in between."""
 
     def __init__(self, greens: Sequence[str], delta_s: float, yellow_s: float, min_green_s: float) -> None:
-        self._greens = tuple(greens)
+        self._greens = tuple((green,) for green in greens)
+        self._yellows = [[(yellow_between(a, b),) for b in greens] for a in greens]
         self._delta_s, self._yellow_s, self._min_green_s = delta_s, yellow_s, min_green_s
         self._green = 0
-        self._changed_s = 0.0
-        self._yellow: str | None = None
+        self._yellow: tuple[str] | None = None
+        self._yellow_end_s = self._free_s = -math.inf
+        """When the yellow ends; from when on the green may change."""
 
     def enter(self, now: float, shown: Sequence[str], start: bool = False) -> None:
         # the dialect forces the first green phase at the start; later, a green that
         # is shown already is the better beginning
-        self._green = self._greens.index(shown[0]) if not start and shown[0] in self._greens else 0
-        self._changed_s = now
+        state = tuple(shown)
+        self._green = self._greens.index(state) if not start and state in self._greens else 0
         self._yellow = None
+        self._free_s = ms(now + self._min_green_s + self._yellow_s)
 
     def decide(self, now: float, action: Action) -> None:
         chosen = int(action[0])
-        if chosen == self._green or not self.min_green_passed(now):
+        if chosen == self._green or now < self._free_s:
             return
-        self._yellow = yellow_between(self._greens[self._green], self._greens[chosen])
+        self._yellow = self._yellows[self._green][chosen]
         self._green = chosen
-        self._changed_s = now
+        self._yellow_end_s = ms(now + self._yellow_s)
+        self._free_s = ms(now + self._min_green_s + self._yellow_s)
 
     def wishes(self, now: float) -> tuple[str, ...]:
-        if self._yellow is not None and ms(now - self._changed_s) < self._yellow_s:
-            return (self._yellow,)
-        self._yellow = None
-        return (self._greens[self._green],)
+        if self._yellow is not None:
+            if now < self._yellow_end_s:
+                return self._yellow
+            self._yellow = None
+        return self._greens[self._green]
 
     def phases(self, now: float) -> tuple[int, ...]:
         return (self._green,)
 
     def min_green_passed(self, now: float) -> bool:
-        return ms(now - self._changed_s) >= self._min_green_s + self._yellow_s
+        return now >= self._free_s
 
     def next_change_s(self, now: float) -> float:
-        end = ms(self._changed_s + self._yellow_s)
-        return end if self._yellow is not None and end > now else math.inf
+        return self._yellow_end_s if self._yellow is not None and self._yellow_end_s > now else math.inf
 
     def next_decision_s(self, now: float) -> float:
         return now + self._delta_s
@@ -169,7 +172,7 @@ class PlanTiming:
         self._seconds = [actions.phase_by_second(plan, (), self._add_time_s, 0) for plan in self._plans]
 
     def decide(self, now: float, action: Action) -> None:
-        numbers = iter(action.tolist())
+        numbers = iter(action)
         for k, plan in enumerate(self._plans):
             shift_s = 0
             change: actions.Change = ()

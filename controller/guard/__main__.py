@@ -6,25 +6,24 @@ The way of a run: connect to SUMO (or start one) -> wait for a controller -> rel
 
 import argparse
 import contextlib
-import fcntl
-import json
 import logging
+import math
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TextIO
 
 from city.errors import InputError
 from controller.config import address
+from controller.guard.door import Door
 from controller.guard.hand_back import hand_back
 from controller.guard.relay import LOOK_S, End, Relay
 from controller.guard.will import Bequest
 from controller.sumo import start, wire
-from controller.sumo.link import SumoGone
+from controller.sumo.link import SumoGone, SumoRefused
 from controller.sumo.traci_link import TraciLink
 
 log = logging.getLogger("controller.guard")
@@ -33,75 +32,114 @@ log = logging.getLogger("controller.guard")
 class Guard:
     """A connection to SUMO and the door at which controllers knock."""
 
-    def __init__(self, link: TraciLink, listener: socket.socket, watchdog_s: float, first_s: float) -> None:
-        """`first_s`: wall time that the simulation waits for a first controller."""
-        self._link, self._listener, self._watchdog_s, self._first_s = link, listener, watchdog_s, first_s
+    def __init__(
+        self,
+        link: TraciLink,
+        door: Door,
+        watchdog_s: float,
+        first_s: float,
+        idle_s: float,
+        leaves: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Wall times: `first_s` that the simulation waits for a first controller, `idle_s` that it goes on without one.
+
+        `leaves`: whether the guard ends with a controller that ends in order.
+
+        Raises InputError, or SumoGone where SUMO has ended.
+        """
+        self._link, self._door, self._clock = link, door, clock
+        self._watchdog_s, self._first_s, self._idle_s, self._leaves = watchdog_s, first_s, idle_s, leaves
+        number, words = link.version()
+        if words.endswith(wire.GUARDED):
+            raise InputError("--sumo leads to a guard already; a controller goes through it with --no-guard")
+        self._version = wire.version_answer(number, f"{words} {wire.GUARDED}")
         self._step_s = max(1.0, float(link.api.simulation.getDeltaT()))
-        number, words = link.api.getVersion()
-        self._version = wire.version_answer(int(number), f"{words} {wire.GUARDED}")
         self._stop = False
         link.watch({}, [], {})
 
-    def stop(self, *_: object) -> None:
+    @property
+    def port(self) -> int:
+        return self._door.port
+
+    def stop(self) -> None:
         self._stop = True
 
     def run(self) -> int:
         """Until the controller closes, SUMO ends or `stop`; the exit code."""
         try:
-            # the simulation begins with the controller, unless that never comes: the others must not stand still for it
-            controller = self._wait() or self._go_on(())
-            while controller is not None:
-                relay = Relay(controller, self._link.socket, self._listener, self._version, self._watchdog_s, lambda: self._stop)
-                end = relay.run()
-                if end is End.CLOSED:
-                    self._link.wait()
-                    return 0
-                if end is End.SUMO_GONE:
-                    raise SumoGone(self._link.why() or "SUMO has closed the connection")
-                told = {
-                    End.LOST: "the controller has gone",
-                    End.HUNG: f"the controller was silent for {self._watchdog_s:g} s and is cut off",
-                    End.STOPPED: "asked to stop",
-                }
-                log.warning("%s; handing its signals back", told[end])
-                controller = self._go_on(relay.will)
-        except (SumoGone, self._link.lost) as error:
+            self._run()
+        except (SumoGone, self._link.lost, OSError) as error:
             log.info("SUMO has ended: %s", error)
-            return 0
-        self._link.close()
+        except SumoRefused as error:
+            log.error("%s; the guard ends", error)
+            return 1
+        finally:
+            # whatever happened: SUMO would end for the others if this client just dropped
+            self._door.close()
+            self._link.close()
         return 0
 
+    def _run(self) -> None:
+        # the simulation begins with the controller, unless that never comes: the others must not stand still for it
+        controller = self._wait()
+        is_first = controller is not None
+        if controller is None:
+            controller = self._go_on(())
+        while controller is not None:
+            relay = Relay(
+                controller,
+                self._link.socket,
+                self._door.listener,
+                self._version,
+                self._watchdog_s,
+                lambda: self._stop,
+                self._clock,
+            )
+            end = relay.run()
+            if end is End.SUMO_GONE:
+                raise SumoGone(self._link.why() or "SUMO has closed the connection")
+            bequests = relay.will or ()
+            # one that comes back and cannot begin, as its files do not fit, may come again once they are mended
+            is_over = end is End.CLOSED and self._leaves and (is_first or relay.will is not None)
+            if is_over or end is End.STOPPED:
+                self._door.close()
+                hand_back(self._link, bequests, self._step_s)
+                return
+            told = {
+                End.LOST: "the controller has gone" + (f" (it said {relay.why})" if relay.why else ""),
+                End.HUNG: f"the controller was silent for {self._watchdog_s:g} s and is cut off",
+                End.CLOSED: "the controller has left",
+            }
+            log.warning("%s; its signals run their plans until one comes back", told[end])
+            controller, is_first = self._go_on(bequests), False
+
     def _go_on(self, bequests: Sequence[Bequest]) -> socket.socket | None:
-        """Hand back, then step on with the others until a controller comes; None: asked to stop."""
+        """Hand back, then step on with the others until a controller comes; None: asked to stop, or none has come for long."""
         hand_back(self._link, bequests, self._step_s)
         now = float(self._link.api.simulation.getTime())
-        while not self._stop:
-            if controller := self._accept(0.0):
-                log.info("a controller has come back at second %g", now)
+        end_s = self._clock() + self._idle_s
+        while not self._stop and self._clock() < end_s:
+            if controller := self._door.accept(0.0):
+                log.info("a controller has come at second %g", now)
                 return controller
             self._link.go([], now + self._step_s)
             now = self._link.read(()).time_s
+        if not self._stop:
+            log.warning("no controller has come for %g s; leaving the simulation to the others", self._idle_s)
         return None
 
     def _wait(self) -> socket.socket | None:
         """The first controller; None where none has come in time, or asked to stop."""
-        end_s = time.monotonic() + self._first_s
-        while not self._stop and time.monotonic() < end_s:
-            if controller := self._accept(LOOK_S):
+        end_s = self._clock() + self._first_s
+        while not self._stop and self._clock() < end_s:
+            if controller := self._door.accept(LOOK_S):
                 return controller
-        return None
-
-    def _accept(self, timeout_s: float) -> socket.socket | None:
-        self._listener.settimeout(timeout_s)
-        with contextlib.suppress(TimeoutError, BlockingIOError):
-            controller = self._listener.accept()[0]
-            controller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return controller
         return None
 
 
 def parse(words: Sequence[str]) -> tuple[argparse.Namespace, Sequence[str]]:
-    """Flags, and the arguments of a SUMO to start."""
+    """Flags, and the arguments of a SUMO to start. Raises InputError."""
     parser = argparse.ArgumentParser(
         prog="python -m controller.guard", description="Hold a TraCI connection for a controller that may die.",
         epilog="What stands behind -- starts a SUMO with these arguments.",
@@ -115,66 +153,72 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, Sequence[str]]:
     parser.add_argument(
         "--first-s", type=float, default=60.0, metavar="S", help="wall time the simulation waits for a first controller"
     )
+    parser.add_argument(
+        "--idle-s",
+        type=float,
+        default=3600.0,
+        metavar="S",
+        help="wall time the guard stays in the simulation without a controller",
+    )
     parser.add_argument("--spawned", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--record", type=Path, metavar="FILE", help="write port and process id there")
     at = words.index("--") if "--" in words else len(words)
-    return parser.parse_args(words[:at]), words[at + 1 :]
-
-
-def main(argv: list[str] | None = None) -> int:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s guard: %(message)s", stream=sys.stderr)
-    args, arguments = parse(list(sys.argv[1:] if argv is None else argv))
-    try:
-        guard, listener = _open(args, arguments)
-    except InputError as error:
-        # who started it reads what it says, and tells it
-        print(f"error: {error}", file=sys.stdout if args.spawned else sys.stderr, flush=True)
-        return 2
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, guard.stop)
-    port = listener.getsockname()[1]
-    record = _write(args.record, port) if args.record is not None else None
-    print(f"ready {port}", flush=True)
-    # who started it reads no more
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    try:
-        return guard.run()
-    finally:
-        if record is not None:
-            args.record.unlink(missing_ok=True)
-            record.close()
-
-
-def _open(args: argparse.Namespace, arguments: Sequence[str]) -> tuple[Guard, socket.socket]:
-    """Raises InputError."""
+    args, arguments = parser.parse_args(words[:at]), words[at + 1 :]
     if bool(args.sumo) == bool(arguments):
         raise InputError("say --sumo HOST:PORT to attach, or -- and the arguments of a SUMO to start")
     if not 0 < args.watchdog_s < 3600:
         raise InputError(f"--watchdog-s {args.watchdog_s:g} must lie between 0 and 3600")
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    for flag, value in (("--first-s", args.first_s), ("--idle-s", args.idle_s)):
+        if not 0 <= value < math.inf:
+            raise InputError(f"{flag} {value:g} must be a time in s, such as 60")
+    return args, arguments
+
+
+def main(argv: list[str] | None = None) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s guard: %(message)s", stream=sys.stderr)
+    words = list(sys.argv[1:] if argv is None else argv)
+    opened: list[Guard] = []
+
+    def stop(*_: object) -> None:
+        if not opened:
+            raise KeyboardInterrupt
+        opened[0].stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, stop)
     try:
-        listener.bind(("127.0.0.1", args.port))
-    except (OSError, OverflowError) as error:
-        raise InputError(f"--port {args.port}: cannot be listened on ({error}); choose another") from None
-    # a controller may come before SUMO's other clients have: it waits at the door
-    listener.listen(4)
-    if args.sumo:
-        link = start.attach(*address(args.sumo, "--sumo"), hurried=lambda: False, order=args.order)
-    else:
-        link = start.start(arguments, args.clients, lambda: False, args.order, args.sumo_port)
-    return Guard(link, listener, args.watchdog_s, args.first_s), listener
+        args, arguments = parse(words)
+        guard = _open(args, arguments, opened)
+    except InputError as error:
+        # who started it reads what it says, and tells it
+        print(f"error: {error}", file=sys.stdout if "--spawned" in words else sys.stderr, flush=True)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    # who started it reads no more, or is gone already: then the guard is there for the next one
+    with contextlib.suppress(OSError):
+        print(f"ready {guard.port}", flush=True)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return guard.run()
 
 
-def _write(path: Path, port: int) -> TextIO:
-    """The record, locked for as long as it is open: so who reads it knows that its guard lives."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
-    file = beside.open("w", encoding="utf-8")
-    fcntl.flock(file, fcntl.LOCK_EX)
-    json.dump({"port": port, "pid": os.getpid()}, file)
-    file.flush()
-    beside.replace(path)
-    return file
+def _open(args: argparse.Namespace, arguments: Sequence[str], opened: list[Guard]) -> Guard:
+    """The guard, which is put into `opened` as well. Raises InputError."""
+    with contextlib.ExitStack() as undo:
+        door = Door(args.port, args.record)
+        undo.callback(door.close)
+        if args.sumo:
+            link = start.attach(*address(args.sumo, "--sumo"), hurried=lambda: False, order=args.order)
+        else:
+            link = start.start(arguments, args.clients, lambda: False, args.order, args.sumo_port)
+        undo.callback(link.close)
+        try:
+            guard = Guard(link, door, args.watchdog_s, args.first_s, args.idle_s, leaves=args.spawned)
+        except (SumoGone, link.lost, OSError) as error:
+            raise InputError(f"SUMO ended before the simulation began: {link.why() or error}") from None
+        opened.append(guard)
+        undo.pop_all()
+        return guard
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Passing TraCI messages between a controller and SUMO, whole ones only.
 
 A few messages are for the guard itself: it tells its version beside SUMO's,
-has its place among SUMO's clients already, and keeps the will.
+has its place among SUMO's clients already, keeps the will, and hears a goodbye:
+that the controller goes is no word on whether its signals are on their plans.
 """
 
 import select
@@ -76,7 +77,10 @@ class Relay:
         self._due: deque[bytes | None] = deque()
         """The answers that the controller waits for, in order: None is SUMO's to give."""
         self._closing = False
-        self.will: list[will.Bequest] = []
+        self.will: list[will.Bequest] | None = None
+        """None: none was left, so no signal is this controller's."""
+        self.why = ""
+        """What was wrong with what the controller sent."""
 
     def run(self) -> End:
         """Pass messages on until an end; afterwards SUMO owes no answer, unless it is gone."""
@@ -110,8 +114,11 @@ class Relay:
                             return End.LOST
                     elif not self._hear_sumo(event):
                         return End.SUMO_GONE
-                except wire.Garbled:
-                    return End.LOST if file == self._controller.fileno() else End.SUMO_GONE
+                except wire.Garbled as error:
+                    if file == self._sumo.fileno():
+                        return End.SUMO_GONE
+                    self.why = str(error)
+                    return End.LOST
             if self._closing and not self._due and not self._to_controller:
                 return End.CLOSED
             # while SUMO thinks, or waits for its other clients, the controller may well be silent
@@ -144,16 +151,15 @@ class Relay:
             identifier = message[begin]
         except IndexError:
             raise wire.Garbled("a message without a command") from None
-        own = {wire.GETVERSION: self._version, wire.SETORDER: wire.ok(wire.SETORDER), wire.WILL: wire.ok(wire.WILL)}
-        if identifier in own:
+        if identifier in (wire.GETVERSION, wire.SETORDER, wire.WILL, wire.CLOSE):
             if identifier == wire.WILL:
                 try:
                     self.will = will.read(message[begin + 1 :])
                 except will.BadWill as error:
                     raise wire.Garbled(str(error)) from None
-            self._due.append(own[identifier])
+            self._closing |= identifier == wire.CLOSE
+            self._due.append(self._version if identifier == wire.GETVERSION else wire.ok(identifier))
             return
-        self._closing |= identifier == wire.CLOSE
         self._to_sumo += message
         self._due.append(None)
 
@@ -165,7 +171,7 @@ class Relay:
             if event & (select.POLLIN | select.POLLHUP | select.POLLERR):
                 data = self._sumo.recv(CHUNK)
                 if not data:
-                    return self._closing and None not in self._due
+                    return False
                 for message in self._answered.feed(data):
                     self._due.popleft()
                     self._to_controller += message
@@ -191,12 +197,12 @@ class Relay:
                 return  # that it has gone is heard where it is read
 
     def _push(self) -> None:
-        """To SUMO, as much as goes now. Raises OSError where it has gone."""
+        """To SUMO, as much as goes now."""
         if self._to_sumo:
             try:
                 del self._to_sumo[: self._sumo.send(self._to_sumo)]
-            except BlockingIOError:
-                return
+            except OSError:
+                return  # that it has gone is heard where it is read
 
     def _settle(self) -> bool:
         """Bring what was begun with SUMO to its end: nothing half sent, no answer left. False where it has gone."""

@@ -1,7 +1,5 @@
 """A controller's way to its guard: one that holds the connection already, else a new one."""
 
-import fcntl
-import json
 import logging
 import os
 import subprocess
@@ -11,7 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from city.errors import InputError
+from controller.guard.door import port_of
 from controller.sumo import start
+from controller.sumo.link import SumoGone
 from controller.sumo.traci_link import TraciLink
 
 log = logging.getLogger("controller")
@@ -33,16 +33,10 @@ def open_guarded(
     host, port = where or ("127.0.0.1", sumo_port)
     # a SUMO at a port that is not known beforehand cannot be found again
     record = _folder() / f"{host}-{port}-{order}.json" if port else None
-    guard_port = _running(record) if record is not None else None
+    guard_port = port_of(record) if record is not None else None
     if guard_port is not None:
         log.info("the guard at 127.0.0.1:%d holds the connection to SUMO; going on through it", guard_port)
-        try:
-            return start.attach("127.0.0.1", guard_port, hurried, through_guard=True)
-        except InputError as error:
-            raise InputError(
-                f"the guard at 127.0.0.1:{guard_port}, which holds the connection to SUMO at {host}:{port}, "
-                f"takes no controller: it has one ({error})"
-            ) from None
+        return _attach(guard_port, hurried)
     command = [sys.executable, "-m", "controller.guard", "--spawned", "--watchdog-s", str(watchdog_s)]
     command += ["--order", str(order)] if order is not None else []
     command += ["--record", str(record)] if record is not None else []
@@ -51,13 +45,28 @@ def open_guarded(
     else:
         command += ["--clients", str(clients), "--sumo-port", str(sumo_port), "--", *arguments]
     process, guard_port = _start(command)
-    log.info("a guard holds the connection to SUMO; a controller may come back to it with --sumo 127.0.0.1:%d", guard_port)
+    log.info(
+        "a guard holds the connection to SUMO; a controller may come back to it with --no-guard --sumo 127.0.0.1:%d", guard_port
+    )
     try:
-        return start.attach("127.0.0.1", guard_port, hurried, process=process, through_guard=True)
+        return _attach(guard_port, hurried, process)
     except BaseException:
         # it would make the others wait for a controller that does not come
         process.terminate()
         raise
+
+
+def _attach(port: int, hurried: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> TraciLink:
+    """A link through a guard. Raises InputError where it has a controller already."""
+    link = start.attach("127.0.0.1", port, hurried, process=process, through_guard=True)
+    try:
+        link.version()
+    except SumoGone:
+        link.close()
+        raise InputError(
+            f"the guard at 127.0.0.1:{port}, which holds the connection to SUMO, takes no controller now: it has one, or ends"
+        ) from None
+    return link
 
 
 def _start(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
@@ -77,19 +86,6 @@ def _start(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
         return process, int(rest)
     process.wait()
     raise InputError(rest or "the guard of the connection to SUMO did not start")
-
-
-def _running(record: Path) -> int | None:
-    """The port of a guard that runs: it keeps a lock on its record for as long as it lives."""
-    try:
-        with record.open(encoding="utf-8") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return int(json.load(file)["port"])
-            return None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def _folder() -> Path:

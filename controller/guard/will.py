@@ -14,7 +14,8 @@ import numpy as np
 from city.network import Phase, Program, SignalNetwork
 from controller.fallback import Plan
 from controller.intersection import Intersection
-from controller.safety import SafetyTimes, SignalSafety
+from controller.safety import SignalSafety
+from controller.safety_times import SafetyTimes
 
 
 class BadWill(ValueError):
@@ -55,6 +56,10 @@ def of(intersections: Iterable[Intersection]) -> bytes:
         for x in intersections
         for safety, plan in zip(x.safeties, x.plans, strict=True)
     ]
+    return write(bequests)
+
+
+def write(bequests: Iterable[Bequest]) -> bytes:
     return json.dumps([asdict(bequest) for bequest in bequests]).encode()
 
 
@@ -70,6 +75,8 @@ def _bequest(told: dict[str, Any]) -> Bequest:
     plan = dict(told["plan"])
     program = dict(plan["program"])
     phases = tuple(Phase(**phase) for phase in program.pop("phases"))
+    if len(told["approach_mps"]) != len(told["crossing_m"]):
+        raise ValueError(f"signal {told['signal']}: {len(told['approach_mps'])} approaches, {len(told['crossing_m'])} crossings")
     return Bequest(
         str(told["signal"]),
         tuple(map(float, told["approach_mps"])),

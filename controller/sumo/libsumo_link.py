@@ -1,11 +1,12 @@
 """SUMO in this process, where the controller is its only client."""
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from city.errors import InputError
-from controller.observation import Readings
+from controller.observation import Readings, Rows
 from controller.safety import PermittedHandover, PermittedState
 from controller.sumo.link import Lanes, Moment, Setting, SumoGone, SumoRefused
 from controller.sumo.programs import sumo_program
@@ -18,12 +19,17 @@ class LibsumoLink:
         self.api = api
         self.lost = api.FatalTraCIError
         self._table = Lanes()
+        self._asked: dict[tuple[str, ...], tuple[list[str], Rows]] = {}
         self._refusals: dict[str, str] = {}
         """Of the settings since the last reading."""
         self._signals: tuple[str, ...] = ()
         self._seen: list[tuple[float, Sequence[str]]] = []
         self._reached_s: float | None = None
         """Where the way since the last reading has led to."""
+
+    @property
+    def guarded(self) -> bool:
+        return False
 
     @property
     def lanes(self) -> tuple[str, ...]:
@@ -60,12 +66,23 @@ class LibsumoLink:
             seen = [*seen, (self._reached_s, states)]
         self._seen, self._reached_s = [], None
         lane, readings = self.api.lane, self._table.readings
-        for name in dict.fromkeys(name for tl in due for name in self._table.lanes_of[tl]):
-            row = self._table.row[name]
-            readings.vehicles[row] = lane.getLastStepVehicleNumber(name)
-            readings.halting[row] = lane.getLastStepHaltingNumber(name)
-            readings.mean_length_m[row] = lane.getLastStepLength(name)
+        names, rows = self._lanes_for(due)
+        counts = list(map(lane.getLastStepVehicleNumber, names))
+        readings.vehicles[rows], readings.halting[rows], readings.mean_length_m[rows] = counts, 0.0, 0.0
+        # an empty lane need not be asked for more
+        for name, row, count in zip(names, rows.tolist(), counts, strict=True):
+            if count:
+                readings.halting[row] = lane.getLastStepHaltingNumber(name)
+                readings.mean_length_m[row] = lane.getLastStepLength(name)
         return Moment(self.api.simulation.getTime(), dict(zip(self._signals, states, strict=True)), seen, refusals)
+
+    def _lanes_for(self, due: tuple[str, ...]) -> tuple[list[str], Rows]:
+        if due not in self._asked:
+            if len(self._asked) > 256:
+                self._asked.clear()
+            names = sorted({name for tl in due for name in self._table.lanes_of[tl]})
+            self._asked[due] = names, np.array([self._table.row[name] for name in names], np.intp)
+        return self._asked[due]
 
     def _states(self) -> list[str]:
         return [self.api.trafficlight.getRedYellowGreenState(signal) for signal in self._signals]
@@ -96,9 +113,7 @@ class LibsumoLink:
             raise SumoRefused(str(error)) from None
 
     def abandon(self, programs: Sequence[tuple[str, str]]) -> None:
-        for signal, program in programs:
-            with contextlib.suppress(SumoRefused):
-                self.switch_program(signal, program)
+        """SUMO ends with this process: there is nobody to hand anything back to."""
 
     def why(self) -> str:
         return ""

@@ -49,6 +49,10 @@ class Link(Protocol):
     """What `api` raises when SUMO is gone."""
 
     @property
+    def guarded(self) -> bool:
+        """Whether a guard has the will, and hands the signals back safely when this link closes."""
+
+    @property
     def lanes(self) -> tuple[str, ...]:
         """Every watched lane, in the order of the readings."""
 

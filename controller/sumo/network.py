@@ -7,7 +7,7 @@ from typing import Any
 from city.config import City
 from city.errors import InputError
 from city.network import Phase, Program, SignalNetwork, StreetNetwork
-from controller.conflicts import ConflictRules
+from controller.conflicts import ConflictRules, Reason
 from controller.fallback import Plan
 from protos import policy_pb2 as pb
 from serving.contract import PLAN_ACTIONS, ContractError, check
@@ -150,6 +150,11 @@ def check_running(policy: pb.Policy, running: Mapping[str, RunningSignal], api: 
             )
         rules = ConflictRules(signal)
         for phase in trained.phases:
+            if rules.objection(phase.state) is Reason.MALFORMED:
+                raise InputError(
+                    f"{where}: phase {phase.state!r} of program {trained.program_id!r} is no state of "
+                    f"{len(signal.links)} links out of r, y, g, G, s and u; it would never be shown: mend the program"
+                )
             pairs = rules.conflicts(phase.state)
             if pairs:
                 raise InputError(

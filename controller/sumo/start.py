@@ -30,11 +30,19 @@ def _leave(connection: Any) -> None:
 def start(
     arguments: Sequence[str], clients: int, hurried: Callable[[], bool], order: int | None = None, port: int = 0
 ) -> TraciLink:
-    """Start the sumo program on a loopback port (0: a free one) and connect to it."""
+    """Start the sumo program on a loopback port (0: a free one) and connect to it. Raises InputError."""
     if not port:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
+    else:
+        # whoever listens there would be taken for the SUMO that is started
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                raise InputError(f"--sumo-port {port}: cannot be listened on ({error.strerror}); choose another") from None
     if clients > 1:
         log.info("SUMO listens at 127.0.0.1:%d and begins when %d more clients have connected", port, clients - 1)
     command = [sumo_program(), *arguments, "--remote-port", str(port), "--num-clients", str(clients)]

@@ -5,16 +5,17 @@ import select
 import socket
 import struct
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import traci
 
 from controller.observation import Readings
-from controller.safety import PermittedHandover, PermittedState
 from controller.sumo import wire
 from controller.sumo.link import Lanes, Moment, NotWaiting, Setting, SumoGone, SumoRefused
 from controller.sumo.programs import Voice
+from controller.sumo.settings import commands_of, refusals_of
 from controller.sumo.wire import Garbled, Refused
 
 _LANE_NUMBERS = (
@@ -22,6 +23,7 @@ _LANE_NUMBERS = (
     (wire.LAST_STEP_HALTING, wire.TYPE_INT),
     (wire.LAST_STEP_LENGTH, wire.TYPE_DOUBLE),
 )
+"""Of each lane: the ints, then the double."""
 
 
 class _Settings(NamedTuple):
@@ -53,7 +55,7 @@ class TraciLink:
 
         `through_guard`: `process` is the guard that the connection leads to.
         """
-        self._through_guard = through_guard
+        self._through_guard, self._guarded = through_guard, False
         self.api = api
         self._voice = voice
         self.lost = lost
@@ -72,6 +74,11 @@ class TraciLink:
         self._unanswered: list[_Settings | None] = []
         """Messages sent since the last reading: their settings, None for a step, or _COUNTED."""
         self._getters: dict[tuple[str, ...], tuple[wire.NumberGetters, np.ndarray[Any, Any]]] = {}
+
+    @property
+    def guarded(self) -> bool:
+        """Whether a guard hands the signals back when this link closes."""
+        return self._guarded
 
     @property
     def socket(self) -> socket.socket:
@@ -95,8 +102,9 @@ class TraciLink:
             if len(self._getters) > 256:
                 self._getters.clear()
             table = self._table
-            lanes = list(dict.fromkeys(lane for tl in due for lane in table.lanes_of[tl]))
-            wanted = [(wire.GET_LANE, variable, lane, kind) for variable, kind in _LANE_NUMBERS for lane in lanes]
+            # SUMO looks every lane up in a sorted tree: neighbours are found on nearly the same way
+            lanes = sorted({lane for tl in due for lane in table.lanes_of[tl]})
+            wanted = [(wire.GET_LANE, variable, lane, kind) for lane in lanes for variable, kind in _LANE_NUMBERS]
             wanted.append((wire.GET_SIM, wire.TIME, "", wire.TYPE_DOUBLE))
             rows = np.array([table.row[lane] for lane in lanes], np.intp)
             self._getters[due] = wire.NumberGetters(wanted), rows
@@ -109,7 +117,7 @@ class TraciLink:
         if settings:
             # what was shown up to here is asked for in the same message
             shown = [] if self._reached_s is None else [self._states.request]
-            commands = [command for setting in settings for command in _commands_of(setting)]
+            commands = [command for setting in settings for command in commands_of(setting)]
             self._post(wire.message([*shown, *commands]), _Settings(settings, self._reached_s))
         self._post(wire.message([wire.step(until_s)]), None)
         self._post_counts()
@@ -123,30 +131,36 @@ class TraciLink:
             self._post_counts()  # who is there at the beginning
         sent, self._unanswered = self._unanswered, []
         self._outgoing += wire.message([getters.request, self._states.request])
+        refusals: dict[str, str] = {}
+        seen: list[tuple[float, Sequence[str]]] = []
         answers = self._receive(len(sent) + 1)
         try:
-            refusals: dict[str, str] = {}
-            seen: list[tuple[float, Sequence[str]]] = []
-            for kind, answer in zip(sent, answers[:-1], strict=True):
+            # those that come before the readings are looked at while SUMO still simulates
+            for kind, answer in zip(sent, answers, strict=False):
                 if kind is None:
-                    wire.Reader(answer).stepped()
+                    if answer != wire.STEPPED:
+                        wire.Reader(answer).stepped()
                 elif kind is _COUNTED:
                     self._count(wire.Reader(answer))
                 else:
+                    acknowledged = 0
                     if kind.seen_s is not None:
                         seen.append((kind.seen_s, self._states.decode(answer)))
-                        answer = answer[self._states.size :]
-                    refusals |= _refusals(answer, kind.settings)
-            answer = answers[-1]
+                        acknowledged = self._states.size
+                    refusals |= refusals_of(answer[acknowledged:], kind.settings)
+            answer = next(answers)
             values = getters.decode(answer)
             read = self._table.readings
-            read.vehicles[rows], read.halting[rows], read.mean_length_m[rows] = values[:-1].reshape(len(_LANE_NUMBERS), -1)
+            counts, lengths_m = values[: 2 * len(rows)], values[2 * len(rows) : -1]
+            read.vehicles[rows], read.halting[rows], read.mean_length_m[rows] = counts[::2], counts[1::2], lengths_m
             states = self._states.decode(answer, getters.size)
             if self._reached_s is not None:
                 seen.append((self._reached_s, states))
                 self._reached_s = None
             return Moment(float(values[-1]), dict(zip(self._signals, states, strict=True)), seen, refusals)
         except Refused as error:
+            for _ in answers:
+                pass  # they are not the answers to what is asked next
             raise SumoRefused(f"SUMO refuses to step or to be read: {error}") from None
         except Garbled as error:
             raise SumoGone(f"SUMO answers {error}") from None
@@ -159,10 +173,25 @@ class TraciLink:
         for lane in self._table.counted:
             self._table.count(lane, reader.value())
 
+    def version(self) -> tuple[int, str]:
+        """SUMO's, as it tells it; a guard adds wire.GUARDED. Raises SumoGone."""
+        try:
+            number, words = self.api.getVersion()
+        except (self.lost, OSError) as error:
+            raise SumoGone(self._voice.error() or str(error)) from None
+        return int(number), str(words)
+
+    def running(self, signal: str) -> tuple[str, str]:
+        """(program, state) of a signal, asked for by itself. Raises SumoRefused."""
+        try:
+            return self.api.trafficlight.getProgram(signal), self.api.trafficlight.getRedYellowGreenState(signal)
+        except traci.TraCIException as error:
+            raise SumoRefused(str(error)) from None
+
     def switch_program(self, signal: str, program: str) -> None:
         sent, self._unanswered = len(self._unanswered), []
         self._outgoing += wire.message([wire.set_text(wire.SET_TL, wire.PROGRAM, signal, program)])
-        answer = self._receive(sent + 1)[-1]
+        *_, answer = self._receive(sent + 1)
         try:
             wire.Reader(answer).status()
         except Refused as error:
@@ -171,11 +200,13 @@ class TraciLink:
             raise SumoGone(f"SUMO answers {error}") from None
 
     def leave_will(self, content: bytes) -> None:
-        if not str(self.api.getVersion()[1]).endswith(wire.GUARDED):
+        if not self.version()[1].endswith(wire.GUARDED):
             return
+        self._guarded = True
         self._outgoing += wire.message([wire.command(wire.WILL, content)])
         try:
-            wire.Reader(self._receive(len(self._unanswered) + 1)[-1]).status()
+            *_, answer = self._receive(len(self._unanswered) + 1)
+            wire.Reader(answer).status()
         except (Refused, Garbled) as error:
             raise SumoGone(f"the guard of the connection answers {error}") from None
         self._unanswered = []
@@ -192,40 +223,37 @@ class TraciLink:
         except OSError as error:
             raise SumoGone(self._voice.error() or f"the connection to SUMO has ended: {error}") from None
 
-    def _receive(self, count: int) -> list[bytes]:
-        """The next `count` answers, in order.
-
-        Sends and receives as either is possible: SUMO may wait for its answers
-        to be taken before it takes the next message.
-        """
-        answers: list[bytes] = []
-        incoming, start = self._incoming, 0
-        try:
-            while True:
-                while len(incoming) - start >= 4 and len(answers) < count:
-                    (size,) = struct.unpack_from("!i", incoming, start)
-                    if size < 4:
-                        raise SumoGone(f"SUMO answers with a message of {size} bytes")
-                    if len(incoming) - start < size:
-                        break
-                    answers.append(bytes(incoming[start + 4 : start + size]))
-                    start += size
-                if len(answers) == count:
-                    del incoming[:start]
-                    return answers
-                if self._outgoing:
-                    self._send()
-                self._poll.modify(self._socket, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
-                if not self._poll.poll(1000):
-                    # another client of the simulation may take its time, and SUMO ends for all if this one leaves
-                    if self._hurried():
-                        raise NotWaiting("SUMO has not answered yet")
+    def _receive(self, count: int) -> Iterator[bytes]:
+        """The next `count` answers, in order, each as soon as it has come."""
+        while count:
+            if len(self._incoming) >= 4:
+                (size,) = struct.unpack_from("!i", self._incoming)
+                if size < 4:
+                    raise SumoGone(f"SUMO answers with a message of {size} bytes")
+                if len(self._incoming) >= size:
+                    answer = bytes(self._incoming[4:size])
+                    del self._incoming[:size]
+                    count -= 1
+                    yield answer
                     continue
-                with contextlib.suppress(BlockingIOError):
-                    part = self._socket.recv(1 << 20, socket.MSG_DONTWAIT)
-                    if not part:
-                        raise SumoGone(self._voice.error() or "SUMO has closed the connection")
-                    incoming += part
+            self._exchange()
+
+    def _exchange(self) -> None:
+        """Send and receive, as either is possible: SUMO may wait for its answers to be taken before it takes more."""
+        try:
+            if self._outgoing:
+                self._send()
+            self._poll.modify(self._socket, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
+            if not self._poll.poll(1000):
+                # another client of the simulation may take its time, and SUMO ends for all if this one leaves
+                if self._hurried():
+                    raise NotWaiting("SUMO has not answered yet")
+                return
+            with contextlib.suppress(BlockingIOError):
+                part = self._socket.recv(1 << 20, socket.MSG_DONTWAIT)
+                if not part:
+                    raise SumoGone(self._voice.error() or "SUMO has closed the connection")
+                self._incoming += part
         except OSError as error:
             raise SumoGone(f"the connection to SUMO has ended: {error}") from None
 
@@ -246,7 +274,8 @@ class TraciLink:
         """Close cleanly, and wait."""
         is_closed = False
         with contextlib.suppress(OSError):
-            self._socket.settimeout(CLOSE_S)
+            # the guard sees to what is left, so that nobody need wait for SUMO's other clients
+            self._socket.settimeout(0.0 if self._guarded and self._hurried() else CLOSE_S)
             self._socket.sendall(wire.message([wire.command(wire.CLOSE, b"")]))
             is_closed = bool(self._socket.recv(64))
         self._socket.close()
@@ -261,34 +290,7 @@ class TraciLink:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(1)
             if self._hurried():
+                if self._through_guard:
+                    return  # it sees to the end by itself; killed, it would end the simulation for the others
                 self._process.kill()
                 self._process.wait()
-
-
-def _commands_of(setting: Setting) -> list[bytes]:
-    signal = setting.signal
-    if type(setting) is PermittedState:
-        return [wire.set_text(wire.SET_TL, wire.STATE, signal, setting.state)]
-    if type(setting) is not PermittedHandover:
-        raise TypeError(f"only what the safety rules permit reaches SUMO, not {setting!r}")
-    commands = [
-        wire.set_text(wire.SET_TL, wire.PROGRAM, signal, setting.program),
-        wire.set_int(wire.SET_TL, wire.PHASE, signal, setting.phase),
-    ]
-    if setting.remaining_s is not None:
-        commands.append(wire.set_double(wire.SET_TL, wire.PHASE_DURATION, signal, setting.remaining_s))
-    return commands
-
-
-def _refusals(answer: bytes, settings: Sequence[Setting]) -> dict[str, str]:
-    if answer == wire.SET_OK * len(settings):
-        return {}
-    reader = wire.Reader(answer)
-    refusals: dict[str, str] = {}
-    for setting in settings:
-        for _ in _commands_of(setting):
-            try:
-                reader.status()
-            except Refused as error:
-                refusals[setting.signal] = str(error)
-    return refusals

@@ -40,6 +40,10 @@ SET_OK = bytes((_STATUS_BYTES, SET_TL, 0, 0, 0, 0, 0))
 """SUMO's answer to a command that sets something of a signal."""
 
 
+STEPPED = bytes((_STATUS_BYTES, SIMSTEP, 0, 0, 0, 0, 0)) + bytes(4)
+"""SUMO's answer to a step, where nobody has subscribed to anything."""
+
+
 class Refused(Exception):
     """SUMO refused a command; the connection goes on."""
 

@@ -1,6 +1,7 @@
 """The loop against a street that stops at its own steps only."""
 
 import itertools
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +13,8 @@ from controller.decision_step import DecisionSteps, Events
 from controller.intersection import Intersection
 from controller.monitor import Limits, SignalMonitor
 from controller.observation import Readings, SumoRlObserver
-from controller.safety import SafetyTimes, SignalSafety
+from controller.safety import SignalSafety
+from controller.safety_times import SafetyTimes
 from controller.signal_timing import PlanTiming
 from controller.sumo.link import Moment
 from protos import policy_pb2 as pb
@@ -94,3 +96,74 @@ def test_a_signal_on_its_own_plan_is_not_watched(crossing):
     steps.step(steps.now + 20)
     steps.watch()
     assert steps.tally.alarms.total() == before
+
+
+def test_a_handover_that_sumo_refuses_is_tried_again_and_the_signal_stays_watched(crossing):
+    link = SteppedLink(1.0)
+    read, handovers = link.read, []
+
+    def refusing(due):
+        moment = read(due)
+        if len(handovers) != 1:
+            return moment
+        return moment._replace(refusals={"X": "not now"}, seen=[(link.now, ["GGGG"])])
+
+    def go(settings, until_s):
+        handovers.extend(link.now for setting in settings if not hasattr(setting, "state"))
+        SteppedLink.go(link, settings, until_s)
+
+    link.read, link.go = refusing, go
+    street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
+    constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: np.array([0]) for tl in observations})
+    monitor = SignalMonitor(crossing, Limits(3, 4, 0))
+    steps = DecisionSteps(link, [one_signal(crossing)], constant, street, Events(), 0.0, 1.0, [monitor])
+    steps.step(400)
+    steps.release(100)
+    assert steps.unreleased() == [] and len(handovers) == 2 and steps.tally.refusals == 1
+    assert handovers[1] - handovers[0] <= 1.0 and steps.now < 40
+    assert steps.tally.alarms["conflict"] > 0  # what it showed meanwhile was still ours
+
+
+def test_how_a_signal_comes_back_from_its_plan_is_watched(crossing):
+    link = SteppedLink(1.0)
+    street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
+    answers = {}
+    mute = SimpleNamespace(ask=lambda observations, observed_s: answers)
+    alarms = []
+    monitor = SignalMonitor(crossing, Limits(3, 4, 0))
+    events = Events(alarm=alarms.append)
+    steps = DecisionSteps(link, [one_signal(crossing)], mute, street, events, 0.0, 1.0, [monitor])
+    while not steps.intersections["SA101"].released:
+        steps.step(400)
+    answers["SA101"] = np.array([0])
+    link.seen = [(steps.now + 1, ["rrrG"])]
+    while steps.intersections["SA101"].on_plan:
+        steps.step(400)
+        link.seen = [(steps.now + 1, ["rrrG"])]
+    alarms.clear()
+    link.seen = [(steps.now + 1, ["GgGr"])]  # from the plan's green to ours, without a yellow
+    steps.step(steps.now + 1)
+    steps.watch()
+    assert "yellow" in {alarm.rule.value for alarm in alarms}
+
+
+def test_the_deadline_counts_from_the_moment_the_readings_came(crossing):
+    link = SteppedLink(1.0)
+    read, times = link.read, []
+
+    def noting(due):
+        moment = read(due)
+        times.append(time.monotonic())
+        return moment
+
+    def ask(observations, observed_s):
+        times.extend((observed_s, time.monotonic()))
+        return {tl: np.array([0]) for tl in observations}
+
+    link.read = noting
+    street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
+    steps = DecisionSteps(link, [one_signal(crossing)], SimpleNamespace(ask=ask), street, Events(), 0.0, 1.0)
+    for _ in range(5):
+        steps.step(400)
+    for came, observed, asked in zip(*[iter(times[:15])] * 3, strict=True):
+        assert came <= observed <= asked

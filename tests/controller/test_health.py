@@ -38,6 +38,8 @@ def test_health_follows_the_controllers_life(served):
     health.beat()
     health.stopping()
     assert get(f"{url}/healthz") == (503, "stopping\n")
+    health.beat()  # the steps of a release
+    assert get(f"{url}/healthz") == (503, "stopping\n")
 
 
 def test_metrics_are_prometheus_text(served):

@@ -10,7 +10,9 @@ from controller.failover import Rung
 from controller.fallback import Plan
 from controller.intersection import Intersection
 from controller.observation import SumoRlObserver
-from controller.safety import PermittedHandover, PermittedState, SafetyTimes, SignalSafety
+from controller.policy import ActionSpace
+from controller.safety import PermittedHandover, PermittedState, SignalSafety
+from controller.safety_times import SafetyTimes
 from controller.signal_timing import KeepChangeTiming, PlanTiming, SumoRlTiming
 from protos import policy_pb2 as pb
 
@@ -140,6 +142,7 @@ def test_what_was_sent_but_not_confirmed_counts_as_not_released(crossing):
 def test_an_action_that_cannot_be_taken_is_a_failure_not_a_crash(crossing):
     x = one_signal(crossing)
     x.policy.action.size = 7  # a contract that contradicts its signal's two greens
+    x._space = ActionSpace(x.policy)
     assert "cannot be taken" in x.take(np.array([6]), 20, None)
 
 

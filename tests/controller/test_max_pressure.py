@@ -4,13 +4,16 @@ import numpy as np
 import pytest
 
 from city.config import Controller
+from controller.assembly import pressure_of
 from controller.failover import Rung
 from controller.intersection import Intersection
 from controller.max_pressure import MaxPressure, lanes_of
 from controller.monitor import Limits, SignalMonitor
 from controller.observation import Readings, SumoRlObserver
-from controller.safety import PermittedState, SafetyTimes, SignalSafety
+from controller.safety import PermittedState, SignalSafety
+from controller.safety_times import SafetyTimes
 from controller.signal_timing import SumoRlTiming
+from export import contract
 from protos import policy_pb2 as pb
 from tests.controller.test_intersection import GREENS, PLAN
 
@@ -106,3 +109,40 @@ def test_it_is_released_to_its_own_program_all_the_same(crossing):
     x = pressed(crossing)
     play(x, 90, lambda now: TimeoutError("late"), lambda now: readings(in3=9), release_s=60)
     assert x.released
+
+
+def test_a_tl_without_a_green_to_choose_has_no_pressure_and_falls_back_to_its_plan(grid_city, grid_street):
+    made = contract.build(grid_city, grid_city.tls["SA108"], grid_street)  # two signals
+    policy = pb.Policy()
+    policy.CopyFrom(made)
+    lanes = [lane for signal in made.signal_ids for lane in lanes_of(grid_street.signals[signal])]
+    row, length_m = {lane: i for i, lane in enumerate(lanes)}, np.full(len(lanes), 100.0)
+    times = SafetyTimes(3, 5)
+    assert isinstance(pressure_of(policy, grid_street, row, length_m, times), MaxPressure)
+    for phase in policy.signals[1].phases:
+        phase.state = "r" * len(phase.state)
+    assert pressure_of(policy, grid_street, row, length_m, times) is None
+
+
+def test_where_greens_press_alike_what_is_green_stays_so(crossing):
+    made = chooser(crossing)
+    assert chosen(made, 20, in3=9) == "rrrG"
+    assert chosen(made, 40) == "rrrG" and chosen(made, 60, in0=3, in3=3) == "rrrG"
+
+
+def test_the_policy_takes_over_from_the_green_that_pressure_has_chosen(crossing):
+    x = pressed(crossing)
+    play(x, 40, lambda now: TimeoutError("late"), lambda now: readings(in3=9))
+    assert x.safeties[0].shown == "rrrG"
+    answer = np.array([0])
+    while x.ladder.rung is not Rung.SERVED:
+        x.take(answer, x.next_decision_s, None, readings(in3=9))
+        now = x.next_decision_s
+    found = []
+    for k in range(40):
+        if x.next_decision_s <= now + k:
+            x.take(answer, now + k, None, readings(in3=9))
+        settings, overrides = x.settings(now + k)
+        assert overrides == []  # it knows what is green, so its yellow comes of itself
+        found += [setting.state for setting in settings]
+    assert found == ["rrry", "GgGr"]

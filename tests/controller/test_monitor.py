@@ -9,7 +9,8 @@ import pytest
 from city import network
 from city.network import SignalNetwork
 from controller.monitor import Limits, Rule, SignalMonitor
-from controller.safety import SafetyTimes, SignalSafety
+from controller.safety import SignalSafety
+from controller.safety_times import SafetyTimes
 from tests.conftest import GRID
 
 LIMITS = Limits(yellow_s=3, min_green_s=5, all_red_s=1)
@@ -58,11 +59,40 @@ def test_what_was_shown_before_the_watch_began_is_not_judged(crossing):
     assert watch(crossing, [(0, "GgGr"), (1, "yyyr"), (4, "rrrr"), (5, "rrrG")]) == []
 
 
-def test_nobody_is_watched_on_the_own_program(crossing):
+def test_what_its_own_program_does_is_not_judged(crossing):
     monitor = SignalMonitor(crossing, LIMITS)
     assert monitor.see("GgGr", 0, 10) == []
-    monitor.look_away()
-    assert monitor.see("rrrG", 10, 20) == []
+    assert monitor.see("yyyr", 10, 13) == []
+    assert monitor.see("rrrr", 13, 14) == []
+    for begin, state in ((14, "rrrG"), (19, "GgGr"), (24, "rrrG")):
+        assert monitor.see_plan(state, begin) == []
+    assert monitor.see("rrrG", 29, 34) == [] and monitor.see("rrry", 34, 37) == []
+
+
+def test_how_a_signal_is_handed_over_and_taken_over_is_judged(crossing):
+    monitor = SignalMonitor(crossing, LIMITS)
+    assert monitor.see("GgGr", 0, 10) == []
+    assert [alarm.rule for alarm in monitor.see_plan("rrrG", 10)] == [Rule.YELLOW] * 3 + [Rule.CLEARANCE] * 3
+    assert [alarm.rule for alarm in monitor.see("rrrr", 15, 20)] == [Rule.YELLOW]  # link 3's, which its program showed green
+    assert monitor.see_plan("rrrG", 20) == []
+    assert [alarm.rule for alarm in monitor.see("rrrr", 25, 30)] == [Rule.YELLOW]
+
+
+def test_a_permissive_green_becomes_protected_only_beside_clear_foes(crossing):
+    # link 1 yields to link 2
+    assert watch(crossing, [(0, "rgGr"), (10, "rgyr"), (13, "rgrr"), (14, "rGrr")]) == []
+    assert watch(crossing, [(0, "rgGr"), (10, "rgyr"), (13, "rGrr")]) == [(Rule.CLEARANCE, 13)]
+    assert watch(crossing, [(0, "rgGr"), (10, "rGyr"), (13, "rGrr")]) == [(Rule.CLEARANCE, 10)]
+
+
+def test_a_link_of_vehicles_and_pedestrians_has_a_yellow_and_is_walked_clear(crossing):
+    shared = _with(crossing, crossing_m=(0, 0, 0, 12.0), approach_mps=(10.0,) * 4)
+    assert {rule for rule, _ in watch(shared, [(0, "rrrG"), (10, "rrrr")])} == {Rule.YELLOW}
+    assert {rule for rule, _ in watch(shared, [(0, "rrrG"), (10, "rrry"), (13, "rrrr"), (20, "Grrr")])} == {Rule.CLEARANCE}
+    watched = SignalSafety(shared, SafetyTimes(3, 5))
+    watched.adopt("rrrG", 0)
+    states = [watched.permit("Grrr", t)[0].state for t in range(30)]
+    assert states == ["rrrG"] * 5 + ["rrry"] * 3 + ["rrrr"] * 10 + ["Grrr"] * 12
 
 
 def test_a_starved_link_is_told_once_until_it_is_served(crossing):

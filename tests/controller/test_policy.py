@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from controller.policy import BadAction, checked
+from controller.policy import ActionSpace, BadAction
 from protos import policy_pb2 as pb
 
 GREENS = pb.Policy(action=pb.Action(kind="categorical", size=4))
@@ -11,8 +11,8 @@ KC = pb.Policy(action=pb.Action(kind="kc", size=2))
 
 
 def test_good_answers_become_actions():
-    assert checked(GREENS, np.array([3], np.int64)).tolist() == [3]
-    assert checked(KC, np.array([[0.5, -1.0]], np.float32)).tolist() == [0.5, -1.0]
+    assert ActionSpace(GREENS).checked(np.array([3], np.int64)) == (3,)
+    assert ActionSpace(KC).checked(np.array([[0.5, -1.0]], np.float32)) == (0.5, -1.0)
 
 
 @pytest.mark.parametrize(
@@ -24,9 +24,9 @@ def test_good_answers_become_actions():
 )  # fmt: skip
 def test_wrong_answers_are_refused(policy, answer):
     with pytest.raises(BadAction):
-        checked(policy, np.array(answer))
+        ActionSpace(policy).checked(np.array(answer))
 
 
 def test_what_is_no_number_is_refused():
     with pytest.raises((BadAction, TypeError, ValueError)):
-        checked(GREENS, "green")
+        ActionSpace(GREENS).checked("green")

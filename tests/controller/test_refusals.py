@@ -9,8 +9,9 @@ import pytest
 
 from city import config, network
 from city.errors import InputError
+from city.network import Phase
 from controller.__main__ import main
-from controller.sumo.network import check_city, check_contract
+from controller.sumo.network import RunningSignal, check_city, check_contract, check_running
 from export import contract
 from protos import policy_pb2 as pb
 from tests.conftest import GRID
@@ -85,6 +86,17 @@ class TestTheContract:
         with pytest.raises(InputError, match="has other phases now"):
             check_contract(policy, grid_street)
 
+    def test_phases_that_no_signal_under_control_may_show_are_refused(self, policy, grid_street):
+        signal = grid_street.signals["A0"]
+        trained = next(p for p in signal.programs if p.id == policy.signals[0].program_id)
+        policy.signals[0].phases[1].state = off = "o" * len(signal.links)
+        states = [phase.state for phase in policy.signals[0].phases]
+        phases = tuple(Phase(state, p.duration_s, p.min_s, p.max_s) for state, p in zip(states, trained.phases, strict=True))
+        program = replace(trained, phases=phases)
+        running = {"A0": RunningSignal(program.id, states[0], {program.id: program})}
+        with pytest.raises(InputError, match=rf"SA101: signal A0: phase '{off}' of program .* out of r, y, g, G, s and u"):
+            check_running(policy, running, None, grid_street)
+
     def test_other_durations_matter_to_actions_on_plans_only(self, grid_city, grid_street):
         for tl, matters in (("SA103", False), ("SA107", True)):
             policy = contract.build(grid_city, grid_city.tls[tl], grid_street)
@@ -139,8 +151,15 @@ def test_an_unknown_tl(capsys, grid_server):
 
 def test_a_sumo_that_is_not_there(capsys, grid_server, monkeypatch):
     monkeypatch.setattr("controller.sumo.start.ATTACH_S", 0.1)
-    assert main(["--city", CITY, "--server", grid_server, "--sumo", f"127.0.0.1:{free_port()}"]) == 2
+    assert main(["--city", CITY, "--server", grid_server, "--no-guard", "--sumo", f"127.0.0.1:{free_port()}"]) == 2
     refused(capsys, "no SUMO listens at 127.0.0.1:")
+
+
+def test_what_the_guard_cannot_do_is_told_by_the_controller(capsys, grid_server):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["--city", CITY, "--server", grid_server, "--clients", "2", "--sumo-port", port]) == 2
+        refused(capsys, f"--sumo-port {port}: cannot be listened on")
 
 
 def test_a_sumo_that_ends_at_its_start_tells_why(capsys, grid_server):
@@ -173,6 +192,8 @@ def test_flags_that_do_not_go_together(capsys):
         (["--end", "nan"], "must be a simulated second"),
         (["--model-number", "99999999999999999999"], "must be a version"),
         (["--summary", "/nonexistent/x.json"], "there is no folder /nonexistent"),
+        (["--fleet", "a/b"], "--fleet: 'a/b' is no name"),
+        (["--clients", "2", "--deadline-ms", "9000"], "make watchdog_s twice as long"),
     ):
         assert main(["--city", CITY, *flags]) == 2
         refused(capsys, told)

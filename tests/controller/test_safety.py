@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from city import network
-from controller.safety import ConflictRules, PermittedHandover, PermittedState, Reason, SafetyTimes, SignalSafety
+from controller.safety import ConflictRules, PermittedHandover, PermittedState, Reason, SignalSafety
+from controller.safety_times import SafetyTimes
 from tests.conftest import GRID
 
 TIMES = SafetyTimes(yellow_s=3, min_green_s=5)
@@ -207,3 +208,9 @@ def test_the_checker_of_these_tests_sees_a_broken_rule(crossing):
         broken[at] = bad
         with pytest.raises(AssertionError):
             observed_rules(rules, TIMES, broken)
+
+
+def test_a_signal_that_was_off_is_cleared_by_a_yellow(crossing):
+    watched = SignalSafety(crossing, SafetyTimes(3, 5))
+    watched.adopt("oOoO", 0)
+    assert [watched.permit("GgGr", t)[0].state for t in range(6)] == ["yyyy"] * 3 + ["rrrr"] + ["GgGr"] * 2

@@ -116,3 +116,44 @@ def test_long_commands_carry_a_long_length():
     whole = wire.message([made, wire.step(7.5)])
     assert struct.unpack("!i", whole[:4])[0] == len(whole)
     assert np.frombuffer(whole[-8:], ">f8")[0] == 7.5
+
+
+STATES = st.lists(st.tuples(st.text(max_size=270), st.text("rygG", max_size=260)), max_size=6, unique_by=lambda pair: pair[0])
+
+
+def state_answer(pairs):
+    packed = [struct.pack("!i", len(state)) + state.encode() for _, state in pairs]
+    told = [value(0xA2, 0x20, name, wire.TYPE_STRING, one) for (name, _), one in zip(pairs, packed, strict=True)]
+    return b"".join(status(0xA2) + one for one in told)
+
+
+@given(STATES, st.binary(max_size=5))
+def test_any_signals_states_come_back(pairs, before):
+    getters = wire.StateGetters({name: len(state) for name, state in pairs})
+    answer = state_answer(pairs)
+    assert getters.size == len(answer)
+    assert getters.decode(before + answer + b"more", len(before)) == [state for _, state in pairs]
+
+
+@given(st.integers(0, 10_000), st.integers(0, 255), st.integers(0, 30))
+def test_a_changed_or_cut_answer_of_states_is_found_or_only_changes_a_state(at, new, cut):
+    pairs = [("A0", "GGrr"), ("B0", "rrGGr")]
+    answer = bytearray(state_answer(pairs))
+    answer[at % len(answer)] = new
+    try:
+        found = wire.StateGetters({name: len(state) for name, state in pairs}).decode(bytes(answer[: len(answer) - cut]))
+    except (Garbled, Refused):
+        return
+    assert [len(state) for state in found] == [4, 5] and cut == 0
+
+
+def test_states_that_sumo_refuses_are_told_in_its_words():
+    with pytest.raises(Refused, match="Traffic light 'x' is not known"):
+        wire.StateGetters({"x": 4}).decode(status(0xA2, 0xFF, "Traffic light 'x' is not known"))
+
+
+def test_the_answers_of_the_guard_are_ones_that_traci_reads():
+    assert Reader(wire.ok(wire.WILL)[4:]).status() == wire.WILL
+    answer = wire.version_answer(21, "SUMO 1.28 behind a guard")
+    reader = Reader(answer[4:])
+    assert reader.status() == wire.GETVERSION and answer.endswith(b"SUMO 1.28 behind a guard")

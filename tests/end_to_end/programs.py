@@ -31,11 +31,22 @@ def sumo(clients: int, *options: str):
         process.wait()
 
 
-@contextlib.contextmanager
 def controller(*arguments: str):
     """`python -m controller` on the sample city, its stderr readable."""
-    command = [sys.executable, "-m", "controller", "--city", CITY, *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return program("controller", "--city", CITY, *arguments)
+
+
+def guard(*arguments: object):
+    """`python -m controller.guard` by itself."""
+    return program("controller.guard", *map(str, arguments))
+
+
+@contextlib.contextmanager
+def program(module: str, *arguments: str):
+    """A program of ours, its stdout and stderr readable."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
         yield process
     finally:

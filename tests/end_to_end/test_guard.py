@@ -1,9 +1,13 @@
 """The guard: a controller is killed, hangs and comes back, and the others in its simulation go on undisturbed."""
 
 import signal
+import subprocess
+import sys
 import time
 
-from tests.end_to_end.programs import connect, controller, sumo
+import pytest
+
+from tests.end_to_end.programs import CITY, connect, controller, guard, sumo
 from tests.end_to_end.test_several_clients import SIGNALS, assert_in_step, assert_safe
 
 
@@ -43,6 +47,10 @@ def test_a_trainer_goes_on_while_the_controller_is_killed_and_started_again(grid
             # the plans run, in step with their clock
             trainer.step(90)
             assert_in_step(trainer.client)
+        with controller(*words, "--end", "1") as mistaken:
+            # what comes back and cannot begin does not take the guard with it
+            trainer.until(lambda: mistaken.poll() is not None, 20_000)
+            assert mistaken.returncode == 2 and "--end 1 lies before second" in mistaken.stderr.read()
         with controller(*words) as again:
             trainer.until(lambda: trainer.online() == set(SIGNALS), 20_000)
             trainer.step(60)
@@ -85,41 +93,107 @@ def test_a_controller_that_hangs_loses_its_signals_and_ends_when_it_wakes(grid_s
     assert_safe(trainer.history, SIGNALS)
 
 
-def test_the_end_of_sumo_ends_guard_and_controller(grid_server):
+@pytest.mark.parametrize("who", ["SUMO", "another client"])
+def test_the_crash_of_sumo_or_of_another_client_ends_guard_and_controller_with_one_line_each(grid_server, who):
     with (
         sumo(2) as (port, process),
         controller("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server) as ours,
     ):
         trainer = Trainer(port)
         trainer.step(20)
-        process.kill()
+        if who == "SUMO":
+            process.kill()
+        else:
+            trainer.client._socket.close()  # without a goodbye: SUMO ends for all
         assert ours.wait(30) == 1
         lines = ours.stderr.read().splitlines()  # the guard's too: it has ended
-        assert [line for line in lines if "SUMO is gone" in line] and [line for line in lines if "SUMO has ended" in line]
+        assert [line for line in lines if "SUMO is gone at second" in line] and [
+            line for line in lines if "SUMO has ended" in line
+        ]
         assert not [line for line in lines if "Traceback" in line]
 
 
-def test_another_clients_crash_is_one_line_and_exit_code_1(grid_server):
-    with (
-        sumo(2) as (port, _),
-        controller("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server) as ours,
-    ):
+def test_the_others_do_not_stand_still_for_a_controller_that_never_comes():
+    with sumo(2) as (port, _), guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--first-s", 0.5) as process:
         trainer = Trainer(port)
-        trainer.step(20)
-        trainer.client._socket.close()  # without a goodbye: SUMO ends for all
-        assert ours.wait(30) == 1
-        lines = ours.stderr.read().splitlines()
-        assert [line for line in lines if "SUMO is gone at second" in line]
-        assert not [line for line in lines if "Traceback" in line]
+        trainer.step(60)
+        assert process.stdout.readline().startswith("ready ")
+        process.terminate()  # it closes in an orderly way: the simulation goes on
+        while process.poll() is None:
+            trainer.step()
+        assert process.wait(30) == 0
+        trainer.step(30)
+        trainer.client.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "--sumo HOST:PORT to attach"),
+        (("--sumo", "nowhere"), "must be HOST:PORT"),
+        (("--sumo", "127.0.0.1:99999"), "must be HOST:PORT"),
+        (("--sumo", "127.0.0.1:1", "--port", "70000"), "cannot be listened on"),
+        (("--sumo", "127.0.0.1:1", "--watchdog-s", "0"), "must lie between"),
+    ],
+)
+def test_wrong_words_to_a_guard_are_one_line(words, told):
+    done = subprocess.run([sys.executable, "-m", "controller.guard", *words], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1 and told in done.stderr
 
 
 def test_a_controller_is_refused_where_the_guard_has_one(grid_server):
     with sumo(2) as (port, _):
         words = ("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server)
-        with controller(*words) as ours, controller(*words) as second:
+        with controller(*words) as ours:
             trainer = Trainer(port)
-            while second.poll() is None and ours.poll() is None:
-                trainer.step()
-            codes = {one.poll() for one in (ours, second)}
-            assert 2 in codes and None in codes
+            trainer.until(lambda: trainer.online() == set(SIGNALS), 60)
+            with controller(*words) as second:
+                trainer.until(lambda: second.poll() is not None, 20_000)
+                assert second.returncode == 2 and "takes no controller now: it has one" in second.stderr.read()
+            assert ours.poll() is None and trainer.online() == set(SIGNALS)
             trainer.client.close()
+
+
+FAILING = """
+import sys
+from controller.__main__ import main
+from controller.decision_step import DecisionSteps
+from controller.sumo.link import {error}
+
+step = DecisionSteps.step
+
+def failing(self, end_s):
+    step(self, end_s)
+    if self.now > 60:
+        DecisionSteps.step = step
+        raise {error}("what nobody thought of")
+
+class Unforeseen(Exception):
+    pass
+
+DecisionSteps.step = failing
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("error", ["SumoRefused", "SumoGone", "NotWaiting", "SumoGone as Unforeseen"])
+def test_a_controller_that_fails_leaves_its_signals_to_the_guard_and_not_to_themselves(grid_server, error):
+    """Whatever it thinks has happened, and though SUMO is there and well."""
+    code = FAILING.replace("{error}", error, 1).replace("{error}", error.rpartition(" ")[2])
+    with sumo(2) as (port, _):
+        words = ("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server, "--city", CITY)
+        ours = subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.PIPE, text=True)
+        try:
+            trainer = Trainer(port)
+            trainer.until(lambda: trainer.online() == set(SIGNALS), 60)
+            trainer.until(lambda: not trainer.online(), 150)
+            trainer.until(lambda: ours.poll() is not None, 20_000)
+            assert ours.returncode == 1
+            trainer.step(60)
+            trainer.client.close()
+        finally:
+            ours.kill()
+            told = ours.communicate()[1]
+        assert "what nobody thought of" in told or error == "NotWaiting"
+    assert_safe(trainer.history, SIGNALS)

@@ -141,10 +141,29 @@ def test_a_client_that_takes_its_time_costs_nobody_the_simulation(grid_server):
     assert_safe(history, SIGNALS)
 
 
-def test_a_second_signal_hands_back_without_waiting_for_the_other_client(grid_server):
+def test_after_a_second_signal_the_guard_hands_back_and_nobody_waits_for_the_other_client(grid_server):
+    history = []
     with (
         sumo(2) as (port, _),
         controller("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server) as ours,
+    ):
+        client = connect(port, 1)
+        watch(client, 40, history)
+        ours.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        ours.send_signal(signal.SIGTERM)
+        assert ours.wait(5) == 1  # though SUMO waits for the other client
+        watch(client, client.simulation.getTime() + 40, history)
+        assert {client.trafficlight.getProgram(s) for s in SIGNALS} == {"adapted"}
+        client.close()
+        assert "left to the guard" in ours.stderr.read()  # to its end: the guard writes there too
+    assert_safe(history, SIGNALS)
+
+
+def test_without_a_guard_a_second_signal_hands_back_at_once(grid_server):
+    with (
+        sumo(2) as (port, _),
+        controller("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server, "--no-guard") as ours,
     ):
         client = connect(port, 1)
         watch(client, 40, [])

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from city import network
 from controller.fallback import Plan, PlanEntry
 from controller.guard import will
-from controller.safety import PermittedHandover, SafetyTimes, SignalSafety
+from controller.safety import PermittedHandover, SignalSafety
+from controller.safety_times import SafetyTimes
 from tests.conftest import GRID
 
 SIGNALS = network.of_sumocfg(GRID / "grid.sumocfg").signals

@@ -1,0 +1,66 @@
+"""What `benchmarks.control_loop` puts into a running loop to look at it."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from controller.decision_step import DecisionSteps
+
+
+class Noted:
+    """Notes the settings on their way to SUMO, and the messages."""
+
+    def __init__(self, steps: DecisionSteps, link: Any) -> None:
+        self.steps: list[tuple[list[tuple[str, str]], float]] = []
+        self.exchanges: list[tuple[str, int]] = []
+        """(bytes sent, in hex; answers to them)."""
+        self._socket, self._sent = link._socket, bytearray()
+        go, receive = link.go, link._receive
+
+        def noting(settings, until_s):  # type: ignore[no-untyped-def]
+            self.steps.append(([(s.signal, s.state) for s in settings], until_s))
+            go(settings, until_s)
+
+        def received(count):  # type: ignore[no-untyped-def]
+            for k, answer in enumerate(receive(count), 1):
+                if k == count:
+                    self.exchanges.append((self._sent.hex(), count))
+                    self._sent.clear()
+                yield answer
+
+        link.go, link._receive, link._socket = noting, received, self
+
+    def send(self, data: bytearray, flags: int) -> int:
+        count: int = self._socket.send(data, flags)
+        self._sent += data[:count]
+        return count
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps({"steps": self.steps, "exchanges": self.exchanges}))
+
+
+class Clocked:
+    """Exclusive wall time of the parts of a decision step."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._inner = [0.0]
+
+    def wrap(self, owner: Any, method: str, name: str) -> None:
+        function = getattr(owner, method)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            self._inner.append(0.0)
+            begin = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                took = time.perf_counter() - begin
+                self.seconds[name] = self.seconds.get(name, 0.0) + took - self._inner.pop()
+                self._inner[-1] += took
+
+        setattr(owner, method, timed)

@@ -1,0 +1,70 @@
+"""Where controllers knock: a loopback port, and a record by which the next controller finds it."""
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+from pathlib import Path
+from typing import TextIO
+
+from city.errors import InputError
+
+
+class Door:
+    """Open from the beginning, so that a controller may come before SUMO's other clients have."""
+
+    def __init__(self, port: int, record: Path | None) -> None:
+        """`port`: 0 for a free one. Raises InputError."""
+        self.listener = socket.socket()
+        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self.listener.bind(("127.0.0.1", port))
+        except (OSError, OverflowError) as error:
+            raise InputError(f"--port {port}: cannot be listened on ({error}); choose another") from None
+        self.listener.listen(4)
+        self.port = int(self.listener.getsockname()[1])
+        self._path, self._record = record, _write(record, self.port) if record is not None else None
+
+    def accept(self, timeout_s: float) -> socket.socket | None:
+        self.listener.settimeout(timeout_s)
+        with contextlib.suppress(TimeoutError, BlockingIOError):
+            controller = self.listener.accept()[0]
+            controller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return controller
+        return None
+
+    def close(self) -> None:
+        """Take no controller any more: one that came now would wait for ever."""
+        self.listener.close()
+        if self._path is not None and self._record is not None:
+            self._path.unlink(missing_ok=True)
+            self._record.close()
+            self._record = None
+
+
+def port_of(record: Path) -> int | None:
+    """The port of a guard that runs: it keeps a lock on its record for as long as its door is open."""
+    try:
+        with record.open(encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(json.load(file)["port"])
+            return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write(path: Path, port: int) -> TextIO:
+    """The record, locked for as long as it is open. Raises InputError."""
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        file = beside.open("w", encoding="utf-8")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        json.dump({"port": port, "pid": os.getpid()}, file)
+        file.flush()
+        beside.replace(path)
+    except OSError as error:
+        raise InputError(f"--record {path}: cannot be written ({error})") from None
+    return file

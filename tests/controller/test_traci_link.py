@@ -1,0 +1,67 @@
+"""A link to a SUMO that answers what it likes."""
+
+import socket
+from types import SimpleNamespace
+
+import pytest
+
+from controller.sumo import wire
+from controller.sumo.link import SumoGone, SumoRefused
+from controller.sumo.programs import Voice
+from controller.sumo.traci_link import TraciLink
+from tests.controller.test_wire import state_answer, status, value
+
+LANES = ["in0_0", "in1_0"]
+
+
+@pytest.fixture
+def ends():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        link = TraciLink(SimpleNamespace(_socket=ours), ConnectionError, None, Voice(None), lambda: False)
+        link.watch({"TL": LANES}, [], {"X": 2})
+        yield link, theirs
+
+
+def numbers(vehicles):
+    of_lane = ((0x10, wire.TYPE_INT, b"\0\0\0%c"), (0x14, wire.TYPE_INT, b"\0\0\0%c"))
+    told = b""
+    for lane, count in zip(LANES, vehicles, strict=True):
+        for variable, kind, form in of_lane:
+            told += status(0xA3) + value(0xA3, variable, lane, kind, form % count)
+        told += status(0xA3) + value(0xA3, 0x15, lane, wire.TYPE_DOUBLE, b"\x40\x14" + bytes(6))  # 5.0
+    return told + status(0xAB) + value(0xAB, 0x66, "", wire.TYPE_DOUBLE, b"\x40\x14" + bytes(6))
+
+
+STEPPED = wire.message([status(wire.SIMSTEP) + bytes(4)])
+
+
+def test_readings_come_to_the_rows_of_their_lanes(ends):
+    link, sumo = ends
+    link.go([], 5.0)
+    sumo.sendall(STEPPED + wire.message([numbers([3, 4]) + state_answer([("X", "Gr")])]))
+    moment = link.read(("TL",))
+    assert moment.time_s == 5.0 and moment.shown == {"X": "Gr"} and moment.seen == [(5.0, ["Gr"])]
+    assert link.readings.vehicles.tolist() == [3, 4] == link.readings.halting.tolist()
+    assert link.readings.mean_length_m.tolist() == [5, 5]
+
+
+def test_after_a_refusal_the_next_answer_is_that_to_the_next_question(ends):
+    link, sumo = ends
+    link.go([], 5.0)
+    refused = wire.message([status(wire.SIMSTEP, 0xFF, "not today")])
+    sumo.sendall(refused + wire.message([numbers([0, 0]) + state_answer([("X", "Gr")])]))
+    with pytest.raises(SumoRefused, match="not today"):
+        link.read(("TL",))
+    sumo.sendall(wire.message([status(wire.SET_TL, 0xFF, "no such program")]))
+    with pytest.raises(SumoRefused, match="no such program"):
+        link.switch_program("X", "0")
+
+
+@pytest.mark.parametrize("answer", [b"\0\0\0\3", wire.message([b"nonsense"]) + STEPPED, STEPPED + wire.message([b"more"])])
+def test_what_is_no_traci_ends_the_connection(ends, answer):
+    link, sumo = ends
+    link.go([], 5.0)
+    sumo.sendall(answer)
+    with pytest.raises(SumoGone):
+        link.read(("TL",))
