@@ -45,35 +45,52 @@ def version(models_dir: Path, tl: str, number: int, overwrite: bool, keep: int |
     check_free(models_dir, tl, number, overwrite)
     home = models_dir / tl
     target = home / str(number)
+    with _draft(home, number) as draft:
+        try:
+            yield draft
+            _flush(draft)
+            with _alone(home):
+                _put(draft, target, overwrite)
+                _discard(draft)  # where it was exchanged, the old version
+                _flush_folder(home)
+                if keep is not None:
+                    _prune(home, keep, number)
+        except OSError as error:
+            if error.errno in _OF_THE_DISK:
+                raise InputError(f"{target}: cannot be written: {error.strerror}; nothing was published") from None
+            raise
+
+
+@contextlib.contextmanager
+def _draft(home: Path, number: int) -> Iterator[Path]:
+    """An empty hidden folder, locked; gone when the block ends, at whatever moment an interrupt comes.
+
+    Raises InputError where it cannot be made.
+    """
     draft = home / _hidden(number, "draft")
+    held = None
     try:
-        home.mkdir(parents=True, exist_ok=True)
-        with _alone(home):
-            _sweep(home)
-            draft.mkdir()
-            held = _lock(draft)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            home.rmdir()
-        raise InputError(f"{home}: cannot be written: {error.strerror}; nothing was published") from None
-    try:
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+            with _alone(home):
+                _sweep(home)
+                draft.mkdir()
+                held = _lock(draft)
+        except OSError as error:
+            raise InputError(f"{home}: cannot be written: {error.strerror}; nothing was published") from None
         yield draft
-        _flush(draft)
-        with _alone(home):
-            _put(draft, target, overwrite)
-            _discard(draft)  # where it was exchanged, the old version
-            _flush_folder(home)
-            if keep is not None:
-                _prune(home, keep, number)
-    except OSError as error:
-        if error.errno in _OF_THE_DISK:
-            raise InputError(f"{target}: cannot be written: {error.strerror}; nothing was published") from None
-        raise
     finally:
-        os.close(held)
-        _discard(draft)
-        with contextlib.suppress(OSError):
-            home.rmdir()  # only where it is empty
+        try:
+            _discard(draft)
+        except BaseException:
+            # an end asked for while we clean up comes after it; rmtree may make an OSError of it
+            _discard(draft)
+            raise
+        finally:
+            if held is not None:
+                os.close(held)
+            with contextlib.suppress(OSError):
+                home.rmdir()  # only where it is empty
 
 
 def versions(home: Path) -> list[int]:

@@ -1,7 +1,9 @@
 """Publishing under bad weather: full and read-only disks, kills, several exporters at once. No version is lost."""
 
 import contextlib
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,9 +39,13 @@ def writer(home, word, rounds=1, wait=0.0):
 
 def put(home, number, content="x", **options):
     with publish.version(home, "SA101", number, False, **options) as draft:
-        (draft / "saved_model.pb").write_text(content)
-        (draft / "variables").mkdir()
-        (draft / "variables" / "variables.index").write_text(content)
+        whole(draft, content)
+
+
+def whole(folder, content):
+    (folder / "variables").mkdir(parents=True)
+    (folder / "saved_model.pb").write_text(content)
+    (folder / "variables" / "variables.index").write_text(content)
 
 
 def names(home):
@@ -189,3 +195,44 @@ def test_an_interrupted_run_leaves_whole_versions_only(tmp_path):
     assert (tmp_path / "SA101" / "1" / "assets.extra" / "export.json").is_file()
     for version in tmp_path.glob("*/*"):
         assert version.name == "1" and (version / "assets.extra" / "export.json").is_file()
+
+
+@pytest.mark.parametrize("number", [3, 4], ids=["replacing", "a new version"])
+def test_an_interrupt_at_any_call_leaves_no_draft_and_loses_no_version(tmp_path, number):
+    """Python looks for signals where a function begins and where one in C has ended: there each, once."""
+    moment, interrupted = 0, True
+    while interrupted:
+        moment += 1
+        home = tmp_path / str(moment)
+        whole(home / "SA101" / "3", "old")
+        interrupted = _interrupted(home, number, moment)
+        assert set(names(home)) <= {"3", str(number)}, f"interrupted at call {moment}"
+        assert (home / "SA101" / "3" / "saved_model.pb").read_text() in (("old", "new") if number == 3 else ("old",))
+        assert (home / "SA101" / "3" / "variables" / "variables.index").is_file()
+        shutil.rmtree(home)
+    assert moment > 100, "the calls of a whole publication"
+
+
+def _interrupted(home, number, moment):
+    """Whether publishing was broken off at this call, or was over before."""
+    calls = 0
+
+    def look(_frame, event, _arg):
+        nonlocal calls
+        if event in ("call", "c_return"):
+            calls += 1
+            if calls == moment:
+                raise KeyboardInterrupt
+
+    sys.setprofile(look)
+    try:
+        with publish.version(home, "SA101", number, True) as draft:
+            whole(draft, "new")
+    except KeyboardInterrupt:
+        return True
+    except OSError as error:
+        assert error.errno == errno.EBADF, "shutil.rmtree closes twice where it is interrupted between a close and its note"
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
