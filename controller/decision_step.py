@@ -184,7 +184,7 @@ class DecisionSteps:
         (begin_s, seen, handed_s), self._unwatched = self._unwatched, (self.now, (), {})
         for end_s, states in seen:
             for monitor, state in zip(self._monitors, states, strict=True):
-                is_ours = handed_s.get(monitor.signal, math.inf) > begin_s
+                is_ours = not handed_s or handed_s.get(monitor.signal, math.inf) > begin_s
                 for alarm in monitor.see(state, begin_s, end_s) if is_ours else monitor.see_plan(state, begin_s):
                     self.tally.alarms[alarm.rule.value] += 1
                     self._events.alarm(alarm)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from city.network import SignalNetwork
 
@@ -53,6 +54,19 @@ _MS = 1e-3
 """SUMO counts milliseconds: sums of seconds may miss them by less."""
 
 
+class _Change(NamedTuple):
+    """What lies between two states, whatever the ages of their colours. Links by index."""
+
+    turned: tuple[int, ...]
+    """To another colour."""
+    was_green: tuple[int, ...]
+    was_yellow: tuple[int, ...]
+    """Of these."""
+    awaits: tuple[tuple[int, int], ...]
+    """(a link that gets its green, a foe that is red and must be clear)."""
+    faults: tuple[tuple[Rule, str], ...]
+
+
 class SignalMonitor:
     """One signal."""
 
@@ -79,7 +93,7 @@ class SignalMonitor:
         self._watched_s = math.inf
         self._told: set[int] = set()
         self._is_ours = True
-        self._turns: dict[tuple[str, str], tuple[list[tuple[int, str, str]], list[int]]] = {}
+        self._changes: dict[tuple[str, str], _Change] = {}
         self._faults: dict[str, list[tuple[Rule, str]]] = {}
         """What depends on states alone, by these; forgotten where there are too many."""
 
@@ -114,47 +128,57 @@ class SignalMonitor:
 
     def _change(self, state: str, now: float, alarms: list[Alarm]) -> None:
         """What links turned to, and after how long."""
-        turned, rising = self._turned(self._state, state)
-        for i, old, new in turned:
-            begin_s = self._since[i]
-            lasted = math.inf if begin_s is None else now - begin_s + _MS
-            if old == "green" and new == "red" and not self._is_crossing[i]:
-                alarms.append(self._alarm(Rule.YELLOW, now, f"link {i} went from green to red"))
-            if old == "green" and lasted < self._min_green_s:
-                alarms.append(self._alarm(Rule.MIN_GREEN, now, f"link {i} was green for {lasted:.3g} s"))
-            if old == "yellow" and new == "green":
-                alarms.append(self._alarm(Rule.YELLOW, now, f"link {i} went from yellow to green"))
-            if old == "yellow" and lasted < self._yellow_s[i]:
-                alarms.append(self._alarm(Rule.YELLOW, now, f"link {i} was yellow for {lasted:.3g} of {self._yellow_s[i]:g} s"))
-            self._since[i] = now
-            self._told.discard(i)
-        for i in rising:
-            self._cleared_for(i, state, now, alarms)
-
-    def _turned(self, before: str, state: str) -> tuple[list[tuple[int, str, str]], list[int]]:
-        """(link, old colour, new colour) of those that differ, and the links that nobody may be in the way of any more."""
-        found = self._turns.get((before, state))
-        if found is None:
-            if len(self._turns) > 10_000:
-                self._turns.clear()
-            colours = [(i, _colour(a), _colour(b)) for i, (a, b) in enumerate(zip(before, state, strict=True))]
-            turned = [change for change in colours if change[1] != change[2]]
-            # from g to G is a way that was yielded on and is not any more
-            rising = [i for i, a, b in colours if b == "green" and (a != b or (before[i] == "g" and state[i] == "G"))]
-            found = self._turns[before, state] = turned, rising
-        return found
-
-    def _cleared_for(self, i: int, state: str, now: float, alarms: list[Alarm]) -> None:
-        """Whether the foes of a link that turns green are out of its way."""
-        for j in self._foes[i]:
-            if state[i] == "g" and j in self._gives_way[i]:
-                continue
-            if _colour(state[j]) == "yellow":
-                alarms.append(self._alarm(Rule.CLEARANCE, now, f"link {i} got its green while its foe {j} was yellow"))
-            red_since = self._since[j]
-            if _colour(state[j]) == "red" and red_since is not None and now - red_since + _MS < self._clear_s[j]:
+        change, since = self._between(self._state, state), self._since
+        for rule, words in change.faults:
+            alarms.append(self._alarm(rule, now, words))
+        for i in change.was_green:
+            begin_s = since[i]
+            if begin_s is not None and now - begin_s + _MS < self._min_green_s:
+                alarms.append(self._alarm(Rule.MIN_GREEN, now, f"link {i} was green for {now - begin_s:.3g} s"))
+        for i in change.was_yellow:
+            begin_s = since[i]
+            if begin_s is not None and now - begin_s + _MS < self._yellow_s[i]:
+                words = f"link {i} was yellow for {now - begin_s:.3g} of {self._yellow_s[i]:g} s"
+                alarms.append(self._alarm(Rule.YELLOW, now, words))
+        for i in change.turned:
+            since[i] = now
+        self._told.difference_update(change.turned)
+        for i, j in change.awaits:
+            red_since = since[j]
+            if red_since is not None and now - red_since + _MS < self._clear_s[j]:
                 words = f"link {i} got its green {now - red_since:.3g} s after its foe {j}, not {self._clear_s[j]:.3g} s"
                 alarms.append(self._alarm(Rule.CLEARANCE, now, words))
+
+    def _between(self, before: str, state: str) -> _Change:
+        found = self._changes.get((before, state))
+        if found is None:
+            if len(self._changes) > 10_000:
+                self._changes.clear()
+            found = self._changes[before, state] = self._compared(before, state)
+        return found
+
+    def _compared(self, before: str, state: str) -> _Change:
+        old, new = [_colour(c) for c in before], [_colour(c) for c in state]
+        turned = tuple(i for i in range(len(new)) if old[i] != new[i])
+        awaits, faults = [], []
+        for i in turned:
+            if old[i] == "green" and new[i] == "red" and not self._is_crossing[i]:
+                faults.append((Rule.YELLOW, f"link {i} went from green to red"))
+            if old[i] == "yellow" and new[i] == "green":
+                faults.append((Rule.YELLOW, f"link {i} went from yellow to green"))
+        for i, c in enumerate(state):
+            # from g to G is a way that was yielded on and is not any more
+            if new[i] != "green" or (old[i] == "green" and not (before[i] == "g" and c == "G")):
+                continue
+            for j in self._foes[i]:
+                if c == "g" and j in self._gives_way[i]:
+                    continue
+                if new[j] == "yellow":
+                    faults.append((Rule.CLEARANCE, f"link {i} got its green while its foe {j} was yellow"))
+                elif new[j] == "red" and self._clear_s[j] > 0:
+                    awaits.append((i, j))
+        was_green, was_yellow = (tuple(i for i in turned if old[i] == c) for c in ("green", "yellow"))
+        return _Change(turned, was_green, was_yellow, tuple(awaits), tuple(faults))
 
     def _judge(self, state: str, now: float, alarms: list[Alarm]) -> None:
         """The state by itself."""

@@ -100,6 +100,10 @@ def test_a_starved_link_is_told_once_until_it_is_served(crossing):
     monitor = SignalMonitor(crossing, Limits(3, 5, 1, max_red_s=60), greens)
     told = [alarm for t in range(400) for alarm in monitor.see("GgGr", t, t + 1)]
     assert [alarm.rule for alarm in told] == [Rule.STARVED] and 60 < told[0].at_s < 100
+    served = [(400, "yyyr"), (403, "rrrr"), (404, "rrrG"), (410, "rrry"), (413, "rrrr"), (414, "GgGr")]
+    assert not [alarm for t, state in served for alarm in monitor.see(state, t, t + 1)]
+    again = [alarm for t in range(415, 800) for alarm in monitor.see("GgGr", t, t + 1)]
+    assert [alarm.rule for alarm in again] == [Rule.STARVED], "a link that was served may starve again"
 
 
 def test_a_fast_approach_needs_more_yellow(crossing):
