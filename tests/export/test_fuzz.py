@@ -76,7 +76,8 @@ def damage(data, how, where, other, length):
 
 @given(what=damages, file=st.integers(0, 99))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
-def test_a_damaged_file_is_told_in_one_line_or_does_no_harm(source, tmp_path, capsys, what, file):
+def test_a_damaged_file_is_told_in_one_line_or_does_no_harm(source, tmp_path, capsys, monkeypatch, what, file):
+    monkeypatch.setattr(hdf5_reader, "LIMIT_S", 3)  # damages that the HDF5 library loops on are no rarity here
     work = tmp_path / "work"
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(source, work / "c")
