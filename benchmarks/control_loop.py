@@ -241,12 +241,14 @@ def measure(name: str, sumocfg: Path, seconds: str, rounds: int, with_sumo_rl: b
             clocked = Clocked()
             took = ours(sumocfg, float(seconds), "traci-fleet", address, "", clocked)
     signals = len(contracts_of(network.of_sumocfg(sumocfg)))
-    print(f"\n{name}: {signals} signals, {seconds} s simulated, {rounds} rounds: the best time; the median of the rounds' ratios")
+    print(f"\n{name}: {signals} signals, {seconds} s simulated, {rounds} rounds")
+    print("  best time, ratio of the best times, median of the rounds' ratios:")
     for case, (*_, against) in cases.items():
         # a round's cases follow one another, so a machine that is slower for some minutes is so for both
-        ratios = [took / base for took, base in zip(times[case], times.get(against, ()), strict=False)]
-        ratio = f"{statistics.median(ratios):>8.2f} x {against}" if against else ""
-        print(f"  {case:<32}{min(times[case]):>9.2f} s {ratio}", flush=True)
+        found, base = times[case], times.get(against, [])
+        ratios = [took / least for took, least in zip(found, base, strict=False)]
+        told = f"{min(found) / min(base):>8.2f}{statistics.median(ratios):>8.2f} x {against}" if against else ""
+        print(f"  {case:<32}{min(found):>9.2f} s {told}", flush=True)
     print(f"  where a decision step's time goes, with the fleet ({took:.2f} s in all):")
     for part, spent in sorted(clocked.seconds.items(), key=lambda pair: -pair[1]):
         print(f"    {part:<48}{1000 * spent:>9.3f} ms {100 * spent / sum(clocked.seconds.values()):>5.0f} %")
