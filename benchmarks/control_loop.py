@@ -10,7 +10,7 @@ random policy notes every setting; then, in turn, each in a process of its own:
 - libsumo, no reads: the noted settings at their moments, in process. The least
   that this traffic under these signals can cost;
 - the same messages, no work: what TraCI and the changes between two processes cost by themselves;
-- ours over TraCI, over TraCI through a guard, over libsumo: reads, observations,
+- ours over TraCI, the same never waiting awake, through a guard, over libsumo: reads, observations,
   the same random choices, safety, settings, monitor;
 - ours over TraCI with 64-64 actors behind the embedded server, as a fleet and as
   single models (their choices are other ones, so their traffic is: the settings
@@ -50,7 +50,7 @@ from controller.guard.relay import Frames
 from controller.guard.start import open_guarded
 from controller.served_fleet import ServedFleet
 from controller.served_policy import ServedPolicies
-from controller.sumo import libsumo_link, start
+from controller.sumo import libsumo_link, start, traci_link
 from controller.sumo.programs import sumo_program
 from export import contract
 from protos import policy_pb2 as pb
@@ -92,7 +92,7 @@ def contracts_of(street: StreetNetwork) -> list[pb.Policy]:
 
 
 def ours(sumocfg: Path, seconds: float, how: str, address: str, notes: str, clocked: Clocked | None = None) -> float:
-    """Our loop; wall time in s from the first step to the last. `how`: traci, libsumo or guard; behind a dash fleet or single."""
+    """Our loop; wall time in s, first step to last. `how`: traci, asleep, libsumo or guard; behind a dash fleet or single."""
     street = network.of_sumocfg(sumocfg)
     contracts = contracts_of(street)
     transport, _, inference = how.partition("-")
@@ -114,6 +114,7 @@ def ours(sumocfg: Path, seconds: float, how: str, address: str, notes: str, cloc
     elif transport == "guard":
         link = open_guarded(None, arguments, 1, None, 0, 60.0, lambda: False)
     else:
+        traci_link.AWAKE_S *= transport != "asleep"
         link = start.start(arguments, 1, lambda: False)
     steps = assemble(link, street, contracts, policies, config.Safety(), config.Controller())
     noted = Noted(steps, link) if notes else None
@@ -224,6 +225,7 @@ def measure(name: str, sumocfg: Path, seconds: str, rounds: int, with_sumo_rl: b
                 base: ("replay", "", "", random, ""),
                 "the same messages, no work": ("exchange", "", "", random, base),
                 "ours over TraCI": ("ours", "traci", "", "", base),
+                "ours over TraCI, always asleep": ("ours", "asleep", "", "", base),
                 "ours over TraCI and a guard": ("ours", "guard", "", "", base),
                 "ours over libsumo": ("ours", "libsumo", "", "", base),
                 base_served: ("replay", "", "", served, ""),

@@ -1,10 +1,12 @@
 """A SUMO program over its socket: one round trip a decision step, however many TLs."""
 
 import contextlib
+import os
 import select
 import socket
 import struct
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -35,6 +37,9 @@ class _Settings(NamedTuple):
 
 _COUNTED = _Settings((), None)
 """Stands for the message that asks for the vehicles of the lanes that are counted."""
+AWAKE_S = 0.001
+"""So long an answer is waited for awake, by wall time: SUMO gives most of them sooner, and who is woken from sleep
+begins late and with cold caches. Bounded, so that a SUMO that takes its time, or another client's turn, costs no core."""
 CLOSE_S, ABANDON_S = 10.0, 30.0
 """Wall time that SUMO may take to answer the end of a connection."""
 
@@ -244,7 +249,7 @@ class TraciLink:
             if self._outgoing:
                 self._send()
             self._poll.modify(self._socket, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
-            if not self._poll.poll(1000):
+            if not self._is_ready():
                 # another client of the simulation may take its time, and SUMO ends for all if this one leaves
                 if self._hurried():
                     raise NotWaiting("SUMO has not answered yet")
@@ -256,6 +261,15 @@ class TraciLink:
                 self._incoming += part
         except OSError as error:
             raise SumoGone(f"the connection to SUMO has ended: {error}") from None
+
+    def _is_ready(self) -> bool:
+        """Whether the socket can be gone on with, within a second."""
+        until_s = time.perf_counter() + AWAKE_S
+        while time.perf_counter() < until_s:
+            if self._poll.poll(0):
+                return True
+            os.sched_yield()  # where there is one core only, SUMO needs it
+        return bool(self._poll.poll(1000))
 
     def why(self) -> str:
         return self._voice.error()
