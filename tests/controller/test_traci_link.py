@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from controller.sumo import wire
+from controller.sumo import traci_link, wire
 from controller.sumo.link import SumoGone, SumoRefused
 from controller.sumo.programs import Voice
 from controller.sumo.traci_link import TraciLink
@@ -65,3 +65,27 @@ def test_what_is_no_traci_ends_the_connection(ends, answer):
     sumo.sendall(answer)
     with pytest.raises(SumoGone):
         link.read(("TL",))
+
+
+@pytest.mark.parametrize("comes", ["at once", "awake", "asleep"])
+def test_an_answer_is_waited_for_awake_for_a_moment_and_then_asleep(ends, monkeypatch, comes):
+    link, sumo = ends
+    monkeypatch.setattr(traci_link, "AWAKE_S", 0.001 if comes == "asleep" else 60.0)
+    answer = STEPPED + wire.message([numbers([3, 4]) + state_answer([("X", "Gr")])])
+    poll, waits = link._poll.poll, []
+
+    def looked(wait_ms):
+        waits.append(wait_ms)
+        if (comes == "awake" and len(waits) == 3) or (comes == "asleep" and wait_ms):
+            sumo.sendall(answer)
+        return poll(wait_ms)
+
+    link._poll = SimpleNamespace(poll=looked, modify=link._poll.modify)
+    link.go([], 5.0)
+    if comes == "at once":
+        sumo.sendall(answer)
+    assert link.read(("TL",)).time_s == 5.0
+    if comes == "asleep":
+        assert waits[-1] == 1000 and waits.count(1000) == 1, "a second at a time, so that a hurry is seen"
+    else:
+        assert waits == [0] * (3 if comes == "awake" else 1)
