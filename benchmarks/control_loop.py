@@ -114,7 +114,8 @@ def ours(sumocfg: Path, seconds: float, how: str, address: str, notes: str, cloc
     elif transport == "guard":
         link = open_guarded(None, arguments, 1, None, 0, 60.0, lambda: False)
     else:
-        traci_link.AWAKE_S *= transport != "asleep"
+        if transport == "asleep":
+            traci_link.AWAKE_S = 0.0
         link = start.start(arguments, 1, lambda: False)
     steps = assemble(link, street, contracts, policies, config.Safety(), config.Controller())
     noted = Noted(steps, link) if notes else None

@@ -17,7 +17,8 @@ NETGENERATE = (
 END_S, MINUTE_S = 300, 60
 DAY, NIGHT = (9000, 1300), (300, 300)
 """Vehicles that depart in the first minute, anywhere, and in each later one. By day there are about
-as many on the street for each signal as in cologne8 (8.6 in its first 1,200 s) and ingolstadt7 (12.9);
+as many on the street for each signal as in cologne8 (8.6 in its first 1,200 s) and ingolstadt7 (12.9),
+which is what `sumo --summary-output` tells as running, divided by the signals under control;
 by night there is nearly nobody, and SUMO has next to nothing to do."""
 
 

@@ -7,8 +7,6 @@ import grpc
 import numpy as np
 import pytest
 from google.protobuf import text_format
-from hypothesis import given
-from hypothesis import strategies as st
 from tensorflow_serving.apis import model_management_pb2, model_service_pb2_grpc, predict_pb2, prediction_service_pb2_grpc
 from tensorflow_serving.config import model_server_config_pb2
 
@@ -21,7 +19,6 @@ from serving.embedded.model_config import ModelConfig
 from serving.embedded.model_manager import Loading, ModelManager
 from serving.embedded.server import Server
 from serving.embedded.status import StatusError
-from serving.embedded.version_policy import Action, Verb, VersionPolicy, next_action
 from serving.tensors import to_proto
 
 MODEL = "SA103"
@@ -293,35 +290,3 @@ def test_flags_have_tensorflow_model_servers_names(models, tmp_path, monkeypatch
     )  # fmt: skip
     assert config.models == {"a": ModelConfig("a", models / "first")} and config.poll_s == 0 and config.threads == 16
     assert config.loading == Loading(4, 3, 5.0, False)
-
-
-@given(
-    st.dictionaries(st.integers(0, 6), st.sampled_from(["a", "b"]), max_size=5),
-    st.dictionaries(st.integers(0, 6), st.sampled_from(["a", "b"]), max_size=4),
-    st.sets(st.integers(0, 6)),
-    st.one_of(
-        st.builds(VersionPolicy, st.integers(1, 4)),
-        st.just(VersionPolicy(None)),
-        st.builds(lambda v: VersionPolicy(None, tuple(v)), st.sets(st.integers(0, 6), min_size=1)),
-    ),
-)
-def test_every_policy_settles_on_what_it_wants_and_drops_nothing_before(on_disk, loaded, broken, policy):
-    failed = {}
-    for _ in range(60):
-        action = next_action(on_disk, loaded, failed, policy)
-        if action is None:
-            break
-        if action.verb is Verb.DROP:
-            wanted = policy.aspired(on_disk)
-            assert not on_disk or (action.version not in wanted and all(v in loaded for v in wanted))
-            loaded = {version: mark for version, mark in loaded.items() if version != action.version}
-        elif action.version in broken:
-            failed[action.version] = on_disk[action.version]
-        else:
-            loaded = {**loaded, action.version: on_disk[action.version]}
-    else:
-        raise AssertionError("did not settle")
-    assert isinstance(action, Action | None)
-    wanted = policy.aspired(on_disk)
-    if not wanted & broken and wanted:
-        assert set(loaded) == wanted

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.embedded.version_policy import Action, Verb, next_action
+from serving.embedded.version_policy import Action, Verb, VersionPolicy, next_action
 
 A, B = (("x", 1, 1),), (("x", 2, 2),)
 
@@ -58,3 +58,35 @@ def test_it_settles_and_never_leaves_a_model_that_could_be_served_without_a_vers
         raise AssertionError("did not settle")
     if set(on_disk) - broken:
         assert loaded
+
+
+@given(
+    st.dictionaries(st.integers(0, 6), st.sampled_from(["a", "b"]), max_size=5),
+    st.dictionaries(st.integers(0, 6), st.sampled_from(["a", "b"]), max_size=4),
+    st.sets(st.integers(0, 6)),
+    st.one_of(
+        st.builds(VersionPolicy, st.integers(1, 4)),
+        st.just(VersionPolicy(None)),
+        st.builds(lambda v: VersionPolicy(None, tuple(v)), st.sets(st.integers(0, 6), min_size=1)),
+    ),
+)
+def test_every_policy_settles_on_what_it_wants_and_drops_nothing_before(on_disk, loaded, broken, policy):
+    failed = {}
+    for _ in range(60):
+        action = next_action(on_disk, loaded, failed, policy)
+        if action is None:
+            break
+        if action.verb is Verb.DROP:
+            wanted = policy.aspired(on_disk)
+            assert not on_disk or (action.version not in wanted and all(v in loaded for v in wanted))
+            loaded = {version: mark for version, mark in loaded.items() if version != action.version}
+        elif action.version in broken:
+            failed[action.version] = on_disk[action.version]
+        else:
+            loaded = {**loaded, action.version: on_disk[action.version]}
+    else:
+        raise AssertionError("did not settle")
+    assert isinstance(action, Action | None)
+    wanted = policy.aspired(on_disk)
+    if not wanted & broken and wanted:
+        assert set(loaded) == wanted
