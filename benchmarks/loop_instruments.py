@@ -13,8 +13,8 @@ class Noted:
 
     def __init__(self, steps: DecisionSteps, link: Any) -> None:
         self.steps: list[tuple[list[tuple[str, str]], float]] = []
-        self.exchanges: list[tuple[str, int]] = []
-        """(bytes sent, in hex; answers to them)."""
+        self.exchanges: list[tuple[str, int, float]] = []
+        """(bytes sent, in hex; answers to them; the second that they lead to)."""
         self._socket, self._sent = link._socket, bytearray()
         go, receive = link.go, link._receive
 
@@ -25,7 +25,7 @@ class Noted:
         def received(count):  # type: ignore[no-untyped-def]
             for k, answer in enumerate(receive(count), 1):
                 if k == count:
-                    self.exchanges.append((self._sent.hex(), count))
+                    self.exchanges.append((self._sent.hex(), count, self.steps[-1][1] if self.steps else 0.0))
                     self._sent.clear()
                 yield answer
 

@@ -2,8 +2,8 @@
 
 import contextlib
 import os
-import time
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,8 @@ DELTA_S, YELLOW_S, MIN_GREEN_S = 5, 3, 5
 NEVER_S = 1e6
 
 
-def sumo_rl(sumocfg: Path, seconds: float, how: str, address: str, notes: str) -> float:
-    """sumo-rl's environment with a random policy; wall time in s from the first step to the last. `how`: traci or libsumo."""
+def sumo_rl(sumocfg: Path, seconds: float, how: str, address: str, notes: str) -> Iterator[float]:
+    """sumo-rl's environment with a random policy. `how`: traci or libsumo."""
     import sumo
 
     os.environ["SUMO_HOME"] = sumo.SUMO_HOME
@@ -34,12 +34,11 @@ def sumo_rl(sumocfg: Path, seconds: float, how: str, address: str, notes: str) -
         env.reset()
         rng = np.random.default_rng(0)
         spaces = {ts: int(env.action_spaces(ts).n) for ts in env.ts_ids}
-        begin = time.perf_counter()
-        for _ in range(int(seconds) // DELTA_S):
+        yield street.begin_s
+        for k in range(1, int(seconds) // DELTA_S + 1):
             env.step({ts: int(rng.integers(n)) for ts, n in spaces.items()})
-        took = time.perf_counter() - begin
+            yield street.begin_s + k * DELTA_S
         env.close()
-    return took
 
 
 def route_files(sumocfg: Path) -> list[Path]:
