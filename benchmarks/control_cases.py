@@ -21,7 +21,7 @@ from controller.guard.relay import Frames
 from controller.guard.start import open_guarded
 from controller.served_fleet import ServedFleet
 from controller.served_policy import ServedPolicies
-from controller.sumo import libsumo_link, start, traci_link
+from controller.sumo import libsumo_link, start
 from export import contract
 from protos import policy_pb2 as pb
 from serving.client import Client
@@ -56,7 +56,7 @@ def contracts_of(street: StreetNetwork) -> list[pb.Policy]:
 
 
 def ours(sumocfg: Path, seconds: float, how: str, address: str, notes: str, clocked: Clocked | None = None) -> Iterator[float]:
-    """Our loop. `how`: traci, asleep, libsumo or guard; behind a dash fleet or single."""
+    """Our loop. `how`: traci, libsumo or guard; behind a dash fleet or single."""
     street = network.of_sumocfg(sumocfg)
     contracts = contracts_of(street)
     transport, _, inference = how.partition("-")
@@ -78,8 +78,6 @@ def ours(sumocfg: Path, seconds: float, how: str, address: str, notes: str, cloc
     elif transport == "guard":
         link = open_guarded(None, arguments, 1, None, 0, PATIENCE_S, lambda: False)
     else:
-        if transport == "asleep":
-            traci_link.AWAKE_S = 0.0
         link = start.start(arguments, 1, lambda: False)
     steps = assemble(link, street, contracts, policies, config.Safety(), config.Controller())
     noted = Noted(steps, link) if notes else None

@@ -11,7 +11,7 @@ of a twelfth of the simulated time (`benchmarks.turns`):
 - libsumo, no reads: the noted settings at their moments, in process. The least
   that this traffic under these signals can cost;
 - the same messages, no work: what TraCI and the changes between two processes cost by themselves;
-- ours over TraCI, the same never waiting awake, through a guard, over libsumo: reads, observations,
+- ours over TraCI, through a guard, over libsumo: reads, observations,
   the same random choices, safety, settings, monitor;
 - ours over TraCI with 64-64 actors behind the embedded server, as a fleet and as
   single models (their choices are other ones, so their traffic is: the settings
@@ -94,7 +94,6 @@ def measure(name: str, sumocfg: Path, seconds: str, rounds: int, with_sumo_rl: b
                 base: ("replay", "", "", random, ""),
                 "the same messages, no work": ("exchange", "", "", random, base),
                 "ours over TraCI": ("ours", "traci", "", "", base),
-                "ours over TraCI, always asleep": ("ours", "asleep", "", "", base),
                 "ours over TraCI and a guard": ("ours", "guard", "", "", base),
                 "ours over libsumo": ("ours", "libsumo", "", "", base),
                 base_served: ("replay", "", "", served, ""),

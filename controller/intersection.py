@@ -99,25 +99,13 @@ class Intersection:
                 action = self._space.checked(answer)
         except (BadAction, TypeError, ValueError) as error:
             failure = f"{type(error).__name__}: {error}"
-        self.ladder = failover.step(self.ladder, action is not None, now, self._config.hold_s, self._config.probes)
-        if self.ladder.plan_runs:
-            if self._pressure is not None and self._entries is None and readings is not None:
-                if not self._by_pressure:
-                    self._by_pressure = True
-                    self._pressure.enter(now, [safety.shown for safety in self.safeties])
-                self._pressure.decide(now, readings)
-            elif self._entries is None:
-                self._enter_plan()
-            # a policy that has begun to answer again is asked again soon
-            self.next_decision_s = ms(now + (PROBE_AGAIN_S if self.ladder.rung is Rung.PROBING else PROBE_INTERVAL_S))
-            return failure
-        if self._by_pressure:
-            self._by_pressure = False
-            self._timing.enter(now, [safety.shown for safety in self.safeties])
-        if self._entries is not None:
-            ours = [safety.shown for safety in self.safeties]
-            theirs = ours if shown is None else shown
-            self._take_over(now, [b if e.done else a for e, a, b in zip(self._entries, ours, theirs, strict=True)], start=False)
+        # a policy that decides and goes on doing so changes nothing of who is in control
+        if action is None or self.ladder.rung is not Rung.SERVED:
+            self.ladder = failover.step(self.ladder, action is not None, now, self._config.hold_s, self._config.probes)
+            if self.ladder.plan_runs:
+                self._run_plan(now, readings)
+                return failure
+            self._leave_plan(now, shown)
         if action is not None and self._timing.decides_at(now):
             try:
                 self._timing.decide(now, action)
@@ -130,6 +118,27 @@ class Intersection:
             # plan-based policies decide minutes apart: the ladder must not wait for that
             self.next_decision_s = min(self.next_decision_s, ms(now + PROBE_INTERVAL_S))
         return failure
+
+    def _run_plan(self, now: float, readings: Readings | None) -> None:
+        if self._pressure is not None and self._entries is None and readings is not None:
+            if not self._by_pressure:
+                self._by_pressure = True
+                self._pressure.enter(now, [safety.shown for safety in self.safeties])
+            self._pressure.decide(now, readings)
+        elif self._entries is None:
+            self._enter_plan()
+        # a policy that has begun to answer again is asked again soon
+        self.next_decision_s = ms(now + (PROBE_AGAIN_S if self.ladder.rung is Rung.PROBING else PROBE_INTERVAL_S))
+
+    def _leave_plan(self, now: float, shown: Sequence[str] | None) -> None:
+        """Take over from whatever was in control, if anything was."""
+        ours = [safety.shown for safety in self.safeties]
+        if self._by_pressure:
+            self._by_pressure = False
+            self._timing.enter(now, ours)
+        if self._entries is not None:
+            theirs = ours if shown is None else shown
+            self._take_over(now, [b if e.done else a for e, a, b in zip(self._entries, ours, theirs, strict=True)], start=False)
 
     def release(self) -> None:
         """Begin the way back to the signals' own programs, for good."""

@@ -22,14 +22,20 @@ Clockwork = tuple[tuple[int, ...], bool]
 
 @dataclass(frozen=True)
 class Readings:
-    """Readings of all lanes at one moment; every array is float64 [lanes]."""
+    """Readings of all lanes at one moment."""
 
-    vehicles: Floats
-    halting: Floats
-    """Vehicles slower than 0.1 m/s."""
+    counts: Floats
+    """float64 [2, lanes]: vehicles, and of these the halting ones, slower than 0.1 m/s."""
     mean_length_m: Floats
+    """float64 [lanes]."""
     left_total: Floats
-    """Vehicles that left the lane since the controller started."""
+    """float64 [lanes]: vehicles that left the lane since the controller started."""
+
+    @property
+    def vehicles(self) -> Floats:
+        """float64 [lanes]."""
+        vehicles: Floats = self.counts[0]
+        return vehicles
 
 
 @dataclass(frozen=True)
@@ -59,9 +65,10 @@ def shares(readings: Readings, length_m: Floats) -> Shares:
     """
     capacity = length_m / (MIN_GAP_M + readings.mean_length_m)
     lanes = len(length_m)
+    vehicles, halting = readings.counts
     row = np.zeros(1 + 2 * lanes, np.float32)
-    row[1 : 1 + lanes] = np.minimum(1.0, readings.vehicles / capacity)
-    row[1 + lanes :] = np.minimum(1.0, readings.halting / capacity)
+    row[1 : 1 + lanes] = np.minimum(1.0, vehicles / capacity)
+    row[1 + lanes :] = np.minimum(1.0, halting / capacity)
     return Shares(row)
 
 

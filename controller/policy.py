@@ -12,6 +12,8 @@ from protos import policy_pb2 as pb
 
 Action = NDArray[np.float64]
 
+_OF_NUMPY = (np.ndarray, np.number)
+
 
 class Policies(Protocol):
     """Where actions come from: a model server, or a policy in this process."""
@@ -42,7 +44,7 @@ class ActionSpace:
         ValueError where they are no numbers. Continuous actions may pass [-1, 1]
         by rounding only.
         """
-        if self._categorical and isinstance(action, np.ndarray | np.number) and action.size == 1:
+        if self._categorical and isinstance(action, _OF_NUMPY) and action.size == 1:
             index = action.item()  # what nearly every answer is; one that is no index goes on to be named below
             if 0 <= index < self._size and index == int(index):
                 return (index,)

@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from city.errors import InputError
 from controller.observation import Readings, Rows
 from controller.safety import PermittedHandover, PermittedState
@@ -19,7 +17,7 @@ class LibsumoLink:
         self.api = api
         self.lost = api.FatalTraCIError
         self._table = Lanes()
-        self._asked: dict[tuple[str, ...], tuple[list[str], Rows]] = {}
+        self._asked: dict[tuple[str, ...], tuple[list[str], slice | Rows]] = {}
         self._refusals: dict[str, str] = {}
         """Of the settings since the last reading."""
         self._signals: tuple[str, ...] = ()
@@ -66,23 +64,17 @@ class LibsumoLink:
             seen = [*seen, (self._reached_s, states)]
         self._seen, self._reached_s = [], None
         lane, readings = self.api.lane, self._table.readings
-        names, rows = self._lanes_for(due)
-        counts = list(map(lane.getLastStepVehicleNumber, names))
-        readings.vehicles[rows], readings.halting[rows], readings.mean_length_m[rows] = counts, 0.0, 0.0
-        # an empty lane need not be asked for more
-        for name, row, count in zip(names, rows.tolist(), counts, strict=True):
-            if count:
-                readings.halting[row] = lane.getLastStepHaltingNumber(name)
-                readings.mean_length_m[row] = lane.getLastStepLength(name)
-        return Moment(self.api.simulation.getTime(), dict(zip(self._signals, states, strict=True)), seen, refusals)
-
-    def _lanes_for(self, due: tuple[str, ...]) -> tuple[list[str], Rows]:
         if due not in self._asked:
             if len(self._asked) > 256:
                 self._asked.clear()
-            names = sorted({name for tl in due for name in self._table.lanes_of[tl]})
-            self._asked[due] = names, np.array([self._table.row[name] for name in names], np.intp)
-        return self._asked[due]
+            self._asked[due] = self._table.of(due)
+        names, rows = self._asked[due]
+        vehicles = list(map(lane.getLastStepVehicleNumber, names))
+        # an empty lane need not be asked for more
+        halting = [lane.getLastStepHaltingNumber(name) if count else 0 for name, count in zip(names, vehicles, strict=True)]
+        lengths_m = [lane.getLastStepLength(name) if count else 0.0 for name, count in zip(names, vehicles, strict=True)]
+        readings.counts[:, rows], readings.mean_length_m[rows] = (vehicles, halting), lengths_m
+        return Moment(self.api.simulation.getTime(), dict(zip(self._signals, states, strict=True)), seen, refusals)
 
     def _states(self) -> list[str]:
         return [self.api.trafficlight.getRedYellowGreenState(signal) for signal in self._signals]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from controller.observation import Readings
+from controller.observation import Readings, Rows
 from controller.safety import PermittedHandover, PermittedState
 
 Setting = PermittedState | PermittedHandover
@@ -101,12 +101,21 @@ class Lanes:
 
     def watch(self, lanes_of: Mapping[str, Sequence[str]], counted: Sequence[str]) -> None:
         self.lanes_of = {tl: tuple(lanes) for tl, lanes in lanes_of.items()}
-        self.lanes = tuple(dict.fromkeys(lane for lanes in self.lanes_of.values() for lane in lanes))
+        # SUMO looks every lane up in a sorted tree: asked in this order, neighbours are found on nearly the same way
+        self.lanes = tuple(sorted({lane for lanes in self.lanes_of.values() for lane in lanes}))
         self.row = {lane: i for i, lane in enumerate(self.lanes)}
         self.counted = tuple(counted)
         self._inside = dict.fromkeys(self.counted, frozenset())
         size = len(self.lanes)
-        self.readings = Readings(np.zeros(size), np.zeros(size), np.zeros(size), np.zeros(size))
+        self.readings = Readings(np.zeros((2, size)), np.zeros(size), np.zeros(size))
+
+    def of(self, tls: Sequence[str]) -> tuple[list[str], slice | Rows]:
+        """The lanes of some TLs, and their rows in the readings: a slice where they are neighbours."""
+        rows = sorted({self.row[lane] for tl in tls for lane in self.lanes_of[tl]})
+        names = [self.lanes[k] for k in rows]
+        if rows and rows[-1] - rows[0] == len(rows) - 1:
+            return names, slice(rows[0], rows[-1] + 1)
+        return names, np.array(rows, np.intp)
 
     def count(self, lane: str, vehicles: Sequence[str]) -> None:
         now = frozenset(vehicles)

@@ -1,19 +1,16 @@
 """A SUMO program over its socket: one round trip a decision step, however many TLs."""
 
 import contextlib
-import os
 import select
 import socket
 import struct
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import traci
 
-from controller.observation import Readings
+from controller.observation import Readings, Rows
 from controller.sumo import wire
 from controller.sumo.link import Lanes, Moment, NotWaiting, Setting, SumoGone, SumoRefused
 from controller.sumo.programs import Voice
@@ -37,9 +34,6 @@ class _Settings(NamedTuple):
 
 _COUNTED = _Settings((), None)
 """Stands for the message that asks for the vehicles of the lanes that are counted."""
-AWAKE_S = 0.001
-"""So long an answer is waited for awake, by wall time: SUMO gives most of them sooner, and who is woken from sleep
-begins late and with cold caches. Bounded, so that a SUMO that takes its time, or another client's turn, costs no core."""
 CLOSE_S, ABANDON_S = 10.0, 30.0
 """Wall time that SUMO may take to answer the end of a connection."""
 
@@ -78,7 +72,7 @@ class TraciLink:
         """Where the way since the last reading leads to."""
         self._unanswered: list[_Settings | None] = []
         """Messages sent since the last reading: their settings, None for a step, or _COUNTED."""
-        self._getters: dict[tuple[str, ...], tuple[wire.NumberGetters, np.ndarray[Any, Any]]] = {}
+        self._getters: dict[tuple[str, ...], tuple[wire.NumberGetters, slice | Rows, bytes]] = {}
 
     @property
     def guarded(self) -> bool:
@@ -102,17 +96,15 @@ class TraciLink:
         self._signals, self._states = tuple(signals), wire.StateGetters(signals)
         self._counted = b"".join(wire.get(wire.GET_LANE, wire.LAST_STEP_VEHICLE_IDS, lane) for lane in counted)
 
-    def _getters_for(self, due: tuple[str, ...]) -> tuple[wire.NumberGetters, Any]:
+    def _getters_for(self, due: tuple[str, ...]) -> tuple[wire.NumberGetters, slice | Rows, bytes]:
         if due not in self._getters:
             if len(self._getters) > 256:
                 self._getters.clear()
-            table = self._table
-            # SUMO looks every lane up in a sorted tree: neighbours are found on nearly the same way
-            lanes = sorted({lane for tl in due for lane in table.lanes_of[tl]})
+            lanes, rows = self._table.of(due)
             wanted = [(wire.GET_LANE, variable, lane, kind) for lane in lanes for variable, kind in _LANE_NUMBERS]
             wanted.append((wire.GET_SIM, wire.TIME, "", wire.TYPE_DOUBLE))
-            rows = np.array([table.row[lane] for lane in lanes], np.intp)
-            self._getters[due] = wire.NumberGetters(wanted), rows
+            getters = wire.NumberGetters(wanted)
+            self._getters[due] = getters, rows, wire.message([getters.request, self._states.request])
         return self._getters[due]
 
     def go(self, settings: Sequence[Setting], until_s: float) -> None:
@@ -130,12 +122,12 @@ class TraciLink:
         self._reached_s = until_s
 
     def read(self, due: tuple[str, ...]) -> Moment:
-        getters, rows = self._getters_for(due)
+        getters, rows, request = self._getters_for(due)
         if not self._has_read:
             self._has_read = True
             self._post_counts()  # who is there at the beginning
         sent, self._unanswered = self._unanswered, []
-        self._outgoing += wire.message([getters.request, self._states.request])
+        self._outgoing += request
         refusals: dict[str, str] = {}
         seen: list[tuple[float, Sequence[str]]] = []
         answers = self._receive(len(sent) + 1)
@@ -154,15 +146,14 @@ class TraciLink:
                         acknowledged = self._states.size
                     refusals |= refusals_of(answer[acknowledged:], kind.settings)
             answer = next(answers)
-            values = getters.decode(answer)
+            ints, doubles = getters.decode(answer)
             read = self._table.readings
-            counts, lengths_m = values[: 2 * len(rows)], values[2 * len(rows) : -1]
-            read.vehicles[rows], read.halting[rows], read.mean_length_m[rows] = counts[::2], counts[1::2], lengths_m
+            read.counts[:, rows], read.mean_length_m[rows] = ints.reshape(-1, 2).T, doubles[:-1]
             states = self._states.decode(answer, getters.size)
             if self._reached_s is not None:
                 seen.append((self._reached_s, states))
                 self._reached_s = None
-            return Moment(float(values[-1]), dict(zip(self._signals, states, strict=True)), seen, refusals)
+            return Moment(float(doubles[-1]), dict(zip(self._signals, states, strict=True)), seen, refusals)
         except Refused as error:
             for _ in answers:
                 pass  # they are not the answers to what is asked next
@@ -236,7 +227,8 @@ class TraciLink:
                 if size < 4:
                     raise SumoGone(f"SUMO answers with a message of {size} bytes")
                 if len(self._incoming) >= size:
-                    answer = bytes(self._incoming[4:size])
+                    with memoryview(self._incoming) as incoming:
+                        answer = bytes(incoming[4:size])
                     del self._incoming[:size]
                     count -= 1
                     yield answer
@@ -249,7 +241,7 @@ class TraciLink:
             if self._outgoing:
                 self._send()
             self._poll.modify(self._socket, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
-            if not self._is_ready():
+            if not self._poll.poll(1000):
                 # another client of the simulation may take its time, and SUMO ends for all if this one leaves
                 if self._hurried():
                     raise NotWaiting("SUMO has not answered yet")
@@ -261,15 +253,6 @@ class TraciLink:
                 self._incoming += part
         except OSError as error:
             raise SumoGone(f"the connection to SUMO has ended: {error}") from None
-
-    def _is_ready(self) -> bool:
-        """Whether the socket can be gone on with, within a second."""
-        until_s = time.perf_counter() + AWAKE_S
-        while time.perf_counter() < until_s:
-            if self._poll.poll(0):
-                return True
-            os.sched_yield()  # where there is one core only, SUMO needs it
-        return bool(self._poll.poll(1000))
 
     def why(self) -> str:
         return self._voice.error()

@@ -105,7 +105,7 @@ class NumberGetters:
 
     `wanted`: (domain, variable, object name, TYPE_INT or TYPE_DOUBLE). Where
     every byte of the answer belongs is known, and what it must be unless it is
-    of a number: one comparison checks the answer, one look-up takes its numbers.
+    of a number: one look-up takes the numbers, one comparison checks the rest.
     """
 
     def __init__(self, wanted: Sequence[tuple[int, int, str, int]]) -> None:
@@ -121,23 +121,23 @@ class NumberGetters:
             template += struct.pack("!BBBi", _STATUS_BYTES, domain, 0, 0) + head + told
             (ints if kind == TYPE_INT else doubles).append(np.arange(len(template) - size, len(template)))
         self.size = len(template)
-        self._template = np.frombuffer(bytes(template), np.uint8)
-        self._ints, self._int_bytes = len(ints), 4 * len(ints)
+        self._template = bytes(template)
+        self._int_bytes = 4 * len(ints)
         self._places = np.concatenate([np.zeros(0, np.intp), *ints, *doubles])
-        self._fixed = np.ones(self.size, bool)
-        self._fixed[self._places] = False
 
-    def decode(self, answer: bytes) -> NDArray[np.float64]:
-        """float64 [wanted]: the ints, in order, then the doubles. Raises Refused or Garbled."""
+    def decode(self, answer: bytes) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """(ints, doubles), big-endian, each in the order they are wanted in. Raises Refused or Garbled."""
         if len(answer) < self.size:
             _first_refusal(answer)
             raise Garbled(f"an answer of {len(answer)} bytes where {self.size} were due")
-        raw = np.frombuffer(answer, np.uint8, self.size)
-        if not (raw == self._template)[self._fixed].all():
+        rest = bytearray(answer)
+        raw = np.frombuffer(rest, np.uint8)
+        numbers = raw[self._places]
+        raw[self._places] = 0  # as in the template
+        if not rest.startswith(self._template):
             _first_refusal(answer)
             raise Garbled("an answer in another layout than its getters have")
-        numbers = raw[self._places]
-        return np.concatenate([numbers[: self._int_bytes].view(">i4"), numbers[self._int_bytes :].view(">f8")], dtype=np.float64)
+        return numbers[: self._int_bytes].view(">i4"), numbers[self._int_bytes :].view(">f8")
 
 
 class StateGetters:

@@ -25,7 +25,7 @@ class SteppedLink:
     """Stops where SUMO would: at the first step at or after the moment asked for."""
 
     lanes = tuple("abcd")
-    readings = Readings(*(np.zeros(4) for _ in range(4)))
+    readings = Readings(np.zeros((2, 4)), np.zeros(4), np.zeros(4))
 
     def __init__(self, step_s):
         self.step_s, self.now, self.shown, self.seen = step_s, 0.0, [], []

@@ -24,7 +24,7 @@ LENGTH_M = np.full(8, 100.0)
 
 def readings(**vehicles):
     counts = np.array([vehicles.get(lane.removesuffix("_0"), 0) for lane in LANES], float)
-    return Readings(counts, counts, counts, counts)
+    return Readings(np.array([counts, counts]), counts, counts)
 
 
 def chooser(crossing, length_m=LENGTH_M):

@@ -9,7 +9,7 @@ LENGTH_M = np.array([75.0, 30.0, 50.0])
 
 
 def readings(vehicles, halting=(0, 0, 0), mean_length=(5, 5, 5), left=(0, 0, 0)):
-    return Readings(*(np.array(x, float) for x in (vehicles, halting, mean_length, left)))
+    return Readings(np.array([vehicles, halting], float), np.array(mean_length, float), np.array(left, float))
 
 
 def test_sumo_rl_is_phase_bit_densities_queues():

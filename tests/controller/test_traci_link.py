@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from controller.sumo import traci_link, wire
-from controller.sumo.link import SumoGone, SumoRefused
+from controller.sumo import wire
+from controller.sumo.link import NotWaiting, SumoGone, SumoRefused
 from controller.sumo.programs import Voice
 from controller.sumo.traci_link import TraciLink
 from tests.controller.test_wire import state_answer, status, value
@@ -42,7 +42,7 @@ def test_readings_come_to_the_rows_of_their_lanes(ends):
     sumo.sendall(STEPPED + wire.message([numbers([3, 4]) + state_answer([("X", "Gr")])]))
     moment = link.read(("TL",))
     assert moment.time_s == 5.0 and moment.shown == {"X": "Gr"} and moment.seen == [(5.0, ["Gr"])]
-    assert link.readings.vehicles.tolist() == [3, 4] == link.readings.halting.tolist()
+    assert link.readings.counts.tolist() == [[3, 4], [3, 4]]
     assert link.readings.mean_length_m.tolist() == [5, 5]
 
 
@@ -67,25 +67,23 @@ def test_what_is_no_traci_ends_the_connection(ends, answer):
         link.read(("TL",))
 
 
-@pytest.mark.parametrize("comes", ["at once", "awake", "asleep"])
-def test_an_answer_is_waited_for_awake_for_a_moment_and_then_asleep(ends, monkeypatch, comes):
+def test_who_waits_for_sumo_looks_up_every_second_whether_to_go_on(ends):
     link, sumo = ends
-    monkeypatch.setattr(traci_link, "AWAKE_S", 0.001 if comes == "asleep" else 60.0)
-    answer = STEPPED + wire.message([numbers([3, 4]) + state_answer([("X", "Gr")])])
     poll, waits = link._poll.poll, []
 
     def looked(wait_ms):
         waits.append(wait_ms)
-        if (comes == "awake" and len(waits) == 3) or (comes == "asleep" and wait_ms):
-            sumo.sendall(answer)
+        if len(waits) < 3:
+            return []
+        sumo.sendall(STEPPED + wire.message([numbers([3, 4]) + state_answer([("X", "Gr")])]))
         return poll(wait_ms)
 
     link._poll = SimpleNamespace(poll=looked, modify=link._poll.modify)
+    link._hurried = lambda: len(waits) == 3
     link.go([], 5.0)
-    if comes == "at once":
-        sumo.sendall(answer)
-    assert link.read(("TL",)).time_s == 5.0
-    if comes == "asleep":
-        assert waits[-1] == 1000 and waits.count(1000) == 1, "a second at a time, so that a hurry is seen"
-    else:
-        assert waits == [0] * (3 if comes == "awake" else 1)
+    assert link.read(("TL",)).time_s == 5.0 and waits == [1000] * 3
+    waits.clear()
+    link._hurried = lambda: True
+    with pytest.raises(NotWaiting):
+        link.read(("TL",))
+    assert waits == [1000]
