@@ -84,9 +84,9 @@ def ours(sumocfg: Path, seconds: float, how: str, address: str, notes: str, cloc
     if clocked is not None:
         for owner, method, name in (
             (link, "_exchange", "SUMO: simulating, reading, and the way there"), (link, "read", "readings decoded"),
-            (link, "go", "settings encoded and sent"), (steps, "_settings", "wishes, safety rules"),
-            (steps, "_decide", "observations, actions taken"), (policies, "ask", "policies asked"),
-            (steps, "watch", "monitor"), (steps, "step", "the rest"),
+            (link, "set", "settings encoded and sent"), (link, "go", "settings encoded and sent"),
+            (steps, "_set", "wishes, safety rules"), (steps, "_decide", "observations, actions taken"),
+            (policies, "ask", "policies asked"), (steps, "watch", "monitor"), (steps, "step", "the rest"),
         ):  # fmt: skip
             clocked.wrap(owner, method, name)
     end_s = steps.now + seconds

@@ -16,11 +16,17 @@ class Noted:
         self.exchanges: list[tuple[str, int, float]] = []
         """(bytes sent, in hex; answers to them; the second that they lead to)."""
         self._socket, self._sent = link._socket, bytearray()
-        go, receive = link.go, link._receive
+        set_, go, receive = link.set, link.go, link._receive
+        newest: list[tuple[str, str]] = []
 
-        def noting(settings, until_s):  # type: ignore[no-untyped-def]
-            self.steps.append(([(s.signal, s.state) for s in settings], until_s))
-            go(settings, until_s)
+        def setting(settings):  # type: ignore[no-untyped-def]
+            newest.extend((s.signal, s.state) for s in settings)
+            set_(settings)
+
+        def going(until_s):  # type: ignore[no-untyped-def]
+            self.steps.append((newest.copy(), until_s))
+            newest.clear()
+            go(until_s)
 
         def received(count):  # type: ignore[no-untyped-def]
             for k, answer in enumerate(receive(count), 1):
@@ -29,7 +35,7 @@ class Noted:
                     self._sent.clear()
                 yield answer
 
-        link.go, link._receive, link._socket = noting, received, self
+        link.set, link.go, link._receive, link._socket = setting, going, received, self
 
     def send(self, data: bytearray, flags: int) -> int:
         count: int = self._socket.send(data, flags)

@@ -125,13 +125,15 @@ class DecisionSteps:
             self._decide(due)
         time_s = self.now
         for leg in range(MOST_LEGS):
-            settings = self._settings(time_s)
+            set_s = time_s
+            settings, overrides = self._set(set_s)
             until = min(end_s, min(self._due_s.values()))
             if self._sampled:
                 until = min(until, math.floor(time_s) + 1.0)
             time_s = self._on_step(until)
-            self._link.go(settings, time_s)
-            # while SUMO simulates: who watches what was shown must not make the next decision later
+            self._link.go(time_s)
+            # while SUMO simulates: what must not make the next decision later
+            self._note(settings, overrides, set_s)
             self.watch()
             if leg == 0:
                 self._events.meanwhile(self.tally, self.now)
@@ -140,23 +142,30 @@ class DecisionSteps:
                 break
         self._read(due)
 
-    def _settings(self, now: float) -> list[Setting]:
-        """What must be set at second `now`."""
+    def _set(self, now: float) -> tuple[list[Setting], list[Override]]:
+        """Set what must be set at second `now`, and see when something must be next."""
         settings: list[Setting] = []
-        for x in self.intersections.values():
-            if self._due_s[x.tl] <= now:
-                news, overrides = x.settings(now)
-                settings += news
-                for setting in news:
-                    if isinstance(setting, PermittedHandover):
-                        self._handed_s[setting.signal] = now
-                    else:
-                        self._handed_s.pop(setting.signal, None)
-                self._due_s[x.tl] = x.next_due_s(now)
-                for override in overrides:
-                    self.tally.overrides[override.reason.value] += 1
-                    self._events.override(override, now)
-        return settings
+        overrides: list[Override] = []
+        due = [x for x in self.intersections.values() if self._due_s[x.tl] <= now]
+        for x in due:
+            news, more = x.settings(now)
+            settings += news
+            overrides += more
+        self._link.set(settings)
+        for x in due:
+            self._due_s[x.tl] = x.next_due_s(now)
+        return settings, overrides
+
+    def _note(self, settings: Sequence[Setting], overrides: Sequence[Override], now: float) -> None:
+        """Keep and tell what was set at second `now`."""
+        for setting in settings:
+            if isinstance(setting, PermittedHandover):
+                self._handed_s[setting.signal] = now
+            else:
+                self._handed_s.pop(setting.signal, None)
+        for override in overrides:
+            self.tally.overrides[override.reason.value] += 1
+            self._events.override(override, now)
 
     def _read(self, due: Sequence[Intersection]) -> None:
         """Wait for SUMO to be where it was sent, and read for the TLs that are due there."""

@@ -185,21 +185,19 @@ class Intersection:
         if self._entries is not None:
             for k, entry in enumerate(self._entries):
                 setting, more = entry.next(now)
-                self._collect(k, setting, more, news, overrides)
+                overrides += more
+                if setting is not None and setting is not self._sent[k]:
+                    news.append(setting)
+                    self._sent[k] = setting if isinstance(setting, PermittedState) else None
             return news, overrides
         self._wishes = self._clockwork.wishes(now)
         for k, (safety, wish) in enumerate(zip(self.safeties, self._wishes, strict=True)):
             state, more = safety.permit(wish, now)
-            self._collect(k, state, more, news, overrides)
+            overrides += more
+            if state is not self._sent[k]:
+                news.append(state)
+                self._sent[k] = state
         return news, overrides
-
-    def _collect(
-        self, k: int, setting: Setting | None, more: list[Override], news: list[Setting], overrides: list[Override]
-    ) -> None:
-        overrides += more
-        if setting is not None and setting is not self._sent[k]:
-            news.append(setting)
-            self._sent[k] = setting if isinstance(setting, PermittedState) else None
 
     def next_due_s(self, now: float) -> float:
         """The next moment at which this TL needs a step, after its settings of `now`."""

@@ -123,7 +123,7 @@ class Guard:
             if controller := self._door.accept(0.0):
                 log.info("a controller has come at second %g", now)
                 return controller
-            self._link.go([], now + self._step_s)
+            self._link.go(now + self._step_s)
             now = self._link.read(()).time_s
         if not self._stop:
             log.warning("no controller has come for %g s; leaving the simulation to the others", self._idle_s)

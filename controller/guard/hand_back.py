@@ -34,7 +34,8 @@ def hand_back(link: TraciLink, bequests: Sequence[Bequest], step_s: float) -> No
             end_s = max(end_s, now + safety.clearing_s + ROOM_S)
     while now < end_s and not all(entry.done for entry in entries.values()):
         settings = [setting for entry in entries.values() if (setting := entry.next(now)[0]) is not None]
-        link.go(settings, now + step_s)
+        link.set(settings)
+        link.go(now + step_s)
         moment = link.read(())
         now = moment.time_s
         for signal, entry in entries.items():

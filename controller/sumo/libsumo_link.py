@@ -42,7 +42,7 @@ class LibsumoLink:
         self._signals = tuple(signals)
         self._count()
 
-    def go(self, settings: Sequence[Setting], until_s: float) -> None:
+    def set(self, settings: Sequence[Setting]) -> None:
         if settings and self._reached_s is not None:
             self._seen.append((self._reached_s, self._states()))
         for setting in settings:
@@ -50,6 +50,8 @@ class LibsumoLink:
                 self._set(setting)
             except self.api.TraCIException as error:
                 self._refusals[setting.signal] = str(error)
+
+    def go(self, until_s: float) -> None:
         try:
             self.api.simulationStep(until_s)
         except self.api.FatalTraCIError as error:

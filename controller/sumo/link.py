@@ -63,8 +63,14 @@ class Link(Protocol):
     def watch(self, lanes_of: Mapping[str, Sequence[str]], counted: Sequence[str], signals: Mapping[str, int]) -> None:
         """Name the lanes of each TL, those whose leaving vehicles are counted every step, and the signals (links by id)."""
 
-    def go(self, settings: Sequence[Setting], until_s: float) -> None:
-        """Set, then simulate to until_s: a part of the way to the next `read`, which need not wait for it.
+    def set(self, settings: Sequence[Setting]) -> None:
+        """Set signals, before the next `go`; need not wait for it.
+
+        Raises SumoGone.
+        """
+
+    def go(self, until_s: float) -> None:
+        """Simulate to until_s: a part of the way to the next `read`, which need not wait for it.
 
         Raises SumoGone.
         """

@@ -107,7 +107,7 @@ class TraciLink:
             self._getters[due] = getters, rows, wire.message([getters.request, self._states.request])
         return self._getters[due]
 
-    def go(self, settings: Sequence[Setting], until_s: float) -> None:
+    def set(self, settings: Sequence[Setting]) -> None:
         # Settings and step are messages of their own. In one message SUMO would give the
         # answers to the settings to another client, where there are several: it keeps one
         # buffer of answers, and a step hands the turn to the next client.
@@ -116,6 +116,9 @@ class TraciLink:
             shown = [] if self._reached_s is None else [self._states.request]
             commands = [command for setting in settings for command in commands_of(setting)]
             self._post(wire.message([*shown, *commands]), _Settings(settings, self._reached_s))
+            self._send()  # SUMO wakes up while the step is thought of
+
+    def go(self, until_s: float) -> None:
         self._post(wire.message([wire.step(until_s)]), None)
         self._post_counts()
         self._send()

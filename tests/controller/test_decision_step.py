@@ -30,8 +30,10 @@ class SteppedLink:
     def __init__(self, step_s):
         self.step_s, self.now, self.shown, self.seen = step_s, 0.0, [], []
 
-    def go(self, settings, until_s):
+    def set(self, settings):
         self.shown += [(self.now, setting.state) for setting in settings if hasattr(setting, "state")]
+
+    def go(self, until_s):
         while self.now < until_s - 1e-9:
             self.now = round(self.now + self.step_s, 3)
 
@@ -108,11 +110,10 @@ def test_a_handover_that_sumo_refuses_is_tried_again_and_the_signal_stays_watche
             return moment
         return moment._replace(refusals={"X": "not now"}, seen=[(link.now, ["GGGG"])])
 
-    def go(settings, until_s):
+    def set(settings):
         handovers.extend(link.now for setting in settings if not hasattr(setting, "state"))
-        SteppedLink.go(link, settings, until_s)
 
-    link.read, link.go = refusing, go
+    link.read, link.set = refusing, set
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: np.array([0]) for tl in observations})
     monitor = SignalMonitor(crossing, Limits(3, 4, 0))

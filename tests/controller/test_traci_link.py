@@ -38,7 +38,7 @@ STEPPED = wire.message([status(wire.SIMSTEP) + bytes(4)])
 
 def test_readings_come_to_the_rows_of_their_lanes(ends):
     link, sumo = ends
-    link.go([], 5.0)
+    link.go(5.0)
     sumo.sendall(STEPPED + wire.message([numbers([3, 4]) + state_answer([("X", "Gr")])]))
     moment = link.read(("TL",))
     assert moment.time_s == 5.0 and moment.shown == {"X": "Gr"} and moment.seen == [(5.0, ["Gr"])]
@@ -48,7 +48,7 @@ def test_readings_come_to_the_rows_of_their_lanes(ends):
 
 def test_after_a_refusal_the_next_answer_is_that_to_the_next_question(ends):
     link, sumo = ends
-    link.go([], 5.0)
+    link.go(5.0)
     refused = wire.message([status(wire.SIMSTEP, 0xFF, "not today")])
     sumo.sendall(refused + wire.message([numbers([0, 0]) + state_answer([("X", "Gr")])]))
     with pytest.raises(SumoRefused, match="not today"):
@@ -61,7 +61,7 @@ def test_after_a_refusal_the_next_answer_is_that_to_the_next_question(ends):
 @pytest.mark.parametrize("answer", [b"\0\0\0\3", wire.message([b"nonsense"]) + STEPPED, STEPPED + wire.message([b"more"])])
 def test_what_is_no_traci_ends_the_connection(ends, answer):
     link, sumo = ends
-    link.go([], 5.0)
+    link.go(5.0)
     sumo.sendall(answer)
     with pytest.raises(SumoGone):
         link.read(("TL",))
@@ -80,7 +80,7 @@ def test_who_waits_for_sumo_looks_up_every_second_whether_to_go_on(ends):
 
     link._poll = SimpleNamespace(poll=looked, modify=link._poll.modify)
     link._hurried = lambda: len(waits) == 3
-    link.go([], 5.0)
+    link.go(5.0)
     assert link.read(("TL",)).time_s == 5.0 and waits == [1000] * 3
     waits.clear()
     link._hurried = lambda: True

@@ -54,8 +54,8 @@ class Run:
         """The simulation takes its time as a street does: before it is read, as what is read must not grow old."""
         go = self.link.go
 
-        def slowly(settings, until_s):
-            go(settings, until_s)
+        def slowly(until_s):
+            go(until_s)
             time.sleep(self.pace_s * (until_s - self.reached_s))
             self.reached_s = until_s
 
