@@ -103,10 +103,9 @@ class DecisionSteps:
         self._due_s = {x.tl: -math.inf for x in intersections}
         self.now = self._begin_s = now
         self._step_s = step_s
-        self._shown: dict[str, str] = {}
         self._monitors = list(monitors)
         self._unwatched: tuple[float, Sequence[tuple[float, Sequence[str]]], dict[str, float]] = (now, (), {})
-        """(from when, states, since when signals run their own programs) of what the monitors have not been shown yet."""
+        """(from when, states on the way to now, since when signals run their own programs): what monitors have not seen yet."""
         self._handed_s: dict[str, float] = {}
         """Since when a signal runs its own program, which nobody watches."""
         self._observed_s: float | None = None
@@ -176,7 +175,7 @@ class DecisionSteps:
             self._handed_s.pop(signal, None)
         # what is on its plan may not be any more when this is looked at
         self._unwatched = self.now, moment.seen, dict(self._handed_s)
-        self.now, self._shown = moment.time_s, moment.shown
+        self.now = moment.time_s
         self._has_read = self.now, wanted
         self._observed_s = time.monotonic()
         for x in self.intersections.values():
@@ -191,6 +190,8 @@ class DecisionSteps:
     def watch(self) -> None:
         """Show the monitors what their signals showed up to the newest reading."""
         (begin_s, seen, handed_s), self._unwatched = self._unwatched, (self.now, (), {})
+        if self._monitors and begin_s < self.now:
+            seen = [*seen, (self.now, tuple(self._link.shown().values()))]
         for end_s, states in seen:
             for monitor, state in zip(self._monitors, states, strict=True):
                 is_ours = not handed_s or handed_s.get(monitor.signal, math.inf) > begin_s
@@ -225,7 +226,7 @@ class DecisionSteps:
         answered = time.perf_counter()
         for x in due:
             before = x.ladder.rung
-            states = [self._shown.get(safety.signal, safety.shown) for safety in x.safeties] if x.on_plan else None
+            states = [self._link.shown().get(safety.signal, safety.shown) for safety in x.safeties] if x.on_plan else None
             failure = x.take(answers.get(x.tl, NO_ANSWER), self.now, states, readings)
             if failure:
                 self.tally.failures[x.tl] += 1

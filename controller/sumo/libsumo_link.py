@@ -21,6 +21,7 @@ class LibsumoLink:
         self._refusals: dict[str, str] = {}
         """Of the settings since the last reading."""
         self._signals: tuple[str, ...] = ()
+        self._shown: dict[str, str] = {}
         self._seen: list[tuple[float, Sequence[str]]] = []
         self._reached_s: float | None = None
         """Where the way since the last reading has led to."""
@@ -61,10 +62,8 @@ class LibsumoLink:
 
     def read(self, due: tuple[str, ...]) -> Moment:
         refusals, self._refusals = self._refusals, {}
-        states, seen = self._states(), self._seen
-        if self._reached_s is not None:
-            seen = [*seen, (self._reached_s, states)]
-        self._seen, self._reached_s = [], None
+        seen, self._seen, self._reached_s = self._seen, [], None
+        self._shown = dict(zip(self._signals, self._states(), strict=True))
         lane, readings = self.api.lane, self._table.readings
         if due not in self._asked:
             if len(self._asked) > 256:
@@ -76,7 +75,10 @@ class LibsumoLink:
         halting = [lane.getLastStepHaltingNumber(name) if count else 0 for name, count in zip(names, vehicles, strict=True)]
         lengths_m = [lane.getLastStepLength(name) if count else 0.0 for name, count in zip(names, vehicles, strict=True)]
         readings.counts[:, rows], readings.mean_length_m[rows] = (vehicles, halting), lengths_m
-        return Moment(self.api.simulation.getTime(), dict(zip(self._signals, states, strict=True)), seen, refusals)
+        return Moment(self.api.simulation.getTime(), seen, refusals)
+
+    def shown(self) -> dict[str, str]:
+        return self._shown
 
     def _states(self) -> list[str]:
         return [self.api.trafficlight.getRedYellowGreenState(signal) for signal in self._signals]

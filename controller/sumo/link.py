@@ -34,10 +34,11 @@ class Moment(NamedTuple):
     """Where the way led to; the readings are the link's."""
 
     time_s: float
-    shown: dict[str, str]
-    """States of all watched signals."""
     seen: Sequence[tuple[float, Sequence[str]]]
-    """What they showed on the way: up to which second, and their states in the order of `watch`."""
+    """What the watched signals showed on the way: up to which second, and their states in the order of `watch`.
+
+    Without the last part of the way: see `Link.shown`.
+    """
     refusals: dict[str, str]
     """Signals that SUMO refused to set, and its words."""
 
@@ -80,6 +81,12 @@ class Link(Protocol):
 
         Raises SumoGone, NotWaiting, or SumoRefused where SUMO refuses to be read.
         What it refused to set on the way is told in the answer.
+        """
+
+    def shown(self) -> dict[str, str]:
+        """What the watched signals showed at the newest reading, in the order of `watch`.
+
+        SUMO tells it after the numbers, so that decisions need not wait for it. Raises as `read`.
         """
 
     def leave_will(self, content: bytes) -> None:

@@ -34,6 +34,8 @@ class _Settings(NamedTuple):
 
 _COUNTED = _Settings((), None)
 """Stands for the message that asks for the vehicles of the lanes that are counted."""
+_SHOWN = _Settings((), None)
+"""Stands for the message that asks for the states after a reading."""
 CLOSE_S, ABANDON_S = 10.0, 30.0
 """Wall time that SUMO may take to answer the end of a connection."""
 
@@ -71,7 +73,8 @@ class TraciLink:
         self._reached_s: float | None = None
         """Where the way since the last reading leads to."""
         self._unanswered: list[_Settings | None] = []
-        """Messages sent since the last reading: their settings, None for a step, or _COUNTED."""
+        """Messages sent since the last reading: their settings, None for a step, _COUNTED or _SHOWN."""
+        self._shown: dict[str, str] = {}
         self._getters: dict[tuple[str, ...], tuple[wire.NumberGetters, slice | Rows, bytes]] = {}
 
     @property
@@ -104,7 +107,7 @@ class TraciLink:
             wanted = [(wire.GET_LANE, variable, lane, kind) for lane in lanes for variable, kind in _LANE_NUMBERS]
             wanted.append((wire.GET_SIM, wire.TIME, "", wire.TYPE_DOUBLE))
             getters = wire.NumberGetters(wanted)
-            self._getters[due] = getters, rows, wire.message([getters.request, self._states.request])
+            self._getters[due] = getters, rows, wire.message([getters.request])
         return self._getters[due]
 
     def set(self, settings: Sequence[Setting]) -> None:
@@ -142,6 +145,8 @@ class TraciLink:
                         wire.Reader(answer).stepped()
                 elif kind is _COUNTED:
                     self._count(wire.Reader(answer))
+                elif kind is _SHOWN:
+                    self._show(answer)
                 else:
                     acknowledged = 0
                     if kind.seen_s is not None:
@@ -152,17 +157,33 @@ class TraciLink:
             ints, doubles = getters.decode(answer)
             read = self._table.readings
             read.counts[:, rows], read.mean_length_m[rows] = ints.reshape(-1, 2).T, doubles[:-1]
-            states = self._states.decode(answer, getters.size)
-            if self._reached_s is not None:
-                seen.append((self._reached_s, states))
-                self._reached_s = None
-            return Moment(float(doubles[-1]), dict(zip(self._signals, states, strict=True)), seen, refusals)
+            self._reached_s = None
+            if self._signals:
+                # SUMO tells it while the next decision is thought of, and does not fall asleep meanwhile
+                self._post(wire.message([self._states.request]), _SHOWN)
+                self._send()
+            return Moment(float(doubles[-1]), seen, refusals)
         except Refused as error:
             for _ in answers:
                 pass  # they are not the answers to what is asked next
             raise SumoRefused(f"SUMO refuses to step or to be read: {error}") from None
         except Garbled as error:
             raise SumoGone(f"SUMO answers {error}") from None
+
+    def shown(self) -> dict[str, str]:
+        if self._unanswered and self._unanswered[0] is _SHOWN:
+            answer = next(self._receive(1))
+            del self._unanswered[0]
+            try:
+                self._show(answer)
+            except Refused as error:
+                raise SumoRefused(f"SUMO refuses to be read: {error}") from None
+            except Garbled as error:
+                raise SumoGone(f"SUMO answers {error}") from None
+        return self._shown
+
+    def _show(self, answer: bytes) -> None:
+        self._shown = dict(zip(self._signals, self._states.decode(answer), strict=True))
 
     def _post_counts(self) -> None:
         if self._counted:
@@ -188,6 +209,7 @@ class TraciLink:
             raise SumoRefused(str(error)) from None
 
     def switch_program(self, signal: str, program: str) -> None:
+        self.shown()  # its answer comes before those that are passed over here
         sent, self._unanswered = len(self._unanswered), []
         self._outgoing += wire.message([wire.set_text(wire.SET_TL, wire.PROGRAM, signal, program)])
         *_, answer = self._receive(sent + 1)
@@ -202,6 +224,7 @@ class TraciLink:
         if not self.version()[1].endswith(wire.GUARDED):
             return
         self._guarded = True
+        self.shown()
         self._outgoing += wire.message([wire.command(wire.WILL, content)])
         try:
             *_, answer = self._receive(len(self._unanswered) + 1)

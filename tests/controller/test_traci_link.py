@@ -39,9 +39,9 @@ STEPPED = wire.message([status(wire.SIMSTEP) + bytes(4)])
 def test_readings_come_to_the_rows_of_their_lanes(ends):
     link, sumo = ends
     link.go(5.0)
-    sumo.sendall(STEPPED + wire.message([numbers([3, 4]) + state_answer([("X", "Gr")])]))
-    moment = link.read(("TL",))
-    assert moment.time_s == 5.0 and moment.shown == {"X": "Gr"} and moment.seen == [(5.0, ["Gr"])]
+    sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + wire.message([state_answer([("X", "Gr")])]))
+    assert link.read(("TL",)) == (5.0, [], {})
+    assert link.shown() == link.shown() == {"X": "Gr"}
     assert link.readings.counts.tolist() == [[3, 4], [3, 4]]
     assert link.readings.mean_length_m.tolist() == [5, 5]
 
