@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 
 from benchmarks.loop_instruments import Clocked, Noted
@@ -120,17 +121,24 @@ def replay(sumocfg: Path, seconds: float, how: str, address: str, notes: str) ->
 
 
 def exchange(sumocfg: Path, seconds: float, how: str, address: str, notes: str) -> Iterator[float]:
-    """The noted messages over TraCI, answers thrown away: what no controller in a process of its own can be faster than."""
+    """The noted messages over TraCI, answers thrown away: what no controller in a process of its own can be faster than.
+
+    `address`: of a bare gRPC echo that is called in place of a policy with as many bytes; none: nobody is asked.
+    """
     noted = json.loads(Path(notes).read_text())["exchanges"]
     exchanges = [(bytes.fromhex(text), count, until_s) for text, count, until_s in noted]
     link = start.start(["-c", str(sumocfg), *QUIET], 1, lambda: False)
     link.version()  # SUMO listens before it has loaded its network, and answers behind that
+    echo = grpc.insecure_channel(address).unary_unary("/echo/Echo") if address else None
+    observations = bytes(4 * sum(policy.observation.size for policy in contracts_of(network.of_sumocfg(sumocfg))))
     yield 0.0
     for sent, count, until_s in exchanges:
         link.socket.sendall(sent)
         frames = Frames()
         while count:
             count -= sum(1 for _ in frames.feed(link.socket.recv(1 << 20)))
+        if echo is not None:
+            echo(observations)
         yield until_s
     link.close()
 

@@ -11,6 +11,7 @@ of a twelfth of the simulated time (`benchmarks.turns`):
 - libsumo, no reads: the noted settings at their moments, in process. The least
   that this traffic under these signals can cost;
 - the same messages, no work: what TraCI and the changes between two processes cost by themselves;
+  and the same with a bare Python gRPC echo in place of the policies: what asking another process costs;
 - ours over TraCI, through a guard, over libsumo: reads, observations,
   the same random choices, safety, settings, monitor;
 - ours over TraCI with 64-64 actors behind the embedded server, as a fleet and as
@@ -38,7 +39,7 @@ from benchmarks import thousand_signals
 from benchmarks.control_cases import DELTA_S, KINDS, contracts_of, ours
 from benchmarks.loop_instruments import Clocked
 from benchmarks.turns import ROOT, serve_turns, take_turns
-from benchmarks.unary_predict import city_file, server
+from benchmarks.unary_predict import ECHO, city_file, server
 from city import network
 
 SCENARIOS = ROOT.parent / "shared" / "scenarios"
@@ -84,7 +85,7 @@ def measure(name: str, sumocfg: Path, seconds: str, rounds: int, with_sumo_rl: b
     until = parts(street.begin_s, float(seconds))
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
-        with serving(folder, cfg) as address:
+        with serving(folder, cfg) as address, server("-c", ECHO) as echo:
             random, served = str(folder / "random.json"), str(folder / "served.json")
             for how, notes in (("traci", random), ("traci-fleet", served)):
                 take_turns({how: case("ours", cfg, seconds, how, address, notes)}, until[-1:])
@@ -97,6 +98,7 @@ def measure(name: str, sumocfg: Path, seconds: str, rounds: int, with_sumo_rl: b
                 "ours over TraCI and a guard": ("ours", "guard", "", "", base),
                 "ours over libsumo": ("ours", "libsumo", "", "", base),
                 base_served: ("replay", "", "", served, ""),
+                "the same messages, a gRPC echo": ("exchange", "", echo, served, base_served),
                 "ours over TraCI, fleet": ("ours", "traci-fleet", address, "", base_served),
                 "ours over TraCI, single calls": ("ours", "traci-single", address, "", base_served),
             }

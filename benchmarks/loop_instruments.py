@@ -16,7 +16,7 @@ class Noted:
         self.exchanges: list[tuple[str, int, float]] = []
         """(bytes sent, in hex; answers to them; the second that they lead to)."""
         self._socket, self._sent = link._socket, bytearray()
-        set_, go, receive = link.set, link.go, link._receive
+        set_, go, read, receive = link.set, link.go, link.read, link._receive
         newest: list[tuple[str, str]] = []
 
         def setting(settings):  # type: ignore[no-untyped-def]
@@ -28,14 +28,27 @@ class Noted:
             newest.clear()
             go(until_s)
 
+        answers, is_reading = 0, False
+
         def received(count):  # type: ignore[no-untyped-def]
+            nonlocal answers
             for k, answer in enumerate(receive(count), 1):
-                if k == count:
-                    self.exchanges.append((self._sent.hex(), count, self.steps[-1][1] if self.steps else 0.0))
+                answers += 1
+                if is_reading and k == count:
+                    self.exchanges.append((self._sent.hex(), answers, self.steps[-1][1] if self.steps else 0.0))
                     self._sent.clear()
+                    answers = 0
                 yield answer
 
-        link.set, link.go, link._receive, link._socket = setting, going, received, self
+        def reading(due):  # type: ignore[no-untyped-def]
+            nonlocal is_reading
+            is_reading = True
+            try:
+                return read(due)
+            finally:
+                is_reading = False
+
+        link.set, link.go, link.read, link._receive, link._socket = setting, going, reading, received, self
 
     def send(self, data: bytearray, flags: int) -> int:
         count: int = self._socket.send(data, flags)
