@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from controller.safety import SignalSafety
+from controller.safety_times import SafetyTimes
 from controller.sumo import wire
 from controller.sumo.link import NotWaiting, SumoGone, SumoRefused
 from controller.sumo.programs import Voice
@@ -44,6 +46,52 @@ def test_readings_come_to_the_rows_of_their_lanes(ends):
     assert link.shown() == link.shown() == {"X": "Gr"}
     assert link.readings.counts.tolist() == [[3, 4], [3, 4]]
     assert link.readings.mean_length_m.tolist() == [5, 5]
+
+
+def test_states_that_nobody_asked_for_are_passed_over_by_the_next_reading(ends):
+    link, sumo = ends
+    for vehicles, state in (([3, 4], "Gr"), ([5, 6], "rG")):
+        link.go(5.0)
+        sumo.sendall(STEPPED + wire.message([numbers(vehicles)]) + wire.message([state_answer([("X", state)])]))
+        link.read(("TL",))
+        assert link.readings.counts.tolist() == [vehicles, vehicles]
+    assert link.shown() == {"X": "rG"}
+
+
+def test_states_are_asked_for_behind_the_numbers_and_what_is_set_goes_out_before_the_next_step(ends, crossing):
+    link, sumo = ends
+    all_red, _ = SignalSafety(crossing, SafetyTimes(3, 4)).permit("rrrr", 0.0)
+    link.go(5.0)
+    sumo.sendall(STEPPED + wire.message([numbers([3, 4])]))
+    link.read(("TL",))
+    link.set([all_red])
+    asked = sumo.recv(1 << 16)
+    setting = wire.set_text(wire.SET_TL, wire.STATE, "X", "rrrr")
+    assert asked.endswith(wire.message([wire.get(wire.GET_TL, wire.STATE, "X")]) + wire.message([setting]))
+    sumo.sendall(wire.message([state_answer([("X", "Gr")])]))
+    link.go(10.0)
+    assert link.shown() == {"X": "Gr"}, "of the reading, whatever was set since"
+    assert sumo.recv(1 << 16) == wire.message([wire.step(10.0)])
+
+
+def test_a_program_is_switched_behind_a_reading_whose_states_are_kept(ends):
+    link, sumo = ends
+    link.go(5.0)
+    shown, switched = wire.message([state_answer([("X", "Gr")])]), wire.message([status(wire.SET_TL)])
+    sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + shown + switched)
+    link.read(("TL",))
+    link.switch_program("X", "0")
+    assert link.shown() == {"X": "Gr"}
+
+
+@pytest.mark.parametrize(("answer", "error"), [(status(wire.GET_TL, 0xFF, "not today"), SumoRefused), (b"nonsense", SumoGone)])
+def test_states_that_cannot_be_read_are_told_as_numbers_are(ends, answer, error):
+    link, sumo = ends
+    link.go(5.0)
+    sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + wire.message([answer]))
+    link.read(("TL",))
+    with pytest.raises(error):
+        link.shown()
 
 
 def test_after_a_refusal_the_next_answer_is_that_to_the_next_question(ends):
