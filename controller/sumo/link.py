@@ -90,7 +90,10 @@ class Link(Protocol):
         """
 
     def leave_will(self, content: bytes) -> None:
-        """Tell the guard of the connection, where there is one, how the signals come back onto their plans. Raises SumoGone."""
+        """Tell the guard of the connection, where there is one, how the signals come back onto their plans.
+
+        Before the first reading. Raises SumoGone.
+        """
 
     def switch_program(self, signal: str, program: str) -> None:
         """Hand a signal back at once. Only for the way out, where no step is left."""

@@ -224,7 +224,6 @@ class TraciLink:
         if not self.version()[1].endswith(wire.GUARDED):
             return
         self._guarded = True
-        self.shown()
         self._outgoing += wire.message([wire.command(wire.WILL, content)])
         try:
             *_, answer = self._receive(len(self._unanswered) + 1)

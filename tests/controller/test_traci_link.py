@@ -56,6 +56,13 @@ def test_states_that_nobody_asked_for_are_passed_over_by_the_next_reading(ends):
         link.read(("TL",))
         assert link.readings.counts.tolist() == [vehicles, vehicles]
     assert link.shown() == {"X": "rG"}
+    link.go(10.0)
+    sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + wire.message([b"nonsense"]))
+    link.read(("TL",))
+    sumo.sendall(STEPPED + wire.message([numbers([3, 4])]))
+    link.go(15.0)
+    with pytest.raises(SumoGone):
+        link.read(("TL",))
 
 
 def test_states_are_asked_for_behind_the_numbers_and_what_is_set_goes_out_before_the_next_step(ends, crossing):
@@ -64,10 +71,9 @@ def test_states_are_asked_for_behind_the_numbers_and_what_is_set_goes_out_before
     link.go(5.0)
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]))
     link.read(("TL",))
+    assert sumo.recv(1 << 16).endswith(wire.message([wire.get(wire.GET_TL, wire.STATE, "X")])), "it waits for nothing else"
     link.set([all_red])
-    asked = sumo.recv(1 << 16)
-    setting = wire.set_text(wire.SET_TL, wire.STATE, "X", "rrrr")
-    assert asked.endswith(wire.message([wire.get(wire.GET_TL, wire.STATE, "X")]) + wire.message([setting]))
+    assert sumo.recv(1 << 16) == wire.message([wire.set_text(wire.SET_TL, wire.STATE, "X", "rrrr")])
     sumo.sendall(wire.message([state_answer([("X", "Gr")])]))
     link.go(10.0)
     assert link.shown() == {"X": "Gr"}, "of the reading, whatever was set since"

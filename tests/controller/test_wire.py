@@ -83,6 +83,16 @@ def test_a_changed_byte_is_found_or_only_changes_a_number(at, new):
     assert ints.shape == doubles.shape == (2,)
 
 
+def test_every_byte_that_is_of_no_number_must_be_as_expected():
+    lanes, every_byte = ["lane_0", "lane_1"], struct.unpack("!d", b"\xff" * 8)[0]
+    answer, other = lane_answer(lanes, [(0, 0.0)] * 2), lane_answer(lanes, [(-1, every_byte)] * 2)
+    fixed = [at for at, (a, b) in enumerate(zip(answer, other, strict=True)) if a == b]
+    assert len(answer) - len(fixed) == 2 * (4 + 8)
+    for at in fixed:
+        with pytest.raises((Garbled, Refused)):
+            getters(lanes).decode(answer[:at] + bytes([answer[at] ^ 0x10]) + answer[at + 1 :])
+
+
 def test_a_refusal_is_told_in_sumos_words():
     answer = status(0xA3, 0xFF, "Lane 'x' is not known") + status(0xA3)
     with pytest.raises(Refused, match="Lane 'x' is not known"):
