@@ -37,6 +37,12 @@ class Readings:
         vehicles: Floats = self.counts[0]
         return vehicles
 
+    @property
+    def halting(self) -> Floats:
+        """float64 [lanes]."""
+        halting: Floats = self.counts[1]
+        return halting
+
 
 @dataclass(frozen=True)
 class Shares:

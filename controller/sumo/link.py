@@ -44,10 +44,12 @@ class Moment(NamedTuple):
 
 
 class Link(Protocol):
-    api: Any
-    """traci's connection, or libsumo: for start-up questions, not for decision steps."""
     lost: type[Exception]
     """What `api` raises when SUMO is gone."""
+
+    @property
+    def api(self) -> Any:
+        """traci's connection, or libsumo: for questions at start-up or between two steps, not for decisions."""
 
     @property
     def guarded(self) -> bool:

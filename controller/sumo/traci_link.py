@@ -57,7 +57,7 @@ class TraciLink:
         `through_guard`: `process` is the guard that the connection leads to.
         """
         self._through_guard, self._guarded = through_guard, False
-        self.api = api
+        self._api = api
         self._voice = voice
         self.lost = lost
         self._socket: socket.socket = api._socket  # traci has no public way to send many commands at once
@@ -76,6 +76,11 @@ class TraciLink:
         """Messages sent since the last reading: their settings, None for a step, _COUNTED or _SHOWN."""
         self._shown: dict[str, str] = {}
         self._getters: dict[tuple[str, ...], tuple[wire.NumberGetters, slice | Rows, bytes]] = {}
+
+    @property
+    def api(self) -> Any:
+        self.shown()  # or its answer would be taken for that to another question
+        return self._api
 
     @property
     def guarded(self) -> bool:
@@ -295,6 +300,8 @@ class TraciLink:
     def close(self) -> None:
         """Close cleanly, and wait."""
         is_closed = False
+        with contextlib.suppress(SumoGone, SumoRefused, NotWaiting):
+            self.shown()  # or its answer would be taken for that to the end; where there is none, the end tells
         with contextlib.suppress(OSError):
             # the guard sees to what is left, so that nobody need wait for SUMO's other clients
             self._socket.settimeout(0.0 if self._guarded and self._hurried() else CLOSE_S)

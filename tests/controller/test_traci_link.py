@@ -1,6 +1,8 @@
 """A link to a SUMO that answers what it likes."""
 
+import select
 import socket
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -88,6 +90,37 @@ def test_a_program_is_switched_behind_a_reading_whose_states_are_kept(ends):
     link.read(("TL",))
     link.switch_program("X", "0")
     assert link.shown() == {"X": "Gr"}
+
+
+def test_a_question_between_two_steps_is_not_answered_with_the_states(ends):
+    link, sumo = ends
+    link.go(5.0)
+    sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + wire.message([state_answer([("X", "Gr")])]))
+    link.read(("TL",))
+    assert not select.select([link.api._socket], [], [], 0)[0]
+    assert link.shown() == {"X": "Gr"}
+
+
+def test_the_connection_is_open_until_its_end_is_answered(ends):
+    link, sumo = ends
+    link.watch({"TL": LANES}, [], {"X": 200})
+    link.go(5.0)
+    sumo.sendall(STEPPED + wire.message([numbers([3, 4])]))
+    link.read(("TL",))
+    sumo.sendall(wire.message([state_answer([("X", "r" * 200)])]))
+    end = wire.message([wire.command(wire.CLOSE, b"")])
+
+    def answer():
+        asked = b""
+        while not asked.endswith(end):
+            asked += sumo.recv(1 << 16)
+        sumo.sendall(wire.ok(wire.CLOSE))
+
+    answering = threading.Thread(target=answer)
+    answering.start()
+    link.close()
+    answering.join()
+    assert sumo.recv(1 << 16) == b"", "reset: an answer was left unread"
 
 
 @pytest.mark.parametrize(("answer", "error"), [(status(wire.GET_TL, 0xFF, "not today"), SumoRefused), (b"nonsense", SumoGone)])
