@@ -29,7 +29,7 @@ from serving.client import Client
 
 QUIET = ["--no-step-log", "true", "--no-warnings", "true", "--seed", "42", "--time-to-teleport", "-1"]
 PATIENCE_S = 3000.0
-"""The guard must not take a controller for dead that waits for its turn."""
+"""Who waits for its turn is not dead, which the guard would think, and its answers are not late."""
 
 
 class RandomPolicies:
@@ -72,7 +72,7 @@ def ours(sumocfg: Path, seconds: float, how: str, address: str, notes: str, cloc
             fleet.look()
             if fleet.covered is None or len(fleet.covered.tls) != len(contracts):
                 raise RuntimeError("the fleet does not cover the street")
-        policies = ServedPolicies(client, by_tl, None, 5.0, fleet=fleet)
+        policies = ServedPolicies(client, by_tl, None, PATIENCE_S, fleet=fleet)
     arguments = ["-c", str(sumocfg), *QUIET]
     if transport == "libsumo":
         link: Any = libsumo_link.start_libsumo(arguments)
