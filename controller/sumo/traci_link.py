@@ -214,7 +214,8 @@ class TraciLink:
             raise SumoRefused(str(error)) from None
 
     def switch_program(self, signal: str, program: str) -> None:
-        self.shown()  # its answer comes before those that are passed over here
+        with contextlib.suppress(SumoRefused):
+            self.shown()  # its answer comes before; that it is refused is no reason to leave the signal as it is
         sent, self._unanswered = len(self._unanswered), []
         self._outgoing += wire.message([wire.set_text(wire.SET_TL, wire.PROGRAM, signal, program)])
         *_, answer = self._receive(sent + 1)

@@ -123,6 +123,16 @@ def test_the_connection_is_open_until_its_end_is_answered(ends):
     assert sumo.recv(1 << 16) == b"", "reset: an answer was left unread"
 
 
+def test_a_program_is_switched_even_where_states_are_refused(ends):
+    link, sumo = ends
+    link.go(5.0)
+    refused, switched = wire.message([status(wire.GET_TL, 0xFF, "not today")]), wire.message([status(wire.SET_TL)])
+    sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + refused + switched)
+    link.read(("TL",))
+    link.switch_program("X", "0")
+    assert sumo.recv(1 << 16).endswith(wire.set_text(wire.SET_TL, wire.PROGRAM, "X", "0"))
+
+
 @pytest.mark.parametrize(("answer", "error"), [(status(wire.GET_TL, 0xFF, "not today"), SumoRefused), (b"nonsense", SumoGone)])
 def test_states_that_cannot_be_read_are_told_as_numbers_are(ends, answer, error):
     link, sumo = ends

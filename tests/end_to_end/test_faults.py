@@ -39,7 +39,7 @@ class Run:
         arguments = ["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "true", "--no-warnings", "true", "--seed", "3", *options]
         self.link = start(arguments, 1, lambda: False)
         self.alarms = []
-        policies = self.policies = ServedPolicies(self.client, self.contracts, None, DEADLINE_S, fleet=self.fleet)
+        policies = ServedPolicies(self.client, self.contracts, None, DEADLINE_S, fleet=self.fleet)
         events = Events(alarm=self.alarms.append)
         self.steps = assemble(self.link, street, list(self.contracts.values()), policies, city.safety, city.controller, events)
         self._slow_down()
@@ -49,10 +49,6 @@ class Run:
         end_s = self.steps.now + seconds
         while self.steps.now < end_s:
             self.steps.step(end_s)
-
-    def be_patient(self):
-        """Where it is not about late answers: the deadline is short for a machine that loads a model besides."""
-        self.policies._deadline_s = 5.0
 
     def _slow_down(self):
         """The simulation takes its time as a street does: before it is read, as what is read must not grow old."""
@@ -132,7 +128,6 @@ def test_a_server_that_is_started_again_elsewhere_is_found_again(run):
 
 
 def test_a_new_model_number_is_followed_without_a_missed_decision(run):
-    run.be_patient()
     run.go(60)
     shutil.copytree(run.models / "SA103" / "1", run.models / "SA103" / "2")
     run.server.look()
@@ -142,7 +137,6 @@ def test_a_new_model_number_is_followed_without_a_missed_decision(run):
 
 def test_another_policy_in_a_tls_place_is_not_followed_and_the_others_go_on(run):
     """Wrong shapes and a wrong contract: a model of another TL is published as this one's next version."""
-    run.be_patient()
     run.go(60)
     shutil.copytree(run.models / "SA101" / "1", run.models / "SA103" / "2")
     run.server.look()
