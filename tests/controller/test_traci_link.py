@@ -1,5 +1,6 @@
 """A link to a SUMO that answers what it likes."""
 
+import contextlib
 import select
 import socket
 import threading
@@ -35,6 +36,23 @@ def numbers(vehicles):
             told += status(0xA3) + value(0xA3, variable, lane, kind, form % count)
         told += status(0xA3) + value(0xA3, 0x15, lane, wire.TYPE_DOUBLE, b"\x40\x14" + bytes(6))  # 5.0
     return told + status(0xAB) + value(0xAB, 0x66, "", wire.TYPE_DOUBLE, b"\x40\x14" + bytes(6))
+
+
+@contextlib.contextmanager
+def answering(sumo, question, answer):
+    """Answer once the question has come."""
+
+    def serve():
+        asked = b""
+        while not asked.endswith(question):
+            asked += sumo.recv(1 << 16)
+        sumo.sendall(answer)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield
+    thread.join(10)
+    assert not thread.is_alive(), "the question has not come"
 
 
 STEPPED = wire.message([status(wire.SIMSTEP) + bytes(4)])
@@ -108,29 +126,20 @@ def test_the_connection_is_open_until_its_end_is_answered(ends):
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]))
     link.read(("TL",))
     sumo.sendall(wire.message([state_answer([("X", "r" * 200)])]))
-    end = wire.message([wire.command(wire.CLOSE, b"")])
-
-    def answer():
-        asked = b""
-        while not asked.endswith(end):
-            asked += sumo.recv(1 << 16)
-        sumo.sendall(wire.ok(wire.CLOSE))
-
-    answering = threading.Thread(target=answer)
-    answering.start()
-    link.close()
-    answering.join()
+    with answering(sumo, wire.message([wire.command(wire.CLOSE, b"")]), wire.ok(wire.CLOSE)):
+        link.close()
     assert sumo.recv(1 << 16) == b"", "reset: an answer was left unread"
 
 
 def test_a_program_is_switched_even_where_states_are_refused(ends):
     link, sumo = ends
     link.go(5.0)
-    refused, switched = wire.message([status(wire.GET_TL, 0xFF, "not today")]), wire.message([status(wire.SET_TL)])
-    sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + refused + switched)
+    sumo.sendall(STEPPED + wire.message([numbers([3, 4])]))
     link.read(("TL",))
-    link.switch_program("X", "0")
-    assert sumo.recv(1 << 16).endswith(wire.set_text(wire.SET_TL, wire.PROGRAM, "X", "0"))
+    sumo.sendall(wire.message([status(wire.GET_TL, 0xFF, "not today")]))
+    switch = wire.message([wire.set_text(wire.SET_TL, wire.PROGRAM, "X", "0")])
+    with answering(sumo, switch, wire.message([status(wire.SET_TL)])):
+        link.switch_program("X", "0")
 
 
 @pytest.mark.parametrize(("answer", "error"), [(status(wire.GET_TL, 0xFF, "not today"), SumoRefused), (b"nonsense", SumoGone)])
