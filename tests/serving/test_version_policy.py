@@ -36,6 +36,14 @@ def test_a_model_whose_folder_is_gone_is_dropped():
     assert next_action({}, {}, {}) is None
 
 
+def after(action, on_disk, loaded, failed, broken):
+    """(loaded, failed) once the action has been carried out on files of which some are broken."""
+    if action.verb is Verb.DROP:
+        return {version: mark for version, mark in loaded.items() if version != action.version}, failed
+    found = {action.version: on_disk[action.version]}
+    return (loaded, failed | found) if action.version in broken else (loaded | found, failed)
+
+
 @given(
     st.dictionaries(st.integers(0, 5), st.sampled_from([A, B]), max_size=4),
     st.dictionaries(st.integers(0, 5), st.sampled_from([A, B]), max_size=3),
@@ -47,13 +55,8 @@ def test_it_settles_and_never_leaves_a_model_that_could_be_served_without_a_vers
         action = next_action(on_disk, loaded, failed)
         if action is None:
             break
-        if action.verb is Verb.DROP:
-            assert not on_disk or max(on_disk) in loaded
-            loaded = {version: mark for version, mark in loaded.items() if version != action.version}
-        elif action.version in broken:
-            failed[action.version] = on_disk[action.version]
-        else:
-            loaded = {**loaded, action.version: on_disk[action.version]}
+        assert action.verb is Verb.LOAD or not on_disk or max(on_disk) in loaded
+        loaded, failed = after(action, on_disk, loaded, failed, broken)
     else:
         raise AssertionError("did not settle")
     if set(on_disk) - broken:
@@ -79,11 +82,7 @@ def test_every_policy_settles_on_what_it_wants_and_drops_nothing_before(on_disk,
         if action.verb is Verb.DROP:
             wanted = policy.aspired(on_disk)
             assert not on_disk or (action.version not in wanted and all(v in loaded for v in wanted))
-            loaded = {version: mark for version, mark in loaded.items() if version != action.version}
-        elif action.version in broken:
-            failed[action.version] = on_disk[action.version]
-        else:
-            loaded = {**loaded, action.version: on_disk[action.version]}
+        loaded, failed = after(action, on_disk, loaded, failed, broken)
     else:
         raise AssertionError("did not settle")
     assert isinstance(action, Action | None)
