@@ -6,7 +6,7 @@ come after each decision step, in simulated s.
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from city.network import StreetNetwork
 from controller.assembly import assemble
 from controller.guard.relay import Frames
 from controller.guard.start import open_guarded
+from controller.observation import Observation
+from controller.policy import Action
 from controller.served_fleet import ServedFleet
 from controller.served_policy import ServedPolicies
 from controller.sumo import libsumo_link, start
@@ -41,7 +43,7 @@ class RandomPolicies:
         drawn = np.random.default_rng(0).integers(sizes, size=(4096 if len(sizes) < 100 else 256, len(sizes)))
         self._actions = itertools.cycle([dict(zip([policy.tl for policy in contracts], row, strict=True)) for row in drawn])
 
-    def ask(self, observations, observed_s=None):  # type: ignore[no-untyped-def]
+    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
         actions = next(self._actions)
         return {tl: actions[tl] for tl in observations}
 
@@ -84,7 +86,7 @@ def ours(sumocfg: Path, seconds: float, how: str, address: str, notes: str, cloc
     noted = Noted(steps, link) if notes else None
     if clocked is not None:
         for owner, method, name in (
-            (link, "_exchange", "SUMO: simulating, reading, and the way there"), (link, "read", "readings decoded"),
+            (link._messages, "_exchange", "SUMO: simulating, reading, and the way there"), (link, "read", "readings decoded"),
             (link, "set", "settings encoded and sent"), (link, "go", "settings encoded and sent"),
             (steps, "_set", "wishes, safety rules"), (steps, "_decide", "observations, actions taken"),
             (policies, "ask", "policies asked"), (steps, "watch", "monitor"), (steps, "step", "the rest"),

@@ -2,10 +2,13 @@
 
 import json
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from controller.decision_step import DecisionSteps
+from controller.safety import PermittedState
+from controller.sumo.link import Moment
 
 
 class Noted:
@@ -15,40 +18,43 @@ class Noted:
         self.steps: list[tuple[list[tuple[str, str]], float]] = []
         self.exchanges: list[tuple[str, int, float]] = []
         """(bytes sent, in hex; answers to them; the second that they lead to)."""
-        self._socket, self._sent = link._socket, bytearray()
-        set_, go, read, receive = link.set, link.go, link.read, link._receive
+        messages = link._messages
+        self._socket, self._sent = messages.socket, bytearray()
+        set_, go, read, answers = link.set, link.go, link.read, messages.answers
         newest: list[tuple[str, str]] = []
 
-        def setting(settings):  # type: ignore[no-untyped-def]
+        def setting(settings: Sequence[PermittedState]) -> None:
             newest.extend((s.signal, s.state) for s in settings)
             set_(settings)
 
-        def going(until_s):  # type: ignore[no-untyped-def]
+        def going(until_s: float) -> None:
             self.steps.append((newest.copy(), until_s))
             newest.clear()
             go(until_s)
 
-        answers, is_reading = 0, False
+        received, is_reading = 0, False
 
-        def received(count):  # type: ignore[no-untyped-def]
-            nonlocal answers
-            for k, answer in enumerate(receive(count), 1):
-                answers += 1
+        def receiving(count: int) -> Iterator[bytes]:
+            nonlocal received
+            for k, answer in enumerate(answers(count), 1):
+                received += 1
                 if is_reading and k == count:
-                    self.exchanges.append((self._sent.hex(), answers, self.steps[-1][1] if self.steps else 0.0))
+                    self.exchanges.append((self._sent.hex(), received, self.steps[-1][1] if self.steps else 0.0))
                     self._sent.clear()
-                    answers = 0
+                    received = 0
                 yield answer
 
-        def reading(due):  # type: ignore[no-untyped-def]
+        def reading(due: tuple[str, ...]) -> Moment:
             nonlocal is_reading
             is_reading = True
             try:
-                return read(due)
+                moment: Moment = read(due)
+                return moment
             finally:
                 is_reading = False
 
-        link.set, link.go, link.read, link._receive, link._socket = setting, going, reading, received, self
+        link.set, link.go, link.read = setting, going, reading
+        messages.answers, messages.socket = receiving, self
 
     def send(self, data: bytearray, flags: int) -> int:
         count: int = self._socket.send(data, flags)

@@ -1,11 +1,9 @@
 """A SUMO program over its socket: one round trip a decision step, however many TLs."""
 
 import contextlib
-import select
 import socket
-import struct
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import traci
@@ -13,6 +11,7 @@ import traci
 from controller.observation import Readings, Rows
 from controller.sumo import wire
 from controller.sumo.link import Lanes, Moment, NotWaiting, Setting, SumoGone, SumoRefused
+from controller.sumo.messages import Messages
 from controller.sumo.programs import Voice
 from controller.sumo.settings import commands_of, refusals_of
 from controller.sumo.wire import Garbled, Refused
@@ -60,15 +59,11 @@ class TraciLink:
         self._api = api
         self._voice = voice
         self.lost = lost
-        self._socket: socket.socket = api._socket  # traci has no public way to send many commands at once
+        # traci has no public way to send many commands at once
+        self._messages = Messages(api._socket, voice, hurried)
         self._process = process
         self._hurried = hurried
         self._table = Lanes()
-        self._poll = select.poll()
-        self._poll.register(self._socket, select.POLLIN)
-        self._outgoing = bytearray()
-        """What the socket has not taken yet."""
-        self._incoming = bytearray()
         self._has_read = False
         self._reached_s: float | None = None
         """Where the way since the last reading leads to."""
@@ -89,7 +84,7 @@ class TraciLink:
 
     @property
     def socket(self) -> socket.socket:
-        return self._socket
+        return self._messages.socket
 
     @property
     def lanes(self) -> tuple[str, ...]:
@@ -124,12 +119,12 @@ class TraciLink:
             shown = [] if self._reached_s is None else [self._states.request]
             commands = [command for setting in settings for command in commands_of(setting)]
             self._post(wire.message([*shown, *commands]), _Settings(settings, self._reached_s))
-            self._send()  # SUMO wakes up while the step is thought of
+            self._messages.send()  # SUMO wakes up while the step is thought of
 
     def go(self, until_s: float) -> None:
         self._post(wire.message([wire.step(until_s)]), None)
         self._post_counts()
-        self._send()
+        self._messages.send()
         self._reached_s = until_s
 
     def read(self, due: tuple[str, ...]) -> Moment:
@@ -138,10 +133,10 @@ class TraciLink:
             self._has_read = True
             self._post_counts()  # who is there at the beginning
         sent, self._unanswered = self._unanswered, []
-        self._outgoing += request
+        self._messages.post(request)
         refusals: dict[str, str] = {}
         seen: list[tuple[float, Sequence[str]]] = []
-        answers = self._receive(len(sent) + 1)
+        answers = self._messages.answers(len(sent) + 1)
         try:
             # those that come before the readings are looked at while SUMO still simulates
             for kind, answer in zip(sent, answers, strict=False):
@@ -166,7 +161,7 @@ class TraciLink:
             if self._signals:
                 # SUMO tells it while the next decision is thought of, and does not fall asleep meanwhile
                 self._post(wire.message([self._states.request]), _SHOWN)
-                self._send()
+                self._messages.send()
             return Moment(float(doubles[-1]), seen, refusals)
         except Refused as error:
             for _ in answers:
@@ -177,7 +172,7 @@ class TraciLink:
 
     def shown(self) -> dict[str, str]:
         if self._unanswered and self._unanswered[0] is _SHOWN:
-            answer = next(self._receive(1))
+            answer = next(self._messages.answers(1))
             del self._unanswered[0]
             try:
                 self._show(answer)
@@ -217,8 +212,8 @@ class TraciLink:
         with contextlib.suppress(SumoRefused):
             self.shown()  # its answer comes before; that it is refused is no reason to leave the signal as it is
         sent, self._unanswered = len(self._unanswered), []
-        self._outgoing += wire.message([wire.set_text(wire.SET_TL, wire.PROGRAM, signal, program)])
-        *_, answer = self._receive(sent + 1)
+        self._messages.post(wire.message([wire.set_text(wire.SET_TL, wire.PROGRAM, signal, program)]))
+        *_, answer = self._messages.answers(sent + 1)
         try:
             wire.Reader(answer).status()
         except Refused as error:
@@ -230,9 +225,9 @@ class TraciLink:
         if not self.version()[1].endswith(wire.GUARDED):
             return
         self._guarded = True
-        self._outgoing += wire.message([wire.command(wire.WILL, content)])
+        self._messages.post(wire.message([wire.command(wire.WILL, content)]))
         try:
-            *_, answer = self._receive(len(self._unanswered) + 1)
+            *_, answer = self._messages.answers(len(self._unanswered) + 1)
             wire.Reader(answer).status()
         except (Refused, Garbled) as error:
             raise SumoGone(f"the guard of the connection answers {error}") from None
@@ -240,75 +235,22 @@ class TraciLink:
 
     def _post(self, message: bytes, kind: _Settings | None) -> None:
         self._unanswered.append(kind)
-        self._outgoing += message
-
-    def _send(self) -> None:
-        """Send without waiting: what the socket does not take now goes out later."""
-        try:
-            with contextlib.suppress(BlockingIOError):
-                del self._outgoing[: self._socket.send(self._outgoing, socket.MSG_DONTWAIT)]
-        except OSError as error:
-            raise SumoGone(self._voice.error() or f"the connection to SUMO has ended: {error}") from None
-
-    def _receive(self, count: int) -> Iterator[bytes]:
-        """The next `count` answers, in order, each as soon as it has come."""
-        while count:
-            if len(self._incoming) >= 4:
-                (size,) = struct.unpack_from("!i", self._incoming)
-                if size < 4:
-                    raise SumoGone(f"SUMO answers with a message of {size} bytes")
-                if len(self._incoming) >= size:
-                    with memoryview(self._incoming) as incoming:
-                        answer = bytes(incoming[4:size])
-                    del self._incoming[:size]
-                    count -= 1
-                    yield answer
-                    continue
-            self._exchange()
-
-    def _exchange(self) -> None:
-        """Send and receive, as either is possible: SUMO may wait for its answers to be taken before it takes more."""
-        try:
-            if self._outgoing:
-                self._send()
-            self._poll.modify(self._socket, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
-            if not self._poll.poll(1000):
-                # another client of the simulation may take its time, and SUMO ends for all if this one leaves
-                if self._hurried():
-                    raise NotWaiting("SUMO has not answered yet")
-                return
-            with contextlib.suppress(BlockingIOError):
-                part = self._socket.recv(1 << 20, socket.MSG_DONTWAIT)
-                if not part:
-                    raise SumoGone(self._voice.error() or "SUMO has closed the connection")
-                self._incoming += part
-        except OSError as error:
-            raise SumoGone(f"the connection to SUMO has ended: {error}") from None
+        self._messages.post(message)
 
     def why(self) -> str:
         return self._voice.error()
 
     def abandon(self, programs: Sequence[tuple[str, str]]) -> None:
         switches = [wire.set_text(wire.SET_TL, wire.PROGRAM, signal, program) for signal, program in programs]
-        with contextlib.suppress(OSError):
-            self._socket.settimeout(ABANDON_S)
-            # behind what was begun: half a message must be a whole one first
-            self._socket.sendall(bytes(self._outgoing) + wire.message(switches) + wire.message([wire.command(wire.CLOSE, b"")]))
-            while self._socket.recv(1 << 16):
-                pass  # a client that is gone before SUMO has answered it ends the simulation for all
-        self._socket.close()
+        self._messages.end(wire.message(switches) + wire.message([wire.command(wire.CLOSE, b"")]), ABANDON_S)
 
     def close(self) -> None:
         """Close cleanly, and wait."""
-        is_closed = False
         with contextlib.suppress(SumoGone, SumoRefused, NotWaiting):
             self.shown()  # or its answer would be taken for that to the end; where there is none, the end tells
-        with contextlib.suppress(OSError):
-            # the guard sees to what is left, so that nobody need wait for SUMO's other clients
-            self._socket.settimeout(0.0 if self._guarded and self._hurried() else CLOSE_S)
-            self._socket.sendall(wire.message([wire.command(wire.CLOSE, b"")]))
-            is_closed = bool(self._socket.recv(64))
-        self._socket.close()
+        # the guard sees to what is left, so that nobody need wait for SUMO's other clients
+        wait_s = 0.0 if self._guarded and self._hurried() else CLOSE_S
+        is_closed = self._messages.end(wire.message([wire.command(wire.CLOSE, b"")]), wait_s)
         # a guard goes on without a controller that it has given up
         if is_closed or not self._through_guard:
             self.wait()

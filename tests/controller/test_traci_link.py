@@ -39,14 +39,16 @@ def numbers(vehicles):
 
 
 @contextlib.contextmanager
-def answering(sumo, question, answer):
-    """Answer once the question has come."""
+def answering(sumo, question, answer, goes=False):
+    """Answer once the question has come; `goes`: and nothing after that."""
 
     def serve():
         asked = b""
         while not asked.endswith(question):
             asked += sumo.recv(1 << 16)
         sumo.sendall(answer)
+        if goes:
+            sumo.shutdown(socket.SHUT_WR)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -126,7 +128,7 @@ def test_the_connection_is_open_until_its_end_is_answered(ends):
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]))
     link.read(("TL",))
     sumo.sendall(wire.message([state_answer([("X", "r" * 200)])]))
-    with answering(sumo, wire.message([wire.command(wire.CLOSE, b"")]), wire.ok(wire.CLOSE)):
+    with answering(sumo, wire.message([wire.command(wire.CLOSE, b"")]), wire.ok(wire.CLOSE), goes=True):
         link.close()
     assert sumo.recv(1 << 16) == b"", "reset: an answer was left unread"
 
@@ -175,7 +177,8 @@ def test_what_is_no_traci_ends_the_connection(ends, answer):
 
 def test_who_waits_for_sumo_looks_up_every_second_whether_to_go_on(ends):
     link, sumo = ends
-    poll, waits = link._poll.poll, []
+    messages = link._messages
+    poll, waits = messages._poll.poll, []
 
     def looked(wait_ms):
         waits.append(wait_ms)
@@ -184,12 +187,12 @@ def test_who_waits_for_sumo_looks_up_every_second_whether_to_go_on(ends):
         sumo.sendall(STEPPED + wire.message([numbers([3, 4]) + state_answer([("X", "Gr")])]))
         return poll(wait_ms)
 
-    link._poll = SimpleNamespace(poll=looked, modify=link._poll.modify)
-    link._hurried = lambda: len(waits) == 3
+    messages._poll = SimpleNamespace(poll=looked, modify=messages._poll.modify)
+    messages._hurried = lambda: len(waits) == 3
     link.go(5.0)
     assert link.read(("TL",)).time_s == 5.0 and waits == [1000] * 3
     waits.clear()
-    link._hurried = lambda: True
+    messages._hurried = lambda: True
     with pytest.raises(NotWaiting):
         link.read(("TL",))
     assert waits == [1000]

@@ -1,0 +1,93 @@
+"""TraCI messages over a socket: sent without waiting, their answers taken in order."""
+
+import select
+import socket
+import struct
+from collections.abc import Callable, Iterator
+
+from controller.sumo.link import NotWaiting, SumoGone
+from controller.sumo.programs import Voice
+
+
+class Messages:
+    """What goes to SUMO and what comes from it, whole messages only."""
+
+    def __init__(self, connection: socket.socket, voice: Voice, hurried: Callable[[], bool]) -> None:
+        """`hurried`: whether whoever stops the controller does not want to wait for SUMO."""
+        self.socket = connection
+        self._voice, self._hurried = voice, hurried
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+        self._outgoing = bytearray()
+        """What the socket has not taken yet."""
+        self._incoming = bytearray()
+
+    def post(self, message: bytes) -> None:
+        """Have a message sent with the next `send`, or before the next answer is waited for."""
+        self._outgoing += message
+
+    def send(self) -> None:
+        """Send without waiting: what the socket does not take now goes out later. Raises SumoGone."""
+        try:
+            del self._outgoing[: self.socket.send(self._outgoing, socket.MSG_DONTWAIT)]
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise SumoGone(self._voice.error() or f"the connection to SUMO has ended: {error}") from None
+
+    def answers(self, count: int) -> Iterator[bytes]:
+        """The next `count` answers, in order, each as soon as it has come, without their lengths.
+
+        Raises SumoGone or NotWaiting.
+        """
+        while count:
+            if len(self._incoming) >= 4:
+                (size,) = struct.unpack_from("!i", self._incoming)
+                if size < 4:
+                    raise SumoGone(f"SUMO answers with a message of {size} bytes")
+                if len(self._incoming) >= size:
+                    with memoryview(self._incoming) as incoming:
+                        answer = bytes(incoming[4:size])
+                    del self._incoming[:size]
+                    count -= 1
+                    yield answer
+                    continue
+            self._exchange()
+
+    def _exchange(self) -> None:
+        """Send and receive, as either is possible: SUMO may wait for its answers to be taken before it takes more."""
+        if self._outgoing:
+            self.send()
+        try:
+            self._poll.modify(self.socket, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
+            if not self._poll.poll(1000):
+                # another client of the simulation may take its time, and SUMO ends for all if this one leaves
+                if self._hurried():
+                    raise NotWaiting("SUMO has not answered yet")
+                return
+            part = self.socket.recv(1 << 20, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise SumoGone(f"the connection to SUMO has ended: {error}") from None
+        if not part:
+            raise SumoGone(self._voice.error() or "SUMO has closed the connection")
+        self._incoming += part
+
+    def end(self, message: bytes, wait_s: float) -> bool:
+        """Send the last message, wait until SUMO has closed the connection, at most wait_s, and close it here.
+
+        Whether SUMO has answered. Never raises.
+        """
+        is_answered = False
+        try:
+            self.socket.settimeout(wait_s)
+            # behind what was begun: half a message must be a whole one first
+            self.socket.sendall(self._outgoing + message)
+            while self.socket.recv(1 << 16):
+                is_answered = True  # a client that is gone before SUMO has answered it ends the simulation for all
+        except OSError:
+            return is_answered  # it has gone already, or is not waited for any longer
+        finally:
+            self.socket.close()
+        return is_answered
