@@ -110,7 +110,10 @@ class DecisionSteps:
         """Since when a signal runs its own program, which nobody watches."""
         self._observed_s: float | None = None
         """When the newest readings came (time.monotonic)."""
-        self._has_read: tuple[float, tuple[str, ...]] | None = None
+        self._has_read: tuple[float, Sequence[Intersection]] | None = None
+        """When, and for whom."""
+        self._wanted: tuple[str, ...] = ()
+        """The TLs of the newest readings."""
         self._batches: dict[tuple[str, ...], ObservationBatch] = {}
 
     def step(self, end_s: float) -> None:
@@ -118,8 +121,7 @@ class DecisionSteps:
         self.tally.newest = None
         due = [x for x in self.intersections.values() if x.next_decision_s <= self.now]
         if due:
-            wanted = tuple(x.tl for x in due)
-            if self._has_read != (self.now, wanted):
+            if self._has_read != (self.now, due):
                 self._read(due)
             self._decide(due)
         time_s = self.now
@@ -168,21 +170,21 @@ class DecisionSteps:
 
     def _read(self, due: Sequence[Intersection]) -> None:
         """Wait for SUMO to be where it was sent, and read for the TLs that are due there."""
-        wanted = tuple(x.tl for x in due)
+        self._wanted = tuple(x.tl for x in due)
         self.watch()
-        moment = self._link.read(wanted)
+        moment = self._link.read(self._wanted)
+        handing_over = [x for x in self.intersections.values() if x.handing_over] if self._handed_s else []
         for signal in moment.refusals:
             self._handed_s.pop(signal, None)
         # what is on its plan may not be any more when this is looked at
         self._unwatched = self.now, moment.seen, dict(self._handed_s)
         self.now = moment.time_s
-        self._has_read = self.now, wanted
+        self._has_read = self.now, due
         self._observed_s = time.monotonic()
-        for x in self.intersections.values():
-            if x.handing_over:
-                x.confirm(moment.refusals)
-                if not x.released and not x.handing_over:
-                    self._due_s[x.tl] = self.now  # refused: it is tried again
+        for x in handing_over:
+            x.confirm(moment.refusals)
+            if not x.released and not x.handing_over:
+                self._due_s[x.tl] = self.now  # refused: it is tried again
         for signal, why in moment.refusals.items():
             self.tally.refusals += 1
             self._events.refusal(f"{signal}: {why}", self.now)
@@ -201,12 +203,11 @@ class DecisionSteps:
             begin_s = end_s
 
     def _batch(self, due: Sequence[Intersection]) -> ObservationBatch:
-        tls = tuple(x.tl for x in due)
-        if tls not in self._batches:
+        if self._wanted not in self._batches:
             if len(self._batches) > 256:
                 self._batches.clear()
-            self._batches[tls] = ObservationBatch({x.tl: x.observer for x in due})
-        return self._batches[tls]
+            self._batches[self._wanted] = ObservationBatch({x.tl: x.observer for x in due})
+        return self._batches[self._wanted]
 
     def _on_step(self, time_s: float) -> float:
         """The first moment, not before time_s, at which SUMO will really stop.

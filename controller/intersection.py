@@ -50,10 +50,11 @@ class Intersection:
         self.next_decision_s = -math.inf
         self.observer = observer
         self._timing = timing
+        self._clockwork: SignalTiming | MaxPressure = timing
+        """What wishes come from."""
         self.plans = tuple(plans)
         self._config = config
         self._pressure = pressure
-        self._by_pressure = False
         self._entries: list[PlanEntry] | None = None
         self._wishes: tuple[str, ...] = ()
         self._sent: list[PermittedState | None] = [None] * len(self.safeties)
@@ -121,8 +122,8 @@ class Intersection:
 
     def _run_plan(self, now: float, readings: Readings | None) -> None:
         if self._pressure is not None and self._entries is None and readings is not None:
-            if not self._by_pressure:
-                self._by_pressure = True
+            if self._clockwork is not self._pressure:
+                self._clockwork = self._pressure
                 self._pressure.enter(now, [safety.shown for safety in self.safeties])
             self._pressure.decide(now, readings)
         elif self._entries is None:
@@ -133,8 +134,8 @@ class Intersection:
     def _leave_plan(self, now: float, shown: Sequence[str] | None) -> None:
         """Take over from whatever was in control, if anything was."""
         ours = [safety.shown for safety in self.safeties]
-        if self._by_pressure:
-            self._by_pressure = False
+        if self._clockwork is not self._timing:
+            self._clockwork = self._timing
             self._timing.enter(now, ours)
         if self._entries is not None:
             theirs = ours if shown is None else shown
@@ -169,13 +170,8 @@ class Intersection:
             if self._entries is None or not self._entries[k].done
         ]
 
-    @property
-    def _clockwork(self) -> SignalTiming | MaxPressure:
-        """What wishes come from."""
-        return self._pressure if self._by_pressure and self._pressure is not None else self._timing
-
     def _enter_plan(self) -> None:
-        self._by_pressure = False
+        self._clockwork = self._timing
         self._entries = [PlanEntry(safety, plan) for safety, plan in zip(self.safeties, self.plans, strict=True)]
 
     def settings(self, now: float) -> tuple[list[Setting], list[Override]]:

@@ -70,11 +70,8 @@ def shares(readings: Readings, length_m: Floats) -> Shares:
     and in this order of operations, as `TrafficSignal.get_lanes_density`.
     """
     capacity = length_m / (MIN_GAP_M + readings.mean_length_m)
-    lanes = len(length_m)
-    vehicles, halting = readings.counts
-    row = np.zeros(1 + 2 * lanes, np.float32)
-    row[1 : 1 + lanes] = np.minimum(1.0, vehicles / capacity)
-    row[1 + lanes :] = np.minimum(1.0, halting / capacity)
+    row = np.zeros(1 + 2 * len(length_m), np.float32)
+    row[1:] = np.minimum(1.0, readings.counts / capacity).ravel()
     return Shares(row)
 
 
