@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import subprocess
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -31,10 +32,8 @@ class _Settings(NamedTuple):
     seen_s: float | None
 
 
-_COUNTED = _Settings((), None)
-"""Stands for the message that asks for the vehicles of the lanes that are counted."""
-_SHOWN = _Settings((), None)
-"""Stands for the message that asks for the states after a reading."""
+_STEP, _COUNTED, _NUMBERS, _SHOWN = (_Settings((), None) for _ in range(4))
+"""Stand for the other messages: a step; what asks for the vehicles of counted lanes, for numbers, for the states behind them."""
 CLOSE_S, ABANDON_S = 10.0, 30.0
 """Wall time that SUMO may take to answer the end of a connection."""
 
@@ -67,8 +66,8 @@ class TraciLink:
         self._has_read = False
         self._reached_s: float | None = None
         """Where the way since the last reading leads to."""
-        self._unanswered: list[_Settings | None] = []
-        """Messages sent since the last reading: their settings, None for a step, _COUNTED or _SHOWN."""
+        self._unanswered: deque[_Settings] = deque()
+        """Messages whose answers have not come yet."""
         self._shown: dict[str, str] = {}
         self._getters: dict[tuple[str, ...], tuple[wire.NumberGetters, slice | Rows, bytes]] = {}
 
@@ -122,7 +121,7 @@ class TraciLink:
             self._messages.send()  # SUMO wakes up while the step is thought of
 
     def go(self, until_s: float) -> None:
-        self._post(wire.message([wire.step(until_s)]), None)
+        self._post(wire.message([wire.step(until_s)]), _STEP)
         self._post_counts()
         self._messages.send()
         self._reached_s = until_s
@@ -132,40 +131,39 @@ class TraciLink:
         if not self._has_read:
             self._has_read = True
             self._post_counts()  # who is there at the beginning
-        sent, self._unanswered = self._unanswered, []
-        self._messages.post(request)
+        self._post(request, _NUMBERS)
+        answers = self._messages.answers(len(self._unanswered))
+        if self._signals:
+            # SUMO tells it while the next decision is thought of
+            self._post(wire.message([self._states.request]), _SHOWN)
         refusals: dict[str, str] = {}
         seen: list[tuple[float, Sequence[str]]] = []
-        answers = self._messages.answers(len(sent) + 1)
+        answer = b""
         try:
-            # those that come before the readings are looked at while SUMO still simulates
-            for kind, answer in zip(sent, answers, strict=False):
-                if kind is None:
+            # those that come before the numbers are looked at while SUMO still simulates
+            for answer in answers:
+                kind = self._unanswered.popleft()
+                if kind is _STEP:
                     if answer != wire.STEPPED:
                         wire.Reader(answer).stepped()
                 elif kind is _COUNTED:
                     self._count(wire.Reader(answer))
                 elif kind is _SHOWN:
                     self._show(answer)
-                else:
+                elif kind is not _NUMBERS:
                     acknowledged = 0
                     if kind.seen_s is not None:
                         seen.append((kind.seen_s, self._states.decode(answer)))
                         acknowledged = self._states.size
                     refusals |= refusals_of(answer[acknowledged:], kind.settings)
-            answer = next(answers)
             ints, doubles = getters.decode(answer)
             read = self._table.readings
             read.counts[:, rows], read.mean_length_m[rows] = ints.reshape(-1, 2).T, doubles[:-1]
             self._reached_s = None
-            if self._signals:
-                # SUMO tells it while the next decision is thought of, and does not fall asleep meanwhile
-                self._post(wire.message([self._states.request]), _SHOWN)
-                self._messages.send()
             return Moment(float(doubles[-1]), seen, refusals)
         except Refused as error:
             for _ in answers:
-                pass  # they are not the answers to what is asked next
+                self._unanswered.popleft()  # they are not the answers to what is asked next
             raise SumoRefused(f"SUMO refuses to step or to be read: {error}") from None
         except Garbled as error:
             raise SumoGone(f"SUMO answers {error}") from None
@@ -173,7 +171,7 @@ class TraciLink:
     def shown(self) -> dict[str, str]:
         if self._unanswered and self._unanswered[0] is _SHOWN:
             answer = next(self._messages.answers(1))
-            del self._unanswered[0]
+            self._unanswered.popleft()
             try:
                 self._show(answer)
             except Refused as error:
@@ -211,9 +209,9 @@ class TraciLink:
     def switch_program(self, signal: str, program: str) -> None:
         with contextlib.suppress(SumoRefused):
             self.shown()  # its answer comes before; that it is refused is no reason to leave the signal as it is
-        sent, self._unanswered = len(self._unanswered), []
         self._messages.post(wire.message([wire.set_text(wire.SET_TL, wire.PROGRAM, signal, program)]))
-        *_, answer = self._messages.answers(sent + 1)
+        *_, answer = self._messages.answers(len(self._unanswered) + 1)
+        self._unanswered.clear()
         try:
             wire.Reader(answer).status()
         except Refused as error:
@@ -231,9 +229,9 @@ class TraciLink:
             wire.Reader(answer).status()
         except (Refused, Garbled) as error:
             raise SumoGone(f"the guard of the connection answers {error}") from None
-        self._unanswered = []
+        self._unanswered.clear()
 
-    def _post(self, message: bytes, kind: _Settings | None) -> None:
+    def _post(self, message: bytes, kind: _Settings) -> None:
         self._unanswered.append(kind)
         self._messages.post(message)
 

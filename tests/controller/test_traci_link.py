@@ -158,7 +158,7 @@ def test_after_a_refusal_the_next_answer_is_that_to_the_next_question(ends):
     link, sumo = ends
     link.go(5.0)
     refused = wire.message([status(wire.SIMSTEP, 0xFF, "not today")])
-    sumo.sendall(refused + wire.message([numbers([0, 0]) + state_answer([("X", "Gr")])]))
+    sumo.sendall(refused + wire.message([numbers([0, 0])]) + wire.message([state_answer([("X", "Gr")])]))
     with pytest.raises(SumoRefused, match="not today"):
         link.read(("TL",))
     sumo.sendall(wire.message([status(wire.SET_TL, 0xFF, "no such program")]))
@@ -196,3 +196,18 @@ def test_who_waits_for_sumo_looks_up_every_second_whether_to_go_on(ends):
     with pytest.raises(NotWaiting):
         link.read(("TL",))
     assert waits == [1000]
+
+
+def test_answers_that_were_not_waited_for_are_not_taken_for_those_that_follow(ends):
+    link, sumo = ends
+    link._messages._poll = SimpleNamespace(poll=lambda wait_ms: [], modify=lambda *args: None)
+    link._messages._hurried = lambda: True
+    link.go(5.0)
+    with pytest.raises(NotWaiting):
+        link.read(("TL",))
+    link._messages._poll = select.poll()
+    link._messages._poll.register(link.socket, select.POLLIN)
+    late = STEPPED + wire.message([numbers([3, 4])]) + wire.message([state_answer([("X", "Gr")])])
+    sumo.sendall(late + wire.message([status(wire.SET_TL, 0xFF, "no such program")]))
+    with pytest.raises(SumoRefused, match="no such program"):
+        link.switch_program("X", "0")
