@@ -134,11 +134,12 @@ def exchange(sumocfg: Path, seconds: float, how: str, address: str, notes: str) 
     echo = grpc.insecure_channel(address).unary_unary("/echo/Echo") if address else None
     observations = bytes(4 * sum(policy.observation.size for policy in contracts_of(network.of_sumocfg(sumocfg))))
     yield 0.0
+    frames, due = Frames(), 0
     for sent, count, until_s in exchanges:
         link.socket.sendall(sent)
-        frames = Frames()
-        while count:
-            count -= sum(1 for _ in frames.feed(link.socket.recv(1 << 20)))
+        due += count
+        while due > 0:  # an answer may be here before it is waited for
+            due -= sum(1 for _ in frames.feed(link.socket.recv(1 << 20)))
         if echo is not None:
             echo(observations)
         yield until_s
