@@ -44,8 +44,9 @@ class Run:
         self.steps = assemble(self.link, street, list(self.contracts.values()), policies, city.safety, city.controller, events)
         self._slow_down()
 
-    def go(self, seconds, pace_s=0.0):
-        self.pace_s = pace_s
+    def go(self, seconds, pace_s=0.0, meanwhile=None):
+        """`meanwhile`: called once while the simulation is on its way: what is seen before must not grow old."""
+        self.pace_s, self.meanwhile = pace_s, meanwhile
         end_s = self.steps.now + seconds
         while self.steps.now < end_s:
             self.steps.step(end_s)
@@ -56,6 +57,9 @@ class Run:
 
         def slowly(until_s):
             go(until_s)
+            meanwhile, self.meanwhile = self.meanwhile, None
+            if meanwhile is not None:
+                meanwhile()
             time.sleep(self.pace_s * (until_s - self.reached_s))
             self.reached_s = until_s
 
@@ -130,8 +134,7 @@ def test_a_server_that_is_started_again_elsewhere_is_found_again(run):
 def test_a_new_model_number_is_followed_without_a_missed_decision(run):
     run.go(60)
     shutil.copytree(run.models / "SA103" / "1", run.models / "SA103" / "2")
-    run.server.look()
-    run.go(60)
+    run.go(60, meanwhile=run.server.look)
     assert run.steps.tally.failures.total() == 0 and run.is_back()
 
 
@@ -139,8 +142,7 @@ def test_another_policy_in_a_tls_place_is_not_followed_and_the_others_go_on(run)
     """Wrong shapes and a wrong contract: a model of another TL is published as this one's next version."""
     run.go(60)
     shutil.copytree(run.models / "SA101" / "1", run.models / "SA103" / "2")
-    run.server.look()
-    run.go(80)
+    run.go(80, meanwhile=run.server.look)
     assert set(run.steps.tally.failures) == {"SA103"}
     assert run.steps.intersections["SA103"].ladder.plan_runs
     assert {x.ladder.rung for x in run.steps.intersections.values() if x.tl != "SA103"} == {Rung.SERVED}
