@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from city.config import Controller
 from controller.assembly import assemble
 from controller.decision_step import Events
 from controller.failover import Rung
@@ -20,6 +21,9 @@ from tests.end_to_end.faults import Fault, Proxy
 from tests.serving.conftest import running
 
 DEADLINE_S = 0.15
+"""Short, so that a fault does not hold up the tests for long."""
+SHIPPED_S = Controller().deadline_ms / 1000
+"""The deadline of who says none: for what must not be missed."""
 BACK_S = 10.0
 """Within which every TL must be on its policy again: on the clock on the wall and on the street's."""
 
@@ -27,7 +31,7 @@ BACK_S = 10.0
 class Run:
     """The sample city under control, its server behind the proxy."""
 
-    def __init__(self, city, street, models, fleet="", options=()):
+    def __init__(self, city, street, models, fleet="", options=(), deadline_s=DEADLINE_S):
         self.server = Server(ServerConfig(models, port=0, poll_s=3600))
         self.server.start()
         self.proxy = Proxy(self.server.port)
@@ -39,7 +43,7 @@ class Run:
         arguments = ["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "true", "--no-warnings", "true", "--seed", "3", *options]
         self.link = start(arguments, 1, lambda: False)
         self.alarms = []
-        policies = ServedPolicies(self.client, self.contracts, None, DEADLINE_S, fleet=self.fleet)
+        policies = ServedPolicies(self.client, self.contracts, None, deadline_s, fleet=self.fleet)
         events = Events(alarm=self.alarms.append)
         self.steps = assemble(self.link, street, list(self.contracts.values()), policies, city.safety, city.controller, events)
         self._slow_down()
@@ -94,9 +98,9 @@ class Run:
 
 
 @pytest.fixture
-def run(grid_city, grid_street, grid_models, tmp_path):
+def run(request, grid_city, grid_street, grid_models, tmp_path):
     shutil.copytree(grid_models, tmp_path / "models")
-    made = Run(grid_city, grid_street, tmp_path / "models")
+    made = Run(grid_city, grid_street, tmp_path / "models", deadline_s=getattr(request, "param", DEADLINE_S))
     made.models = tmp_path / "models"
     yield made
     made.close()
@@ -131,6 +135,7 @@ def test_a_server_that_is_started_again_elsewhere_is_found_again(run):
     assert run.alarms == []
 
 
+@pytest.mark.parametrize("run", [SHIPPED_S], indirect=True)
 def test_a_new_model_number_is_followed_without_a_missed_decision(run):
     run.go(60)
     shutil.copytree(run.models / "SA103" / "1", run.models / "SA103" / "2")
@@ -138,6 +143,7 @@ def test_a_new_model_number_is_followed_without_a_missed_decision(run):
     assert run.steps.tally.failures.total() == 0 and run.is_back()
 
 
+@pytest.mark.parametrize("run", [SHIPPED_S], indirect=True)
 def test_another_policy_in_a_tls_place_is_not_followed_and_the_others_go_on(run):
     """Wrong shapes and a wrong contract: a model of another TL is published as this one's next version."""
     run.go(60)
