@@ -171,7 +171,6 @@ class Intersection:
         ]
 
     def _enter_plan(self) -> None:
-        self._clockwork = self._timing
         self._entries = [PlanEntry(safety, plan) for safety, plan in zip(self.safeties, self.plans, strict=True)]
 
     def settings(self, now: float) -> tuple[list[Setting], list[Override]]:

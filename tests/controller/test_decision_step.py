@@ -69,6 +69,33 @@ def test_a_yellow_is_never_short_whatever_the_step_length(crossing, made, step_s
     assert len(yellows) > 5 and min(yellows) >= 3.0 - 1e-9, yellows
 
 
+@pytest.mark.parametrize("further_s", [0.0, 3.0])
+def test_who_decides_has_been_read_for_once_and_at_that_moment(crossing, further_s):
+    """Even where SUMO has come further than it was sent, so that others are due there than those it was read for."""
+    link = SteppedLink(1.0)
+    go, read, reads = link.go, link.read, []
+
+    def going(until_s):
+        go(until_s)
+        link.now += further_s
+
+    def reading(due):
+        reads.append((link.now, due))
+        return read(due)
+
+    def ask(observations, observed_s):
+        assert reads[-1] == (link.now, tuple(observations))
+        return {tl: np.array([0]) for tl in observations}
+
+    link.go, link.read = going, reading
+    street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
+    steps = DecisionSteps(link, [one_signal(crossing)], SimpleNamespace(ask=ask), street, Events(), 0.0, 1.0)
+    while steps.now < 100:
+        steps.step(steps.now + 2)
+    assert steps.tally.decisions > 5 and not steps.tally.failures
+    assert len(reads) == len(set(reads)), "once"
+
+
 def test_what_sumo_shows_is_watched_and_not_what_was_asked_for(crossing):
     """A SUMO that shows other states than those it was told: the monitor raises the alarm."""
     link = SteppedLink(1.0)

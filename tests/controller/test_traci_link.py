@@ -211,3 +211,6 @@ def test_answers_that_were_not_waited_for_are_not_taken_for_those_that_follow(en
     sumo.sendall(late + wire.message([status(wire.SET_TL, 0xFF, "no such program")]))
     with pytest.raises(SumoRefused, match="no such program"):
         link.switch_program("X", "0")
+    sumo.sendall(wire.message([status(wire.SET_TL, 0xFF, "nor this one")]))
+    with pytest.raises(SumoRefused, match="nor this one"):
+        link.switch_program("X", "1")
