@@ -15,7 +15,7 @@ from protos import predict_pb2 as pb
 from serving import contract
 from serving.address import Tls
 from serving.client import Client
-from serving.errors import BadRequest, ModelNotFound, ServingError
+from serving.errors import BadRequest, DeadlineExceeded, ModelNotFound, ServingError, Unavailable
 
 COMMANDS = ("predict", "status")
 
@@ -25,7 +25,11 @@ def main(argv: list[str]) -> int:
     try:
         args = _parse(argv)
         with _client(args) as client:
-            return _predict(client, args) if args.command == "predict" else _show_status(client, args)
+            try:
+                return _predict(client, args) if args.command == "predict" else _show_status(client, args)
+            except (Unavailable, DeadlineExceeded) as error:
+                words = f"no model server answers at {client.address} ({error}); start one (python -m serving) or say --server"
+                raise type(error)(words) from None
     except (InputError, ModelNotFound, BadRequest) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

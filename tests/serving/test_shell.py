@@ -55,7 +55,7 @@ def test_status_lists_versions_of_named_models_or_of_the_folder(grid_server, gri
         (["status", "x", "--tls_ca", "none.pem"], 2, "none.pem: cannot be read"),
         (["status", "x", "--server", "nonsense"], 2, "must be HOST:PORT"),
         (["status", "x", "--city", "none.toml"], 2, "no such file"),
-        (["status", "x", "--server", "127.0.0.1:1", "--timeout_s", "2"], 1, "error: "),
+        (["status", "x", "--server", "127.0.0.1:1", "--timeout_s", "2"], 1, "start one (python -m serving) or say --server"),
     ],
 )
 def test_what_is_wrong_is_one_line(argv, code, told, grid_server, capsys, tmp_path, monkeypatch):
