@@ -68,16 +68,16 @@ class Messages:
             part = self.socket.recv(1 << 20, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: it has been closed here
             raise SumoGone(f"the connection to SUMO has ended: {error}") from None
         if not part:
             raise SumoGone(self._voice.error() or "SUMO has closed the connection")
         self._incoming += part
 
     def end(self, message: bytes, wait_s: float) -> bool:
-        """Send the last message, wait until SUMO has closed the connection, at most wait_s, and close it here.
+        """Send the last message, wait until SUMO has closed the connection, and close it here.
 
-        Whether SUMO has answered. Never raises.
+        `wait_s`: wall time that SUMO may be silent for. Whether anything has come. Never raises.
         """
         is_answered = False
         try:

@@ -32,7 +32,7 @@ class _Settings(NamedTuple):
     seen_s: float | None
 
 
-_STEP, _COUNTED, _NUMBERS, _SHOWN = (_Settings((), None) for _ in range(4))
+_STEP, _COUNTED, _NUMBERS, _SHOWN, _OTHER = (_Settings((), None) for _ in range(5))
 """Stand for the other messages: a step; what asks for the vehicles of counted lanes, for numbers, for the states behind them."""
 CLOSE_S, ABANDON_S = 10.0, 30.0
 """Wall time that SUMO may take to answer the end of a connection."""
@@ -209,9 +209,7 @@ class TraciLink:
     def switch_program(self, signal: str, program: str) -> None:
         with contextlib.suppress(SumoRefused):
             self.shown()  # its answer comes before; that it is refused is no reason to leave the signal as it is
-        self._messages.post(wire.message([wire.set_text(wire.SET_TL, wire.PROGRAM, signal, program)]))
-        *_, answer = self._messages.answers(len(self._unanswered) + 1)
-        self._unanswered.clear()
+        answer = self._answer_to(wire.message([wire.set_text(wire.SET_TL, wire.PROGRAM, signal, program)]))
         try:
             wire.Reader(answer).status()
         except Refused as error:
@@ -223,13 +221,20 @@ class TraciLink:
         if not self.version()[1].endswith(wire.GUARDED):
             return
         self._guarded = True
-        self._messages.post(wire.message([wire.command(wire.WILL, content)]))
+        answer = self._answer_to(wire.message([wire.command(wire.WILL, content)]))
         try:
-            *_, answer = self._messages.answers(len(self._unanswered) + 1)
             wire.Reader(answer).status()
         except (Refused, Garbled) as error:
             raise SumoGone(f"the guard of the connection answers {error}") from None
-        self._unanswered.clear()
+
+    def _answer_to(self, message: bytes) -> bytes:
+        """The answer to a message by itself; those that are due before it are passed over."""
+        self._post(message, _OTHER)
+        newest = b""
+        for answer in self._messages.answers(len(self._unanswered)):
+            self._unanswered.popleft()
+            newest = answer
+        return newest
 
     def _post(self, message: bytes, kind: _Settings) -> None:
         self._unanswered.append(kind)

@@ -89,7 +89,9 @@ def test_who_decides_has_been_read_for_once_and_at_that_moment(crossing, further
 
     link.go, link.read = going, reading
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
-    steps = DecisionSteps(link, [one_signal(crossing)], SimpleNamespace(ask=ask), street, Events(), 0.0, 1.0)
+    other = one_signal(crossing)
+    other.tl, other.next_decision_s = "SA102", 2.0
+    steps = DecisionSteps(link, [one_signal(crossing), other], SimpleNamespace(ask=ask), street, Events(), 0.0, 1.0)
     while steps.now < 100:
         steps.step(steps.now + 2)
     assert steps.tally.decisions > 5 and not steps.tally.failures

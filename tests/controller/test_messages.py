@@ -1,6 +1,7 @@
 """Messages over a socket pair."""
 
 import socket
+import threading
 
 import pytest
 
@@ -73,9 +74,21 @@ def test_the_last_message_goes_behind_what_was_begun(ends):
 
 def test_the_end_is_waited_for_behind_every_answer_and_told(ends):
     messages, sumo = ends
-    sumo.sendall(wire.message([b"an answer from before"]) + wire.ok(wire.CLOSE))
-    sumo.shutdown(socket.SHUT_WR)
+    old = wire.message([bytes(1 << 19)])
+
+    def serve():
+        assert sumo.recv(100) == b"last"
+        sumo.sendall(old + old)
+        sumo.sendall(wire.ok(wire.CLOSE))
+        sumo.shutdown(socket.SHUT_WR)
+        told.append(sumo.recv(100))
+
+    told = []
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
     assert messages.end(b"last", 10.0)
+    thread.join(10)
+    assert told == [b""], "an answer was left unread"
 
 
 def test_a_connection_that_has_ended_is_told_by_what_is_sent_or_waited_for(ends):

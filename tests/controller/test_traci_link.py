@@ -200,17 +200,35 @@ def test_who_waits_for_sumo_looks_up_every_second_whether_to_go_on(ends):
 
 def test_answers_that_were_not_waited_for_are_not_taken_for_those_that_follow(ends):
     link, sumo = ends
-    link._messages._poll = SimpleNamespace(poll=lambda wait_ms: [], modify=lambda *args: None)
-    link._messages._hurried = lambda: True
+    messages = link._messages
+    poll, messages._poll = messages._poll, SimpleNamespace(poll=lambda wait_ms: [], modify=lambda *args: None)
+    messages._hurried = lambda: True
     link.go(5.0)
     with pytest.raises(NotWaiting):
         link.read(("TL",))
-    link._messages._poll = select.poll()
-    link._messages._poll.register(link.socket, select.POLLIN)
-    late = STEPPED + wire.message([numbers([3, 4])]) + wire.message([state_answer([("X", "Gr")])])
-    sumo.sendall(late + wire.message([status(wire.SET_TL, 0xFF, "no such program")]))
-    with pytest.raises(SumoRefused, match="no such program"):
+    with pytest.raises(NotWaiting):
         link.switch_program("X", "0")
-    sumo.sendall(wire.message([status(wire.SET_TL, 0xFF, "nor this one")]))
-    with pytest.raises(SumoRefused, match="nor this one"):
-        link.switch_program("X", "1")
+    messages._poll = poll
+    late = STEPPED + wire.message([numbers([3, 4])]) + wire.message([state_answer([("X", "Gr")])])
+    sumo.sendall(late + wire.message([status(wire.SET_TL)]))
+    for program in "12":
+        sumo.sendall(wire.message([status(wire.SET_TL, 0xFF, f"no program {program}")]))
+        with pytest.raises(SumoRefused, match=f"no program {program}"):
+            link.switch_program("X", program)
+
+
+@pytest.mark.parametrize("goodbye", [True, False])
+def test_a_link_that_was_abandoned_while_states_were_due_is_closed_all_the_same(ends, goodbye):
+    link, sumo = ends
+    link.go(5.0)
+    sumo.sendall(STEPPED + wire.message([numbers([3, 4])]))
+    link.read(("TL",))
+    if goodbye:
+        with answering(sumo, wire.message([wire.command(wire.CLOSE, b"")]), wire.ok(wire.CLOSE), goes=True):
+            link.abandon([("X", "0")])
+    else:
+        sumo.close()
+        link.abandon([("X", "0")])
+    link.close()
+    with pytest.raises(SumoGone):
+        link.shown()

@@ -136,11 +136,13 @@ def test_a_server_that_is_started_again_elsewhere_is_found_again(run):
 
 
 @pytest.mark.parametrize("run", [SHIPPED_S], indirect=True)
-def test_a_new_model_number_is_followed_without_a_missed_decision(run):
+def test_a_new_model_number_is_followed_without_a_missed_decision(run, caplog):
+    caplog.set_level("INFO", "controller")
     run.go(60)
     shutil.copytree(run.models / "SA103" / "1", run.models / "SA103" / "2")
     run.go(60, meanwhile=run.server.look)
     assert run.steps.tally.failures.total() == 0 and run.is_back()
+    assert "SA103: the server now answers with version 2, with the same contract" in caplog.text
 
 
 @pytest.mark.parametrize("run", [SHIPPED_S], indirect=True)
