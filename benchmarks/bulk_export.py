@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from benchmarks.fleet import write_checkpoint
 
@@ -43,7 +44,7 @@ def write(kind: str, folder: str, tls: int) -> None:
             tf.train.Checkpoint(actor=model, step=tf.Variable(1)).write(str(here / f"{tl}-1"))
 
 
-def _tf1(v1, prefix: Path, scopes: list[str]) -> None:  # type: ignore[no-untyped-def]
+def _tf1(v1: Any, prefix: Path, scopes: list[str]) -> None:
     """Agents of one TF1 session with loss, slots and sampling."""
     with v1.Graph().as_default(), v1.Session() as session:
         losses = []

@@ -18,13 +18,13 @@ from benchmarks.sumo_rl_loop import DELTA_S, MIN_GREEN_S, YELLOW_S, sumo_rl
 from city import config, network
 from city.network import StreetNetwork
 from controller.assembly import assemble
-from controller.guard.relay import Frames
 from controller.guard.start import open_guarded
 from controller.observation import Observation
 from controller.policy import Action
 from controller.served_fleet import ServedFleet
 from controller.served_policy import ServedPolicies
 from controller.sumo import libsumo_link, start
+from controller.sumo.wire import Frames
 from export import contract
 from protos import policy_pb2 as pb
 from serving.client import Client

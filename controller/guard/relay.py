@@ -7,14 +7,14 @@ that the controller goes is no word on whether its signals are on their plans.
 
 import select
 import socket
-import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import Enum
 
 from controller.guard import will
 from controller.sumo import wire
+from controller.sumo.wire import Frames
 
 LOOK_S = 0.5
 """Wall time between two looks at the clock and at the signals that end the guard."""
@@ -29,31 +29,6 @@ class End(Enum):
     HUNG = "hung"
     STOPPED = "stopped"
     SUMO_GONE = "SUMO gone"
-
-
-class Frames:
-    """Whole messages out of a stream of bytes."""
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-
-    @property
-    def is_between(self) -> bool:
-        """Whether no message has begun without having ended."""
-        return not self._data
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """The messages that end with this data, lengths included. Raises wire.Garbled."""
-        self._data += data
-        while len(self._data) >= 4:
-            (size,) = struct.unpack_from("!i", self._data)
-            if size < 4:
-                raise wire.Garbled(f"a message of {size} bytes")
-            if len(self._data) < size:
-                return
-            message = bytes(self._data[:size])
-            del self._data[:size]
-            yield message
 
 
 class Relay:

@@ -3,7 +3,7 @@
 What signals show between two decisions is known at the first of them, so the
 whole way to the next decision is one exchange: settings, step, settings, step,
 readings. Each part is sent as soon as it is known: SUMO simulates the first
-while the next is thought of. `traci_link` talks to a SUMO program over a socket; `libsumo_link`
+while the next is thought of. `traci_link` talks to a SUMO program over a socket (`messages`); `libsumo_link`
 drives SUMO in this process; `start` starts a program or attaches to one.
 """
 

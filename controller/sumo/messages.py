@@ -2,11 +2,12 @@
 
 import select
 import socket
-import struct
+from collections import deque
 from collections.abc import Callable, Iterator
 
 from controller.sumo.link import NotWaiting, SumoGone
 from controller.sumo.programs import Voice
+from controller.sumo.wire import Frames, Garbled
 
 
 class Messages:
@@ -20,7 +21,8 @@ class Messages:
         self._poll.register(connection, select.POLLIN)
         self._outgoing = bytearray()
         """What the socket has not taken yet."""
-        self._incoming = bytearray()
+        self._incoming = Frames()
+        self._arrived: deque[bytes] = deque()
 
     def post(self, message: bytes) -> None:
         """Have a message sent with the next `send`, or before the next answer is waited for."""
@@ -40,19 +42,10 @@ class Messages:
 
         Raises SumoGone or NotWaiting.
         """
-        while count:
-            if len(self._incoming) >= 4:
-                (size,) = struct.unpack_from("!i", self._incoming)
-                if size < 4:
-                    raise SumoGone(f"SUMO answers with a message of {size} bytes")
-                if len(self._incoming) >= size:
-                    with memoryview(self._incoming) as incoming:
-                        answer = bytes(incoming[4:size])
-                    del self._incoming[:size]
-                    count -= 1
-                    yield answer
-                    continue
-            self._exchange()
+        for _ in range(count):
+            while not self._arrived:
+                self._exchange()
+            yield self._arrived.popleft()[4:]
 
     def _exchange(self) -> None:
         """Send and receive, as either is possible: SUMO may wait for its answers to be taken before it takes more."""
@@ -72,7 +65,10 @@ class Messages:
             raise SumoGone(f"the connection to SUMO has ended: {error}") from None
         if not part:
             raise SumoGone(self._voice.error() or "SUMO has closed the connection")
-        self._incoming += part
+        try:
+            self._arrived.extend(self._incoming.feed(part))
+        except Garbled as error:
+            raise SumoGone(f"SUMO answers with {error}") from None
 
     def end(self, message: bytes, wait_s: float) -> bool:
         """Send the last message, wait until SUMO has closed the connection, and close it here.

@@ -33,7 +33,8 @@ class _Settings(NamedTuple):
 
 
 _STEP, _COUNTED, _NUMBERS, _SHOWN, _OTHER = (_Settings((), None) for _ in range(5))
-"""Stand for the other messages: a step; what asks for the vehicles of counted lanes, for numbers, for the states behind them."""
+"""Stand for the other messages: a step; what asks for the vehicles of counted lanes, for numbers, for the states behind them;
+what is asked by itself."""
 CLOSE_S, ABANDON_S = 10.0, 30.0
 """Wall time that SUMO may take to answer the end of a connection."""
 

@@ -12,7 +12,7 @@ them at once.
 
 import functools
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,6 +98,31 @@ def version_answer(number: int, words: str) -> bytes:
     """The whole answer to GETVERSION."""
     status = struct.pack("!BBBi", _STATUS_BYTES, GETVERSION, 0, 0)
     return message([status, command(GETVERSION, struct.pack("!i", number) + _name(words))])
+
+
+class Frames:
+    """Whole messages out of a stream of bytes."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    @property
+    def is_between(self) -> bool:
+        """Whether no message has begun without having ended."""
+        return not self._data
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The messages that end with this data, lengths included. Raises Garbled."""
+        self._data += data
+        while len(self._data) >= 4:
+            (size,) = struct.unpack_from("!i", self._data)
+            if size < 4:
+                raise Garbled(f"a message of {size} bytes")
+            if len(self._data) < size:
+                return
+            message = bytes(self._data[:size])
+            del self._data[:size]
+            yield message
 
 
 class NumberGetters:

@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from city.errors import InputError
@@ -175,7 +175,7 @@ def _only(where: Path, tl: str, found: Iterable[str | None], told: str) -> str:
     return chosen[0]
 
 
-def _up_to(holder: str, fits) -> str | None:  # type: ignore[no-untyped-def]
+def _up_to(holder: str, fits: Callable[[str], bool]) -> str | None:
     parts = holder.split("/")
     return next(("/".join(parts[: k + 1]) for k, part in enumerate(parts) if fits(part)), None)
 

@@ -5,7 +5,6 @@ import time
 
 import pytest
 
-from city.config import Controller
 from controller.assembly import assemble
 from controller.decision_step import Events
 from controller.failover import Rung
@@ -21,9 +20,6 @@ from tests.end_to_end.faults import Fault, Proxy
 from tests.serving.conftest import running
 
 DEADLINE_S = 0.15
-"""Short, so that a fault does not hold up the tests for long."""
-SHIPPED_S = Controller().deadline_ms / 1000
-"""The deadline of who says none: for what must not be missed."""
 BACK_S = 10.0
 """Within which every TL must be on its policy again: on the clock on the wall and on the street's."""
 
@@ -31,7 +27,7 @@ BACK_S = 10.0
 class Run:
     """The sample city under control, its server behind the proxy."""
 
-    def __init__(self, city, street, models, fleet="", options=(), deadline_s=DEADLINE_S):
+    def __init__(self, city, street, models, fleet="", options=()):
         self.server = Server(ServerConfig(models, port=0, poll_s=3600))
         self.server.start()
         self.proxy = Proxy(self.server.port)
@@ -43,7 +39,7 @@ class Run:
         arguments = ["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "true", "--no-warnings", "true", "--seed", "3", *options]
         self.link = start(arguments, 1, lambda: False)
         self.alarms = []
-        policies = ServedPolicies(self.client, self.contracts, None, deadline_s, fleet=self.fleet)
+        policies = ServedPolicies(self.client, self.contracts, None, DEADLINE_S, fleet=self.fleet)
         events = Events(alarm=self.alarms.append)
         self.steps = assemble(self.link, street, list(self.contracts.values()), policies, city.safety, city.controller, events)
         self._slow_down()
@@ -98,9 +94,9 @@ class Run:
 
 
 @pytest.fixture
-def run(request, grid_city, grid_street, grid_models, tmp_path):
+def run(grid_city, grid_street, grid_models, tmp_path):
     shutil.copytree(grid_models, tmp_path / "models")
-    made = Run(grid_city, grid_street, tmp_path / "models", deadline_s=getattr(request, "param", DEADLINE_S))
+    made = Run(grid_city, grid_street, tmp_path / "models")
     made.models = tmp_path / "models"
     yield made
     made.close()
@@ -135,7 +131,6 @@ def test_a_server_that_is_started_again_elsewhere_is_found_again(run):
     assert run.alarms == []
 
 
-@pytest.mark.parametrize("run", [SHIPPED_S], indirect=True)
 def test_a_new_model_number_is_followed_without_a_missed_decision(run, caplog):
     caplog.set_level("INFO", "controller")
     run.go(60)
@@ -145,7 +140,6 @@ def test_a_new_model_number_is_followed_without_a_missed_decision(run, caplog):
     assert "SA103: the server now answers with version 2, with the same contract" in caplog.text
 
 
-@pytest.mark.parametrize("run", [SHIPPED_S], indirect=True)
 def test_another_policy_in_a_tls_place_is_not_followed_and_the_others_go_on(run):
     """Wrong shapes and a wrong contract: a model of another TL is published as this one's next version."""
     run.go(60)

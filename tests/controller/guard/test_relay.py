@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.guard.relay import End, Frames, Relay
+from controller.guard.relay import End, Relay
 from controller.sumo import wire
+from controller.sumo.wire import Frames
 
 VERSION = wire.version_answer(21, "SUMO of the test behind a guard")
 STEP = wire.message([wire.step(7.0)])
