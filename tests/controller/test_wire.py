@@ -1,6 +1,7 @@
 """TraCI messages: against traci's own code, and against broken answers."""
 
 import contextlib
+import itertools
 import struct
 
 import numpy as np
@@ -167,3 +168,21 @@ def test_the_answers_of_the_guard_are_ones_that_traci_reads():
     answer = wire.version_answer(21, "SUMO 1.28 behind a guard")
     reader = Reader(answer[4:])
     assert reader.status() == wire.GETVERSION and answer.endswith(b"SUMO 1.28 behind a guard")
+
+
+@given(st.lists(st.binary(max_size=40), max_size=20), st.lists(st.integers(1, 30), min_size=1, max_size=20))
+def test_whole_messages_come_out_however_they_are_cut(contents, cuts):
+    sent = [wire.message([content]) for content in contents]
+    stream, found, frames, at = b"".join(sent), [], wire.Frames(), 0
+    for size in itertools.cycle(cuts):
+        if at >= len(stream):
+            break
+        found += frames.feed(stream[at : at + size])
+        at += size
+    assert found == sent and frames.is_between
+
+
+@given(st.integers(-(2**31), 3))
+def test_a_size_that_is_none_is_garbage(size):
+    with pytest.raises(wire.Garbled):
+        list(wire.Frames().feed(struct.pack("!i", size) + b"more"))

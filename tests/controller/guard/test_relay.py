@@ -66,24 +66,6 @@ def messages(sock, count):
     return found
 
 
-@given(st.lists(st.binary(max_size=40), max_size=20), st.lists(st.integers(1, 30), min_size=1, max_size=20))
-def test_whole_messages_come_out_however_they_are_cut(contents, cuts):
-    sent = [wire.message([content]) for content in contents]
-    stream, found, frames, at = b"".join(sent), [], Frames(), 0
-    for size in itertools.cycle(cuts):
-        if at >= len(stream):
-            break
-        found += frames.feed(stream[at : at + size])
-        at += size
-    assert found == sent and frames.is_between
-
-
-@given(st.integers(-(2**31), 3))
-def test_a_size_that_is_none_is_garbage(size):
-    with pytest.raises(wire.Garbled):
-        list(Frames().feed(struct.pack("!i", size) + b"more"))
-
-
 OWN = {"version": wire.message([wire.command(wire.GETVERSION, b"")]), "will": wire.message([wire.command(wire.WILL, b"[]")])}
 
 
