@@ -101,3 +101,10 @@ def test_a_connection_that_has_ended_is_told_by_what_is_sent_or_waited_for(ends)
         messages.send()
         messages.send()
     assert not messages.end(b"last", 10.0)
+
+
+def test_a_message_of_no_size_ends_the_connection(ends):
+    messages, sumo = ends
+    sumo.sendall(b"\0\0\0\3")
+    with pytest.raises(SumoGone, match="a message of 3 bytes"):
+        list(messages.answers(1))
