@@ -120,7 +120,14 @@ def test_an_order_that_is_taken_is_refused_and_the_other_client_goes_on(grid_ser
         client.close()
 
 
-def test_a_client_that_takes_its_time_costs_nobody_the_simulation(grid_server):
+def test_nobody_gives_up_on_a_sumo_that_waits_for_another_client(grid_server):
+    """Two ways to wait for longer than an answer may take, both at once: a test waits as long as they."""
+    with ThreadPoolExecutor(2) as pool:
+        for way in [pool.submit(way, grid_server) for way in (_stopped_while_another_computes, _stopped_as_one_of_two)]:
+            way.result()
+
+
+def _stopped_while_another_computes(grid_server):
     """SIGTERM while another client computes: the controller waits for its turn, then releases."""
     with (
         sumo(2) as (port, _),
@@ -139,6 +146,22 @@ def test_a_client_that_takes_its_time_costs_nobody_the_simulation(grid_server):
         watch(client, client.simulation.getTime() + 20, history)
         client.close()
     assert_safe(history, SIGNALS)
+
+
+def _stopped_as_one_of_two(grid_server):
+    """A SUMO that the controller started for two goes on for the other when the controller is stopped."""
+    port = str(free_port())
+    with controller("--clients", "2", "--order", "1", "--server", grid_server, "--sumo-port", port) as ours:
+        client = connect(int(port), 2)
+        watch(client, 40, [])
+        ours.send_signal(signal.SIGTERM)
+        watch(client, 120, [])
+        assert {client.trafficlight.getProgram(s) for s in SIGNALS} == {"adapted"}
+        with pytest.raises(subprocess.TimeoutExpired):
+            ours.wait(11)
+        watch(client, 160, [])
+        client.close()
+        assert ours.wait(30) == 0
 
 
 def test_after_a_second_signal_the_guard_hands_back_and_nobody_waits_for_the_other_client(grid_server):
@@ -178,18 +201,3 @@ def test_without_a_guard_a_second_signal_hands_back_at_once(grid_server):
         watch(client, client.simulation.getTime() + 30, [])
         assert {client.trafficlight.getProgram(s) for s in SIGNALS} == {"adapted"}
         client.close()
-
-
-def test_a_sumo_started_for_two_goes_on_for_the_other_when_the_controller_is_stopped(grid_server):
-    port = str(free_port())
-    with controller("--clients", "2", "--order", "1", "--server", grid_server, "--sumo-port", port) as ours:
-        client = connect(int(port), 2)
-        watch(client, 40, [])
-        ours.send_signal(signal.SIGTERM)
-        watch(client, 120, [])
-        assert {client.trafficlight.getProgram(s) for s in SIGNALS} == {"adapted"}
-        with pytest.raises(subprocess.TimeoutExpired):
-            ours.wait(11)
-        watch(client, 160, [])
-        client.close()
-        assert ours.wait(30) == 0
