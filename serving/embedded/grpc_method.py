@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -16,21 +16,46 @@ from serving.embedded.status import Answer, StatusError, deadline_exceeded
 MAX_WORDS = 1024
 
 
+class Told(NamedTuple):
+    """How a call ended."""
+
+    status: grpc.StatusCode
+    words: str = ""
+    response: Any = b""
+
+
 class Method:
     """One RPC: what answers it, and what is counted of it."""
 
-    def __init__(self, name: str, function: Callable[[bytes], Answer], metrics: Metrics, served: Callable[[str], bool]) -> None:
-        """`function`: of a request's bytes. `served`: whether a model of this name is known here."""
+    def __init__(
+        self,
+        name: str,
+        function: Callable[[bytes], Answer],
+        metrics: Metrics,
+        served: Callable[[str], bool],
+        is_quick: Callable[[bytes], bool] = lambda data: False,
+    ) -> None:
+        """`function`: of a request's bytes. `served`: whether a model of this name is known here.
+
+        `is_quick`: whether a request will be answered at once, so that its caller's thread may wait for it.
+        """
+        self.is_quick = is_quick
         self.experimental_thread_pool: ThreadPoolExecutor | None = None
         """Read by grpc: threads of this method's own."""
         self.name, self._function, self._metrics, self._served = name, function, metrics, served
 
     def __call__(self, data: bytes, context: grpc.ServicerContext) -> Any:
+        told = self.answer(data, context.time_remaining())
+        if told.status is not grpc.StatusCode.OK:
+            context.abort(told.status, told.words)
+        return told.response
+
+    def answer(self, data: bytes, left_s: float | None) -> Told:
+        """`left_s`: until nobody waits for it any more; None: somebody always will. Never raises."""
         begin = time.perf_counter()
-        left_s = context.time_remaining()
-        model, version, status, words = "", 0, grpc.StatusCode.OK, ""
+        model, version, status, words, response = "", 0, grpc.StatusCode.OK, "", b""
         try:
-            # gRPC itself drops what was cancelled while it waited for a thread
+            # what was cancelled while it waited for a thread has been dropped before
             if left_s is not None and left_s <= 0:
                 raise deadline_exceeded("the deadline has passed")
             deadline.begin(left_s)
@@ -45,10 +70,8 @@ class Method:
             status, words = grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"
         label = model if self._served(model) else ""
         self._metrics.answered(label, version, self.name, "GRPC", status.name, time.perf_counter() - begin)
-        if status is not grpc.StatusCode.OK:
-            # words are sent as a header, whose size is bounded; tensorflow/serving's grpc_status_util.cc cuts them so
-            context.abort(status, words if len(words) <= MAX_WORDS else words[:MAX_WORDS] + "...TRUNCATED")
-        return response
+        # words are sent as a header, whose size is bounded; tensorflow/serving's grpc_status_util.cc cuts them so
+        return Told(status, words if len(words) <= MAX_WORDS else words[:MAX_WORDS] + "...TRUNCATED", response)
 
 
 def parsed(function: Callable[[Any], Answer], request: Any) -> Callable[[bytes], Answer]:

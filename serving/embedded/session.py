@@ -219,12 +219,23 @@ def _signature(definition: wire.SignatureDef) -> Signature:
     )
 
 
+class _Status:
+    """A TF_Status, freed with the thread that it belongs to."""
+
+    def __init__(self, tf: Library) -> None:
+        self._tf = tf
+        self.pointer: int = tf.NewStatus()
+
+    def __del__(self) -> None:
+        self._tf.DeleteStatus(self.pointer)
+
+
 def _status(tf: Library) -> int:
     """This thread's TF_Status."""
-    status: int | None = getattr(_here, "status", None)
+    status: _Status | None = getattr(_here, "status", None)
     if status is None:
-        status = _here.status = tf.NewStatus()
-    return status
+        status = _here.status = _Status(tf)
+    return status.pointer
 
 
 def _to_tensor(tf: Library, array: NDArray[Any], dtype: int) -> int:

@@ -13,6 +13,7 @@ import pytest
 
 from protos import predict_pb2 as wire
 from serving.client import Client
+from serving.embedded import session
 from serving.embedded.batching import Batching, BatchingSession, BatchScheduler
 from serving.embedded.config import ServerConfig
 from serving.embedded.session import Session, _to_array, _to_tensor
@@ -236,3 +237,24 @@ def test_a_version_that_fails_in_an_unforeseen_way_is_told_and_tried_as_often_as
             manager.follow({name: model.config for name, model in manager._models.items()}, now_s)
         (status,) = manager.states(wire.ModelSpec(name="SA103"))
         assert len(tries) == 1 and "nobody thought" in status.status.error_message
+
+
+def test_a_thread_that_ends_gives_back_what_it_had_of_tensorflow():
+    """A thread for each connection runs models: what each kept would add up."""
+    made, freed = [], []
+
+    class Library:
+        def NewStatus(self):
+            made.append(7)
+            return 7
+
+        def DeleteStatus(self, pointer):
+            freed.append(pointer)
+
+    def run():
+        assert session._status(Library()) == session._status(Library()) == 7
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert made == freed == [7]
