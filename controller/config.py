@@ -53,7 +53,9 @@ def parse(argv: list[str]) -> ControllerConfig:
     parser.add_argument(
         "--infer-tl", action="append", metavar="TL", help="TLs to control, with commas or repeated (default: all)"
     )
-    parser.add_argument("--server", metavar="HOST:PORT", help="model server (default: [serving] address)")
+    parser.add_argument(
+        "--server", metavar="HOST:PORT", help="model server, or unix:PATH (default: [serving] grpc_socket_path, or its address)"
+    )
     parser.add_argument(
         "--fleet",
         metavar="NAME",
@@ -116,7 +118,7 @@ def parse(argv: list[str]) -> ControllerConfig:
             f"a decision may take {city.controller.deadline_ms:g} ms (deadline_ms), but the guard cuts off who is silent for "
             f"{city.controller.watchdog_s:g} s: make watchdog_s twice as long at least"
         )
-    server = args.server or city.serving.address
+    server = args.server or city.serving.nearest
     try:
         target(server)
     except ValueError as error:

@@ -26,6 +26,8 @@ _READING = (
     ("tensorflow.serving.ModelService", ("GetModelStatus",)),
 )
 """What changes nothing at the server, and so may be asked twice."""
+RETRIED = ("UNAVAILABLE", "RESOURCE_EXHAUSTED")
+"""Statuses of calls that no server has worked on."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,11 @@ def target(address: str) -> tuple[str, bool]:
     return f"ipv{kinds.pop()}:" + ",".join(part.strip() for part in address.split(",")), True
 
 
+def unix_path(address: str) -> str | None:
+    """PATH of unix:PATH (or unix:///PATH); None where the address is another."""
+    return address.removeprefix("unix:").removeprefix("//") if address.startswith("unix:") else None
+
+
 def _host_and_port(part: str) -> tuple[str, int]:
     host, _, port = part.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) <= 65535:
@@ -94,7 +101,7 @@ def _service_config(is_many: bool, retries: int) -> dict[str, object]:
             "initialBackoff": "0.02s",
             "maxBackoff": "0.2s",
             "backoffMultiplier": 2,
-            "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
+            "retryableStatusCodes": RETRIED,
         }
         config["methodConfig"] = [{"name": names, "retryPolicy": policy}]
     return config

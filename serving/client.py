@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 from protos import policy_pb2
 from protos import predict_pb2 as pb
 from serving import contract
-from serving.address import Tls, channel
+from serving.address import RETRIED, Tls, channel, unix_path
 from serving.errors import BadAnswer, BadRequest, ServingError, from_status
 from serving.fleet import Fleet
+from serving.line import Line
 from serving.tensors import TensorError, to_array, to_proto, varint
 
 _PREDICT = "/tensorflow.serving.PredictionService/Predict"
@@ -58,20 +59,23 @@ class Client:
         threads (4 per core by default) with RESOURCE_EXHAUSTED, so the client
         keeps the rest back. `retries`: how often a call that no server worked on
         (UNAVAILABLE, RESOURCE_EXHAUSTED) is made again inside its deadline;
-        predictions change nothing, so that is safe. Raises ValueError where the
-        address is none.
+        predictions change nothing, so that is safe. On a Unix socket they come
+        after an attempt by a line of its own. Raises ValueError where the address
+        is none.
         """
         self.address = address
         self._max_in_flight = max_in_flight
         self._open: Callable[[], grpc.Channel] = functools.partial(channel, address, tls, retries)
         self._channel = self._open()
         self._former: grpc.Channel | None = None
+        path = unix_path(address) if tls is None else None
+        self._line = Line(path, RETRIED if retries else ()) if path else None
         self._prefixes: dict[tuple[str, int | None, int], bytes] = {}
         self._bind()
 
     def _bind(self) -> None:
         # requests are bytes already: their constant part is serialized once
-        self._predict = self._channel.unary_unary(_PREDICT, response_deserializer=_response(pb.PredictResponse))
+        self._predict = self._channel.unary_unary(_PREDICT, response_deserializer=_predicted)
         self._metadata = self._call(_METADATA, pb.GetModelMetadataRequest, pb.GetModelMetadataResponse)
         self._status = self._call(_STATUS, pb.GetModelStatusRequest, pb.GetModelStatusResponse)
 
@@ -82,6 +86,7 @@ class Client:
         """
         if self._former is not None:
             self._former.close()
+        # a line that leads nowhere ends with the first question that it hears nothing to
         self._former, self._channel = self._channel, self._open()
         self._bind()
 
@@ -112,23 +117,33 @@ class Client:
         """
         end = time.monotonic() + timeout_s
         pinned = versions or {}
-        waiting = iter(observations.items())
-        ended: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+        requests = {model: self._request(model, pinned.get(model), x) for model, x in observations.items()}
         found: dict[str, Answer | ServingError] = {}
+        ended: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+        begun: set[str] = set()
+
+        def begin(model: str) -> None:
+            begun.add(model)
+            call = self._predict.future(requests[model], timeout=max(end - time.monotonic(), 0.0))
+            call.add_done_callback(lambda call, model=model: ended.put((model, call)))
+
+        for model, told in self._by_line(requests, end, begin).items():
+            try:
+                found[model] = _answer(told)
+            except ServingError as error:
+                found[model] = error
+        waiting = iter([model for model in requests if model not in found and model not in begun])
 
         def send(most: int) -> None:
-            for model, observation in islice(waiting, most):
-                left = max(end - time.monotonic(), 0.0)
-                call = self._predict.future(self._request(model, pinned.get(model), observation), timeout=left)
-                call.add_done_callback(lambda call, model=model: ended.put((model, call)))
+            for model in islice(waiting, most):
+                begin(model)
 
-        send(self._max_in_flight)
+        send(max(self._max_in_flight - len(begun), 0))
         while len(found) < len(observations):
             # whichever ends first makes room for the next: a model that hangs holds up nobody
             model, call = ended.get()
             try:
-                answer = call.result()
-                found[model] = Answer(_outputs(answer), answer.model_spec.version.value)
+                found[model] = _answer(call.result())
             except grpc.RpcError as error:
                 found[model] = _ours(error)
             except ServingError as error:
@@ -205,16 +220,33 @@ class Client:
         return list(answer.model_version_status)
 
     def close(self) -> None:
+        if self._line is not None:
+            self._line.close()
         self._channel.close()
         if self._former is not None:
             self._former.close()
 
+    def _by_line(
+        self, requests: Mapping[str, bytes], end: float, leave: Callable[[str], None] = lambda key: None
+    ) -> dict[str, Any]:
+        """What the line answers, by key: responses, or ServingErrors. What it leaves out is asked through gRPC.
+
+        `leave`: called with what is left out while the line waits for the rest.
+        """
+        if self._line is None:
+            return {}
+        told = self._line.ask(_PREDICT, requests, end, self._max_in_flight, leave)
+        return {key: _predicted(answer) if isinstance(answer, bytes) else from_status(*answer) for key, answer in told.items()}
+
     def _asked(self, request: bytes, timeout_s: float) -> Outputs:
-        try:
-            answer = self._predict(request, timeout=timeout_s)
-        except grpc.RpcError as error:
-            raise _ours(error) from None
-        return _outputs(answer)
+        end = time.monotonic() + timeout_s
+        told = self._by_line({"": request}, end).get("")
+        if told is None:
+            try:
+                told = self._predict(request, timeout=max(end - time.monotonic(), 0.0))
+            except grpc.RpcError as error:
+                raise _ours(error) from None
+        return _answer(told).outputs
 
     def _request(self, model: str, version: int | None, observation: NDArray[np.float32]) -> bytes:
         """A PredictRequest for one observation: a prefix that never changes, then the numbers."""
@@ -261,11 +293,17 @@ def _response(kind: Any) -> Any:
     return parse
 
 
-def _outputs(answer: Any) -> Outputs:
-    if answer is _GARBAGE:
+_predicted = _response(pb.PredictResponse)
+
+
+def _answer(told: Any) -> Answer:
+    """Raises ServingError, and so what is one already."""
+    if isinstance(told, ServingError):
+        raise told
+    if told is _GARBAGE:
         raise BadAnswer("the answer cannot be parsed")
     try:
-        return {key: to_array(tensor) for key, tensor in answer.outputs.items()}
+        return Answer({key: to_array(tensor) for key, tensor in told.outputs.items()}, told.model_spec.version.value)
     except TensorError as error:
         raise BadAnswer(f"the answer holds {error}") from None
 

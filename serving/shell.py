@@ -53,7 +53,9 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     status.add_argument("models", nargs="*", metavar="MODEL", help="default: every model of [serving] models_dir")
     for command in (predict, status):
         command.add_argument("--city", type=Path, help="city.toml (default: ./city.toml)")
-        command.add_argument("--server", metavar="HOST:PORT", help="default: [serving] address")
+        command.add_argument(
+            "--server", metavar="HOST:PORT", help="or unix:PATH (default: [serving] grpc_socket_path, or its address)"
+        )
         command.add_argument("--timeout_s", type=float, default=5.0, metavar="S")
         command.add_argument("--tls_ca", type=Path, metavar="FILE", help="TLS: certificates of who signs the server's, as PEM")
         command.add_argument("--tls_certificate", type=Path, metavar="FILE", help="mTLS: this client's certificate")
@@ -79,7 +81,7 @@ def _client(args: argparse.Namespace) -> Client:
         )
         tls = Tls(ca, certificate, key)
     try:
-        return Client(args.server or _serving(args).address, tls=tls)
+        return Client(args.server or (_serving(args).nearest if tls is None else _serving(args).address), tls=tls)
     except ValueError as error:
         raise InputError(str(error)) from None
 

@@ -64,11 +64,12 @@ def pytest_addoption(parser):
 
 
 @pytest.fixture(scope="session")
-def _grid(grid_models):
+def _grid(grid_models, tmp_path_factory):
     from serving.embedded.config import RestConfig, ServerConfig
     from serving.embedded.server import Server
 
-    server = Server(ServerConfig(grid_models, port=0, rest=RestConfig(0)))
+    path = tmp_path_factory.mktemp("unix") / "grpc"
+    server = Server(ServerConfig(grid_models, port=0, rest=RestConfig(0), socket_path=path))
     server.start()
     yield server
     server.stop()
@@ -78,6 +79,12 @@ def _grid(grid_models):
 def grid_server(_grid):
     """HOST:PORT of an embedded server on the sample city's models, in this process."""
     return f"127.0.0.1:{_grid.port}"
+
+
+@pytest.fixture(scope="session")
+def grid_unix(_grid):
+    """unix:PATH of the same server."""
+    return f"unix:{_grid.unix_path}"
 
 
 @pytest.fixture(scope="session")

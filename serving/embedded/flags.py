@@ -93,7 +93,9 @@ def parse(argv: list[str] | None = None) -> ServerConfig:
         "--allow_version_labels_for_unavailable_models", type=_boolean, nargs="?", const=True, default=True, metavar="BOOL",
         help="whether a new label may name a version that is not served yet (default: true)",
     )  # fmt: skip
-    parser.add_argument("--grpc_socket_path", type=Path, metavar="PATH", help="listen on this Unix socket too")
+    parser.add_argument(
+        "--grpc_socket_path", type=Path, metavar="PATH", help="listen on this Unix socket too (default: [serving]'s)"
+    )
     parser.add_argument(
         "--grpc_channel_arguments", default="", metavar="K=V,...", help="gRPC settings, such as grpc.max_connection_age_ms=2000"
     )
@@ -158,7 +160,7 @@ def _config(args: argparse.Namespace) -> ServerConfig:
             args.load_retry_interval_micros / 1e6,
             args.allow_version_labels_for_unavailable_models,
         ),
-        socket_path=args.grpc_socket_path,
+        socket_path=args.grpc_socket_path or serving.grpc_socket_path,
         channel_arguments=_channel_arguments(args.grpc_channel_arguments),
         ssl=None if args.ssl_config_file is None else ssl_of_file(args.ssl_config_file),
         warm_up=args.enable_model_warmup,

@@ -34,7 +34,8 @@ from serving.embedded.model_config import ModelConfig
 from serving.embedded.model_manager import ModelManager
 from serving.embedded.repeated_predict import RepeatedPredict
 from serving.embedded.rest import Rest
-from serving.embedded.status import StatusError
+from serving.embedded.status import Answer, StatusError, not_found
+from serving.embedded.unix_socket import InUse, UnixSocket
 
 _PREDICTION, _MODEL = "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService"
 _INFERENCE: dict[str, tuple[Any, Any]] = {
@@ -78,14 +79,17 @@ class Server:
         self._reconfigured = False
         """Whether a reload has replaced what the flags said."""
         self._health = health.HealthServicer()
+        self._health_of: dict[str, int] = {}
         self._set_health(serving=False)
         self._control = futures.ThreadPoolExecutor(2, thread_name_prefix="control")
         self._calls = CallThreads(config.threads)
+        most_calls = config.threads + config.max_queued_calls
         self._server = grpc.server(
             self._calls,
-            maximum_concurrent_rpcs=config.threads + config.max_queued_calls,
+            maximum_concurrent_rpcs=most_calls,
             options=list({**_OPTIONS, **dict(config.channel_arguments)}.items()),
         )
+        self._unix = UnixSocket(config.socket_path, most_calls) if config.socket_path is not None else None
         self._add_services()
         self._rest = None
         if rest := config.rest:
@@ -99,6 +103,11 @@ class Server:
         """0 where there is no REST API."""
         return self._rest.port if self._rest else 0
 
+    @property
+    def unix_path(self) -> Path | None:
+        """The Unix socket that is listened on too."""
+        return self._config.socket_path
+
     def _load(self, path: Path) -> Any:
         """A version, ready and warm. Raises LoadError."""
         from serving.embedded.session import Session
@@ -110,17 +119,17 @@ class Server:
         return BatchingSession(session, self._scheduler) if self._scheduler else session
 
     def _add_services(self) -> None:
-        def method(name: str, function: Any) -> Method:
-            return Method(name, function, self.metrics, self.manager.is_known)
+        def method(name: str, function: Any, **more: Any) -> Method:
+            return Method(name, function, self.metrics, self.manager.is_known, **more)
 
         inference = {
-            name: handler(method(name, parsed(functools.partial(function, self.manager), request)))
+            name: method(name, parsed(functools.partial(function, self.manager), request))
             for name, (function, request) in _INFERENCE.items()
         }
-        inference["Predict"] = handler(method("Predict", RepeatedPredict(self.manager)))
-        # a reload may take minutes, and a look at a state must not wait behind predictions
+        predict = RepeatedPredict(self.manager)
+        inference["Predict"] = method("Predict", predict, is_quick=predict.is_quick)
         models = {
-            name: handler(method(name, parsed(function, request)), self._control)
+            name: method(name, parsed(function, request))
             for name, function, request in (
                 ("GetModelStatus", functools.partial(get_model_status, self.manager), wire.GetModelStatusRequest),
                 (
@@ -130,8 +139,15 @@ class Server:
                 ),
             )
         }
-        for service, handlers in ((_PREDICTION, inference), (_MODEL, models)):
+        # a reload may take minutes, and a look at a state must not wait behind predictions
+        for service, methods, pool in ((_PREDICTION, inference, None), (_MODEL, models, self._control)):
+            handlers = {name: handler(found, pool) for name, found in methods.items()}
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+            if self._unix is not None:
+                self._unix.add(service, methods, pool or self._calls)
+        if self._unix is not None and self._config.health:
+            check = method("Check", parsed(self._check_health, health_pb2.HealthCheckRequest), is_quick=lambda data: True)
+            self._unix.add(health.SERVICE_NAME, {"Check": check}, self._control)
         services = (_PREDICTION, _MODEL)
         if self._config.health:
             health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -144,8 +160,11 @@ class Server:
         self.port = self._listen(address)
         if self.port == 0:
             raise InputError(f"cannot listen on {address}: it is in use or not of this machine; choose another --port")
-        if self._config.socket_path is not None and self._listen(f"unix:{self._config.socket_path}") == 0:
-            raise InputError(f"cannot listen on {self._config.socket_path}: it is in use, or its folder cannot be written")
+        if self._unix is not None:
+            try:
+                self._unix.start()
+            except InUse as error:
+                raise InputError(f"cannot listen on {self._unix.path}: {error}; choose another --grpc_socket_path") from None
         self._server.start()
         if self._rest:
             self._rest.start()
@@ -162,10 +181,10 @@ class Server:
             self._polling.start()
 
     def _listen(self, address: str) -> int:
-        """The port that is listened on; 0 where there is none to be had (a Unix socket counts as 1)."""
+        """The port that is listened on; 0 where there is none to be had."""
         ssl = self._config.ssl
         try:
-            if ssl is None or address.startswith("unix:"):
+            if ssl is None:
                 return self._server.add_insecure_port(address)
             credentials = grpc.ssl_server_credentials(
                 [(ssl.server_key, ssl.server_cert)], ssl.custom_ca or None, require_client_auth=ssl.client_verify
@@ -179,7 +198,10 @@ class Server:
         event("draining", at_most_s=self._config.drain_s)
         self._set_health(serving=False)
         self._stopping.set()
-        self._server.stop(self._config.drain_s).wait()
+        ended = self._server.stop(self._config.drain_s)
+        if self._unix is not None:
+            self._unix.stop(self._config.drain_s)
+        ended.wait()
         if self._rest:
             self._rest.stop()
         if self._scheduler:
@@ -232,4 +254,11 @@ class Server:
     def _set_health(self, serving: bool) -> None:
         state = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for service in ("", _PREDICTION, _MODEL):
+            self._health_of[service] = state
             self._health.set(service, state)
+
+    def _check_health(self, request: health_pb2.HealthCheckRequest) -> Answer:
+        """As grpc_health's servicer, which is bound to gRPC's server. Raises StatusError."""
+        if request.service not in self._health_of:
+            raise not_found(f"service {request.service} is not known")
+        return Answer(0, health_pb2.HealthCheckResponse(status=self._health_of[request.service]))

@@ -30,9 +30,12 @@ from tensorflow_serving.apis import (
 MODEL, INPUTS = "SA103", 17
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["grid_server", "grid_unix"], ids=["TCP", "Unix socket"])
 def channel(request):
-    address = request.config.getoption("--server") or request.getfixturevalue("grid_server")
+    address = request.config.getoption("--server")
+    if address and request.param == "grid_unix":
+        pytest.skip("one address is told: SERVER=unix:PATH is another run")
+    address = address or request.getfixturevalue(request.param)
     with grpc.insecure_channel(address) as channel:
         yield channel
 

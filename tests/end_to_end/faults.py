@@ -1,4 +1,4 @@
-"""A TCP proxy between controller and model server that does what networks and servers do on bad days."""
+"""A proxy between controller and model server that does what networks and servers do on bad days."""
 
 import contextlib
 import os
@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 from enum import Enum
+from pathlib import Path
 
 
 class Fault(Enum):
@@ -27,21 +28,29 @@ class Fault(Enum):
 
 
 class Proxy:
-    """Listens on loopback; `fault` may be changed at any time."""
+    """Listens on loopback, or on a Unix socket; `fault` may be changed at any time."""
 
-    def __init__(self, port: int, delay_s: float = 0.4) -> None:
-        self._target, self._delay_s = ("127.0.0.1", port), delay_s
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
+    def __init__(self, target: int | Path, delay_s: float = 0.4) -> None:
+        """`target`: the server's port, or its Unix socket: then the proxy's is beside it."""
+        self._target, self._delay_s = target, delay_s
+        if isinstance(target, Path):
+            path = target.with_name("proxy")
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.bind(str(path))
+            self._listener.listen()
+            self.address = f"unix:{path}"
+        else:
+            self._listener = socket.create_server(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._fault, self._stopping = Fault.NONE, False
         self._pairs: list[list[socket.socket]] = []
         self._dead: set[int] = set()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
-    def aim(self, port: int) -> None:
-        """The server is at another port from now on."""
-        self._target = ("127.0.0.1", port)
+    def aim(self, target: int | Path) -> None:
+        """The server is elsewhere from now on."""
+        self._target = target
 
     @property
     def fault(self) -> Fault:
@@ -86,7 +95,11 @@ class Proxy:
             client.close()
             return
         try:
-            server = socket.create_connection(self._target, 1)
+            if isinstance(self._target, Path):
+                server = socket.socket(socket.AF_UNIX)
+                server.connect(str(self._target))
+            else:
+                server = socket.create_connection(("127.0.0.1", self._target), 1)
         except OSError:
             client.close()
             return

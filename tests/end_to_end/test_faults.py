@@ -19,6 +19,7 @@ from tests.conftest import GRID
 from tests.end_to_end.faults import Fault, Proxy
 from tests.serving.conftest import running
 
+TCP, UNIX = "TCP", "Unix socket"
 DEADLINE_S = 0.15
 BACK_S = 10.0
 """Within which every TL must be on its policy again: on the clock on the wall and on the street's."""
@@ -27,11 +28,11 @@ BACK_S = 10.0
 class Run:
     """The sample city under control, its server behind the proxy."""
 
-    def __init__(self, city, street, models, fleet="", options=()):
-        self.server = Server(ServerConfig(models, port=0, poll_s=3600))
-        self.server.start()
-        self.proxy = Proxy(self.server.port)
-        self.client = Client(f"127.0.0.1:{self.proxy.port}", retries=0)
+    def __init__(self, city, street, models, fleet="", options=(), unix=None):
+        """`unix`: the Unix socket over which the server is asked; None: over TCP."""
+        self.models, self.unix = models, unix
+        self.proxy = Proxy(self.start_server())
+        self.client = Client(self.proxy.address, retries=0)
         self.contracts = fetch_contracts(self.client, city.tls, None)
         self.fleet = ServedFleet(self.client, fleet, self.contracts, None) if fleet else None
         if self.fleet:
@@ -43,6 +44,12 @@ class Run:
         events = Events(alarm=self.alarms.append)
         self.steps = assemble(self.link, street, list(self.contracts.values()), policies, city.safety, city.controller, events)
         self._slow_down()
+
+    def start_server(self):
+        """A server, and where it is."""
+        self.server = Server(ServerConfig(self.models, port=0, poll_s=3600, drain_s=0.5, socket_path=self.unix))
+        self.server.start()
+        return self.unix or self.server.port
 
     def go(self, seconds, pace_s=0.0, meanwhile=None):
         """`meanwhile`: called once while the simulation is on its way: what is seen before must not grow old."""
@@ -94,15 +101,26 @@ class Run:
 
 
 @pytest.fixture
-def run(grid_city, grid_street, grid_models, tmp_path):
+def run(request, grid_city, grid_street, grid_models, tmp_path):
     shutil.copytree(grid_models, tmp_path / "models")
-    made = Run(grid_city, grid_street, tmp_path / "models")
-    made.models = tmp_path / "models"
+    made = Run(
+        grid_city, grid_street, tmp_path / "models", unix=tmp_path / "s" if getattr(request, "param", TCP) == UNIX else None
+    )
     yield made
     made.close()
 
 
-@pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.NONE])
+ways = pytest.mark.parametrize("run", [TCP, UNIX], indirect=True)
+
+
+@pytest.mark.parametrize(
+    ("run", "fault"),
+    [
+        *((TCP, fault) for fault in Fault if fault is not Fault.NONE),
+        *((UNIX, fault) for fault in (Fault.DROP, Fault.GARBAGE)),
+    ],
+    indirect=["run"],
+)
 def test_every_tl_is_back_on_its_policy_within_10_s_of_the_faults_end(run, fault):
     run.go(100)
     assert run.is_back()
@@ -118,19 +136,18 @@ def test_every_tl_is_back_on_its_policy_within_10_s_of_the_faults_end(run, fault
     assert run.alarms == []
 
 
+@ways
 def test_a_server_that_is_started_again_elsewhere_is_found_again(run):
     run.go(60)
     run.server.stop()
     run.go(60)
-    again = Server(ServerConfig(run.models, port=0, poll_s=3600))
-    again.start()
-    run.server = again
-    run.proxy.aim(again.port)
+    run.proxy.aim(run.start_server())
     wall_s, street_s = run.come_back()
     assert run.is_back() and wall_s <= BACK_S, (wall_s, street_s, run.told())
     assert run.alarms == []
 
 
+@pytest.mark.parametrize("run", [UNIX], indirect=True)
 def test_a_new_model_number_is_followed_without_a_missed_decision(run, caplog):
     caplog.set_level("INFO", "controller")
     run.go(60)
@@ -160,7 +177,7 @@ def test_a_fleet_behind_a_bad_line_costs_no_more_than_single_calls(grid_city, gr
 
     shutil.copytree(grid_models, tmp_path / "models")
     assert export(["fleet", "city", "--tl", ",".join(grid_city.tls), "--models-dir", str(tmp_path / "models")]) == 0
-    made = Run(grid_city, grid_street, tmp_path / "models", fleet="city")
+    made = Run(grid_city, grid_street, tmp_path / "models", fleet="city", unix=tmp_path / "s")
     try:
         assert made.fleet.covered.tls == set(grid_city.tls)
         made.go(60)
@@ -201,19 +218,20 @@ def test_delay_under_faults_is_no_worse_than_the_fixed_plans(grid_city, grid_str
     assert faults.delay_s <= fixed.delay_s, (faults.delay_s, fixed.delay_s)
 
 
-def test_the_proxy_does_what_its_names_say(grid_models):
-    with running(ServerConfig(grid_models, port=0)) as server:
-        proxy = Proxy(server.port)
-        try:
-            for fault in Fault:
-                with Client(f"127.0.0.1:{proxy.port}", retries=0) as client:
-                    client.status("SA101")
-                    proxy.fault = fault
-                    if fault is Fault.NONE:
-                        client.status("SA101", timeout_s=0.3)
-                    else:
-                        with pytest.raises(Exception):  # noqa: B017 - whatever it is, it is no answer
-                            client.status("SA101", timeout_s=0.3)
-                    proxy.fault = Fault.NONE
-        finally:
-            proxy.close()
+def test_the_proxy_does_what_its_names_say(grid_models, tmp_path):
+    with running(ServerConfig(grid_models, port=0, socket_path=tmp_path / "s")) as server:
+        for target in (server.port, tmp_path / "s"):
+            proxy = Proxy(target)
+            try:
+                for fault in Fault:
+                    with Client(proxy.address, retries=0) as client:
+                        client.policy("SA101")
+                        proxy.fault = fault
+                        if fault is Fault.NONE:
+                            client.policy("SA101", timeout_s=0.3)
+                        else:
+                            with pytest.raises(Exception):  # noqa: B017 - whatever it is, it is no answer
+                                client.policy("SA101", timeout_s=0.3)
+                        proxy.fault = Fault.NONE
+            finally:
+                proxy.close()

@@ -23,7 +23,8 @@ X = np.zeros(17, np.float32)
 class Fake:
     """Answers whatever the test says; nothing real does so on purpose."""
 
-    def __init__(self):
+    def __init__(self, path=""):
+        """`path`: of a Unix socket to listen on instead of a port; gRPC's own server does so as TensorFlow Serving does."""
         self.answer = lambda request, context: b""
         server = grpc.server(futures.ThreadPoolExecutor(4))
         handlers = {
@@ -31,14 +32,15 @@ class Fake:
             for name in ("Predict", "GetModelMetadata")
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("tensorflow.serving.PredictionService", handlers),))
-        self.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        port = server.add_insecure_port(f"unix:{path}" if path else "127.0.0.1:0")
+        self.address = f"unix:{path}" if path else f"127.0.0.1:{port}"
         server.start()
         self.stop = lambda: server.stop(None).wait()
 
 
-@pytest.fixture
-def fake():
-    made = Fake()
+@pytest.fixture(params=["TCP", "Unix socket"])
+def fake(request, tmp_path):
+    made = Fake(str(tmp_path / "grpc") if request.param == "Unix socket" else "")
     yield made
     made.stop()
 
@@ -50,9 +52,9 @@ def client(fake):
     made.close()
 
 
-@pytest.fixture(scope="module")
-def real(grid_server):
-    made = Client(grid_server)
+@pytest.fixture(scope="module", params=["grid_server", "grid_unix"], ids=["TCP", "Unix socket"])
+def real(request):
+    made = Client(request.getfixturevalue(request.param))
     yield made
     made.close()
 
@@ -145,6 +147,26 @@ def test_a_tensor_that_contradicts_itself_is_a_bad_answer(fake, client):
     to_proto(np.zeros((1, 2), np.float32), response.outputs["action"]).tensor_content = b"123"
     fake.answer = lambda request, context: response.SerializeToString()
     assert isinstance(client.predict_many({"a": X})["a"], BadAnswer)
+
+
+def test_a_call_that_nobody_worked_on_is_made_again_and_no_other(fake):
+    asked = []
+
+    def respond(request, context):
+        asked.append(wire.PredictRequest.FromString(request).model_spec.name)
+        if asked.count("busy") == 1 and asked[-1] == "busy":
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "later")
+        return answer(action=[[0.0]])
+
+    fake.answer = respond
+    with Client(fake.address, retries=0) as once, Client(fake.address, retries=1) as again:
+        assert isinstance(once.predict_many({"busy": X})["busy"], Overloaded)
+        asked.clear()
+        assert again.predict("busy", X, timeout_s=20)
+        asked.clear()
+        found = again.predict_many({"busy": X, "other": X}, timeout_s=20)
+        assert all(isinstance(one, Answer) for one in found.values())
+        assert sorted(asked) == ["busy", "busy", "other"]
 
 
 def test_statuses_become_our_errors(fake, client):

@@ -63,6 +63,7 @@ def test_a_unix_socket_answers_beside_the_port(grid_models, tmp_path):
                 assert ask(channel) == 1
     finally:
         server.stop()
+    assert not (tmp_path / "s").exists()
 
 
 def test_a_socket_that_cannot_be_made_is_told(grid_models, tmp_path):

@@ -4,29 +4,36 @@ import numpy as np
 import pytest
 
 from serving.client import Client
+from serving.embedded.config import ServerConfig
 from serving.errors import DeadlineExceeded
 from tests.end_to_end.faults import Fault, Proxy
+from tests.serving.conftest import running
 
 X = np.zeros(17, np.float32)
 
 
-def test_a_connection_that_leads_nowhere_is_left_behind(grid_server):
-    proxy = Proxy(int(grid_server.rpartition(":")[2]))
-    try:
-        with Client(f"127.0.0.1:{proxy.port}", retries=0) as client:
-            client.predict("SA103", X)
-            proxy.fault = Fault.HALF_OPEN
-            proxy.fault = Fault.NONE  # from now on only new connections lead to the server
-            with pytest.raises(DeadlineExceeded):
-                client.predict("SA103", X, timeout_s=0.3)
-            client.renew()
-            assert client.predict("SA103", X, timeout_s=5)["action"].shape == (1, 1)
-    finally:
-        proxy.close()
+@pytest.fixture(params=["TCP", "Unix socket"])
+def proxy(request, tmp_path, grid_models):
+    with running(ServerConfig(grid_models, port=0, poll_s=0, drain_s=0, socket_path=tmp_path / "s")) as server:
+        made = Proxy(server.port if request.param == "TCP" else tmp_path / "s")
+        yield made
+        made.close()
 
 
-def test_renewing_again_and_again_goes_on_answering(grid_server):
-    with Client(grid_server) as client:
+def test_a_connection_that_leads_nowhere_is_left_behind(proxy):
+    with Client(proxy.address, retries=0) as client:
+        client.predict("SA103", X)
+        proxy.fault = Fault.HALF_OPEN
+        proxy.fault = Fault.NONE  # from now on only new connections lead to the server
+        with pytest.raises(DeadlineExceeded):
+            client.predict("SA103", X, timeout_s=0.3)
+        client.renew()
+        assert client.predict("SA103", X, timeout_s=5)["action"].shape == (1, 1)
+
+
+@pytest.mark.parametrize("server", ["grid_server", "grid_unix"])
+def test_renewing_again_and_again_goes_on_answering(server, request):
+    with Client(request.getfixturevalue(server)) as client:
         for _ in range(20):
             client.renew()
             assert client.predict("SA103", X, timeout_s=5)["action"].shape == (1, 1)
