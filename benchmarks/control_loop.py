@@ -15,8 +15,9 @@ of a twelfth of the simulated time (`benchmarks.turns`):
 - ours over TraCI, through a guard, over libsumo: reads, observations,
   the same random choices, safety, settings, monitor;
 - ours over TraCI with 64-64 actors behind the embedded server, as a fleet and as
-  single models (their choices are other ones, so their traffic is: the settings
-  of that run are noted and replayed too, and their ratio is to that replay);
+  single models, over its Unix socket and over TCP (their choices are other ones, so
+  their traffic is: the settings of that run are noted and replayed too, and their
+  ratio is to that replay);
 - sumo-rl from PyPI (pip install sumo-rl) over TraCI and over libsumo, with a random policy.
 
 Then where the time of a decision step goes. Streets: the sample city, cologne8 and
@@ -58,8 +59,8 @@ def case(kind: str, *arguments: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, cfg: str) -> Iterator[str]:
-    """An embedded server on random 64-64 actors of a street, and their fleet."""
+def serving(folder: Path, cfg: str) -> Iterator[tuple[str, str]]:
+    """An embedded server on random 64-64 actors of a street, and their fleet; its addresses: TCP's, its Unix socket's."""
     models = folder / "models"
     models.mkdir()
     code = (
@@ -69,8 +70,10 @@ def serving(folder: Path, cfg: str) -> Iterator[str]:
         "sys.exit(main(['fleet', 'city', '--tl', ','.join(c.tl for c in contracts), '--models-dir', sys.argv[1]]))"
     )
     subprocess.run([sys.executable, "-c", code, str(models), cfg], check=True, capture_output=True, cwd=ROOT)
-    with server("-m", "serving", "--models-dir", str(models), "--port", "0", "--city", str(city_file(folder))) as address:
-        yield address
+    path, city = folder / "grpc", city_file(folder)
+    command = ("-m", "serving", "--models-dir", str(models), "--port", "0", "--grpc_socket_path", str(path), "--city", str(city))
+    with server(*command) as address:
+        yield address, f"unix:{path}"
 
 
 def parts(begin_s: float, seconds: float) -> list[float]:
@@ -85,10 +88,10 @@ def measure(name: str, sumocfg: Path, seconds: str, rounds: int, with_sumo_rl: b
     until = parts(street.begin_s, float(seconds))
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
-        with serving(folder, cfg) as address, server("-c", ECHO) as echo:
+        with serving(folder, cfg) as (tcp, unix), server("-c", ECHO) as echo:
             random, served = str(folder / "random.json"), str(folder / "served.json")
             for how, notes in (("traci", random), ("traci-fleet", served)):
-                take_turns({how: case("ours", cfg, seconds, how, address, notes)}, until[-1:])
+                take_turns({how: case("ours", cfg, seconds, how, unix, notes)}, until[-1:])
             base, base_served = "libsumo, no reads", "libsumo, no reads (served)"
             cases = {
                 "plain SUMO, fixed plans": ("plain", "", "", "", ""),
@@ -99,8 +102,10 @@ def measure(name: str, sumocfg: Path, seconds: str, rounds: int, with_sumo_rl: b
                 "ours over libsumo": ("ours", "libsumo", "", "", base),
                 base_served: ("replay", "", "", served, ""),
                 "the same messages, a gRPC echo": ("exchange", "", echo, served, base_served),
-                "ours over TraCI, fleet": ("ours", "traci-fleet", address, "", base_served),
-                "ours over TraCI, single calls": ("ours", "traci-single", address, "", base_served),
+                "ours over TraCI, fleet": ("ours", "traci-fleet", unix, "", base_served),
+                "ours over TraCI, fleet, TCP": ("ours", "traci-fleet", tcp, "", base_served),
+                "ours over TraCI, singles": ("ours", "traci-single", unix, "", base_served),
+                "ours over TraCI, singles, TCP": ("ours", "traci-single", tcp, "", base_served),
             }
             if with_sumo_rl:
                 cases["sumo-rl over TraCI"] = ("sumo_rl", "traci", "", "", base)
@@ -115,7 +120,7 @@ def measure(name: str, sumocfg: Path, seconds: str, rounds: int, with_sumo_rl: b
                 for name_, took in take_turns(commands, until).items():
                     times[name_] += took
             clocked = Clocked()
-            for _ in ours(sumocfg, float(seconds), "traci-fleet", address, "", clocked):
+            for _ in ours(sumocfg, float(seconds), "traci-fleet", unix, "", clocked):
                 pass
     print(f"\n{name}: {len(contracts_of(street))} signals, {seconds} s simulated, {rounds} rounds in {TURNS} turns each")
     print("  time of a round, ratio of the sums, median of the turns' ratios:")
