@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from serving.embedded import deadline
 from serving.embedded.logs import log
 from serving.embedded.metrics import Metrics
+from serving.embedded.pace import Pace
 from serving.embedded.status import Answer, StatusError, deadline_exceeded
 
 MAX_WORDS = 1024
@@ -33,13 +34,13 @@ class Method:
         function: Callable[[bytes], Answer],
         metrics: Metrics,
         served: Callable[[str], bool],
-        is_quick: Callable[[bytes], bool] = lambda data: False,
+        pace: Callable[[bytes], Pace | None] = lambda data: None,
     ) -> None:
         """`function`: of a request's bytes. `served`: whether a model of this name is known here.
 
-        `is_quick`: whether a request will be answered at once, so that its caller's thread may wait for it.
+        `pace`: how quick requests like one are; None: nobody knows.
         """
-        self.is_quick = is_quick
+        self.pace = pace
         self.experimental_thread_pool: ThreadPoolExecutor | None = None
         """Read by grpc: threads of this method's own."""
         self.name, self._function, self._metrics, self._served = name, function, metrics, served

@@ -11,14 +11,12 @@ Whatever is not exactly so takes the long way: several inputs, typed values,
 outputs whose typed values are not their own bytes, an output of another shape.
 """
 
-import math
-import threading
-import time
 import weakref
 from typing import Any, NamedTuple
 
 from protos import predict_pb2 as wire
 from serving.embedded.model_manager import ModelManager
+from serving.embedded.pace import Pace
 from serving.embedded.predict_impl import Outputs, response_parts, run_predict
 from serving.embedded.status import Answer, StatusError
 from serving.tensors import DT_STRING, is_packed
@@ -29,32 +27,7 @@ MAX_NUMBERS_BYTES = 1 << 20
 """Of one request: beyond it, copying costs more than the long way's parsing."""
 MAX_KEPT_BYTES = 1 << 25
 """Of all plans' numbers: each plan keeps an input of its size for every thread."""
-QUICK_S = 0.002
-"""A run as short as this is not worth handing to another thread."""
 _FLIPPED = bytes(byte ^ 0xFF for byte in range(256))
-
-
-class _Pace:
-    """How long the last run took, and since when others run."""
-
-    __slots__ = ("_begun_s", "_took_s")
-
-    def __init__(self) -> None:
-        self._took_s = math.inf
-        self._begun_s: dict[int, float] = {}
-        """By thread."""
-
-    def begin(self) -> None:
-        self._begun_s[threading.get_ident()] = time.perf_counter()
-
-    def end(self) -> None:
-        self._took_s = time.perf_counter() - self._begun_s.pop(threading.get_ident())
-
-    @property
-    def is_quick(self) -> bool:
-        """A run that hangs must not be waited for by whoever asks next, either."""
-        earliest_s = time.perf_counter() - QUICK_S
-        return self._took_s < QUICK_S and all(begun_s > earliest_s for begun_s in list(self._begun_s.values()))
 
 
 class _Plan(NamedTuple):
@@ -70,7 +43,7 @@ class _Plan(NamedTuple):
     """Input bytes -> output bytes, or None where an output has another shape."""
     frame: tuple[bytes, ...]
     """The answer's bytes before, between and after the outputs'."""
-    pace: _Pace
+    pace: Pace
 
 
 class RepeatedPredict:
@@ -88,23 +61,21 @@ class RepeatedPredict:
         plan = self._plan(data)
         session = plan.session() if plan is not None else None
         if plan is not None and session is not None:
-            plan.pace.begin()
             try:
                 values = plan.run(data[-plan.size :])
             except StatusError as error:
                 error.model = plan.model
                 raise
             finally:
-                plan.pace.end()
                 del session
             if values is not None:
                 return Answer(plan.version, _framed(plan.frame, values), plan.model)
         return self._long_way(data)
 
-    def is_quick(self, data: bytes) -> bool:
-        """Whether the like of this request was answered within QUICK_S the last time, and none takes longer now."""
+    def pace(self, data: bytes) -> Pace | None:
+        """How quick the like of this request has been; None: nothing like it was answered the short way."""
         plan = self._plan(data)
-        return plan is not None and plan.pace.is_quick
+        return None if plan is None else plan.pace
 
     def _plan(self, data: bytes) -> _Plan | None:
         for size in self._tails.get(len(data), ()):
@@ -146,7 +117,7 @@ class RepeatedPredict:
             self._plans, self._tails, self._kept_bytes = {}, {}, 0
         self._kept_bytes += size
         self._plans[data[:-size]] = _Plan(
-            generation, weakref.ref(found.session), request.model_spec.name, found.version, size, run, frame, _Pace()
+            generation, weakref.ref(found.session), request.model_spec.name, found.version, size, run, frame, Pace()
         )
         self._tails[len(data)] = tuple({*self._tails.get(len(data), ()), size})
 

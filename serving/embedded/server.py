@@ -127,7 +127,7 @@ class Server:
             for name, (function, request) in _INFERENCE.items()
         }
         predict = RepeatedPredict(self.manager)
-        inference["Predict"] = method("Predict", predict, is_quick=predict.is_quick)
+        inference["Predict"] = method("Predict", predict, pace=predict.pace)
         models = {
             name: method(name, parsed(function, request))
             for name, function, request in (
@@ -146,7 +146,7 @@ class Server:
             if self._unix is not None:
                 self._unix.add(service, methods, pool or self._calls)
         if self._unix is not None and self._config.health:
-            check = method("Check", parsed(self._check_health, health_pb2.HealthCheckRequest), is_quick=lambda data: True)
+            check = method("Check", parsed(self._check_health, health_pb2.HealthCheckRequest))
             self._unix.add(health.SERVICE_NAME, {"Check": check}, self._control)
         services = (_PREDICTION, _MODEL)
         if self._config.health:

@@ -25,6 +25,7 @@ import grpc
 from serving import http2
 from serving.embedded.grpc_method import Method, Told
 from serving.embedded.logs import log
+from serving.embedded.pace import Pace
 from serving.http2 import Connection, Event, Garbled
 
 MOST_CONNECTIONS = 256
@@ -294,25 +295,34 @@ class _Peer:
             self._answer(stream, Told(grpc.StatusCode.UNIMPLEMENTED, "compressed messages are not to be had on a Unix socket"))
         elif len(body) < 5 or int.from_bytes(body[1:5], "big") != len(body) - 5:
             self._answer(stream, Told(grpc.StatusCode.INTERNAL, "the call is not one message"))
-        elif service.method.is_quick(message := body[5:]):
-            self._work(stream, service.method, message, call)
-        elif self._server.room.acquire(blocking=False):
-            service.pool.submit(self._work_beside, stream, service.method, message, call)
         else:
-            self._answer(stream, Told(grpc.StatusCode.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!"))
+            message = body[5:]
+            pace = service.method.pace(message)
+            if pace is not None and pace.is_quick:
+                self._work(stream, service.method, message, call, pace)
+            elif self._server.room.acquire(blocking=False):
+                service.pool.submit(self._work_beside, stream, service.method, message, call, pace)
+            else:
+                self._answer(stream, Told(grpc.StatusCode.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!"))
 
-    def _work_beside(self, stream: int, method: Method, message: bytes, call: _Call) -> None:
+    def _work_beside(self, stream: int, method: Method, message: bytes, call: _Call, pace: Pace | None) -> None:
         try:
             if self._connection.has(stream):  # else it was given up while it waited
-                self._work(stream, method, message, call)
+                self._work(stream, method, message, call, pace)
         except OSError:
             pass  # who asked is gone
         finally:
             self._server.room.release()
 
-    def _work(self, stream: int, method: Method, message: bytes, call: _Call) -> None:
+    def _work(self, stream: int, method: Method, message: bytes, call: _Call, pace: Pace | None) -> None:
         timeout_s = call.asked.timeout_s
-        self._answer(stream, method.answer(message, None if timeout_s is None else call.begin_s + timeout_s - time.monotonic()))
+        left_s = None if timeout_s is None else call.begin_s + timeout_s - time.monotonic()
+        if pace is not None:
+            pace.begin()
+        told = method.answer(message, left_s)
+        if pace is not None:
+            pace.end()
+        self._answer(stream, told)
 
     def _answer(self, stream: int, told: Told) -> None:
         """Raises OSError where nobody takes it."""

@@ -1,10 +1,8 @@
 """The short way of Predict: the same bytes as the long way, and never a version that is not served."""
 
 import gc
-import time
 import weakref
 
-import grpc
 import numpy as np
 import pytest
 from google.protobuf.message import DecodeError
@@ -16,7 +14,7 @@ from serving.client import _prefix
 from serving.embedded import repeated_predict
 from serving.embedded.config import ServerConfig
 from serving.embedded.predict_impl import predict
-from serving.embedded.repeated_predict import QUICK_S, RepeatedPredict, _Pace
+from serving.embedded.repeated_predict import RepeatedPredict
 from serving.embedded.status import StatusError
 from serving.tensors import to_proto
 from tests.serving.conftest import running
@@ -230,38 +228,10 @@ def grid_session(grid_models):
         yield RepeatedPredict(server.manager), server.manager
 
 
-def test_only_what_has_been_quick_and_hangs_nowhere_is_quick(monkeypatch):
-    """Its caller's thread waits for it, and whatever else that thread would have read."""
-    clock = 0.0
-    monkeypatch.setattr("serving.embedded.repeated_predict.time.perf_counter", lambda: clock)
-    pace = _Pace()
-    assert not pace.is_quick, "nobody knows"
-    pace.begin()
-    clock += QUICK_S / 2
-    pace.end()
-    assert pace.is_quick
-    pace.begin()
-    assert pace.is_quick
-    clock += 2 * QUICK_S
-    assert not pace.is_quick, "one hangs"
-    pace.end()
-    assert not pace.is_quick, "it took long"
-
-
-def test_a_run_that_fails_late_is_not_quick(manager):
+def test_requests_of_one_kind_have_a_pace_of_their_own(manager):
     answer = RepeatedPredict(manager)
-    data = request()
-    answer(data)
-    assert not answer.is_quick(data)
-    answer(data)
-    plan = answer._plan(data)
-    assert answer.is_quick(data)
-
-    def fails(content):
-        time.sleep(2 * QUICK_S)
-        raise StatusError(grpc.StatusCode.INTERNAL, "no")
-
-    answer._plans[data[: -plan.size]] = plan._replace(run=fails)
-    with pytest.raises(StatusError):
-        answer(data)
-    assert not answer.is_quick(data)
+    assert answer.pace(request()) is None
+    answer(request())
+    answer(request("SA108", size_of(manager, "SA108")))
+    assert answer.pace(request(seed=1)) is answer.pace(request(seed=2)) is not None
+    assert answer.pace(request("SA108", size_of(manager, "SA108"))) is not answer.pace(request())

@@ -22,6 +22,7 @@ from serving.embedded.call_threads import CallThreads
 from serving.embedded.config import ServerConfig
 from serving.embedded.grpc_method import Method, handler
 from serving.embedded.metrics import Metrics
+from serving.embedded.pace import Pace
 from serving.embedded.status import Answer, StatusError
 from serving.embedded.unix_socket import InUse, UnixSocket
 from serving.errors import ServingError, Unavailable
@@ -58,7 +59,10 @@ class Ours:
     def __init__(self, path, echo, most_calls=100):
         self.pool = CallThreads(4)
         self.server = UnixSocket(path, most_calls)
-        method = Method("Call", echo, Metrics(), lambda name: True, is_quick=lambda data: not data.startswith(b"hold"))
+        quick = Pace()
+        quick.begin()
+        quick.end()
+        method = Method("Call", echo, Metrics(), lambda name: True, lambda data: None if data.startswith(b"hold") else quick)
         self.server.add(SERVICE, {"Call": method}, self.pool)
         self.server.start()
 
@@ -891,7 +895,7 @@ def test_a_model_that_is_quick_is_answered_by_the_thread_that_reads(grid_models,
                 client.predict("SA103", X)
             assert names[0] == "rpc", "what has not been asked before may take its time"
             # and one that has become slow is not
-            monkeypatch.setattr("serving.embedded.repeated_predict.QUICK_S", 0.0)
+            monkeypatch.setattr("serving.embedded.pace.QUICK_S", 0.0)
             client.predict("SA103", X)
             assert names[-1] == "rpc"
         assert server.metrics.registry.get_sample_value(
