@@ -132,3 +132,4 @@ class Proxy:
             one.close()
         if pair in self._pairs:
             self._pairs.remove(pair)
+        self._dead.discard(id(pair))  # the next pair may get its id
