@@ -19,9 +19,8 @@ from controller.signal_timing import SignalTiming
 from controller.simulation_time import ms
 from protos import policy_pb2 as pb
 
-PROBE_INTERVAL_S = 5.0
-"""A TL that runs its plan asks its policy this often, and once it answers again after PROBE_AGAIN_S."""
-PROBE_AGAIN_S = 2.0
+PROBE_S = 2.0
+"""A TL whose policy does not answer asks it at every multiple of this: all of them at once, in one Predict."""
 CHECK_S = 1.0
 """A wish that is not permitted yet is looked at again after this long."""
 
@@ -117,19 +116,19 @@ class Intersection:
         self.next_decision_s = ms(self._timing.next_decision_s(now))
         if self.ladder.rung is Rung.HOLD:
             # plan-based policies decide minutes apart: the ladder must not wait for that
-            self.next_decision_s = min(self.next_decision_s, ms(now + PROBE_INTERVAL_S))
+            self.next_decision_s = min(self.next_decision_s, _next_probe_s(now))
         return failure
 
     def _run_plan(self, now: float, readings: Readings | None) -> None:
+        self.next_decision_s = _next_probe_s(now)
         if self._pressure is not None and self._entries is None and readings is not None:
             if self._clockwork is not self._pressure:
                 self._clockwork = self._pressure
                 self._pressure.enter(now, [safety.shown for safety in self.safeties])
             self._pressure.decide(now, readings)
+            self.next_decision_s = min(self.next_decision_s, self._pressure.next_decision_s)
         elif self._entries is None:
             self._enter_plan()
-        # a policy that has begun to answer again is asked again soon
-        self.next_decision_s = ms(now + (PROBE_AGAIN_S if self.ladder.rung is Rung.PROBING else PROBE_INTERVAL_S))
 
     def _leave_plan(self, now: float, shown: Sequence[str] | None) -> None:
         """Take over from whatever was in control, if anything was."""
@@ -205,3 +204,7 @@ class Intersection:
             if safety.overdue_s < due:
                 due = max(safety.overdue_s, ms(now + CHECK_S))
         return due
+
+
+def _next_probe_s(now: float) -> float:
+    return ms((math.floor(now / PROBE_S) + 1) * PROBE_S)

@@ -7,6 +7,7 @@ than they hold. Varaiya, Max pressure control of a network of signalized
 intersections, Transportation Research Part C 36 (2013).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,8 +15,10 @@ import numpy as np
 from city.network import SignalNetwork
 from controller.observation import Floats, Readings, Rows
 from controller.signal_timing import SumoRlTiming
+from controller.simulation_time import ms
 
 INTERVAL_S = 5.0
+"""Between two choices: each may cost a yellow."""
 
 
 class MaxPressure:
@@ -33,14 +36,19 @@ class MaxPressure:
         """`greens`: by signal its green phases. `lane_row`: where a lane stands in the readings, as in `length_m`."""
         self._timings = [SumoRlTiming(states, INTERVAL_S, yellow_s, min_green_s) for states in greens]
         self._lanes = [_Lanes(signal, states, lane_row, length_m) for signal, states in zip(signals, greens, strict=True)]
+        self.next_decision_s = -math.inf
 
     def enter(self, now: float, shown: Sequence[str]) -> None:
-        """Take over from the states that are shown."""
+        """Take over from the states that are shown; the first choice is due now."""
+        self.next_decision_s = now
         for timing, state in zip(self._timings, shown, strict=True):
             timing.enter(now, [state])
 
     def decide(self, now: float, readings: Readings) -> None:
-        """Choose by the newest readings."""
+        """Choose by the newest readings, where a choice is due."""
+        if now < self.next_decision_s:
+            return
+        self.next_decision_s = ms(now + INTERVAL_S)
         for timing, lanes in zip(self._timings, self._lanes, strict=True):
             pressure = lanes.weights @ readings.vehicles[lanes.rows]
             # where several are alike, what is green stays so: a change costs a yellow

@@ -45,7 +45,7 @@ AVAILABLE = ModelVersionStatus.AVAILABLE
 
 LATE_S = 0.05
 """What the answers' own way through this process may add to the deadline."""
-RENEW_S = 2.0
+RENEW_S = 1.5
 """Wall time without any answer after which a new connection is tried: the one there is may lead nowhere."""
 COMPARE_S = 0.1
 """Wall time that asking a new version for its contract may take at least."""

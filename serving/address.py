@@ -14,7 +14,7 @@ _OPTIONS: list[tuple[str, int | str]] = [
     # a server that comes back is found again within seconds
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 500),
-    ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.dns_min_time_between_resolutions_ms", 5000),
     # TensorFlow Serving's side takes a ping every 5 minutes, and none without a call; more draw GOAWAY
     ("grpc.keepalive_time_ms", 310_000),

@@ -36,6 +36,8 @@ _PREDICT = "/tensorflow.serving.PredictionService/Predict"
 _METADATA = "/tensorflow.serving.PredictionService/GetModelMetadata"
 _STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
 _GARBAGE = object()
+_CONNECT_S = 5.0
+"""Wall time that a new connection may take."""
 
 Outputs = dict[str, NDArray[Any]]
 
@@ -68,6 +70,8 @@ class Client:
         self._open: Callable[[], grpc.Channel] = functools.partial(channel, address, tls, retries)
         self._channel = self._open()
         self._former: grpc.Channel | None = None
+        self._connecting: Any = None
+        """Kept: a call that nobody holds is cancelled."""
         path = unix_path(address) if tls is None else None
         self._line = Line(path, RETRIED if retries else ()) if path else None
         self._prefixes: dict[tuple[str, int | None, int], bytes] = {}
@@ -89,6 +93,8 @@ class Client:
         # a line that leads nowhere ends with the first question that it hears nothing to
         self._former, self._channel = self._channel, self._open()
         self._bind()
+        # a question that makes it connect now, as the next one may have no time for that; any answer will do
+        self._connecting = self._status.future(pb.GetModelStatusRequest(), timeout=_CONNECT_S, wait_for_ready=True)
 
     def __enter__(self) -> "Client":
         return self
@@ -123,8 +129,8 @@ class Client:
         begun: set[str] = set()
 
         def begin(model: str) -> None:
-            begun.add(model)
             call = self._predict.future(requests[model], timeout=max(end - time.monotonic(), 0.0))
+            begun.add(model)  # it will end; one that could not be made would be waited for in vain
             call.add_done_callback(lambda call, model=model: ended.put((model, call)))
 
         for model, told in self._by_line(requests, end, begin).items():

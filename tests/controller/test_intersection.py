@@ -96,6 +96,17 @@ def test_a_policy_that_returns_during_the_way_to_the_plan_goes_on_from_the_state
     assert later[-1] == "GgGr"
 
 
+@pytest.mark.parametrize("failed_s", [100, 100.5, 101, 101.8])
+def test_tls_without_their_policies_ask_at_the_same_moments_whenever_they_lost_them(crossing, failed_s):
+    x = one_signal(crossing, hold_s=4)
+    asked = []
+    while len(asked) < 6:
+        x.take(TimeoutError("late") if failed_s <= 106 else np.array([0]), failed_s, ["GgGr"])
+        failed_s = x.next_decision_s
+        asked.append(failed_s)
+    assert asked == [102, 104, 106, 108, 110, 115], "the second good answer gives the policy its own moments again"
+
+
 @pytest.mark.parametrize("answer", [np.array([7]), np.array([np.nan]), "green", None, np.zeros(3), RuntimeError("x")])
 def test_no_answer_whatever_raises(crossing, answer):
     x = one_signal(crossing)
@@ -155,9 +166,9 @@ def test_a_plan_is_decided_at_its_own_moments_only(crossing):
     x.start(0, ["GgGr"])
     x.take(np.array([0.0]), 0, None)
     x.take(TimeoutError("late"), 72, None)
-    assert x.next_decision_s == 77, "the policy is asked again soon"
+    assert x.next_decision_s == 74, "the policy is asked again soon"
     before = [timing.phases(t) for t in range(100, 136)]
-    x.take(np.array([1.0]), 77, None)
+    x.take(np.array([1.0]), 74, None)
     assert x.ladder.rung is Rung.SERVED and x.next_decision_s == 144
     assert [timing.phases(t) for t in range(100, 136)] == before, "but decides at the multiples of its cycles"
     x.take(np.array([1.0]), 144, None)

@@ -68,6 +68,22 @@ def test_min_green_is_kept(crossing):
     assert chosen(made, 10, in3=9) == "rrrG"
 
 
+def test_it_chooses_every_5_s_however_often_it_is_asked(crossing):
+    made = MaxPressure([crossing], [GREENS], ROW, LENGTH_M, yellow_s=0, min_green_s=0)
+    made.enter(20, ["GgGr"])
+    assert chosen(made, 20, in3=9) == "rrrG"
+    assert [chosen(made, now, in0=9) for now in (22, 24, 24.5, 25)] == ["rrrG", "rrrG", "rrrG", "GgGr"]
+
+
+def test_a_tl_under_its_control_is_due_for_the_next_choice_and_for_the_next_question(crossing):
+    x = pressed(crossing, hold_s=0)
+    due = [10.0]
+    while due[-1] < 22:
+        x.take(TimeoutError("late"), due[-1], ["GgGr"], readings(in3=9))
+        due.append(x.next_decision_s)
+    assert due == [10, 12, 14, 15, 16, 18, 20, 22]
+
+
 def pressed(crossing, hold_s=10):
     policy = pb.Policy(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=2))
     safety = SignalSafety(crossing, SafetyTimes(3, 5), GREENS)

@@ -53,6 +53,11 @@ class Proxy:
         self._target = target
 
     @property
+    def connections(self) -> list[socket.socket]:
+        """The callers' ends of those there are."""
+        return [caller for caller, _ in self._pairs]
+
+    @property
     def fault(self) -> Fault:
         return self._fault
 

@@ -246,3 +246,32 @@ class TestServedPolicies:
 
         found = ServedPolicies(Broken(), {"a": self.KC}, None, 1.0).ask({"a": X})
         assert isinstance(found["a"], RuntimeError)
+
+    @pytest.mark.parametrize(
+        ("answers", "renewed_s"),
+        [
+            ("sssss", [2, 4]),  # every other one: a new connection has its chance
+            ("sgsgs", []),
+            ("sbsss", [4]),  # whoever refuses is there
+            ("mmmmm", []),  # so is who answers some
+        ],
+    )
+    def test_a_server_that_says_nothing_is_asked_over_a_new_connection(self, answers, renewed_s):
+        kinds = {"s": DeadlineExceeded("late"), "b": BadAnswer("bad"), "g": Answer({"action": np.array([[0.5]], np.float32)}, 1)}
+
+        class Client:
+            address = "there"
+
+            def predict_many(self, *_):
+                kind = answers[int(now[0])]
+                return {"a": kinds["s"], "b": kinds["g"]} if kind == "m" else dict.fromkeys("ab", kinds[kind])
+
+            def renew(self):
+                renewed.append(now[0])
+
+        now, renewed = [0.0], []
+        policies = ServedPolicies(Client(), dict.fromkeys("ab", self.KC), None, 0.5, lambda: now[0])
+        for _ in answers:
+            policies.ask(dict.fromkeys("ab", X))
+            now[0] += 1.0
+        assert renewed == renewed_s

@@ -1,11 +1,13 @@
 """A client begins again with a new connection, and loses no call by it."""
 
+import time
+
 import numpy as np
 import pytest
 
 from serving.client import Client
 from serving.embedded.config import ServerConfig
-from serving.errors import DeadlineExceeded
+from serving.errors import DeadlineExceeded, Unavailable
 from tests.end_to_end.faults import Fault, Proxy
 from tests.serving.conftest import running
 
@@ -37,3 +39,24 @@ def test_renewing_again_and_again_goes_on_answering(server, request):
         for _ in range(20):
             client.renew()
             assert client.predict("SA103", X, timeout_s=5)["action"].shape == (1, 1)
+
+
+def test_a_new_connection_is_made_before_it_is_needed(proxy):
+    with Client(proxy.address, retries=0) as client:
+        client.predict("SA103", X)
+        before = len(proxy.connections)
+        client.renew()
+        end_s = time.monotonic() + 20
+        while len(proxy.connections) == before:
+            assert time.monotonic() < end_s, "it waits for the next question"
+            time.sleep(0.001)
+
+
+def test_renewing_where_nobody_is_ends_in_nothing_worse(tmp_path, caplog):
+    for address in (f"unix:{tmp_path / 's'}", "127.0.0.1:1"):
+        with Client(address, retries=0) as client:
+            for _ in range(3):
+                client.renew()
+            with pytest.raises(Unavailable):
+                client.predict("SA103", X, timeout_s=5)
+    assert not caplog.records

@@ -272,6 +272,19 @@ def test_where_no_more_files_may_be_open_gRPC_is_left_to_tell(tmp_path, monkeypa
             client.predict("SA103", X)
 
 
+def test_what_is_left_to_a_grpc_that_cannot_be_asked_is_told_and_not_waited_for(tmp_path):
+    played = Played(tmp_path / "s")
+    with Client(f"unix:{tmp_path / 's'}", retries=0) as client, futures.ThreadPoolExecutor(1) as pool:
+        played.take()
+        client._channel.close()
+        found = pool.submit(client.predict_many, {"a": X, "b": X}, timeout_s=20)
+        played.end.reset(played.asked(), http2.REFUSED_STREAM)
+        played.say()
+        with pytest.raises(ValueError, match="Channel closed"):
+            found.result(10)
+    played.close()
+
+
 class Played:
     """A server that says what the test wants, byte by byte; nothing real does so on purpose."""
 
