@@ -103,6 +103,7 @@ class Intersection:
         if action is None or self.ladder.rung is not Rung.SERVED:
             self.ladder = failover.step(self.ladder, action is not None, now, self._config.hold_s, self._config.probes)
             if self.ladder.plan_runs:
+                self._see_plan(now, shown)
                 self._run_plan(now, readings)
                 return failure
             self._leave_plan(now, shown)
@@ -118,6 +119,11 @@ class Intersection:
             # plan-based policies decide minutes apart: the ladder must not wait for that
             self.next_decision_s = min(self.next_decision_s, _next_probe_s(now))
         return failure
+
+    def _see_plan(self, now: float, shown: Sequence[str] | None) -> None:
+        for safety, entry, state in zip(self.safeties, self._entries or (), shown or (), strict=False):
+            if entry.done:
+                safety.see(state, now)
 
     def _run_plan(self, now: float, readings: Readings | None) -> None:
         self.next_decision_s = _next_probe_s(now)

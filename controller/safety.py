@@ -118,6 +118,8 @@ class SignalSafety:
         """By (state, target): what follows where every link has shown its colour for long enough."""
         self._state = "r" * self.rules.links
         self._since = [-math.inf] * self.rules.links
+        self._waits = [math.inf] * self.rules.links
+        """As `_since`, but what a link has waited while the signal ran its own program counts."""
         self._settled_s = -math.inf
         """From when on every link has shown its colour for long enough."""
         self._permitted = PermittedState(self.signal, self._state, seal=_SEAL)
@@ -134,15 +136,22 @@ class SignalSafety:
     def adopt(self, shown: str, now: float) -> None:
         """Take over the state that the signal shows; its ages are unknown and count from now.
 
+        Only what red links have waited goes on: a TL that comes and goes must not starve them.
+
         Where it is off (`o`, `O`) drivers go by the right of way: a yellow clears it.
         """
         shown = shown.translate(_OFF)
+        self.see(shown, now)
         self._state = shown
         self._since = [now] * self.rules.links
         self._settled_s = ms(now + self.clearing_s)
         self._permitted = PermittedState(self.signal, shown, seal=_SEAL)
         self._forced = None
-        self.overdue_s = self._bounds.first_broken_s(self._state, self._since)
+        self.overdue_s = self._bounds.first_broken_s(self._state, self._waits)
+
+    def see(self, shown: str, now: float) -> None:
+        """What the signal's own program shows: whom it serves has not waited any longer."""
+        self._waits = [min(waits, now) if colour(c) == "r" else now for c, waits in zip(shown, self._waits, strict=True)]
 
     def permit(self, wish: str, now: float, clearing: bool = False) -> tuple[PermittedState, list[Override]]:
         """The permitted state nearest to the wish at second `now`.
@@ -206,7 +215,7 @@ class SignalSafety:
         if self._forced is not None and self._served(self._forced[1], now):
             self._forced = None
         if self._forced is None and now >= self.overdue_s:
-            self._forced = self._bounds.forced(self._state, self._since, wish, now)
+            self._forced = self._bounds.forced(self._state, self._waits, wish, now)
         if self._forced is not None:
             return self._forced[1], reasons | {self._forced[0]}
         return wish, reasons
@@ -308,6 +317,6 @@ class SignalSafety:
             self._permitted, self._state = move.following, move.following.state
         if move.turned:
             for i in move.turned:
-                self._since[i] = now
+                self._since[i] = self._waits[i] = now
             self._settled_s = max(self._settled_s, ms(now + move.settles_s))
-            self.overdue_s = self._bounds.first_broken_s(self._state, self._since)
+            self.overdue_s = self._bounds.first_broken_s(self._state, self._waits)

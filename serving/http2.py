@@ -1,16 +1,13 @@
 """HTTP/2 as unary gRPC calls need it, for both ends of a connection; no socket here.
 
-https://www.rfc-editor.org/rfc/rfc9113 and https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md.
+https://www.rfc-editor.org/rfc/rfc9113; what the frames hold is grpc_wire.py's.
 Windows, settings and pings are seen to here; headers, data and ends come out as events.
 """
 
-import functools
 import struct
 from typing import NamedTuple
 
-from hpack import Decoder, Encoder
-from hpack.exceptions import HPACKError
-from hpack.struct import NeverIndexedHeaderTuple
+from serving.grpc_wire import MOST_HEADER_BYTES, Garbled, HeaderReader, Headers
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PUSH_PROMISE = 0, 1, 3, 4, 5
@@ -18,24 +15,14 @@ PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 6, 7, 8, 9
 END_STREAM = ACK = 0x1
 END_HEADERS, PADDED, PRIORITY = 0x4, 0x8, 0x20
 HEADER_TABLE_SIZE, ENABLE_PUSH, MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE = 1, 2, 3, 4
-NO_ERROR, PROTOCOL_ERROR, INTERNAL_ERROR, REFUSED_STREAM, CANCEL = 0, 1, 2, 7, 8
+NO_ERROR, PROTOCOL_ERROR, REFUSED_STREAM, CANCEL = 0, 1, 7, 8
 MOST_NUMBER = (1 << 31) - 1
 """Of a stream, and of a window."""
 DEFAULT_WINDOW = 65_535
 FRAME_BYTES = 16_384
 """The most that a frame holds where the other end has not asked for more: here it never does."""
-MOST_HEADER_BYTES = 1 << 16
 MOST_STREAMS = 1000
 """Calls that the other end may have under way at once."""
-MOST_USUAL_HEADERS = 32
-"""Of a block that may be worth remembering."""
-_MOST_KNOWN, _MOST_KNOWN_BYTES = 256, 1024
-
-Headers = tuple[tuple[str, str], ...]
-
-
-class Garbled(Exception):
-    """The other end does not speak HTTP/2 as it is; the connection cannot go on."""
 
 
 class Event(NamedTuple):
@@ -80,12 +67,7 @@ class Connection:
         """Bytes of data that came, and that the other end does not know to be taken."""
         self._begun: tuple[int, bool, bytes] | None = None
         """Headers that go on in another frame: (stream, whether it ends with them, what came)."""
-        self._decoder = Decoder(max_header_list_size=MOST_HEADER_BYTES)
-        if is_client:
-            self._decoder.max_allowed_table_size = self._decoder.header_table_size = 0
-        self._table_bytes = self._decoder.header_table_size
-        self._known: dict[bytes, Headers] = {}
-        """Header blocks that mean the same whatever came before."""
+        self._headers = HeaderReader(has_table=not is_client)
         self._window, self._stream_window = DEFAULT_WINDOW, DEFAULT_WINDOW
         """What the other end takes: bytes in all, bytes of a stream to begin with."""
         self._streams: dict[int, _Stream] = {}
@@ -206,9 +188,7 @@ class Connection:
             self._begun = stream, is_end, block
             return None
         self._begun = None
-        headers = self._known.get(block)
-        if headers is None:
-            headers = self._decoded(block)
+        headers = self._headers.read(block)
         if not self._is_client and stream > self.newest:
             if not stream % 2:
                 raise Garbled(f"a stream of the number {stream}, which is no client's")
@@ -218,21 +198,6 @@ class Connection:
             self._streams[stream] = _Stream(self._stream_window)
         # of a call that was given up nobody wants to know, but its headers had to be read: the next may build on them
         return Event(HEADERS, stream, is_end, headers) if stream in self._streams else None
-
-    def _decoded(self, block: bytes) -> Headers:
-        try:
-            headers = tuple((str(name), str(value)) for name, value in self._decoder.decode(block))
-        except (HPACKError, UnicodeDecodeError) as error:
-            raise Garbled(f"headers that cannot be read: {error}") from None
-        # a short block that leaves the table empty, though there is room in it, found it empty and added nothing
-        table = self._decoder.header_table
-        is_untouched = not table.dynamic_entries and table.maxsize == self._table_bytes
-        is_short = len(block) <= _MOST_KNOWN_BYTES and len(headers) <= MOST_USUAL_HEADERS
-        if is_untouched and is_short and not _resizes(block):
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            self._known[block] = headers
-        return headers
 
     def _take_settings(self, payload: bytes) -> None:
         if len(payload) % 6:
@@ -279,17 +244,6 @@ class Connection:
     def _is_sent(self, stream: int) -> None:
         if not self._is_client:
             del self._streams[stream]  # what still comes of it is of no use
-
-
-@functools.lru_cache(maxsize=1024)
-def block(*headers: tuple[str, str]) -> bytes:
-    """A header block that means the same whatever came before."""
-    return bytes(Encoder().encode([NeverIndexedHeaderTuple(*pair) for pair in headers], huffman=False))
-
-
-def _resizes(block: bytes) -> bool:
-    """Whether a header block changes the size of the table: RFC 7541, 6.3."""
-    return bool(block) and block[0] & 0xE0 == 0x20
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes | memoryview = b"") -> bytes:

@@ -4,9 +4,8 @@ gRPC for Python hands every call through several threads, at both ends. Where a
 caller waits for the answer anyway, that is most of what a small Predict costs
 (`python -m benchmarks.control_loop`: fleet, and fleet over TCP). A line is one
 socket, written and read by whoever calls. It does what nearly every call needs
-and nothing else: it connects in the background, never retries, and whatever is
-out of the ordinary ends it. Who calls asks again through gRPC, which knows what
-to do then; another line is opened later.
+and nothing else: it never retries, and whatever is out of the ordinary ends it. Who
+calls asks again through gRPC, which knows what to do then; another line is opened later.
 """
 
 import functools
@@ -14,15 +13,17 @@ import logging
 import math
 import select
 import socket
-import struct
 import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
+import grpc
+
 from serving import http2
-from serving.http2 import Connection, Event, Garbled
+from serving.grpc_wire import Garbled, Headers, header_block, prefixed, unprefixed
+from serving.http2 import Connection, Event
 
 log = logging.getLogger("serving.line")
 
@@ -33,11 +34,8 @@ _MOST_S = 99_990.0
 """Waited for at once, and the longest deadline that is told: both have few digits."""
 _STEP_MS = 10
 """Deadlines are told to the server in such steps: headers that it has seen before cost it nothing."""
-_STATUS = (
-    "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE",
-    "DATA_LOSS", "UNAUTHENTICATED",
-)  # fmt: skip
+_STATUS = {str(code.value[0]): code.name for code in grpc.StatusCode}
+"""Names of statuses by what tells them."""
 
 
 class Status(NamedTuple):
@@ -58,7 +56,7 @@ class _Call:
 
     def __init__(self, key: str) -> None:
         self.key = key
-        self.headers: http2.Headers = ()
+        self.headers: Headers = ()
         self.parts: list[bytes] = []
 
     def answer(self) -> bytes | Status:
@@ -66,10 +64,7 @@ class _Call:
         status = _status(self.headers)
         if status.code != "OK":
             return status
-        body = b"".join(self.parts)
-        if len(body) < 5 or body[0] or int.from_bytes(body[1:5], "big") != len(body) - 5:
-            raise Garbled("an answer that is not one message")
-        return body[5:]
+        return unprefixed(b"".join(self.parts))
 
 
 class Line:
@@ -181,7 +176,7 @@ class Line:
                 key, message = following
                 stream = connection.begin()
                 calls[stream] = _Call(key)
-                connection.send(stream, _head(method, math.ceil(left_s * 1000 / _STEP_MS)), _prefixed(message))
+                connection.send(stream, _head(method, math.ceil(left_s * 1000 / _STEP_MS)), prefixed(message))
             if not calls:
                 if has_more:
                     raise _Over("the server takes no more calls")
@@ -252,26 +247,22 @@ class Line:
                     self._answers[call.key] = answer
 
 
-def _prefixed(message: bytes) -> bytes:
-    return struct.pack("!BI", 0, len(message)) + message
-
-
 @functools.lru_cache(maxsize=256)
 def _head(method: str, steps: int) -> bytes:
     """The header block of a call that has so many steps of time left."""
-    return http2.block(
+    return header_block(
         (":method", "POST"), (":scheme", "http"), (":path", method), (":authority", "localhost"),
         ("te", "trailers"), ("content-type", "application/grpc"), ("grpc-timeout", f"{max(steps, 1) * _STEP_MS}m"),
     )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=256)
-def _status(headers: http2.Headers) -> Status:
+def _status(headers: Headers) -> Status:
     """How a call ended, by all headers of its answer. Raises Garbled where they are none of gRPC's."""
     told = dict(headers)
     if told.get(":status") != "200" or not told.get("content-type", "").startswith("application/grpc"):
         raise Garbled("an answer that is none of gRPC's")
     status = told.get("grpc-status", "")
-    if not status.isdecimal() or int(status) >= len(_STATUS):
+    if status not in _STATUS:
         raise Garbled(f"an answer with status {status!r}")
-    return Status(_STATUS[int(status)], urllib.parse.unquote(told.get("grpc-message", "")))
+    return Status(_STATUS[status], urllib.parse.unquote(told.get("grpc-message", "")))

@@ -1,5 +1,7 @@
 """A TL from decision to settings, without a simulator: a small street is played by hand."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -23,9 +25,9 @@ PLAN = Plan(
 HOLD_S = 10
 
 
-def one_signal(crossing, hold_s=HOLD_S):
+def one_signal(crossing, hold_s=HOLD_S, times=SafetyTimes(3, 5)):  # noqa: B008 - it does not change
     policy = pb.Policy(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=2))
-    safety = SignalSafety(crossing, SafetyTimes(3, 5), GREENS)
+    safety = SignalSafety(crossing, times, GREENS)
     timing = SumoRlTiming(GREENS, 5, 3, 5)
     x = Intersection(policy, SumoRlObserver(np.arange(4), 4, 2), timing, [safety], [PLAN], Controller(hold_s=hold_s, probes=2))
     x.start(0, ["GgGr"])
@@ -105,6 +107,28 @@ def test_tls_without_their_policies_ask_at_the_same_moments_whenever_they_lost_t
         failed_s = x.next_decision_s
         asked.append(failed_s)
     assert asked == [102, 104, 106, 108, 110, 115], "the second good answer gives the policy its own moments again"
+
+
+@pytest.mark.parametrize("hold_s", [0, 10])
+def test_a_policy_that_comes_and_goes_starves_nobody(crossing, hold_s):
+    """It wants the first green for ever; each time it is gone the plan begins with that green as well, and never gets far."""
+    x = one_signal(crossing, hold_s, SafetyTimes(3, 5, max_red_s=60))
+    found = play(x, 400, lambda now: np.array([0]) if now % 40 < 20 else TimeoutError("late"))
+    assert sum(isinstance(setting, PermittedHandover) for _, setting in found) > 5
+    served = [0, *(now for now, state in states(found) if state == "rrrG"), 400]
+    assert len(served) > 4 and max(b - a for a, b in itertools.pairwise(served)) <= 60 + 30
+
+
+def test_what_the_plan_serves_has_not_waited_when_the_policy_returns(crossing):
+    x = one_signal(crossing, 0, SafetyTimes(3, 5, max_red_s=60))
+    x.take(TimeoutError("late"), 0, ("GgGr",))
+    found = play(x, 100, lambda now: TimeoutError("late"), shown=("GgGr",), begin_s=2)
+    x.take(TimeoutError("late"), 100, ("rrrG",))
+    assert isinstance(found[-1][1], PermittedHandover)
+    found = play(x, 160, lambda now: np.array([0]), shown=("GgGr",), begin_s=102)
+    assert {state for _, state in states(found)} == {"GgGr"}, "60 s have not passed yet"
+    found = play(x, 180, lambda now: np.array([0]), begin_s=160)
+    assert [state for _, state in states(found)][:2] == ["yyyr", "rrrG"]
 
 
 @pytest.mark.parametrize("answer", [np.array([7]), np.array([np.nan]), "green", None, np.zeros(3), RuntimeError("x")])

@@ -8,6 +8,7 @@ from serving.embedded import deadline
 from serving.embedded.config import RestConfig, ServerConfig
 from serving.embedded.server import Server
 from tests.serving import saved_models
+from tests.serving.unix_ends import Echo
 
 
 @pytest.fixture(autouse=True)
@@ -39,3 +40,10 @@ def odd_server(odd_models):
     rest = RestConfig(0, threads=2, metrics_path="/monitoring/prometheus/metrics")
     with running(ServerConfig(odd_models, port=0, poll_s=0, rest=rest)) as server:
         yield server
+
+
+@pytest.fixture
+def echo():
+    made = Echo()
+    yield made
+    made.go.set()

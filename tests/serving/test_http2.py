@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving import http2
-from serving.http2 import Connection, Garbled
+from serving.grpc_wire import Garbled, header_block
+from serving.http2 import Connection
 
-HEAD = http2.block((":method", "POST"), (":path", "/a.B/C"))
-STATUS, TRAILER = http2.block((":status", "200")), http2.block(("grpc-status", "0"))
+HEAD = header_block((":method", "POST"), (":path", "/a.B/C"))
+STATUS, TRAILER = header_block((":status", "200")), header_block(("grpc-status", "0"))
 
 
 def frame(kind, flags, stream, payload=b""):
@@ -322,7 +323,7 @@ def test_headers_mean_the_same_whatever_the_table_held_before(blocks, sizes):
     server.feed(http2.PREFACE)
     for k, (pairs, size) in enumerate(zip(blocks, sizes, strict=False)):
         encoder.header_table_size = size
-        plain = http2.block(*pairs)
+        plain = header_block(*pairs)
         for n, block in enumerate((encoder.encode(pairs), plain)):
             stream = 4 * k + 2 * n + 1
             (event,) = server.feed(frame(http2.HEADERS, http2.END_HEADERS | http2.END_STREAM, stream, bytes(block)))
@@ -333,7 +334,7 @@ def test_headers_mean_the_same_whatever_the_table_held_before(blocks, sizes):
 ADD = b"\x40\x01a\x011"  # ("a", "1"), which goes into the table
 NEWEST = b"\xbe"  # what went into the table last
 NONE, FULL = b"\x20", b"\x3f\xe1\x1f"  # the table holds nothing from here on; its 4096 bytes again
-PLAIN = http2.block(("b", "2"))
+PLAIN = header_block(("b", "2"))
 
 
 def read(blocks):
@@ -357,8 +358,8 @@ def test_a_block_that_empties_the_table_does_so_every_time():
 
 
 def test_more_blocks_than_are_remembered_are_read_all_the_same():
-    blocks = [http2.block(("n", str(k))) for k in range(600)]
+    blocks = [header_block(("n", str(k))) for k in range(600)]
     assert read(blocks + blocks[:5]) == [(("n", str(k)),) for k in [*range(600), *range(5)]]
     server = Connection(is_client=False)
     server.feed(http2.PREFACE + b"".join(frame(http2.HEADERS, 5, 2 * k + 1, block) for k, block in enumerate(blocks[:600])))
-    assert len(server._known) <= 256
+    assert len(server._headers._known) <= 256
