@@ -60,13 +60,13 @@ class Intersection:
 
     def start(self, now: float, shown: Sequence[str]) -> None:
         """Take the signals over as they show; the first decision is due now."""
-        self._take_over(now, shown, start=True)
-        self.next_decision_s = now
-
-    def _take_over(self, now: float, shown: Sequence[str], start: bool) -> None:
         for safety, state in zip(self.safeties, shown, strict=True):
             safety.adopt(state, now)
-        self._timing.enter(now, shown, start)
+        self._take_over(now, start=True)
+        self.next_decision_s = now
+
+    def _take_over(self, now: float, start: bool) -> None:
+        self._timing.enter(now, [safety.shown for safety in self.safeties], start)
         self._entries = None
         self._sent = [None] * len(self.safeties)
 
@@ -138,13 +138,15 @@ class Intersection:
 
     def _leave_plan(self, now: float, shown: Sequence[str] | None) -> None:
         """Take over from whatever was in control, if anything was."""
-        ours = [safety.shown for safety in self.safeties]
         if self._clockwork is not self._timing:
             self._clockwork = self._timing
-            self._timing.enter(now, ours)
+            self._timing.enter(now, [safety.shown for safety in self.safeties])
         if self._entries is not None:
-            theirs = ours if shown is None else shown
-            self._take_over(now, [b if e.done else a for e, a, b in zip(self._entries, ours, theirs, strict=True)], start=False)
+            # one that has not been handed over shows what it was told to, and its ages are known
+            for safety, entry, state in zip(self.safeties, self._entries, shown or (), strict=shown is not None):
+                if entry.done:
+                    safety.adopt(state, now)
+            self._take_over(now, start=False)
 
     def release(self) -> None:
         """Begin the way back to the signals' own programs, for good."""

@@ -119,6 +119,12 @@ def test_a_policy_that_comes_and_goes_starves_nobody(crossing, hold_s):
     assert len(served) > 4 and max(b - a for a, b in itertools.pairwise(served)) <= 60 + 30
 
 
+def test_a_yellow_lasts_no_longer_because_a_tl_comes_and_goes(crossing):
+    x = one_signal(crossing, 0, SafetyTimes(7, 5))
+    found = play(x, 30, lambda now: TimeoutError("late") if now >= 10 and x.ladder.rung is Rung.SERVED else np.array([1]))
+    assert states(found)[1:4] == [(10, "yyyr"), (14, "yyyr"), (17, "rrrr")]
+
+
 def test_what_the_plan_serves_has_not_waited_when_the_policy_returns(crossing):
     x = one_signal(crossing, 0, SafetyTimes(3, 5, max_red_s=60))
     x.take(TimeoutError("late"), 0, ("GgGr",))
