@@ -8,10 +8,9 @@ BIN := $(VENV)/bin
 demo: $(VENV)/.ready
 	$(BIN)/python examples/demo.py --out out/demo
 
-# Whole runs, with deadlines on the wall clock, have the machine for themselves.
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --ignore tests/end_to_end
-	$(BIN)/python -m pytest tests/end_to_end
+	$(BIN)/python -m pytest -m "not alone" --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -m alone
 
 # The API's contract against a server that runs: the sample city's models, on SERVER (gRPC) and REST.
 contract-tests: $(VENV)/.ready

@@ -16,6 +16,8 @@ from export.rebuild import Wanted, rebuild
 from tests.conftest import GRID
 from tests.end_to_end.programs import CITY
 
+pytestmark = pytest.mark.alone
+
 END_S = 900
 
 

@@ -19,6 +19,8 @@ from tests.conftest import GRID
 from tests.end_to_end.faults import Fault, Proxy
 from tests.serving.conftest import running
 
+pytestmark = pytest.mark.alone
+
 TCP, UNIX = "TCP", "Unix socket"
 SHORT_S = 0.15
 """A deadline that is shorter than the one that ships."""
@@ -206,8 +208,9 @@ def test_delay_under_faults_is_no_worse_than_the_fixed_plans(grid_city, grid_str
     trips, end_s = {}, 1000
     for kind in ("faults", "fixed"):
         trips[kind] = tmp_path / f"{kind}.xml"
+        (tmp_path / kind).mkdir()
         options = ["--tripinfo-output", str(trips[kind]), *TRIPINFO_OPTIONS]
-        made = Run(grid_city, grid_street, grid_models, options=options, deadline_s=SHORT_S)
+        made = Run(grid_city, grid_street, grid_models, options=options, unix=tmp_path / kind / "s", deadline_s=SHORT_S)
         try:
             if kind == "fixed":
                 made.link.api.simulationStep(float(end_s))
