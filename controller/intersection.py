@@ -55,6 +55,8 @@ class Intersection:
         self._config = config
         self._pressure = pressure
         self._entries: list[PlanEntry] | None = None
+        self._plan_by_s: float | None = None
+        """By when the way to the plan must begin, once the ladder is there."""
         self._wishes: tuple[str, ...] = ()
         self._sent: list[PermittedState | None] = [None] * len(self.safeties)
 
@@ -121,8 +123,8 @@ class Intersection:
         return failure
 
     def _see_plan(self, now: float, shown: Sequence[str] | None) -> None:
-        for safety, entry, state in zip(self.safeties, self._entries or (), shown or (), strict=False):
-            if entry.done:
+        if self._entries is not None and shown is not None:
+            for safety, state in zip(self.safeties, shown, strict=True):
                 safety.see(state, now)
 
     def _run_plan(self, now: float, readings: Readings | None) -> None:
@@ -133,11 +135,22 @@ class Intersection:
                 self._pressure.enter(now, [safety.shown for safety in self.safeties])
             self._pressure.decide(now, readings)
             self.next_decision_s = min(self.next_decision_s, self._pressure.next_decision_s)
-        elif self._entries is None:
+        elif self._entries is None and not self._serves(now):
             self._enter_plan()
+
+    def _serves(self, now: float) -> bool:
+        """Whether somebody is still served for having waited too long.
+
+        A TL that comes and goes would begin that each time, and never get to the
+        green. There is time for one green, and not for ever: others may wait too.
+        """
+        if self._plan_by_s is None:
+            self._plan_by_s = ms(now + 2 * max(safety.clearing_s for safety in self.safeties))
+        return now < self._plan_by_s and any(safety.serves for safety in self.safeties)
 
     def _leave_plan(self, now: float, shown: Sequence[str] | None) -> None:
         """Take over from whatever was in control, if anything was."""
+        self._plan_by_s = None
         if self._clockwork is not self._timing:
             self._clockwork = self._timing
             self._timing.enter(now, [safety.shown for safety in self.safeties])
@@ -204,7 +217,7 @@ class Intersection:
     def next_due_s(self, now: float) -> float:
         """The next moment at which this TL needs a step, after its settings of `now`."""
         if self._entries is not None:
-            return self.next_decision_s if all(entry.handed for entry in self._entries) else ms(now + CHECK_S)
+            return min(self.next_decision_s, math.inf if all(entry.handed for entry in self._entries) else ms(now + CHECK_S))
         due = min(self.next_decision_s, self._clockwork.next_change_s(now))
         for safety, wish in zip(self.safeties, self._wishes, strict=True):
             if not safety.settled(wish):

@@ -91,6 +91,9 @@ class SignalMonitor:
         self._since: list[float | None] = []
         """By link, since when it shows its colour; None: since before it was watched."""
         self._watched_s = math.inf
+        self._waited_s = [0.0] * len(network.links)
+        """By link, how long it was red under this controller before the signal ran its own program, and red there as well."""
+        self._most_waited_s = 0.0
         self._told: set[int] = set()
         self._is_ours = True
         self._changes: dict[tuple[str, str], _Change] = {}
@@ -104,9 +107,12 @@ class SignalMonitor:
         """
         alarms: list[Alarm] = []
         if self._is_ours and self._state and len(state) == len(self._state):
+            self._waited_s = [self._red_s(i, begin_s) for i in range(len(state))]
             self._change(state, begin_s, alarms)
         self._is_ours = False
-        self._state, self._since, self._watched_s, self._told = state, [None] * len(state), math.inf, set()
+        self._waited_s = [s if _colour(c) == "red" else 0.0 for s, c in zip(self._waited_s, state, strict=False)]
+        self._told = {i for i in self._told if i < len(state) and _colour(state[i]) == "red"}
+        self._state, self._since, self._watched_s = state, [None] * len(state), math.inf
         return alarms
 
     def see(self, state: str, begin_s: float, end_s: float) -> list[Alarm]:
@@ -114,15 +120,16 @@ class SignalMonitor:
         alarms: list[Alarm] = []
         is_new = not self._is_ours
         if is_new:
-            self._is_ours, self._watched_s = True, begin_s
+            self._is_ours, self._watched_s, self._most_waited_s = True, begin_s, max(self._waited_s, default=0.0)
         if state != self._state or is_new:
             if len(state) != len(self._state):
                 self._since, self._watched_s, self._told = [None] * len(state), begin_s, set()
+                self._waited_s = [0.0] * len(state)
             else:
                 self._change(state, begin_s, alarms)
             self._judge(state, begin_s, alarms)
             self._state = state
-        if end_s - self._watched_s > self._starved_s:
+        if end_s - self._watched_s + self._most_waited_s > self._starved_s:
             self._look_for_the_starved(end_s, alarms)
         return alarms
 
@@ -204,11 +211,17 @@ class SignalMonitor:
 
     def _look_for_the_starved(self, now: float, alarms: list[Alarm]) -> None:
         for i in self._may_starve:
-            begin_s = self._since[i]
-            red_s = now - (self._watched_s if begin_s is None else begin_s)
-            if _colour(self._state[i]) == "red" and i not in self._told and red_s > self._starved_s:
+            red_s = self._red_s(i, now)
+            if i not in self._told and red_s > self._starved_s:
                 self._told.add(i)
                 alarms.append(self._alarm(Rule.STARVED, now, f"link {i} has been red for {red_s:.0f} s"))
+
+    def _red_s(self, i: int, now: float) -> float:
+        """How long a link has been red under this controller."""
+        if _colour(self._state[i]) != "red":
+            return 0.0
+        begin_s = self._since[i]
+        return now - begin_s if begin_s is not None else self._waited_s[i] + now - self._watched_s
 
     def _alarm(self, rule: Rule, now: float, words: str) -> Alarm:
         return Alarm(self.signal, rule, now, words)

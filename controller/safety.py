@@ -140,8 +140,8 @@ class SignalSafety:
 
         Where it is off (`o`, `O`) drivers go by the right of way: a yellow clears it.
         """
-        shown = shown.translate(_OFF)
         self.see(shown, now)
+        shown = shown.translate(_OFF)
         self._state = shown
         self._since = [now] * self.rules.links
         self._settled_s = ms(now + self.clearing_s)
@@ -151,6 +151,7 @@ class SignalSafety:
 
     def see(self, shown: str, now: float) -> None:
         """What the signal's own program shows: whom it serves has not waited any longer."""
+        shown = shown.translate(_OFF)
         self._waits = [min(waits, now) if colour(c) == "r" else now for c, waits in zip(shown, self._waits, strict=True)]
 
     def permit(self, wish: str, now: float, clearing: bool = False) -> tuple[PermittedState, list[Override]]:
@@ -179,6 +180,11 @@ class SignalSafety:
     def settled(self, wish: str) -> bool:
         """Whether the wish is shown, so that nothing changes before the next one."""
         return self._state == wish and self._forced is None
+
+    @property
+    def serves(self) -> bool:
+        """Whether a green is on its way, or shown for min green, because somebody has waited too long."""
+        return self._forced is not None
 
     @property
     def clearing_s(self) -> float:

@@ -46,7 +46,7 @@ AVAILABLE = ModelVersionStatus.AVAILABLE
 LATE_S = 0.05
 """What the answers' own way through this process may add to the deadline."""
 RENEW_S = 1.5
-"""Wall time without any answer after which a new connection is tried: the one there is may lead nowhere."""
+"""Wall time between two questions without an answer after which a new connection is tried: the one there is may lead nowhere."""
 COMPARE_S = 0.1
 """Wall time that asking a new version for its contract may take at least."""
 
@@ -88,22 +88,28 @@ class ServedPolicies:
         self._clock = clock
         self._silent_s: float | None = None
         """Since when every call has run into its deadline."""
+        self._hanging: set[str] = set()
+        """TLs that were not answered where others were: their models hang, and say nothing of the connection."""
 
     def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
         """Actions by TL within the deadline; an exception where there is none. Never raises."""
         end = (self._clock() if observed_s is None else observed_s) + self._deadline_s
         try:
             found = self._ask(observations, end)
-            self._listen(found.values())
+            self._listen(found)
             return found
         except Exception as error:  # noqa: BLE001 - whatever breaks here must become a fallback, not the end of the run
             return dict.fromkeys(observations, error)
 
-    def _listen(self, answers: Iterable[Action | Exception]) -> None:
+    def _listen(self, answers: Mapping[str, Action | Exception]) -> None:
         """A server that does not answer at all may be one that this connection does not reach any more."""
         now = self._clock()
-        if not all(isinstance(answer, DeadlineExceeded) for answer in answers):
+        silent = {tl for tl, answer in answers.items() if isinstance(answer, DeadlineExceeded)}
+        if len(silent) < len(answers):
             self._silent_s = None
+            self._hanging = self._hanging - answers.keys() | silent
+        elif silent <= self._hanging:
+            pass
         elif self._silent_s is None:
             self._silent_s = now
         elif now - self._silent_s >= RENEW_S:

@@ -53,6 +53,7 @@ class SumoRlTiming:
         self._greens = tuple((green,) for green in greens)
         self._yellows = [[(yellow_between(a, b),) for b in greens] for a in greens]
         self._delta_s, self._yellow_s, self._min_green_s = delta_s, yellow_s, min_green_s
+        self._begin_s = 0.0
         self._green = 0
         self._yellow: tuple[str] | None = None
         self._yellow_end_s = self._free_s = -math.inf
@@ -61,6 +62,8 @@ class SumoRlTiming:
     def enter(self, now: float, shown: Sequence[str], start: bool = False) -> None:
         # the dialect forces the first green phase at the start; later, a green that
         # is shown already is the better beginning
+        if start:
+            self._begin_s = now
         state = tuple(shown)
         self._green = self._greens.index(state) if not start and state in self._greens else 0
         self._yellow = None
@@ -92,10 +95,18 @@ class SumoRlTiming:
         return self._yellow_end_s if self._yellow is not None and self._yellow_end_s > now else math.inf
 
     def next_decision_s(self, now: float) -> float:
-        return now + self._delta_s
+        return _next_in_step_s(now, self._begin_s, self._delta_s)
 
     def decides_at(self, now: float) -> bool:
         return True
+
+
+def _next_in_step_s(now: float, begin_s: float, interval_s: float) -> float:
+    """The moment nearest to an interval from now that is a whole number of them from begin_s.
+
+    A TL that had to decide in between falls into step with the others again.
+    """
+    return ms(begin_s + (round((now - begin_s) / interval_s) + 1) * interval_s)
 
 
 def yellow_between(green: str, following: str) -> str:
@@ -109,10 +120,13 @@ class KeepChangeTiming:
     def __init__(self, programs: Sequence[Sequence[Phase]], interval_s: float, actionp: float) -> None:
         self._programs = [tuple(phases) for phases in programs]
         self._interval_s, self._actionp = interval_s, actionp
+        self._begin_s = 0.0
         self._phase = [0] * len(self._programs)
         self._green_from_s = [-math.inf] * len(self._programs)
 
     def enter(self, now: float, shown: Sequence[str], start: bool = False) -> None:
+        if start:
+            self._begin_s = now
         for k, (phases, state) in enumerate(zip(self._programs, shown, strict=True)):
             greens = [i for i, phase in enumerate(phases) if is_green(phase.state)]
             self._phase[k] = next((i for i in greens if phases[i].state == state), greens[0] if greens else 0)
@@ -151,7 +165,7 @@ class KeepChangeTiming:
         return min((t for t in self._green_from_s if t > now), default=math.inf)
 
     def next_decision_s(self, now: float) -> float:
-        return now + self._interval_s
+        return _next_in_step_s(now, self._begin_s, self._interval_s)
 
     def decides_at(self, now: float) -> bool:
         return True

@@ -4,9 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from city import config, network
 from city.network import SignalNetwork
+
+# how long an example takes tells of the machine, not of the code
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 ROOT = Path(__file__).resolve().parent.parent
 GRID = ROOT / "examples" / "grid"

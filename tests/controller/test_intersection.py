@@ -109,14 +109,40 @@ def test_tls_without_their_policies_ask_at_the_same_moments_whenever_they_lost_t
     assert asked == [102, 104, 106, 108, 110, 115], "the second good answer gives the policy its own moments again"
 
 
+@pytest.mark.parametrize(("period_s", "good_s"), [(40, 20), (36, 6), (30, 4)])
 @pytest.mark.parametrize("hold_s", [0, 10])
-def test_a_policy_that_comes_and_goes_starves_nobody(crossing, hold_s):
+def test_a_policy_that_comes_and_goes_starves_nobody(crossing, hold_s, period_s, good_s):
     """It wants the first green for ever; each time it is gone the plan begins with that green as well, and never gets far."""
     x = one_signal(crossing, hold_s, SafetyTimes(3, 5, max_red_s=60))
-    found = play(x, 400, lambda now: np.array([0]) if now % 40 < 20 else TimeoutError("late"))
+    found = play(x, 400, lambda now: np.array([0]) if now % period_s < good_s else TimeoutError("late"))
     assert sum(isinstance(setting, PermittedHandover) for _, setting in found) > 5
     served = [0, *(now for now, state in states(found) if state == "rrrG"), 400]
-    assert len(served) > 4 and max(b - a for a, b in itertools.pairwise(served)) <= 60 + 30
+    assert len(served) > 4 and max(b - a for a, b in itertools.pairwise(served)) <= 60 + period_s + 15
+
+
+def test_whoever_waits_does_not_keep_a_tl_from_its_plan_for_ever(crossing):
+    """With bounds that nobody can keep somebody is always served for having waited too long."""
+    x = one_signal(crossing, 0, SafetyTimes(3, 5, max_red_s=6))
+    found = play(x, 60, lambda now: np.array([0]) if now < 20 else TimeoutError("late"))
+    assert [now for now, setting in found if isinstance(setting, PermittedHandover) and now < 50]
+
+
+def test_what_a_program_that_is_switched_off_shows_is_no_red(crossing):
+    x = one_signal(crossing, 0, SafetyTimes(3, 5, max_red_s=60))
+    for begin, until, answer, shown in [
+        (0, 20, TimeoutError("late"), "GgGr"),
+        (20, 100, TimeoutError("late"), "oooo"),
+        (100, 150, np.array([0]), "GgGr"),
+    ]:
+        found = play(x, until, lambda now, answer=answer: answer, (shown,), begin)
+    assert x.ladder.rung is Rung.SERVED and {state for _, state in states(found)} == {"GgGr"}
+
+
+def test_a_tl_on_its_way_to_its_plan_is_asked_with_the_others(crossing):
+    x = one_signal(crossing, 0)
+    x.take(TimeoutError("late"), 101.8, ("GgGr",))
+    x.settings(101.8)
+    assert x.next_due_s(101.8) == x.next_decision_s == 102
 
 
 def test_a_yellow_lasts_no_longer_because_a_tl_comes_and_goes(crossing):

@@ -106,6 +106,22 @@ def test_a_starved_link_is_told_once_until_it_is_served(crossing):
     assert [alarm.rule for alarm in again] == [Rule.STARVED], "a link that was served may starve again"
 
 
+def test_a_link_that_starves_while_its_signal_comes_and_goes_is_seen(crossing):
+    """Only what it waits under this controller counts: what a program does is its own."""
+    greens = ("GgGr", "rrrG")
+    for ours_s, served_s, is_seen in ((6, None, True), (6, 20, False), (0, None, False)):
+        monitor = SignalMonitor(crossing, Limits(3, 5, 1, max_red_s=60), greens)
+        told = []
+        for t in range(2000):
+            second = t % 36
+            if second < ours_s:
+                told += monitor.see("GgGr", t, t + 1)
+            else:
+                told += monitor.see_plan("rrrG" if second == served_s else "GgGr", t)
+        assert [alarm.rule for alarm in told if alarm.rule is Rule.STARVED] == [Rule.STARVED] * is_seen, (ours_s, served_s)
+        assert all(400 < alarm.at_s < 700 for alarm in told if alarm.rule is Rule.STARVED)
+
+
 def test_a_fast_approach_needs_more_yellow(crossing):
     for kmh, yellow_s in ((50, 3), (51, 4), (60, 4), (70, 5), (80, 6)):
         fast = _with(crossing, approach_mps=(kmh / 3.6,) * 4)

@@ -50,6 +50,15 @@ class TestSumoRl:
     def test_decisions_are_delta_time_apart(self):
         assert self.timing().next_decision_s(15) == 20
 
+    @pytest.mark.parametrize("timing", [SumoRlTiming(["GrGr", "rGrG"], 5, 2, 5), KeepChangeTiming([PHASES], 5, 0.2)])
+    @pytest.mark.parametrize(
+        ("now", "following"), [(100.3, 105.3), (102.3, 105.3), (103.3, 110.3), (105.5, 110.3), (1e6 + 0.3, 1e6 + 5.3)]
+    )
+    def test_what_was_decided_in_between_falls_into_step_again(self, timing, now, following):
+        timing.enter(0.3, ["GrGr" if isinstance(timing, SumoRlTiming) else "GGrr"], start=True)
+        timing.enter(61.7, ["GrGr" if isinstance(timing, SumoRlTiming) else "GGrr"])
+        assert timing.next_decision_s(now) == following
+
     def test_yellow_follows_sumo_rls_rule(self):
         assert yellow_between("GgsG", "rsrG") == "yysG"
 

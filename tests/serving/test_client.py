@@ -275,3 +275,34 @@ class TestServedPolicies:
             policies.ask(dict.fromkeys("ab", X))
             now[0] += 1.0
         assert renewed == renewed_s
+
+    def test_a_model_that_hangs_says_nothing_of_the_connection(self):
+        class Client:
+            address = "there"
+
+            def predict_many(self, observations, *_):
+                good = Answer({"action": np.array([[0.5]], np.float32)}, 1)
+                return {tl: good if tl in answering else DeadlineExceeded("late") for tl in observations}
+
+            def renew(self):
+                renewed.append(now)
+
+        renewed, now, answering = [], 0.0, "b"
+        policies = ServedPolicies(Client(), dict.fromkeys("ab", self.KC), None, 0.5, lambda: now)
+
+        def ask(*rounds):
+            nonlocal now
+            for tls in rounds:
+                policies.ask(dict.fromkeys(tls, X))
+                now += 2.0
+
+        ask("ab", "a", "a", "a", "ab", "a", "a")
+        assert renewed == []
+        answering = ""
+        ask("ab", "a", "ab")
+        assert renewed == [18.0], "the others' silence counts"
+        answering = "ab"
+        ask("ab")
+        answering = ""
+        ask("a", "a")
+        assert renewed == [18.0, 24.0], "so does its own once it has answered again"
