@@ -122,9 +122,15 @@ def test_a_policy_that_comes_and_goes_starves_nobody(crossing, hold_s, period_s,
 
 def test_whoever_waits_does_not_keep_a_tl_from_its_plan_for_ever(crossing):
     """With bounds that nobody can keep somebody is always served for having waited too long."""
-    x = one_signal(crossing, 0, SafetyTimes(3, 5, max_red_s=6))
-    found = play(x, 60, lambda now: np.array([0]) if now < 20 else TimeoutError("late"))
-    assert [now for now, setting in found if isinstance(setting, PermittedHandover) and now < 50]
+    greens = ("GrGr", "rGrr", "rrrG")
+    policy = pb.Policy(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=3))
+    safety = SignalSafety(crossing, SafetyTimes(3, 5, max_red_s=4), greens)
+    observer, timing = SumoRlObserver(np.arange(4), 4, 2), SumoRlTiming(greens, 5, 3, 5)
+    x = Intersection(policy, observer, timing, [safety], [PLAN], Controller(hold_s=30, probes=2))
+    x.start(0, ["GrGr"])
+    found = play(x, 100, lambda now: np.array([0]) if now < 20 else TimeoutError("late"))
+    assert sum(state in greens[1:] for _, state in states(found)) > 4, "somebody is served again and again"
+    assert [now for now, setting in found if isinstance(setting, PermittedHandover)]
 
 
 def test_what_a_program_that_is_switched_off_shows_is_no_red(crossing):
