@@ -49,8 +49,8 @@ def test_the_run_survives_the_server_and_every_tl_returns_to_its_policy(grid_mod
         steps.step(200)
     assert rungs_now() == {Rung.SERVED} and sum(steps.tally.failures.values()) == 0
     server.stop()
-    while steps.now < 450:
-        steps.step(450)
+    while steps.now < 700:
+        steps.step(700)
     # the one that decides every other cycle holds its plan until it is asked again
     assert rungs_now() == {Rung.PLAN}
     assert all(x.released for x in steps.intersections.values())
