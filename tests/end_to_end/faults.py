@@ -5,10 +5,14 @@ import os
 import select
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from enum import Enum
 from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Fault(Enum):
@@ -71,7 +75,9 @@ class Proxy:
         self._stopping = True
         self._thread.join()
         self._listener.close()
-        for pair in self._pairs:
+        if self.address.startswith("unix:"):
+            Path(self.address.removeprefix("unix:")).unlink()
+        for pair in list(self._pairs):
             self._end(pair)
 
     def _run(self) -> None:
@@ -138,3 +144,60 @@ class Proxy:
         if pair in self._pairs:
             self._pairs.remove(pair)
         self._dead.discard(id(pair))  # the next pair may get its id
+
+
+class ProxyProcess:
+    """A `Proxy` in a process of its own, where no work of the caller's holds it up."""
+
+    def __init__(self, target: int | Path) -> None:
+        command = [sys.executable, "-m", "tests.end_to_end.faults", str(target)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        self.address = self._hear()
+        self._fault = Fault.NONE
+
+    def aim(self, target: int | Path) -> None:
+        """The server is elsewhere from now on."""
+        self._tell("aim", target)
+
+    @property
+    def fault(self) -> Fault:
+        return self._fault
+
+    @fault.setter
+    def fault(self, fault: Fault) -> None:
+        self._tell("fault", fault.value)
+        self._fault = fault
+
+    def close(self) -> None:
+        self._process.communicate(timeout=30)
+
+    def _tell(self, word: str, value: object) -> None:
+        assert self._process.stdin is not None
+        print(word, value, file=self._process.stdin, flush=True)
+        assert self._hear() == "done"
+
+    def _hear(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+
+def _target(value: str) -> int | Path:
+    return int(value) if value.isdecimal() else Path(value)
+
+
+def main() -> None:
+    """Do what standard input says until it ends."""
+    proxy = Proxy(_target(sys.argv[1]))
+    print(proxy.address, flush=True)
+    for line in sys.stdin:
+        word, value = line.strip().split(maxsplit=1)
+        if word == "aim":
+            proxy.aim(_target(value))
+        else:
+            proxy.fault = Fault(value)
+        print("done", flush=True)
+    proxy.close()
+
+
+if __name__ == "__main__":
+    main()

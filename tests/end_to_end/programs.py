@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from controller.sumo.programs import sumo_program
 from tests.conftest import GRID
@@ -54,6 +55,29 @@ def program(module: str, *arguments: str):
         process.wait()
         process.stdout.close()
         process.stderr.close()
+
+
+class ModelServer:
+    """`python -m serving`, over TCP and on a Unix socket; what it complains of is among the test's own."""
+
+    def __init__(self, models: Path, socket_path: Path, *arguments: str):
+        self.models, self.socket_path, self._arguments = models, socket_path, arguments
+        self.start()
+
+    def start(self, port: int = 0):
+        """Returns once it serves. `port`: 0, or the one that it had."""
+        command = [sys.executable, "-m", "serving", "--models-dir", str(self.models), "--port", str(port), "--city", CITY]
+        command += ["--grpc_socket_path", str(self.socket_path), *self._arguments]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        ready = self._process.stdout.readline()
+        assert ready.startswith("ready at "), f"the server ended with {self._process.wait()}"
+        self.address = ready.removeprefix("ready at ").partition(",")[0].strip()
+        self.port = int(self.address.rpartition(":")[2])
+
+    def stop(self):
+        self._process.terminate()
+        self._process.wait(30)
+        self._process.stdout.close()
 
 
 def connect(port: int, order: int):

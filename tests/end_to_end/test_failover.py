@@ -10,9 +10,8 @@ from controller.failover import Rung
 from controller.served_policy import ServedPolicies, fetch_contracts
 from controller.sumo.start import start
 from serving.client import Client
-from serving.embedded.config import ServerConfig
-from serving.embedded.server import Server
 from tests.conftest import GRID
+from tests.end_to_end.programs import ModelServer
 
 pytestmark = pytest.mark.alone
 
@@ -25,11 +24,15 @@ def link():
     made.close()
 
 
-def test_the_run_survives_the_server_and_every_tl_returns_to_its_policy(grid_models, grid_city, grid_street, link):
-    server = Server(ServerConfig(grid_models, port=0))
-    server.start()
-    port = server.port
-    client = Client(f"127.0.0.1:{port}")
+@pytest.fixture
+def server(grid_models, tmp_path):
+    made = ModelServer(grid_models, tmp_path / "s")
+    yield made
+    made.stop()
+
+
+def test_the_run_survives_the_server_and_every_tl_returns_to_its_policy(server, grid_city, grid_street, link):
+    client = Client(server.address)
     contracts = fetch_contracts(client, grid_city.tls, None)
     rungs = []
     steps = assemble(
@@ -57,8 +60,7 @@ def test_the_run_survives_the_server_and_every_tl_returns_to_its_policy(grid_mod
     programs = {s: link.api.trafficlight.getProgram(s) for x in steps.intersections.values() for s in x.policy.signal_ids}
     assert set(programs.values()) == {"adapted"}
 
-    again = Server(ServerConfig(grid_models, port=port))
-    again.start()
+    server.start(server.port)
     back = time.monotonic()
     while rungs_now() != {Rung.SERVED} and time.monotonic() < back + 10 and steps.now < 3500:
         steps.step(3500)
@@ -72,5 +74,4 @@ def test_the_run_survives_the_server_and_every_tl_returns_to_its_policy(grid_mod
     while steps.now < end:
         steps.step(end)
     assert steps.tally.decisions > decisions + 50
-    again.stop()
     client.close()

@@ -1,5 +1,9 @@
-"""Faults between controller and server: the run always goes on, and every TL is back on its policy within 10 s."""
+"""Faults between controller and server: the run always goes on, and every TL is back on its policy within 10 s.
 
+Controller, proxy and server are processes of their own, as they are on a street: none waits for another's interpreter.
+"""
+
+import contextlib
 import shutil
 import time
 
@@ -10,13 +14,14 @@ from controller.decision_step import Events
 from controller.failover import Rung
 from controller.report import TRIPINFO_OPTIONS, read_trips
 from controller.served_fleet import ServedFleet
-from controller.served_policy import ServedPolicies, fetch_contracts
+from controller.served_policy import AVAILABLE, ServedPolicies, fetch_contracts
 from controller.sumo.start import start
 from serving.client import Client
 from serving.embedded.config import ServerConfig
-from serving.embedded.server import Server
+from serving.errors import ModelNotFound
 from tests.conftest import GRID
-from tests.end_to_end.faults import Fault, Proxy
+from tests.end_to_end.faults import Fault, Proxy, ProxyProcess
+from tests.end_to_end.programs import ModelServer
 from tests.serving.conftest import running
 
 pytestmark = pytest.mark.alone
@@ -30,10 +35,10 @@ BACK_S = 10.0
 class Run:
     """The sample city under control, its server behind the proxy."""
 
-    def __init__(self, city, street, models, fleet="", options=(), unix=None):
-        """`unix`: the Unix socket over which the server is asked; None: over TCP."""
-        self.models, self.unix = models, unix
-        self.proxy = Proxy(self.start_server())
+    def __init__(self, city, street, server, way=TCP, fleet="", options=()):
+        """`way`: how the server is asked."""
+        self.server, self.way = server, way
+        self.proxy = ProxyProcess(self.target(server))
         self.client = Client(self.proxy.address, retries=0)
         self.contracts = fetch_contracts(self.client, city.tls, None)
         self.fleet = ServedFleet(self.client, fleet, self.contracts, None) if fleet else None
@@ -47,11 +52,8 @@ class Run:
         self.steps = assemble(self.link, street, list(self.contracts.values()), policies, city.safety, city.controller, events)
         self._slow_down()
 
-    def start_server(self):
-        """A server, and where it is."""
-        self.server = Server(ServerConfig(self.models, port=0, poll_s=3600, drain_s=0.5, socket_path=self.unix))
-        self.server.start()
-        return self.unix or self.server.port
+    def target(self, server):
+        return server.socket_path if self.way == UNIX else server.port
 
     def go(self, seconds, pace_s=0.0, meanwhile=None):
         """`meanwhile`: called once while the simulation is on its way: what is seen before must not grow old."""
@@ -102,19 +104,53 @@ class Run:
         self.link.close()
         self.client.close()
         self.proxy.close()
-        self.server.stop()
+
+
+def wait_for(server, tl, version):
+    """Until the server answers with that version of a TL's model."""
+    end = time.monotonic() + 20
+    with Client(server.address, retries=0) as client:
+        while True:
+            with contextlib.suppress(ModelNotFound):
+                if [x.version for x in client.status(tl) if x.state == AVAILABLE] == [version]:
+                    return
+            assert time.monotonic() < end, f"{tl} is not served with version {version}"
+            time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def published(server, tl, version, of):
+    """Another TL's model, or its own once more, as the next version of `tl`."""
+    beside, place = server.models.parent / "beside", server.models / tl / str(version)
+    shutil.copytree(server.models / of / "1", beside)
+    beside.rename(place)
+    try:
+        yield
+    finally:
+        place.rename(beside)
+        shutil.rmtree(beside)
+        wait_for(server, tl, 1)
+
+
+@pytest.fixture(scope="module")
+def server(grid_city, grid_models, tmp_path_factory):
+    """All tests' server: what goes wrong is between it and the controller. A fleet is served beside the TLs' models."""
+    from export.__main__ import main as export
+
+    folder = tmp_path_factory.mktemp("faults")
+    models = folder / "models"
+    shutil.copytree(grid_models, models)
+    assert export(["fleet", "city", "--tl", ",".join(grid_city.tls), "--models-dir", str(models)]) == 0
+    made = ModelServer(models, folder / "s", "--poll-s", "0.1")
+    yield made
+    made.stop()
 
 
 @pytest.fixture
-def run(request, grid_city, grid_street, grid_models, tmp_path):
-    shutil.copytree(grid_models, tmp_path / "models")
-    unix = tmp_path / "s" if getattr(request, "param", TCP) == UNIX else None
-    made = Run(grid_city, grid_street, tmp_path / "models", unix=unix)
+def run(request, grid_city, grid_street, server):
+    made = Run(grid_city, grid_street, server, getattr(request, "param", TCP))
     yield made
     made.close()
-
-
-ways = pytest.mark.parametrize("run", [TCP, UNIX], indirect=True)
 
 
 @pytest.mark.parametrize(
@@ -140,47 +176,51 @@ def test_every_tl_is_back_on_its_policy_within_10_s_of_the_faults_end(run, fault
     assert run.alarms == []
 
 
-@ways
-def test_a_server_that_is_started_again_elsewhere_is_found_again(run):
-    run.go(60)
-    run.server.stop()
-    run.go(60)
-    run.proxy.aim(run.start_server())
-    took_s = run.come_back()
-    assert run.is_back() and took_s <= BACK_S, (took_s, run.told())
-    assert run.alarms == []
+@pytest.mark.parametrize("way", [TCP, UNIX])
+def test_a_server_that_is_started_again_elsewhere_is_found_again(way, grid_city, grid_street, grid_models, tmp_path):
+    server = ModelServer(grid_models, tmp_path / "s")
+    run = Run(grid_city, grid_street, server, way)
+    try:
+        run.go(60)
+        assert run.is_back()
+        server.stop()
+        run.go(60)
+        assert all(x.ladder.plan_runs for x in run.asked_often())
+        server.socket_path = tmp_path / "again"
+        server.start()
+        run.proxy.aim(run.target(server))
+        took_s = run.come_back()
+        assert run.is_back() and took_s <= BACK_S, (took_s, run.told())
+        assert run.alarms == []
+    finally:
+        run.close()
+        server.stop()
 
 
 @pytest.mark.parametrize("run", [UNIX], indirect=True)
 def test_a_new_model_number_is_followed_without_a_missed_decision(run, caplog):
     caplog.set_level("INFO", "controller")
     run.go(60)
-    shutil.copytree(run.models / "SA103" / "1", run.models / "SA103" / "2")
-    run.go(60, meanwhile=run.server.look)
-    assert run.steps.tally.failures.total() == 0 and run.is_back()
-    assert "SA103: the server now answers with version 2, with the same contract" in caplog.text
+    with published(run.server, "SA103", 2, of="SA103"):
+        run.go(60, meanwhile=lambda: wait_for(run.server, "SA103", 2))
+        assert run.steps.tally.failures.total() == 0 and run.is_back()
+        assert "SA103: the server now answers with version 2, with the same contract" in caplog.text
 
 
 def test_another_policy_in_a_tls_place_is_not_followed_and_the_others_go_on(run):
     """Wrong shapes and a wrong contract: a model of another TL is published as this one's next version."""
     run.go(60)
-    shutil.copytree(run.models / "SA101" / "1", run.models / "SA103" / "2")
-    run.go(80, meanwhile=run.server.look)
-    assert set(run.steps.tally.failures) == {"SA103"}
-    assert run.steps.intersections["SA103"].ladder.plan_runs
-    assert {x.ladder.rung for x in run.steps.intersections.values() if x.tl != "SA103"} == {Rung.SERVED}
-    shutil.rmtree(run.models / "SA103" / "2")
-    run.server.look()
+    with published(run.server, "SA103", 2, of="SA101"):
+        run.go(80, meanwhile=lambda: wait_for(run.server, "SA103", 2))
+        assert set(run.steps.tally.failures) == {"SA103"}
+        assert run.steps.intersections["SA103"].ladder.plan_runs
+        assert {x.ladder.rung for x in run.steps.intersections.values() if x.tl != "SA103"} == {Rung.SERVED}
     assert run.come_back() <= BACK_S and run.is_back()
     assert run.alarms == []
 
 
-def test_a_fleet_behind_a_bad_line_costs_no_more_than_single_calls(grid_city, grid_street, grid_models, tmp_path):
-    from export.__main__ import main as export
-
-    shutil.copytree(grid_models, tmp_path / "models")
-    assert export(["fleet", "city", "--tl", ",".join(grid_city.tls), "--models-dir", str(tmp_path / "models")]) == 0
-    made = Run(grid_city, grid_street, tmp_path / "models", fleet="city", unix=tmp_path / "s")
+def test_a_fleet_behind_a_bad_line_costs_no_more_than_single_calls(grid_city, grid_street, server):
+    made = Run(grid_city, grid_street, server, UNIX, fleet="city")
     try:
         assert made.fleet.covered.tls == set(grid_city.tls)
         made.go(60)
@@ -196,12 +236,12 @@ def test_a_fleet_behind_a_bad_line_costs_no_more_than_single_calls(grid_city, gr
         made.close()
 
 
-def test_delay_under_faults_is_no_worse_than_the_fixed_plans(grid_city, grid_street, grid_models, tmp_path):
+def test_delay_under_faults_is_no_worse_than_the_fixed_plans(grid_city, grid_street, server, tmp_path):
     trips, end_s = {}, 1000
     for kind in ("faults", "fixed"):
         trips[kind] = tmp_path / f"{kind}.xml"
         options = ["--tripinfo-output", str(trips[kind]), *TRIPINFO_OPTIONS]
-        made = Run(grid_city, grid_street, grid_models, options=options)
+        made = Run(grid_city, grid_street, server, options=options)
         try:
             if kind == "fixed":
                 made.link.api.simulationStep(float(end_s))
