@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 import waitress
+from waitress import wasyncore
 
 from city.errors import InputError
 from protos import inference_pb2 as pb
@@ -63,9 +64,18 @@ class Rest:
 
     def stop(self) -> None:
         """No new connections; answers under way are given."""
-        self._server.close()
+        trigger = self._server.trigger
+        # all in the loop's own thread: it may be about to wait on what is closed
+        trigger.pull_trigger(lambda: wasyncore.dispatcher.close(self._server))
         self._server.task_dispatcher.shutdown()
+        trigger.pull_trigger(self._end_when_sent)
         self._thread.join(5)
+
+    def _end_when_sent(self) -> None:
+        """The loop ends with its last connection."""
+        for connection in list(self._server.active_channels.values()):
+            connection.close_when_flushed = True
+        self._server.trigger.close()
 
     def answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """One HTTP request, as WSGI calls it."""
