@@ -13,7 +13,7 @@ from pathlib import Path
 
 from city.config import City
 from city.errors import InputError
-from city.right_of_way import Connection, Foes, Junctions
+from city.right_of_way import Connection, Foes, Junctions, together
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class SignalNetwork:
     foes: Foes
     """[links, links], symmetric: their paths cross or merge, same approach excepted."""
     yields: Foes
-    """[links, links]: row yields to column whenever they are foes (`response`)."""
+    """[links, links]: of two foes that a phase shows green together, row yields to column (`response`)."""
     approach_mps: tuple[float, ...] = ()
     """By link index: the speed allowed on the fastest lane vehicles come from, in m/s; 0 where none do, or none is known."""
     crossing_m: tuple[float, ...] = ()
@@ -206,8 +206,8 @@ class _Reader:
             # a left turn that waits inside the junction goes on by a second lane
             self.junctions.continuation[from_lane] = via
         if "tl" in attributes:
-            # a pedestrian crossing is its own internal lane
-            internal = via or (to_lane if to_lane.startswith(":") else from_lane)
+            # a pedestrian crossing is its own internal lane; who comes the other way (linkIndex2) begins on it
+            internal = via or (from_lane if from_lane in self.crossings else to_lane)
             link = Connection(attributes["tl"], int(attributes["linkIndex"]), from_lane, to_lane, internal)
             self.connections.setdefault(link.signal, []).append(link)
 
@@ -255,8 +255,8 @@ class _Reader:
         self, signal: str, programs: dict[str, Program], connections: list[Connection], place: Mapping[str, tuple[str, int]]
     ) -> SignalNetwork:
         # SUMO takes states that are longer than the highest link index
-        states = [len(phase.state) for program in programs.values() for phase in program.phases]
-        size = max([connection.index + 1 for connection in connections] + states)
+        states = [phase.state for program in programs.values() for phase in program.phases]
+        size = max([connection.index + 1 for connection in connections] + [len(state) for state in states])
         links: list[list[tuple[str, str]]] = [[] for _ in range(size)]
         for connection in connections:
             links[connection.index].append((connection.from_lane, connection.to_lane))
@@ -268,7 +268,7 @@ class _Reader:
             tuple(programs[key] for key in sorted(programs)),
             self.active[signal],
             foes,
-            yields,
+            yields & together(size, states),
             tuple(max((self.speed[a] for a, b in pairs if not {a, b} & self.crossings), default=0.0) for pairs in links),
             tuple(
                 max((self.length[lane] for pair in pairs for lane in pair if lane in self.crossings), default=0.0)

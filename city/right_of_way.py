@@ -4,8 +4,9 @@ https://sumo.dlr.de/docs/Networks/SUMO_Road_Networks.html#requests
 """
 
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,26 +52,40 @@ class Junctions:
 
         The strings of a request read right to left: character -1-k is about
         request k. A request's index is its place in the junction's intLanes,
-        where a lane that goes on inside the junction stands by its last part.
+        where a lane that goes on inside the junction stands by its last part. The
+        two directions of a pedestrian crossing share one.
         """
-        request: dict[tuple[str, int], Connection] = {}
+        requests: dict[tuple[str, int], list[Connection]] = {}
         for connection in connections:
             lane = connection.via
             while lane in self.continuation and lane not in place:
                 lane = self.continuation[lane]
             if lane in place:
-                request[place[lane]] = connection
+                requests.setdefault(place[lane], []).append(connection)
         foes = np.zeros((size, size), bool)
         yields = np.ones((size, size), bool)
-        for (junction, k), mine in request.items():
+        for (junction, k), ours in requests.items():
             foe_bits, response_bits = self._requests[junction].get(k, ("", ""))
             for other, bit in enumerate(reversed(foe_bits)):
-                theirs = request.get((junction, other))
-                if bit != "1" or theirs is None or theirs.index == mine.index:
-                    continue
-                if theirs.from_lane.rsplit("_", 1)[0] == mine.from_lane.rsplit("_", 1)[0]:
-                    continue  # same approach: drivers merge by the ordinary rules
-                foes[mine.index, theirs.index] = foes[theirs.index, mine.index] = True
-                if response_bits[-1 - other] != "1":
-                    yields[mine.index, theirs.index] = False
+                for mine, theirs in product(ours, requests.get((junction, other), ()) if bit == "1" else ()):
+                    if theirs.index == mine.index:
+                        continue
+                    if theirs.from_lane.rsplit("_", 1)[0] == mine.from_lane.rsplit("_", 1)[0]:
+                        continue  # same approach: drivers merge by the ordinary rules
+                    foes[mine.index, theirs.index] = foes[theirs.index, mine.index] = True
+                    if response_bits[-1 - other] != "1":
+                        yields[mine.index, theirs.index] = False
         return foes, yields & foes
+
+
+def together(size: int, states: Iterable[str]) -> Foes:
+    """Which links some state shows green beside each other, bool [size, size].
+
+    Who turns across the other street's traffic has to yield to it as well, but
+    nobody expects that: where no phase has such a pair, no way between phases may.
+    """
+    found = np.zeros((size, size), bool)
+    for state in set(states):
+        green = np.array([c in "gG" for c in state.ljust(size, "r")[:size]], bool)
+        found |= np.outer(green, green)
+    return found

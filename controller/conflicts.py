@@ -63,12 +63,14 @@ class ConflictRules:
         return Reason.CONFLICT if self.conflicts(state) else None
 
     def conflicts(self, state: str) -> list[tuple[int, int]]:
-        """Pairs (i, j): j shows G, and so does its foe i, or i shows a g that does not yield to j."""
-        protected = _mask(c == "G" for c in state)
+        """Pairs (i, j) of foes that are green, where neither shows a g and yields to the other."""
+        green, permissive = _mask(c in GREEN for c in state), _mask(c == "g" for c in state)
         pairs = []
         for i, c in enumerate(state):
-            against = self.foes[i] & protected if c == "G" else self.foes[i] & ~self.yields[i] & protected
-            if c in GREEN and against:
+            against = self.foes[i] & green & ~(self.yielded_by[i] & permissive) if c in GREEN else 0
+            if c == "g":
+                against &= ~self.yields[i]
+            if against:
                 pairs += [(i, j) for j in range(self.links) if against >> j & 1]
         return pairs
 

@@ -205,7 +205,7 @@ class SignalMonitor:
                 # of two foes one at least must give way by its own letter and by its right of way
                 yields_i = c == "g" and j in self._gives_way[i]
                 yields_j = state[j] == "g" and i in self._gives_way[j]
-                if i < j and state[j] in "gG" and not yields_i and not yields_j and (c == "G" or state[j] == "G"):
+                if i < j and state[j] in "gG" and not yields_i and not yields_j:
                     faults.append((Rule.CONFLICT, f"{state}: links {i} and {j} are foes"))
         return faults
 
@@ -228,7 +228,8 @@ class SignalMonitor:
 
 
 def _colour(c: str) -> str:
-    return {"g": "green", "G": "green", "y": "yellow", "Y": "yellow"}.get(c, "red")
+    """`off` (blinking, or dark) keeps nobody waiting."""
+    return {"g": "green", "G": "green", "y": "yellow", "Y": "yellow", "o": "off", "O": "off"}.get(c, "red")
 
 
 def _yellow_of(kmh: float) -> float:

@@ -11,7 +11,8 @@ the nearest permitted state:
 - a yellow that has begun is finished;
 - a link gets its green once every foe is clear: neither green nor yellow, and
   red for all_red_s, a crossing for as long as it takes to walk it; `g` needs
-  that only of foes it does not yield to;
+  that only of foes it does not yield to: those that the junction's right of way
+  puts first, and that some phase of the programs shows green beside it;
 - a link that has been red (or whose foes have been green) for too long is
   served by the program's green phase that has it.
 """
@@ -223,7 +224,8 @@ class SignalSafety:
         if self._forced is None and now >= self.overdue_s:
             self._forced = self._bounds.forced(self._state, self._waits, wish, now)
         if self._forced is not None:
-            return self._forced[1], reasons | {self._forced[0]}
+            reason, target = self._forced
+            return target, reasons | {reason} if target != wish else reasons
         return wish, reasons
 
     def _served(self, forced: str, now: float) -> bool:
@@ -294,11 +296,9 @@ class SignalSafety:
         protected, permissive = links_that_show(PROTECTED, following), links_that_show(PERMISSIVE, following)
         uncleared = links_that_show(YELLOW, following) | self._uncleared(following, now)
         for i, wanted in rising:
-            foes = rules.foes[i]
+            blocking = rules.foes[i] & (protected | uncleared | permissive & ~rules.yielded_by[i])
             if wanted == "g":
-                blocking = foes & ~rules.yields[i] & (protected | uncleared)
-            else:
-                blocking = foes & (protected | uncleared | permissive & ~rules.yielded_by[i])
+                blocking &= ~rules.yields[i]
             if blocking:
                 everyone = False
                 continue

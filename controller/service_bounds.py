@@ -28,16 +28,17 @@ class ServiceBounds:
         return min((ms(since[i] + bound_s[colour(state[i])]) for i in self._bounded), default=math.inf)
 
     def forced(self, state: str, since: Sequence[float], wish: str, now: float) -> tuple[Reason, str] | None:
-        """A green phase to force, where a bound is broken and the wish does not mend it."""
+        """A green phase to keep to, where a bound is broken: the wish itself where that serves whoever has waited too long."""
         ages = {i: ms(now - since[i]) for i in self._bounded}
-        waiting = sorted((i for i in ages if colour(state[i]) == "r" and wish[i] not in GREEN), key=lambda i: -ages[i])
+        waiting = sorted((i for i in ages if colour(state[i]) == "r"), key=lambda i: -ages[i])
         worn = {i for i in ages if state[i] in GREEN and wish[i] in GREEN and ages[i] >= self._times.max_green_s}
         for i in waiting:
-            starved = ages[i] >= self._times.max_red_s
             blocked_by = {j for j in worn if self._rules.foes[i] >> j & 1}
-            if not starved and not blocked_by:
-                continue
-            for green in self._greens:
-                if green[i] in GREEN and not any(green[j] in GREEN for j in blocked_by):
-                    return (Reason.MAX_RED if starved else Reason.MAX_GREEN), green
+            serving = [green for green in self._greens if green[i] in GREEN]
+            relieving = [green for green in serving if not any(green[j] in GREEN for j in blocked_by)]
+            if ages[i] >= self._times.max_red_s:
+                # a wish that is not kept to until it is shown may be left on its way, again and again
+                return Reason.MAX_RED, wish if wish in serving else (relieving or serving)[0]
+            if blocked_by and wish[i] not in GREEN and relieving:
+                return Reason.MAX_GREEN, relieving[0]
         return None
