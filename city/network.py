@@ -123,7 +123,7 @@ def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 
 
     Raises InputError where a file is missing, not XML or not a SUMO network.
     """
-    reader = _Reader()
+    reader = _Reader(begin_s)
     for depth, element in _elements(net_file):
         try:
             reader.take(element)
@@ -174,7 +174,8 @@ def _elements(path: Path) -> Iterator[tuple[int, ET.Element]]:
 
 
 class _Reader:
-    def __init__(self) -> None:
+    def __init__(self, begin_s: float) -> None:
+        self.begin_s = begin_s
         self.length: dict[str, float] = {}
         self.speed: dict[str, float] = {}
         self.programs: dict[str, dict[str, Program]] = {}
@@ -226,7 +227,7 @@ class _Reader:
         program = Program(
             element.attrib["programID"],
             element.attrib.get("type", "static"),
-            0 if offset == "begin" else int(float(offset)),
+            int(self.begin_s if offset == "begin" else float(offset)),
             tuple(phases),
         )
         if path is not None and signal not in self.programs:

@@ -10,9 +10,13 @@ from functools import lru_cache
 
 import numpy as np
 
+from city.errors import InputError
 from city.network import Phase, is_green
 
 Change = tuple[int, ...]
+
+MOST_VARIABLE = 10
+"""Variable phases of a plan: how many changes there are to look through grows threefold with each."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +73,14 @@ def green_split_changes(p: int, m: int) -> tuple[Change, ...]:
 
 
 def permitted_changes(plan: Plan, add_time_s: int) -> tuple[Change, ...]:
-    """The changes that keep every variable green within its bounds, in order."""
+    """The changes that keep every variable green within its bounds, in order. Raises InputError where there are too many."""
     durations = [plan.phases[i].duration_s for i in plan.variable]
     if not durations:
         return ((),)
+    if len(durations) > MOST_VARIABLE:
+        raise InputError(
+            f"a plan with {len(durations)} variable phases has too many changes to choose from; gr and gro take {MOST_VARIABLE}"
+        )
     longest = durations.index(max(durations))
     fits = tuple(
         change

@@ -177,12 +177,16 @@ class PlanTiming:
     def __init__(self, kind: str, plans: Sequence[Plan], control_cycle: int, add_time_s: int, offset_range: int) -> None:
         self._kind = kind
         self._plans = tuple(plans)
-        self._period_s = plans[0].cycle_s * control_cycle
+        self._period_s = float(plans[0].cycle_s * control_cycle)
+        self._due_s = 0.0
+        """The multiple of the period at which the next decision is due."""
         self._add_time_s, self._offset_range = add_time_s, offset_range
-        self._changes = [actions.permitted_changes(plan, add_time_s) for plan in plans]
+        splits = kind in ("gr", "gro")
+        self._changes = [actions.permitted_changes(plan, add_time_s) for plan in plans] if splits else []
         self._seconds = [actions.phase_by_second(plan, (), add_time_s, 0) for plan in plans]
 
     def enter(self, now: float, shown: Sequence[str], start: bool = False) -> None:
+        self._due_s = math.ceil(now / self._period_s) * self._period_s
         self._seconds = [actions.phase_by_second(plan, (), self._add_time_s, 0) for plan in self._plans]
 
     def decide(self, now: float, action: Action) -> None:
@@ -215,11 +219,12 @@ class PlanTiming:
         return math.inf
 
     def next_decision_s(self, now: float) -> float:
-        return (math.floor(now / self._period_s) + 1) * float(self._period_s)
+        self._due_s = (math.floor(now / self._period_s) + 1) * self._period_s
+        return self._due_s
 
     def decides_at(self, now: float) -> bool:
-        # the step that reaches a multiple may end a little after it
-        return now % self._period_s < 1.0
+        # who holds is asked in between; and the step that reaches a multiple may end after it
+        return now >= self._due_s
 
 
 def timing_of(policy: pb.Policy, min_yellow_s: float, min_green_floor_s: float) -> SignalTiming:

@@ -1,5 +1,6 @@
 """Shared set-up: the sample city, the data beside the project, small networks."""
 
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,36 @@ def crossing() -> SignalNetwork:
     phases = tuple(network.Phase(s, 20, 20, 20) for s in ("GgGr", "yyyr", "rrrG", "rrry"))
     program = network.Program("0", "static", 0, phases)
     return SignalNetwork("X", links, lanes, (program,), "0", foes, yields)
+
+
+CROSSROADS = {
+    "node": """<nodes><node id="J" x="0" y="0" type="traffic_light"/><node id="N" x="0" y="300"/><node id="S" x="0" y="-300"/>
+        <node id="E" x="300" y="0"/><node id="W" x="-300" y="0"/></nodes>""",
+    "edge": "<edges>"
+    + "".join(
+        f'<edge id="{a}{b}" from="{a}" to="{b}" numLanes="{lanes}" speed="{mps}" sidewalkWidth="2"/>'
+        for end, lanes, mps in (("N", 2, 13.89), ("S", 2, 13.89), ("E", 3, 19.44), ("W", 3, 19.44))
+        for a, b in ((end, "J"), ("J", end))
+    )
+    + "</edges>",
+    "connection": """<connections><crossing node="J" edges="NJ JN" priority="1" linkIndex="22" linkIndex2="23"/>
+        <crossing node="J" edges="EJ JE" priority="1" linkIndex="24"/>
+        <crossing node="J" edges="SJ JS" priority="1" linkIndex="25"/></connections>""",
+}
+
+
+@pytest.fixture(scope="session")
+def crossroads(tmp_path_factory) -> SignalNetwork:
+    """A street of 70 and one of 50 km/h, and crossings over three arms; the first has a link for each direction."""
+    from controller.sumo.programs import sumo_program
+
+    folder = tmp_path_factory.mktemp("crossroads")
+    command = [sumo_program("netconvert"), "--output-file", str(folder / "x.net.xml")]
+    for kind, text in CROSSROADS.items():
+        (folder / f"{kind}.xml").write_text(text)
+        command += [f"--{kind}-files", str(folder / f"{kind}.xml")]
+    subprocess.run(command, check=True, capture_output=True)
+    return network.read(folder / "x.net.xml").signals["J"]
 
 
 @pytest.fixture(scope="session")

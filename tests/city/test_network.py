@@ -48,6 +48,30 @@ def test_all_green_is_a_conflict_wherever_there_are_foes(name, request):
             assert ConflictRules(signal).conflicts("G" * len(signal.links))
 
 
+def test_both_directions_of_a_crossing_have_the_foes_of_its_way(crossroads):
+    there, back = crossroads.foes[22], crossroads.foes[23]
+    assert there.any() and (there == back).all()
+    assert not crossroads.foes[22, 23], "who comes the other way is no foe"
+    assert crossroads.crossing_m[22] == crossroads.crossing_m[23] > 0
+
+
+@pytest.mark.parametrize("name", ["grid", *SCENARIOS])
+def test_right_of_way_counts_between_links_that_some_phase_shows_green_together(name, request):
+    found = 0
+    for signal in street(name, request).signals.values():
+        states = [phase.state for program in signal.programs for phase in program.phases]
+        for i, j in zip(*signal.yields.nonzero(), strict=True):
+            found += 1
+            assert signal.foes[i, j] and any(state[i] in "gG" and state[j] in "gG" for state in states), (signal.id, i, j)
+    assert found
+
+
+def test_an_offset_that_is_the_begin_is_counted_from_there(tmp_path):
+    more = tmp_path / "offsets.add.xml"
+    more.write_text('<additional><tlLogic id="B1" programID="0" offset="begin"/></additional>')
+    assert network.read(GRID / "grid.net.xml", [more], begin_s=30.0).signals["B1"].plan.offset_s == 30
+
+
 def test_programs_of_additional_files_are_active_and_come_in_sumos_order():
     signal = network.of_sumocfg(GRID / "grid.sumocfg").signals["B1"]
     assert [program.id for program in signal.programs] == ["0", "adapted"]

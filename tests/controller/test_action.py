@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from city.errors import InputError
 from city.network import Phase
 from controller import action
 
@@ -61,3 +62,9 @@ def test_the_plan_is_rolled_forward_by_its_offset():
     plan = action.plan_of(phases(4, 1, 2, 1), 3, 1, 60)
     assert action.phase_by_second(plan, (), 2, 0) == (2, 2, 3, 0, 0, 0, 0, 1)
     assert action.phase_by_second(plan, (), 2, 1) == (1, 2, 2, 3, 0, 0, 0, 0)
+
+
+def test_a_plan_of_too_many_phases_is_refused_where_its_splits_are_looked_through():
+    plan = action.plan_of([Phase("G", 10, 5, 20)] * 11, 0, 4, 60)
+    with pytest.raises(InputError, match="11 variable phases"):
+        action.permitted_changes(plan, 2)

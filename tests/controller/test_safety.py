@@ -5,11 +5,13 @@ import itertools
 import math
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from city import network
+from city.network import is_green
 from controller.safety import ConflictRules, PermittedHandover, PermittedState, Reason, SignalSafety
 from controller.safety_times import SafetyTimes
 from tests.conftest import GRID
@@ -52,6 +54,7 @@ class TestByExample:
     def test_a_yielding_green_is_no_conflict(self, crossing):
         assert ConflictRules(crossing).objection("GgGr") is None
         assert ConflictRules(crossing).conflicts("GGGr") == [(1, 2), (2, 1)]
+        assert ConflictRules(crossing).conflicts("rgrg") == [(1, 3), (3, 1)], "neither yields"
 
     def test_green_lasts_for_min_green(self, crossing):
         watched = safety(crossing)
@@ -102,6 +105,38 @@ class TestByExample:
         watched = safety(crossing, SafetyTimes(3, 5, max_green_s=20))
         shown = [watched.permit("GgGr", t)[0].state for t in range(30)]
         assert shown[19] == "GgGr" and shown[20] == "yyyr" and "rrrG" in shown
+
+    @pytest.mark.parametrize("bounds", [{"max_green_s": 15}, {"max_green_s": 10, "all_red_s": 2}, {}])
+    def test_nobody_waits_longer_for_a_wish_that_would_serve_and_is_never_shown(self, crossroads, bounds):
+        greens = [phase.state for phase in crossroads.plan.phases if is_green(phase.state)]
+        times = SafetyTimes(3, 5, max_red_s=90, **bounds)
+        for wish in greens:
+            watched, red_s = SignalSafety(crossroads, times, greens), [0] * len(wish)
+            watched.adopt("r" * len(wish), 0)
+            for t in range(600):
+                shown = watched.permit(wish, t)[0].state
+                red_s = [0 if c in "gG" else s + 1 for c, s in zip(shown, red_s, strict=True)]
+                assert max(red_s) <= 90 + (1 + len(greens)) * watched.clearing_s, (wish, t, shown)
+
+    def test_who_has_waited_too_long_is_served_beside_a_worn_green_where_there_is_no_other_phase(self, crossing):
+        watched = SignalSafety(crossing, SafetyTimes(3, 5, max_green_s=20, max_red_s=30), ["GgGr", "Ggrr", "Grrr"])
+        watched.adopt("Ggrr", 0)
+        shown = [watched.permit("Ggrr", t)[0].state for t in range(60)]
+        assert shown[29] == "Ggrr" and shown[30] == "GgGr"
+
+    def test_a_turning_green_does_not_stand_beside_the_other_streets_while_phases_change(self, grid_street):
+        for signal in grid_street.signals.values():
+            states = [phase.state for program in signal.programs for phase in program.phases]
+            greens = [state for state in states if is_green(state)]
+            for before, wish in itertools.permutations(states, 2):
+                watched = SignalSafety(signal, SafetyTimes(3, 5), greens)
+                watched.adopt(before, 0)
+                shown = [watched.permit(wish, t)[0].state for t in range(1, 40)]
+                for state in shown:
+                    for i, j in zip(*np.triu(signal.foes).nonzero(), strict=True):
+                        beside = state[i] in "gG" and state[j] in "gG"
+                        assert not beside or any(x[i] in "gG" and x[j] in "gG" for x in states), (signal.id, before, wish, state)
+                assert is_green(wish) <= (shown[-1] == wish)
 
     def test_hand_over_needs_a_cleared_junction(self, crossing):
         watched = safety(crossing)

@@ -108,6 +108,24 @@ class TestPlan:
         assert self.timing().next_decision_s(179) == 180
         assert self.timing().next_decision_s(180) == 360
 
+    def test_a_decision_is_taken_where_the_step_that_reaches_the_multiple_ends(self):
+        timing = self.timing(cycles=1)
+        timing.enter(3, ["GGrr"])
+        assert [now for now in range(3, 200, 2) if timing.decides_at(now) and timing.next_decision_s(now)] == [
+            37,
+            73,
+            109,
+            145,
+            181,
+        ]
+
+    def test_a_question_on_the_way_takes_no_decision(self):
+        timing = self.timing(cycles=1)
+        timing.enter(0, ["GGrr"])
+        assert timing.decides_at(0)
+        assert timing.next_decision_s(38) == 72  # who was asked at 36 and gave no answer
+        assert not timing.decides_at(40) and timing.decides_at(72)
+
     def test_the_next_change_is_the_next_second_with_another_phase(self):
         assert self.timing().next_change_s(1) == 21
         assert self.timing().next_change_s(20.0) == 21
