@@ -144,6 +144,8 @@ def load(path: Path) -> City:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; run in a city's folder or name one with --city FILE") from None
+    except RecursionError:
+        raise InputError(f"{path}: cannot be read as TOML: its lists or tables are nested too deeply") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"{path}: cannot be read as TOML: {error}") from None
     here = path.resolve().parent
@@ -161,6 +163,10 @@ def load(path: Path) -> City:
     for section, key in (("controller", "deadline_ms"), ("controller", "watchdog_s"), ("safety", "walking_mps")):
         if not getattr(read[section], key) > 0:
             raise InputError(f"{path}: [{section}] {key} must be more than 0")
+    control: Controller = read["controller"]
+    for key, value, most in (("deadline_ms", control.deadline_ms, 60_000), ("watchdog_s", control.watchdog_s, 3599)):
+        if value > most:
+            raise InputError(f"{path}: [controller] {key} = {value:g} must be at most {most}")
     safety: Safety = read["safety"]
     if safety.max_green_s is not None and safety.max_green_s < safety.min_green_s:
         raise InputError(

@@ -169,7 +169,7 @@ def _elements(path: Path) -> Iterator[tuple[int, ET.Element]]:
                     depth -= 1
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    except (OSError, EOFError, ET.ParseError) as error:
+    except (OSError, EOFError, ValueError, ET.ParseError) as error:
         raise InputError(f"{path}: cannot be read as XML: {error}") from None
 
 

@@ -1,6 +1,7 @@
 """Settings of one controller, out of flags and city.toml."""
 
 import argparse
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -102,16 +103,13 @@ def parse(argv: list[str]) -> ControllerConfig:
         raise InputError(f"{wrong[0]} is for a SUMO started here; it cannot go with --sumo {args.sumo}")
     if args.libsumo and (args.clients > 1 or args.order is not None):
         raise InputError("--libsumo has no other clients; leave --clients and --order out")
-    if args.clients < 1:
-        raise InputError(f"--clients {args.clients} must be 1 at least: this controller is one of them")
+    check_numbers(args.clients, args.order, args.sumo_port)
     if args.end is not None and not 0 <= args.end < 1e9:
         raise InputError(f"--end {args.end:g} must be a simulated second, such as 3600")
     if args.model_number is not None and not 0 <= args.model_number < 1 << 63:
         raise InputError(f"--model-number {args.model_number} must be a version, such as 3")
-    if args.summary is not None and not args.summary.resolve().parent.is_dir():
-        raise InputError(f"--summary {args.summary}: there is no folder {args.summary.resolve().parent}")
-    if not 0 <= args.sumo_port <= 65535:
-        raise InputError(f"--sumo-port {args.sumo_port} must lie between 0 and 65535")
+    if args.summary is not None:
+        _check_summary(args.summary)
     guard = not args.no_guard and not args.libsumo and (attach is not None or args.clients > 1)
     if guard and city.controller.watchdog_s < 2 * city.controller.deadline_ms / 1000:
         raise InputError(
@@ -139,10 +137,31 @@ def parse(argv: list[str]) -> ControllerConfig:
         seed=args.seed,
         end_s=args.end,
         tripinfo=args.tripinfo,
-        http=address(http, "--http") if http else None,
+        http=address(http, "--http" if args.http else f"{city.path}: [controller] http_address") if http else None,
         summary=args.summary,
         sumo_options=tuple(options),
     )
+
+
+def check_numbers(clients: int, order: int | None, sumo_port: int) -> None:
+    """Raises InputError."""
+    if not 1 <= clients < 1 << 31:
+        raise InputError(f"--clients {clients} must be 1 at least: this one is one of them")
+    if order is not None and not -(1 << 31) <= order < 1 << 31:
+        raise InputError(f"--order {order} must be a number such as 1; SUMO serves its clients in this order")
+    if not 0 <= sumo_port <= 65535:
+        raise InputError(f"--sumo-port {sumo_port} must lie between 0 and 65535")
+
+
+def _check_summary(path: Path) -> None:
+    """Raises InputError where it could not be written in the end."""
+    path = path.resolve()
+    if not path.parent.is_dir():
+        raise InputError(f"--summary {path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise InputError(f"--summary {path}: is a folder; name a file in it")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InputError(f"--summary {path}: may not be written")
 
 
 def _fleet(flag: str | None, city: City) -> str:

@@ -23,7 +23,7 @@ from controller.guard.start import open_guarded
 from controller.health import Health, HttpServer
 from controller.metrics import Metrics
 from controller.monitor import Alarm
-from controller.release import Stop, abandon, release, release_at_once
+from controller.release import Stop, abandon, release, release_at_once, tell_gone
 from controller.report import TRIPINFO_OPTIONS
 from controller.safety import Override
 from controller.served_fleet import ServedFleet
@@ -78,7 +78,13 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         _tell(steps)
         if config.summary is not None:
             told = {"second": steps.now, **figures(steps.tally)}
-            config.summary.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+            try:
+                config.summary.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+            except OSError as error:
+                log.error(
+                    "--summary %s: cannot be written (%s); it would say %s", config.summary, error.strerror, json.dumps(told)
+                )
+                return 1
         return code
 
 
@@ -103,7 +109,7 @@ def _loop(
     except SumoGone as error:
         if steps.now >= end_s:
             return 0
-        log.error("SUMO is gone at second %g of the simulation: %s; its signals cannot be released any more", steps.now, error)
+        tell_gone(steps, link, error)
         if not link.guarded:
             link.abandon(steps.unreleased())  # an answer that could not be read says nothing about whether it hears
         return 1
@@ -144,13 +150,15 @@ def _sumo_arguments(city: City, config: ControllerConfig) -> Sequence[str]:
 
 
 def _end(config: ControllerConfig, street: StreetNetwork, link: Link) -> float:
+    begin_s = float(link.api.simulation.getTime())
     if config.end_s is not None:
-        begin_s = float(link.api.simulation.getTime())
         if config.end_s <= begin_s:
             raise InputError(f"--end {config.end_s:g} lies before second {begin_s:g}, at which the simulation is")
         return config.end_s
     # SUMO's own word counts: its configuration, and what stands behind --
     configured = float(link.api.simulation.getEndTime())
+    if 0 < configured <= begin_s:
+        raise InputError(f"the simulation is at second {begin_s:g}, and its end was {configured:g}: nothing is left to control")
     return configured if configured > 0 else float("inf")
 
 

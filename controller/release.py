@@ -63,7 +63,14 @@ def release_at_once(steps: DecisionSteps, link: Link, stop: Stop) -> None:
     except NotWaiting:
         abandon(steps, link)
     except SumoGone as error:
-        log.error("SUMO is gone: %s; its signals cannot be released any more", error)
+        tell_gone(steps, link, error)
+
+
+def tell_gone(steps: DecisionSteps, link: Link, error: SumoGone) -> None:
+    """The connection has ended before the signals were released."""
+    words = "SUMO has ended, or the guard hands the signals back" if link.guarded else "its signals cannot be released any more"
+    where = "the connection to SUMO" if link.guarded else "SUMO"
+    log.error("%s is gone at second %g of the simulation: %s; %s", where, steps.now, error, words)
 
 
 def abandon(steps: DecisionSteps, link: Link) -> None:

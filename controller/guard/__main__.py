@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from city.errors import InputError
-from controller.config import address
+from controller.config import address, check_numbers
 from controller.guard.door import Door
 from controller.guard.hand_back import hand_back
 from controller.guard.relay import LOOK_S, End, Relay
@@ -55,6 +55,8 @@ class Guard:
             raise InputError("--sumo leads to a guard already; a controller goes through it with --no-guard")
         self._version = wire.version_answer(number, f"{words} {wire.GUARDED}")
         self._step_s = max(1.0, float(link.api.simulation.getDeltaT()))
+        self._end_s = float(link.api.simulation.getEndTime())
+        """Simulated; 0 or less: none."""
         self._stop = False
         link.watch({}, [], {})
 
@@ -123,6 +125,9 @@ class Guard:
             if controller := self._door.accept(0.0):
                 log.info("a controller has come at second %g", now)
                 return controller
+            if 0 < self._end_s <= now:
+                log.warning("no controller has come up to the simulation's end, second %g", now)
+                return None
             self._link.go(now + self._step_s)
             now = self._link.read(()).time_s
         if not self._stop:
@@ -145,7 +150,7 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, Sequence[str]]:
         epilog="What stands behind -- starts a SUMO with these arguments.",
     )  # fmt: skip
     parser.add_argument("--sumo", metavar="HOST:PORT", help="attach to a running SUMO")
-    parser.add_argument("--order", type=int, metavar="N", help="its place among SUMO's clients")
+    parser.add_argument("--order", type=int, metavar="N", help="its place among SUMO's clients (default: 1)")
     parser.add_argument("--clients", type=int, default=2, metavar="N", help="clients a SUMO started here waits for")
     parser.add_argument("--sumo-port", type=int, default=0, metavar="N", help="port of a SUMO started here (default: a free one)")
     parser.add_argument("--port", type=int, default=0, help="loopback port for the controller (default: a free one)")
@@ -161,11 +166,15 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, Sequence[str]]:
         help="wall time the guard stays in the simulation without a controller",
     )
     parser.add_argument("--spawned", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--lock", type=int, metavar="FD", help=argparse.SUPPRESS)
     parser.add_argument("--record", type=Path, metavar="FILE", help="write port and process id there")
     at = words.index("--") if "--" in words else len(words)
     args, arguments = parser.parse_args(words[:at]), words[at + 1 :]
     if bool(args.sumo) == bool(arguments):
         raise InputError("say --sumo HOST:PORT to attach, or -- and the arguments of a SUMO to start")
+    check_numbers(args.clients, args.order, args.sumo_port)
+    if args.order is None and (args.sumo or args.clients > 1):
+        args.order = 1  # as a controller: SUMO ends for all where one of several clients has no number
     if not 0 < args.watchdog_s < 3600:
         raise InputError(f"--watchdog-s {args.watchdog_s:g} must lie between 0 and 3600")
     for flag, value in (("--first-s", args.first_s), ("--idle-s", args.idle_s)):
@@ -207,6 +216,8 @@ def _open(args: argparse.Namespace, arguments: Sequence[str], opened: list[Guard
     with contextlib.ExitStack() as undo:
         door = Door(args.port, args.record)
         undo.callback(door.close)
+        if args.lock is not None:
+            os.close(args.lock)  # the next controller finds the record
         if args.sumo:
             link = start.attach(*address(args.sumo, "--sumo"), hurried=lambda: False, order=args.order)
         else:

@@ -66,5 +66,6 @@ def _write(path: Path, port: int) -> TextIO:
         file.flush()
         beside.replace(path)
     except OSError as error:
+        beside.unlink(missing_ok=True)
         raise InputError(f"--record {path}: cannot be written ({error})") from None
     return file

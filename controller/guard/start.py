@@ -1,5 +1,6 @@
 """A controller's way to its guard: one that holds the connection already, else a new one."""
 
+import fcntl
 import logging
 import os
 import subprocess
@@ -33,46 +34,69 @@ def open_guarded(
     host, port = where or ("127.0.0.1", sumo_port)
     # a SUMO at a port that is not known beforehand cannot be found again
     record = _folder() / f"{host}-{port}-{order}.json" if port else None
-    guard_port = port_of(record) if record is not None else None
-    if guard_port is not None:
-        log.info("the guard at 127.0.0.1:%d holds the connection to SUMO; going on through it", guard_port)
-        return _attach(guard_port, hurried)
-    command = [sys.executable, "-m", "controller.guard", "--spawned", "--watchdog-s", str(watchdog_s)]
-    command += ["--order", str(order)] if order is not None else []
-    command += ["--record", str(record)] if record is not None else []
+    flags = ["--watchdog-s", str(watchdog_s)]
+    flags += ["--order", str(order)] if order is not None else []
     if where is not None:
-        command += ["--sumo", f"{host}:{port}"]
+        flags += ["--sumo", f"{host}:{port}"]
     else:
-        command += ["--clients", str(clients), "--sumo-port", str(sumo_port), "--", *arguments]
-    process, guard_port = _start(command)
+        flags += ["--clients", str(clients), "--sumo-port", str(sumo_port), "--", *arguments]
+    guard = _find_or_spawn(record, flags)
+    if isinstance(guard, int):
+        log.info("the guard at 127.0.0.1:%d holds the connection to SUMO; going on through it", guard)
+        return _attach(guard, hurried)
+    guard_port = _port(guard)
     log.info(
         "a guard holds the connection to SUMO; a controller may come back to it with --no-guard --sumo 127.0.0.1:%d", guard_port
     )
     try:
-        return _attach(guard_port, hurried, process)
+        return _attach(guard_port, hurried, guard)
+    except Refused:
+        raise  # it has another controller, who needs it
     except BaseException:
         # it would make the others wait for a controller that does not come
-        process.terminate()
+        guard.terminate()
         raise
 
 
+class Refused(InputError):
+    """The guard takes no controller."""
+
+
 def _attach(port: int, hurried: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> TraciLink:
-    """A link through a guard. Raises InputError where it has a controller already."""
+    """A link through a guard. Raises InputError; Refused where it has a controller already."""
     link = start.attach("127.0.0.1", port, hurried, process=process, through_guard=True)
     try:
         link.version()
     except SumoGone:
         link.close()
-        raise InputError(
+        raise Refused(
             f"the guard at 127.0.0.1:{port}, which holds the connection to SUMO, takes no controller now: it has one, or ends"
         ) from None
     return link
 
 
-def _start(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
-    """A guard that has connected to SUMO, and its port. Raises InputError with what it says."""
+def _find_or_spawn(record: Path | None, flags: Sequence[str]) -> int | subprocess.Popen[bytes]:
+    """The port of the guard whose record that is, else a new guard."""
+    if record is None:
+        return _spawn(flags)
+    with record.with_suffix(".lock").open("w") as lock:
+        # of two controllers that start at once the second waits until the first one's guard can be found
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = port_of(record)
+        return (
+            found if found is not None else _spawn(["--record", str(record), "--lock", str(lock.fileno()), *flags], lock.fileno())
+        )
+
+
+def _spawn(flags: Sequence[str], *kept: int) -> subprocess.Popen[bytes]:
+    """A guard. `kept`: files that stay open in it."""
+    command = [sys.executable, "-m", "controller.guard", "--spawned", *flags]
     # a group of its own: what ends the controller's must not end the guard
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True, pass_fds=kept)
+
+
+def _port(process: subprocess.Popen[bytes]) -> int:
+    """The port of a guard, once it has connected to SUMO. Raises InputError with what it says."""
     assert process.stdout is not None
     try:
         told = process.stdout.readline().decode(errors="replace").strip()
@@ -83,7 +107,7 @@ def _start(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
     process.stdout.close()
     word, _, rest = told.partition(" ")
     if word == "ready":
-        return process, int(rest)
+        return int(rest)
     process.wait()
     raise InputError(rest or "the guard of the connection to SUMO did not start")
 

@@ -22,6 +22,8 @@ ATTACH_S, START_S = 10.0, 60.0
 
 def _leave(connection: Any) -> None:
     """Close a connection cleanly: SUMO ends for all its clients when one just drops."""
+    if connection._socket is None:
+        return  # it was the other side that closed it
     with contextlib.suppress(OSError, traci.TraCIException, traci.FatalTraCIError):
         connection._socket.settimeout(5)
         connection.close(False)
@@ -84,9 +86,16 @@ def attach(
         except KeyboardInterrupt:
             _leave(connection)
             raise
-        except (traci.TraCIException, traci.FatalTraCIError) as error:
+        except traci.TraCIException as error:
             _leave(connection)
             raise InputError(
                 f"SUMO at {host}:{port} refuses this client as number {order}: {error}; choose another --order"
+            ) from None
+        except (traci.FatalTraCIError, OSError) as error:
+            _leave(connection)
+            if process is not None:
+                raise InputError(f"SUMO ended before the simulation began: {voice.error() or error}") from None
+            raise InputError(
+                f"{host}:{port} closed the connection ({error}): SUMO ended, or it is no SUMO, or a guard that has a controller"
             ) from None
     return TraciLink(connection, traci.FatalTraCIError, process, voice, hurried, through_guard)

@@ -107,7 +107,7 @@ def test_the_crash_of_sumo_or_of_another_client_ends_guard_and_controller_with_o
             trainer.client._socket.close()  # without a goodbye: SUMO ends for all
         assert ours.wait(30) == 1
         lines = ours.stderr.read().splitlines()  # the guard's too: it has ended
-        assert [line for line in lines if "SUMO is gone at second" in line] and [
+        assert [line for line in lines if "SUMO is gone at second" in line and "or the guard" in line] and [
             line for line in lines if "SUMO has ended" in line
         ]
         assert not [line for line in lines if "Traceback" in line]
