@@ -60,6 +60,8 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             fleet.watch()
             closing.callback(fleet.close)
         policies = ServedPolicies(client, contracts, config.model_number, control.deadline_ms / 1000, fleet=fleet)
+        policies.watch()
+        closing.callback(policies.close)
         link = _open(config, street, stop)
         try:
             steps = assemble(

@@ -123,7 +123,9 @@ class Client:
         """
         end = time.monotonic() + timeout_s
         pinned = versions or {}
-        requests = {model: self._request(model, pinned.get(model), x) for model, x in observations.items()}
+        return self._many({model: self._request(model, pinned.get(model), x) for model, x in observations.items()}, end)
+
+    def _many(self, requests: Mapping[str, bytes], end: float) -> dict[str, Answer | ServingError]:
         found: dict[str, Answer | ServingError] = {}
         ended: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         begun: set[str] = set()
@@ -145,7 +147,7 @@ class Client:
                 begin(model)
 
         send(max(self._max_in_flight - len(begun), 0))
-        while len(found) < len(observations):
+        while len(found) < len(requests):
             # whichever ends first makes room for the next: a model that hangs holds up nobody
             model, call = ended.get()
             try:
@@ -197,12 +199,20 @@ class Client:
 
     def policy(self, model: str, version: int | None = None, timeout_s: float = 5.0) -> policy_pb2.Policy:
         """The policy contract of a model. Raises ServingError, or ContractError where it has none."""
-        request = pb.PredictRequest(model_spec=_spec(model, version, contract.POLICY_SIGNATURE))
-        to_proto(np.zeros(1, np.int32), request.inputs[contract.POLICY_INPUT])
-        told = self._asked(request.SerializeToString(), timeout_s).get(contract.POLICY_OUTPUT)
-        if told is None or told.size < 1:
-            raise contract.ContractError(f"model {model} has no output {contract.POLICY_OUTPUT!r} in its policy signature")
-        return contract.parse(bytes(told.reshape(-1)[0]))
+        return _policy(model, self._asked(_policy_request(model, version), timeout_s))
+
+    def policies(
+        self, versions: Mapping[str, int | None], timeout_s: float = 5.0
+    ) -> dict[str, policy_pb2.Policy | ServingError | contract.ContractError]:
+        """Contracts by model, all asked at once; an error where a model gave none. `timeout_s` bounds the whole."""
+        requests = {model: _policy_request(model, version) for model, version in versions.items()}
+        found: dict[str, policy_pb2.Policy | ServingError | contract.ContractError] = {}
+        for model, answer in self._many(requests, time.monotonic() + timeout_s).items():
+            try:
+                found[model] = answer if isinstance(answer, ServingError) else _policy(model, answer.outputs)
+            except contract.ContractError as error:
+                found[model] = error
+        return found
 
     def signatures(self, model: str, version: int | None = None, label: str = "", timeout_s: float = 5.0) -> pb.SignatureDefMap:
         """The signatures of a model. Raises ServingError."""
@@ -271,6 +281,20 @@ def _spec(model: str, version: int | None, signature: str, label: str = "") -> p
     elif label:
         spec.version_label = label
     return spec
+
+
+def _policy_request(model: str, version: int | None) -> bytes:
+    request = pb.PredictRequest(model_spec=_spec(model, version, contract.POLICY_SIGNATURE))
+    to_proto(np.zeros(1, np.int32), request.inputs[contract.POLICY_INPUT])
+    return request.SerializeToString()
+
+
+def _policy(model: str, outputs: Outputs) -> policy_pb2.Policy:
+    """Raises ContractError."""
+    told = outputs.get(contract.POLICY_OUTPUT)
+    if told is None or told.size < 1:
+        raise contract.ContractError(f"model {model} has no output {contract.POLICY_OUTPUT!r} in its policy signature")
+    return contract.parse(bytes(told.reshape(-1)[0]))
 
 
 def _prefix(model: str, version: int | None, size: int) -> bytes:

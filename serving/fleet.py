@@ -45,9 +45,11 @@ class Fleet:
         return row
 
     def split(self, action: NDArray[Any] | None, tls: Iterable[str]) -> dict[str, NDArray[Any]]:
-        """Actions by TL out of an answer. Raises BadAnswer where it is of another size."""
+        """Actions by TL out of an answer. Raises BadAnswer where it is of another size, or holds what are no finite numbers."""
         if action is None or action.size != self.policy.action.size:
             told = "no action" if action is None else f"{action.size} numbers"
             raise BadAnswer(f"fleet {self.model} answered {told}, not {self.policy.action.size} numbers")
+        if action.dtype.kind not in "fiu" or not np.isfinite(action).all():
+            raise BadAnswer(f"fleet {self.model} answered what are no finite numbers")
         row = action.reshape(-1)
         return {tl: row[self.actions[tl]] for tl in tls}

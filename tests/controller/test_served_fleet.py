@@ -172,3 +172,29 @@ def test_the_deadline_counts_from_the_observation(city):
     policies = ServedPolicies(city.client, city.contracts, None, 1.0, lambda: 100.0)
     found = policies.ask(city.observations, 98.0)
     assert all("deadline" in str(answer).lower() for answer in found.values())
+
+
+def test_a_version_that_is_replaced_under_its_number_is_followed_no_more(city, caplog):
+    city.fleet.look()
+    assert city.fleet.covered.tls == set(TLS)
+    (city.models / "SA103" / "1").rename(city.models.parent / "old")
+    shutil.copytree(city.models / "SA101" / "1", city.models / "SA103" / "1")
+    city.server.look()
+    for tl in TLS:
+        city.policies.look(tl)
+    assert "SA103: the server now answers with version 1, with another contract: not followed" in caplog.text
+    found = city.policies.ask(city.observations)
+    assert {tl for tl, answer in found.items() if isinstance(answer, Exception)} == {"SA103"}
+
+
+@pytest.mark.parametrize("action", [np.nan, np.inf, "0"])
+def test_a_fleet_that_answers_no_numbers_is_left_alone_and_every_tl_is_asked_by_itself(city, action, monkeypatch):
+    city.fleet.look()
+    size = city.fleet.covered.fleet.policy.action.size
+    garbage = np.array([[action] * size], object if action == "0" else np.float32)
+    asked = Client._asked
+    monkeypatch.setattr(Client, "_asked", lambda self, request, timeout_s: {**asked(self, request, timeout_s), "action": garbage})
+    found = city.policies.ask(city.observations)
+    monkeypatch.undo()
+    assert city.fleet.covered is None
+    assert same(found, city.policies.ask(city.observations))

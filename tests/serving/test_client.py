@@ -229,15 +229,52 @@ class TestServedPolicies:
                 outputs = {"action": np.array([[0.5]], np.float32)}
                 return {tl: Answer(outputs, 2 if tl == "a" else 1) for tl in observations}
 
-            def policy(self, tl, version, timeout_s):
+            def policies(self, versions, timeout_s):
                 clock[0] += 5.0
-                raise DeadlineExceeded("slow")
+                return dict.fromkeys(versions, DeadlineExceeded("slow"))
 
         clock = [0.0]
         contracts = dict.fromkeys("abc", self.KC)
         found = ServedPolicies(Slow(), contracts, None, 1.0, lambda: clock[0]).ask(dict.fromkeys("abc", X))
         assert isinstance(found["a"], Exception)
         assert found["b"].tolist() == found["c"].tolist() == [[0.5]]
+
+    @pytest.mark.parametrize("lost", ["unavailable", "silent"])
+    def test_after_an_outage_a_version_must_tell_its_contract_though_its_number_is_known(self, lost, caplog):
+        caplog.set_level("INFO", "controller")
+        other = policy_pb2.Policy(tl="b")
+        errors = {"unavailable": Unavailable("gone"), "silent": DeadlineExceeded("late")}
+
+        class Client:
+            address = "there"
+
+            def predict_many(self, observations, *_):
+                good = Answer({"action": np.array([[0.5]], np.float32)}, 1)
+                return dict.fromkeys(observations, good if there else errors[lost])
+
+            def policies(self, versions, timeout_s):
+                asked.append(versions)
+                return {tl: serves.get(tl, DeadlineExceeded("slow")) for tl in versions}
+
+            def renew(self):
+                pass
+
+        asked, now, there, serves = [], 0.0, True, {"a": self.KC, "b": other}
+        policies = ServedPolicies(Client(), dict.fromkeys("abc", self.KC), None, 0.5, lambda: now)
+        assert not any(isinstance(x, Exception) for x in policies.ask(dict.fromkeys("abc", X)).values()) and asked == []
+        there = False
+        for _ in range(3):
+            policies.ask(dict.fromkeys("abc", X))
+            now += 2.0
+        there = True
+        found = policies.ask(dict.fromkeys("abc", X))
+        assert asked == [{"a": 1, "b": 1, "c": 1}]
+        assert found["a"].tolist() == [[0.5]]
+        assert "another contract" in str(found["b"]) and "not told" in str(found["c"])
+        assert "b: the server now answers with version 1, with another contract: not followed" in caplog.text
+        serves["c"] = self.KC
+        found = policies.ask(dict.fromkeys("abc", X))
+        assert asked[1:] == [{"c": 1}] and found["c"].tolist() == [[0.5]] and isinstance(found["b"], Exception)
 
     def test_whatever_breaks_is_an_exception_in_the_answers(self):
         class Broken:
@@ -283,6 +320,9 @@ class TestServedPolicies:
             def predict_many(self, observations, *_):
                 good = Answer({"action": np.array([[0.5]], np.float32)}, 1)
                 return {tl: good if tl in answering else DeadlineExceeded("late") for tl in observations}
+
+            def policies(self, versions, timeout_s):
+                return dict.fromkeys(versions, TestServedPolicies.KC)
 
             def renew(self):
                 renewed.append(now)
