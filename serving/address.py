@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+import os
 from dataclasses import dataclass
 
 import grpc
@@ -28,6 +29,9 @@ _READING = (
 """What changes nothing at the server, and so may be asked twice."""
 RETRIED = ("UNAVAILABLE", "RESOURCE_EXHAUSTED")
 """Statuses of calls that no server has worked on."""
+
+LONGEST_PATH = 107
+"""Bytes of a Unix socket's path (sun_path of unix(7), less its end)."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,9 @@ def channel(address: str, tls: Tls | None = None, retries: int = 0) -> grpc.Chan
 
 def target(address: str) -> tuple[str, bool]:
     """(gRPC's name of an address, whether it may stand for several servers). Raises ValueError."""
+    path = unix_path(address)
+    if path is not None and len(os.fsencode(path)) > LONGEST_PATH:
+        raise ValueError(f"address {address!r}: the path of a Unix socket may have {LONGEST_PATH} bytes at most")
     if address.startswith(("unix:", "dns:", "ipv4:", "ipv6:")):
         return address, not address.startswith("unix:")
     parts = [_host_and_port(part.strip()) for part in address.split(",")]

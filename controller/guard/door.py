@@ -10,6 +10,9 @@ from typing import TextIO
 
 from city.errors import InputError
 
+FIRST_S, FIRST_BYTES = 1.0, 1 << 10
+"""Wall time in which whoever comes must say something, and the most that a first message may hold: it asks for the version."""
+
 
 class Door:
     """Open from the beginning, so that a controller may come before SUMO's other clients have."""
@@ -27,11 +30,14 @@ class Door:
         self._path, self._record = record, _write(record, self.port) if record is not None else None
 
     def accept(self, timeout_s: float) -> socket.socket | None:
+        """Who has come and begins to speak TraCI; whoever says something else, or nothing, is sent away."""
         self.listener.settimeout(timeout_s)
         with contextlib.suppress(TimeoutError, BlockingIOError):
-            controller = self.listener.accept()[0]
-            controller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return controller
+            visitor = self.listener.accept()[0]
+            if _speaks(visitor):
+                visitor.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return visitor
+            visitor.close()
         return None
 
     def close(self) -> None:
@@ -54,6 +60,16 @@ def port_of(record: Path) -> int | None:
             return None
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _speaks(visitor: socket.socket) -> bool:
+    """Whether somebody's first message comes at once, and is of a controller's length: the simulation stands still meanwhile."""
+    visitor.settimeout(FIRST_S)
+    try:
+        size = visitor.recv(4, socket.MSG_PEEK | socket.MSG_WAITALL)
+    except OSError:
+        return False
+    return len(size) == 4 and int.from_bytes(size) <= FIRST_BYTES
 
 
 def _write(path: Path, port: int) -> TextIO:

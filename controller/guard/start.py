@@ -1,8 +1,10 @@
 """A controller's way to its guard: one that holds the connection already, else a new one."""
 
+import contextlib
 import fcntl
 import logging
 import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -40,13 +42,16 @@ def open_guarded(
         flags += ["--sumo", f"{host}:{port}"]
     else:
         flags += ["--clients", str(clients), "--sumo-port", str(sumo_port), "--", *arguments]
-    guard = _find_or_spawn(record, flags)
+    said = _said(record)
+    guard = _find_or_spawn(record, flags, said)
     if isinstance(guard, int):
         log.info("the guard at 127.0.0.1:%d holds the connection to SUMO; going on through it", guard)
         return _attach(guard, hurried)
     guard_port = _port(guard)
     log.info(
-        "a guard holds the connection to SUMO; a controller may come back to it with --no-guard --sumo 127.0.0.1:%d", guard_port
+        "a guard holds the connection to SUMO; a controller may come back to it with --no-guard --sumo 127.0.0.1:%d%s",
+        guard_port,
+        f"; what it says is in {said}" if said else "",
     )
     try:
         return _attach(guard_port, hurried, guard)
@@ -75,24 +80,35 @@ def _attach(port: int, hurried: Callable[[], bool], process: subprocess.Popen[by
     return link
 
 
-def _find_or_spawn(record: Path | None, flags: Sequence[str]) -> int | subprocess.Popen[bytes]:
+def _said(record: Path | None) -> Path | None:
+    """Where a guard writes what it says; None: where this process does.
+
+    It outlives its controller: whoever reads that to its end, through a pipe, would wait for the guard.
+    """
+    if not stat.S_ISFIFO(os.fstat(2).st_mode):
+        return None
+    return record.with_suffix(".log") if record is not None else _folder() / f"{os.getpid()}.log"
+
+
+def _find_or_spawn(record: Path | None, flags: Sequence[str], said: Path | None) -> int | subprocess.Popen[bytes]:
     """The port of the guard whose record that is, else a new guard."""
     if record is None:
-        return _spawn(flags)
+        return _spawn(flags, said)
     with record.with_suffix(".lock").open("w") as lock:
         # of two controllers that start at once the second waits until the first one's guard can be found
         fcntl.flock(lock, fcntl.LOCK_EX)
         found = port_of(record)
-        return (
-            found if found is not None else _spawn(["--record", str(record), "--lock", str(lock.fileno()), *flags], lock.fileno())
-        )
+        if found is not None:
+            return found
+        return _spawn(["--record", str(record), "--lock", str(lock.fileno()), *flags], said, lock.fileno())
 
 
-def _spawn(flags: Sequence[str], *kept: int) -> subprocess.Popen[bytes]:
+def _spawn(flags: Sequence[str], said: Path | None, *kept: int) -> subprocess.Popen[bytes]:
     """A guard. `kept`: files that stay open in it."""
     command = [sys.executable, "-m", "controller.guard", "--spawned", *flags]
-    # a group of its own: what ends the controller's must not end the guard
-    return subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True, pass_fds=kept)
+    with said.open("a") if said is not None else contextlib.nullcontext() as file:
+        # a group of its own: what ends the controller's must not end the guard
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, start_new_session=True, pass_fds=kept)
 
 
 def _port(process: subprocess.Popen[bytes]) -> int:

@@ -3,13 +3,16 @@
 import contextlib
 import shutil
 import socket
+import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from city import config, network
 from city.errors import InputError
 from city.network import Phase
+from controller import daemon
 from controller.__main__ import main
 from controller.sumo.network import RunningSignal, check_city, check_contract, check_running
 from export import contract
@@ -192,11 +195,44 @@ def test_flags_that_do_not_go_together(capsys):
         (["--end", "nan"], "must be a simulated second"),
         (["--model-number", "99999999999999999999"], "must be a version"),
         (["--summary", "/nonexistent/x.json"], "there is no folder /nonexistent"),
+        (["--summary", "/"], "is a folder"),
+        (["--order", "99999999999"], "--order 99999999999 must be"),
+        (["--server", "unix:/" + "x" * 107], "107 bytes at most"),
         (["--fleet", "a/b"], "--fleet: 'a/b' is no name"),
         (["--clients", "2", "--deadline-ms", "9000"], "make watchdog_s twice as long"),
     ):
         assert main(["--city", CITY, *flags]) == 2
         refused(capsys, told)
+
+
+@pytest.mark.parametrize("words", [["--no-guard"], []])
+def test_a_port_that_closes_the_connection_is_no_sumo(capsys, grid_server, words):
+    def close():
+        while True:
+            with contextlib.suppress(OSError):
+                visitor = listener.accept()[0]
+                visitor.recv(1)
+                visitor.close()
+                continue
+            return
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        closing = threading.Thread(target=close)
+        closing.start()
+        where = f"127.0.0.1:{listener.getsockname()[1]}"
+        assert main(["--city", CITY, "--server", grid_server, "--sumo", where, *words, "--http", "127.0.0.1:0"]) == 2
+        listener.shutdown(socket.SHUT_RDWR)
+        closing.join()
+    refused(capsys, where, "closed the connection")
+
+
+def test_a_simulation_that_is_past_its_end_is_refused():
+    simulation = SimpleNamespace(getTime=lambda: 34838.0, getEndTime=lambda: 3600.0)
+    link = SimpleNamespace(api=SimpleNamespace(simulation=simulation))
+    with pytest.raises(InputError, match="at second 34838, and its end was 3600: nothing is left to control"):
+        daemon._end(SimpleNamespace(end_s=None), None, link)
+    simulation.getTime = lambda: 3599.0
+    assert daemon._end(SimpleNamespace(end_s=None), None, link) == 3600
 
 
 def test_a_city_that_is_not_there(capsys, tmp_path, monkeypatch):

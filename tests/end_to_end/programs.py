@@ -1,6 +1,7 @@
 """Starting and ending the project's programs and SUMO, each by its own process."""
 
 import contextlib
+import re
 import socket
 import subprocess
 import sys
@@ -35,6 +36,11 @@ def sumo(clients: int, *options: str):
 def controller(*arguments: str):
     """`python -m controller` on the sample city, its stderr readable."""
     return program("controller", "--city", CITY, *arguments)
+
+
+def guard_says(controller_says: str) -> str:
+    """What the guard of a controller wrote, whose own words go into a pipe."""
+    return Path(re.search(r"what it says is in (.*)", controller_says)[1]).read_text()
 
 
 def guard(*arguments: object):

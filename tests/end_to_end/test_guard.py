@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.end_to_end.programs import CITY, connect, controller, guard, sumo
+from tests.end_to_end.programs import CITY, connect, controller, guard, guard_says, sumo
 from tests.end_to_end.test_several_clients import SIGNALS, assert_in_step, assert_safe
 
 
@@ -43,6 +43,7 @@ def test_a_trainer_goes_on_while_the_controller_is_killed_and_started_again(grid
             trainer.step(60)
             ours.kill()
             ours.wait()
+            assert "what it says is in" in ours.stderr.read()  # to its end, though the guard goes on
             trainer.until(lambda: not trainer.online(), 60)
             # the plans run, in step with their clock
             trainer.step(90)
@@ -106,10 +107,10 @@ def test_the_crash_of_sumo_or_of_another_client_ends_guard_and_controller_with_o
         else:
             trainer.client._socket.close()  # without a goodbye: SUMO ends for all
         assert ours.wait(30) == 1
-        lines = ours.stderr.read().splitlines()  # the guard's too: it has ended
-        assert [line for line in lines if "SUMO is gone at second" in line and "or the guard" in line] and [
-            line for line in lines if "SUMO has ended" in line
-        ]
+        told = ours.stderr.read()
+        lines = told.splitlines() + guard_says(told).splitlines()
+        assert [line for line in lines if "SUMO is gone at second" in line and "or the guard" in line]
+        assert [line for line in lines if "guard: SUMO has ended" in line]
         assert not [line for line in lines if "Traceback" in line]
 
 
@@ -134,6 +135,9 @@ def test_the_others_do_not_stand_still_for_a_controller_that_never_comes():
         (("--sumo", "127.0.0.1:99999"), "must be HOST:PORT"),
         (("--sumo", "127.0.0.1:1", "--port", "70000"), "cannot be listened on"),
         (("--sumo", "127.0.0.1:1", "--watchdog-s", "0"), "must lie between"),
+        (("--sumo", "127.0.0.1:1", "--order", "99999999999"), "--order 99999999999 must be"),
+        (("--clients", "0", "--", "-c", "x"), "--clients 0 must be"),
+        (("--sumo-port", "99999", "--", "-c", "x"), "--sumo-port 99999 must lie"),
     ],
 )
 def test_wrong_words_to_a_guard_are_one_line(words, told):
@@ -152,6 +156,20 @@ def test_a_controller_is_refused_where_the_guard_has_one(grid_server):
                 trainer.until(lambda: second.poll() is not None, 20_000)
                 assert second.returncode == 2 and "takes no controller now: it has one" in second.stderr.read()
             assert ours.poll() is None and trainer.online() == set(SIGNALS)
+            trainer.client.close()
+
+
+def test_of_two_controllers_that_start_at_once_one_controls_and_the_other_ends_alone(grid_server):
+    with sumo(2) as (port, _):
+        words = ("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server)
+        with controller(*words) as one, controller(*words) as other:
+            trainer = Trainer(port)
+            trainer.until(lambda: trainer.online() == set(SIGNALS), 20_000)
+            trainer.until(lambda: None not in (one.poll(), other.poll()) or {one.poll(), other.poll()} == {None, 2}, 20_000)
+            refused, controls = (one, other) if one.poll() == 2 else (other, one)
+            assert "takes no controller now: it has one" in refused.stderr.read()
+            trainer.step(60)
+            assert controls.poll() is None and trainer.online() == set(SIGNALS)
             trainer.client.close()
 
 

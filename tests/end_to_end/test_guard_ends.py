@@ -1,5 +1,6 @@
 """The guard by itself: whatever a controller leaves behind, and however the guard ends, signals run and the others go on."""
 
+import contextlib
 import signal
 import socket
 import subprocess
@@ -124,6 +125,30 @@ def test_a_guard_without_a_controller_leaves_in_the_end_and_the_others_go_on():
             trainer.until(lambda: process.poll() is not None, 100_000)
             assert process.returncode == 0 and "leaving the simulation to the others" in process.stderr.read()
         trainer.step(30)
+        trainer.client.close()
+
+
+def test_a_guard_without_a_controller_ends_with_the_simulation():
+    arguments = ("-c", GRID / "grid.sumocfg", "--no-step-log", "--no-warnings", "--end", 40)
+    with guard("--clients", 1, "--first-s", 0, "--", *arguments) as process:
+        assert process.wait(60) == 0
+        assert "up to the simulation's end, second 40" in process.stderr.read()
+
+
+@pytest.mark.parametrize("words", [b"", b"GET / HTTP/1.0\r\n\r\n"])
+def test_a_visitor_that_is_no_controller_is_sent_away_and_the_others_go_on(words):
+    with sumo(2) as (port, _), guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--first-s", 0) as process:
+        trainer = Trainer(port)
+        trainer.step(5)
+        door = int(process.stdout.readline().split()[1])
+        with socket.create_connection(("127.0.0.1", door)) as visitor:
+            visitor.sendall(words)
+            trainer.step(60)
+            visitor.settimeout(20)
+            with contextlib.suppress(ConnectionResetError):  # it had not read what was said
+                assert visitor.recv(1) == b""
+        trainer.step(5)
+        assert process.poll() is None
         trainer.client.close()
 
 
