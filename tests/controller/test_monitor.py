@@ -225,3 +225,12 @@ def test_the_monitor_and_the_rules_agree_on_every_state_of_a_small_junction(cros
         broken = SignalMonitor(crossing, LIMITS).see(state, 0, 1)
         assert bool(broken) == bool(rules.conflicts(state)), state
     assert np.array_equal(crossing.foes, crossing.foes.T)
+
+
+@pytest.mark.parametrize(("plan", "starved"), [("oooo", 0), ("rrrr", 1)])
+def test_a_signal_that_is_off_keeps_nobody_waiting(crossing, plan, starved):
+    monitor = SignalMonitor(crossing, Limits(3, 5, 0, max_red_s=30), ["GgGr", "rrrG"])
+    alarms = monitor.see("GgGr", 0, 50)
+    alarms += monitor.see_plan(plan, 50)
+    alarms += monitor.see("GgGr", 60, 70)
+    assert [alarm.rule for alarm in alarms if alarm.rule is Rule.STARVED] == [Rule.STARVED] * starved

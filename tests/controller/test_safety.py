@@ -124,6 +124,20 @@ class TestByExample:
         shown = [watched.permit("Ggrr", t)[0].state for t in range(60)]
         assert shown[29] == "Ggrr" and shown[30] == "GgGr"
 
+    def test_who_has_waited_too_long_is_served_by_a_phase_that_ends_a_worn_green_where_there_is_one(self, crossing):
+        watched = SignalSafety(crossing, SafetyTimes(3, 5, max_green_s=30, max_red_s=30), ["GgGr", "GrGr", "Ggrr"])
+        watched.adopt("Ggrr", 0)
+        shown = [watched.permit("Ggrr", t)[0].state for t in range(60)]
+        assert shown[29] == "Ggrr" and shown[30] == "Gyrr" and shown[33] == "GrGr"
+
+    def test_a_wish_that_serves_who_has_waited_too_long_is_kept_to_and_no_override(self, crossing):
+        watched = SignalSafety(crossing, SafetyTimes(3, 5, max_red_s=30), ["GrGr", "GgGr", "rrrG"])
+        watched.adopt("rrrG", 0)
+        told = [watched.permit("rrrG" if t < 30 else "GgGr", t) for t in range(50)]
+        shown = [state.state for state, _ in told]
+        assert shown[30] == "rrry" and shown[33] == "GgGr" and "GrGr" not in shown
+        assert Reason.MAX_RED not in {x.reason for _, overrides in told for x in overrides}
+
     def test_a_turning_green_does_not_stand_beside_the_other_streets_while_phases_change(self, grid_street):
         for signal in grid_street.signals.values():
             states = [phase.state for program in signal.programs for phase in program.phases]
