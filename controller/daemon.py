@@ -1,6 +1,7 @@
 """The daemon: contracts, street, decision steps until the end, release on every way out."""
 
 import contextlib
+import gc
 import json
 import logging
 from collections import Counter
@@ -26,8 +27,9 @@ from controller.monitor import Alarm
 from controller.release import Stop, abandon, release, release_at_once, tell_gone
 from controller.report import TRIPINFO_OPTIONS
 from controller.safety import Override
+from controller.served_contracts import fetch_contracts
 from controller.served_fleet import ServedFleet
-from controller.served_policy import ServedPolicies, fetch_contracts
+from controller.served_policy import ServedPolicies
 from controller.sumo import libsumo_link, start
 from controller.sumo.link import Link, NotWaiting, SumoGone, SumoRefused
 from controller.sumo.network import check_city
@@ -57,11 +59,11 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         fleet = ServedFleet(client, config.fleet, contracts, config.model_number) if config.fleet else None
         if fleet is not None:
             fleet.look()
-            fleet.watch()
-            closing.callback(fleet.close)
+            fleet.watch.begin()
+            closing.callback(fleet.watch.end)
         policies = ServedPolicies(client, contracts, config.model_number, control.deadline_ms / 1000, fleet=fleet)
-        policies.watch()
-        closing.callback(policies.close)
+        policies.contracts.watch.begin()
+        closing.callback(policies.contracts.watch.end)
         link = _open(config, street, stop)
         try:
             steps = assemble(
@@ -69,6 +71,9 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             )
             end_s = _end(config, street, link)
             link.leave_will(will.of(steps.intersections.values()))
+            # what was made up to here stays: Python would look through it for garbage in the middle of a decision
+            gc.collect()
+            gc.freeze()
         except (link.lost, SumoGone) as error:
             link.close()
             raise InputError(f"SUMO ended before the control began: {link.why() or error}") from None

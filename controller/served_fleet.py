@@ -1,12 +1,12 @@
 """The fleet that answers for many TLs in one call, for as long as it is what their own models are."""
 
 import logging
-import threading
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from controller.served_contracts import AVAILABLE, same_contract
+from controller.watch import Watch
 from protos import policy_pb2 as pb
-from protos.predict_pb2 import ModelVersionStatus
 from serving.client import Client
 from serving.contract import ContractError
 from serving.errors import ModelNotFound, ServingError
@@ -42,8 +42,7 @@ class ServedFleet:
         self.covered: Covered | None = None
         """Replaced as a whole, so that another thread may read it at any time."""
         self._told = ""
-        self._stopping = threading.Event()
-        self._watching: threading.Thread | None = None
+        self.watch = Watch(f"fleet {name}", LOOK_S, self._look_again)
 
     def look(self, spread_s: float = 0.0) -> None:
         """Find out what the fleet covers now; whatever cannot be found out, it does not cover.
@@ -67,23 +66,12 @@ class ServedFleet:
         self._told = ""
         log.warning("fleet %s did not answer (%s); every TL is asked by itself until it is looked at again", self.name, why)
 
-    def watch(self) -> None:
-        """Look again and again, in a thread of its own, until `close`."""
-        self._watching = threading.Thread(target=self._watch, name="fleet", daemon=True)
-        self._watching.start()
-
-    def close(self) -> None:
-        self._stopping.set()
-        if self._watching is not None:
-            self._watching.join()
-
-    def _watch(self) -> None:
-        while not self._stopping.wait(LOOK_S):
-            try:
-                self.look(LOOK_S)
-            except Exception:
-                log.exception("fleet %s cannot be looked at; every TL is asked by itself", self.name)
-                self.covered = None
+    def _look_again(self) -> None:
+        try:
+            self.look(LOOK_S)
+        except BaseException:
+            self.covered = None
+            raise
 
     def _find(self, spread_s: float) -> tuple[Covered | None, str]:
         version = self._served(self.name)
@@ -94,8 +82,8 @@ class ServedFleet:
         members = {member.tl: member for member in fleet.policy.members}
         apart: dict[str, str] = {}
         for tl, contract in self._contracts.items():
-            if self._stopping.wait(spread_s / len(self._contracts)):
-                break
+            if self.watch.wait(spread_s / len(self._contracts)):
+                return self.covered, self._told
             if tl not in members:
                 apart[tl] = "is not in it"
             elif not same_contract(members[tl].policy, contract):
@@ -113,14 +101,5 @@ class ServedFleet:
 
     def _served(self, model: str) -> int | None:
         """The version that the server answers with where none is named."""
-        available = (status.version for status in self._client.status(model) if status.state == ModelVersionStatus.AVAILABLE)
+        available = (status.version for status in self._client.status(model) if status.state == AVAILABLE)
         return max(available, default=None)
-
-
-def same_contract(one: pb.Policy, other: pb.Policy) -> bool:
-    """Whether two contracts mean the same, whatever they were made from."""
-    copies = pb.Policy(), pb.Policy()
-    for copy, policy in zip(copies, (one, other), strict=True):
-        copy.CopyFrom(policy)
-        copy.ClearField("origin")
-    return copies[0] == copies[1]

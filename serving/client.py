@@ -16,38 +16,27 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 import numpy as np
-from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from protos import policy_pb2
 from protos import predict_pb2 as pb
-from serving import contract
+from serving import contract, messages
 from serving.address import RETRIED, Tls, channel, unix_path
 from serving.errors import BadAnswer, BadRequest, ServingError, from_status
 from serving.fleet import Fleet
 from serving.line import Line
-from serving.tensors import TensorError, to_array, to_proto, varint
+from serving.messages import Answer, Outputs
+from serving.tensors import TensorError, to_proto
 
 _PREDICT = "/tensorflow.serving.PredictionService/Predict"
 _METADATA = "/tensorflow.serving.PredictionService/GetModelMetadata"
 _STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
-_GARBAGE = object()
 _CONNECT_S = 5.0
 """Wall time that a new connection may take."""
-
-Outputs = dict[str, NDArray[Any]]
-
-
-class Answer(NamedTuple):
-    """What one model answered."""
-
-    outputs: Outputs
-    version: int
-    """The version that answered, as the server tells it."""
 
 
 class Client:
@@ -79,7 +68,7 @@ class Client:
 
     def _bind(self) -> None:
         # requests are bytes already: their constant part is serialized once
-        self._predict = self._channel.unary_unary(_PREDICT, response_deserializer=_predicted)
+        self._predict = self._channel.unary_unary(_PREDICT, response_deserializer=messages.predicted)
         self._metadata = self._call(_METADATA, pb.GetModelMetadataRequest, pb.GetModelMetadataResponse)
         self._status = self._call(_STATUS, pb.GetModelStatusRequest, pb.GetModelStatusResponse)
 
@@ -103,7 +92,7 @@ class Client:
         self.close()
 
     def _call(self, method: str, request: Any, response: Any) -> Any:
-        return self._channel.unary_unary(method, request.SerializeToString, _response(response))
+        return self._channel.unary_unary(method, request.SerializeToString, messages.parsed_by(response))
 
     def predict(
         self, model: str, observation: NDArray[np.float32], version: int | None = None, timeout_s: float = 1.0
@@ -137,7 +126,7 @@ class Client:
 
         for model, told in self._by_line(requests, end, begin).items():
             try:
-                found[model] = _answer(told)
+                found[model] = messages.read_answer(told)
             except ServingError as error:
                 found[model] = error
         waiting = iter([model for model in requests if model not in found and model not in begun])
@@ -151,7 +140,7 @@ class Client:
             # whichever ends first makes room for the next: a model that hangs holds up nobody
             model, call = ended.get()
             try:
-                found[model] = _answer(call.result())
+                found[model] = messages.read_answer(call.result())
             except grpc.RpcError as error:
                 found[model] = _ours(error)
             except ServingError as error:
@@ -170,7 +159,7 @@ class Client:
         timeout_s: float = 1.0,
     ) -> Outputs:
         """Outputs of any signature of any model (`outputs`: those only), arrays by key. Raises ServingError."""
-        request = pb.PredictRequest(model_spec=_spec(model, version, signature, label), output_filter=outputs)
+        request = pb.PredictRequest(model_spec=messages.spec_of(model, version, signature, label), output_filter=outputs)
         try:
             for key, array in inputs.items():
                 to_proto(array, request.inputs[key])
@@ -199,39 +188,41 @@ class Client:
 
     def policy(self, model: str, version: int | None = None, timeout_s: float = 5.0) -> policy_pb2.Policy:
         """The policy contract of a model. Raises ServingError, or ContractError where it has none."""
-        return _policy(model, self._asked(_policy_request(model, version), timeout_s))
+        return messages.read_policy(model, self._asked(messages.policy_request(model, version), timeout_s))
 
     def policies(
         self, versions: Mapping[str, int | None], timeout_s: float = 5.0
     ) -> dict[str, policy_pb2.Policy | ServingError | contract.ContractError]:
         """Contracts by model, all asked at once; an error where a model gave none. `timeout_s` bounds the whole."""
-        requests = {model: _policy_request(model, version) for model, version in versions.items()}
+        requests = {model: messages.policy_request(model, version) for model, version in versions.items()}
         found: dict[str, policy_pb2.Policy | ServingError | contract.ContractError] = {}
         for model, answer in self._many(requests, time.monotonic() + timeout_s).items():
             try:
-                found[model] = answer if isinstance(answer, ServingError) else _policy(model, answer.outputs)
+                found[model] = answer if isinstance(answer, ServingError) else messages.read_policy(model, answer.outputs)
             except contract.ContractError as error:
                 found[model] = error
         return found
 
     def signatures(self, model: str, version: int | None = None, label: str = "", timeout_s: float = 5.0) -> pb.SignatureDefMap:
         """The signatures of a model. Raises ServingError."""
-        request = pb.GetModelMetadataRequest(model_spec=_spec(model, version, "", label), metadata_field=["signature_def"])
+        request = pb.GetModelMetadataRequest(
+            model_spec=messages.spec_of(model, version, "", label), metadata_field=["signature_def"]
+        )
         try:
             answer = self._metadata(request, timeout=timeout_s)
         except grpc.RpcError as error:
             raise _ours(error) from None
-        if answer is _GARBAGE or "signature_def" not in answer.metadata:
+        if answer is messages.GARBAGE or "signature_def" not in answer.metadata:
             raise BadAnswer(f"metadata of {model} without signatures")
         return pb.SignatureDefMap.FromString(answer.metadata["signature_def"].value)
 
     def status(self, model: str, timeout_s: float = 5.0) -> list[pb.ModelVersionStatus]:
         """States of a model's versions, newest first. Raises ServingError."""
         try:
-            answer = self._status(pb.GetModelStatusRequest(model_spec=_spec(model, None, "")), timeout=timeout_s)
+            answer = self._status(pb.GetModelStatusRequest(model_spec=messages.spec_of(model, None, "")), timeout=timeout_s)
         except grpc.RpcError as error:
             raise _ours(error) from None
-        if answer is _GARBAGE:
+        if answer is messages.GARBAGE:
             raise BadAnswer(f"status of {model} cannot be parsed")
         return list(answer.model_version_status)
 
@@ -252,7 +243,9 @@ class Client:
         if self._line is None:
             return {}
         told = self._line.ask(_PREDICT, requests, end, self._max_in_flight, leave)
-        return {key: _predicted(answer) if isinstance(answer, bytes) else from_status(*answer) for key, answer in told.items()}
+        return {
+            key: messages.predicted(answer) if isinstance(answer, bytes) else from_status(*answer) for key, answer in told.items()
+        }
 
     def _asked(self, request: bytes, timeout_s: float) -> Outputs:
         end = time.monotonic() + timeout_s
@@ -262,7 +255,7 @@ class Client:
                 told = self._predict(request, timeout=max(end - time.monotonic(), 0.0))
             except grpc.RpcError as error:
                 raise _ours(error) from None
-        return _answer(told).outputs
+        return messages.read_answer(told).outputs
 
     def _request(self, model: str, version: int | None, observation: NDArray[np.float32]) -> bytes:
         """A PredictRequest for one observation: a prefix that never changes, then the numbers."""
@@ -270,72 +263,8 @@ class Client:
         key = (model, version, len(values))
         prefix = self._prefixes.get(key)
         if prefix is None:
-            prefix = self._prefixes[key] = _prefix(model, version, len(values))
+            prefix = self._prefixes[key] = messages.prefix_of(model, version, len(values))
         return prefix + values
-
-
-def _spec(model: str, version: int | None, signature: str, label: str = "") -> pb.ModelSpec:
-    spec = pb.ModelSpec(name=model, signature_name=signature)
-    if version is not None:
-        spec.version.value = version
-    elif label:
-        spec.version_label = label
-    return spec
-
-
-def _policy_request(model: str, version: int | None) -> bytes:
-    request = pb.PredictRequest(model_spec=_spec(model, version, contract.POLICY_SIGNATURE))
-    to_proto(np.zeros(1, np.int32), request.inputs[contract.POLICY_INPUT])
-    return request.SerializeToString()
-
-
-def _policy(model: str, outputs: Outputs) -> policy_pb2.Policy:
-    """Raises ContractError."""
-    told = outputs.get(contract.POLICY_OUTPUT)
-    if told is None or told.size < 1:
-        raise contract.ContractError(f"model {model} has no output {contract.POLICY_OUTPUT!r} in its policy signature")
-    return contract.parse(bytes(told.reshape(-1)[0]))
-
-
-def _prefix(model: str, version: int | None, size: int) -> bytes:
-    """Everything of a PredictRequest before its numbers, of which there are `size` bytes.
-
-    The numbers are the last field (tensor_content) of the last field (value) of
-    the only entry of `inputs`, so the request can be put together by appending.
-    """
-    tensor = pb.Tensor(dtype=1)
-    for n in (1, size // 4):
-        tensor.tensor_shape.dim.add(size=n)
-    head = tensor.SerializeToString() + b"\x22" + varint(size)
-    key = contract.INPUT.encode()
-    entry = b"\x0a" + varint(len(key)) + key + b"\x12" + varint(len(head) + size) + head
-    spec = _spec(model, version, contract.SIGNATURE).SerializeToString()
-    return b"\x0a" + varint(len(spec)) + spec + b"\x12" + varint(len(entry) + size) + entry
-
-
-def _response(kind: Any) -> Any:
-    def parse(data: bytes) -> Any:
-        try:
-            return kind.FromString(data)
-        except DecodeError:
-            return _GARBAGE  # gRPC would call this INTERNAL; who asked turns it into a BadAnswer
-
-    return parse
-
-
-_predicted = _response(pb.PredictResponse)
-
-
-def _answer(told: Any) -> Answer:
-    """Raises ServingError, and so what is one already."""
-    if isinstance(told, ServingError):
-        raise told
-    if told is _GARBAGE:
-        raise BadAnswer("the answer cannot be parsed")
-    try:
-        return Answer({key: to_array(tensor) for key, tensor in told.outputs.items()}, told.model_spec.version.value)
-    except TensorError as error:
-        raise BadAnswer(f"the answer holds {error}") from None
 
 
 def _ours(error: Any) -> ServingError:

@@ -1,13 +1,15 @@
 """One call for all TLs where a fleet is what their own models are, and never anything else."""
 
 import shutil
+import time
 
 import numpy as np
 import pytest
 
 from controller import served_fleet
+from controller.served_contracts import fetch_contracts
 from controller.served_fleet import ServedFleet
-from controller.served_policy import ServedPolicies, fetch_contracts
+from controller.served_policy import ServedPolicies
 from export.__main__ import main as export
 from protos import policy_pb2 as pb
 from serving.client import Client
@@ -153,19 +155,20 @@ def test_a_watched_fleet_is_found_when_it_comes(city, monkeypatch):
     (city.models / "city").rename(city.models.parent / "away")
     city.server.look()
     city.server.look()
-    city.fleet.look()
-    assert city.fleet.covered is None
-    city.fleet.watch()
+    fleet = ServedFleet(city.client, "city", city.contracts, None)
+    fleet.look()
+    assert fleet.covered is None
+    fleet.watch.begin()
     try:
         (city.models.parent / "away").rename(city.models / "city")
         city.server.look()
         for _ in range(1000):
-            if city.fleet.covered is not None:
+            if fleet.covered is not None:
                 break
-            city.fleet._stopping.wait(0.01)
-        assert city.fleet.covered.tls == set(TLS)
+            time.sleep(0.01)
+        assert fleet.covered.tls == set(TLS)
     finally:
-        city.fleet.close()
+        fleet.watch.end()
 
 
 def test_the_deadline_counts_from_the_observation(city):
@@ -181,7 +184,7 @@ def test_a_version_that_is_replaced_under_its_number_is_followed_no_more(city, c
     shutil.copytree(city.models / "SA101" / "1", city.models / "SA103" / "1")
     city.server.look()
     for tl in TLS:
-        city.policies.look(tl)
+        city.policies.contracts.look(tl)
     assert "SA103: the server now answers with version 1, with another contract: not followed" in caplog.text
     found = city.policies.ask(city.observations)
     assert {tl for tl, answer in found.items() if isinstance(answer, Exception)} == {"SA103"}

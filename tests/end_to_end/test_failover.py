@@ -7,7 +7,8 @@ import pytest
 from controller.assembly import assemble
 from controller.decision_step import Events
 from controller.failover import Rung
-from controller.served_policy import ServedPolicies, fetch_contracts
+from controller.served_contracts import fetch_contracts
+from controller.served_policy import ServedPolicies
 from controller.sumo.start import start
 from serving.client import Client
 from tests.conftest import GRID

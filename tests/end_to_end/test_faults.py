@@ -4,6 +4,7 @@ Controller, proxy and server are processes of their own, as they are on a street
 """
 
 import contextlib
+import gc
 import shutil
 import time
 
@@ -13,8 +14,9 @@ from controller.assembly import assemble
 from controller.decision_step import Events
 from controller.failover import Rung
 from controller.report import TRIPINFO_OPTIONS, read_trips
+from controller.served_contracts import AVAILABLE, fetch_contracts
 from controller.served_fleet import ServedFleet
-from controller.served_policy import AVAILABLE, ServedPolicies, fetch_contracts
+from controller.served_policy import ServedPolicies
 from controller.sumo.start import start
 from serving.client import Client
 from serving.embedded.config import ServerConfig
@@ -51,6 +53,10 @@ class Run:
         events = Events(alarm=self.alarms.append)
         self.steps = assemble(self.link, street, list(self.contracts.values()), policies, city.safety, city.controller, events)
         self._slow_down()
+        # as the daemon does; besides its own objects this process holds TensorFlow's, and a look through them takes longer
+        # than the deadline
+        gc.collect()
+        gc.freeze()
 
     def target(self, server):
         return server.socket_path if self.way == UNIX else server.port
@@ -101,6 +107,7 @@ class Run:
         return {x.tl: (x.ladder, x.next_decision_s) for x in self.steps.intersections.values()}
 
     def close(self):
+        gc.unfreeze()
         self.link.close()
         self.client.close()
         self.proxy.close()

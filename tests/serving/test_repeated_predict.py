@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protos import predict_pb2 as wire
-from serving.client import _prefix
 from serving.embedded import repeated_predict
 from serving.embedded.config import ServerConfig
 from serving.embedded.predict_impl import predict
 from serving.embedded.repeated_predict import RepeatedPredict
 from serving.embedded.status import StatusError
+from serving.messages import prefix_of
 from serving.tensors import to_proto
 from tests.serving.conftest import running
 
@@ -28,7 +28,7 @@ def manager(grid_models):
 
 def request(model="SA103", size=17, seed=0, version=None):
     x = np.random.default_rng(seed).standard_normal(size).astype(np.float32)
-    return _prefix(model, version, x.nbytes) + x.tobytes()
+    return prefix_of(model, version, x.nbytes) + x.tobytes()
 
 
 def long_way(manager, data):

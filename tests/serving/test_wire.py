@@ -21,7 +21,7 @@ from protos import inference_pb2 as inference_pb
 from protos import model_server_config_pb2 as config_pb
 from protos import predict_pb2 as wire
 from protos import tensorflow_pb2 as tensorflow_pb
-from serving.client import _prefix
+from serving.messages import prefix_of
 from serving.tensors import to_proto
 
 X = np.arange(6, dtype=np.float32)
@@ -39,14 +39,14 @@ def their_request(version=None):
 
 @pytest.mark.parametrize("version", [None, 3, 2**40])
 def test_an_appended_request_is_the_one_that_tensorflow_would_read(version):
-    raw = _prefix("SA101", version, X.nbytes) + X.tobytes()
+    raw = prefix_of("SA101", version, X.nbytes) + X.tobytes()
     assert predict_pb2.PredictRequest.FromString(raw) == their_request(version)
 
 
 def test_large_observations_have_the_right_lengths():
     for size in (1, 31, 32, 127, 128, 4000, 70_000):
         x = np.arange(size, dtype=np.float32)
-        request = predict_pb2.PredictRequest.FromString(_prefix("m", 1, x.nbytes) + x.tobytes())
+        request = predict_pb2.PredictRequest.FromString(prefix_of("m", 1, x.nbytes) + x.tobytes())
         np.testing.assert_array_equal(tf.make_ndarray(request.inputs["observation"])[0], x)
 
 
