@@ -155,13 +155,16 @@ def check_numbers(clients: int, order: int | None, sumo_port: int) -> None:
 
 def _check_summary(path: Path) -> None:
     """Raises InputError where it could not be written in the end."""
-    path = path.resolve()
-    if not path.parent.is_dir():
-        raise InputError(f"--summary {path}: there is no folder {path.parent}")
-    if path.is_dir():
-        raise InputError(f"--summary {path}: is a folder; name a file in it")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise InputError(f"--summary {path}: may not be written")
+    try:
+        path = path.resolve()
+        if not path.parent.is_dir():
+            raise InputError(f"--summary {path}: there is no folder {path.parent}")
+        if path.is_dir():
+            raise InputError(f"--summary {path}: is a folder; name a file in it")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise InputError(f"--summary {path}: may not be written")
+    except (OSError, RuntimeError) as error:  # a name that is too long, links in a ring
+        raise InputError(f"--summary {path}: {error}; name a file that can be written") from None
 
 
 def _fleet(flag: str | None, city: City) -> str:

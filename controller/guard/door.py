@@ -32,7 +32,7 @@ class Door:
     def accept(self, timeout_s: float) -> socket.socket | None:
         """Who has come and begins to speak TraCI; whoever says something else, or nothing, is sent away."""
         self.listener.settimeout(timeout_s)
-        with contextlib.suppress(TimeoutError, BlockingIOError):
+        with contextlib.suppress(TimeoutError, BlockingIOError, ConnectionError):
             visitor = self.listener.accept()[0]
             if _speaks(visitor):
                 visitor.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -5,6 +5,7 @@ has its place among SUMO's clients already, keeps the will, and hears a goodbye:
 that the controller goes is no word on whether its signals are on their plans.
 """
 
+import contextlib
 import select
 import socket
 import time
@@ -79,8 +80,9 @@ class Relay:
             poll.register(self._sumo, select.POLLIN | (select.POLLOUT if self._to_sumo else 0))
             for file, event in poll.poll(1000 * LOOK_S):
                 if file == self._listener.fileno():
-                    # there is one controller at a time
-                    self._listener.accept()[0].close()
+                    # there is one controller at a time; who has gone again before it is let in was none
+                    with contextlib.suppress(OSError):
+                        self._listener.accept()[0].close()
                     continue
                 heard_s = self._clock()
                 try:

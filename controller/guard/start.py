@@ -34,16 +34,21 @@ def open_guarded(
     Raises InputError.
     """
     host, port = where or ("127.0.0.1", sumo_port)
-    # a SUMO at a port that is not known beforehand cannot be found again
-    record = _folder() / f"{host}-{port}-{order}.json" if port else None
     flags = ["--watchdog-s", str(watchdog_s)]
     flags += ["--order", str(order)] if order is not None else []
     if where is not None:
         flags += ["--sumo", f"{host}:{port}"]
     else:
         flags += ["--clients", str(clients), "--sumo-port", str(sumo_port), "--", *arguments]
-    said = _said(record)
-    guard = _find_or_spawn(record, flags, said)
+    try:
+        # a SUMO at a port that is not known beforehand cannot be found again
+        record = _folder() / f"{host}-{port}-{order}.json" if port else None
+        said = _said(record)
+        guard = _find_or_spawn(record, flags, said)
+    except OSError as error:
+        raise InputError(
+            f"a guard cannot be started ({error}); set TMPDIR to a folder that can be written, or say --no-guard"
+        ) from None
     if isinstance(guard, int):
         log.info("the guard at 127.0.0.1:%d holds the connection to SUMO; going on through it", guard)
         return _attach(guard, hurried)

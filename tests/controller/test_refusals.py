@@ -1,8 +1,10 @@
 """What does not fit is refused before any signal is touched: one line, exit code 2."""
 
 import contextlib
+import os
 import shutil
 import socket
+import tempfile
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
@@ -196,6 +198,7 @@ def test_flags_that_do_not_go_together(capsys):
         (["--model-number", "99999999999999999999"], "must be a version"),
         (["--summary", "/nonexistent/x.json"], "there is no folder /nonexistent"),
         (["--summary", "/"], "is a folder"),
+        (["--summary", "x" * 300], "name a file that can be written"),
         (["--order", "99999999999"], "--order 99999999999 must be"),
         (["--server", "unix:/" + "x" * 107], "107 bytes at most"),
         (["--fleet", "a/b"], "--fleet: 'a/b' is no name"),
@@ -203,6 +206,13 @@ def test_flags_that_do_not_go_together(capsys):
     ):
         assert main(["--city", CITY, *flags]) == 2
         refused(capsys, told)
+
+
+def test_a_temporary_folder_that_cannot_hold_a_guards_record(capsys, grid_server, tmp_path, monkeypatch):
+    (tmp_path / f"greenserve-{os.getuid()}").write_text("in the way")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert main(["--city", CITY, "--server", grid_server, "--clients", "2", "--sumo-port", str(free_port())]) == 2
+    refused(capsys, "a guard cannot be started", "set TMPDIR", "--no-guard")
 
 
 @pytest.mark.parametrize("words", [["--no-guard"], []])
