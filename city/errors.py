@@ -1,5 +1,8 @@
 """The one error of wrong user input."""
 
+import contextlib
+from collections.abc import Iterator
+
 
 class InputError(Exception):
     """The user's input is wrong: what, where, and how to mend it, in one line.
@@ -9,3 +12,14 @@ class InputError(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
+
+
+@contextlib.contextmanager
+def looking_at_files() -> Iterator[None]:
+    """A path that the system does not let us look at (no permission, too long a name) is wrong input: raises InputError."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise InputError(f"{error.filename}: {error.strerror}; name one that can be used") from None

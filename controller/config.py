@@ -8,7 +8,7 @@ from pathlib import Path
 from city import config as city_config
 from city import names
 from city.config import City
-from city.errors import InputError
+from city.errors import InputError, looking_at_files
 from serving.address import target
 
 
@@ -39,6 +39,7 @@ class ControllerConfig:
     sumo_options: tuple[str, ...]
 
 
+@looking_at_files()
 def parse(argv: list[str]) -> ControllerConfig:
     """Read the command line. Raises InputError."""
     options: list[str] = []
@@ -155,16 +156,13 @@ def check_numbers(clients: int, order: int | None, sumo_port: int) -> None:
 
 def _check_summary(path: Path) -> None:
     """Raises InputError where it could not be written in the end."""
-    try:
-        path = path.resolve()
-        if not path.parent.is_dir():
-            raise InputError(f"--summary {path}: there is no folder {path.parent}")
-        if path.is_dir():
-            raise InputError(f"--summary {path}: is a folder; name a file in it")
-        if not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise InputError(f"--summary {path}: may not be written")
-    except (OSError, RuntimeError) as error:  # a name that is too long, links in a ring
-        raise InputError(f"--summary {path}: {error}; name a file that can be written") from None
+    path = path.absolute()
+    if not path.parent.is_dir():
+        raise InputError(f"--summary {path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise InputError(f"--summary {path}: is a folder; name a file in it")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InputError(f"--summary {path}: may not be written")
 
 
 def _fleet(flag: str | None, city: City) -> str:

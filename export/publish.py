@@ -18,13 +18,14 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from city.errors import InputError
+from city.errors import InputError, looking_at_files
 
 _DRAFT = re.compile(r"\.(\d+)\.(draft|old)-.+")
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EIO)
 _NOTHING_SPECIAL, _RENAME_EXCHANGE, _AT_FDCWD = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP), 2, -100
 
 
+@looking_at_files()
 def check_free(models_dir: Path, tl: str, number: int, overwrite: bool) -> None:
     """Raise InputError where a version exists and may not be replaced."""
     target = models_dir / tl / str(number)

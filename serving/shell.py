@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from city import config as city_config
 from city.arguments import Parser
-from city.errors import InputError
+from city.errors import InputError, looking_at_files
 from protos import predict_pb2 as pb
 from serving import contract
 from serving.address import Tls
@@ -68,6 +68,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     return args
 
 
+@looking_at_files()
 def _serving(args: argparse.Namespace) -> city_config.Serving:
     path = args.city or Path("city.toml")
     return city_config.load(path).serving if args.city is not None or path.exists() else city_config.Serving()

@@ -82,6 +82,7 @@ def _write(path: Path, port: int) -> TextIO:
         file.flush()
         beside.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            beside.unlink()
         raise InputError(f"--record {path}: cannot be written ({error})") from None
     return file

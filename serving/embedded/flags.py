@@ -6,7 +6,7 @@ from pathlib import Path
 
 from city import config as city_config
 from city.arguments import Parser
-from city.errors import InputError
+from city.errors import InputError, looking_at_files
 from serving.embedded import batching, model_config
 from serving.embedded.batching import Batching
 from serving.embedded.config import RestConfig, ServerConfig, default_threads, metrics_path_of_file, ssl_of_file
@@ -28,6 +28,7 @@ NOT_HERE = frozenset({
 """Flags of tensorflow_model_server that this server does not have (yet)."""
 
 
+@looking_at_files()
 def parse(argv: list[str] | None = None) -> ServerConfig:
     """Read the command line. Raises InputError."""
     parser = Parser(

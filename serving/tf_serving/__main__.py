@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from city.errors import InputError
+from city.errors import InputError, looking_at_files
 from serving.embedded.files import scan
 
 NAME = "models.config"
@@ -26,6 +26,7 @@ def config_text(models: list[str], mounted_at: str) -> str:
     return f"model_config_list {{\n{entries}}}\n"
 
 
+@looking_at_files()
 def write(models_dir: Path, mounted_at: str) -> Path:
     """Write models.config, beside and then renamed. Raises InputError where there are no models."""
     models = sorted(scan(models_dir))

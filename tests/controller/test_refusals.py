@@ -198,7 +198,7 @@ def test_flags_that_do_not_go_together(capsys):
         (["--model-number", "99999999999999999999"], "must be a version"),
         (["--summary", "/nonexistent/x.json"], "there is no folder /nonexistent"),
         (["--summary", "/"], "is a folder"),
-        (["--summary", "x" * 300], "name a file that can be written"),
+        (["--summary", "x" * 300], "too long; name one that can be used"),
         (["--order", "99999999999"], "--order 99999999999 must be"),
         (["--server", "unix:/" + "x" * 107], "107 bytes at most"),
         (["--fleet", "a/b"], "--fleet: 'a/b' is no name"),
