@@ -200,6 +200,7 @@ def test_flags_that_do_not_go_together(capsys):
         (["--summary", "/"], "is a folder"),
         (["--summary", "x" * 300], "too long; name one that can be used"),
         (["--order", "99999999999"], "--order 99999999999 must be"),
+        (["--clients", "2", "--sumo-port", "70000"], "--sumo-port 70000 must lie between"),
         (["--server", "unix:/" + "x" * 107], "107 bytes at most"),
         (["--fleet", "a/b"], "--fleet: 'a/b' is no name"),
         (["--clients", "2", "--deadline-ms", "9000"], "make watchdog_s twice as long"),

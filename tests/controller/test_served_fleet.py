@@ -171,6 +171,23 @@ def test_a_watched_fleet_is_found_when_it_comes(city, monkeypatch):
         fleet.watch.end()
 
 
+def test_a_look_that_breaks_leaves_nothing_covered(city, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("broken")
+
+    city.fleet.look()
+    monkeypatch.setattr(city.client, "status", broken)
+    with pytest.raises(RuntimeError, match="broken"):
+        city.fleet._look_again()
+    assert city.fleet.covered is None
+
+
+def test_a_look_that_is_ended_on_its_way_covers_nothing_that_it_has_not_seen(city):
+    city.fleet.watch.end()
+    city.fleet.look()
+    assert city.fleet.covered is None
+
+
 def test_the_deadline_counts_from_the_observation(city):
     policies = ServedPolicies(city.client, city.contracts, None, 1.0, lambda: 100.0)
     found = policies.ask(city.observations, 98.0)

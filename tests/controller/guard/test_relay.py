@@ -134,6 +134,24 @@ def test_a_second_controller_is_turned_away():
         assert messages(controller, 1)
 
 
+def test_a_visitor_that_has_gone_before_it_is_let_in_ends_nothing():
+    class Aborted:
+        def __init__(self, listener):
+            self.listener, self.fileno = listener, listener.fileno
+
+        def accept(self):
+            self.listener.accept()[0].close()
+            raise ConnectionAbortedError("gone")
+
+    with relay() as (made, controller, _, _, _):
+        made._listener = Aborted(made._listener)
+        with socket.create_connection(made._listener.listener.getsockname()) as visitor:
+            visitor.settimeout(10)
+            assert visitor.recv(1) == b""
+        controller.sendall(STEP)
+        assert messages(controller, 1)
+
+
 def test_the_end_of_sumo_ends_the_relay():
     with relay(answers=False) as (made, controller, _, _, end):
         controller.sendall(STEP)
