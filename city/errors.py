@@ -1,6 +1,7 @@
 """The one error of wrong user input."""
 
 import contextlib
+import errno
 from collections.abc import Iterator
 
 
@@ -14,12 +15,15 @@ class InputError(Exception):
         super().__init__(" ".join(message.split()))
 
 
+_OF_THE_PATH = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
+
+
 @contextlib.contextmanager
 def looking_at_files() -> Iterator[None]:
     """A path that the system does not let us look at (no permission, too long a name) is wrong input: raises InputError."""
     try:
         yield
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None or error.errno not in _OF_THE_PATH:
             raise
         raise InputError(f"{error.filename}: {error.strerror}; name one that can be used") from None

@@ -156,7 +156,9 @@ def check_numbers(clients: int, order: int | None, sumo_port: int) -> None:
 
 def _check_summary(path: Path) -> None:
     """Raises InputError where it could not be written in the end."""
-    path = path.absolute()
+    path = Path(os.path.realpath(path))
+    if path.is_symlink():
+        raise InputError(f"--summary {path}: is a link that leads back to itself; name a file")
     if not path.parent.is_dir():
         raise InputError(f"--summary {path}: there is no folder {path.parent}")
     if path.is_dir():

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import threading
 from collections.abc import Iterable, Mapping
 
 from city.errors import InputError
@@ -83,8 +84,9 @@ class ServedContracts:
         self._known = {tl: {policy.origin.model_number: True} for tl, policy in contracts.items()}
         """By TL and version, whether its contract is the one of the beginning; what must be asked is not there."""
         self._told = {(tl, policy.origin.model_number): True for tl, policy in contracts.items()}
+        self._writing = threading.Lock()
         self._next = itertools.cycle(contracts)
-        self.watch = Watch("contracts", WATCH_S / max(len(contracts), 1), lambda: self.look(next(self._next)))
+        self.watch = Watch("contracts", WATCH_S / max(len(contracts), 1), self._look_at_next)
 
     def knows(self, tl: str, version: int) -> bool:
         return version in self._known[tl]
@@ -113,7 +115,8 @@ class ServedContracts:
             if isinstance(new, ServingError):
                 continue  # not known yet: asked again with the next answer
             version, is_same = versions[tl], isinstance(new, pb.Policy) and same_contract(self._contracts[tl], new)
-            known[tl] = {**known[tl], version: is_same}
+            with self._writing:
+                known[tl] = {**known[tl], version: is_same}
             if self._told.get((tl, version)) is is_same:
                 continue
             self._told[tl, version] = is_same
@@ -125,3 +128,11 @@ class ServedContracts:
         """Ask the newest of a TL's versions that may be followed for its contract once more."""
         for version in [version for version, is_same in self._known[tl].items() if is_same][-1:]:
             self.compare({tl: version}, LOOK_S)
+
+    def _look_at_next(self) -> None:
+        tl = next(self._next)
+        try:
+            self.look(tl)
+        except Exception:
+            log.error("%s cannot be asked for its contract", tl)
+            raise

@@ -71,6 +71,7 @@ class ServedFleet:
             self.look(LOOK_S)
         except BaseException:
             self.covered = None
+            log.error("fleet %s cannot be looked at; every TL is asked by itself", self.name)
             raise
 
     def _find(self, spread_s: float) -> tuple[Covered | None, str]:

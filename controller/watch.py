@@ -33,4 +33,4 @@ class Watch:
             try:
                 self._look()
             except Exception:
-                log.exception("%s cannot be looked at; it is tried again", self._what)
+                log.exception("a look at %s broke; the next is tried", self._what)

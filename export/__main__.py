@@ -16,7 +16,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from tqdm import tqdm
 
-from city.errors import InputError, looking_at_files
+from city.errors import InputError
 from export.config import Job, parse
 
 
@@ -33,22 +33,20 @@ def main(argv: list[str] | None = None) -> int:
             signal.signal(number, interrupt)
     words = sys.argv[1:] if argv is None else argv
     try:
-        with looking_at_files():
-            match words[:1]:
-                case ["describe"]:
-                    from export import describe
+        match words[:1]:
+            case ["describe"]:
+                from export import describe
 
-                    return describe.main(words[1:])
-                case ["inspect"]:
-                    from export import inspect_checkpoint
+                return describe.main(words[1:])
+            case ["inspect"]:
+                from export import inspect_checkpoint
 
-                    return inspect_checkpoint.main(words[1:])
-                case ["fleet"]:
-                    from export import fleet
+                return inspect_checkpoint.main(words[1:])
+            case ["fleet"]:
+                from export import fleet
 
-                    return fleet.main(words[1:])
-            job = parse(words)
-        return run(job, stopping)
+                return fleet.main(words[1:])
+        return run(parse(words), stopping)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

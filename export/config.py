@@ -8,7 +8,7 @@ from city import config as city_config
 from city import names, network
 from city.arguments import Parser
 from city.config import City
-from city.errors import InputError
+from city.errors import InputError, looking_at_files
 from city.network import StreetNetwork
 from export import locate
 from export.locate import Candidate
@@ -42,6 +42,7 @@ class Job:
     """Versions of a TL to keep. None: all."""
 
 
+@looking_at_files()
 def parse(argv: list[str] | None = None) -> Job:
     """Read the command line. Raises InputError."""
     parser = Parser(

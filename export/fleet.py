@@ -16,7 +16,7 @@ from tqdm import tqdm
 from city import config as city_config
 from city import names
 from city.arguments import Parser
-from city.errors import InputError
+from city.errors import InputError, looking_at_files
 from export import __version__, certificate, exported_model, fleet_graph, meta_graph, publish, quiet, single_model, verify, warmup
 from export.fleet_graph import Group, Member
 from protos import policy_pb2 as pb
@@ -49,6 +49,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+@looking_at_files()
 def parse(argv: list[str]) -> FleetJob:
     parser = Parser(
         prog="python -m export fleet", description="Build one SavedModel out of exported models: one Predict answers for all."

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from city import names
 from city.arguments import Parser
-from city.errors import InputError
+from city.errors import InputError, looking_at_files
 from export.actors import WEIGHTS, Actor, BatchNorm, Dense
 from export.actors.architectures import Shape
 from export.checkpoints import Checkpoint, natural, scopes, trained_function
@@ -41,6 +41,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+@looking_at_files()
 def _candidate(path: Path) -> Candidate:
     if path.suffix in (".h5", ".hdf5", ".keras"):
         return Candidate(path, KERAS, number(path.name))

@@ -94,6 +94,16 @@ def grid_models(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture(params=["TCP", "Unix socket"])
+def fake(request, tmp_path):
+    """A server that answers what the test says, both ways that it can be asked."""
+    from tests.serving.fake_server import Fake
+
+    made = Fake(str(tmp_path / "grpc") if request.param == "Unix socket" else "")
+    yield made
+    made.stop()
+
+
 def pytest_addoption(parser):
     parser.addoption("--server", metavar="HOST:PORT", help="run tests/contracts against this server's gRPC API")
     parser.addoption("--rest", metavar="HOST:PORT", help="and against this REST API")

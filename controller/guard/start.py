@@ -46,9 +46,8 @@ def open_guarded(
         said = _said(record)
         guard = _find_or_spawn(record, flags, said)
     except OSError as error:
-        raise InputError(
-            f"a guard cannot be started ({error}); set TMPDIR to a folder that can be written, or say --no-guard"
-        ) from None
+        hint = "set TMPDIR to a folder that can be written, or say --no-guard" if error.filename else "say --no-guard"
+        raise InputError(f"a guard cannot be started ({error}); {hint}") from None
     if isinstance(guard, int):
         log.info("the guard at 127.0.0.1:%d holds the connection to SUMO; going on through it", guard)
         return _attach(guard, hurried)

@@ -209,6 +209,15 @@ def test_flags_that_do_not_go_together(capsys):
         refused(capsys, told)
 
 
+@pytest.mark.parametrize(
+    ("target", "told"), [("gone/x.json", "there is no folder"), ("link", "a link that leads back to itself")]
+)
+def test_a_summary_that_is_a_link_is_judged_by_where_it_leads(capsys, tmp_path, target, told):
+    (tmp_path / "link").symlink_to(tmp_path / target)
+    assert main(["--city", CITY, "--summary", str(tmp_path / "link")]) == 2
+    refused(capsys, told)
+
+
 def test_a_temporary_folder_that_cannot_hold_a_guards_record(capsys, grid_server, tmp_path, monkeypatch):
     (tmp_path / f"greenserve-{os.getuid()}").write_text("in the way")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

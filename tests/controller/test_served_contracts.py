@@ -2,6 +2,8 @@
 
 import threading
 
+import pytest
+
 from controller.served_contracts import ServedContracts
 from controller.watch import Watch
 from protos import policy_pb2 as pb
@@ -43,6 +45,16 @@ def test_a_look_asks_the_newest_version_that_may_be_followed():
     assert "another contract" in str(contracts.objection("a", 2)) and contracts.objection("a", 1) is None
 
 
+def test_a_look_that_breaks_tells_whose_it_was(caplog):
+    def broken():
+        raise RuntimeError("broken")
+
+    contracts = ServedContracts(Serves(A, broken), {"a": A})
+    with pytest.raises(RuntimeError, match="broken"):
+        contracts._look_at_next()
+    assert "a cannot be asked for its contract" in caplog.text
+
+
 def test_a_watch_goes_on_after_a_look_that_broke_and_ends_when_it_is_told(caplog):
     looks, second = [], threading.Event()
 
@@ -58,7 +70,7 @@ def test_a_watch_goes_on_after_a_look_that_broke_and_ends_when_it_is_told(caplog
     watch.end()
     ended = len(looks)
     assert watch.wait(0.02) and len(looks) == ended
-    assert "this cannot be looked at" in caplog.text and "RuntimeError: broken" in caplog.text
+    assert "a look at this broke" in caplog.text and "RuntimeError: broken" in caplog.text
 
 
 def test_a_watch_that_was_never_begun_can_be_ended():

@@ -11,17 +11,10 @@ from protos import policy_pb2
 from serving.client import Client
 from serving.errors import BadAnswer, DeadlineExceeded, Unavailable
 from serving.messages import Answer
-from tests.serving.fake_server import Fake, answer
+from tests.serving.fake_server import answer
 
 X = np.zeros(17, np.float32)
 KC = policy_pb2.Policy(tl="a", action=policy_pb2.Action(kind="kc", size=1), origin=policy_pb2.Origin(model_number=1))
-
-
-@pytest.fixture
-def fake():
-    made = Fake()
-    yield made
-    made.stop()
 
 
 @pytest.fixture

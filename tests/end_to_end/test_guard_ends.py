@@ -150,6 +150,7 @@ def test_a_visitor_that_is_no_controller_is_sent_away_and_the_others_go_on(words
         trainer.step(5)
         assert process.poll() is None
         trainer.client.close()
+        process.terminate()
         process.wait(60)
         assert "a controller has come at" not in process.stderr.read()
 

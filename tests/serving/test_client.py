@@ -13,16 +13,9 @@ from serving.errors import BadAnswer, BadRequest, DeadlineExceeded, ModelNotFoun
 from serving.messages import Answer
 from serving.tensors import to_proto
 from tests.end_to_end.programs import free_port
-from tests.serving.fake_server import Fake, answer
+from tests.serving.fake_server import answer
 
 X = np.zeros(17, np.float32)
-
-
-@pytest.fixture(params=["TCP", "Unix socket"])
-def fake(request, tmp_path):
-    made = Fake(str(tmp_path / "grpc") if request.param == "Unix socket" else "")
-    yield made
-    made.stop()
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """A path that the system does not let anybody look at is wrong input to every program: one line, exit code 2."""
 
+import errno
+
 import pytest
 
 from city.errors import InputError, looking_at_files
@@ -38,6 +40,7 @@ def test_a_servers_models_too():
         serving(["--models-dir", TOO_LONG])
 
 
-def test_an_error_without_a_path_is_no_wrong_input():
-    with pytest.raises(OSError, match="broken"), looking_at_files():
-        raise OSError("broken")
+@pytest.mark.parametrize("error", [OSError("broken"), OSError(errno.EMFILE, "too many open files", "a.json")])
+def test_what_is_not_the_paths_fault_is_no_wrong_input(error):
+    with pytest.raises(OSError, match=r"broken|too many"), looking_at_files():
+        raise error
