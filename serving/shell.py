@@ -88,9 +88,10 @@ def _client(args: argparse.Namespace) -> Client:
 
 
 def _predict(client: Client, args: argparse.Namespace) -> int:
+    told = None if args.observation == "zeros" else _observation(args.observation)
     signatures = client.signatures(args.model, args.model_version, args.version_label, timeout_s=args.timeout_s).signature_def
     size = _size(args.model, signatures)
-    observation = np.zeros(size, np.float32) if args.observation == "zeros" else _observation(args.observation)
+    observation = np.zeros(size, np.float32) if told is None else told
     if observation.shape != (size,):
         raise InputError(f"--observation has {observation.size} numbers; {args.model} takes {size}")
     outputs = client.run(

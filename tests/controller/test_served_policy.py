@@ -44,23 +44,23 @@ def test_a_late_answer_is_thrown_away(fake, client):
     assert isinstance(ask(client, clock=lambda: next(times)), DeadlineExceeded)
 
 
-def test_a_new_version_of_the_same_contract_is_followed(fake, client):
-    newer = policy_pb2.Policy()
-    newer.CopyFrom(KC)
-    newer.origin.model_number = 2
-    told = np.array([newer.SerializeToString()], object)
+def ask_a_new_version(fake, client, **changed):
+    """What is made of version 2, whose contract differs in its action from the one of the beginning."""
+    policy = policy_pb2.Policy()
+    policy.CopyFrom(KC)
+    policy.origin.model_number = 2
+    policy.action.MergeFrom(policy_pb2.Action(**changed))
+    told = np.array([policy.SerializeToString()], object)
     fake.answer = lambda request, context: answer(version=2, action=[[0.5]], policy=told)
-    assert ask(client).tolist() == [[0.5]]
+    return ask(client)
+
+
+def test_a_new_version_of_the_same_contract_is_followed(fake, client):
+    assert ask_a_new_version(fake, client).tolist() == [[0.5]]
 
 
 def test_a_new_version_of_another_contract_is_refused(fake, client):
-    other = policy_pb2.Policy()
-    other.CopyFrom(KC)
-    other.action.actionp = 0.9
-    told = np.array([other.SerializeToString()], object)
-    fake.answer = lambda request, context: answer(version=2, action=[[0.5]], policy=told)
-    found = ask(client)
-    assert "another contract" in str(found)
+    assert "another contract" in str(ask_a_new_version(fake, client, actionp=0.9))
 
 
 def test_a_slow_look_at_one_new_version_makes_no_other_late():

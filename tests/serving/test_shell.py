@@ -47,6 +47,7 @@ def test_status_lists_versions_of_named_models_or_of_the_folder(grid_server, gri
         (["predict", "SA103", "--observation", "1,2"], 2, "--observation has 2 numbers; SA103 takes 17"),
         (["predict", "SA103", "--observation", "x"], 2, "neither numbers with commas between"),
         (["predict", "SA103", "--observation", "none.npy"], 2, "neither numbers with commas between"),
+        (["predict", "SA103", "--observation", "none.npy", "--server", "127.0.0.1:1"], 2, "No such file"),
         (["predict", "nobody", "--observation", "zeros"], 2, "Latest(nobody)"),
         (["predict", "SA103", "--observation", "zeros", "--version_label", "gold"], 2, "label: gold"),
         (["predict", "SA103"], 2, "--observation"),
