@@ -20,14 +20,14 @@ from city.network import StreetNetwork
 from controller.assembly import assemble
 from controller.guard.start import open_guarded
 from controller.observation import Observation
-from controller.policy import Action
-from controller.served_fleet import ServedFleet
-from controller.served_policy import ServedPolicies
+from controller.policies.policy import Action
+from controller.policies.served_fleet import ServedFleet
+from controller.policies.served_policies import ServedPolicies
 from controller.sumo import libsumo_link, start
-from controller.sumo.wire import Frames
+from controller.sumo.wire import MessageSplitter
 from export import contract
 from protos import policy_pb2 as pb
-from serving.client import Client
+from serving.client.client import Client
 
 QUIET = ["--no-step-log", "true", "--no-warnings", "true", "--seed", "42", "--time-to-teleport", "-1"]
 PATIENCE_S = 3000.0
@@ -37,7 +37,7 @@ PATIENCE_S = 3000.0
 class RandomPolicies:
     """Greens at random, the same in every run."""
 
-    def __init__(self, contracts: list[pb.Policy]) -> None:
+    def __init__(self, contracts: list[pb.PolicyContract]) -> None:
         sizes = np.array([policy.action.size for policy in contracts])
         # drawn beforehand: what is measured is the loop, not the dice
         drawn = np.random.default_rng(0).integers(sizes, size=(4096 if len(sizes) < 100 else 256, len(sizes)))
@@ -48,7 +48,7 @@ class RandomPolicies:
         return {tl: actions[tl] for tl in observations}
 
 
-def contracts_of(street: StreetNetwork) -> list[pb.Policy]:
+def contracts_of(street: StreetNetwork) -> list[pb.PolicyContract]:
     """A sumo-rl contract for every signal with a choice of greens."""
     city = config.City(Path("city.toml"))
     return [
@@ -98,14 +98,14 @@ def ours(sumocfg: Path, seconds: float, how: str, address: str, notes: str, cloc
         steps.step(end_s)
         yield steps.now
     link.close()
-    if sum(steps.tally.failures.values()) or sum(steps.tally.alarms.values()):
+    if sum(steps.counters.failures.values()) or sum(steps.counters.alarms.values()):
         raise RuntimeError(
-            f"{steps.tally.failures} answers were missing, alarms {steps.tally.alarms}: the figures would mean nothing"
+            f"{steps.counters.failures} answers were missing, alarms {steps.counters.alarms}: the figures would mean nothing"
         )
     if noted is not None:
         noted.write(Path(notes))
     if clocked is not None:
-        clocked.seconds = {name: spent / steps.tally.steps for name, spent in clocked.seconds.items()}
+        clocked.seconds = {name: spent / steps.counters.steps for name, spent in clocked.seconds.items()}
 
 
 def replay(sumocfg: Path, seconds: float, how: str, address: str, notes: str) -> Iterator[float]:
@@ -134,7 +134,7 @@ def exchange(sumocfg: Path, seconds: float, how: str, address: str, notes: str) 
     echo = grpc.insecure_channel(address).unary_unary("/echo/Echo") if address else None
     observations = bytes(4 * sum(policy.observation.size for policy in contracts_of(network.of_sumocfg(sumocfg))))
     yield 0.0
-    frames, due = Frames(), 0
+    frames, due = MessageSplitter(), 0
     for sent, count, until_s in exchanges:
         link.socket.sendall(sent)
         due += count

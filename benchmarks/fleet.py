@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.unary_predict import city_file, server
-from serving.client import Client
+from serving.client.client import Client
 
 HIDDEN = (64, 64)
 

@@ -19,8 +19,9 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 from benchmarks.random_models import random_actor
-from export import fleet_graph, meta_graph
-from export.fleet_graph import Member
+from export.fleets import fleet_graph
+from export.fleets.fleet_graph import Member
+from export.saved_model import meta_graph
 from protos import policy_pb2 as pb
 
 tf.get_logger().setLevel("ERROR")
@@ -37,7 +38,7 @@ def milliseconds(members: list[Member], limit: int) -> tuple[int, float]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "model"
         folder.mkdir()
         graph = meta_graph.assemble(size, lambda x, v: {"action": fleet_graph.build(groups, x, v)})
-        meta_graph.write(folder, graph, pb.Policy(tl="city"), fleet_graph.weights(groups))
+        meta_graph.write(folder, graph, pb.PolicyContract(tl="city"), fleet_graph.weights(groups))
         stack.enter_context(tf.Graph().as_default())
         session = stack.enter_context(tf.compat.v1.Session(config=options))
         signature = tf.compat.v1.saved_model.load(session, ["serve"], str(folder)).signature_def["serving_default"]

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from controller.decision_step import DecisionSteps
-from controller.safety import PermittedState
-from controller.sumo.link import Moment
+from controller.safety.signal_safety import PermittedState
+from controller.sumo.link import StepResult
 
 
 class Noted:
@@ -44,11 +44,11 @@ class Noted:
                     received = 0
                 yield answer
 
-        def reading(due: tuple[str, ...]) -> Moment:
+        def reading(due: tuple[str, ...]) -> StepResult:
             nonlocal is_reading
             is_reading = True
             try:
-                moment: Moment = read(due)
+                moment: StepResult = read(due)
                 return moment
             finally:
                 is_reading = False

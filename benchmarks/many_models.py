@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.unary_predict import INPUTS, resident_mb, server_process, serving_command, write_actors
-from serving.client import Client
+from serving.client.client import Client
 from serving.errors import ModelNotFound
 
 
@@ -39,7 +39,7 @@ def in_turn(client: Client, models: list[str], seconds: float = 0.0, until: str 
             return times
 
 
-def told(what: str, times: list[float]) -> None:
+def description(what: str, times: list[float]) -> None:
     p50, p99, worst = np.percentile(times, [50, 99, 100])
     print(f"{what:<52} p50 {p50:.2f} ms  p99 {p99:.2f} ms  worst {worst:.1f} ms  ({len(times)} calls)", flush=True)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from export import certificate, saved_model, warmup
 from export.actors import Activation, Actor, Dense, Step
+from export.saved_model import manifest, warmup, write
 from protos import policy_pb2 as pb
 
 HIDDEN = (64, 64)
@@ -33,15 +33,15 @@ def random_actor(inputs: int, outputs: int, seed: int, categorical: bool) -> Act
     return Actor("mlp", (*steps, layers[-1], *head))
 
 
-def write_models(models_dir: Path, policies: Iterable[pb.Policy]) -> None:
+def write_models(models_dir: Path, policies: Iterable[pb.PolicyContract]) -> None:
     """A version 1 for each contract, under models_dir."""
     for seed, policy in enumerate(policies):
         policy.origin.model_number = 1
         folder = models_dir / policy.tl / "1"
         folder.mkdir(parents=True)
         actor = random_actor(policy.observation.size, policy.action.size, seed, policy.action.kind == "categorical")
-        saved_model.write(folder, actor, policy)
+        write.write(folder, actor, policy)
         warmup.write(folder, policy, 1)
         # what a fleet is stacked by
-        told = {"actor": {"steps": certificate.steps(actor)}}
-        (folder / "assets.extra" / certificate.NAME).write_text(json.dumps(told), encoding="utf-8")
+        told = {"actor": {"steps": manifest.steps(actor)}}
+        (folder / "assets.extra" / manifest.FILE_NAME).write_text(json.dumps(told), encoding="utf-8")

@@ -20,7 +20,7 @@ OURS = """
 import json, resource, sys, time
 begin = time.perf_counter()
 from pathlib import Path
-from serving.embedded.session import Session
+from serving.embedded.tensorflow.session import Session
 import numpy as np
 make = lambda path: Session(path)
 run = lambda session, x: session.run("serving_default", {"observation": x}, ["action"])

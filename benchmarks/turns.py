@@ -46,7 +46,7 @@ class _Case:
             [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._complaint, text=True, cwd=ROOT
         )
 
-    def told(self) -> str:
+    def description(self) -> str:
         """The next line that it prints."""
         assert self.process.stdout
         return self.process.stdout.readline().strip() or self._failed()
@@ -55,7 +55,7 @@ class _Case:
         assert self.process.stdin
         self.process.stdin.write(f"{until}\n")
         self.process.stdin.flush()
-        return float(self.told())
+        return float(self.description())
 
     def end(self) -> None:
         assert self.process.stdin
@@ -84,7 +84,7 @@ def take_turns(commands: Mapping[str, Sequence[str]], parts: Sequence[float]) ->
         for name, command in commands.items():
             cases[name] = _Case(command)
             stack.callback(cases[name].kill)
-            cases[name].told()  # one is set up after the other, and none while another one works
+            cases[name].description()  # one is set up after the other, and none while another one works
         for until in parts:
             for name, case in cases.items():
                 took[name].append(case.turn(until))

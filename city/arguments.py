@@ -1,13 +1,36 @@
-"""Command lines whose errors are one line, as every other wrong input's."""
+"""Command lines whose errors are one line, like every other wrong input's."""
 
 import argparse
-from typing import NoReturn
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 from city.errors import InputError
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises InputError instead of printing usage and ending the process."""
+    """An ArgumentParser without abbreviations, which raises InputError instead of printing usage and exiting."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{**kwargs, "allow_abbrev": False})
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} ({self.prog} --help)")
+
+
+def split_arguments(argv: list[str]) -> tuple[list[str], list[str]]:
+    """Split a command line at `--`: (our own arguments, those that are passed on)."""
+    if "--" not in argv:
+        return argv, []
+    at = argv.index("--")
+    return argv[:at], argv[at + 1 :]
+
+
+def host_and_port(text: str, flag: str) -> tuple[str, int]:
+    """Parse HOST:PORT, port 0 included. Raises InputError that names the flag or key."""
+    try:
+        parsed = urlsplit(f"//{text}")
+        if parsed.hostname and parsed.port is not None and parsed.netloc == text:
+            return parsed.hostname, parsed.port
+    except ValueError:
+        pass  # a port that is no number below 65536; named below like every other mistake
+    raise InputError(f"{flag} {text!r} must be HOST:PORT, such as 127.0.0.1:8500")

@@ -13,9 +13,13 @@ from city import names
 from city.errors import InputError
 
 FALLBACKS = ("plan", "max-pressure")
-DIALECTS = ("sumo-rl", "sappo")
-SAPPO_STATES = ("d", "v", "vd", "vdd")
-SAPPO_ACTIONS = ("offset", "gr", "gro", "kc")
+RENAMED_KEYS = {
+    ("[safety]", "walking_mps"): "walking_speed_mps",
+    ("[controller]", "probes"): "recovery_answers",
+    ("[tl]", "sizes"): "hidden_sizes",
+}
+"""(table, old key) -> the key's name since 0.2."""
+MAX_DEADLINE_MS, MAX_WATCHDOG_S = 60_000, 3599
 
 
 @dataclass(frozen=True)
@@ -25,40 +29,40 @@ class Network:
     sumocfg: Path | None = None
     """SUMO configuration; gives network, demand and additional files."""
     net: Path | None = None
-    """Network file, where there is no sumocfg."""
+    """Network file, if there is no sumocfg."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """[training]: where the checkpoints are."""
+    """[training]: the checkpoints."""
 
     model_path: Path | None = None
     model_number: int | None = None
     """None: the newest."""
     target_tls: tuple[str, ...] | None = None
-    """TLs in the order in which training had them: which of `Actor_0`, `Actor_1`, ... is whose."""
+    """TLs in training's order, which assigns `Actor_0`, `Actor_1`, ... to them."""
 
 
 @dataclass(frozen=True)
 class Serving:
-    """[serving]: where the models are and who serves them."""
+    """[serving]: the models and their server."""
 
     models_dir: Path = Path("models")
     address: str = "127.0.0.1:8500"
     grpc_socket_path: Path | None = None
-    """Unix socket on which the server listens too, and on which callers of this machine ask: the fastest way."""
+    """Unix socket on which the server also listens, for clients on this machine."""
     fleet: str = "city"
-    """The fleet that the controller asks for all TLs at once, where the server has one of this name. Empty: none."""
+    """The fleet that the controller asks for all TLs at once, if it is served. Empty: none."""
 
     @property
-    def nearest(self) -> str:
-        """The address at which callers of this machine ask."""
+    def local_address(self) -> str:
+        """The address for clients on this machine."""
         return self.address if self.grpc_socket_path is None else f"unix:{self.grpc_socket_path}"
 
 
 @dataclass(frozen=True)
 class Safety:
-    """[safety]: floors and bounds that no policy may break, in s."""
+    """[safety]: floors and bounds for every policy, in s."""
 
     min_yellow_s: float = 3.0
     min_green_s: float = 4.0
@@ -67,8 +71,8 @@ class Safety:
     """None: no bound."""
     max_red_s: float | None = None
     """A link that has been red for longer is served next. None: no bound."""
-    walking_mps: float = 1.2
-    """Speed (m/s) at which pedestrians clear their crossing before anyone may cross their way."""
+    walking_speed_mps: float = 1.2
+    """Walking speed in m/s, for the clearance of pedestrian crossings."""
 
 
 @dataclass(frozen=True)
@@ -76,24 +80,24 @@ class Controller:
     """[controller]: the daemon."""
 
     deadline_ms: float = 500.0
-    """Bound on one decision, counted from the moment of observation."""
+    """Bound on one decision in ms of wall time, from the readings on."""
     hold_s: float = 15.0
-    """A TL without its policy holds its state this long (s), then runs its plan."""
+    """Simulated seconds for which a TL without its policy holds its state before it falls back."""
     http_address: str | None = None
-    """HOST:PORT of /metrics and /healthz. None: neither."""
+    """HOST:PORT of /metrics and /healthz. None: off."""
     watchdog_s: float = 10.0
-    """Wall time in s that a controller may be silent for before its guard takes its signals from it."""
+    """Wall time in s for which a controller may be silent before its guard hands its signals back."""
     fallback: str = "plan"
-    """What controls a TL without its policy once it has held: `plan`, its signals' own program, or `max-pressure`."""
-    probes: int = 2
-    """Good answers in a row that bring a TL back from its plan to its policy."""
+    """What controls a TL without its policy after hold_s: `plan`, its signals' own program, or `max-pressure`."""
+    recovery_answers: int = 2
+    """Valid answers in a row that bring a TL back from its fallback to its policy."""
 
 
 @dataclass(frozen=True)
 class TL:
     """[tl.NAME]: one policy's signals and dialect. Times in s.
 
-    Fields that are None follow the dialect's defaults (docs/glossary.md).
+    Fields that are None take the dialect's defaults (docs/reference/city-toml.md).
     """
 
     signals: tuple[str, ...]
@@ -112,19 +116,19 @@ class TL:
     action_t_s: int | None = None
     actionp: float | None = None
     actor: str | None = None
-    """Architecture of the actor, where its checkpoint does not tell, or module:function."""
-    sizes: tuple[int, ...] | None = None
-    """Units of its hidden layers, where the file name does not tell; what is told is checked."""
+    """Architecture of the actor if its checkpoint does not determine it, or module:function."""
+    hidden_sizes: tuple[int, ...] | None = None
+    """Units of its hidden layers, to check or to complete what the file name says."""
     hidden_activation: str | None = None
     output_activation: str | None = None
     batch_norm_epsilon: float | None = None
-    """Of an actor's batch norms; weights do not tell it. None: 1e-5."""
+    """Epsilon of its batch norms, which weights do not contain. None: 1e-5."""
     layers: tuple[str, ...] | None = None
-    """Names of a subclassed model's layers, in the order in which they are called."""
+    """Names of a subclassed model's layers, in call order."""
     scope: str | None = None
     """The actor's variable scope in a checkpoint that holds several agents."""
     output_tensor: str | None = None
-    """The actor's output in a training graph, where it is not the one that is guessed."""
+    """The actor's output in a training graph, if the exporter finds another one."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,7 @@ def load(path: Path) -> City:
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file; run in a city's folder or name one with --city FILE") from None
+        raise InputError(f"{path}: no such file; run in a city's folder or pass --city FILE") from None
     except RecursionError:
         raise InputError(f"{path}: cannot be read as TOML: its lists or tables are nested too deeply") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -152,7 +156,7 @@ def load(path: Path) -> City:
     sections = {"network": Network, "training": Training, "serving": Serving, "safety": Safety, "controller": Controller}
     unknown = set(raw) - set(sections) - {"tl"}
     if unknown:
-        raise InputError(f"{path}: unknown table [{sorted(unknown)[0]}]; known are {', '.join([*sections, 'tl.NAME'])}")
+        raise InputError(f"{path}: unknown table [{sorted(unknown)[0]}]; the tables are {', '.join([*sections, 'tl.NAME'])}")
     read = {name: _section(path, here, f"[{name}]", kind, raw.get(name, {})) for name, kind in sections.items()}
     serving: Serving = read["serving"]
     if not serving.models_dir.is_absolute():
@@ -160,13 +164,16 @@ def load(path: Path) -> City:
     training: Training = read["training"]
     if training.target_tls is not None:
         read["training"] = replace(training, target_tls=tuple(map(names.canonical, training.target_tls)))
-    for section, key in (("controller", "deadline_ms"), ("controller", "watchdog_s"), ("safety", "walking_mps")):
+    for section, key in (("controller", "deadline_ms"), ("controller", "watchdog_s"), ("safety", "walking_speed_mps")):
         if not getattr(read[section], key) > 0:
-            raise InputError(f"{path}: [{section}] {key} must be more than 0")
+            raise InputError(f"{path}: [{section}] {key} must be greater than 0")
     control: Controller = read["controller"]
-    for key, value, most in (("deadline_ms", control.deadline_ms, 60_000), ("watchdog_s", control.watchdog_s, 3599)):
-        if value > most:
-            raise InputError(f"{path}: [controller] {key} = {value:g} must be at most {most}")
+    for key, value, limit in (
+        ("deadline_ms", control.deadline_ms, MAX_DEADLINE_MS),
+        ("watchdog_s", control.watchdog_s, MAX_WATCHDOG_S),
+    ):
+        if value > limit:
+            raise InputError(f"{path}: [controller] {key} = {value:g} must be at most {limit}")
     safety: Safety = read["safety"]
     if safety.max_green_s is not None and safety.max_green_s < safety.min_green_s:
         raise InputError(
@@ -174,34 +181,33 @@ def load(path: Path) -> City:
         )
     if safety.max_red_s is not None and safety.max_red_s < safety.min_green_s + safety.min_yellow_s:
         raise InputError(
-            f"{path}: [safety] max_red_s = {safety.max_red_s:g} must not be less than a green and a yellow take, "
+            f"{path}: [safety] max_red_s = {safety.max_red_s:g} must not be less than a green and a yellow together, "
             f"{safety.min_green_s + safety.min_yellow_s:g}"
         )
-    if read["controller"].probes < 1:
-        raise InputError(f"{path}: [controller] probes = {read['controller'].probes} must be 1 at least")
-    if read["controller"].fallback not in FALLBACKS:
-        told = read["controller"].fallback
-        raise InputError(f"{path}: [controller] fallback = {told!r} must be one of {', '.join(FALLBACKS)}")
+    if control.recovery_answers < 1:
+        raise InputError(f"{path}: [controller] recovery_answers = {control.recovery_answers} must be at least 1")
+    if control.fallback not in FALLBACKS:
+        raise InputError(f"{path}: [controller] fallback = {control.fallback!r} must be one of {', '.join(FALLBACKS)}")
     return City(path=path, tls=_tls(path, here, raw.get("tl", {})), **read)
 
 
 def _tls(path: Path, here: Path, table: Any) -> dict[str, TL]:
     if not isinstance(table, dict):
-        raise InputError(f"{path}: 'tl' must hold tables such as [tl.SA101]")
+        raise InputError(f"{path}: 'tl' must contain tables such as [tl.SA101]")
     tls: dict[str, TL] = {}
     owner: dict[str, str] = {}
     for written, body in table.items():
         where = f"[tl.{written}]"
         name = names.canonical(written)
         if name in tls:
-            raise InputError(f"{path}: {where} names TL {name} a second time")
+            raise InputError(f"{path}: {where} defines TL {name} a second time")
         if not isinstance(body, dict):
             raise InputError(f"{path}: {where} must be a table")
         tl = replace(_section(path, here, where, TL, body), name=name)
         _check_tl(path, where, tl)
         for signal in tl.signals:
             if signal in owner:
-                raise InputError(f"{path}: {where} signals: {signal} belongs to {owner[signal]} already")
+                raise InputError(f"{path}: {where} signals: {signal} already belongs to {owner[signal]}")
             owner[signal] = name
         tls[name] = tl
     return tls
@@ -210,21 +216,9 @@ def _tls(path: Path, here: Path, table: Any) -> dict[str, TL]:
 def _check_tl(path: Path, where: str, tl: TL) -> None:
     if not tl.signals:
         raise InputError(f"{path}: {where} signals is empty; name at least one SUMO traffic light")
-    if tl.dialect not in DIALECTS:
-        raise InputError(f"{path}: {where} dialect {tl.dialect!r} is not one of {', '.join(DIALECTS)}")
     for key in ("delta_time_s", "control_cycle", "offset_range", "action_t_s"):
         if getattr(tl, key) == 0:
-            raise InputError(f"{path}: {where} {key} = 0 must be 1 at least")
-    if tl.dialect == "sumo-rl":
-        if len(tl.signals) > 1:
-            raise InputError(f"{path}: {where} a sumo-rl TL has one signal, not {len(tl.signals)}; a group needs sappo")
-        if tl.state or tl.action:
-            raise InputError(f"{path}: {where} state and action are settings of the sappo dialect, not of sumo-rl")
-        return
-    for key, value, known in (("state", tl.state, SAPPO_STATES), ("action", tl.action, SAPPO_ACTIONS)):
-        # None: the checkpoint's file name tells it
-        if value is not None and value not in known:
-            raise InputError(f"{path}: {where} {key} = {value!r} must be one of {', '.join(known)}")
+            raise InputError(f"{path}: {where} {key} = 0 must be at least 1")
 
 
 _TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float), "Path": (str,)}
@@ -235,15 +229,17 @@ def _section(path: Path, here: Path, where: str, kind: type, body: Any) -> Any:
         raise InputError(f"{path}: {where} must be a table")
     known = {item.name: str(item.type) for item in fields(kind)}
     if kind is TL and "name" in body:
-        raise InputError(f"{path}: {where} unknown key name; a TL's name is its table's")
+        raise InputError(f"{path}: {where} unknown key name; the table's name is the TL's")
     values: dict[str, Any] = {}
     for key, value in body.items():
+        if renamed := RENAMED_KEYS.get(("[tl]" if kind is TL else where, key)):
+            raise InputError(f"{path}: {where} {key} is now called {renamed}; rename it")
         if key not in known:
-            raise InputError(f"{path}: {where} unknown key {key}; known are {', '.join(k for k in known if k != 'name')}")
+            raise InputError(f"{path}: {where} unknown key {key}; the keys are {', '.join(k for k in known if k != 'name')}")
         values[key] = _value(path, here, f"{where} {key}", known[key], value)
     missing = [item.name for item in fields(kind) if item.name in ("signals", "dialect") and item.name not in values]
     if missing:
-        raise InputError(f"{path}: {where} lacks {missing[0]}")
+        raise InputError(f"{path}: {where} {missing[0]} is missing")
     return kind(**values)
 
 
@@ -251,13 +247,13 @@ def _value(path: Path, here: Path, where: str, annotation: str, value: Any) -> A
     base = annotation.removeprefix("<class '").removesuffix("'>").removesuffix(" | None").rsplit(".", 1)[-1]
     if "tuple[int" in annotation:
         if not isinstance(value, list) or not value or not all(type(item) is int and 0 < item <= 1_000_000 for item in value):
-            raise InputError(f"{path}: {where} must be a list of numbers of 1 at least, such as [64, 64]")
+            raise InputError(f"{path}: {where} must be a list of numbers of at least 1, such as [64, 64]")
         return tuple(value)
     if "tuple" in annotation:
         if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
             raise InputError(f"{path}: {where} must be a list of names")
         if len(set(value)) != len(value):
-            raise InputError(f"{path}: {where} names one of them twice")
+            raise InputError(f"{path}: {where} contains a name twice")
         return tuple(value)
     number: Any = value
     if isinstance(value, bool) or not isinstance(value, _TYPES[base]):

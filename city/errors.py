@@ -6,24 +6,29 @@ from collections.abc import Iterator
 
 
 class InputError(Exception):
-    """The user's input is wrong: what, where, and how to mend it, in one line.
+    """The user's input is wrong: what, where, and how to fix it, in one line.
 
-    Programs print it without a traceback and end with exit code 2.
+    Programs print it without a traceback and exit with code 2.
     """
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
 
 
-_OF_THE_PATH = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
+_PATH_ERRORS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
 
 
 @contextlib.contextmanager
-def looking_at_files() -> Iterator[None]:
-    """A path that the system does not let us look at (no permission, too long a name) is wrong input: raises InputError."""
+def path_errors_as_input_errors() -> Iterator[None]:
+    """Turn the system's refusal of a path (no permission, name too long) into InputError."""
     try:
         yield
     except OSError as error:
-        if error.filename is None or error.errno not in _OF_THE_PATH:
+        if error.filename is None or error.errno not in _PATH_ERRORS:
             raise
-        raise InputError(f"{error.filename}: {error.strerror}; name one that can be used") from None
+        raise InputError(f"{error.filename}: {error.strerror}; name another path") from None
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, at most 300 characters; its class name if it has no text."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]

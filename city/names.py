@@ -6,13 +6,15 @@ from collections.abc import Iterable, Sequence
 from city.errors import InputError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
+TL_PATTERN = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2,3}[ _]?\d{2,4}(?![A-Za-z0-9])")
+"""How training names TLs in file and scope names, such as `SA 101`."""
 
 
 def canonical(name: str) -> str:
-    """`SA 101` -> `SA101`. Raises InputError for what cannot name a folder."""
+    """`SA 101` -> `SA101`. Raises InputError if the result cannot name a folder."""
     short = re.sub(r"[\s_]+", "", name)
     if not _NAME.fullmatch(short):
-        raise InputError(f"{name!r} is no name for a TL: use letters, digits, '.' and '-', such as SA101")
+        raise InputError(f"{name!r} is not a valid TL name: use letters, digits, '.' and '-', such as SA101")
     return short
 
 
@@ -30,8 +32,13 @@ def select(asked: Iterable[str], known: Sequence[str], flag: str) -> list[str]:
                 continue
             name = canonical(word)
             if name not in known:
-                raise InputError(f"{flag}: there is no TL {name} in the city; there are {', '.join(known) or 'none'}")
+                raise InputError(f"{flag}: there is no TL {name} in the city; its TLs are {', '.join(known) or 'none'}")
             chosen[name] = None
     if not chosen:
-        raise InputError(f"{flag} names no TL; there are {', '.join(known) or 'none'}")
+        raise InputError(f"{flag} names no TL; the TLs are {', '.join(known) or 'none'}")
     return list(chosen)
+
+
+def contains_tl(text: str, tl: str) -> bool:
+    """Whether a text contains the TL's name as a word; spaces and underscores within the name do not count."""
+    return re.search(r"(?<![A-Za-z0-9])" + r"[\s_]*".join(map(re.escape, tl)) + r"(?![A-Za-z0-9])", text) is not None

@@ -7,7 +7,7 @@ the XML; edges' shapes and the like are never kept.
 
 import gzip
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,13 +33,18 @@ class Program:
 
     @property
     def greens(self) -> tuple[int, ...]:
-        """Indices of the green phases: no `y`, not all `r`/`s` (sumo-rl's rule)."""
+        """Indices of the green phases."""
         return tuple(i for i, phase in enumerate(self.phases) if is_green(phase.state))
 
 
 def is_green(state: str) -> bool:
-    """Whether a phase state is a green phase: no `y` and not all `r`/`s`."""
+    """Whether a phase state is a green phase: no `y` and not all `r`/`s` (sumo-rl's rule)."""
     return "y" not in state and state.count("r") + state.count("s") != len(state)
+
+
+def green_states(states: Iterable[str]) -> list[str]:
+    """The states that are green phases, in order."""
+    return [state for state in states if is_green(state)]
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,19 @@ import sys
 from city.errors import InputError
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None, prog: str = "python -m controller") -> int:
     try:
-        # within the try: an interrupt while modules load is one line like any other
+        # imported inside the try, so that an interrupt while modules load is reported in one line as well
         from controller.config import parse
         from controller.daemon import run
         from controller.release import Stop
 
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
         stop = Stop()
-        stop.listen()
-        return run(parse(sys.argv[1:] if argv is None else argv), stop)
+        stop.install_handlers()
+        config = parse(sys.argv[1:] if argv is None else argv, prog)
+        logging.getLogger().setLevel(config.log_level.upper())
+        return run(config, stop)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -1,15 +1,18 @@
 """Settings of one controller, out of flags and city.toml."""
 
-import argparse
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from city import config as city_config
 from city import names
+from city.arguments import Parser, host_and_port, split_arguments
 from city.config import City
-from city.errors import InputError, looking_at_files
-from serving.address import target
+from city.errors import InputError, path_errors_as_input_errors
+from controller import dialects
+from serving.client.channel import grpc_target
+
+MAX_DEADLINE_MS = 60_000
 
 
 @dataclass(frozen=True)
@@ -18,90 +21,95 @@ class ControllerConfig:
     infer_tls: tuple[str, ...]
     server: str
     fleet: str
-    """The fleet that is asked for all TLs at once, where the server has it; empty: none."""
+    """The fleet that is asked for all TLs at once, if it is served; empty: none."""
     model_number: int | None
     attach: tuple[str, int] | None
     """(host, port) of a SUMO that runs already; None: start one."""
     order: int | None
-    """This client's place, where several drive one simulation."""
+    """This client's place among several clients of one simulation."""
     clients: int
     """Clients that a SUMO started here waits for, this one included."""
     sumo_port: int
-    """Where a SUMO started here listens for them; 0: the system chooses."""
+    """TraCI port of a SUMO started here; 0: the system chooses."""
     libsumo: bool
     guard: bool
-    """Whether a guard holds the connection to SUMO: where other clients would lose the simulation with this one."""
+    """Whether a guard holds the connection to SUMO, so that other clients keep the simulation if this process dies."""
     seed: int | None
     end_s: float | None
     tripinfo: Path | None
     http: tuple[str, int] | None
     summary: Path | None
+    log_level: str
     sumo_options: tuple[str, ...]
 
 
-@looking_at_files()
-def parse(argv: list[str]) -> ControllerConfig:
+@path_errors_as_input_errors()
+def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConfig:
     """Read the command line. Raises InputError."""
-    options: list[str] = []
-    if "--" in argv:
-        at = argv.index("--")
-        argv, options = argv[:at], argv[at + 1 :]
-    parser = argparse.ArgumentParser(
-        prog="python -m controller",
+    own, sumo_options = split_arguments(argv)
+    parser = Parser(
+        prog=prog,
         description="Control a city's signals with served policies.",
-        epilog="What stands behind -- goes to the SUMO that is started here.",
+        epilog="Arguments after -- are passed to SUMO.",
     )
     parser.add_argument("--city", type=Path, default=Path("city.toml"), help="city.toml (default: ./city.toml)")
     parser.add_argument(
-        "--infer-tl", action="append", metavar="TL", help="TLs to control, with commas or repeated (default: all)"
+        "--infer-tl", action="append", metavar="TL", help="TLs to control, separated by commas or repeated (default: all)"
     )
     parser.add_argument(
-        "--server", metavar="HOST:PORT", help="model server, or unix:PATH (default: [serving] grpc_socket_path, or its address)"
+        "--server", metavar="HOST:PORT", help="model server, or unix:PATH (default: [serving] grpc_socket_path or address)"
     )
     parser.add_argument(
-        "--fleet",
-        metavar="NAME",
-        help="fleet asked for all TLs at once, where it is served; '' for none (default: [serving] fleet)",
+        "--fleet", metavar="NAME", help="fleet to ask for all TLs at once, '' for none (default: [serving] fleet)"
     )
     parser.add_argument("--model-number", type=int, metavar="N", help="pin this version (default: the newest served)")
     parser.add_argument(
         "--deadline-ms", type=float, metavar="MS", help="bound on one decision (default: [controller] deadline_ms)"
     )
     parser.add_argument("--sumo", metavar="HOST:PORT", help="attach to a running SUMO (default: start one)")
-    parser.add_argument("--order", type=int, metavar="N", help="this client's place among several")
-    parser.add_argument("--clients", type=int, default=1, metavar="N", help="clients the started SUMO waits for (default: 1)")
-    parser.add_argument("--sumo-port", type=int, default=0, metavar="N", help="port of the started SUMO (default: a free one)")
+    parser.add_argument("--order", type=int, metavar="N", help="this client's place among several (default: 1)")
     parser.add_argument(
-        "--no-guard", action="store_true", help="hold the connection to SUMO in this process, though others are at it too"
+        "--clients", type=int, default=1, metavar="N", help="clients that the started SUMO waits for (default: 1)"
+    )
+    parser.add_argument(
+        "--sumo-port", type=int, default=0, metavar="N", help="TraCI port of the started SUMO (default: a free one)"
+    )
+    parser.add_argument(
+        "--no-guard", action="store_true", help="hold the connection to SUMO in this process even if there are other clients"
     )
     parser.add_argument("--libsumo", action="store_true", help="run SUMO inside this process; no other client can attach")
     parser.add_argument("--seed", type=int, help="SUMO's random seed")
     parser.add_argument("--end", type=float, metavar="S", help="simulated second to stop at (default: the simulation's)")
     parser.add_argument(
-        "--tripinfo", type=Path, metavar="FILE", help="write SUMO's tripinfo, vehicles that never arrive included"
+        "--tripinfo", type=Path, metavar="FILE", help="write SUMO's tripinfo, including vehicles that never arrive"
     )
     parser.add_argument(
         "--http", metavar="HOST:PORT", help="serve /metrics and /healthz there (default: [controller] http_address)"
     )
     parser.add_argument("--summary", type=Path, metavar="FILE", help="write the run's figures as JSON")
-    args = parser.parse_args(argv)
+    parser.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), default="info",
+        help="debug explains every override and missing answer (default: info)",
+    )  # fmt: skip
+    args = parser.parse_args(own)
     city = city_config.load(args.city)
     if not city.tls:
         raise InputError(f"{args.city}: describes no TL; add tables such as [tl.SA101]")
+    dialects.check_city(city)
     if args.deadline_ms is not None:
-        if not 0 < args.deadline_ms <= 60_000:
-            raise InputError(f"--deadline-ms {args.deadline_ms:g} must lie between 0 and 60000")
+        if not 0 < args.deadline_ms <= MAX_DEADLINE_MS:
+            raise InputError(f"--deadline-ms {args.deadline_ms:g} must lie between 0 and {MAX_DEADLINE_MS}")
         city = replace(city, controller=replace(city.controller, deadline_ms=args.deadline_ms))
-    attach = address(args.sumo, "--sumo") if args.sumo else None
-    owned = {
+    attach = host_and_port(args.sumo, "--sumo") if args.sumo else None
+    start_only = {
         "--seed": args.seed,
         "--tripinfo": args.tripinfo,
         "--libsumo": args.libsumo or None,
-        "options behind --": options or None,
+        "arguments after --": sumo_options or None,
     }
-    wrong = [flag for flag, value in owned.items() if value is not None]
+    wrong = [flag for flag, value in start_only.items() if value is not None]
     if attach and wrong:
-        raise InputError(f"{wrong[0]} is for a SUMO started here; it cannot go with --sumo {args.sumo}")
+        raise InputError(f"{wrong[0]} is for a SUMO started here; it cannot be combined with --sumo {args.sumo}")
     if args.libsumo and (args.clients > 1 or args.order is not None):
         raise InputError("--libsumo has no other clients; leave --clients and --order out")
     check_numbers(args.clients, args.order, args.sumo_port)
@@ -111,15 +119,16 @@ def parse(argv: list[str]) -> ControllerConfig:
         raise InputError(f"--model-number {args.model_number} must be a version, such as 3")
     if args.summary is not None:
         _check_summary(args.summary)
-    guard = not args.no_guard and not args.libsumo and (attach is not None or args.clients > 1)
-    if guard and city.controller.watchdog_s < 2 * city.controller.deadline_ms / 1000:
+    has_clients = attach is not None or args.clients > 1
+    # with --no-guard too: --sumo may lead to a guard, which has the same watchdog
+    if has_clients and city.controller.watchdog_s < 2 * city.controller.deadline_ms / 1000:
         raise InputError(
-            f"a decision may take {city.controller.deadline_ms:g} ms (deadline_ms), but the guard cuts off who is silent for "
-            f"{city.controller.watchdog_s:g} s: make watchdog_s twice as long at least"
+            f"a decision may take {city.controller.deadline_ms:g} ms (deadline_ms), but a guard cuts off a controller that is "
+            f"silent for {city.controller.watchdog_s:g} s: set watchdog_s to at least twice the deadline"
         )
-    server = args.server or city.serving.nearest
+    server = args.server or city.serving.local_address
     try:
-        target(server)
+        grpc_target(server)
     except ValueError as error:
         raise InputError(f"{'--server' if args.server else '[serving]'} {error}") from None
     http = args.http or city.controller.http_address
@@ -130,55 +139,48 @@ def parse(argv: list[str]) -> ControllerConfig:
         fleet=_fleet(args.fleet, city),
         model_number=args.model_number if args.model_number is not None else city.training.model_number,
         attach=attach,
-        order=args.order if args.order is not None else (1 if attach or args.clients > 1 else None),
+        order=args.order if args.order is not None else (1 if has_clients else None),
         clients=args.clients,
         sumo_port=args.sumo_port,
         libsumo=args.libsumo,
-        guard=guard,
+        guard=has_clients and not args.no_guard and not args.libsumo,
         seed=args.seed,
         end_s=args.end,
         tripinfo=args.tripinfo,
-        http=address(http, "--http" if args.http else f"{city.path}: [controller] http_address") if http else None,
+        http=host_and_port(http, "--http" if args.http else f"{city.path}: [controller] http_address") if http else None,
         summary=args.summary,
-        sumo_options=tuple(options),
+        log_level=args.log_level,
+        sumo_options=tuple(sumo_options),
     )
 
 
 def check_numbers(clients: int, order: int | None, sumo_port: int) -> None:
     """Raises InputError."""
     if not 1 <= clients < 1 << 31:
-        raise InputError(f"--clients {clients} must be 1 at least: this one is one of them")
+        raise InputError(f"--clients {clients} must be at least 1: this controller is one of them")
     if order is not None and not -(1 << 31) <= order < 1 << 31:
-        raise InputError(f"--order {order} must be a number such as 1; SUMO serves its clients in this order")
+        raise InputError(f"--order {order} must be a number, such as 1; SUMO serves its clients in this order")
     if not 0 <= sumo_port <= 65535:
         raise InputError(f"--sumo-port {sumo_port} must lie between 0 and 65535")
 
 
 def _check_summary(path: Path) -> None:
-    """Raises InputError where it could not be written in the end."""
+    """Raise InputError if the summary could not be written at the end."""
     path = Path(os.path.realpath(path))
     if path.is_symlink():
-        raise InputError(f"--summary {path}: is a link that leads back to itself; name a file")
+        raise InputError(f"--summary {path}: is a link to itself; name a file")
     if not path.parent.is_dir():
         raise InputError(f"--summary {path}: there is no folder {path.parent}")
     if path.is_dir():
         raise InputError(f"--summary {path}: is a folder; name a file in it")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise InputError(f"--summary {path}: may not be written")
+        raise InputError(f"--summary {path}: is not writable; name another file")
 
 
 def _fleet(flag: str | None, city: City) -> str:
     """Raises InputError."""
-    where, name = (f"{city.path}: [serving] fleet", city.serving.fleet) if flag is None else ("--fleet", flag)
+    source, name = (f"{city.path}: [serving] fleet", city.serving.fleet) if flag is None else ("--fleet", flag)
     try:
         return names.canonical(name) if name else ""
     except InputError as error:
-        raise InputError(f"{where}: {error}") from None
-
-
-def address(text: str, flag: str) -> tuple[str, int]:
-    """(host, port) of a flag. Raises InputError."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
-        raise InputError(f"{flag} {text!r} must be HOST:PORT, such as 127.0.0.1:8500")
-    return host, int(port)
+        raise InputError(f"{source}: {error}") from None

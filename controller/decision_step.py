@@ -1,8 +1,26 @@
 """The decision step: read, observe, choose, permit, apply.
 
-Two round trips whatever the number of TLs: one exchange with SUMO that sets,
-simulates to the next decision and reads there, and one Predict for every TL
-that is due. SUMO simulates each part of the way while the next is computed.
+Two round trips whatever the number of TLs: one exchange with SUMO that sends
+commands, simulates to the next decision and reads there, and one Predict for every
+TL that is due. What signals show between two decisions is known at the first of
+them, so the exchange is a sequence of segments, and SUMO simulates each while the
+controller prepares the next:
+
+    controller  | decide t0 | commands t0, step to t1 | commands t1, step to t2 | read t2 | decide t2
+                |           |  + log, monitors of t0  |  + log, monitors of t1  |         |
+    SUMO        |  waits    |        simulates t0..t1 |        simulates t1..t2 | answers |  waits
+                                                                                ^ numbers first; the shown
+                                                                                  states follow while it decides
+
+Invariants:
+- `now` is the second of the newest readings; it only changes in `_read`.
+- Commands are sent for second `now` or for the end of a segment, always before the
+  step that leaves that second, so SUMO applies them there.
+- A decision uses readings of its own second: `_observed` names that second and the
+  TLs that were read for.
+- The monitors are fed one reading late, while SUMO simulates; before a run ends they
+  are fed once more.
+- A TL whose `_due_s` is t gets its commands at t; segments end at the earliest of them.
 """
 
 import math
@@ -14,63 +32,67 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from city.network import StreetNetwork
-from controller.failover import Rung
+from controller.fallback.control_mode import ControlMode
 from controller.intersection import Intersection
-from controller.monitor import Alarm, SignalMonitor
-from controller.observation import ObservationBatch, shares
-from controller.policy import Policies
-from controller.safety import Override, PermittedHandover
-from controller.simulation_time import ms
-from controller.sumo.link import Link, Setting, SumoRefused
+from controller.observation import MAX_BATCHES, ObservationBatch, shares_of
+from controller.policies.policy import Policies
+from controller.safety.monitor import Alarm, SignalMonitor
+from controller.safety.signal_safety import Override, PermittedHandover
+from controller.simulation_time import round_to_ms
+from controller.sumo.link import CommandRejected, Link, SignalCommand
 
-MOST_LEGS = 64
-"""Parts of the way in one exchange at most, so that somebody who stops the controller need not wait long."""
+MAX_SEGMENTS = 64
+"""Segments of one exchange, so that an operator who stops the controller need not wait long."""
+MAX_KEPT_TIMES = 20_000
+"""Wall times kept for percentiles: memory must not grow with the run."""
+COUNTING_INTERVAL_S = 1.0
+"""Lanes whose departing vehicles are counted are sampled at every whole second."""
 
 
 @dataclass
-class Tally:
+class RunCounters:
     """What a run did; counts since the start."""
 
     decisions: int = 0
     """Actions taken, one per TL and decision moment."""
     steps: int = 0
     """Decision steps: moments at which at least one TL was due."""
-    failures: Counter[str] = field(default_factory=Counter)
+    missing_answers: Counter[str] = field(default_factory=Counter)
     """By TL: answers that were no decision."""
     overrides: Counter[str] = field(default_factory=Counter)
     """By reason."""
-    refusals: int = 0
+    rejections: int = 0
+    """Commands that SUMO rejected."""
     alarms: Counter[str] = field(default_factory=Counter)
-    """Of the monitor, by rule: what really was shown and must not have been."""
+    """Of the monitor, by rule: what was shown and must not have been."""
+    fallbacks: int = 0
+    """Times a TL entered its fallback."""
     decision_s: list[float] = field(default_factory=list)
     """Wall time of the newest decision steps, from readings to choices, in s."""
     inference_s: list[float] = field(default_factory=list)
     """Of these, waiting for the policies."""
-
-    plan_entries: int = 0
-    """Times a TL went onto its fixed plan."""
     newest: tuple[float, float] | None = None
     """(decision, inference) wall time of the step just taken, in s; None: nothing was due."""
 
-    def timed(self, decision_s: float, inference_s: float) -> None:
+    def add_times(self, decision_s: float, inference_s: float) -> None:
         self.newest = decision_s, inference_s
         for times, value in ((self.decision_s, decision_s), (self.inference_s, inference_s)):
             times.append(value)
-            if len(times) > 20_000:
-                del times[:10_000]  # a daemon's memory must not grow with its age
+            if len(times) > MAX_KEPT_TIMES:
+                del times[: MAX_KEPT_TIMES // 2]
 
 
 @dataclass(frozen=True)
 class Events:
-    """Called with what happened, for logs and metrics; each may be left out."""
+    """Callbacks for logs and metrics; each may be left out."""
 
-    failure: Callable[[str, str, float], None] = lambda tl, why, now: None
+    missing_answer: Callable[[str, str, float], None] = lambda tl, reason, now: None
     override: Callable[[Override, float], None] = lambda override, now: None
-    rung: Callable[[str, Rung, Rung, float, str], None] = lambda tl, old, new, now, why: None
-    refusal: Callable[[str, float], None] = lambda why, now: None
+    mode_change: Callable[[str, ControlMode, ControlMode, float, str], None] = lambda tl, old, new, now, reason: None
+    rejection: Callable[[str, float], None] = lambda reason, now: None
     alarm: Callable[[Alarm], None] = lambda alarm: None
-    meanwhile: Callable[[Tally, float], None] = lambda tally, now: None
-    """Once a step, while SUMO simulates: what need not hold up a decision."""
+    step: Callable[[RunCounters, float], None] = lambda counters, now: None
+    """Once a step, while SUMO simulates."""
 
 
 class MissingAnswer(Exception):
@@ -93,166 +115,179 @@ class DecisionSteps:
         now: float,
         step_s: float,
         monitors: Sequence[SignalMonitor] = (),
+        counts_departures: bool = False,
     ) -> None:
-        """`now`: simulated second at which the run begins; `step_s`: SUMO's step length; `monitors`: as the link watches them."""
-        self.tally = Tally()
+        """Prepare the first step.
+
+        Args:
+            link: tracks the lanes and signals of these TLs already.
+            intersections: the TLs.
+            policies: where actions come from.
+            street: lane lengths.
+            events: callbacks.
+            now: simulated second at which the run begins.
+            step_s: SUMO's step length.
+            monitors: one per signal, in the link's order.
+            counts_departures: whether lanes must be sampled every second.
+        """
+        self.counters = RunCounters()
         self.intersections = {x.tl: x for x in intersections}
         self._link, self._policies, self._events = link, policies, events
         self._length_m = np.array([street.lane_length_m[lane] for lane in link.lanes])
-        self._sampled = any(x.policy.observation.state in ("v", "vd", "vdd") for x in intersections)
+        self._counts_departures = counts_departures
         self._due_s = {x.tl: -math.inf for x in intersections}
         self.now = self._begin_s = now
         self._step_s = step_s
         self._monitors = list(monitors)
-        self._unwatched: tuple[float, Sequence[tuple[float, Sequence[str]]], dict[str, float]] = (now, (), {})
-        """(from when, states on the way to now, since when signals run their own programs): what monitors have not seen yet."""
-        self._handed_s: dict[str, float] = {}
-        """Since when a signal runs its own program, which nobody watches."""
-        self._observed_s: float | None = None
-        """When the newest readings came (time.monotonic)."""
-        self._has_read: tuple[float, Sequence[Intersection]] | None = None
-        """When, and for whom."""
-        self._wanted: tuple[str, ...] = ()
-        """The TLs of the newest readings."""
+        self._unmonitored: tuple[float, Sequence[tuple[float, Sequence[str]]], dict[str, float]] = (now, (), {})
+        """What the monitors have not been fed yet: (since when, states shown up to now, since when signals run their own programs)."""
+        self._handed_over_s: dict[str, float] = {}
+        """By signal, since when it runs its own program, which is not monitored."""
+        self._readings_s: float | None = None
+        """When the newest readings arrived (time.monotonic)."""
+        self._observed: tuple[float, Sequence[Intersection]] | None = None
+        """The second of the newest readings, and the TLs they were read for."""
+        self._read_for: tuple[str, ...] = ()
         self._batches: dict[tuple[str, ...], ObservationBatch] = {}
 
     def step(self, end_s: float) -> None:
-        """One decision step: what is due now, then on to the next decision, at most to end_s."""
-        self.tally.newest = None
+        """One decision step: decide what is due now, then simulate to the next decision, at most to end_s."""
+        self.counters.newest = None
         due = [x for x in self.intersections.values() if x.next_decision_s <= self.now]
         if due:
-            if self._has_read != (self.now, due):
+            if self._observed != (self.now, due):
                 self._read(due)
             self._decide(due)
         time_s = self.now
-        for leg in range(MOST_LEGS):
-            set_s = time_s
-            settings, overrides = self._set(set_s)
-            until = min(end_s, min(self._due_s.values()))
-            if self._sampled:
-                until = min(until, math.floor(time_s) + 1.0)
-            time_s = self._on_step(until)
-            self._link.go(time_s)
-            # while SUMO simulates: what must not make the next decision later
-            self._note(settings, overrides, set_s)
-            self.watch()
-            if leg == 0:
-                self._events.meanwhile(self.tally, self.now)
+        for segment in range(MAX_SEGMENTS):
+            sent_s = time_s
+            commands, overrides = self._send_commands(sent_s)
+            until_s = min(end_s, min(self._due_s.values()))
+            if self._counts_departures:
+                until_s = min(until_s, math.floor(time_s / COUNTING_INTERVAL_S) * COUNTING_INTERVAL_S + COUNTING_INTERVAL_S)
+            time_s = self._next_sumo_step_s(until_s)
+            self._link.advance(time_s)
+            # while SUMO simulates: everything that must not delay the next decision
+            self._record(commands, overrides, sent_s)
+            self.feed_monitors()
+            if segment == 0:
+                self._events.step(self.counters, self.now)
             due = [x for x in self.intersections.values() if x.next_decision_s <= time_s]
             if due or time_s >= end_s:
                 break
         self._read(due)
 
-    def _set(self, now: float) -> tuple[list[Setting], list[Override]]:
-        """Set what must be set at second `now`, and see when something must be next."""
-        settings: list[Setting] = []
+    def _send_commands(self, now: float) -> tuple[list[SignalCommand], list[Override]]:
+        """Send what is due at second `now`, and find out when each of these TLs is due next."""
+        commands: list[SignalCommand] = []
         overrides: list[Override] = []
         due = [x for x in self.intersections.values() if self._due_s[x.tl] <= now]
         for x in due:
-            news, more = x.settings(now)
-            settings += news
+            own, more = x.commands(now)
+            commands += own
             overrides += more
-        self._link.set(settings)
+        self._link.set(commands)
         for x in due:
             self._due_s[x.tl] = x.next_due_s(now)
-        return settings, overrides
+        return commands, overrides
 
-    def _note(self, settings: Sequence[Setting], overrides: Sequence[Override], now: float) -> None:
-        """Keep and tell what was set at second `now`."""
-        for setting in settings:
-            if isinstance(setting, PermittedHandover):
-                self._handed_s[setting.signal] = now
+    def _record(self, commands: Sequence[SignalCommand], overrides: Sequence[Override], now: float) -> None:
+        """Count and report what was sent at second `now`."""
+        for command in commands:
+            if isinstance(command, PermittedHandover):
+                self._handed_over_s[command.signal] = now
             else:
-                self._handed_s.pop(setting.signal, None)
+                self._handed_over_s.pop(command.signal, None)
         for override in overrides:
-            self.tally.overrides[override.reason.value] += 1
+            self.counters.overrides[override.reason.value] += 1
             self._events.override(override, now)
 
     def _read(self, due: Sequence[Intersection]) -> None:
-        """Wait for SUMO to be where it was sent, and read for the TLs that are due there."""
-        self._wanted = tuple(x.tl for x in due)
-        self.watch()
-        moment = self._link.read(self._wanted)
-        handing_over = [x for x in self.intersections.values() if x.handing_over] if self._handed_s else []
-        for signal in moment.refusals:
-            self._handed_s.pop(signal, None)
-        # what is on its plan may not be any more when this is looked at
-        self._unwatched = self.now, moment.seen, dict(self._handed_s)
-        self.now = moment.time_s
-        self._has_read = self.now, due
-        self._observed_s = time.monotonic()
-        for x in handing_over:
-            x.confirm(moment.refusals)
-            if not x.released and not x.handing_over:
-                self._due_s[x.tl] = self.now  # refused: it is tried again
-        for signal, why in moment.refusals.items():
-            self.tally.refusals += 1
-            self._events.refusal(f"{signal}: {why}", self.now)
+        """Wait until SUMO has simulated the segments, and read for the TLs that are due there."""
+        self._read_for = tuple(x.tl for x in due)
+        self.feed_monitors()
+        result = self._link.read(self._read_for)
+        unconfirmed = [x for x in self.intersections.values() if x.awaits_confirmation] if self._handed_over_s else []
+        for signal in result.rejected:
+            self._handed_over_s.pop(signal, None)
+        # a copy: a signal may be taken over again before the monitors are fed
+        self._unmonitored = self.now, result.shown, dict(self._handed_over_s)
+        self.now = result.time_s
+        self._observed = self.now, due
+        self._readings_s = time.monotonic()
+        for x in unconfirmed:
+            x.confirm(result.rejected)
+            if not x.is_released and not x.awaits_confirmation:
+                self._due_s[x.tl] = self.now  # rejected: send it again
+        for signal, reason in result.rejected.items():
+            self.counters.rejections += 1
+            self._events.rejection(f"{signal}: {reason}", self.now)
 
-    def watch(self) -> None:
-        """Show the monitors what their signals showed up to the newest reading."""
-        (begin_s, seen, handed_s), self._unwatched = self._unwatched, (self.now, (), {})
+    def feed_monitors(self) -> None:
+        """Feed the monitors with what their signals showed up to the newest readings."""
+        (begin_s, shown, handed_over_s), self._unmonitored = self._unmonitored, (self.now, (), {})
         if self._monitors and begin_s < self.now:
-            seen = [*seen, (self.now, tuple(self._link.shown().values()))]
-        for end_s, states in seen:
+            shown = [*shown, (self.now, tuple(self._link.shown().values()))]
+        for end_s, states in shown:
             for monitor, state in zip(self._monitors, states, strict=True):
-                is_ours = not handed_s or handed_s.get(monitor.signal, math.inf) > begin_s
-                for alarm in monitor.see(state, begin_s, end_s) if is_ours else monitor.see_plan(state, begin_s):
-                    self.tally.alarms[alarm.rule.value] += 1
+                is_controlled = not handed_over_s or handed_over_s.get(monitor.signal, math.inf) > begin_s
+                for alarm in monitor.see(state, begin_s, end_s) if is_controlled else monitor.see_program(state, begin_s):
+                    self.counters.alarms[alarm.rule.value] += 1
                     self._events.alarm(alarm)
             begin_s = end_s
 
     def _batch(self, due: Sequence[Intersection]) -> ObservationBatch:
-        if self._wanted not in self._batches:
-            if len(self._batches) > 256:
+        if self._read_for not in self._batches:
+            if len(self._batches) > MAX_BATCHES:
                 self._batches.clear()
-            self._batches[self._wanted] = ObservationBatch({x.tl: x.observer for x in due})
-        return self._batches[self._wanted]
+            self._batches[self._read_for] = ObservationBatch({x.tl: x.observer for x in due})
+        return self._batches[self._read_for]
 
-    def _on_step(self, time_s: float) -> float:
-        """The first moment, not before time_s, at which SUMO will really stop.
+    def _next_sumo_step_s(self, time_s: float) -> float:
+        """The first moment, not before time_s, at which SUMO stops.
 
-        What is planned for a moment between two steps would take effect late, and
-        a yellow that counts from the plan would be short.
+        A command planned for a moment between two steps would take effect late,
+        and a yellow that counts from the plan would be short.
         """
-        return ms(self._begin_s + math.ceil(ms(time_s - self._begin_s) / self._step_s - 1e-6) * self._step_s)
+        steps = math.ceil(round_to_ms(time_s - self._begin_s) / self._step_s - 1e-6)
+        return round_to_ms(self._begin_s + steps * self._step_s)
 
     def _decide(self, due: Sequence[Intersection]) -> None:
-        start = time.perf_counter()
+        begin = time.perf_counter()
         readings = self._link.readings
-        shared = shares(readings, self._length_m)
-        observations = self._batch(due).observe(readings, shared, [x.seen(self.now) for x in due])
+        shares = shares_of(readings, self._length_m)
+        observations = self._batch(due).observe(readings, shares, [x.phase_state(self.now) for x in due])
         asked = time.perf_counter()
-        answers = self._policies.ask(observations, self._observed_s)
+        answers = self._policies.ask(observations, self._readings_s)
         answered = time.perf_counter()
         for x in due:
-            before = x.ladder.rung
-            states = [self._link.shown().get(safety.signal, safety.shown) for safety in x.safeties] if x.on_plan else None
-            failure = x.take(answers.get(x.tl, NO_ANSWER), self.now, states, readings)
+            before = x.mode
+            shown = [self._link.shown().get(safety.signal, safety.shown) for safety in x.safeties] if x.on_plan else None
+            failure = x.take(answers.get(x.tl, NO_ANSWER), self.now, shown, readings)
             if failure:
-                self.tally.failures[x.tl] += 1
-                self._events.failure(x.tl, failure, self.now)
+                self.counters.missing_answers[x.tl] += 1
+                self._events.missing_answer(x.tl, failure, self.now)
             else:
-                self.tally.decisions += 1
-            if x.ladder.rung is not before:
-                self._events.rung(x.tl, before, x.ladder.rung, self.now, failure)
-                self.tally.plan_entries += x.ladder.rung is Rung.PLAN and before is not Rung.PROBING
-        self.tally.steps += 1
-        self.tally.timed(time.perf_counter() - start, answered - asked)
+                self.counters.decisions += 1
+            if x.mode is not before:
+                self._events.mode_change(x.tl, before, x.mode, self.now, failure)
+                self.counters.fallbacks += x.mode is ControlMode.FALLBACK and before is not ControlMode.RECOVERING
+        self.counters.steps += 1
+        self.counters.add_times(time.perf_counter() - begin, answered - asked)
 
-    def release(self, end_s: float, hurry: Callable[[], bool] = lambda: False) -> None:
+    def release(self, end_s: float, abort_requested: Callable[[], bool] = lambda: False) -> None:
         """Hand every signal back through a safe transition; simulates some seconds more, at most to end_s."""
-        self.watch()
+        self.feed_monitors()
         for x in self.intersections.values():
             x.release()
             self._due_s[x.tl] = -math.inf
-        self._sampled = False
-        while self.now < end_s and not hurry() and not all(x.released for x in self.intersections.values()):
+        self._counts_departures = False
+        while self.now < end_s and not abort_requested() and not all(x.is_released for x in self.intersections.values()):
             self.step(min(end_s, self.now + 1.0))
 
     @property
     def clearing_s(self) -> float:
-        """The longest that it takes until every junction is clear, in s."""
+        """The longest time until every junction is clear, in s."""
         return max((safety.clearing_s for x in self.intersections.values() for safety in x.safeties), default=0.0)
 
     def unreleased(self) -> list[tuple[str, str]]:
@@ -262,14 +297,14 @@ class DecisionSteps:
     def switch_back(self) -> tuple[list[str], list[str]]:
         """Hand back at once what is not released: the last resort.
 
-        Returns the signals it had to do so for, and those that SUMO refused.
+        Returns the signals that were switched, and those that SUMO rejected.
         """
-        done, refused = [], []
+        switched, rejected = [], []
         for signal, program in self.unreleased():
             try:
                 self._link.switch_program(signal, program)
-                done.append(signal)
-            except SumoRefused as error:
-                self._events.refusal(f"{signal}: {error}", self.now)
-                refused.append(signal)
-        return done, refused
+                switched.append(signal)
+            except CommandRejected as error:
+                self._events.rejection(f"{signal}: {error}", self.now)
+                rejected.append(signal)
+        return switched, rejected

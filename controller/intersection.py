@@ -1,64 +1,77 @@
-"""One TL: what its policy sees, wants and may show. Pure; time is passed in.
+"""One TL: what its policy observes, requests and may show. Pure; time is passed in.
 
-Everything that a decision step does to a TL goes through here, for the
-controller and for a trainer alike.
+Everything that a decision step does to a TL goes through here, for the controller
+and for a trainer alike.
 """
 
 import math
 from collections.abc import Container, Sequence
 
 from city.config import Controller as ControllerConfig
-from controller import failover
-from controller.failover import Ladder, Rung
-from controller.fallback import Plan, PlanEntry
-from controller.max_pressure import MaxPressure
-from controller.observation import Clockwork, Observation, Observer, Readings, Shares
-from controller.policy import ActionSpace, BadAction
-from controller.safety import Override, PermittedHandover, PermittedState, SignalSafety
-from controller.signal_timing import SignalTiming
-from controller.simulation_time import ms
+from controller.dialects import PhaseSequencer
+from controller.fallback.control_mode import ControlMode, ModeState, next_mode
+from controller.fallback.max_pressure import MaxPressure
+from controller.fallback.plan import FallbackPlan, PlanEntry
+from controller.observation import Observation, Observer, PhaseState, Readings, Shares
+from controller.policies.policy import ActionSpace, InvalidAction
+from controller.safety.signal_safety import Override, PermittedHandover, PermittedState, SignalSafety
+from controller.simulation_time import round_to_ms
 from protos import policy_pb2 as pb
 
-PROBE_S = 2.0
-"""A TL whose policy does not answer asks it at every multiple of this: all of them at once, in one Predict."""
-CHECK_S = 1.0
-"""A wish that is not permitted yet is looked at again after this long."""
+RECOVERY_INTERVAL_S = 2.0
+"""A TL without its policy asks it again at every multiple of this: all such TLs at once, in one Predict."""
+RECHECK_INTERVAL_S = 1.0
+"""A requested state that is not permitted yet is checked again after this long."""
 
-Setting = PermittedState | PermittedHandover
+SignalCommand = PermittedState | PermittedHandover
 
 
 class Intersection:
-    """A TL with its contract, observer, clockwork, ladder and safety rules."""
+    """A TL with its contract, observer, phase sequencer, control mode and safety rules."""
 
     def __init__(
         self,
-        policy: pb.Policy,
+        contract: pb.PolicyContract,
         observer: Observer,
-        timing: SignalTiming,
+        sequencer: PhaseSequencer,
         safeties: Sequence[SignalSafety],
-        plans: Sequence[Plan],
+        plans: Sequence[FallbackPlan],
         config: ControllerConfig,
-        pressure: MaxPressure | None = None,
+        max_pressure: MaxPressure | None = None,
     ) -> None:
-        """`plans`: by signal the program that is its fixed plan. `pressure`: what controls in place of the plans."""
-        self.tl = policy.tl
-        self.policy = policy
-        self._space = ActionSpace(policy)
+        """Put a TL together.
+
+        Args:
+            contract: the policy contract.
+            observer, sequencer: of the contract's dialect.
+            safeties: by signal, in the contract's order.
+            plans: by signal the program that is its fallback plan.
+            config: [controller] of city.toml.
+            max_pressure: what controls in place of the fallback plans; None: they do.
+        """
+        self.tl = contract.tl
+        self.contract = contract
+        self._action_space = ActionSpace(contract)
         self.safeties = tuple(safeties)
-        self.ladder = Ladder()
+        self.mode_state = ModeState()
         self.next_decision_s = -math.inf
         self.observer = observer
-        self._timing = timing
-        self._clockwork: SignalTiming | MaxPressure = timing
-        """What wishes come from."""
+        self._policy_sequencer = sequencer
+        self._phase_sequencer: PhaseSequencer | MaxPressure = sequencer
+        """Where requested states come from now."""
         self.plans = tuple(plans)
         self._config = config
-        self._pressure = pressure
+        self._max_pressure = max_pressure
         self._entries: list[PlanEntry] | None = None
-        self._plan_by_s: float | None = None
-        """By when the way to the plan must begin, once the ladder is there."""
-        self._wishes: tuple[str, ...] = ()
+        """Not None: the signals run their fallback plans, or are on the way there."""
+        self._enter_plan_by_s: float | None = None
+        """When the transition to the plan must begin at the latest, once the mode is FALLBACK."""
+        self._requested: tuple[str, ...] = ()
         self._sent: list[PermittedState | None] = [None] * len(self.safeties)
+
+    @property
+    def mode(self) -> ControlMode:
+        return self.mode_state.mode
 
     def start(self, now: float, shown: Sequence[str]) -> None:
         """Take the signals over as they show; the first decision is due now."""
@@ -68,7 +81,7 @@ class Intersection:
         self.next_decision_s = now
 
     def _take_over(self, now: float, start: bool) -> None:
-        self._timing.enter(now, [safety.shown for safety in self.safeties], start)
+        self._policy_sequencer.enter(now, [safety.shown for safety in self.safeties], start)
         self._entries = None
         self._sent = [None] * len(self.safeties)
 
@@ -77,20 +90,24 @@ class Intersection:
         """Whether the signals run their own programs, or are on the way there."""
         return self._entries is not None
 
-    def observe(self, readings: Readings, shared: Shares, now: float) -> Observation:
+    def observe(self, readings: Readings, shares: Shares, now: float) -> Observation:
         """float32 [O], as the contract describes it."""
-        return self.observer.observe(readings, shared, *self.seen(now))
+        return self.observer.observe(readings, shares, self.phase_state(now))
 
-    def seen(self, now: float) -> Clockwork:
-        """(phases, whether min green has passed): what an observation holds of the TL's own clockwork."""
-        return self._timing.phases(now), self._timing.min_green_passed(now)
+    def phase_state(self, now: float) -> PhaseState:
+        return self._policy_sequencer.phase_state(now)
 
     def take(self, answer: object, now: float, shown: Sequence[str] | None = None, readings: Readings | None = None) -> str:
-        """Take the answer to a question of second `now`: an action, or an exception.
+        """Take the answer to the observation of second `now`: an action, or an exception.
 
-        `shown`: the states that SUMO shows, needed where the TL runs its plan;
-        `readings`: of this moment, needed where max-pressure is its fallback.
-        Returns why the answer is no decision, or "".
+        Args:
+            answer: an array of the contract's action, or an exception.
+            now: simulated second.
+            shown: the states that SUMO shows; needed while the fallback plan runs.
+            readings: of this moment; needed if max-pressure is the fallback.
+
+        Returns:
+            Why the answer is no decision, or "".
         """
         failure = ""
         action = None
@@ -98,134 +115,137 @@ class Intersection:
             if isinstance(answer, Exception):
                 failure = f"{type(answer).__name__}: {answer}"
             else:
-                action = self._space.checked(answer)
-        except (BadAction, TypeError, ValueError) as error:
+                action = self._action_space.validated(answer)
+        except (InvalidAction, TypeError, ValueError) as error:
             failure = f"{type(error).__name__}: {error}"
-        # a policy that decides and goes on doing so changes nothing of who is in control
-        if action is None or self.ladder.rung is not Rung.SERVED:
-            self.ladder = failover.step(self.ladder, action is not None, now, self._config.hold_s, self._config.probes)
-            if self.ladder.plan_runs:
-                self._see_plan(now, shown)
-                self._run_plan(now, readings)
+        if action is None or self.mode is not ControlMode.POLICY:
+            self.mode_state = next_mode(
+                self.mode_state, action is not None, now, self._config.hold_s, self._config.recovery_answers
+            )
+            if self.mode_state.is_fallback:
+                self._observe_plan(now, shown)
+                self._run_fallback(now, readings)
                 return failure
-            self._leave_plan(now, shown)
-        if action is not None and self._timing.decides_at(now):
+            self._leave_fallback(now, shown)
+        if action is not None and self._policy_sequencer.decides_at(now):
             try:
-                self._timing.decide(now, action)
+                self._policy_sequencer.decide(now, action)
             except (IndexError, ValueError) as error:
-                # a contract that contradicts itself is refused at the start; if one slips through, the street goes on
+                # a contract that contradicts itself is refused at the start; if one passes, the street goes on
                 failure = f"the action cannot be taken: {error}"
             self.observer.decided()
-        self.next_decision_s = ms(self._timing.next_decision_s(now))
-        if self.ladder.rung is Rung.HOLD:
-            # plan-based policies decide minutes apart: the ladder must not wait for that
-            self.next_decision_s = min(self.next_decision_s, _next_probe_s(now))
+        self.next_decision_s = round_to_ms(self._policy_sequencer.next_decision_s(now))
+        if self.mode is ControlMode.HOLD:
+            # plan-based policies decide minutes apart: the control mode must not wait for that
+            self.next_decision_s = min(self.next_decision_s, _next_recovery_s(now))
         return failure
 
-    def _see_plan(self, now: float, shown: Sequence[str] | None) -> None:
+    def _observe_plan(self, now: float, shown: Sequence[str] | None) -> None:
         if self._entries is not None and shown is not None:
             for safety, state in zip(self.safeties, shown, strict=True):
-                safety.see(state, now)
+                safety.observe_program(state, now)
 
-    def _run_plan(self, now: float, readings: Readings | None) -> None:
-        self.next_decision_s = _next_probe_s(now)
-        if self._pressure is not None and self._entries is None and readings is not None:
-            if self._clockwork is not self._pressure:
-                self._clockwork = self._pressure
-                self._pressure.enter(now, [safety.shown for safety in self.safeties])
-            self._pressure.decide(now, readings)
-            self.next_decision_s = min(self.next_decision_s, self._pressure.next_decision_s)
-        elif self._entries is None and not self._serves(now):
+    def _run_fallback(self, now: float, readings: Readings | None) -> None:
+        self.next_decision_s = _next_recovery_s(now)
+        if self._max_pressure is not None and self._entries is None and readings is not None:
+            if self._phase_sequencer is not self._max_pressure:
+                self._phase_sequencer = self._max_pressure
+                self._max_pressure.enter(now, [safety.shown for safety in self.safeties])
+            self._max_pressure.decide(now, readings)
+            self.next_decision_s = min(self.next_decision_s, self._max_pressure.next_decision_s)
+        elif self._entries is None and not self._must_finish_service(now):
             self._enter_plan()
 
-    def _serves(self, now: float) -> bool:
-        """Whether somebody is still served for having waited too long.
+    def _must_finish_service(self, now: float) -> bool:
+        """Whether a green that serves a link beyond max red is still due.
 
-        A TL that comes and goes would begin that each time, and never get to the
-        green. There is time for one green, and not for ever: others may wait too.
+        A TL that alternates between modes would restart that each time and never
+        reach the green. It gets the time for one green, no more: others may wait too.
         """
-        if self._plan_by_s is None:
-            self._plan_by_s = ms(now + 2 * max(safety.clearing_s for safety in self.safeties))
-        return now < self._plan_by_s and any(safety.serves for safety in self.safeties)
+        if self._enter_plan_by_s is None:
+            self._enter_plan_by_s = round_to_ms(now + 2 * max(safety.clearing_s for safety in self.safeties))
+        return now < self._enter_plan_by_s and any(safety.is_serving for safety in self.safeties)
 
-    def _leave_plan(self, now: float, shown: Sequence[str] | None) -> None:
-        """Take over from whatever was in control, if anything was."""
-        self._plan_by_s = None
-        if self._clockwork is not self._timing:
-            self._clockwork = self._timing
-            self._timing.enter(now, [safety.shown for safety in self.safeties])
+    def _leave_fallback(self, now: float, shown: Sequence[str] | None) -> None:
+        """Take over from the fallback, if it was in control."""
+        self._enter_plan_by_s = None
+        if self._phase_sequencer is not self._policy_sequencer:
+            self._phase_sequencer = self._policy_sequencer
+            self._policy_sequencer.enter(now, [safety.shown for safety in self.safeties])
         if self._entries is not None:
-            # one that has not been handed over shows what it was told to, and its ages are known
+            # a signal that has not been handed over shows what it was sent, and its ages are known
             for safety, entry, state in zip(self.safeties, self._entries, shown or (), strict=shown is not None):
-                if entry.done:
+                if entry.is_confirmed:
                     safety.adopt(state, now)
             self._take_over(now, start=False)
 
     def release(self) -> None:
-        """Begin the way back to the signals' own programs, for good."""
+        """Begin the transition to the signals' own programs, for good."""
         if self._entries is None:
             self._enter_plan()
         self.next_decision_s = math.inf
 
     @property
-    def released(self) -> bool:
+    def is_released(self) -> bool:
         """Whether SUMO has confirmed that every signal runs its own program."""
-        return self._entries is not None and all(entry.done for entry in self._entries)
+        return self._entries is not None and all(entry.is_confirmed for entry in self._entries)
 
     @property
-    def handing_over(self) -> bool:
-        """Whether a handover waits for SUMO's word."""
-        return self._entries is not None and any(entry.handed and not entry.done for entry in self._entries)
+    def awaits_confirmation(self) -> bool:
+        """Whether a handover has been sent and not yet confirmed."""
+        return self._entries is not None and any(entry.is_sent and not entry.is_confirmed for entry in self._entries)
 
-    def confirm(self, refused: Container[str]) -> None:
-        """SUMO has taken what was sent, but for the signals it refused."""
+    def confirm(self, rejected: Container[str]) -> None:
+        """SUMO has accepted what was sent, except for the rejected signals."""
         for safety, entry in zip(self.safeties, self._entries or (), strict=False):
-            entry.confirm(safety.signal in refused)
+            entry.confirm(safety.signal in rejected)
 
     def unreleased(self) -> list[tuple[str, str]]:
         """(signal, program) of the signals that do not run their own programs."""
         return [
             (safety.signal, plan.program.id)
             for k, (safety, plan) in enumerate(zip(self.safeties, self.plans, strict=True))
-            if self._entries is None or not self._entries[k].done
+            if self._entries is None or not self._entries[k].is_confirmed
         ]
 
     def _enter_plan(self) -> None:
         self._entries = [PlanEntry(safety, plan) for safety, plan in zip(self.safeties, self.plans, strict=True)]
 
-    def settings(self, now: float) -> tuple[list[Setting], list[Override]]:
-        """What must be set at second `now`: only states that differ from those sent before."""
-        news: list[Setting] = []
+    def commands(self, now: float) -> tuple[list[SignalCommand], list[Override]]:
+        """What must be sent at second `now`: only states that differ from those sent before."""
+        commands: list[SignalCommand] = []
         overrides: list[Override] = []
         if self._entries is not None:
             for k, entry in enumerate(self._entries):
-                setting, more = entry.next(now)
+                command, more = entry.next(now)
                 overrides += more
-                if setting is not None and setting is not self._sent[k]:
-                    news.append(setting)
-                    self._sent[k] = setting if isinstance(setting, PermittedState) else None
-            return news, overrides
-        self._wishes = self._clockwork.wishes(now)
-        for k, (safety, wish) in enumerate(zip(self.safeties, self._wishes, strict=True)):
-            state, more = safety.permit(wish, now)
+                if command is not None and command is not self._sent[k]:
+                    commands.append(command)
+                    self._sent[k] = command if isinstance(command, PermittedState) else None
+            return commands, overrides
+        self._requested = self._phase_sequencer.requested_states(now)
+        for k, (safety, requested) in enumerate(zip(self.safeties, self._requested, strict=True)):
+            state, more = safety.permit(requested, now)
             overrides += more
             if state is not self._sent[k]:
-                news.append(state)
+                commands.append(state)
                 self._sent[k] = state
-        return news, overrides
+        return commands, overrides
 
     def next_due_s(self, now: float) -> float:
-        """The next moment at which this TL needs a step, after its settings of `now`."""
+        """The next moment at which this TL needs a step, after its commands of `now`."""
         if self._entries is not None:
-            return min(self.next_decision_s, math.inf if all(entry.handed for entry in self._entries) else ms(now + CHECK_S))
-        due = min(self.next_decision_s, self._clockwork.next_change_s(now))
-        for safety, wish in zip(self.safeties, self._wishes, strict=True):
-            if not safety.settled(wish):
-                return min(due, ms(now + CHECK_S))
-            if safety.overdue_s < due:
-                due = max(safety.overdue_s, ms(now + CHECK_S))
-        return due
+            if all(entry.is_sent for entry in self._entries):
+                return self.next_decision_s
+            return min(self.next_decision_s, round_to_ms(now + RECHECK_INTERVAL_S))
+        due_s = min(self.next_decision_s, self._phase_sequencer.next_change_s(now))
+        for safety, requested in zip(self.safeties, self._requested, strict=True):
+            if not safety.is_settled(requested):
+                return min(due_s, round_to_ms(now + RECHECK_INTERVAL_S))
+            if safety.overdue_s < due_s:
+                due_s = max(safety.overdue_s, round_to_ms(now + RECHECK_INTERVAL_S))
+        return due_s
 
 
-def _next_probe_s(now: float) -> float:
-    return ms((math.floor(now / PROBE_S) + 1) * PROBE_S)
+def _next_recovery_s(now: float) -> float:
+    return round_to_ms((math.floor(now / RECOVERY_INTERVAL_S) + 1) * RECOVERY_INTERVAL_S)

@@ -1,10 +1,18 @@
-"""Simulated time: SUMO counts whole milliseconds, and sums of float seconds miss them by a hair.
+"""Simulated time: SUMO counts whole milliseconds, and sums of float seconds differ from them by rounding.
 
-With steps of 0.1 s an unrounded comparison would lengthen a yellow by a step,
-or wait for a moment that SUMO never names.
+With steps of 0.1 s an unrounded comparison would lengthen a yellow by a step, or
+wait for a moment that SUMO never reports.
 """
 
 
-def ms(time_s: float) -> float:
-    """A moment or a span in s, on the millisecond; infinite ones stay so."""
+def round_to_ms(time_s: float) -> float:
+    """Round a moment or a duration in s to the millisecond; infinite ones stay infinite."""
     return round(time_s, 3)
+
+
+def next_multiple_s(now: float, begin_s: float, interval_s: float) -> float:
+    """The moment one interval from now, moved to a whole number of intervals from begin_s.
+
+    A TL that had to decide in between gets back in step with the others.
+    """
+    return round_to_ms(begin_s + (round((now - begin_s) / interval_s) + 1) * interval_s)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from city import config
-from controller.report import TRIPINFO_OPTIONS, Trips, read_trips
 from controller.sumo.programs import sumo_program
+from controller.sumo.tripinfo import TRIPINFO_OPTIONS, Trips, read_trips
 
 GRID = Path(__file__).resolve().parent / "grid"
 

@@ -28,7 +28,6 @@ from report_page import write_curve
 from tqdm import tqdm
 
 from city import config, names, network
-from controller import report
 from controller.assembly import assemble
 from controller.sumo.libsumo_link import start_libsumo
 from export import contract
@@ -162,7 +161,7 @@ def run_episode(city, agents, rng, route_file, seed, explore, tripinfo, end_s):
     """One simulated morning until second end_s; the trips it had."""
     street = network.of_city(city)
     options = ["-c", city.network.sumocfg, "--route-files", route_file, "--seed", seed, "--no-step-log", "--no-warnings"]
-    options += ["--tripinfo-output", tripinfo, *report.TRIPINFO_OPTIONS]
+    options += ["--tripinfo-output", tripinfo, *tripinfo.TRIPINFO_OPTIONS]
     link = start_libsumo([str(option) for option in options])
     try:
         policies = Sampling(agents, rng, explore)
@@ -176,7 +175,7 @@ def run_episode(city, agents, rng, route_file, seed, explore, tripinfo, end_s):
         link.close()
     for agent in agents.values():
         agent.finish_episode()
-    return report.read_trips(tripinfo)
+    return tripinfo.read_trips(tripinfo)
 
 
 def main():

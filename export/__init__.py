@@ -3,5 +3,3 @@
 Reading order: __main__ -> locate -> checkpoints/ -> actors/ -> contract ->
 saved_model -> warmup -> verify -> publish.
 """
-
-__version__ = "0.1.0"

@@ -17,7 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from tqdm import tqdm
 
 from city.errors import InputError
-from export.config import Job, parse
+from export.config import Job, parse, prepare
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -35,18 +35,18 @@ def main(argv: list[str] | None = None) -> int:
     try:
         match words[:1]:
             case ["describe"]:
-                from export import describe
+                from export.show import describe
 
                 return describe.main(words[1:])
             case ["inspect"]:
-                from export import inspect_checkpoint
+                from export.show import inspect_checkpoint
 
                 return inspect_checkpoint.main(words[1:])
             case ["fleet"]:
-                from export import fleet
+                from export.fleets import export_fleet
 
-                return fleet.main(words[1:])
-        return run(parse(words), stopping)
+                return export_fleet.main(words[1:])
+        return run(prepare(parse(words)), stopping)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -61,8 +61,8 @@ def run(job: Job, stopping: threading.Event) -> int:
     `stopping`: set where an end was asked for. Raises KeyboardInterrupt then.
     """
     from export import quiet, single_model
-    from export.certificate import NotInference
-    from export.verify import NotProved
+    from export.saved_model.manifest import NotInferenceOnly
+    from export.saved_model.verify import ParityError
 
     quiet.first_session()
     begin = time.perf_counter()
@@ -77,7 +77,7 @@ def run(job: Job, stopping: threading.Event) -> int:
             except InputError as error:
                 wrong[tl] = str(error)
                 bar.write(f"error: {error}", file=sys.stderr)
-            except (NotProved, NotInference) as error:
+            except (ParityError, NotInferenceOnly) as error:
                 unproved[tl] = f"{tl}: not published: {error}"
                 bar.write(f"error: {unproved[tl]}", file=sys.stderr)
             except Exception as error:  # noqa: BLE001 - one TL's surprise must not stop the others

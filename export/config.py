@@ -1,5 +1,6 @@
 """What one call of the exporter is to do, out of flags and city.toml."""
 
+import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,8 +9,9 @@ from city import config as city_config
 from city import names, network
 from city.arguments import Parser
 from city.config import City
-from city.errors import InputError, looking_at_files
+from city.errors import InputError, path_errors_as_input_errors
 from city.network import StreetNetwork
+from controller import dialects
 from export import locate
 from export.locate import Candidate
 
@@ -42,11 +44,10 @@ class Job:
     """Versions of a TL to keep. None: all."""
 
 
-@looking_at_files()
-def parse(argv: list[str] | None = None) -> Job:
-    """Read the command line. Raises InputError."""
+def parse(argv: list[str] | None = None, prog: str = "python -m export") -> argparse.Namespace:
+    """Read the command line; no file is looked at. Raises InputError."""
     parser = Parser(
-        prog="python -m export",
+        prog=prog,
         description="Turn trained actors into SavedModels that TensorFlow Serving can host.",
         epilog="Also: python -m export describe MODEL/VERSION; inspect CHECKPOINT; fleet NAME --tl all.",
     )
@@ -68,20 +69,26 @@ def parse(argv: list[str] | None = None) -> Job:
     parser.add_argument(
         "--output-tensor", metavar="NAME", help="the actor's output in a training graph, where the one guessed is not it"
     )
-    parser.add_argument(
-        "--action", choices=("categorical", *city_config.SAPPO_ACTIONS), help="kind of the action, where no city.toml tells it"
-    )
+    parser.add_argument("--action", choices=dialects.action_kinds(), help="kind of the action, without a city.toml")
     parser.add_argument("--overwrite", action="store_true", help="replace a version that exists")
     parser.add_argument("--keep", type=int, metavar="N", help="versions of a TL to keep, the newest (default: all)")
     args = parser.parse_args(argv)
-    city = _city(args.city, args.model_path)
-    model_path = args.model_path or (city.training.model_path if city else None)
-    if model_path is None:
-        raise InputError("no folder of checkpoints: say --model-path DIR, or [training] model_path in city.toml")
     if args.model_number is not None and not 0 <= args.model_number < 1 << 63:
         raise InputError(f"--model-number {args.model_number} must be a version, such as 3")
     if args.keep is not None and args.keep < 1:
-        raise InputError(f"--keep {args.keep} must be 1 at least: the newest version is never removed")
+        raise InputError(f"--keep {args.keep} must be at least 1: the newest version is never removed")
+    return args
+
+
+@path_errors_as_input_errors()
+def prepare(args: argparse.Namespace) -> Job:
+    """Read the city and its network, and find the checkpoints. Raises InputError."""
+    city = _city(args.city, args.model_path)
+    if city:
+        dialects.check_city(city)
+    model_path = args.model_path or (city.training.model_path if city else None)
+    if model_path is None:
+        raise InputError("no folder of checkpoints: say --model-path DIR, or [training] model_path in city.toml")
     found = tuple(locate.candidates(model_path))
     words = [word.strip() for value in args.target_tls or () for word in value.split(",") if word.strip()]
     targets = tuple(map(names.canonical, words)) or (city.training.target_tls if city else None) or ()

@@ -3,15 +3,13 @@
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from city.errors import InputError
-from city.names import canonical
-
-TENSORFLOW, KERAS, NPZ, SAVED_MODEL = "tensorflow", "keras-h5", "npz", "saved-model"
-_SUFFIXES = {".h5": KERAS, ".hdf5": KERAS, ".keras": KERAS, ".npz": NPZ}
+from city.names import TL_PATTERN, canonical, contains_tl
+from export import checkpoints
 
 _TRIAL = re.compile(r"(?:trial|round)[_-]?(\d+)", re.I)
 _MANAGED = re.compile(r"-(\d+)$")
@@ -33,7 +31,7 @@ class Candidate:
     path: Path
     """A file (HDF5, npz), the prefix of a TensorFlow checkpoint, or the folder of a SavedModel."""
     format: str
-    """tensorflow | keras-h5 | npz | saved-model"""
+    """Name of the source that reads it."""
     number: int | None
     """Model number, as the name tells it."""
     newest: bool = False
@@ -52,56 +50,55 @@ class Candidate:
         match = _SIZES.search(self.path.name)
         return tuple(int(n) for n in re.findall(r"\d+", match[1])) if match else None
 
-    def said(self, setting: str) -> str | None:
-        """What the file name says of a setting of city.toml's [tl.NAME]; None: nothing."""
-        pattern = _WORDS.get(setting) or _NUMBERS[setting]
-        match = pattern.search(self.path.name + "-")
-        return match[1] if match else None
+    @property
+    def settings(self) -> dict[str, str]:
+        """Settings of city.toml's [tl.NAME] that the file name contains, as text."""
+        matches = {key: pattern.search(self.path.name + "-") for key, pattern in (*_WORDS.items(), *_NUMBERS.items())}
+        return {key: match[1] for key, match in matches.items() if match}
 
     @cached_property
     def _squeezed(self) -> tuple[str, str]:
         return tuple(re.sub(r"[\s_]+", "", name) for name in (self.path.name, self.path.parent.name))  # type: ignore[return-value]
 
     def named(self, tl: str) -> bool:
-        return tl in self._squeezed[0] and carries(self.path.name, tl)
+        return tl in self._squeezed[0] and contains_tl(self.path.name, tl)
 
     def is_nobodys(self, model_path: Path, known: Sequence[str]) -> bool:
         """Whether neither its name nor a folder on its way carries any TL's name."""
         parts = self.path.relative_to(model_path).parts
-        return not any(TL_LIKE.search(part) or any(tl in part and carries(part, tl) for tl in known) for part in parts)
+        return not any(TL_PATTERN.search(part) or any(tl in part and contains_tl(part, tl) for tl in known) for part in parts)
 
     def housed(self, tl: str, model_path: Path) -> bool:
         """Whether the folder that holds it carries the TL's name."""
-        return tl in self._squeezed[1] and self.path.parent != model_path and carries(self.path.parent.name, tl)
+        return tl in self._squeezed[1] and self.path.parent != model_path and contains_tl(self.path.parent.name, tl)
 
 
 def candidates(model_path: Path) -> list[Candidate]:
-    """Every checkpoint under model_path. Raises InputError where there is no such folder."""
+    """Every checkpoint under model_path. Raises InputError if there is no such folder."""
     if not model_path.is_dir():
         raise InputError(f"{model_path}: no such folder; name the checkpoints' folder with --model-path or [training] model_path")
     found: list[Candidate] = []
     for here, folders, names in os.walk(model_path):
         folder = Path(here)
         if "saved_model.pb" in names:
-            # what lies in a SavedModel belongs to it, its variables above all
+            # the files in a SavedModel's folder belong to it, its variables above all
             folders.clear()
-            if (folder / "assets.extra" / "export.json").is_file():
-                continue  # one that we exported, not training output
-            counted = folder.name.isascii() and folder.name.isdigit()
-            found.append(Candidate(folder, SAVED_MODEL, int(folder.name) if counted else number(folder.name)))
-            continue
+            names = ["saved_model.pb"]
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         latest = _latest(folder) if "checkpoint" in names else None
         for name in sorted(names):
-            suffix = Path(name).suffix
-            if name.startswith(".") or _is_training(name):
-                continue
-            if suffix == ".index":
-                prefix = folder / name.removesuffix(".index")
-                found.append(Candidate(prefix, TENSORFLOW, number(prefix.name), latest == prefix.name))
-            elif suffix in _SUFFIXES:
-                found.append(Candidate(folder / name, _SUFFIXES[suffix], number(name)))
+            if not name.startswith(".") and not _is_training(name) and (candidate := candidate_of(folder / name)):
+                found.append(replace(candidate, newest=latest == candidate.path.name))
     return found
+
+
+def candidate_of(file: Path) -> Candidate | None:
+    """The checkpoint that a file stands for; None: no source reads it."""
+    for source in checkpoints.sources():
+        if path := source.checkpoint_of(file):
+            is_number = path.name.isascii() and path.name.isdigit()
+            return Candidate(path, source.format, int(path.name) if is_number else number(path.name))
+    return None
 
 
 def choose(tl: str, found: Sequence[Candidate], model_path: Path, wanted: int | None, known: Sequence[str] = ()) -> Candidate:
@@ -146,19 +143,11 @@ def tls_named(found: Sequence[Candidate]) -> list[str]:
     told: dict[str, None] = {}
     for candidate in found:
         for text in (candidate.path.name, candidate.path.parent.name):
-            match = TL_LIKE.search(text)
+            match = TL_PATTERN.search(text)
             if match:
                 told[canonical(match[0].strip("_- "))] = None
                 break
     return sorted(told)
-
-
-TL_LIKE = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2,3}[ _]?\d{2,4}(?![A-Za-z0-9])")
-
-
-def carries(text: str, tl: str) -> bool:
-    """Whether a name carries the TL's, spaces and underscores within it aside."""
-    return re.search(r"(?<![A-Za-z0-9])" + r"[\s_]*".join(map(re.escape, tl)) + r"(?![A-Za-z0-9])", text) is not None
 
 
 def number(name: str) -> int | None:

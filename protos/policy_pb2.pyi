@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class Policy(_message.Message):
+class PolicyContract(_message.Message):
     __slots__ = ("tl", "signal_ids", "signals", "observation", "action", "timing", "origin", "missing", "members")
     TL_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -29,22 +29,22 @@ class Policy(_message.Message):
     def __init__(self, tl: _Optional[str] = ..., signal_ids: _Optional[_Iterable[str]] = ..., signals: _Optional[_Iterable[_Union[Signal, _Mapping]]] = ..., observation: _Optional[_Union[Observation, _Mapping]] = ..., action: _Optional[_Union[Action, _Mapping]] = ..., timing: _Optional[_Union[Timing, _Mapping]] = ..., origin: _Optional[_Union[Origin, _Mapping]] = ..., missing: _Optional[_Iterable[str]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("tl", "version", "observation_begin", "observation_size", "action_begin", "action_size", "policy")
+    __slots__ = ("tl", "version", "observation_begin", "observation_size", "action_begin", "action_size", "contract")
     TL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     OBSERVATION_BEGIN_FIELD_NUMBER: _ClassVar[int]
     OBSERVATION_SIZE_FIELD_NUMBER: _ClassVar[int]
     ACTION_BEGIN_FIELD_NUMBER: _ClassVar[int]
     ACTION_SIZE_FIELD_NUMBER: _ClassVar[int]
-    POLICY_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_FIELD_NUMBER: _ClassVar[int]
     tl: str
     version: int
     observation_begin: int
     observation_size: int
     action_begin: int
     action_size: int
-    policy: Policy
-    def __init__(self, tl: _Optional[str] = ..., version: _Optional[int] = ..., observation_begin: _Optional[int] = ..., observation_size: _Optional[int] = ..., action_begin: _Optional[int] = ..., action_size: _Optional[int] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ...) -> None: ...
+    contract: PolicyContract
+    def __init__(self, tl: _Optional[str] = ..., version: _Optional[int] = ..., observation_begin: _Optional[int] = ..., observation_size: _Optional[int] = ..., action_begin: _Optional[int] = ..., action_size: _Optional[int] = ..., contract: _Optional[_Union[PolicyContract, _Mapping]] = ...) -> None: ...
 
 class Signal(_message.Message):
     __slots__ = ("id", "lane_ids", "program_id", "offset_s", "phases")

@@ -1,16 +1,18 @@
-"""`python -m serving`: the embedded server; `predict` and `status` ask one that runs."""
+"""`python -m serving`: the embedded server; `predict` and `status` are clients of a running one."""
 
 import sys
 
-from serving import shell
+from serving import commands
 
 
-def main(argv: list[str]) -> int:
-    if argv and argv[0] in shell.COMMANDS:
-        return shell.main(argv)
+def main(argv: list[str] | None = None, prog: str = "python -m serving") -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    if argv and argv[0] in commands.COMMANDS:
+        return commands.main(argv, prog)
     from serving.embedded.__main__ import main as serve
 
-    return serve(argv)
+    return serve(argv, prog)
 
 
-sys.exit(main(sys.argv[1:]))
+if __name__ == "__main__":
+    sys.exit(main())

@@ -23,7 +23,7 @@ BITS: dict[int, str] = {
     **NUMPY, 11: "i1", 12: "u1", 13: "<i4", 14: "<u2", 15: "<i2", 16: "<u2",
     24: "u1", 25: "u1", 29: "i1", 30: "u1",
 }  # fmt: skip
-"""The same, and for numbers that NumPy does not know (quantized, bfloat16, float8, int4) the integers that hold them."""
+"""The same, plus the integers that hold the dtypes that NumPy lacks (quantized, bfloat16, float8, int4)."""
 _DTYPES = {number: np.dtype(name) for number, name in BITS.items()}
 _OF_NUMBERS = {number: kind for number, kind in _DTYPES.items() if number < 24}
 _NUMBER = {np.dtype(name): number for number, name in NUMPY.items()}
@@ -33,17 +33,15 @@ _FIELD = {
     16: "int_val", 17: "int_val", 18: "dcomplex_val", 19: "half_val", 22: "uint32_val", 23: "uint64_val",
     24: "float8_val", 25: "float8_val", 29: "int_val", 30: "int_val",
 }  # fmt: skip
-_PACKED = {1: b"\x2a", 2: b"\x32", 8: b"\x4a", 10: b"\x5a", 18: b"\x62", 24: b"\x92\x01", 25: b"\x92\x01"}
-"""dtype number -> tag of its typed field, where that field's bytes are those of the array."""
 MAX_ELEMENTS = 1 << 26
 
 
 class TensorError(ValueError):
-    """A TensorProto that describes no array; the text says why."""
+    """A tensor message without a valid array; the text says why."""
 
 
 def to_proto(array: Any, out: Any = None) -> Any:
-    """A tensor message of an array (numbers as tensor_content, texts as string_val)."""
+    """Write an array into a tensor message (numbers as tensor_content, strings as string_val); raises TensorError."""
     array = np.asarray(array)
     message = pb.Tensor() if out is None else out
     if array.dtype.kind in "SUO":
@@ -53,7 +51,7 @@ def to_proto(array: Any, out: Any = None) -> Any:
         try:
             message.dtype = _NUMBER[array.dtype.newbyteorder("<")]
         except KeyError:
-            raise TensorError(f"arrays of {array.dtype} have no tensor type") from None
+            raise TensorError(f"arrays of {array.dtype} have no TensorFlow dtype") from None
         message.tensor_content = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
     for size in array.shape:
         message.tensor_shape.dim.add(size=size)
@@ -61,25 +59,25 @@ def to_proto(array: Any, out: Any = None) -> Any:
 
 
 def to_array(message: Any, bits: bool = False) -> NDArray[Any]:
-    """The array of a tensor message. Raises TensorError where it describes none.
+    """Read the array of a tensor message. Raises TensorError if it is invalid.
 
-    Numbers may come as tensor_content or as typed values; fewer typed values
-    than elements repeat the last one, and none at all are zeros, as TensorFlow
-    reads them. bfloat16, which NumPy does not know, becomes the same numbers as
-    float32, quantized numbers their integers; with `bits` all that NumPy does
-    not know becomes the integers that hold it (`BITS`).
+    Numbers are tensor_content or typed values. As in TensorFlow, fewer typed
+    values than elements repeat the last one, and no typed values are zeros.
+    NumPy has no bfloat16: it becomes float32 of the same value, quantized numbers
+    become their integers. With `bits` every dtype that NumPy lacks becomes the
+    integers that hold it (`BITS`).
     """
     dtype, tensor_shape = message.dtype, message.tensor_shape
     if tensor_shape.unknown_rank:
         raise TensorError("a tensor of unknown rank")
     shape = [dim.size for dim in tensor_shape.dim]
     if len(shape) > 32 or (shape and min(shape) < 0):
-        raise TensorError(f"shape {shape} is none that a tensor can have")
+        raise TensorError(f"shape {shape} is not a valid tensor shape")
     count = math.prod(shape)
     if count > MAX_ELEMENTS:
         raise TensorError(f"shape {shape} has more than {MAX_ELEMENTS} elements")
     if dtype == DT_STRING:
-        return _texts(list(message.string_val), shape, count)
+        return _strings(list(message.string_val), shape, count)
     kind = (_DTYPES if bits else _OF_NUMBERS).get(dtype)
     if kind is None:
         raise TensorError(f"dtype {dtype} is not supported")
@@ -87,28 +85,28 @@ def to_array(message: Any, bits: bool = False) -> NDArray[Any]:
     if content:
         if len(content) != count * kind.itemsize:
             raise TensorError(f"tensor_content of {len(content)} bytes for shape {shape}, which takes {count * kind.itemsize}")
-        found = _shaped(np.frombuffer(content, kind), shape)
+        array = _reshape(np.frombuffer(content, kind), shape)
     else:
-        found = _typed(list(getattr(message, _FIELD[dtype])), dtype, kind, shape, count)
+        array = _typed(list(getattr(message, _FIELD[dtype])), dtype, kind, shape, count)
     if dtype == _BFLOAT16 and not bits:
         # a bfloat16 is the upper half of a float32
-        return (found.astype("<u4") << 16).view("<f4")
-    return found
+        return (array.astype("<u4") << 16).view("<f4")
+    return array
 
 
-def _texts(values: list[bytes], shape: list[int], count: int) -> NDArray[Any]:
+def _strings(values: list[bytes], shape: list[int], count: int) -> NDArray[Any]:
     if len(values) != count:
-        raise TensorError(f"{len(values)} texts for shape {shape}")
+        raise TensorError(f"{len(values)} strings for shape {shape}")
     out = np.empty(count, object)
     out[:] = values
-    return _shaped(out, shape)
+    return _reshape(out, shape)
 
 
-def _shaped(array: NDArray[Any], shape: list[int]) -> NDArray[Any]:
+def _reshape(array: NDArray[Any], shape: list[int]) -> NDArray[Any]:
     try:
         return array.reshape(shape)
     except ValueError as error:
-        # no element, and sizes whose product is too large all the same
+        # no elements, but the product of the other sizes overflows
         raise TensorError(f"shape {shape}: {error}") from None
 
 
@@ -125,13 +123,13 @@ def _typed(values: list[Any], dtype: int, kind: np.dtype[Any], shape: list[int],
         found = np.zeros(count, found.dtype)
     if len(found) < count:
         found = np.concatenate([found, np.full(count - len(found), found[-1], kind)])
-    return _shaped(found, shape)
+    return _reshape(found, shape)
 
 
 def typed_proto(array: NDArray[Any], message: Any, dtype: int | None = None) -> None:
     """Fill a tensor message with typed values, as TensorFlow's AsProtoField does.
 
-    `dtype`: TensorFlow's number, where the array is the integers that hold it.
+    `dtype`: TensorFlow's number, if the array holds the integers of a dtype that NumPy lacks.
     """
     number = _number(array, dtype)
     if number == DT_STRING:
@@ -151,43 +149,6 @@ def typed_proto(array: NDArray[Any], message: Any, dtype: int | None = None) -> 
         message.tensor_shape.dim.add(size=size)
 
 
-def typed_bytes(array: NDArray[Any], dtype: int | None = None) -> bytes:
-    """`typed_proto` serialized: what TensorFlow Serving puts into an answer.
-
-    Of floats, complex numbers and truth values the typed field's bytes are the
-    array's own, so no number is touched.
-    """
-    number = _number(array, dtype)
-    tag = _PACKED.get(number)
-    if tag is None:
-        message = pb.Tensor()
-        typed_proto(array, message, number)
-        return message.SerializeToString()
-    shape = b"".join(_dim(size) for size in array.shape)
-    head = b"\x08" + bytes((number,)) + b"\x12" + varint(len(shape)) + shape
-    return head + tag + varint(array.nbytes) + array.tobytes() if array.size else head
-
-
-def is_packed(dtype: int) -> bool:
-    """Whether `typed_bytes` holds such an array's own bytes."""
-    return dtype in _PACKED
-
-
-def _dim(size: int) -> bytes:
-    body = b"\x08" + varint(size) if size else b""
-    return b"\x12" + varint(len(body)) + body
-
-
-def varint(n: int) -> bytes:
-    """A number as protobuf writes lengths."""
-    out = bytearray()
-    while n > 0x7F:
-        out.append(n & 0x7F | 0x80)
-        n >>= 7
-    out.append(n)
-    return bytes(out)
-
-
 def _number(array: NDArray[Any], dtype: int | None) -> int:
     if dtype is not None:
         return dtype
@@ -196,4 +157,4 @@ def _number(array: NDArray[Any], dtype: int | None) -> int:
     try:
         return _NUMBER[array.dtype.newbyteorder("<")]
     except KeyError:
-        raise TensorError(f"arrays of {array.dtype} have no tensor type") from None
+        raise TensorError(f"arrays of {array.dtype} have no TensorFlow dtype") from None

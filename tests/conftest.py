@@ -130,7 +130,7 @@ def grid_server(_grid):
 @pytest.fixture(scope="session")
 def grid_unix(_grid):
     """unix:PATH of the same server."""
-    return f"unix:{_grid.unix_path}"
+    return f"unix:{_grid.socket_path}"
 
 
 @pytest.fixture(scope="session")

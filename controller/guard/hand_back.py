@@ -1,70 +1,70 @@
-"""Bringing the signals of a controller that has gone back onto their plans, second by second."""
+"""Bringing the signals of a controller that is gone back onto their fallback plans, second by second."""
 
 import logging
 from collections.abc import Sequence
 
-from controller.fallback import PlanEntry
-from controller.guard.will import Bequest
-from controller.safety import SignalSafety
-from controller.sumo.link import SumoRefused
+from controller.fallback.plan import PlanEntry
+from controller.guard.handover import SignalHandover
+from controller.safety.signal_safety import SignalSafety
+from controller.sumo.link import CommandRejected
 from controller.sumo.traci_link import TraciLink
 
 log = logging.getLogger("controller.guard")
 
 ONLINE = "online"
-"""The program of a signal that a client sets state by state."""
-ROOM_S = 10.0
-"""Simulated seconds beyond what the safe way takes."""
+"""SUMO's program id of a signal that a client sets state by state."""
+MARGIN_S = 10.0
+"""Simulated seconds beyond what a safe transition takes."""
 
 
-def hand_back(link: TraciLink, bequests: Sequence[Bequest], step_s: float) -> None:
-    """Yellow, red, then the plan, for every signal that is still set by hand. Raises SumoGone."""
+def hand_back(link: TraciLink, handovers: Sequence[SignalHandover], step_s: float) -> None:
+    """Yellow, red, then the fallback plan, for every signal that is still set by a client. Raises SumoConnectionLost."""
     now = float(link.api.simulation.getTime())
     entries: dict[str, PlanEntry] = {}
     end_s = now
-    for bequest in bequests:
+    for handover in handovers:
         try:
-            safety = _adopted(link, bequest, now)
-        except (ValueError, IndexError, SumoRefused) as error:
-            log.error("%s: what the controller left does not fit: %s", bequest.signal, error)
-            _switch(link, bequest)
+            safety = _adopt(link, handover, now)
+        except (ValueError, IndexError, CommandRejected) as error:
+            log.error("%s: its handover plan does not fit: %s", handover.signal, error)
+            _switch(link, handover)
             continue
         if safety is not None:
-            entries[bequest.signal] = PlanEntry(safety, bequest.plan)
-            end_s = max(end_s, now + safety.clearing_s + ROOM_S)
-    while now < end_s and not all(entry.done for entry in entries.values()):
-        settings = [setting for entry in entries.values() if (setting := entry.next(now)[0]) is not None]
-        link.set(settings)
-        link.go(now + step_s)
-        moment = link.read(())
-        now = moment.time_s
+            entries[handover.signal] = PlanEntry(safety, handover.plan)
+            end_s = max(end_s, now + safety.clearing_s + MARGIN_S)
+    while now < end_s and not all(entry.is_confirmed for entry in entries.values()):
+        commands = [command for entry in entries.values() if (command := entry.next(now)[0]) is not None]
+        link.set(commands)
+        link.advance(now + step_s)
+        result = link.read(())
+        now = result.time_s
         for signal, entry in entries.items():
-            entry.confirm(signal in moment.refusals)
-    for bequest in bequests:
-        if bequest.signal in entries and not entries[bequest.signal].done:
-            log.error("%s: could not be cleared in time", bequest.signal)
-            _switch(link, bequest)
+            entry.confirm(signal in result.rejected)
+    for handover in handovers:
+        if handover.signal in entries and not entries[handover.signal].is_confirmed:
+            log.error("%s: could not be cleared in time", handover.signal)
+            _switch(link, handover)
     if entries:
-        log.info("handed %d signals back to their plans at second %g", len(entries), now)
+        log.info("handed %d signals back to their fallback plans at second %g", len(entries), now)
 
 
-def _adopted(link: TraciLink, bequest: Bequest, now: float) -> SignalSafety | None:
-    """The signal as it shows now; None where it runs a program of its own."""
-    program, shown = link.running(bequest.signal)
+def _adopt(link: TraciLink, handover: SignalHandover, now: float) -> SignalSafety | None:
+    """The signal as it shows now; None if it runs a program of its own."""
+    program, shown = link.running(handover.signal)
     if program != ONLINE:
         return None
-    safety = bequest.safety()
+    safety = handover.safety()
     if len(shown) != safety.rules.links:
         raise ValueError(f"a signal of {safety.rules.links} links, but SUMO shows {shown}")
-    # since when it shows this is not known here: every time counts from now, which errs on the safe side
+    # the guard does not know since when this is shown: all ages count from now, which is on the safe side
     safety.adopt(shown, now)
     return safety
 
 
-def _switch(link: TraciLink, bequest: Bequest) -> None:
+def _switch(link: TraciLink, handover: SignalHandover) -> None:
     """The last resort."""
-    log.error("%s: its plan is switched on at once, without a safe transition", bequest.signal)
+    log.error("%s: switched to its program at once, without a safe transition", handover.signal)
     try:
-        link.switch_program(bequest.signal, bequest.plan.program.id)
-    except SumoRefused as error:
-        log.error("%s: SUMO refuses to take it back: %s", bequest.signal, error)
+        link.switch_program(handover.signal, handover.plan.program.id)
+    except CommandRejected as error:
+        log.error("%s: SUMO rejects the switch: %s", handover.signal, error)

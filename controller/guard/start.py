@@ -1,4 +1,4 @@
-"""A controller's way to its guard: one that holds the connection already, else a new one."""
+"""A controller's guard: one that holds the connection to SUMO already, else a new one."""
 
 import contextlib
 import fcntl
@@ -8,124 +8,134 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from city.errors import InputError
-from controller.guard.door import port_of
+from controller.guard.listener import port_of
 from controller.sumo import start
-from controller.sumo.link import SumoGone
+from controller.sumo.link import Interrupts, SumoConnectionLost
 from controller.sumo.traci_link import TraciLink
 
 log = logging.getLogger("controller")
 
 
+class GuardBusy(InputError):
+    """The guard has a controller already, or is ending."""
+
+
 def open_guarded(
-    where: tuple[str, int] | None,
+    sumo: tuple[str, int] | None,
     arguments: Sequence[str],
     clients: int,
     order: int | None,
     sumo_port: int,
     watchdog_s: float,
-    hurried: Callable[[], bool],
+    interrupts: Interrupts,
 ) -> TraciLink:
-    """A link to SUMO through a guard: to the SUMO at `where`, or to one that is started with `arguments`.
+    """Open a link to SUMO through a guard.
 
-    Raises InputError.
+    Args:
+        sumo: (host, port) of a SUMO that runs; None: the guard starts one.
+        arguments: of a SUMO that the guard starts.
+        clients: clients that SUMO waits for.
+        order: the guard's place among SUMO's clients.
+        sumo_port: port of a SUMO that the guard starts; 0: a free one.
+        watchdog_s: wall time for which the controller may be silent.
+        interrupts: what the operator has asked for.
+
+    Raises:
+        InputError: no guard can be started or found; GuardBusy: it takes no controller now.
     """
-    host, port = where or ("127.0.0.1", sumo_port)
+    host, port = sumo or ("127.0.0.1", sumo_port)
     flags = ["--watchdog-s", str(watchdog_s)]
     flags += ["--order", str(order)] if order is not None else []
-    if where is not None:
+    if sumo is not None:
         flags += ["--sumo", f"{host}:{port}"]
     else:
         flags += ["--clients", str(clients), "--sumo-port", str(sumo_port), "--", *arguments]
     try:
-        # a SUMO at a port that is not known beforehand cannot be found again
+        # without a port known beforehand a later controller could not find the record
         record = _folder() / f"{host}-{port}-{order}.json" if port else None
-        said = _said(record)
-        guard = _find_or_spawn(record, flags, said)
+        log_file = _log_file(record)
+        guard = _find_or_spawn(record, flags, log_file)
     except OSError as error:
-        hint = "set TMPDIR to a folder that can be written, or say --no-guard" if error.filename else "say --no-guard"
+        hint = "set TMPDIR to a writable folder, or pass --no-guard" if error.filename else "pass --no-guard"
         raise InputError(f"a guard cannot be started ({error}); {hint}") from None
     if isinstance(guard, int):
-        log.info("the guard at 127.0.0.1:%d holds the connection to SUMO; going on through it", guard)
-        return _attach(guard, hurried)
+        log.info("the guard at 127.0.0.1:%d holds the connection to SUMO; continuing through it", guard)
+        return _attach(guard, interrupts)
     guard_port = _port(guard)
     log.info(
-        "a guard holds the connection to SUMO; a controller may come back to it with --no-guard --sumo 127.0.0.1:%d%s",
+        "a guard holds the connection to SUMO; a controller can reconnect with --no-guard --sumo 127.0.0.1:%d%s",
         guard_port,
-        f"; what it says is in {said}" if said else "",
+        f"; its log is {log_file}" if log_file else "",
     )
     try:
-        return _attach(guard_port, hurried, guard)
-    except Refused:
-        raise  # it has another controller, who needs it
+        return _attach(guard_port, interrupts, guard)
+    except GuardBusy:
+        raise  # another controller uses it
     except BaseException:
-        # it would make the others wait for a controller that does not come
+        # without a controller it would make the other clients wait
         guard.terminate()
         raise
 
 
-class Refused(InputError):
-    """The guard takes no controller."""
-
-
-def _attach(port: int, hurried: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> TraciLink:
-    """A link through a guard. Raises InputError; Refused where it has a controller already."""
-    link = start.attach("127.0.0.1", port, hurried, process=process, through_guard=True)
+def _attach(port: int, interrupts: Interrupts, process: subprocess.Popen[bytes] | None = None) -> TraciLink:
+    """A link through a guard. Raises InputError; GuardBusy if it takes no controller now."""
+    link = start.attach("127.0.0.1", port, interrupts, process=process, through_guard=True)
     try:
         link.version()
-    except SumoGone:
+    except SumoConnectionLost:
         link.close()
-        raise Refused(
-            f"the guard at 127.0.0.1:{port}, which holds the connection to SUMO, takes no controller now: it has one, or ends"
+        raise GuardBusy(
+            f"the guard at 127.0.0.1:{port}, which holds the connection to SUMO, has a controller already, or is ending"
         ) from None
     return link
 
 
-def _said(record: Path | None) -> Path | None:
-    """Where a guard writes what it says; None: where this process does.
+def _log_file(record: Path | None) -> Path | None:
+    """The guard's log file; None: this process's stderr.
 
-    It outlives its controller: whoever reads that to its end, through a pipe, would wait for the guard.
+    The guard outlives its controller, so a reader of the controller's stderr through
+    a pipe would wait for the guard's end.
     """
     if not stat.S_ISFIFO(os.fstat(2).st_mode):
         return None
     return record.with_suffix(".log") if record is not None else _folder() / f"{os.getpid()}.log"
 
 
-def _find_or_spawn(record: Path | None, flags: Sequence[str], said: Path | None) -> int | subprocess.Popen[bytes]:
-    """The port of the guard whose record that is, else a new guard."""
+def _find_or_spawn(record: Path | None, flags: Sequence[str], log_file: Path | None) -> int | subprocess.Popen[bytes]:
+    """The port of the guard that has this record, else a new guard."""
     if record is None:
-        return _spawn(flags, said)
+        return _spawn(flags, log_file)
     with record.with_suffix(".lock").open("w") as lock:
-        # of two controllers that start at once the second waits until the first one's guard can be found
+        # of two controllers that start at once the second waits until the first one's guard has its record
         fcntl.flock(lock, fcntl.LOCK_EX)
         found = port_of(record)
         if found is not None:
             return found
-        return _spawn(["--record", str(record), "--lock", str(lock.fileno()), *flags], said, lock.fileno())
+        return _spawn(["--record", str(record), "--lock", str(lock.fileno()), *flags], log_file, lock.fileno())
 
 
-def _spawn(flags: Sequence[str], said: Path | None, *kept: int) -> subprocess.Popen[bytes]:
-    """A guard. `kept`: files that stay open in it."""
+def _spawn(flags: Sequence[str], log_file: Path | None, *kept_descriptors: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "controller.guard", "--spawned", *flags]
-    with said.open("a") if said is not None else contextlib.nullcontext() as file:
-        # a group of its own: what ends the controller's must not end the guard
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, start_new_session=True, pass_fds=kept)
+    with log_file.open("a") if log_file is not None else contextlib.nullcontext() as file:
+        # a session of its own: signals to the controller's process group must not end the guard
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, start_new_session=True, pass_fds=kept_descriptors)
 
 
 def _port(process: subprocess.Popen[bytes]) -> int:
-    """The port of a guard, once it has connected to SUMO. Raises InputError with what it says."""
+    """The port of a new guard, once it has connected to SUMO. Raises InputError with its error."""
     assert process.stdout is not None
     try:
-        told = process.stdout.readline().decode(errors="replace").strip()
+        line = process.stdout.readline().decode(errors="replace").strip()
     except BaseException:
         process.terminate()
         process.wait()
         raise
     process.stdout.close()
-    word, _, rest = told.partition(" ")
+    word, _, rest = line.partition(" ")
     if word == "ready":
         return int(rest)
     process.wait()
@@ -133,9 +143,9 @@ def _port(process: subprocess.Popen[bytes]) -> int:
 
 
 def _folder() -> Path:
-    """Where this user's guards leave their records. Raises InputError where another user has taken the place."""
+    """The folder of this user's guard records. Raises InputError if it belongs to another user."""
     folder = Path(tempfile.gettempdir()) / f"greenserve-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
-        raise InputError(f"{folder}: belongs to another user; set TMPDIR, or say --no-guard")
+        raise InputError(f"{folder}: belongs to another user; set TMPDIR, or pass --no-guard")
     return folder

@@ -1,33 +1,33 @@
-"""SUMO in this process, where the controller is its only client."""
+"""SUMO in this process, with the controller as its only client."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from city.errors import InputError
-from controller.observation import Readings, Rows
-from controller.safety import PermittedHandover, PermittedState
-from controller.sumo.link import Lanes, Moment, Setting, SumoGone, SumoRefused
+from controller.observation import MAX_BATCHES, Readings, Rows
+from controller.safety.signal_safety import PermittedHandover, PermittedState
+from controller.sumo.link import CommandRejected, SignalCommand, StepResult, SumoConnectionLost, TrackedLanes
 from controller.sumo.programs import sumo_program
 
 
 class LibsumoLink:
-    """SUMO in this process, where the controller is its only client."""
+    """A link over libsumo."""
 
     def __init__(self, api: Any) -> None:
         self.api = api
-        self.lost = api.FatalTraCIError
-        self._table = Lanes()
-        self._asked: dict[tuple[str, ...], tuple[list[str], slice | Rows]] = {}
-        self._refusals: dict[str, str] = {}
-        """Of the settings since the last reading."""
+        self.connection_error = api.FatalTraCIError
+        self._table = TrackedLanes()
+        self._rows: dict[tuple[str, ...], tuple[list[str], slice | Rows]] = {}
+        self._rejected: dict[str, str] = {}
+        """Of the commands since the last reading."""
         self._signals: tuple[str, ...] = ()
         self._shown: dict[str, str] = {}
-        self._seen: list[tuple[float, Sequence[str]]] = []
-        self._reached_s: float | None = None
-        """Where the way since the last reading has led to."""
+        self._shown_before: list[tuple[float, Sequence[str]]] = []
+        self._segment_end_s: float | None = None
+        """End of the newest segment since the last reading."""
 
     @property
-    def guarded(self) -> bool:
+    def is_guarded(self) -> bool:
         return False
 
     @property
@@ -38,44 +38,44 @@ class LibsumoLink:
     def readings(self) -> Readings:
         return self._table.readings
 
-    def watch(self, lanes_of: Mapping[str, Sequence[str]], counted: Sequence[str], signals: Mapping[str, int]) -> None:
-        self._table.watch(lanes_of, counted)
+    def track(self, lanes_of: Mapping[str, Sequence[str]], counted: Sequence[str], signals: Mapping[str, int]) -> None:
+        self._table.track(lanes_of, counted)
         self._signals = tuple(signals)
         self._count()
 
-    def set(self, settings: Sequence[Setting]) -> None:
-        if settings and self._reached_s is not None:
-            self._seen.append((self._reached_s, self._states()))
-        for setting in settings:
+    def set(self, commands: Sequence[SignalCommand]) -> None:
+        if commands and self._segment_end_s is not None:
+            self._shown_before.append((self._segment_end_s, self._states()))
+        for command in commands:
             try:
-                self._set(setting)
+                self._set(command)
             except self.api.TraCIException as error:
-                self._refusals[setting.signal] = str(error)
+                self._rejected[command.signal] = str(error)
 
-    def go(self, until_s: float) -> None:
+    def advance(self, until_s: float) -> None:
         try:
             self.api.simulationStep(until_s)
         except self.api.FatalTraCIError as error:
-            raise SumoGone(f"SUMO has ended: {error}") from None
-        self._reached_s = until_s
+            raise SumoConnectionLost(f"SUMO has ended: {error}") from None
+        self._segment_end_s = until_s
         self._count()
 
-    def read(self, due: tuple[str, ...]) -> Moment:
-        refusals, self._refusals = self._refusals, {}
-        seen, self._seen, self._reached_s = self._seen, [], None
+    def read(self, due: tuple[str, ...]) -> StepResult:
+        rejected, self._rejected = self._rejected, {}
+        shown, self._shown_before, self._segment_end_s = self._shown_before, [], None
         self._shown = dict(zip(self._signals, self._states(), strict=True))
         lane, readings = self.api.lane, self._table.readings
-        if due not in self._asked:
-            if len(self._asked) > 256:
-                self._asked.clear()
-            self._asked[due] = self._table.of(due)
-        names, rows = self._asked[due]
+        if due not in self._rows:
+            if len(self._rows) > MAX_BATCHES:
+                self._rows.clear()
+            self._rows[due] = self._table.rows_of(due)
+        names, rows = self._rows[due]
         vehicles = list(map(lane.getLastStepVehicleNumber, names))
-        # an empty lane need not be asked for more
+        # an empty lane has no halting vehicles and no mean length
         halting = [lane.getLastStepHaltingNumber(name) if count else 0 for name, count in zip(names, vehicles, strict=True)]
         lengths_m = [lane.getLastStepLength(name) if count else 0.0 for name, count in zip(names, vehicles, strict=True)]
         readings.counts[:, rows], readings.mean_length_m[rows] = (vehicles, halting), lengths_m
-        return Moment(self.api.simulation.getTime(), seen, refusals)
+        return StepResult(self.api.simulation.getTime(), shown, rejected)
 
     def shown(self) -> dict[str, str]:
         return self._shown
@@ -85,33 +85,33 @@ class LibsumoLink:
 
     def _count(self) -> None:
         for name in self._table.counted:
-            self._table.count(name, self.api.lane.getLastStepVehicleIDs(name))
+            self._table.count_departures(name, self.api.lane.getLastStepVehicleIDs(name))
 
-    def _set(self, setting: Setting) -> None:
+    def _set(self, command: SignalCommand) -> None:
         light = self.api.trafficlight
-        if type(setting) is PermittedState:
-            light.setRedYellowGreenState(setting.signal, setting.state)
-        elif type(setting) is PermittedHandover:
-            light.setProgram(setting.signal, setting.program)
-            light.setPhase(setting.signal, setting.phase)
-            if setting.remaining_s is not None:
-                light.setPhaseDuration(setting.signal, setting.remaining_s)
+        if type(command) is PermittedState:
+            light.setRedYellowGreenState(command.signal, command.state)
+        elif type(command) is PermittedHandover:
+            light.setProgram(command.signal, command.program)
+            light.setPhase(command.signal, command.phase)
+            if command.remaining_s is not None:
+                light.setPhaseDuration(command.signal, command.remaining_s)
         else:
-            raise TypeError(f"only what the safety rules permit reaches SUMO, not {setting!r}")
+            raise TypeError(f"only what the safety rules permit is sent to SUMO, not {command!r}")
 
-    def leave_will(self, content: bytes) -> None:
-        """SUMO ends with this process: there is no guard."""
+    def register_handover(self, content: bytes) -> None:
+        """No guard: SUMO ends with this process."""
 
     def switch_program(self, signal: str, program: str) -> None:
         try:
             self.api.trafficlight.setProgram(signal, program)
         except self.api.TraCIException as error:
-            raise SumoRefused(str(error)) from None
+            raise CommandRejected(str(error)) from None
 
     def abandon(self, programs: Sequence[tuple[str, str]]) -> None:
-        """SUMO ends with this process: there is nobody to hand anything back to."""
+        """Nothing to hand back: SUMO ends with this process."""
 
-    def why(self) -> str:
+    def error_message(self) -> str:
         return ""
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class LibsumoLink:
 
 
 def start_libsumo(arguments: Sequence[str]) -> LibsumoLink:
-    """SUMO inside this process. Raises InputError where it does not start."""
+    """Start SUMO inside this process. Raises InputError."""
     try:
         import libsumo
     except ImportError as error:

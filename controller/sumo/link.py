@@ -1,141 +1,150 @@
-"""What a link to SUMO offers: readings in bulk, settings and steps sent ahead.
+"""What a link to SUMO offers: commands and steps sent ahead, readings in bulk.
 
-What signals show between two decisions is known at the first of them, so the
-whole way to the next decision is one exchange: settings, step, settings, step,
-readings. Each part is sent as soon as it is known: SUMO simulates the first
-while the next is thought of. `traci_link` talks to a SUMO program over a socket (`messages`); `libsumo_link`
-drives SUMO in this process; `start` starts a program or attaches to one.
+Each segment of a decision step is sent as soon as it is known, so SUMO simulates the
+first while the next is prepared. `traci_link` talks to a SUMO program over a socket
+(`messages`); `libsumo_link` drives SUMO in this process; `start` starts a program or
+attaches to one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from controller.observation import Readings, Rows
-from controller.safety import PermittedHandover, PermittedState
+from controller.safety.signal_safety import PermittedHandover, PermittedState
 
-Setting = PermittedState | PermittedHandover
-
-
-class SumoGone(Exception):
-    """The connection to SUMO has ended; nothing more can be set or read."""
+SignalCommand = PermittedState | PermittedHandover
 
 
-class SumoRefused(Exception):
-    """SUMO refused a command; the connection goes on."""
+class SumoConnectionLost(Exception):
+    """The connection to SUMO has ended; nothing more can be sent or read."""
 
 
-class NotWaiting(Exception):
-    """SUMO has not answered, and who stops the controller does not want to wait for it."""
+class CommandRejected(Exception):
+    """SUMO rejected a command; the connection goes on."""
 
 
-class Moment(NamedTuple):
-    """Where the way led to; the readings are the link's."""
+class WaitAborted(Exception):
+    """SUMO has not answered, and the operator does not want to wait for it."""
+
+
+class Interrupts(NamedTuple):
+    """What the operator has asked for meanwhile."""
+
+    abort_requested: Callable[[], bool] = lambda: False
+    """Stop at once: do not wait for SUMO's answers."""
+    quit_requested: Callable[[], bool] = lambda: False
+    """Do not even wait for SUMO to take the end of the connection, though that ends the simulation for its other clients."""
+
+
+class StepResult(NamedTuple):
+    """What happened since the last reading; the readings are the link's."""
 
     time_s: float
-    seen: Sequence[tuple[float, Sequence[str]]]
-    """What the watched signals showed on the way: up to which second, and their states in the order of `watch`.
+    shown: Sequence[tuple[float, Sequence[str]]]
+    """Segment by segment: its end in s, and the states that the tracked signals showed, in the order of `track`.
 
-    Without the last part of the way: see `Link.shown`.
+    The last segment is left out: see `Link.shown`.
     """
-    refusals: dict[str, str]
-    """Signals that SUMO refused to set, and its words."""
+    rejected: dict[str, str]
+    """Signals whose command SUMO rejected, and its text."""
 
 
 class Link(Protocol):
-    lost: type[Exception]
-    """What `api` raises when SUMO is gone."""
+    connection_error: type[Exception]
+    """What `api` raises when SUMO has gone."""
 
     @property
     def api(self) -> Any:
-        """traci's connection, or libsumo: for questions at start-up or between two steps, not for decisions."""
+        """traci's connection, or libsumo: for requests at start-up or between two steps, not for decisions."""
 
     @property
-    def guarded(self) -> bool:
-        """Whether a guard has the will, and hands the signals back safely when this link closes."""
+    def is_guarded(self) -> bool:
+        """Whether a guard has the handover plans, and hands the signals back safely when this link closes."""
 
     @property
     def lanes(self) -> tuple[str, ...]:
-        """Every watched lane, in the order of the readings."""
+        """Every tracked lane, in the order of the readings."""
 
     @property
     def readings(self) -> Readings:
         """The newest readings."""
 
-    def watch(self, lanes_of: Mapping[str, Sequence[str]], counted: Sequence[str], signals: Mapping[str, int]) -> None:
-        """Name the lanes of each TL, those whose leaving vehicles are counted every step, and the signals (links by id)."""
+    def track(self, lanes_of: Mapping[str, Sequence[str]], counted: Sequence[str], signals: Mapping[str, int]) -> None:
+        """Name what is read.
 
-    def set(self, settings: Sequence[Setting]) -> None:
-        """Set signals, before the next `go`; need not wait for it.
-
-        Raises SumoGone.
+        Args:
+            lanes_of: by TL, the lanes read when it is due.
+            counted: lanes whose departing vehicles are counted at every step.
+            signals: number of links by signal.
         """
 
-    def go(self, until_s: float) -> None:
-        """Simulate to until_s: a part of the way to the next `read`, which need not wait for it.
+    def set(self, commands: Sequence[SignalCommand]) -> None:
+        """Send commands, before the next `advance`; need not wait for SUMO. Raises SumoConnectionLost."""
 
-        Raises SumoGone.
-        """
+    def advance(self, until_s: float) -> None:
+        """Simulate a segment, to until_s; need not wait for SUMO. Raises SumoConnectionLost."""
 
-    def read(self, due: tuple[str, ...]) -> Moment:
-        """Wait for the end of the way: fresh readings for the lanes of the TLs that are due.
+    def read(self, due: tuple[str, ...]) -> StepResult:
+        """Wait until all segments are simulated, and read the lanes of the TLs that are due.
 
-        Raises SumoGone, NotWaiting, or SumoRefused where SUMO refuses to be read.
-        What it refused to set on the way is told in the answer.
+        Raises SumoConnectionLost, WaitAborted, or CommandRejected if SUMO refuses
+        to be read. Rejected signal commands are part of the result.
         """
 
     def shown(self) -> dict[str, str]:
-        """What the watched signals showed at the newest reading, in the order of `watch`.
+        """What the tracked signals showed at the newest reading, in the order of `track`.
 
-        SUMO tells it after the numbers, so that decisions need not wait for it. Raises as `read`.
+        SUMO sends it after the numbers, so that decisions need not wait for it. Raises as `read`.
         """
 
-    def leave_will(self, content: bytes) -> None:
-        """Tell the guard of the connection, where there is one, how the signals come back onto their plans.
+    def register_handover(self, content: bytes) -> None:
+        """Send the handover plans to the guard of the connection, if there is one.
 
-        Before the first reading. Raises SumoGone.
+        Before the first reading. Raises SumoConnectionLost.
         """
 
     def switch_program(self, signal: str, program: str) -> None:
-        """Hand a signal back at once. Only for the way out, where no step is left."""
+        """Hand a signal back at once. Only at the end, when no step is left."""
 
     def abandon(self, programs: Sequence[tuple[str, str]]) -> None:
-        """Ask for (signal, program) switches and close, without an answer to what was asked before."""
+        """Request (signal, program) switches and close, without waiting for answers to earlier requests."""
 
-    def why(self) -> str:
-        """Why SUMO ended, in its own words, or "" where it gave none."""
+    def error_message(self) -> str:
+        """Why SUMO ended, in its own text; "" if it gave none."""
 
     def close(self) -> None: ...
 
 
-class Lanes:
-    """The lanes' rows in the readings, and the count of vehicles that left."""
+class TrackedLanes:
+    """The rows of lanes in the readings, and the count of vehicles that departed from them."""
 
     def __init__(self) -> None:
         self.lanes: tuple[str, ...] = ()
         self.row: dict[str, int] = {}
-        self._inside: dict[str, frozenset[str]] = {}
+        self._vehicles: dict[str, frozenset[str]] = {}
 
-    def watch(self, lanes_of: Mapping[str, Sequence[str]], counted: Sequence[str]) -> None:
+    def track(self, lanes_of: Mapping[str, Sequence[str]], counted: Sequence[str]) -> None:
         self.lanes_of = {tl: tuple(lanes) for tl, lanes in lanes_of.items()}
-        # SUMO looks every lane up in a sorted tree: asked in this order, neighbours are found on nearly the same way
+        # SUMO looks every lane up in a sorted tree: neighbours in this order share most of their path
         self.lanes = tuple(sorted({lane for lanes in self.lanes_of.values() for lane in lanes}))
         self.row = {lane: i for i, lane in enumerate(self.lanes)}
         self.counted = tuple(counted)
-        self._inside = dict.fromkeys(self.counted, frozenset())
+        self._vehicles = dict.fromkeys(self.counted, frozenset())
         size = len(self.lanes)
         self.readings = Readings(np.zeros((2, size)), np.zeros(size), np.zeros(size))
 
-    def of(self, tls: Sequence[str]) -> tuple[list[str], slice | Rows]:
-        """The lanes of some TLs, and their rows in the readings: a slice where they are neighbours."""
+    def rows_of(self, tls: Sequence[str]) -> tuple[list[str], slice | Rows]:
+        """The lanes of some TLs, and their rows in the readings: a slice if they are contiguous."""
         rows = sorted({self.row[lane] for tl in tls for lane in self.lanes_of[tl]})
         names = [self.lanes[k] for k in rows]
         if rows and rows[-1] - rows[0] == len(rows) - 1:
             return names, slice(rows[0], rows[-1] + 1)
         return names, np.array(rows, np.intp)
 
-    def count(self, lane: str, vehicles: Sequence[str]) -> None:
+    def count_departures(self, lane: str, vehicles: Sequence[str]) -> None:
+        """Count the vehicles that are on the lane no more."""
         now = frozenset(vehicles)
-        self.readings.left_total[self.row[lane]] += len(self._inside[lane] - now)
-        self._inside[lane] = now
+        self.readings.departed[self.row[lane]] += len(self._vehicles[lane] - now)
+        self._vehicles[lane] = now

@@ -1,46 +1,53 @@
 """TraCI messages over a socket: sent without waiting, their answers taken in order."""
 
+import logging
 import select
 import socket
+import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from controller.sumo.link import NotWaiting, SumoGone
-from controller.sumo.programs import Voice
-from controller.sumo.wire import Frames, Garbled
+from controller.sumo.link import Interrupts, SumoConnectionLost, WaitAborted
+from controller.sumo.programs import StderrReader
+from controller.sumo.wire import MalformedMessage, MessageSplitter
+
+log = logging.getLogger("controller")
+
+POLL_INTERVAL_S = 1.0
+"""Wall time between two looks at what the operator asked for, while SUMO is silent."""
+SILENCE_LOG_INTERVAL_S = 30.0
 
 
 class Messages:
-    """What goes to SUMO and what comes from it, whole messages only."""
+    """Sends and receives whole messages."""
 
-    def __init__(self, connection: socket.socket, voice: Voice, hurried: Callable[[], bool]) -> None:
-        """`hurried`: whether whoever stops the controller does not want to wait for SUMO."""
+    def __init__(self, connection: socket.socket, stderr: StderrReader, interrupts: Interrupts) -> None:
         self.socket = connection
-        self._voice, self._hurried = voice, hurried
+        self._stderr, self._interrupts = stderr, interrupts
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
         self._outgoing = bytearray()
         """What the socket has not taken yet."""
-        self._incoming = Frames()
+        self._incoming = MessageSplitter()
         self._arrived: deque[bytes] = deque()
 
     def post(self, message: bytes) -> None:
-        """Have a message sent with the next `send`, or before the next answer is waited for."""
+        """Queue a message for the next `send`, or for the next wait for an answer."""
         self._outgoing += message
 
     def send(self) -> None:
-        """Send without waiting: what the socket does not take now goes out later. Raises SumoGone."""
+        """Send without waiting: what the socket does not take now goes out later. Raises SumoConnectionLost."""
         try:
             del self._outgoing[: self.socket.send(self._outgoing, socket.MSG_DONTWAIT)]
         except BlockingIOError:
             return
         except OSError as error:
-            raise SumoGone(self._voice.error() or f"the connection to SUMO has ended: {error}") from None
+            raise SumoConnectionLost(self._stderr.error() or f"the connection to SUMO has ended: {error}") from None
 
     def answers(self, count: int) -> Iterator[bytes]:
-        """The next `count` answers, in order, each as soon as it has come, without their lengths.
+        """The next `count` answers in order, each as soon as it has arrived, without their lengths.
 
-        Raises SumoGone or NotWaiting.
+        Raises SumoConnectionLost or WaitAborted.
         """
         for _ in range(count):
             while not self._arrived:
@@ -48,42 +55,67 @@ class Messages:
             yield self._arrived.popleft()[4:]
 
     def _exchange(self) -> None:
-        """Send and receive, as either is possible: SUMO may wait for its answers to be taken before it takes more."""
+        """Send and receive, whichever is possible: SUMO may wait for its answers to be read before it reads more."""
         if self._outgoing:
             self.send()
         try:
             self._poll.modify(self.socket, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
-            if not self._poll.poll(1000):
+            if not self._poll.poll(1000 * POLL_INTERVAL_S):
                 # another client of the simulation may take its time, and SUMO ends for all if this one leaves
-                if self._hurried():
-                    raise NotWaiting("SUMO has not answered yet")
+                if self._interrupts.abort_requested():
+                    raise WaitAborted("SUMO has not answered yet")
                 return
             part = self.socket.recv(1 << 20, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
-        except (OSError, ValueError) as error:  # ValueError: it has been closed here
-            raise SumoGone(f"the connection to SUMO has ended: {error}") from None
+        except (OSError, ValueError) as error:  # ValueError: it has been closed on this side
+            raise SumoConnectionLost(f"the connection to SUMO has ended: {error}") from None
         if not part:
-            raise SumoGone(self._voice.error() or "SUMO has closed the connection")
+            raise SumoConnectionLost(self._stderr.error() or "SUMO has closed the connection")
         try:
             self._arrived.extend(self._incoming.feed(part))
-        except Garbled as error:
-            raise SumoGone(f"SUMO answers with {error}") from None
+        except MalformedMessage as error:
+            raise SumoConnectionLost(f"SUMO sent {error}") from None
 
-    def end(self, message: bytes, wait_s: float) -> bool:
+    def end(self, message: bytes, wait: bool = True) -> bool:
         """Send the last message, wait until SUMO has closed the connection, and close it here.
 
-        `wait_s`: wall time that SUMO may be silent for. Whether anything has come. Never raises.
+        SUMO ends the simulation for all its clients if one is gone before it has
+        answered, and another client may take minutes. So this waits until the
+        operator asks to quit. Never raises.
+
+        Args:
+            message: follows what has not been sent yet.
+            wait: False if a guard sees to the rest.
+
+        Returns:
+            Whether SUMO has answered.
         """
-        is_answered = False
+        has_answer = False
+        silent_since = logged = time.monotonic()
         try:
-            self.socket.settimeout(wait_s)
-            # behind what was begun: half a message must be a whole one first
-            self.socket.sendall(self._outgoing + message)
-            while self.socket.recv(1 << 16):
-                is_answered = True  # a client that is gone before SUMO has answered it ends the simulation for all
+            self.socket.settimeout(POLL_INTERVAL_S)
+            outgoing = self._outgoing + message
+            while outgoing or wait:
+                try:
+                    if outgoing:
+                        del outgoing[: self.socket.send(outgoing)]
+                        continue
+                    if not self.socket.recv(1 << 16):
+                        return has_answer
+                    has_answer, silent_since = True, time.monotonic()
+                except TimeoutError:
+                    if not wait or self._interrupts.quit_requested():
+                        return has_answer
+                    now = time.monotonic()
+                    if now - logged >= SILENCE_LOG_INTERVAL_S:
+                        logged = now
+                        log.warning(
+                            "SUMO has been silent for %.0f s; leaving now would end the simulation for its other clients",
+                            now - silent_since,
+                        )
         except OSError:
-            return is_answered  # it has gone already, or is not waited for any longer
+            return has_answer  # SUMO has gone already
         finally:
             self.socket.close()
-        return is_answered
+        return has_answer

@@ -1,4 +1,4 @@
-"""The running network: does the street that SUMO simulates fit files and contracts?"""
+"""The running network: checks that the street in SUMO fits the files and the contracts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,15 +7,16 @@ from typing import Any
 from city.config import City
 from city.errors import InputError
 from city.network import Phase, Program, SignalNetwork, StreetNetwork
-from controller.conflicts import ConflictRules, Reason
-from controller.fallback import Plan
+from controller import dialects
+from controller.fallback.plan import FallbackPlan
+from controller.safety.conflicts import ConflictRules, Reason
 from protos import policy_pb2 as pb
-from serving.contract import PLAN_ACTIONS, ContractError, check
+from serving.contract import ContractError, check
 
 
 @dataclass(frozen=True)
 class RunningSignal:
-    """A signal as SUMO runs it at the moment of asking."""
+    """A signal as SUMO runs it now."""
 
     program: str
     shown: str
@@ -27,16 +28,16 @@ _TYPES = {0: "static", 3: "actuated", 4: "NEMA", 5: "delay_based"}
 
 
 def running_signals(api: Any, street: StreetNetwork, signals: Sequence[str]) -> dict[str, RunningSignal]:
-    """Ask SUMO for signals and compare them with the network file.
+    """Read signals from SUMO and compare them with the network file.
 
-    Raises InputError where a signal is missing or has other links than the file
-    says: the conflict rules come from the file and must be those of the street.
+    Raises InputError if a signal is missing or its links differ from the file's:
+    the conflict rules come from the file and must be those of the street.
     """
-    there = set(api.trafficlight.getIDList())
+    ids = set(api.trafficlight.getIDList())
     found: dict[str, RunningSignal] = {}
     for signal in signals:
-        if signal not in there:
-            raise InputError(f"signal {signal} is not in the running simulation; it has {_some(sorted(there))}")
+        if signal not in ids:
+            raise InputError(f"signal {signal} is not in the running simulation; it has {_list(sorted(ids))}")
         if signal not in street.signals:
             raise InputError(f"{street.net_file}: has no signal {signal}, but SUMO runs one: is it another network?")
         _same_links(api, street, street.signals[signal])
@@ -48,7 +49,7 @@ def running_signals(api: Any, street: StreetNetwork, signals: Sequence[str]) -> 
             programs[logic.programID] = Program(logic.programID, kind, known.offset_s if known else 0, phases)
         program = api.trafficlight.getProgram(signal)
         if program == "online":
-            # somebody froze it and left: its plan is the one that the files make active
+            # a client left it frozen: its plan is the one that the files make active
             program = street.signals[signal].active_program
         found[signal] = RunningSignal(program, api.trafficlight.getRedYellowGreenState(signal), programs)
     return found
@@ -57,7 +58,7 @@ def running_signals(api: Any, street: StreetNetwork, signals: Sequence[str]) -> 
 def _same_links(api: Any, street: StreetNetwork, signal: SignalNetwork) -> None:
     running = [sorted({(pair[0], pair[1]) for pair in link if pair}) for link in api.trafficlight.getControlledLinks(signal.id)]
     filed = [sorted(set(link)) for link in signal.links]
-    # states may be longer than there are links: neither side need list the empty ones
+    # states may be longer than the number of links: either side may omit the empty ones
     while running and not running[-1]:
         running.pop()
     while filed and not filed[-1]:
@@ -65,32 +66,32 @@ def _same_links(api: Any, street: StreetNetwork, signal: SignalNetwork) -> None:
     if running == filed:
         return
     lost = {lane for link in filed for lane, _ in link} - {lane for link in running for lane, _ in link}
-    told = f"; lanes only in the file: {_some(sorted(lost))}" if lost else ""
+    detail = f"; lanes only in the file: {_list(sorted(lost))}" if lost else ""
     raise InputError(
-        f"signal {signal.id}: SUMO runs {len(running)} links where {street.net_file} has {len(filed)}, or other lanes{told}; "
+        f"signal {signal.id}: SUMO runs {len(running)} links where {street.net_file} has {len(filed)}, or other lanes{detail}; "
         "start SUMO and the controller on the same network"
     )
 
 
-def check_city(city: City, contracts: Mapping[str, pb.Policy]) -> None:
+def check_city(city: City, contracts: Mapping[str, pb.PolicyContract]) -> None:
     """Raise InputError unless the contracts are those of the city's TLs, each signal in one of them only."""
     owner: dict[str, str] = {}
-    for tl, policy in contracts.items():
+    for tl, contract in contracts.items():
         settings = city.tls[tl]
-        said = {
-            "signals": (list(settings.signals), list(policy.signal_ids)),
-            "dialect": (settings.dialect, policy.observation.dialect),
-            # of sappo, what city.toml leaves out the checkpoint's file name told the exporter
-            "state": (settings.state or policy.observation.state, policy.observation.state),
-            "action": (settings.action or policy.action.kind, policy.action.kind),
+        expected = {
+            "signals": (list(settings.signals), list(contract.signal_ids)),
+            "dialect": (settings.dialect, contract.observation.dialect),
+            # the exporter took what city.toml leaves out from the checkpoint's file name
+            "state": (settings.state or contract.observation.state, contract.observation.state),
+            "action": (settings.action or contract.action.kind, contract.action.kind),
         }
-        for key, (ours, theirs) in said.items():
-            if not policy.missing and ours != theirs:
+        for key, (ours, theirs) in expected.items():
+            if not contract.missing and ours != theirs:
                 raise InputError(
-                    f"{tl}: {city.path} says {key} {_plain(ours)}, but the served model was exported for {_plain(theirs)}; "
-                    f"export it again (python -m export --tl {tl}) or mend the city"
+                    f"{tl}: {city.path} has {key} {_plain(ours)}, but the served model was exported for {_plain(theirs)}; "
+                    f"export it again (python -m export --tl {tl}) or fix city.toml"
                 )
-        for signal in policy.signal_ids:
+        for signal in contract.signal_ids:
             if signal in owner:
                 raise InputError(f"signal {signal} is in the contracts of both {owner[signal]} and {tl}; control one of them")
             owner[signal] = tl
@@ -100,50 +101,51 @@ def _plain(value: object) -> str:
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 
-def check_contract(policy: pb.Policy, street: StreetNetwork) -> None:
-    """Raise InputError unless the street is the one that the contract describes."""
+def check_contract(contract: pb.PolicyContract, street: StreetNetwork) -> None:
+    """Raise InputError unless the network file is the street that the contract describes."""
     try:
-        check(policy)
+        check(contract)
+        dialects.of(contract).check_contract(contract)
     except ContractError as error:
         raise InputError(str(error)) from None
-    for trained in policy.signals:
+    for trained in contract.signals:
         signal = street.signals.get(trained.id)
-        where = f"{policy.tl}: the policy was trained on another signal {trained.id}"
+        where = f"{contract.tl}: the policy was trained on another signal {trained.id}"
         if signal is None:
-            raise InputError(f"{where}: the network {street.net_file} has none of this name")
+            raise InputError(f"{where}: the network {street.net_file} has no signal of this name")
         lanes = list(signal.lanes)
         if lanes != list(trained.lane_ids):
             gone = [lane for lane in trained.lane_ids if lane not in lanes]
             new = [lane for lane in lanes if lane not in trained.lane_ids]
             raise InputError(
-                f"{where}: {len(trained.lane_ids)} lanes then, {len(lanes)} now (gone: {_some(gone)}; new: {_some(new)}); "
-                "train it again or give the network it was trained on"
+                f"{where}: {len(trained.lane_ids)} lanes then, {len(lanes)} now (gone: {_list(gone)}; new: {_list(new)}); "
+                "train it again or use the network it was trained on"
             )
-        program = _trained_program(policy, signal)
+        program = _trained_program(contract, signal)
         if program is None:
             raise InputError(
-                f"{policy.tl}: signal {trained.id} has no program {trained.program_id!r}, which the policy was trained on; "
+                f"{contract.tl}: signal {trained.id} has no program {trained.program_id!r}, which the policy was trained on; "
                 "is an additional file missing?"
             )
-        _same_phases(policy, where, program, trained, "now")
+        _same_phases(contract, where, program, trained, "now")
 
 
-def _trained_program(policy: pb.Policy, signal: SignalNetwork) -> Program | None:
-    trained = next(one for one in policy.signals if one.id == signal.id)
+def _trained_program(contract: pb.PolicyContract, signal: SignalNetwork) -> Program | None:
+    trained = next(message for message in contract.signals if message.id == signal.id)
     return next((program for program in signal.programs if program.id == trained.program_id), None)
 
 
-def check_running(policy: pb.Policy, running: Mapping[str, RunningSignal], api: Any, street: StreetNetwork) -> None:
-    """Raise InputError unless SUMO runs what the files and the contract say: programs, phases, lengths."""
-    for trained in policy.signals:
+def check_running(contract: pb.PolicyContract, running: Mapping[str, RunningSignal], api: Any, street: StreetNetwork) -> None:
+    """Raise InputError unless SUMO runs what the files and the contract describe: programs, phases, lengths."""
+    for trained in contract.signals:
         signal, now = street.signals[trained.id], running[trained.id]
-        where = f"{policy.tl}: signal {trained.id}"
+        where = f"{contract.tl}: signal {trained.id}"
         program = now.programs.get(trained.program_id)
         if program is None:
-            raise InputError(f"{where}: SUMO has no program {trained.program_id!r}; it has {_some(list(now.programs))}")
+            raise InputError(f"{where}: SUMO has no program {trained.program_id!r}; it has {_list(list(now.programs))}")
         if now.program not in now.programs:
-            raise InputError(f"{where}: its plan {now.program!r} is not among SUMO's programs {_some(list(now.programs))}")
-        _same_phases(policy, where, program, trained, "in the running simulation")
+            raise InputError(f"{where}: its plan {now.program!r} is not among SUMO's programs {_list(list(now.programs))}")
+        _same_phases(contract, where, program, trained, "in the running simulation")
         if len(now.shown) != len(signal.links):
             raise InputError(
                 f"{where}: SUMO shows a state of {len(now.shown)} links, but {street.net_file} has {len(signal.links)}"
@@ -152,14 +154,14 @@ def check_running(policy: pb.Policy, running: Mapping[str, RunningSignal], api: 
         for phase in trained.phases:
             if rules.objection(phase.state) is Reason.MALFORMED:
                 raise InputError(
-                    f"{where}: phase {phase.state!r} of program {trained.program_id!r} is no state of "
-                    f"{len(signal.links)} links out of r, y, g, G, s and u; it would never be shown: mend the program"
+                    f"{where}: phase {phase.state!r} of program {trained.program_id!r} is not a state of "
+                    f"{len(signal.links)} links with r, y, g, G, s and u; it would never be shown: fix the program"
                 )
             pairs = rules.conflicts(phase.state)
             if pairs:
                 raise InputError(
                     f"{where}: phase {phase.state} of program {trained.program_id!r} gives green to links {pairs[0][0]} and "
-                    f"{pairs[0][1]}, which are foes in the network; the safety rules would never show it: mend the program"
+                    f"{pairs[0][1]}, which are foes in the network; the safety rules would never show it: fix the program"
                 )
         for lane in trained.lane_ids:
             length_m = float(api.lane.getLength(lane))
@@ -169,27 +171,27 @@ def check_running(policy: pb.Policy, running: Mapping[str, RunningSignal], api: 
                 )
 
 
-def _same_phases(policy: pb.Policy, where: str, program: Program, trained: pb.Signal, place: str) -> None:
+def _same_phases(contract: pb.PolicyContract, where: str, program: Program, trained: pb.Signal, place: str) -> None:
     if [phase.state for phase in program.phases] != [phase.state for phase in trained.phases]:
         raise InputError(
             f"{where}: its program {trained.program_id!r} has other phases {place} than in training; "
-            "train it again or give the program it was trained on"
+            "train it again or use the program it was trained on"
         )
     durations = [(phase.duration_s, phase.min_s, phase.max_s) for phase in program.phases]
-    if policy.action.kind in PLAN_ACTIONS and durations != [(p.duration_s, p.min_s, p.max_s) for p in trained.phases]:
+    if dialects.of(contract).runs_plan(contract) and durations != [(p.duration_s, p.min_s, p.max_s) for p in trained.phases]:
         raise InputError(
             f"{where}: its plan {trained.program_id!r} has other durations {place} than in training, which its actions refer to"
         )
 
 
-def plan_of(running: RunningSignal, signal: SignalNetwork) -> Plan:
-    """The signal's fixed plan; it keeps to the clock where it is static and the files tell its offset."""
+def fallback_plan(running: RunningSignal, signal: SignalNetwork) -> FallbackPlan:
+    """The signal's fallback plan; it is synchronised if it is static and the files give its offset."""
     program = running.programs[running.program]
-    filed = any(known.id == program.id for known in signal.programs)
-    return Plan(program, timed=filed and program.type == "static")
+    has_offset = any(known.id == program.id for known in signal.programs)
+    return FallbackPlan(program, is_synchronised=has_offset and program.type == "static")
 
 
-def _some(names: Sequence[str], most: int = 6) -> str:
+def _list(names: Sequence[str], limit: int = 6) -> str:
     if not names:
         return "none"
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

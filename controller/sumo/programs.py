@@ -1,4 +1,4 @@
-"""The SUMO program: where it is, and what it says when it fails."""
+"""The SUMO program: where it is, and why it failed."""
 
 import contextlib
 import os
@@ -9,9 +9,11 @@ from typing import Any
 
 from city.errors import InputError
 
+MAX_ERROR_LINES = 5
+
 
 def sumo_program(name: str = "sumo") -> str:
-    """The path of a SUMO program: of the eclipse-sumo package, else of $SUMO_HOME or PATH."""
+    """The path of a SUMO program: of the eclipse-sumo package, else of $SUMO_HOME or PATH. Raises InputError."""
     candidates: list[Path] = []
     with contextlib.suppress(ImportError):
         import sumo
@@ -25,24 +27,24 @@ def sumo_program(name: str = "sumo") -> str:
     return found
 
 
-class Voice:
-    """What a SUMO started here writes to stderr: always read, so that it never blocks
-    on a full pipe; its first error is kept, for who asks why it ended.
-    """
+class StderrReader:
+    """Reads the stderr of a SUMO started here, so that it never blocks on a full pipe, and keeps its first error."""
 
     def __init__(self, stream: Any) -> None:
-        self._error: list[str] = []
-        self._thread = threading.Thread(target=self._listen, args=(stream,), daemon=True)
+        """`stream`: None if SUMO was started elsewhere."""
+        self._error_lines: list[str] = []
+        self._thread = threading.Thread(target=self._read, args=(stream,), daemon=True)
         self._thread.start()
 
-    def _listen(self, stream: Any) -> None:
+    def _read(self, stream: Any) -> None:
         for raw in stream or ():
             line = raw.decode(errors="replace").strip()
-            # an error may go on over several lines, up to SUMO's farewell
-            if (self._error or line.startswith("Error")) and not line.startswith("Quitting") and len(self._error) < 5:
-                self._error.append(line)
+            # an error may take several lines, up to SUMO's closing "Quitting (on error)."
+            is_error = self._error_lines or line.startswith("Error")
+            if is_error and not line.startswith("Quitting") and len(self._error_lines) < MAX_ERROR_LINES:
+                self._error_lines.append(line)
 
     def error(self) -> str:
-        """The error of a SUMO that has ended, or "" where it named none."""
+        """The error of a SUMO that has ended; "" if it printed none."""
         self._thread.join(timeout=2)
-        return " ".join(self._error)
+        return " ".join(self._error_lines)

@@ -1,12 +1,12 @@
-"""TraCI messages, many commands in each: building and bulk decoding.
+"""TraCI messages of many commands: encoding and bulk decoding.
 
 A message is its length (int32, itself included) and commands; a command is its
 length (one byte, or a zero byte and int32), its id and its content; all numbers
-are big-endian. The answer has a status for every command, and behind the
-status of a getter its value. https://sumo.dlr.de/docs/TraCI/Protocol.html
+are big-endian. The answer has a status for every command, and after the status
+of a getter its value. https://sumo.dlr.de/docs/TraCI/Protocol.html
 
-The size of a numeric getter's answer follows from the name of its object, so
-where each value of an answer lies is known before it comes: NumPy picks all of
+The size of a numeric getter's answer follows from the name of its object, so the
+position of each value is known before the answer arrives: NumPy takes all of
 them at once.
 """
 
@@ -17,12 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-# the same numbers as in traci.constants; the codec needs nothing else of traci
+from controller.sumo.link import CommandRejected
+
+# the same numbers as in traci.constants
 GETVERSION, SETORDER = 0x00, 0x03
-WILL = 0xF7
-"""Not TraCI's: what a controller leaves with its guard."""
+HANDOVER = 0xF7
+"""Not TraCI's: a controller registers its handover plans with its guard."""
 GUARDED = "behind a guard"
-"""Stands behind SUMO's version where a guard answers."""
+"""Suffix of SUMO's version text if a guard answers."""
 GET_LANE, GET_SIM, GET_TL = 0xA3, 0xAB, 0xA2
 SET_TL, SIMSTEP, CLOSE = 0xC2, 0x02, 0x7F
 LAST_STEP_VEHICLE_NUMBER, LAST_STEP_VEHICLE_IDS = 0x10, 0x12
@@ -37,19 +39,15 @@ Bytes = NDArray[np.uint8]
 
 
 SET_OK = bytes((_STATUS_BYTES, SET_TL, 0, 0, 0, 0, 0))
-"""SUMO's answer to a command that sets something of a signal."""
+"""SUMO's answer to a signal command that it accepted."""
 
 
 STEPPED = bytes((_STATUS_BYTES, SIMSTEP, 0, 0, 0, 0, 0)) + bytes(4)
-"""SUMO's answer to a step, where nobody has subscribed to anything."""
+"""SUMO's answer to a step if no client has subscriptions."""
 
 
-class Refused(Exception):
-    """SUMO refused a command; the connection goes on."""
-
-
-class Garbled(Exception):
-    """The answer is not TraCI as we know it; the connection cannot go on."""
+class MalformedMessage(Exception):
+    """Bytes that are not a valid TraCI message; the connection cannot go on."""
 
 
 def command(identifier: int, content: bytes) -> bytes:
@@ -68,7 +66,7 @@ def get(domain: int, variable: int, name: str) -> bytes:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def set_text(domain: int, variable: int, name: str, value: str) -> bytes:
+def set_string(domain: int, variable: int, name: str, value: str) -> bytes:
     return command(domain, struct.pack("!B", variable) + _name(name) + struct.pack("!B", TYPE_STRING) + _name(value))
 
 
@@ -90,34 +88,34 @@ def message(commands: Sequence[bytes]) -> bytes:
 
 
 def ok(identifier: int) -> bytes:
-    """The whole answer to a command that gives nothing back."""
+    """The whole answer to a command without a result."""
     return message([struct.pack("!BBBi", _STATUS_BYTES, identifier, 0, 0)])
 
 
-def version_answer(number: int, words: str) -> bytes:
+def version_answer(number: int, text: str) -> bytes:
     """The whole answer to GETVERSION."""
     status = struct.pack("!BBBi", _STATUS_BYTES, GETVERSION, 0, 0)
-    return message([status, command(GETVERSION, struct.pack("!i", number) + _name(words))])
+    return message([status, command(GETVERSION, struct.pack("!i", number) + _name(text))])
 
 
-class Frames:
-    """Whole messages out of a stream of bytes."""
+class MessageSplitter:
+    """Splits a stream of bytes into whole messages."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     @property
     def is_between(self) -> bool:
-        """Whether no message has begun without having ended."""
+        """Whether no message is incomplete."""
         return not self._data
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The messages that end with this data, lengths included. Raises Garbled."""
+        """Yield the messages that this data completes, lengths included. Raises MalformedMessage."""
         self._data += data
         while len(self._data) >= 4:
             (size,) = struct.unpack_from("!i", self._data)
             if size < 4:
-                raise Garbled(f"a message of {size} bytes")
+                raise MalformedMessage(f"a message of {size} bytes")
             if len(self._data) < size:
                 return
             message = bytes(self._data[:size])
@@ -128,9 +126,9 @@ class Frames:
 class NumberGetters:
     """Getters of numbers whose answers are decoded in bulk.
 
-    `wanted`: (domain, variable, object name, TYPE_INT or TYPE_DOUBLE). Where
-    every byte of the answer belongs is known, and what it must be unless it is
-    of a number: one look-up takes the numbers, one comparison checks the rest.
+    `wanted`: (domain, variable, object name, TYPE_INT or TYPE_DOUBLE). The layout
+    of the answer is known: one indexing operation takes the numbers, one comparison
+    with a template checks every other byte.
     """
 
     def __init__(self, wanted: Sequence[tuple[int, int, str, int]]) -> None:
@@ -140,10 +138,10 @@ class NumberGetters:
         doubles: list[NDArray[np.intp]] = []
         for domain, variable, name, kind in wanted:
             size = _VALUE_BYTES[kind]
-            told = struct.pack("!BB", domain + 0x10, variable) + _name(name) + struct.pack("!B", kind) + bytes(size)
-            # of an answer the length is long from 254 bytes on, of a command from 256
-            head = struct.pack("!B", len(told) + 1) if len(told) < 254 else struct.pack("!Bi", 0, len(told) + 5)
-            template += struct.pack("!BBBi", _STATUS_BYTES, domain, 0, 0) + head + told
+            value = struct.pack("!BB", domain + 0x10, variable) + _name(name) + struct.pack("!B", kind) + bytes(size)
+            # an answer's length takes the long form from 254 bytes on, a command's from 256
+            head = struct.pack("!B", len(value) + 1) if len(value) < 254 else struct.pack("!Bi", 0, len(value) + 5)
+            template += struct.pack("!BBBi", _STATUS_BYTES, domain, 0, 0) + head + value
             (ints if kind == TYPE_INT else doubles).append(np.arange(len(template) - size, len(template)))
         self.size = len(template)
         self._template = bytes(template)
@@ -151,22 +149,22 @@ class NumberGetters:
         self._places = np.concatenate([np.zeros(0, np.intp), *ints, *doubles])
 
     def decode(self, answer: bytes) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """(ints, doubles), big-endian, each in the order they are wanted in. Raises Refused or Garbled."""
+        """(ints, doubles), big-endian, each in the order of `wanted`. Raises CommandRejected or MalformedMessage."""
         if len(answer) < self.size:
-            _first_refusal(answer)
-            raise Garbled(f"an answer of {len(answer)} bytes where {self.size} were due")
+            _raise_first_rejection(answer)
+            raise MalformedMessage(f"an answer of {len(answer)} bytes instead of {self.size}")
         rest = bytearray(answer)
         raw = np.frombuffer(rest, np.uint8)
         numbers = raw[self._places]
         raw[self._places] = 0  # as in the template
         if not rest.startswith(self._template):
-            _first_refusal(answer)
-            raise Garbled("an answer in another layout than its getters have")
+            _raise_first_rejection(answer)
+            raise MalformedMessage("an answer whose layout does not match its getters")
         return numbers[: self._int_bytes].view(">i4"), numbers[self._int_bytes :].view(">f8")
 
 
 class StateGetters:
-    """Getters of signal states, whose lengths are known: where each begins follows from those before it.
+    """Getters of signal states, whose lengths are known.
 
     `lengths`: links by signal.
     """
@@ -175,57 +173,57 @@ class StateGetters:
         self.request = b"".join(get(GET_TL, STATE, signal) for signal in lengths)
         self._parts: list[tuple[bytes, int]] = []
         for signal, length in lengths.items():
-            told = struct.pack("!BB", GET_TL + 0x10, STATE) + _name(signal) + struct.pack("!Bi", TYPE_STRING, length)
-            size = len(told) + length
+            value = struct.pack("!BB", GET_TL + 0x10, STATE) + _name(signal) + struct.pack("!Bi", TYPE_STRING, length)
+            size = len(value) + length
             head = struct.pack("!B", size + 1) if size < 254 else struct.pack("!Bi", 0, size + 5)
-            self._parts.append((struct.pack("!BBBi", _STATUS_BYTES, GET_TL, 0, 0) + head + told, length))
+            self._parts.append((struct.pack("!BBBi", _STATUS_BYTES, GET_TL, 0, 0) + head + value, length))
         self.size = sum(len(head) + length for head, length in self._parts)
 
     def decode(self, answer: bytes, at: int = 0) -> list[str]:
-        """A state by signal, in order. Raises Refused or Garbled."""
+        """A state by signal, in order. Raises CommandRejected or MalformedMessage."""
         states = []
         for head, length in self._parts:
             begin = at + len(head)
             if not answer.startswith(head, at) or begin + length > len(answer):
-                Reader(answer, at).value()  # SUMO's words, where it has refused
-                raise Garbled("an answer in another layout than its getters have")
+                Reader(answer, at).value()  # raises with SUMO's text if it rejected the getter
+                raise MalformedMessage("an answer whose layout does not match its getters")
             at = begin + length
             states.append(answer[begin:at].decode("ascii", errors="replace"))
         return states
 
 
-def _first_refusal(answer: bytes) -> None:
-    """Raise Refused with SUMO's words, where a status in the answer refuses."""
+def _raise_first_rejection(answer: bytes) -> None:
+    """Raise CommandRejected with SUMO's text if a status in the answer is an error."""
     reader = Reader(answer)
-    while reader.left:
+    while reader.remaining:
         reader.status()
-        if reader.left and answer[reader.at] != _STATUS_BYTES:
+        if reader.remaining and answer[reader.at] != _STATUS_BYTES:
             reader.skip()
 
 
 class Reader:
-    """Reads an answer part by part, for what has no fixed size."""
+    """Reads an answer value by value, for values without a fixed size."""
 
     def __init__(self, answer: bytes, at: int = 0) -> None:
         self._answer = answer
         self.at = at
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         return len(self._answer) - self.at
 
     def _take(self, form: str) -> tuple[int, ...]:
         try:
             values = struct.unpack_from(form, self._answer, self.at)
         except struct.error:
-            raise Garbled(f"an answer that ends at byte {len(self._answer)}, in the middle of a value") from None
+            raise MalformedMessage(f"an answer that ends at byte {len(self._answer)}, inside a value") from None
         self.at += struct.calcsize(form)
         return values
 
-    def _text(self) -> str:
+    def _string(self) -> str:
         (size,) = self._take("!i")
-        if not 0 <= size <= self.left:
-            raise Garbled(f"a text of {size} bytes where {self.left} are left")
+        if not 0 <= size <= self.remaining:
+            raise MalformedMessage(f"a string of {size} bytes where {self.remaining} remain")
         raw = self._answer[self.at : self.at + size]
         self.at += size
         return raw.decode(errors="replace")
@@ -235,39 +233,39 @@ class Reader:
         return size if size else self._take("!i")[0]
 
     def status(self) -> int:
-        """The command id of a status. Raises Refused where it is not OK."""
+        """The command id of a status. Raises CommandRejected if it is an error."""
         self._length()
         identifier, result = self._take("!BB")
-        text = self._text()
+        text = self._string()
         if result:
-            raise Refused(text or f"command 0x{identifier:02x} failed")
+            raise CommandRejected(text or f"command 0x{identifier:02x} failed")
         return identifier
 
     def skip(self) -> None:
-        """Pass over a getter's value."""
+        """Skip a getter's value."""
         start = self.at
         end = start + self._length()
         if end <= start or end > len(self._answer):
-            raise Garbled("a value whose length points outside of the answer")
+            raise MalformedMessage("a value whose length exceeds the answer")
         self.at = end
 
     def value(self) -> str | list[str]:
-        """A getter's status and its value: a text or a list of texts."""
+        """A getter's status and its value: a string or a list of strings."""
         self.status()
         self._length()
         self._take("!BB")
-        self._text()
+        self._string()
         (kind,) = self._take("!B")
         if kind == TYPE_STRING:
-            return self._text()
+            return self._string()
         if kind != TYPE_STRING_LIST:
-            raise Garbled(f"a value of type 0x{kind:02x} where a text was due")
+            raise MalformedMessage(f"a value of type 0x{kind:02x} instead of a string")
         (count,) = self._take("!i")
-        if not 0 <= count <= self.left:
-            raise Garbled(f"a list of {count} texts in {self.left} bytes")
-        return [self._text() for _ in range(count)]
+        if not 0 <= count <= self.remaining:
+            raise MalformedMessage(f"a list of {count} strings in {self.remaining} bytes")
+        return [self._string() for _ in range(count)]
 
     def stepped(self) -> None:
-        """The status of a step. Subscriptions that follow are other people's."""
+        """The status of a step. Subscription results that follow belong to other clients."""
         if self.status() != SIMSTEP:
-            raise Garbled("an answer to another command than the step")
+            raise MalformedMessage("an answer to a command other than the step")

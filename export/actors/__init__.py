@@ -118,7 +118,7 @@ class Actor:
         return tuple(sorted(found, key=lambda weight: weight.name))
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """The architecture and the activations it was taken to have."""
         kinds = dict.fromkeys(step.kind for step in self.steps if isinstance(step, Activation))
         norms = dict.fromkeys(f"epsilon {step.epsilon:g}" for step in self.steps if isinstance(step, BatchNorm))

@@ -39,7 +39,7 @@ class Layers:
 
 
 @dataclass(frozen=True)
-class Shape:
+class ArchitectureHints:
     """What is known of an architecture beside the weights."""
 
     architecture: str | None = None
@@ -47,59 +47,59 @@ class Shape:
     hidden_activation: str = "relu"
     output_activation: str = "tanh"
     """Of continuous actors; categorical ones end with logits."""
-    sizes: tuple[int, ...] | None = None
+    hidden_sizes: tuple[int, ...] | None = None
     """Hidden sizes as a file name tells them (netSz)."""
     epsilon: float | None = None
     """Of batch norms; None: the seed system's."""
-    order: tuple[str, ...] | None = None
+    layer_order: tuple[str, ...] | None = None
     """Names of a subclassed model's layers, in the order in which they are called."""
 
 
-def build(where: Path, layers: Layers, shape: Shape, categorical: bool) -> Actor:
+def build(where: Path, layers: Layers, hints: ArchitectureHints, categorical: bool) -> Actor:
     """The actor that the layers make. Raises InputError where they make none."""
     if layers.groups:
-        layers = _in_order(where, layers, shape, categorical)
-    name = shape.architecture or recognise(where, layers, shape)
+        layers = _in_order(where, layers, hints, categorical)
+    name = hints.architecture or recognise(where, layers, hints)
     if name not in BUILDERS:
         raise InputError(f"--actor {name!r} is not one of {', '.join(BUILDERS)}, nor MODULE:FUNCTION")
-    for kind in (shape.hidden_activation, shape.output_activation):
+    for kind in (hints.hidden_activation, hints.output_activation):
         if kind not in ACTIVATIONS:
             raise InputError(f"activation {kind!r} is not one of {', '.join(ACTIVATIONS)}")
-    steps = BUILDERS[name](where, layers, shape)
+    steps = BUILDERS[name](where, layers, hints)
     _check_chain(where, name, steps)
-    _check_sizes(where, name, layers, shape)
-    head: list[Step] = [] if categorical else [Activation(shape.output_activation)]
+    _check_sizes(where, name, layers, hints)
+    head: list[Step] = [] if categorical else [Activation(hints.output_activation)]
     return Actor(name, (*steps, *head), layers.unread)
 
 
 def matching(
     where: Path,
     layers: Layers,
-    shape: Shape,
-    original: Callable[[NDArray[np.float32], bool], NDArray[Any]],
+    hints: ArchitectureHints,
+    reference_model: Callable[[NDArray[np.float32], bool], NDArray[Any]],
     inputs: int,
     categorical: bool,
 ) -> Actor | None:
-    """The actor of these layers that answers like the original, None where none does.
+    """The actor of these layers that answers like the reference_model, None where none does.
 
     Architectures and activations are tried, what is said or assumed first:
-    weights do not tell them, the original's answers do.
+    weights do not tell them, the reference_model's answers do.
     """
     rng = np.random.default_rng(2)
     # far from what training saw too: a clip or a relu6 is seen there only
     probes = [(scale * rng.standard_normal((64, inputs))).astype(np.float32) for scale in MATCH]
-    answers = [original(probe, categorical) for probe in probes]
-    hidden = dict.fromkeys([shape.hidden_activation, *ACTIVATIONS])
-    output = [shape.output_activation] if categorical else dict.fromkeys([shape.output_activation, *OUTPUT_ACTIVATIONS])
-    names = [shape.architecture] if shape.architecture else list(BUILDERS)
+    answers = [reference_model(probe, categorical) for probe in probes]
+    hidden = dict.fromkeys([hints.hidden_activation, *ACTIVATIONS])
+    output = [hints.output_activation] if categorical else dict.fromkeys([hints.output_activation, *OUTPUT_ACTIVATIONS])
+    names = [hints.architecture] if hints.architecture else list(BUILDERS)
     for name, inner, outer in itertools.product(names, hidden, output):
-        if name.startswith("bn-") and inner != shape.hidden_activation:
+        if name.startswith("bn-") and inner != hints.hidden_activation:
             continue
-        tried = replace(shape, architecture=name, hidden_activation=inner, output_activation=outer)
+        tried = replace(hints, architecture=name, hidden_activation=inner, output_activation=outer)
         try:
             actor = build(where, layers, tried, categorical)
         except InputError:
-            if shape.architecture:
+            if hints.architecture:
                 raise
             continue
         if actor.inputs != inputs:
@@ -116,24 +116,24 @@ def matching(
 OUTPUT_ACTIVATIONS = ("tanh", "linear", "sigmoid")
 MATCH = {1.0: 1e-5, 10.0: 1e-4, 100.0: 1e-3, 1000.0: 1e-2}
 """Scale of observations -> largest difference between answers that are the same: float32 has seven digits."""
-MOST_GROUPS = 7
+MAX_GROUPS = 7
 
 
-def _in_order(where: Path, layers: Layers, shape: Shape, categorical: bool) -> Layers:
+def _in_order(where: Path, layers: Layers, hints: ArchitectureHints, categorical: bool) -> Layers:
     """The layers with their groups in the order that is said, or the only one in which they fit.
 
     A file of a subclassed model names its attributes in alphabetical order, which
     says nothing of the order in which they are called.
     """
     names = [group.name for group in layers.groups]
-    if shape.order is not None:
-        if sorted(shape.order) != sorted(names):
-            raise InputError(f"{where}: layers are {', '.join(names)}, but they are said to be {', '.join(shape.order)}")
-        return layers.joined([next(group for group in layers.groups if group.name == name) for name in shape.order])
+    if hints.layer_order is not None:
+        if sorted(hints.layer_order) != sorted(names):
+            raise InputError(f"{where}: layers are {', '.join(names)}, but they are said to be {', '.join(hints.layer_order)}")
+        return layers.joined([next(group for group in layers.groups if group.name == name) for name in hints.layer_order])
     fitting: dict[tuple[int, ...], Sequence[Layers]] = {}
-    for groups in itertools.permutations(layers.groups) if len(names) <= MOST_GROUPS else ():
+    for groups in itertools.permutations(layers.groups) if len(names) <= MAX_GROUPS else ():
         try:
-            build(where, layers.joined(groups), shape, categorical)
+            build(where, layers.joined(groups), hints, categorical)
         except InputError:
             continue
         whole = layers.joined(groups)
@@ -146,7 +146,7 @@ def _in_order(where: Path, layers: Layers, shape: Shape, categorical: bool) -> L
     return layers.joined(next(iter(fitting.values())))
 
 
-def recognise(where: Path, layers: Layers, shape: Shape) -> str:
+def recognise(where: Path, layers: Layers, hints: ArchitectureHints) -> str:
     """The architecture that the layers can only be. Raises InputError where it must be said."""
     if not layers.dense:
         raise InputError(f"{where}: holds no dense layer of an actor")
@@ -161,8 +161,8 @@ def recognise(where: Path, layers: Layers, shape: Shape) -> str:
         return "bn-tanh-bottleneck" if bare and len(units) > 3 else "bn-elu-res"
     if not _fits_mlp_res(units):
         return "mlp"
-    if shape.sizes is not None:
-        return "mlp-res" if len(units) == len(shape.sizes) + 3 else "mlp"
+    if hints.hidden_sizes is not None:
+        return "mlp-res" if len(units) == len(hints.hidden_sizes) + 3 else "mlp"
     raise InputError(
         f"{where}: dense layers of {', '.join(map(str, units))} units are an mlp or an mlp-res; "
         "say --actor mlp or --actor mlp-res"
@@ -175,17 +175,17 @@ def _fits_mlp_res(units: Sequence[int]) -> bool:
     return len(hidden) >= 4 and hidden[-2] == hidden[0] and hidden[-1] == hidden[-3]
 
 
-def _mlp(where: Path, layers: Layers, shape: Shape) -> list[Step]:
+def _mlp(where: Path, layers: Layers, hints: ArchitectureHints) -> list[Step]:
     steps: list[Step] = []
     for layer in layers.dense[:-1]:
-        steps += [layer, Activation(shape.hidden_activation)]
+        steps += [layer, Activation(hints.hidden_activation)]
     return [*steps, layers.dense[-1]]
 
 
-def _mlp_res(where: Path, layers: Layers, shape: Shape) -> list[Step]:
+def _mlp_res(where: Path, layers: Layers, hints: ArchitectureHints) -> list[Step]:
     """h0 = relu(n0); n1..nk; y = relu(n0) + h0; relu(nk); output (the seed system's TF1 variant)."""
     first, *middle, wide, last, output = layers.dense if len(layers.dense) >= 5 else _too_few(where, "mlp-res", 5, layers)
-    act = Activation(shape.hidden_activation)
+    act = Activation(hints.hidden_activation)
     steps: list[Step] = [first, act, Branch()]
     for layer in (*middle, wide):
         steps += [layer, act]
@@ -202,20 +202,20 @@ def _blocks(where: Path, name: str, layers: Layers) -> list[tuple[BatchNorm, Den
     return list(zip(layers.norms, layers.dense[1:], strict=True))
 
 
-def _bn_elu_res(where: Path, layers: Layers, shape: Shape) -> list[Step]:
+def _bn_elu_res(where: Path, layers: Layers, hints: ArchitectureHints) -> list[Step]:
     """n0 linear; block(n1); then three blocks added to their input, for every size; block(A)."""
-    return _bn(where, "bn-elu-res", layers, shape, [layers.dense[0]], "elu")
+    return _bn(where, "bn-elu-res", layers, hints, [layers.dense[0]], "elu")
 
 
-def _bn_tanh_bottleneck(where: Path, layers: Layers, shape: Shape) -> list[Step]:
+def _bn_tanh_bottleneck(where: Path, layers: Layers, hints: ArchitectureHints) -> list[Step]:
     """n0 with tanh; block(n1); then blocks n/4, n/4, n added to their input; block(A)."""
-    return _bn(where, "bn-tanh-bottleneck", layers, shape, [layers.dense[0], Activation("tanh")], "tanh")
+    return _bn(where, "bn-tanh-bottleneck", layers, hints, [layers.dense[0], Activation("tanh")], "tanh")
 
 
-def _bn(where: Path, name: str, layers: Layers, shape: Shape, start: list[Step], activation: str) -> list[Step]:
+def _bn(where: Path, name: str, layers: Layers, hints: ArchitectureHints, start: list[Step], activation: str) -> list[Step]:
     blocks = _blocks(where, name, layers)
-    if shape.epsilon is not None:
-        blocks = [(replace(norm, epsilon=shape.epsilon), dense) for norm, dense in blocks]
+    if hints.epsilon is not None:
+        blocks = [(replace(norm, epsilon=hints.epsilon), dense) for norm, dense in blocks]
     if len(blocks) < 5 or (len(blocks) - 2) % 3:
         raise InputError(f"{where}: {name} has 1 + 3 * sizes + 1 blocks; found {len(blocks)}")
     steps = list(start)
@@ -227,12 +227,12 @@ def _bn(where: Path, name: str, layers: Layers, shape: Shape, start: list[Step],
     return steps
 
 
-def _check_sizes(where: Path, name: str, layers: Layers, shape: Shape) -> None:
+def _check_sizes(where: Path, name: str, layers: Layers, hints: ArchitectureHints) -> None:
     """Raise InputError where the layers are not of the sizes that the file name (netSz) or city.toml tells."""
     units = [int(layer.kernel.shape[1]) for layer in layers.dense]
-    if shape.sizes is None:
+    if hints.hidden_sizes is None:
         return
-    told = list(shape.sizes)
+    told = list(hints.hidden_sizes)
     match name:
         case "mlp":
             wanted = told
@@ -279,7 +279,7 @@ def _check_chain(where: Path, name: str, steps: Sequence[Step]) -> None:
                 raise InputError(f"{where}: a residual adds {other} values to {width}: this is no {name}")
 
 
-BUILDERS: dict[str, Callable[[Path, Layers, Shape], list[Step]]] = {
+BUILDERS: dict[str, Callable[[Path, Layers, ArchitectureHints], list[Step]]] = {
     "mlp": _mlp,
     "mlp-res": _mlp_res,
     "bn-elu-res": _bn_elu_res,

@@ -1,245 +1,27 @@
-"""Reading an actor's weights out of the files a trainer wrote.
+"""Sources: a reader for every kind of checkpoint that trainers write.
 
-Each reader gives `Layers`: dense layers and batch norms, each in order, and
-what was left unread. None of them builds a graph.
+A source is one file in this folder with a SOURCE object, a `source.Source`. The
+exporter finds the sources here; nothing else lists them.
 """
 
-import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+import functools
+import importlib
+import pkgutil
 
-import numpy as np
-from numpy.typing import NDArray
-
-from city.errors import InputError
-from export.actors import BatchNorm, Dense, Weights
-from export.actors.architectures import Layers
-
-PARTS = {
-    "kernel": "kernel",
-    "_kernel": "kernel",
-    "w": "kernel",
-    "weights": "kernel",
-    "bias": "bias",
-    "_bias": "bias",
-    "b": "bias",
-    "biases": "bias",
-    "gamma": "gamma",
-    "beta": "beta",
-    "moving_mean": "mean",
-    "moving_variance": "variance",
-}
-"""Last part of a variable's name -> what it is of its layer."""
-Found = dict[str, dict[str, tuple[str, Weights]]]
-"""Layer -> part -> (the variable's name in the checkpoint, its values)."""
-
-MOST_ELEMENTS = 1 << 28
-"""A variable of more numbers (1 GiB of float32) is no actor's: a corrupt shape must not ask for endless memory."""
+from export.checkpoints.source import Source
 
 
-@dataclass(frozen=True)
-class StoredVariable:
-    """A variable as a checkpoint lists it."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
+def sources() -> list[Source]:
+    """Every source there is."""
+    return _sources(tuple(module.name for module in pkgutil.iter_modules(__path__)))
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """The variables of a checkpoint, by readable names."""
-
-    where: Path
-    stored: Mapping[str, StoredVariable]
-    load: Callable[[str], NDArray[Any]]
-    """Values by readable name."""
-    ordered: bool
-    """Whether the names come in the order in which the model was put together; else they are counted."""
-    keys: Mapping[str, str] | None = None
-    """Where one variable may have several names: what is stored by each. None: every name is a variable of its own."""
-    first: int | None = 0
-    """Number of a model's first layer (`check_numbers`)."""
-
-    def value(self, name: str) -> NDArray[Any]:
-        """A variable's values. Raises InputError where they cannot be read."""
-        shape = self.stored[name].shape
-        if elements(shape) > MOST_ELEMENTS:
-            raise InputError(f"{self.where}: {name} has shape {list(shape)}, more than any actor's; the file is corrupt")
-        return self.load(name)
+@functools.cache
+def _sources(modules: tuple[str, ...]) -> list[Source]:
+    loaded = (importlib.import_module(f"{__name__}.{module}") for module in modules)
+    return [module.SOURCE for module in loaded if hasattr(module, "SOURCE")]
 
 
-def elements(shape: tuple[int, ...]) -> int:
-    """Number of values of a shape, exact however large it is."""
-    count = 1
-    for size in shape:
-        count *= int(size)
-    return count
-
-
-def read(checkpoint: Checkpoint, scope: str, whole: bool = False) -> Layers:
-    """The layers of the actor that a scope of a checkpoint holds ("": all of it). Raises InputError.
-
-    `whole`: whether everything in that scope must be a layer's, or of training.
-    """
-    from export.checkpoints import scopes
-
-    prefix = f"{scope}/" if scope else ""
-    found: Found = {}
-    taken, keys = set(), set()
-    for name in checkpoint.stored:
-        layer, part = split(name)
-        within = name.removeprefix(prefix)
-        if not name.startswith(prefix) or part not in PARTS or any(map(scopes.is_training, within.split("/")[:-1])):
-            continue
-        key = checkpoint.keys[name] if checkpoint.keys else name
-        if key in keys:
-            continue
-        keys.add(key)
-        values = checkpoint.value(name)
-        if values.dtype.kind != "f":
-            raise InputError(f"{checkpoint.where}: {name} holds {values.dtype}, no weights")
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
-            found.setdefault(layer, {})[PARTS[part]] = name, np.asarray(values, np.float32)
-        taken.add(name)
-    if not found:
-        raise InputError(f"{checkpoint.where}: {scope or 'it'} holds no dense layer of an actor")
-    order = list(found) if checkpoint.ordered else sorted(found, key=natural)
-    check_numbers(checkpoint.where, [name for name in order if "kernel" in found[name]], checkpoint.first)
-    unread = left(checkpoint, taken)
-    if whole:
-        refuse_strangers(checkpoint.where, [checkpoint.stored[name] for name in unread], scope)
-    every = layers(checkpoint.where, found, order, unread)
-    if checkpoint.ordered and checkpoint.keys is None:
-        return every  # as the user wrote them
-    tops = {layer: layer.removeprefix(prefix).split("/")[0] for layer in order}
-    parts = _parts(order, {layer: re.sub(r"[_-]?\d+", "", top) for layer, top in tops.items()})
-    made = [list(dict.fromkeys(tops[layer] for layer in own)) for own in parts.values()]
-    if any(own != sorted(own, key=natural) for own in made):
-        parts = _parts(order, tops)  # they count otherwise than they were made
-    if len(parts) == 1:
-        return every
-    # names that do not count (fc_one, output; attributes of a model) do not tell the order in which layers are called
-    groups = []
-    for name, own in parts.items():
-        dense = tuple(layer for layer in every.dense if layer.name in own)
-        groups.append(Layers(dense, tuple(norm for norm in every.norms if norm.name in own), (), name=name))
-    return replace(every, groups=tuple(groups))
-
-
-def _parts(order: Iterable[str], part_of: Mapping[str, str]) -> dict[str, list[str]]:
-    """Layers by the part they belong to, in the order given."""
-    parts: dict[str, list[str]] = {}
-    for layer in order:
-        parts.setdefault(part_of[layer], []).append(layer)
-    return parts
-
-
-def refuse_strangers(where: Path, unread: Iterable[StoredVariable], scope: str) -> None:
-    """Raise InputError where an actor has numbers that no layer takes, such as statistics that normalise its observation.
-
-    Weights alone do not tell what they are for, and an actor without them would
-    act otherwise than it was trained.
-    """
-    from export.checkpoints import scopes
-
-    for variable in unread:
-        why = scopes.why_unread(variable.name, scope)
-        its_own = why == scopes.NO_REASON and (variable.shape or (scope and not scopes.is_setting(variable.name)))
-        if "float" in variable.dtype and (its_own or scopes.is_normaliser(variable.name)):
-            raise InputError(
-                f"{where}: {variable.name} {list(variable.shape)} is no layer's, but may be the actor's, and no architecture "
-                "that is known uses it; say --actor MODULE:FUNCTION, or --actor NAME to leave it out"
-            )
-
-
-def left(checkpoint: Checkpoint, taken: Iterable[str]) -> tuple[str, ...]:
-    """Names of what a checkpoint holds beside the variables taken; one name for what has several."""
-    keys = checkpoint.keys or {name: name for name in checkpoint.stored}
-    read = {keys[name] for name in taken}
-    names: dict[str, str] = {}
-    for name in checkpoint.stored:
-        if keys[name] not in read:
-            names.setdefault(keys[name], name)
-    return tuple(sorted(names.values()))
-
-
-BATCH_NORM_EPSILON = 1e-5
-"""The seed system's; weights files do not tell it."""
-
-
-def split(name: str) -> tuple[str, str]:
-    """(layer, part) of a variable's name: `a/dense/kernel`, or `a/w/0` of a list of variables, layer a/0's."""
-    layer, _, part = name.rpartition("/")
-    if part.isdigit() and layer.rpartition("/")[2] in PARTS:
-        holder, _, listed = layer.rpartition("/")
-        return f"{holder}/{part}", listed
-    return layer, part
-
-
-def natural(name: str) -> list[int | str]:
-    """Sort key that counts: dense_2 before dense_10, dense before dense_1."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
-
-
-def check_numbers(where: Path, order: list[str], first: int | None = 0) -> None:
-    """TF1 and Keras number a model's layers dense, dense_1, ...: a gap is a layer that is missing.
-
-    `first`: number of the first layer; None where counters run on from another model's.
-    """
-    for k, name in enumerate(order):
-        match = re.fullmatch(r"(.*\bdense)(?:_(\d+))?", name)
-        if not match:
-            return
-        first = int(match[2] or 0) if first is None else first
-        k += first
-        if int(match[2] or 0) != k:
-            wanted = f"{match[1]}_{k}" if k else match[1]
-            raise InputError(f"{where}: variable {wanted}/kernel is missing")
-
-
-def layers(where: Path, found: Found, order: list[str], unread: tuple[str, ...]) -> Layers:
-    """The layers in order, each once it is known to be whole.
-
-    Raises InputError that names the variables which are missing or wrong.
-    """
-    dense, norms = [], []
-    for name in order:
-        parts = {part: values for part, (_, values) in found[name].items()}
-        stored_as = {part: stored for part, (stored, _) in found[name].items()}
-        for part, values in parts.items():
-            if not np.isfinite(values).all():
-                raise InputError(f"{where}: {name}/{part} has values that are not finite; the training has diverged")
-        if "mean" in parts or "variance" in parts:
-            norms.append(_batch_norm(where, name, parts, stored_as))
-        else:
-            dense.append(_dense(where, name, parts, stored_as))
-    # the output may go without a bias, and so may all the layers between first and last where norms shift them
-    bare = [layer.name for layer in dense[:-1] if layer.bias is None]
-    if bare and not (norms and len(bare) == len(dense) - 2 and dense[0].bias is not None):
-        raise InputError(f"{where}: variable {bare[0]}/bias is missing")
-    return Layers(tuple(dense), tuple(norms), unread)
-
-
-def _dense(where: Path, name: str, parts: dict[str, Weights], stored_as: dict[str, str]) -> Dense:
-    if "kernel" not in parts:
-        raise InputError(f"{where}: variable {name}/kernel is missing")
-    kernel, bias = parts["kernel"], parts.get("bias")
-    if kernel.ndim != 2 or 0 in kernel.shape or (bias is not None and bias.shape != kernel.shape[1:]):
-        told = "none" if bias is None else list(bias.shape)
-        raise InputError(f"{where}: {name} is no dense layer: kernel {list(kernel.shape)}, bias {told}")
-    return Dense(name, kernel, bias, stored_as)
-
-
-def _batch_norm(where: Path, name: str, parts: dict[str, Weights], stored_as: dict[str, str]) -> BatchNorm:
-    for part, told in (("mean", "moving_mean"), ("variance", "moving_variance")):
-        if part not in parts:
-            raise InputError(f"{where}: variable {name}/{told} is missing")
-    shapes = {values.shape for values in parts.values()}
-    if len(shapes) > 1 or len(parts["mean"].shape) != 1:
-        raise InputError(f"{where}: {name} is no batch norm: its variables have shapes {sorted(map(list, shapes))}")
-    if (parts["variance"] < 0).any():
-        raise InputError(f"{where}: {name}/moving_variance is negative")
-    return BatchNorm(name, parts.get("gamma"), parts.get("beta"), parts["mean"], parts["variance"], BATCH_NORM_EPSILON, stored_as)
+def source_of(format_name: str) -> Source:
+    """The source of a format."""
+    return next(source for source in sources() if source.format == format_name)

@@ -23,14 +23,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from city.errors import InputError
+from city.errors import InputError, first_line
 
 LIMIT_S = 20
 """A weights file is read in milliseconds."""
 START_S = 60.0
 """For the helper's own start, on a machine under load."""
 MEMORY_BYTES = 6 << 30
-MOST_BYTES = 2 << 30
+MAX_BYTES = 2 << 30
 """Of all arrays of a file."""
 
 
@@ -127,7 +127,7 @@ def serve(descriptor: int) -> None:
         try:
             answer: Contents | str = contents(Path(path))
         except Exception as error:  # noqa: BLE001 - h5py raises many kinds for one cause: the file
-            answer = (str(error).splitlines() or [type(error).__name__])[0][:300]
+            answer = first_line(error)
         signal.alarm(0)
         connection.send(answer)
 
@@ -139,7 +139,7 @@ def contents(path: Path) -> Contents:
     source: Any = path
     if path.suffix == ".keras":
         with zipfile.ZipFile(path) as archive:
-            if archive.getinfo("model.weights.h5").file_size > MOST_BYTES:
+            if archive.getinfo("model.weights.h5").file_size > MAX_BYTES:
                 raise ValueError("its model.weights.h5 is larger than any actor's")
             source = io.BytesIO(archive.read("model.weights.h5"))
     with h5py.File(source, "r") as file:
@@ -154,7 +154,7 @@ def contents(path: Path) -> Contents:
             for length in dataset.shape:
                 count *= int(length)
             size += count * dataset.dtype.itemsize
-            if size > MOST_BYTES:
+            if size > MAX_BYTES:
                 raise ValueError(f"{name} has shape {list(dataset.shape)}, more than any actor's; the file is corrupt")
             arrays[name] = np.asarray(dataset)
         layers = None

@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city.errors import InputError
-from export.actors.architectures import Layers
-from export.checkpoints import PARTS, Checkpoint, Found, StoredVariable, check_numbers, layers, natural, refuse_strangers
+from export.actors.architectures import Layers, build
+from export.checkpoints.checkpoint import PARTS, Checkpoint, StoredVariable, natural
 from export.checkpoints.hdf5_reader import Contents, Helper
+from export.checkpoints.layers import Found, check_numbers, layers, refuse_strangers
+from export.checkpoints.source import Rebuilt, Source, Wanted
 
 _NUMBERED = re.compile(r"(_layer_checkpoint_dependencies|layers)/")
 _KERAS3_DENSE = {"0": "kernel", "1": "bias"}
@@ -103,3 +105,37 @@ def _weights(path: Path, name: str, file: Contents) -> NDArray[np.float32]:
     if values.dtype.kind != "f":
         raise InputError(f"{path}: {name} holds {values.dtype}, no weights")
     return np.asarray(values, np.float32)
+
+
+class KerasHdf5(Source):
+    format = "keras-h5"
+    suffixes = (".h5", ".hdf5", ".keras")
+    has_scopes = False
+
+    def open(self, path: Path) -> Checkpoint:
+        return open_checkpoint(path)
+
+    def layers(self, path: Path, checkpoint: Checkpoint, scope: str, whole: bool = False) -> Layers:
+        return read(path, whole)
+
+    def rebuild(self, path: Path, label: str, wanted: Wanted) -> Rebuilt:
+        if wanted.scope is not None:
+            raise InputError(f"{wanted.tl}: scope {wanted.scope} is for checkpoints of several agents; {label} holds one actor")
+        note = ""
+        if is_whole_model(path):
+            # TensorFlow takes seconds to import; only whole models need it
+            from export.graphs import keras_model
+            from export.graphs.rebuild import from_function
+
+            trained, note = keras_model.load_actor(path, wanted)
+            if trained is not None:
+                return from_function(path, label, wanted, trained, lambda: read(path))
+            if wanted.hints.architecture is None:
+                raise InputError(f"{path}: {note}; pass --actor NAME to take only its weights, or --actor MODULE:FUNCTION")
+        if wanted.output_tensor is not None:
+            raise InputError(f"{wanted.tl}: --output-tensor needs a graph, and {label} holds only weights")
+        found = read(path, everything=wanted.hints.architecture is None)
+        return Rebuilt(build(path, found, wanted.hints, wanted.categorical), None, "", note)
+
+
+SOURCE = KerasHdf5()

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from city.errors import InputError
-from export.checkpoints import Checkpoint, StoredVariable, elements
+from city.errors import InputError, first_line
+from export.checkpoints.checkpoint import Checkpoint, StoredVariable, elements
+from export.checkpoints.source import Source
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -29,7 +30,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
                 stored[name] = StoredVariable(name, shape, dtype.name)
                 keys[name] = entry.filename
     except Exception as error:  # noqa: BLE001 - zipfile, zlib and NumPy raise many kinds for one cause: the file
-        raise InputError(f"{path}: cannot be read as an .npz archive: {_first_line(error)}") from None
+        raise InputError(f"{path}: cannot be read as an .npz archive: {first_line(error)}") from None
     if any(re.fullmatch(r"arr_\d+", name) for name in stored):
         raise InputError(
             f"{path}: its arrays have no names ({', '.join(list(stored)[:3])}, ...); "
@@ -41,7 +42,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
             with zipfile.ZipFile(path) as archive, archive.open(keys[name]) as file:
                 return np.asarray(npy.read_array(file, allow_pickle=False))
         except Exception as error:  # noqa: BLE001 - as above
-            raise InputError(f"{path}: {name} cannot be read: {_first_line(error)}") from None
+            raise InputError(f"{path}: {name} cannot be read: {first_line(error)}") from None
 
     # layers counted by name are in the order of their numbers, whoever sorted the names; others as they were written
     stems = {re.sub(r"_?\d+$", "", name.rpartition("/")[0]) for name in stored}
@@ -57,5 +58,12 @@ def _header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     return shape, dtype
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
+class NumpyArchive(Source):
+    format = "npz"
+    suffixes = (".npz",)
+
+    def open(self, path: Path) -> Checkpoint:
+        return open_checkpoint(path)
+
+
+SOURCE = NumpyArchive()

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from city.errors import InputError
-from export.checkpoints import PARTS, natural, split
-from export.locate import TL_LIKE, carries
+from city.names import TL_PATTERN, contains_tl
+from export.checkpoints.checkpoint import PARTS, natural, split
 
 _TRAINING = {
     "critic", "optimizer", "optimizers", "optim", "opt", "adam", "target", "old", "oldpi", "oldactor", "value", "vf", "vpred",
@@ -33,7 +33,7 @@ def is_actor(component: str) -> bool:
 
 def candidates(names: Iterable[str]) -> list[str]:
     """Scopes that hold layers and serve more than training, in natural order; `.` is the whole checkpoint."""
-    found = {_holder(name) for name in names if split(name)[1] in PARTS}
+    found = {holder for name in names if split(name)[1] in PARTS and (holder := _holder(name)) is not None}
     kept = [scope for scope in found if not any(map(is_training, scope.split("/")))]
     return sorted((scope or "." for scope in kept), key=natural)
 
@@ -52,7 +52,7 @@ def choose(where: Path, names: Sequence[str], tl: str, scope: str | None, target
         return chosen
     holders = {holder for name in names if split(name)[1] in PARTS and (holder := _holder(name)) is not None}
     holders = {holder for holder in holders if not any(map(is_training, holder.split("/")))}
-    if tl and (named := {_up_to(holder, lambda part: carries(part, tl)) for holder in holders} - {None}):
+    if tl and (named := {_up_to(holder, lambda part: contains_tl(part, tl)) for holder in holders} - {None}):
         inside = {holder for holder in holders if any(_within(holder, prefix) for prefix in named if prefix)}
         return _only(where, tl, _actors(inside) or named, "the scopes")
     actors = _actors(holders)
@@ -103,7 +103,7 @@ def _training(name: str) -> tuple[str | None, bool]:
     """What of training a variable serves, None where its name tells nothing; whether it is some agent's."""
     parts = name.split("/")
     last = parts[-1].lower()
-    is_agents = any(is_actor(part) or TL_LIKE.search(part) for part in parts)
+    is_agents = any(is_actor(part) or TL_PATTERN.search(part) for part in parts)
     # a slot is named after its variable, in the scope of its variable
     if re.fullmatch(r"(adam|adagrad|rmsprop|momentum|ftrl|adadelta|exponentialmovingaverage)(_\d+)?|beta[12]_power", last):
         return "optimizer", is_agents

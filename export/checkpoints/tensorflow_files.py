@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from google.protobuf.message import DecodeError
-from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from city.errors import InputError
-from export.actors.graph_actor import first_line
-from export.checkpoints import Checkpoint, StoredVariable, elements, natural
+from city.errors import InputError, first_line
+from export.checkpoints.checkpoint import Checkpoint, StoredVariable, elements, natural
+from export.checkpoints.source import Rebuilt, Source, Wanted
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -39,6 +37,8 @@ def open_checkpoint(prefix: Path) -> Checkpoint:
 @functools.lru_cache(maxsize=1)
 def _opened(prefix: Path, stamp: tuple[tuple[str, int, int], ...]) -> Checkpoint:
     """Opened once for all TLs whose actors one checkpoint holds, one after another."""
+    import tensorflow as tf  # takes seconds, and locating checkpoints needs none of it
+
     try:
         reader = tf.train.load_checkpoint(str(prefix))
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
@@ -79,6 +79,8 @@ def _object_names(graph: bytes) -> dict[str, str]:
     under whichever name came first, often the optimizer's. Depth first, so that
     the layers of a model come in the order in which it was put together.
     """
+    from tensorflow.core.protobuf import trackable_object_graph_pb2
+
     nodes = trackable_object_graph_pb2.TrackableObjectGraph.FromString(graph).nodes
     names: dict[str, str] = {}
     for top in nodes[0].children:
@@ -104,3 +106,34 @@ def _not_a_number(name: str) -> tuple[bool, int]:
 
 def _glob(name: str) -> str:
     return re.sub(r"([*?\[])", r"[\1]", name)
+
+
+def meta_graph_path(prefix: Path) -> Path:
+    """The MetaGraph that TF1 writes beside a checkpoint."""
+    return prefix.with_name(prefix.name + ".meta")
+
+
+class TensorFlowCheckpoint(Source):
+    """`path` is the checkpoint's prefix."""
+
+    format = "tensorflow"
+
+    def checkpoint_of(self, file: Path) -> Path | None:
+        return file.with_name(file.name.removesuffix(".index")) if file.suffix == ".index" else None
+
+    def files(self, path: Path) -> list[Path]:
+        meta = meta_graph_path(path)
+        return [*files(path), *([meta] if meta.is_file() else [])]
+
+    def open(self, path: Path) -> Checkpoint:
+        return open_checkpoint(path)
+
+    def rebuild(self, path: Path, label: str, wanted: Wanted) -> Rebuilt:
+        if wanted.output_tensor is None and not meta_graph_path(path).is_file():
+            return super().rebuild(path, label, wanted)
+        from export.graphs.rebuild import from_meta_graph
+
+        return from_meta_graph(path, label, wanted, self.open(path))
+
+
+SOURCE = TensorFlowCheckpoint()

@@ -7,24 +7,24 @@ import signal
 import sys
 import threading
 
-# gRPC would write a line of its own beside ours where a port is taken
+# gRPC would log a line of its own beside ours if a port is taken
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from city.errors import InputError
-from serving.embedded import logs
 from serving.embedded.flags import parse
+from serving.embedded.telemetry import logs
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None, prog: str = "python -m serving") -> int:
     logs.to(sys.stderr)
-    # calls make little garbage that needs looking for; Python's default looks every dozen calls
+    # calls leave little for the garbage collector; Python's default threshold runs it every dozen calls
     gc.set_threshold(20_000)
     stop = threading.Event()
     # before the slow import: a signal during start-up must end it as cleanly
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        config = parse(argv)
+        config = parse(argv, prog)
         from serving.embedded.server import Server
 
         server = Server(config, stop)
@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     while not stop.wait(3600):
         pass
     server.stop()
-    # a call that outlasted the drain may still be inside TensorFlow, whose own end would crash beneath it
+    # a call that outlasts the drain may still run inside TensorFlow, whose own shutdown would crash under it
     logging.shutdown()
     sys.stdout.flush()
     os._exit(0)

@@ -8,23 +8,22 @@ from google.protobuf import text_format
 
 from city.errors import InputError
 from protos import model_server_config_pb2 as config_pb
-from serving.embedded.batching import Batching
-from serving.embedded.model_config import ModelConfig
-from serving.embedded.model_manager import Loading
+from serving.embedded.models.manager import Loading
+from serving.embedded.models.model_config import ModelConfig
 
 METRICS_PATH = "/monitoring/prometheus/metrics"
 
 
 @dataclass(frozen=True)
 class Ssl:
-    """Keys and certificates, as PEM."""
+    """Keys and certificates, PEM."""
 
     server_key: bytes
     server_cert: bytes
     custom_ca: bytes
-    """Whose clients are trusted; empty: nobody is asked who they are."""
+    """CA bundle that verifies clients; empty: clients are not asked for a certificate."""
     client_verify: bool
-    """Whether a client must show a certificate (mTLS)."""
+    """Whether a client must present a certificate (mTLS)."""
 
 
 @dataclass(frozen=True)
@@ -33,53 +32,43 @@ class RestConfig:
     threads: int = 8
     timeout_s: float = 30.0
     metrics_path: str | None = None
-    """Where metrics are told. None: nowhere."""
+    """Path of the Prometheus metrics on the REST port. None: no metrics."""
 
 
 @dataclass(frozen=True)
 class ServerConfig:
     models_dir: Path | None = None
-    """Folder whose models are all served. None: `models` or `model_config_file` tells them."""
+    """Folder whose models are all served. None: `models` or `model_config_file` lists them."""
     host: str = "127.0.0.1"
     port: int = 8500
     """0: the system chooses."""
     poll_s: float = 1.0
-    """Between looks for new versions; 0: one look only; negative: none at all."""
-    threads: int = field(default_factory=lambda: default_threads(batching=False))
-    """Calls worked on at once."""
+    """Wall time between polls of the file system for new versions; 0: poll once; negative: never."""
+    threads: int = field(default_factory=lambda: max(2, os.cpu_count() or 1))
+    """Concurrent calls. Python runs one thread at a time, so more threads than cores only add switches
+    (`python -m benchmarks.concurrent_callers --threads 8`)."""
     max_queued_calls: int = 1000
-    """Calls that may wait for a thread; more are answered RESOURCE_EXHAUSTED."""
+    """Calls that may wait for a thread; further ones are answered RESOURCE_EXHAUSTED."""
     drain_s: float = 5.0
-    """Bound on the wait for calls under way at the end."""
+    """Wall time that calls in flight have at the end."""
     models: dict[str, ModelConfig] = field(default_factory=dict)
     model_config_file: Path | None = None
     config_poll_s: float = 0.0
-    """Between readings of model_config_file; 0: at the start only."""
+    """Wall time between readings of model_config_file; 0: only at the start."""
     loading: Loading = field(default_factory=Loading)
     socket_path: Path | None = None
-    """Unix socket to listen on too."""
+    """Unix socket to listen on, beside the port."""
     channel_arguments: tuple[tuple[str, int | str], ...] = ()
     ssl: Ssl | None = None
-    """TLS. None: plain."""
+    """TLS for port and Unix socket. None: plain text."""
     warm_up: bool = True
-    batching: Batching | None = None
     health: bool = True
-    """Whether grpc.health.v1.Health is there."""
+    """Whether grpc.health.v1.Health is served."""
     rest: RestConfig | None = None
 
 
-def default_threads(batching: bool) -> int:
-    """Threads that answer gRPC calls.
-
-    Python runs one of them at a time, so more than the cores only get into each
-    other's way (`python -m benchmarks.concurrent_callers --threads 8`); calls that
-    wait for their batch need a thread each.
-    """
-    return 64 if batching else max(2, os.cpu_count() or 1)
-
-
-def metrics_path_of_file(file: Path) -> str | None:
-    """Read a MonitoringConfig. Raises InputError."""
+def metrics_path_from_file(file: Path) -> str | None:
+    """Read a MonitoringConfig: the path of the metrics, None if they are off. Raises InputError."""
     config = config_pb.MonitoringConfig()
     try:
         text_format.Parse(file.read_text(encoding="utf-8"), config)
@@ -93,15 +82,15 @@ def metrics_path_of_file(file: Path) -> str | None:
     return path
 
 
-def ssl_of_file(path: Path) -> Ssl:
-    """Read an SSLConfig, as tensorflow/serving's ssl_config.proto has it. Raises InputError."""
+def ssl_from_file(path: Path) -> Ssl:
+    """Read an SSLConfig, as tensorflow/serving's ssl_config.proto. Raises InputError."""
     config = config_pb.SSLConfig()
     try:
         text_format.Parse(path.read_text(encoding="utf-8"), config)
     except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
         raise InputError(f"{path}: cannot be read as SSLConfig: {error}") from None
     if not config.server_key or not config.server_cert:
-        raise InputError(f"{path}: needs server_key and server_cert, as PEM")
+        raise InputError(f"{path}: server_key or server_cert is missing; add both as PEM")
     if config.client_verify and not config.custom_ca:
-        raise InputError(f"{path}: client_verify needs custom_ca, the certificates that clients are verified by")
+        raise InputError(f"{path}: client_verify needs custom_ca, the CA bundle that verifies clients")
     return Ssl(config.server_key.encode(), config.server_cert.encode(), config.custom_ca.encode(), config.client_verify)

@@ -1,28 +1,14 @@
-"""The one place where an error becomes a status: of gRPC, of HTTP."""
-
-from typing import Any, NamedTuple
+"""The one place where an error becomes a gRPC or HTTP status."""
 
 import grpc
 
 
 class StatusError(Exception):
-    """A request that is answered with a status; the text is TensorFlow Serving's."""
+    """A request that is answered with a status other than OK; the text is TensorFlow Serving's where it has one."""
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
         super().__init__(message)
         self.code = code
-        self.model = ""
-        """Who was asked, once that is known."""
-
-
-class Answer(NamedTuple):
-    """What an RPC gave."""
-
-    version: int
-    """Of the model that answered."""
-    response: Any
-    """A message, or its bytes."""
-    model: str = ""
 
 
 def invalid_argument(message: str) -> StatusError:
@@ -37,12 +23,12 @@ def failed_precondition(message: str) -> StatusError:
     return StatusError(grpc.StatusCode.FAILED_PRECONDITION, message)
 
 
+def aborted(message: str) -> StatusError:
+    return StatusError(grpc.StatusCode.ABORTED, message)
+
+
 def unimplemented(message: str) -> StatusError:
     return StatusError(grpc.StatusCode.UNIMPLEMENTED, message)
-
-
-def unavailable(message: str) -> StatusError:
-    return StatusError(grpc.StatusCode.UNAVAILABLE, message)
 
 
 def deadline_exceeded(message: str) -> StatusError:

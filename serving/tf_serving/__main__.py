@@ -11,8 +11,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from city.errors import InputError, looking_at_files
-from serving.embedded.files import scan
+from city.errors import InputError, path_errors_as_input_errors
+from serving.embedded.models.version_files import scan
 
 NAME = "models.config"
 
@@ -26,7 +26,7 @@ def config_text(models: list[str], mounted_at: str) -> str:
     return f"model_config_list {{\n{entries}}}\n"
 
 
-@looking_at_files()
+@path_errors_as_input_errors()
 def write(models_dir: Path, mounted_at: str) -> Path:
     """Write models.config, beside and then renamed. Raises InputError where there are no models."""
     models = sorted(scan(models_dir))

@@ -7,7 +7,7 @@ import sumolib
 
 from city import network
 from city.errors import InputError
-from controller.conflicts import ConflictRules
+from controller.safety.conflicts import ConflictRules
 from tests.conftest import GRID
 
 SCENARIOS = ("cologne1", "cologne8", "ingolstadt7")

@@ -18,16 +18,18 @@ import tensorflow as tf
 from google.protobuf import wrappers_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tensorflow_serving.apis import (
-    classification_pb2,
     get_model_metadata_pb2,
     get_model_status_pb2,
     model_service_pb2_grpc,
     predict_pb2,
     prediction_service_pb2_grpc,
-    regression_pb2,
 )
 
 MODEL, INPUTS = "SA103", 17
+WRONG_KEY = (
+    "Signature input alias: observation(feed name: observation:0) not found in request and no default value provided. "
+    "Inputs expected to be in the request {observations}, or default input alias set: "
+)
 
 
 @pytest.fixture(scope="module", params=["grid_server", "grid_unix"], ids=["TCP", "Unix socket"])
@@ -134,7 +136,7 @@ def test_the_policy_signature_tells_the_contract_in_every_row(prediction):
         (request(version=42), "NOT_FOUND", "Servable not found for request: Specific(SA103, 42)"),
         (request(version_label="gold"), "INVALID_ARGUMENT", "label: gold"),
         (request(signature_name="other"), "FAILED_PRECONDITION", 'Serving signature key "other" not found.'),
-        (request(key="observations"), "INVALID_ARGUMENT", "input tensor alias not found in signature: observations"),
+        (request(key="observations"), "INVALID_ARGUMENT", WRONG_KEY),
         (request(dtype=np.int64), "INVALID_ARGUMENT", "Expects arg[0] to be float but int64 is provided"),
         (request(size=INPUTS + 1), "INVALID_ARGUMENT", "Matrix size-incompatible"),
     ],
@@ -209,17 +211,6 @@ def test_status_lists_versions_and_unknown_ones_are_not_found(models):
     made.model_spec.name = "nobody"
     made.model_spec.ClearField("version")
     assert refused(models.GetModelStatus, made) == ("NOT_FOUND", "Could not find any versions of model nobody")
-
-
-def test_classify_and_regress_refuse_a_signature_that_is_neither(prediction):
-    for call, made, kind in (
-        (prediction.Classify, classification_pb2.ClassificationRequest(), "classif"),
-        (prediction.Regress, regression_pb2.RegressionRequest(), "regress"),
-    ):
-        made.model_spec.name = MODEL
-        made.input.example_list.examples.add()
-        code, details = refused(call, made)
-        assert code in ("INVALID_ARGUMENT", "FAILED_PRECONDITION") and kind in details.lower()
 
 
 def test_health_is_serving(channel):

@@ -6,17 +6,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from controller.action import plan_of
+from controller.signal_timing import PlanSequencer
 
 from city.config import Controller
-from controller.action import plan_of
 from controller.decision_step import DecisionSteps, Events
 from controller.intersection import Intersection
-from controller.monitor import Limits, SignalMonitor
 from controller.observation import Readings, SumoRlObserver
-from controller.safety import SignalSafety
-from controller.safety_times import SafetyTimes
-from controller.signal_timing import PlanTiming
-from controller.sumo.link import Moment
+from controller.safety.monitor import Limits, SignalMonitor
+from controller.safety.safety_times import SafetyTimes
+from controller.safety.signal_safety import SignalSafety
+from controller.sumo.link import StepResult
 from protos import policy_pb2 as pb
 from tests.controller.test_intersection import GREENS, PLAN, one_signal
 
@@ -38,7 +38,7 @@ class SteppedLink:
             self.now = round(self.now + self.step_s, 3)
 
     def read(self, due):
-        return Moment(self.now, [], {})
+        return StepResult(self.now, [], {})
 
     def shown(self):
         return {"X": self.state}
@@ -46,8 +46,8 @@ class SteppedLink:
 
 def plan_signal(crossing):
     """A TL whose wishes change between its decisions: yellows begin in the middle of an exchange."""
-    policy = pb.Policy(tl="SA107", signal_ids=["X"], action=pb.Action(kind="offset", size=1))
-    timing = PlanTiming("offset", [plan_of(PLAN.program.phases, 0, 4, 60)], 2, 2, 2)
+    policy = pb.PolicyContract(tl="SA107", signal_ids=["X"], action=pb.Action(kind="offset", size=1))
+    timing = PlanSequencer("offset", [plan_of(PLAN.program.phases, 0, 4, 60)], 2, 2, 2)
     safety = SignalSafety(crossing, SafetyTimes(3, 4), GREENS)
     x = Intersection(policy, SumoRlObserver(np.arange(4), 4, 2), timing, [safety], [PLAN], Controller())
     x.start(0, ["GgGr"])
@@ -94,7 +94,7 @@ def test_who_decides_has_been_read_for_once_and_at_that_moment(crossing, further
     steps = DecisionSteps(link, [one_signal(crossing), other], SimpleNamespace(ask=ask), street, Events(), 0.0, 1.0)
     while steps.now < 100:
         steps.step(steps.now + 2)
-    assert steps.tally.decisions > 5 and not steps.tally.failures
+    assert steps.counters.decisions > 5 and not steps.counters.failures
     assert len(reads) == len(set(reads)), "once"
 
 
@@ -113,7 +113,7 @@ def test_what_sumo_shows_is_watched_and_not_what_was_asked_for(crossing):
         steps.step(400)
         steps.watch()
         assert rules <= {alarm.rule.value for alarm in alarms} and bool(rules) == bool(alarms)
-    assert sum(steps.tally.alarms.values()) > 1
+    assert sum(steps.counters.alarms.values()) > 1
 
 
 def test_a_signal_on_its_own_plan_is_not_watched(crossing):
@@ -125,11 +125,11 @@ def test_a_signal_on_its_own_plan_is_not_watched(crossing):
     while not all(x.released for x in steps.intersections.values()):
         steps.step(400)
     steps.watch()
-    before = steps.tally.alarms.total()
+    before = steps.counters.alarms.total()
     link.state = "GGGG"
     steps.step(steps.now + 20)
     steps.watch()
-    assert steps.tally.alarms.total() == before
+    assert steps.counters.alarms.total() == before
 
 
 def test_a_handover_that_sumo_refuses_is_tried_again_and_the_signal_stays_watched(crossing):
@@ -153,9 +153,9 @@ def test_a_handover_that_sumo_refuses_is_tried_again_and_the_signal_stays_watche
     steps = DecisionSteps(link, [one_signal(crossing)], constant, street, Events(), 0.0, 1.0, [monitor])
     steps.step(400)
     steps.release(100)
-    assert steps.unreleased() == [] and len(handovers) == 2 and steps.tally.refusals == 1
+    assert steps.unreleased() == [] and len(handovers) == 2 and steps.counters.refusals == 1
     assert handovers[1] - handovers[0] <= 1.0 and steps.now < 40
-    assert steps.tally.alarms["conflict"] > 0  # what it showed meanwhile was still ours
+    assert steps.counters.alarms["conflict"] > 0  # what it showed meanwhile was still ours
 
 
 def test_how_a_signal_comes_back_from_its_plan_is_watched(crossing):

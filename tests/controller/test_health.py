@@ -6,8 +6,8 @@ import urllib.request
 import pytest
 from prometheus_client import CollectorRegistry
 
-from controller.health import STALE_S, Health, HttpServer
-from controller.metrics import Metrics
+from controller.telemetry.health import STALE_S, Health, HttpServer
+from controller.telemetry.metrics import Metrics
 
 
 @pytest.fixture

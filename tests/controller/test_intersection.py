@@ -4,18 +4,18 @@ import itertools
 
 import numpy as np
 import pytest
+from controller.signal_timing import GreenPhaseSequencer, KeepChangeSequencer, PlanSequencer
 
 from city.config import Controller
 from city.network import Phase, Program, SignalNetwork
 from controller import action
-from controller.failover import Rung
-from controller.fallback import Plan
+from controller.fallback.control_mode import ControlMode
+from controller.fallback.plan import Plan
 from controller.intersection import Intersection
 from controller.observation import SumoRlObserver
-from controller.policy import ActionSpace
-from controller.safety import PermittedHandover, PermittedState, SignalSafety
-from controller.safety_times import SafetyTimes
-from controller.signal_timing import KeepChangeTiming, PlanTiming, SumoRlTiming
+from controller.policies.policy import ActionSpace
+from controller.safety.safety_times import SafetyTimes
+from controller.safety.signal_safety import PermittedHandover, PermittedState, SignalSafety
 from protos import policy_pb2 as pb
 
 GREENS = ["GgGr", "rrrG"]
@@ -26,9 +26,9 @@ HOLD_S = 10
 
 
 def one_signal(crossing, hold_s=HOLD_S, times=SafetyTimes(3, 5)):  # noqa: B008 - it does not change
-    policy = pb.Policy(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=2))
+    policy = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=2))
     safety = SignalSafety(crossing, times, GREENS)
-    timing = SumoRlTiming(GREENS, 5, 3, 5)
+    timing = GreenPhaseSequencer(GREENS, 5, 3, 5)
     x = Intersection(policy, SumoRlObserver(np.arange(4), 4, 2), timing, [safety], [PLAN], Controller(hold_s=hold_s, probes=2))
     x.start(0, ["GgGr"])
     return x
@@ -69,7 +69,7 @@ def test_a_late_answer_holds_the_signal_then_the_plan_runs_and_then_the_policy_r
     handed = [(now, s.program, s.phase) for now, s in found if isinstance(s, PermittedHandover)]
     assert handed == [(33, "0", 0)] or handed == [(34, "0", 0)]
     # two good answers in a row, then the policy's green again, taken over as shown
-    assert x.ladder.rung is Rung.SERVED
+    assert x.ladder.rung is ControlMode.POLICY
     assert states(found)[3:] == [(62, "GgGr")]
 
 
@@ -92,7 +92,7 @@ def test_a_policy_that_returns_during_the_way_to_the_plan_goes_on_from_the_state
         x.settings(now)
     x.take(np.array([0]), 15, None)
     x.take(np.array([0]), 20, None)
-    assert x.ladder.rung is Rung.SERVED and not x.on_plan
+    assert x.ladder.rung is ControlMode.POLICY and not x.on_plan
     assert x.safeties[0].shown in ("rrrr", "yyyr")
     later = [setting.state for now in range(21, 40) for setting in x.settings(now)[0]]
     assert later[-1] == "GgGr"
@@ -123,9 +123,9 @@ def test_a_policy_that_comes_and_goes_starves_nobody(crossing, hold_s, period_s,
 def test_whoever_waits_does_not_keep_a_tl_from_its_plan_for_ever(crossing):
     """With bounds that nobody can keep somebody is always served for having waited too long."""
     greens = ("GrGr", "rGrr", "rrrG")
-    policy = pb.Policy(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=3))
+    policy = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=3))
     safety = SignalSafety(crossing, SafetyTimes(3, 5, max_red_s=4), greens)
-    observer, timing = SumoRlObserver(np.arange(4), 4, 2), SumoRlTiming(greens, 5, 3, 5)
+    observer, timing = SumoRlObserver(np.arange(4), 4, 2), GreenPhaseSequencer(greens, 5, 3, 5)
     x = Intersection(policy, observer, timing, [safety], [PLAN], Controller(hold_s=30, probes=2))
     x.start(0, ["GrGr"])
     found = play(x, 100, lambda now: np.array([0]) if now < 20 else TimeoutError("late"))
@@ -141,7 +141,7 @@ def test_what_a_program_that_is_switched_off_shows_is_no_red(crossing):
         (100, 150, np.array([0]), "GgGr"),
     ]:
         found = play(x, until, lambda now, answer=answer: answer, (shown,), begin)
-    assert x.ladder.rung is Rung.SERVED and {state for _, state in states(found)} == {"GgGr"}
+    assert x.ladder.rung is ControlMode.POLICY and {state for _, state in states(found)} == {"GgGr"}
 
 
 def test_a_tl_on_its_way_to_its_plan_is_asked_with_the_others(crossing):
@@ -153,7 +153,7 @@ def test_a_tl_on_its_way_to_its_plan_is_asked_with_the_others(crossing):
 
 def test_a_yellow_lasts_no_longer_because_a_tl_comes_and_goes(crossing):
     x = one_signal(crossing, 0, SafetyTimes(7, 5))
-    found = play(x, 30, lambda now: TimeoutError("late") if now >= 10 and x.ladder.rung is Rung.SERVED else np.array([1]))
+    found = play(x, 30, lambda now: TimeoutError("late") if now >= 10 and x.ladder.rung is ControlMode.POLICY else np.array([1]))
     assert states(found)[1:4] == [(10, "yyyr"), (14, "yyyr"), (17, "rrrr")]
 
 
@@ -173,7 +173,7 @@ def test_what_the_plan_serves_has_not_waited_when_the_policy_returns(crossing):
 def test_no_answer_whatever_raises(crossing, answer):
     x = one_signal(crossing)
     assert x.take(answer, 0, None) != ""
-    assert x.ladder.rung is Rung.HOLD
+    assert x.ladder.rung is ControlMode.HOLD
     x.settings(0)
 
 
@@ -221,8 +221,8 @@ def test_an_action_that_cannot_be_taken_is_a_failure_not_a_crash(crossing):
 
 def test_a_plan_is_decided_at_its_own_moments_only(crossing):
     phases = [Phase(s, d, d, d) for s, d in (("GgGr", 20), ("yyyr", 3), ("rrrG", 10), ("rrry", 3))]
-    policy = pb.Policy(tl="SA107", signal_ids=["X"], action=pb.Action(kind="offset", size=1))
-    timing = PlanTiming("offset", [action.plan_of(phases, 0, 4, 60)], 2, 2, 2)
+    policy = pb.PolicyContract(tl="SA107", signal_ids=["X"], action=pb.Action(kind="offset", size=1))
+    timing = PlanSequencer("offset", [action.plan_of(phases, 0, 4, 60)], 2, 2, 2)
     safety = SignalSafety(crossing, SafetyTimes(3, 5), GREENS)
     x = Intersection(policy, SumoRlObserver(np.arange(4), 4, 2), timing, [safety], [PLAN], Controller())
     x.start(0, ["GgGr"])
@@ -231,7 +231,7 @@ def test_a_plan_is_decided_at_its_own_moments_only(crossing):
     assert x.next_decision_s == 74, "the policy is asked again soon"
     before = [timing.phases(t) for t in range(100, 136)]
     x.take(np.array([1.0]), 74, None)
-    assert x.ladder.rung is Rung.SERVED and x.next_decision_s == 144
+    assert x.ladder.rung is ControlMode.POLICY and x.next_decision_s == 144
     assert [timing.phases(t) for t in range(100, 136)] == before, "but decides at the multiples of its cycles"
     x.take(np.array([1.0]), 144, None)
     assert [timing.phases(t) for t in range(172, 208)] != before
@@ -269,9 +269,9 @@ def two_signals():
         )
         for name in "AB"
     ]
-    policy = pb.Policy(tl="SA108", signal_ids=["A", "B"], action=pb.Action(kind="kc", size=2))
+    policy = pb.PolicyContract(tl="SA108", signal_ids=["A", "B"], action=pb.Action(kind="kc", size=2))
     safeties = [SignalSafety(network, SafetyTimes(3, 4), ["Gr", "rG"]) for network in networks]
-    timing = KeepChangeTiming([phases, phases], 15, 0.2)
+    timing = KeepChangeSequencer([phases, phases], 15, 0.2)
     x = Intersection(
         policy,
         SumoRlObserver(np.arange(2), 2, 2),

@@ -2,17 +2,17 @@
 
 import numpy as np
 import pytest
+from controller.signal_timing import GreenPhaseSequencer
 
 from city.config import Controller
 from controller.assembly import pressure_of
-from controller.failover import Rung
+from controller.fallback.control_mode import ControlMode
+from controller.fallback.max_pressure import MaxPressure, lanes_of
 from controller.intersection import Intersection
-from controller.max_pressure import MaxPressure, lanes_of
-from controller.monitor import Limits, SignalMonitor
 from controller.observation import Readings, SumoRlObserver
-from controller.safety import PermittedState, SignalSafety
-from controller.safety_times import SafetyTimes
-from controller.signal_timing import SumoRlTiming
+from controller.safety.monitor import Limits, SignalMonitor
+from controller.safety.safety_times import SafetyTimes
+from controller.safety.signal_safety import PermittedState, SignalSafety
 from export import contract
 from protos import policy_pb2 as pb
 from tests.controller.test_intersection import GREENS, PLAN
@@ -85,9 +85,9 @@ def test_a_tl_under_its_control_is_due_for_the_next_choice_and_for_the_next_ques
 
 
 def pressed(crossing, hold_s=10):
-    policy = pb.Policy(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=2))
+    policy = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=2))
     safety = SignalSafety(crossing, SafetyTimes(3, 5), GREENS)
-    timing = SumoRlTiming(GREENS, 5, 3, 5)
+    timing = GreenPhaseSequencer(GREENS, 5, 3, 5)
     pressure = MaxPressure([crossing], [GREENS], ROW, LENGTH_M, 3, 5)
     x = Intersection(policy, SumoRlObserver(np.arange(4), 8, 2), timing, [safety], [PLAN], Controller(hold_s=hold_s), pressure)
     x.start(0, ["GgGr"])
@@ -115,7 +115,7 @@ def test_a_tl_without_its_policy_is_controlled_by_pressure_and_comes_back(crossi
     assert all(isinstance(setting, PermittedState) for _, setting in found), "the own program never runs"
     shown = [(now, setting.state) for now, setting in found]
     assert {"GgGr", "rrrG"} <= {state for now, state in shown if 15 < now < 100}
-    assert x.ladder.rung is Rung.SERVED and shown[-1][1] == "GgGr"
+    assert x.ladder.rung is ControlMode.POLICY and shown[-1][1] == "GgGr"
     monitor = SignalMonitor(crossing, Limits(3, 5, 0))
     ends = [*(now for now, _ in shown[1:]), 160]
     assert [alarm for (begin, state), end in zip(shown, ends, strict=True) for alarm in monitor.see(state, begin, end)] == []
@@ -129,7 +129,7 @@ def test_it_is_released_to_its_own_program_all_the_same(crossing):
 
 def test_a_tl_without_a_green_to_choose_has_no_pressure_and_falls_back_to_its_plan(grid_city, grid_street):
     made = contract.build(grid_city, grid_city.tls["SA108"], grid_street)  # two signals
-    policy = pb.Policy()
+    policy = pb.PolicyContract()
     policy.CopyFrom(made)
     lanes = [lane for signal in made.signal_ids for lane in lanes_of(grid_street.signals[signal])]
     row, length_m = {lane: i for i, lane in enumerate(lanes)}, np.full(len(lanes), 100.0)
@@ -151,7 +151,7 @@ def test_the_policy_takes_over_from_the_green_that_pressure_has_chosen(crossing)
     play(x, 40, lambda now: TimeoutError("late"), lambda now: readings(in3=9))
     assert x.safeties[0].shown == "rrrG"
     answer = np.array([0])
-    while x.ladder.rung is not Rung.SERVED:
+    while x.ladder.rung is not ControlMode.POLICY:
         x.take(answer, x.next_decision_s, None, readings(in3=9))
         now = x.next_decision_s
     found = []

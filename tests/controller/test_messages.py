@@ -6,16 +6,16 @@ import threading
 import pytest
 
 from controller.sumo import wire
-from controller.sumo.link import SumoGone
+from controller.sumo.link import SumoConnectionLost
 from controller.sumo.messages import Messages
-from controller.sumo.programs import Voice
+from controller.sumo.programs import StderrReader
 
 
 @pytest.fixture
 def ends():
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        yield Messages(ours, Voice(None), lambda: False), theirs
+        yield Messages(ours, StderrReader(None), lambda: False), theirs
 
 
 def test_what_is_posted_goes_out_with_the_next_send_or_before_an_answer_is_waited_for(ends):
@@ -94,10 +94,10 @@ def test_the_end_is_waited_for_behind_every_answer_and_told(ends):
 def test_a_connection_that_has_ended_is_told_by_what_is_sent_or_waited_for(ends):
     messages, sumo = ends
     sumo.close()
-    with pytest.raises(SumoGone):
+    with pytest.raises(SumoConnectionLost):
         list(messages.answers(1))
     messages.post(b"more")
-    with pytest.raises(SumoGone):
+    with pytest.raises(SumoConnectionLost):
         messages.send()
         messages.send()
     assert not messages.end(b"last", 10.0)
@@ -106,5 +106,5 @@ def test_a_connection_that_has_ended_is_told_by_what_is_sent_or_waited_for(ends)
 def test_a_message_of_no_size_ends_the_connection(ends):
     messages, sumo = ends
     sumo.sendall(b"\0\0\0\3")
-    with pytest.raises(SumoGone, match="a message of 3 bytes"):
+    with pytest.raises(SumoConnectionLost, match="a message of 3 bytes"):
         list(messages.answers(1))

@@ -8,9 +8,9 @@ import pytest
 
 from city import network
 from city.network import SignalNetwork
-from controller.monitor import Limits, Rule, SignalMonitor
-from controller.safety import SignalSafety
-from controller.safety_times import SafetyTimes
+from controller.safety.monitor import Limits, Rule, SignalMonitor
+from controller.safety.safety_times import SafetyTimes
+from controller.safety.signal_safety import SignalSafety
 from tests.conftest import GRID
 
 LIMITS = Limits(yellow_s=3, min_green_s=5, all_red_s=1)
@@ -48,7 +48,7 @@ def test_a_good_sequence_breaks_nothing(crossing):
         (Rule.MIN_GREEN, changed(4, 18, "rrry")),
         (Rule.CLEARANCE, [*GOOD[:2], *GOOD[3:]]),
         (Rule.CLEARANCE, [*GOOD[:2], (13, "yrrr"), (14, "yrrG")]),
-        (Rule.FOREIGN, changed(2, 13, "OOOO")),
+        (Rule.INVALID_STATE, changed(2, 13, "OOOO")),
     ],
 )
 def test_each_broken_rule_is_seen(crossing, rule, shown):
@@ -99,11 +99,11 @@ def test_a_starved_link_is_told_once_until_it_is_served(crossing):
     greens = ("GgGr", "rrrG")
     monitor = SignalMonitor(crossing, Limits(3, 5, 1, max_red_s=60), greens)
     told = [alarm for t in range(400) for alarm in monitor.see("GgGr", t, t + 1)]
-    assert [alarm.rule for alarm in told] == [Rule.STARVED] and 60 < told[0].at_s < 100
+    assert [alarm.rule for alarm in told] == [Rule.MAX_RED_EXCEEDED] and 60 < told[0].at_s < 100
     served = [(400, "yyyr"), (403, "rrrr"), (404, "rrrG"), (410, "rrry"), (413, "rrrr"), (414, "GgGr")]
     assert not [alarm for t, state in served for alarm in monitor.see(state, t, t + 1)]
     again = [alarm for t in range(415, 800) for alarm in monitor.see("GgGr", t, t + 1)]
-    assert [alarm.rule for alarm in again] == [Rule.STARVED], "a link that was served may starve again"
+    assert [alarm.rule for alarm in again] == [Rule.MAX_RED_EXCEEDED], "a link that was served may starve again"
 
 
 def test_a_link_that_starves_while_its_signal_comes_and_goes_is_seen(crossing):
@@ -118,8 +118,11 @@ def test_a_link_that_starves_while_its_signal_comes_and_goes_is_seen(crossing):
                 told += monitor.see("GgGr", t, t + 1)
             else:
                 told += monitor.see_plan("rrrG" if second == served_s else "GgGr", t)
-        assert [alarm.rule for alarm in told if alarm.rule is Rule.STARVED] == [Rule.STARVED] * is_seen, (ours_s, served_s)
-        assert all(400 < alarm.at_s < 700 for alarm in told if alarm.rule is Rule.STARVED)
+        assert [alarm.rule for alarm in told if alarm.rule is Rule.MAX_RED_EXCEEDED] == [Rule.MAX_RED_EXCEEDED] * is_seen, (
+            ours_s,
+            served_s,
+        )
+        assert all(400 < alarm.at_s < 700 for alarm in told if alarm.rule is Rule.MAX_RED_EXCEEDED)
 
 
 def test_a_fast_approach_needs_more_yellow(crossing):
@@ -233,4 +236,4 @@ def test_a_signal_that_is_off_keeps_nobody_waiting(crossing, plan, starved):
     alarms = monitor.see("GgGr", 0, 50)
     alarms += monitor.see_plan(plan, 50)
     alarms += monitor.see("GgGr", 60, 70)
-    assert [alarm.rule for alarm in alarms if alarm.rule is Rule.STARVED] == [Rule.STARVED] * starved
+    assert [alarm.rule for alarm in alarms if alarm.rule is Rule.MAX_RED_EXCEEDED] == [Rule.MAX_RED_EXCEEDED] * starved

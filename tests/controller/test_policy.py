@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from controller.policy import ActionSpace, BadAction
+from controller.policies.policy import ActionSpace, BadAction
 from protos import policy_pb2 as pb
 
-GREENS = pb.Policy(action=pb.Action(kind="categorical", size=4))
-KC = pb.Policy(action=pb.Action(kind="kc", size=2))
+GREENS = pb.PolicyContract(action=pb.Action(kind="categorical", size=4))
+KC = pb.PolicyContract(action=pb.Action(kind="kc", size=2))
 
 
 def test_good_answers_become_actions():

@@ -64,7 +64,7 @@ class TestTheContract:
     @pytest.fixture
     def policy(self, grid_city, grid_street):
         made = contract.build(grid_city, grid_city.tls["SA101"], grid_street)
-        copy = pb.Policy()
+        copy = pb.PolicyContract()
         copy.CopyFrom(made)
         return copy
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from controller.release import tell_gone
-from controller.sumo.link import SumoGone
+from controller.sumo.link import SumoConnectionLost
 
 
 @pytest.mark.parametrize(
@@ -16,5 +16,5 @@ from controller.sumo.link import SumoGone
     ],
 )
 def test_behind_a_guard_the_end_of_the_connection_need_not_be_sumos(guarded, told, caplog):
-    tell_gone(SimpleNamespace(now=7.0), SimpleNamespace(guarded=guarded), SumoGone("why"))
+    tell_gone(SimpleNamespace(now=7.0), SimpleNamespace(guarded=guarded), SumoConnectionLost("why"))
     assert told in caplog.text

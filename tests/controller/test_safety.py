@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from city import network
 from city.network import is_green
-from controller.safety import ConflictRules, PermittedHandover, PermittedState, Reason, SignalSafety
-from controller.safety_times import SafetyTimes
+from controller.safety.safety_times import SafetyTimes
+from controller.safety.signal_safety import ConflictRules, PermittedHandover, PermittedState, Reason, SignalSafety
 from tests.conftest import GRID
 
 TIMES = SafetyTimes(yellow_s=3, min_green_s=5)

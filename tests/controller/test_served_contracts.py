@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from controller.served_contracts import ServedContracts
-from controller.watch import Watch
+from controller.policies.periodic_thread import PeriodicThread
+from controller.policies.served_contracts import ServedContracts
 from protos import policy_pb2 as pb
 
-A = pb.Policy(tl="a", origin=pb.Origin(model_number=1))
+A = pb.PolicyContract(tl="a", origin=pb.Origin(model_number=1))
 
 
 class Serves:
@@ -37,7 +37,7 @@ def test_a_look_asks_the_newest_version_that_may_be_followed():
     client = Serves(A)
     contracts = ServedContracts(client, {"a": A})
     contracts.compare({"a": 2}, 1.0)
-    client.policy = pb.Policy(tl="b")
+    client.policy = pb.PolicyContract(tl="b")
     contracts.compare({"a": 3}, 1.0)
     assert not contracts.all_same("a")
     contracts.look("a")
@@ -64,7 +64,7 @@ def test_a_watch_goes_on_after_a_look_that_broke_and_ends_when_it_is_told(caplog
             raise RuntimeError("broken")
         second.set()
 
-    watch = Watch("this", 0.001, look)
+    watch = PeriodicThread("this", 0.001, look)
     watch.begin()
     assert second.wait(10)
     watch.end()
@@ -74,4 +74,4 @@ def test_a_watch_goes_on_after_a_look_that_broke_and_ends_when_it_is_told(caplog
 
 
 def test_a_watch_that_was_never_begun_can_be_ended():
-    Watch("this", 0.001, lambda: None).end()
+    PeriodicThread("this", 0.001, lambda: None).end()

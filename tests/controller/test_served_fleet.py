@@ -6,13 +6,13 @@ import time
 import numpy as np
 import pytest
 
-from controller import served_fleet
-from controller.served_contracts import fetch_contracts
-from controller.served_fleet import ServedFleet
-from controller.served_policy import ServedPolicies
+from controller.policies import served_fleet
+from controller.policies.served_contracts import fetch_contracts
+from controller.policies.served_fleet import ServedFleet
+from controller.policies.served_policies import ServedPolicies
 from export.__main__ import main as export
 from protos import policy_pb2 as pb
-from serving.client import Client
+from serving.client.client import Client
 from serving.embedded.config import ServerConfig
 from tests.serving.conftest import running
 
@@ -102,7 +102,7 @@ def test_a_pinned_run_asks_the_fleet_only_for_the_version_it_is_pinned_to(city):
 
 
 def test_a_tl_with_another_contract_in_the_fleet_is_asked_by_itself(city):
-    changed = pb.Policy()
+    changed = pb.PolicyContract()
     changed.CopyFrom(city.contracts["SA104"])
     changed.timing.yellow_s += 1
     fleet = ServedFleet(city.client, "city", {**city.contracts, "SA104": changed}, None)

@@ -6,15 +6,15 @@ import time
 import numpy as np
 import pytest
 
-from controller.served_policy import ServedPolicies
+from controller.policies.served_policies import ServedPolicies
 from protos import policy_pb2
-from serving.client import Client
+from serving.client.client import Client
+from serving.client.messages import Answer
 from serving.errors import BadAnswer, DeadlineExceeded, Unavailable
-from serving.messages import Answer
 from tests.serving.fake_server import answer
 
 X = np.zeros(17, np.float32)
-KC = policy_pb2.Policy(tl="a", action=policy_pb2.Action(kind="kc", size=1), origin=policy_pb2.Origin(model_number=1))
+KC = policy_pb2.PolicyContract(tl="a", action=policy_pb2.Action(kind="kc", size=1), origin=policy_pb2.Origin(model_number=1))
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_a_late_answer_is_thrown_away(fake, client):
 
 def ask_a_new_version(fake, client, **changed):
     """What is made of version 2, whose contract differs in its action from the one of the beginning."""
-    policy = policy_pb2.Policy()
+    policy = policy_pb2.PolicyContract()
     policy.CopyFrom(KC)
     policy.origin.model_number = 2
     policy.action.MergeFrom(policy_pb2.Action(**changed))
@@ -83,7 +83,7 @@ def test_a_slow_look_at_one_new_version_makes_no_other_late():
 @pytest.mark.parametrize("lost", ["unavailable", "silent"])
 def test_after_an_outage_a_version_must_tell_its_contract_though_its_number_is_known(lost, caplog):
     caplog.set_level("INFO", "controller")
-    other = policy_pb2.Policy(tl="b")
+    other = policy_pb2.PolicyContract(tl="b")
     errors = {"unavailable": Unavailable("gone"), "silent": DeadlineExceeded("late")}
 
     class Client:

@@ -4,17 +4,17 @@ import math
 
 import numpy as np
 import pytest
+from controller.signal_timing import GreenPhaseSequencer, KeepChangeSequencer, PlanSequencer, yellow_between
 
 from city.network import Phase
 from controller import action
-from controller.signal_timing import KeepChangeTiming, PlanTiming, SumoRlTiming, yellow_between
 
 PHASES = [Phase(s, d, d, d) for s, d in (("GGrr", 20), ("yyrr", 3), ("rrGG", 10), ("rryy", 3))]
 
 
 class TestSumoRl:
     def timing(self):
-        timing = SumoRlTiming(["GGrr", "GrGr", "rrGG"], delta_s=5, yellow_s=2, min_green_s=5)
+        timing = GreenPhaseSequencer(["GGrr", "GrGr", "rrGG"], delta_s=5, yellow_s=2, min_green_s=5)
         timing.enter(0, ["rrrr"])
         return timing
 
@@ -50,13 +50,13 @@ class TestSumoRl:
     def test_decisions_are_delta_time_apart(self):
         assert self.timing().next_decision_s(15) == 20
 
-    @pytest.mark.parametrize("timing", [SumoRlTiming(["GrGr", "rGrG"], 5, 2, 5), KeepChangeTiming([PHASES], 5, 0.2)])
+    @pytest.mark.parametrize("timing", [GreenPhaseSequencer(["GrGr", "rGrG"], 5, 2, 5), KeepChangeSequencer([PHASES], 5, 0.2)])
     @pytest.mark.parametrize(
         ("now", "following"), [(100.3, 105.3), (102.3, 105.3), (103.3, 110.3), (105.5, 110.3), (1e6 + 0.3, 1e6 + 5.3)]
     )
     def test_what_was_decided_in_between_falls_into_step_again(self, timing, now, following):
-        timing.enter(0.3, ["GrGr" if isinstance(timing, SumoRlTiming) else "GGrr"], start=True)
-        timing.enter(61.7, ["GrGr" if isinstance(timing, SumoRlTiming) else "GGrr"])
+        timing.enter(0.3, ["GrGr" if isinstance(timing, GreenPhaseSequencer) else "GGrr"], start=True)
+        timing.enter(61.7, ["GrGr" if isinstance(timing, GreenPhaseSequencer) else "GGrr"])
         assert timing.next_decision_s(now) == following
 
     def test_yellow_follows_sumo_rls_rule(self):
@@ -65,7 +65,7 @@ class TestSumoRl:
 
 class TestKeepChange:
     def timing(self):
-        timing = KeepChangeTiming([PHASES, PHASES], interval_s=15, actionp=0.2)
+        timing = KeepChangeSequencer([PHASES, PHASES], interval_s=15, actionp=0.2)
         timing.enter(0, ["GGrr", "rrGG"])
         return timing
 
@@ -87,7 +87,7 @@ class TestKeepChange:
         assert timing.wishes(15 * 4 + 3) == ("GGrr", "rrGG")
 
     def test_without_a_yellow_phase_the_next_green_follows_at_once(self):
-        timing = KeepChangeTiming([[Phase("Gr", 9, 9, 9), Phase("GG", 9, 9, 9)]], 15, 0.2)
+        timing = KeepChangeSequencer([[Phase("Gr", 9, 9, 9), Phase("GG", 9, 9, 9)]], 15, 0.2)
         timing.enter(0, ["Gr"])
         timing.decide(15, np.array([1.0]))
         assert timing.wishes(15) == ("GG",)
@@ -95,7 +95,7 @@ class TestKeepChange:
 
 class TestPlan:
     def timing(self, kind="gro", cycles=5):
-        return PlanTiming(kind, [action.plan_of(PHASES, 0, 4, 60)], cycles, add_time_s=2, offset_range=2)
+        return PlanSequencer(kind, [action.plan_of(PHASES, 0, 4, 60)], cycles, add_time_s=2, offset_range=2)
 
     def test_at_second_t_the_phase_is_entry_t_minus_one(self):
         timing = self.timing()

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from controller.safety import SignalSafety
-from controller.safety_times import SafetyTimes
+from controller.safety.safety_times import SafetyTimes
+from controller.safety.signal_safety import SignalSafety
 from controller.sumo import wire
-from controller.sumo.link import NotWaiting, SumoGone, SumoRefused
-from controller.sumo.programs import Voice
+from controller.sumo.link import CommandRejected, SumoConnectionLost, WaitAborted
+from controller.sumo.programs import StderrReader
 from controller.sumo.traci_link import TraciLink
 from tests.controller.test_wire import state_answer, status, value
 
@@ -23,7 +23,7 @@ LANES = ["in0_0", "in1_0"]
 def ends():
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        link = TraciLink(SimpleNamespace(_socket=ours), ConnectionError, None, Voice(None), lambda: False)
+        link = TraciLink(SimpleNamespace(_socket=ours), ConnectionError, None, StderrReader(None), lambda: False)
         link.watch({"TL": LANES}, [], {"X": 2})
         yield link, theirs
 
@@ -83,7 +83,7 @@ def test_states_that_nobody_asked_for_are_passed_over_by_the_next_reading(ends):
     link.read(("TL",))
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]))
     link.go(15.0)
-    with pytest.raises(SumoGone):
+    with pytest.raises(SumoConnectionLost):
         link.read(("TL",))
 
 
@@ -144,7 +144,9 @@ def test_a_program_is_switched_even_where_states_are_refused(ends):
         link.switch_program("X", "0")
 
 
-@pytest.mark.parametrize(("answer", "error"), [(status(wire.GET_TL, 0xFF, "not today"), SumoRefused), (b"nonsense", SumoGone)])
+@pytest.mark.parametrize(
+    ("answer", "error"), [(status(wire.GET_TL, 0xFF, "not today"), CommandRejected), (b"nonsense", SumoConnectionLost)]
+)
 def test_states_that_cannot_be_read_are_told_as_numbers_are(ends, answer, error):
     link, sumo = ends
     link.go(5.0)
@@ -159,10 +161,10 @@ def test_after_a_refusal_the_next_answer_is_that_to_the_next_question(ends):
     link.go(5.0)
     refused = wire.message([status(wire.SIMSTEP, 0xFF, "not today")])
     sumo.sendall(refused + wire.message([numbers([0, 0])]) + wire.message([state_answer([("X", "Gr")])]))
-    with pytest.raises(SumoRefused, match="not today"):
+    with pytest.raises(CommandRejected, match="not today"):
         link.read(("TL",))
     sumo.sendall(wire.message([status(wire.SET_TL, 0xFF, "no such program")]))
-    with pytest.raises(SumoRefused, match="no such program"):
+    with pytest.raises(CommandRejected, match="no such program"):
         link.switch_program("X", "0")
 
 
@@ -171,7 +173,7 @@ def test_what_is_no_traci_ends_the_connection(ends, answer):
     link, sumo = ends
     link.go(5.0)
     sumo.sendall(answer)
-    with pytest.raises(SumoGone):
+    with pytest.raises(SumoConnectionLost):
         link.read(("TL",))
 
 
@@ -188,12 +190,12 @@ def test_who_waits_for_sumo_looks_up_every_second_whether_to_go_on(ends):
         return poll(wait_ms)
 
     messages._poll = SimpleNamespace(poll=looked, modify=messages._poll.modify)
-    messages._hurried = lambda: len(waits) == 3
+    messages._abort_requested = lambda: len(waits) == 3
     link.go(5.0)
     assert link.read(("TL",)).time_s == 5.0 and waits == [1000] * 3
     waits.clear()
-    messages._hurried = lambda: True
-    with pytest.raises(NotWaiting):
+    messages._abort_requested = lambda: True
+    with pytest.raises(WaitAborted):
         link.read(("TL",))
     assert waits == [1000]
 
@@ -202,18 +204,18 @@ def test_answers_that_were_not_waited_for_are_not_taken_for_those_that_follow(en
     link, sumo = ends
     messages = link._messages
     poll, messages._poll = messages._poll, SimpleNamespace(poll=lambda wait_ms: [], modify=lambda *args: None)
-    messages._hurried = lambda: True
+    messages._abort_requested = lambda: True
     link.go(5.0)
-    with pytest.raises(NotWaiting):
+    with pytest.raises(WaitAborted):
         link.read(("TL",))
-    with pytest.raises(NotWaiting):
+    with pytest.raises(WaitAborted):
         link.switch_program("X", "0")
     messages._poll = poll
     late = STEPPED + wire.message([numbers([3, 4])]) + wire.message([state_answer([("X", "Gr")])])
     sumo.sendall(late + wire.message([status(wire.SET_TL)]))
     for program in "12":
         sumo.sendall(wire.message([status(wire.SET_TL, 0xFF, f"no program {program}")]))
-        with pytest.raises(SumoRefused, match=f"no program {program}"):
+        with pytest.raises(CommandRejected, match=f"no program {program}"):
             link.switch_program("X", program)
 
 
@@ -230,5 +232,5 @@ def test_a_link_that_was_abandoned_while_states_were_due_is_closed_all_the_same(
         sumo.close()
         link.abandon([("X", "0")])
     link.close()
-    with pytest.raises(SumoGone):
+    with pytest.raises(SumoConnectionLost):
         link.shown()

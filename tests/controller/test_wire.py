@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from traci import constants as tc
 
 from controller.sumo import wire
-from controller.sumo.wire import Garbled, NumberGetters, Reader, Refused
+from controller.sumo.wire import CommandRejected, MalformedMessage, NumberGetters, Reader
 
 
 def status(command, result=0, text=""):
@@ -69,7 +69,7 @@ def test_any_lanes_and_numbers_come_back(rows):
 
 @given(st.binary(max_size=200))
 def test_garbage_is_refused_never_decoded(garbage):
-    with pytest.raises((Garbled, Refused)):
+    with pytest.raises((MalformedMessage, CommandRejected)):
         getters(["lane_0", "lane_1", "a_much_longer_name_of_a_lane_0"]).decode(garbage)
 
 
@@ -79,7 +79,7 @@ def test_a_changed_byte_is_found_or_only_changes_a_number(at, new):
     answer[at % len(answer)] = new
     try:
         ints, doubles = getters(["lane_0", "lane_1"]).decode(bytes(answer))
-    except (Garbled, Refused):
+    except (MalformedMessage, CommandRejected):
         return
     assert ints.shape == doubles.shape == (2,)
 
@@ -90,13 +90,13 @@ def test_every_byte_that_is_of_no_number_must_be_as_expected():
     fixed = [at for at, (a, b) in enumerate(zip(answer, other, strict=True)) if a == b]
     assert len(answer) - len(fixed) == 2 * (4 + 8)
     for at in fixed:
-        with pytest.raises((Garbled, Refused)):
+        with pytest.raises((MalformedMessage, CommandRejected)):
             getters(lanes).decode(answer[:at] + bytes([answer[at] ^ 0x10]) + answer[at + 1 :])
 
 
 def test_a_refusal_is_told_in_sumos_words():
     answer = status(0xA3, 0xFF, "Lane 'x' is not known") + status(0xA3)
-    with pytest.raises(Refused, match="Lane 'x' is not known"):
+    with pytest.raises(CommandRejected, match="Lane 'x' is not known"):
         getters(["x"]).decode(answer)
 
 
@@ -109,14 +109,14 @@ def test_lists_of_texts_come_back(texts):
 
 @given(st.binary(max_size=120))
 def test_garbage_texts_raise_our_errors_only(garbage):
-    with contextlib.suppress(Garbled, Refused):
+    with contextlib.suppress(MalformedMessage, CommandRejected):
         Reader(garbage).value()
 
 
 def test_huge_lists_are_refused_before_they_are_built():
     packed = struct.pack("!i", 2**31 - 1)
     answer = status(0xA3) + value(0xA3, 0x12, "lane_0", wire.TYPE_STRING_LIST, packed)
-    with pytest.raises(Garbled):
+    with pytest.raises(MalformedMessage):
         Reader(answer).value()
 
 
@@ -153,13 +153,13 @@ def test_a_changed_or_cut_answer_of_states_is_found_or_only_changes_a_state(at, 
     answer[at % len(answer)] = new
     try:
         found = wire.StateGetters({name: len(state) for name, state in pairs}).decode(bytes(answer[: len(answer) - cut]))
-    except (Garbled, Refused):
+    except (MalformedMessage, CommandRejected):
         return
     assert [len(state) for state in found] == [4, 5] and cut == 0
 
 
 def test_states_that_sumo_refuses_are_told_in_its_words():
-    with pytest.raises(Refused, match="Traffic light 'x' is not known"):
+    with pytest.raises(CommandRejected, match="Traffic light 'x' is not known"):
         wire.StateGetters({"x": 4}).decode(status(0xA2, 0xFF, "Traffic light 'x' is not known"))
 
 
@@ -173,7 +173,7 @@ def test_the_answers_of_the_guard_are_ones_that_traci_reads():
 @given(st.lists(st.binary(max_size=40), max_size=20), st.lists(st.integers(1, 30), min_size=1, max_size=20))
 def test_whole_messages_come_out_however_they_are_cut(contents, cuts):
     sent = [wire.message([content]) for content in contents]
-    stream, found, frames, at = b"".join(sent), [], wire.Frames(), 0
+    stream, found, frames, at = b"".join(sent), [], wire.MessageSplitter(), 0
     for size in itertools.cycle(cuts):
         if at >= len(stream):
             break
@@ -184,5 +184,5 @@ def test_whole_messages_come_out_however_they_are_cut(contents, cuts):
 
 @given(st.integers(-(2**31), 3))
 def test_a_size_that_is_none_is_garbage(size):
-    with pytest.raises(wire.Garbled):
-        list(wire.Frames().feed(struct.pack("!i", size) + b"more"))
+    with pytest.raises(wire.MalformedMessage):
+        list(wire.MessageSplitter().feed(struct.pack("!i", size) + b"more"))

@@ -73,7 +73,7 @@ def test_whatever_a_policy_answers_nobody_collides(name, kind, request, tmp_path
     finally:
         link.close()
     assert alarms == []
-    assert steps.tally.refusals == 0
+    assert steps.counters.refusals == 0
     assert re.findall(r"<collision .*", collisions.read_text()) == []
     if kind in ("nonsense", "coming and going", "max-pressure"):
-        assert steps.tally.plan_entries > 0
+        assert steps.counters.plan_entries > 0

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from controller.assembly import assemble
-from controller.report import TRIPINFO_OPTIONS, read_trips
 from controller.sumo.libsumo_link import start_libsumo
+from controller.sumo.tripinfo import TRIPINFO_OPTIONS, read_trips
 from export import contract, locate
 from export.actors import architectures, numpy_actor
 from export.rebuild import Wanted, rebuild

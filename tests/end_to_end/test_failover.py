@@ -6,11 +6,11 @@ import pytest
 
 from controller.assembly import assemble
 from controller.decision_step import Events
-from controller.failover import Rung
-from controller.served_contracts import fetch_contracts
-from controller.served_policy import ServedPolicies
+from controller.fallback.control_mode import ControlMode
+from controller.policies.served_contracts import fetch_contracts
+from controller.policies.served_policies import ServedPolicies
 from controller.sumo.start import start
-from serving.client import Client
+from serving.client.client import Client
 from tests.conftest import GRID
 from tests.end_to_end.programs import ModelServer
 
@@ -51,28 +51,28 @@ def test_the_run_survives_the_server_and_every_tl_returns_to_its_policy(server, 
 
     while steps.now < 200:
         steps.step(200)
-    assert rungs_now() == {Rung.SERVED} and sum(steps.tally.failures.values()) == 0
+    assert rungs_now() == {ControlMode.POLICY} and sum(steps.counters.failures.values()) == 0
     server.stop()
     while steps.now < 700:
         steps.step(700)
     # the one that decides every other cycle holds its plan until it is asked again
-    assert rungs_now() == {Rung.PLAN}
+    assert rungs_now() == {ControlMode.FALLBACK}
     assert all(x.released for x in steps.intersections.values())
     programs = {s: link.api.trafficlight.getProgram(s) for x in steps.intersections.values() for s in x.policy.signal_ids}
     assert set(programs.values()) == {"adapted"}
 
     server.start(server.port)
     back = time.monotonic()
-    while rungs_now() != {Rung.SERVED} and time.monotonic() < back + 10 and steps.now < 3500:
+    while rungs_now() != {ControlMode.POLICY} and time.monotonic() < back + 10 and steps.now < 3500:
         steps.step(3500)
         time.sleep(0.002)  # simulated time would run out before the channel connects again
-    assert rungs_now() == {Rung.SERVED}
-    held = {tl for _, tl, rung in rungs if rung is Rung.HOLD}
+    assert rungs_now() == {ControlMode.POLICY}
+    held = {tl for _, tl, rung in rungs if rung is ControlMode.HOLD}
     assert held == set(grid_city.tls), "every TL held its state before it went on its plan"
     # what the policies do after their return is theirs again
     end = steps.now + 100
-    decisions = steps.tally.decisions
+    decisions = steps.counters.decisions
     while steps.now < end:
         steps.step(end)
-    assert steps.tally.decisions > decisions + 50
+    assert steps.counters.decisions > decisions + 50
     client.close()

@@ -12,13 +12,13 @@ import pytest
 
 from controller.assembly import assemble
 from controller.decision_step import Events
-from controller.failover import Rung
-from controller.report import TRIPINFO_OPTIONS, read_trips
-from controller.served_contracts import AVAILABLE, fetch_contracts
-from controller.served_fleet import ServedFleet
-from controller.served_policy import ServedPolicies
+from controller.fallback.control_mode import ControlMode
+from controller.policies.served_contracts import AVAILABLE, fetch_contracts
+from controller.policies.served_fleet import ServedFleet
+from controller.policies.served_policies import ServedPolicies
 from controller.sumo.start import start
-from serving.client import Client
+from controller.sumo.tripinfo import TRIPINFO_OPTIONS, read_trips
+from serving.client.client import Client
 from serving.embedded.config import ServerConfig
 from serving.errors import ModelNotFound
 from tests.conftest import GRID
@@ -91,7 +91,7 @@ class Run:
         return [x for x in self.steps.intersections.values() if x.policy.action.kind in ("categorical", "kc")]
 
     def is_back(self):
-        return self.rungs == {Rung.SERVED}
+        return self.rungs == {ControlMode.POLICY}
 
     def come_back(self):
         """Seconds until every TL is on its policy again, on a street that goes as fast as a real one."""
@@ -103,7 +103,7 @@ class Run:
             took_s = max(time.monotonic() - begin, self.steps.now - begin_s)
         return took_s
 
-    def told(self):
+    def description(self):
         return {x.tl: (x.ladder, x.next_decision_s) for x in self.steps.intersections.values()}
 
     def close(self):
@@ -176,10 +176,10 @@ def test_every_tl_is_back_on_its_policy_within_10_s_of_the_faults_end(run, fault
     assert all(x.ladder.plan_runs for x in run.asked_often()), {x.tl: x.ladder.rung for x in run.asked_often()}
     run.proxy.fault = Fault.NONE
     took_s = run.come_back()
-    assert run.is_back() and took_s <= BACK_S, (took_s, run.told())
-    before = run.steps.tally.decisions
+    assert run.is_back() and took_s <= BACK_S, (took_s, run.description())
+    before = run.steps.counters.decisions
     run.go(60)
-    assert run.steps.tally.decisions > before + 30 and run.is_back()
+    assert run.steps.counters.decisions > before + 30 and run.is_back()
     assert run.alarms == []
 
 
@@ -197,7 +197,7 @@ def test_a_server_that_is_started_again_elsewhere_is_found_again(way, grid_city,
         server.start()
         run.proxy.aim(run.target(server))
         took_s = run.come_back()
-        assert run.is_back() and took_s <= BACK_S, (took_s, run.told())
+        assert run.is_back() and took_s <= BACK_S, (took_s, run.description())
         assert run.alarms == []
     finally:
         run.close()
@@ -210,7 +210,7 @@ def test_a_new_model_number_is_followed_without_a_missed_decision(run, caplog):
     run.go(60)
     with published(run.server, "SA103", 2, of="SA103"):
         run.go(60, meanwhile=lambda: wait_for(run.server, "SA103", 2))
-        assert run.steps.tally.failures.total() == 0 and run.is_back()
+        assert run.steps.counters.failures.total() == 0 and run.is_back()
         assert "SA103: the server now answers with version 2, with the same contract" in caplog.text
 
 
@@ -219,9 +219,9 @@ def test_another_policy_in_a_tls_place_is_not_followed_and_the_others_go_on(run)
     run.go(60)
     with published(run.server, "SA103", 2, of="SA101"):
         run.go(80, meanwhile=lambda: wait_for(run.server, "SA103", 2))
-        assert set(run.steps.tally.failures) == {"SA103"}
+        assert set(run.steps.counters.failures) == {"SA103"}
         assert run.steps.intersections["SA103"].ladder.plan_runs
-        assert {x.ladder.rung for x in run.steps.intersections.values() if x.tl != "SA103"} == {Rung.SERVED}
+        assert {x.ladder.rung for x in run.steps.intersections.values() if x.tl != "SA103"} == {ControlMode.POLICY}
     assert run.come_back() <= BACK_S and run.is_back()
     assert run.alarms == []
 
@@ -231,7 +231,7 @@ def test_a_fleet_behind_a_bad_line_costs_no_more_than_single_calls(grid_city, gr
     try:
         assert made.fleet.covered.tls == set(grid_city.tls)
         made.go(60)
-        assert made.steps.tally.failures.total() == 0
+        assert made.steps.counters.failures.total() == 0
         made.proxy.fault = Fault.DROP
         made.go(60)
         made.proxy.fault = Fault.NONE

@@ -195,7 +195,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("error", ["SumoRefused", "SumoGone", "NotWaiting", "SumoGone as Unforeseen"])
+@pytest.mark.parametrize("error", ["CommandRejected", "SumoConnectionLost", "WaitAborted", "SumoConnectionLost as Unforeseen"])
 def test_a_controller_that_fails_leaves_its_signals_to_the_guard_and_not_to_themselves(grid_server, error):
     """Whatever it thinks has happened, and though SUMO is there and well."""
     code = FAILING.replace("{error}", error, 1).replace("{error}", error.rpartition(" ")[2])
@@ -213,5 +213,5 @@ def test_a_controller_that_fails_leaves_its_signals_to_the_guard_and_not_to_them
         finally:
             ours.kill()
             told = ours.communicate()[1]
-        assert "what nobody thought of" in told or error == "NotWaiting"
+        assert "what nobody thought of" in told or error == "WaitAborted"
     assert_safe(trainer.history, SIGNALS)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from city import network
-from controller.guard import will
-from controller.guard.door import Door, port_of
-from controller.safety_times import SafetyTimes
+from controller.guard import handover
+from controller.guard.listener import Listener, port_of
+from controller.safety.safety_times import SafetyTimes
 from controller.sumo import wire
 from controller.sumo.network import plan_of, running_signals
 from tests.conftest import GRID
@@ -30,15 +30,15 @@ def street():
     return network.of_sumocfg(GRID / "grid.sumocfg")
 
 
-def control_by_hand(door, street, end):
+def control_by_hand(listener, street, end):
     """A controller that sets every signal itself, steps five times and comes to the end that is given."""
-    client = connect(door, 1)  # its order is the guard's
+    client = connect(listener, 1)  # its order is the guard's
     running = running_signals(client, street, SIGNALS)
-    bequests = [
-        will.Bequest(s, signal.approach_mps, signal.crossing_m, TIMES, plan_of(running[s], signal))
+    handovers = [
+        handover.SignalHandover(s, signal.approach_mps, signal.crossing_m, TIMES, plan_of(running[s], signal))
         for s, signal in street.signals.items()
     ]
-    client._socket.sendall(wire.message([wire.command(wire.WILL, will.write(bequests))]))
+    client._socket.sendall(wire.message([wire.command(wire.WILL, handover.write(handovers))]))
     assert client._socket.recv(100) == wire.ok(wire.WILL)
     for s in SIGNALS:
         client.trafficlight.setRedYellowGreenState(s, "r" * len(street.signals[s].links))
@@ -51,13 +51,13 @@ def control_by_hand(door, street, end):
 @pytest.mark.parametrize("goodbye", [True, False])
 @pytest.mark.parametrize("spawned", [True, False])
 def test_what_a_controller_leaves_by_hand_is_handed_back(street, goodbye, spawned, tmp_path):
-    record, door = tmp_path / "record.json", free_port()
-    words = ("--order", 2, "--port", door, "--record", record, *(("--spawned",) if spawned else ()))
+    record, listener = tmp_path / "record.json", free_port()
+    words = ("--order", 2, "--port", listener, "--record", record, *(("--spawned",) if spawned else ()))
     with sumo(2) as (port, _), guard("--sumo", f"127.0.0.1:{port}", *words) as process, ThreadPoolExecutor() as pool:
         trainer = Trainer(port)
 
         def left(end):
-            controller = pool.submit(control_by_hand, door, street, end)
+            controller = pool.submit(control_by_hand, listener, street, end)
             trainer.until(controller.done, 100_000)
             held = controller.result()
             trainer.until(lambda: not trainer.online(), 30)
@@ -66,7 +66,7 @@ def test_what_a_controller_leaves_by_hand_is_handed_back(street, goodbye, spawne
 
         left(lambda client: client.close(False) if goodbye else client._socket.close())
         if not (spawned and goodbye):
-            assert port_of(record) == door
+            assert port_of(record) == listener
             trainer.step(30)
             trainer.programs.clear()
             held = left(lambda client: process.terminate())  # it hands back what is set by hand
@@ -78,11 +78,11 @@ def test_what_a_controller_leaves_by_hand_is_handed_back(street, goodbye, spawne
 
 
 def test_a_guard_does_not_stand_behind_a_guard():
-    door = free_port()
-    with sumo(2) as (port, _), guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--port", door, "--first-s", 0) as process:
+    listener = free_port()
+    with sumo(2) as (port, _), guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--port", listener, "--first-s", 0) as process:
         trainer = Trainer(port)
         trainer.step(5)
-        with guard("--sumo", f"127.0.0.1:{door}") as second:
+        with guard("--sumo", f"127.0.0.1:{listener}") as second:
             trainer.until(lambda: second.poll() is not None, 100_000)
             assert second.returncode == 2 and "--no-guard" in second.stderr.read()
         assert process.poll() is None
@@ -140,8 +140,8 @@ def test_a_visitor_that_is_no_controller_is_sent_away_and_the_others_go_on(words
     with sumo(2) as (port, _), guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--first-s", 0) as process:
         trainer = Trainer(port)
         trainer.step(5)
-        door = int(process.stdout.readline().split()[1])
-        with socket.create_connection(("127.0.0.1", door)) as visitor:
+        listener = int(process.stdout.readline().split()[1])
+        with socket.create_connection(("127.0.0.1", listener)) as visitor:
             visitor.sendall(words)
             trainer.step(60)
             visitor.settimeout(20)
@@ -169,10 +169,10 @@ def test_a_port_that_is_taken_is_not_taken_for_the_sumo_that_is_started():
 def test_a_record_leads_to_a_door_while_it_is_open_only(tmp_path):
     record = tmp_path / "record.json"
     assert port_of(record) is None
-    door = Door(0, record)
-    assert port_of(record) == door.port
-    door.close()
-    door.close()
+    listener = Listener(0, record)
+    assert port_of(record) == listener.port
+    listener.close()
+    listener.close()
     assert port_of(record) is None and not record.exists()
     record.write_text("no json")
     assert port_of(record) is None

@@ -3,12 +3,12 @@
 import errno
 
 import pytest
+from serving.client.commands import main as shell
 
-from city.errors import InputError, looking_at_files
+from city.errors import InputError, path_errors_as_input_errors
 from controller.guard.__main__ import main as guard
 from export.__main__ import main as export
 from serving.embedded.flags import parse as serving
-from serving.shell import main as shell
 from serving.tf_serving.__main__ import main as tf_serving
 from tests.conftest import GRID
 from tests.end_to_end.programs import CITY
@@ -42,5 +42,5 @@ def test_a_servers_models_too():
 
 @pytest.mark.parametrize("error", [OSError("broken"), OSError(errno.EMFILE, "too many open files", "a.json")])
 def test_what_is_not_the_paths_fault_is_no_wrong_input(error):
-    with pytest.raises(OSError, match=r"broken|too many"), looking_at_files():
+    with pytest.raises(OSError, match=r"broken|too many"), path_errors_as_input_errors():
         raise error

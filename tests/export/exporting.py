@@ -23,7 +23,7 @@ def version(checkpoints, tl="SA101"):
     return next((checkpoints.parent / "models" / tl).iterdir())
 
 
-def certificate(checkpoints, tl="SA101"):
+def manifest(checkpoints, tl="SA101"):
     return json.loads((version(checkpoints, tl) / "assets.extra" / "export.json").read_text())
 
 

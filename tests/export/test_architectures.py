@@ -7,7 +7,7 @@ import tensorflow as tf
 from city.errors import InputError
 from export.__main__ import main
 from export.actors import ACTIVATIONS, Activation, Actor, Dense, architectures, numpy_actor
-from export.actors.architectures import Layers, Shape
+from export.actors.architectures import ArchitectureHints, Layers
 from tests.export.test_sources import run
 
 X = np.random.default_rng(0).random((64, 9)).astype(np.float32)
@@ -262,15 +262,15 @@ def test_layers_that_do_not_fit_each_other_are_refused(tmp_path):
     broken = layers_of(8, 8, 2)
     wrong = Layers((broken.dense[0], *layers_of(5, 2).dense[1:]), (), ())
     with pytest.raises(InputError, match=r"d0/kernel gives 8 values and d1/kernel takes 5"):
-        architectures.build(tmp_path, wrong, Shape(), False)
+        architectures.build(tmp_path, wrong, ArchitectureHints(), False)
     with pytest.raises(InputError, match="a residual adds 8 values to 6"):
-        architectures.build(tmp_path, layers_of(8, 6, 6, 6, 2), Shape("mlp-res"), False)
+        architectures.build(tmp_path, layers_of(8, 6, 6, 6, 2), ArchitectureHints("mlp-res"), False)
     with pytest.raises(InputError, match="holds no dense layer"):
-        architectures.build(tmp_path, Layers((), (), ()), Shape(), False)
+        architectures.build(tmp_path, Layers((), (), ()), ArchitectureHints(), False)
 
 
 def test_a_categorical_actor_ends_with_logits(tmp_path):
-    actor = architectures.build(tmp_path, layers_of(8, 2), Shape(), True)
+    actor = architectures.build(tmp_path, layers_of(8, 2), ArchitectureHints(), True)
     assert isinstance(actor.steps[-1], Dense)
     assert isinstance(actor, Actor) and not isinstance(actor.steps[-1], Activation)
     assert numpy_actor.evaluate(actor, X, True).sum(axis=1) == pytest.approx(np.ones(64))

@@ -7,8 +7,8 @@ import h5py
 import numpy as np
 import pytest
 
-from export import verify
 from export.__main__ import main
+from export.saved_model import verify
 from tests.conftest import GRID
 
 TF2 = "SA102"
@@ -171,10 +171,10 @@ def test_a_model_that_is_not_proved_is_not_published(city, capsys, monkeypatch):
 def test_ctrl_c_leaves_whole_versions_only(city, capsys, monkeypatch):
     real = verify.prove
 
-    def interrupted(folder, actor, policy, original):
+    def interrupted(folder, actor, policy, reference_model):
         if policy.tl == "SA103":
             raise KeyboardInterrupt
-        return real(folder, actor, policy, original)
+        return real(folder, actor, policy, reference_model)
 
     monkeypatch.setattr(verify, "prove", interrupted)
     assert export(city, "--tl", "SA101,SA103,SA104") == 1

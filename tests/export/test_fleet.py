@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.random_models import random_actor
-from export import certificate, exported_model, fleet_graph
 from export.__main__ import main
-from export.fleet_graph import Member
+from export.fleets import fleet_graph
+from export.fleets.fleet_graph import Member
+from export.saved_model import manifest, read
 from protos import policy_pb2 as pb
-from serving.client import Client
+from serving.client.client import Client
 from serving.contract import ContractError, check, check_fleet
 from tests.conftest import GRID
 from tests.export import writers
@@ -42,8 +43,8 @@ def build(models, *flags, name="city"):
     return main(["fleet", name, "--tl", "all", "--models-dir", str(models), *flags])
 
 
-def told(folder):
-    return pb.Policy.FromString(run(folder, "policy", rows=np.zeros(1, np.int32))["policy"][0])
+def description(folder):
+    return pb.PolicyContract.FromString(run(folder, "policy", rows=np.zeros(1, np.int32))["policy"][0])
 
 
 def refused(capsys, *words):
@@ -96,7 +97,7 @@ def test_the_sample_citys_fleet_is_served_and_gives_every_tls_own_action(grid_mo
         policy = client.policy("grid")
         check_fleet(policy)
         for member in policy.members:
-            check(member.policy)
+            check(member.contract)
         x = np.random.default_rng(0).random(policy.observation.size).astype(np.float32)
         answers = client.predict("grid", x)["action"].reshape(-1)
         for member in policy.members:
@@ -119,7 +120,7 @@ def test_grouping_and_padding_change_no_answer(shapes, budget):
     import tensorflow as tf
 
     from export.actors import numpy_actor
-    from export.meta_graph import Variables
+    from export.saved_model.meta_graph import Variables
 
     members = [Member(f"TL{k}", random_actor(a, b, k, c), c) for k, (a, b, c) in enumerate(shapes)]
     before, fleet_graph.GROUP_BYTES = fleet_graph.GROUP_BYTES, budget
@@ -200,21 +201,21 @@ def test_wrong_input_to_a_fleet_is_told_in_one_line(models, tmp_path, capsys):
 
 
 def test_a_model_without_a_certificate_joins_a_fleet_by_its_graph(models):
-    (models / "SA101" / "4" / "assets.extra" / certificate.NAME).unlink()
-    _, actor = exported_model.read(models / "SA101" / "4")
+    (models / "SA101" / "4" / "assets.extra" / manifest.FILE_NAME).unlink()
+    _, actor = read.read(models / "SA101" / "4")
     assert actor.architecture == "graph"
     assert build(models) == 0
 
 
 def test_a_fleets_contract_that_disagrees_with_itself_is_refused():
     def member(tl, begin, size=3, column=0, columns=1):
-        own = pb.Policy(tl=tl, observation=pb.Observation(size=size), action=pb.Action(kind="categorical", size=4))
+        own = pb.PolicyContract(tl=tl, observation=pb.Observation(size=size), action=pb.Action(kind="categorical", size=4))
         return pb.Member(
             tl=tl, observation_begin=begin, observation_size=size, action_begin=column, action_size=columns, policy=own
         )
 
     def whole(*members, inputs=6, outputs=2):
-        return pb.Policy(
+        return pb.PolicyContract(
             tl="c", observation=pb.Observation(size=inputs), action=pb.Action(kind="fleet", size=outputs), members=members
         )
 
@@ -224,7 +225,7 @@ def test_a_fleets_contract_that_disagrees_with_itself_is_refused():
         (whole(member("A", 0), member("B", 4, column=1)), "do not follow"),
         (whole(member("A", 0), member("B", 3, column=1, columns=2)), "not those of its contract"),
         (whole(member("A", 0), member("B", 3, column=1), inputs=7), "takes 7 numbers"),
-        (pb.Policy(tl="c"), "not a fleet"),
+        (pb.PolicyContract(tl="c"), "not a fleet"),
     ):
         with pytest.raises(ContractError, match=why):
             check_fleet(policy)

@@ -50,7 +50,7 @@ def contract(city, number="3"):
 
     for node in saved_model_pb2.SavedModel.FromString(model.read_bytes()).meta_graphs[0].graph_def.node:
         if node.name == "contract":
-            return pb.Policy.FromString(node.attr["value"].tensor.string_val[0])
+            return pb.PolicyContract.FromString(node.attr["value"].tensor.string_val[0])
     raise AssertionError("no contract")
 
 

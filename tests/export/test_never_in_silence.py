@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.export import writers
-from tests.export.exporting import certificate, export, exported, refused, same
+from tests.export.exporting import export, exported, manifest, refused, same
 from tests.export.test_sources import run
 from tests.export.writers import X, dense, keras3
 
@@ -91,7 +91,7 @@ def convolution(x):
 def test_layers_of_an_unknown_kind_are_cut_out_with_their_graph(layer, checkpoints, capsys):
     expected = trained(checkpoints, lambda x: tf.tanh(last(layer(x))))
     same(exported(checkpoints), expected)
-    kept = {entry["from"] for entry in certificate(checkpoints)["variables"]}
+    kept = {entry["from"] for entry in manifest(checkpoints)["variables"]}
     assert any("/ln/" in name or "/conv/" in name for name in kept) and not any("log_std" in name for name in kept)
     (checkpoints / "SA101_trial_1.meta").unlink()
     assert export(checkpoints, "--overwrite") == 2, "weights alone do not tell what such a layer does"
@@ -104,7 +104,7 @@ def test_what_differs_only_far_from_zero_is_no_mlp(kind, checkpoints):
     build = MEANS["a clip far out"] if kind == "clip" else MEANS["relu6"]
     trained(checkpoints, build)
     assert export(checkpoints) == 0
-    assert certificate(checkpoints)["actor"]["architecture"] == "graph"
+    assert manifest(checkpoints)["actor"]["architecture"] == "graph"
 
 
 def two_heads(x, extra):

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from city.errors import InputError
-from export import publish
 from export.__main__ import main
+from export.saved_model import publish
 from tests.conftest import GRID, ROOT
 
 WRITER = """

@@ -42,7 +42,7 @@ def test_exported_models_reproduce_the_trainers_outputs(shared, tmp_path, folder
     told = capsys.readouterr().out
     assert "largest difference" in told and str(version) in told
     contract = run(version, "policy", rows=np.arange(2, dtype=np.int32))["policy"]
-    policies = {pb.Policy.FromString(text).tl for text in contract}
+    policies = {pb.PolicyContract.FromString(text).tl for text in contract}
     assert policies == {tl} and len(contract) == 2
     assert json.loads((version / "assets.extra" / "policy.json").read_text())["tl"] == tl
 
@@ -78,25 +78,25 @@ def test_slots_critics_and_log_std_are_left_unread(shared):
 
 
 def test_only_inference_remains_in_the_graph(grid_models):
-    from export import certificate
+    from export.saved_model import manifest
 
     for tl in ("SA101", "SA103"):
-        ops = certificate.census(grid_models / tl / "1")
+        ops = manifest.census(grid_models / tl / "1")
         assert ops["MatMul"] == ops["BiasAdd"] == 3 and ops["Relu"] == 2
-        assert all(map(certificate.is_inference, ops))
+        assert all(map(manifest.is_inference, ops))
         names = [name for name, _ in tf.train.list_variables(str(grid_models / tl / "1" / "variables" / "variables"))]
         assert len(names) == 6 and all(name.startswith("actor/") for name in names)
 
 
 def test_a_graph_with_anything_else_is_noticed(tmp_path):
-    from export import certificate
+    from export.saved_model import manifest
 
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         x = tf.compat.v1.placeholder(tf.float32, [None, 2])
         y = x + tf.random.normal([2])
         tf.compat.v1.saved_model.simple_save(session, str(tmp_path / "m"), {"x": x}, {"y": y})
-    with pytest.raises(certificate.NotInference, match="RandomStandardNormal"):
-        certificate.census(tmp_path / "m")
+    with pytest.raises(manifest.NotInferenceOnly, match="RandomStandardNormal"):
+        manifest.census(tmp_path / "m")
 
 
 def test_the_certificate_tells_where_every_variable_came_from(grid_models):
@@ -124,7 +124,7 @@ def test_the_same_input_gives_the_same_bytes_whatever_came_before(grid_models, t
             model = saved_model_pb2.SavedModel.FromString((folder / tl / "1" / "saved_model.pb").read_bytes())
             for node in model.meta_graphs[0].graph_def.node:
                 if node.name == "contract":
-                    policy = pb.Policy.FromString(node.attr["value"].tensor.string_val[0])
+                    policy = pb.PolicyContract.FromString(node.attr["value"].tensor.string_val[0])
                     policy.origin.ClearField("exported_at")
                     node.attr["value"].tensor.string_val[0] = policy.SerializeToString(deterministic=True)
             graphs.append(model.SerializeToString(deterministic=True))

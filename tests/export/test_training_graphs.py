@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from export.__main__ import main
 from tests.export import writers
-from tests.export.exporting import certificate, export, exported, refused, same, version
+from tests.export.exporting import export, exported, manifest, refused, same, version
 from tests.export.test_sources import run
 from tests.export.test_writers import WHOLE
 from tests.export.writers import X, answers, keras3
@@ -16,7 +16,7 @@ v1 = tf.compat.v1
 def test_one_agent_of_a_session_is_found_and_compared_with_its_graph(checkpoints, capsys):
     held = writers.tf1_agents(checkpoints, "x_SA101_trial_0", ["actor"])
     same(exported(checkpoints), held["actor"])
-    told = certificate(checkpoints)
+    told = manifest(checkpoints)
     assert told["parity"]["reference"] == "the trainer's own graph, tensor actor/Tanh:0" or "Tanh" in told["parity"]["reference"]
     assert set(told["left_unread"]) == {"counter", "critic", "optimizer", "training only"}
     assert {entry["name"].rsplit(".", 1)[-1] for entry in told["source"]["files"]} == {"index", "meta", "data-00000-of-00001"}
@@ -56,7 +56,7 @@ def test_an_actor_is_cut_out_of_its_training_graph(what, resource, checkpoints):
     finally:
         v1.enable_resource_variables()
     same(exported(checkpoints), held["Actor_0"])
-    told = certificate(checkpoints)
+    told = manifest(checkpoints)
     assert told["actor"]["architecture"] == "graph"
     assert [entry["from"] for entry in told["variables"]] == [
         f"Actor_0/{layer}/{part}" for layer in ("dense", "dense_1", "dense_2") for part in ("kernel", "bias")
@@ -90,7 +90,7 @@ def _without_time(data):
     model = saved_model_pb2.SavedModel.FromString(data)
     for node in model.meta_graphs[0].graph_def.node:
         if node.name == "contract":
-            policy = pb.Policy.FromString(node.attr["value"].tensor.string_val[0])
+            policy = pb.PolicyContract.FromString(node.attr["value"].tensor.string_val[0])
             policy.origin.ClearField("exported_at")
             node.attr["value"].tensor.string_val[0] = policy.SerializeToString(deterministic=True)
     return model.SerializeToString(deterministic=True)
@@ -125,7 +125,7 @@ def test_agents_of_one_session_go_by_the_order_of_the_target_tls(checkpoints, ca
     assert export(checkpoints, "--target-tls", order, tl="all") == 0
     for tl, scope in zip(("SA107", "SA101", "SA104"), scopes, strict=True):
         same(run(version(checkpoints, tl), "serving_default", observation=X)["action"], held[scope])
-        assert certificate(checkpoints, tl)["scope"] == scope
+        assert manifest(checkpoints, tl)["scope"] == scope
     capsys.readouterr()
     assert export(checkpoints, "--overwrite", "--target-tls", "SA101,SA104") == 2
     refused(capsys, "holds 3 actors (Actor_0, Actor_1, Actor_2)", "target TLs are 2 (SA101, SA104)")
@@ -146,14 +146,14 @@ def test_city_toml_may_tell_the_order_of_the_target_tls(checkpoints, tmp_path):
 def test_scopes_that_carry_the_tls_name_need_no_order(checkpoints):
     held = writers.tf1_agents(checkpoints, "x-trial_7", ["SA_1010", "SA_101", "SA_104"])
     same(exported(checkpoints), held["SA_101"])
-    left = certificate(checkpoints)["left_unread"]
+    left = manifest(checkpoints)["left_unread"]
     assert left["another agent"] == ["SA_1010/* (6)", "SA_104/* (6)"]
 
 
 def test_an_estimators_checkpoint_is_read_by_its_names(checkpoints, capsys):
     expected = writers.estimator(checkpoints)
     assert export(checkpoints, "--model-number", "2") == 0
-    told = certificate(checkpoints)
+    told = manifest(checkpoints)
     assert told["source"]["name"] == "model.ckpt-2" and "counter" in told["left_unread"]
     same(run(version(checkpoints), "serving_default", observation=X)["action"], expected)
     assert "the trainer's graph was not used" in capsys.readouterr().out, "its input is no placeholder"
@@ -187,7 +187,7 @@ def normalised(inside, folder, name):
 def test_statistics_of_the_observation_are_part_of_the_actor(checkpoints):
     expected, _ = normalised(True, checkpoints, "SA101_trial_1")
     same(exported(checkpoints), expected)
-    assert "actor/statistics" in {entry["from"] for entry in certificate(checkpoints)["variables"]}
+    assert "actor/statistics" in {entry["from"] for entry in manifest(checkpoints)["variables"]}
 
 
 def test_statistics_of_another_scope_are_never_left_out_in_silence(checkpoints, capsys):
@@ -231,4 +231,4 @@ def test_of_two_heads_the_mean_is_taken_not_the_deviation(checkpoints):
         v1.train.Saver().save(session, str(checkpoints / "SA101_trial_1"), write_state=False)
         expected = session.run(mu, {observation: X})
     same(exported(checkpoints), expected)
-    assert not any("sigma" in entry["from"] for entry in certificate(checkpoints)["variables"])
+    assert not any("sigma" in entry["from"] for entry in manifest(checkpoints)["variables"])

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.export import writers
-from tests.export.exporting import certificate, export, exported, refused, same
+from tests.export.exporting import export, exported, manifest, refused, same
 from tests.export.writers import answers, keras3
 
 v1 = tf.compat.v1
@@ -61,7 +61,7 @@ def test_a_users_keras_model_takes_the_checkpoints_weights(how, checkpoints, my_
 def test_a_users_callable_gets_the_actors_variables(checkpoints, my_actors):
     held = writers.tf1_agents(checkpoints, "x-trial_7", ["Actor_0", "Actor_1"], hidden=tf.tanh)
     same(exported(checkpoints, "--actor", "my_actors:on_variables", "--scope", "Actor_1"), held["Actor_1"])
-    told = certificate(checkpoints)
+    told = manifest(checkpoints)
     assert "Actor_1/dense/kernel" in {entry["from"] for entry in told["variables"]} and "another agent" in told["left_unread"]
 
 

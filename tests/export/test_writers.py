@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tests.export import writers
-from tests.export.exporting import certificate, export, exported, refused, same, version
+from tests.export.exporting import export, exported, manifest, refused, same, version
 from tests.export.test_sources import run
 from tests.export.writers import X, answers, keras2, keras3
 
@@ -65,7 +65,7 @@ def test_whole_models_need_no_architecture(how, checkpoints):
     model = writers.functional(keras)
     write(model, checkpoints)
     same(exported(checkpoints), answers(model))
-    told = certificate(checkpoints)
+    told = manifest(checkpoints)
     assert told["actor"]["architecture"] == "graph" and "trainer's own graph" in told["parity"]["reference"]
     assert len(told["variables"]) == 10, "three dense layers and a norm; no optimizer, no counters"
     names = {entry["from"].rsplit("/", 1)[-1] for entry in told["variables"]}
@@ -139,7 +139,7 @@ def test_of_several_outputs_the_mean_is_taken_and_the_critic_left_out(checkpoint
     agent = Heads()
     tf.saved_model.save(agent, str(checkpoints / "SA101_trial_2"), signatures={"act": agent.act})
     same(exported(checkpoints), answers(agent.actor))
-    assert len(certificate(checkpoints)["variables"]) == 6
+    assert len(manifest(checkpoints)["variables"]) == 6
     capsys.readouterr()
     assert export(checkpoints, "--overwrite", "--output-tensor", "action") == 2
     refused(capsys, "is random", "--output-tensor")

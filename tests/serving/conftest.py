@@ -4,17 +4,9 @@ import contextlib
 
 import pytest
 
-from serving.embedded import deadline
 from serving.embedded.config import RestConfig, ServerConfig
 from serving.embedded.server import Server
 from tests.serving import saved_models
-from tests.serving.unix_ends import Echo
-
-
-@pytest.fixture(autouse=True)
-def no_deadline():
-    """A test that calls a method in its own thread leaves that thread's deadline behind."""
-    deadline.begin(None)
 
 
 @pytest.fixture(scope="session")
@@ -40,10 +32,3 @@ def odd_server(odd_models):
     rest = RestConfig(0, threads=2, metrics_path="/monitoring/prometheus/metrics")
     with running(ServerConfig(odd_models, port=0, poll_s=0, rest=rest)) as server:
         yield server
-
-
-@pytest.fixture
-def echo():
-    made = Echo()
-    yield made
-    made.go.set()

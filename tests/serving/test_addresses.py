@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from protos import predict_pb2 as pb
-from serving import address as addresses
-from serving.address import Tls
-from serving.client import Client
+from serving.client import channel as addresses
+from serving.client.channel import Tls
+from serving.client.client import Client
+from serving.client.fleet import Fleet
 from serving.contract import ContractError
 from serving.embedded.config import ServerConfig, Ssl
 from serving.errors import BadAnswer, BadRequest, Overloaded, Unavailable
-from serving.fleet import Fleet
 from tests.serving.conftest import running
 from tests.serving.test_listening import pair
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from protos import predict_pb2 as wire
-from serving.client import Client
+from serving.client.client import Client
+from serving.client.messages import Answer
 from serving.contract import ContractError
 from serving.errors import BadAnswer, BadRequest, DeadlineExceeded, ModelNotFound, Overloaded, ServingError, Unavailable
-from serving.messages import Answer
 from serving.tensors import to_proto
 from tests.end_to_end.programs import free_port
 from tests.serving.fake_server import answer

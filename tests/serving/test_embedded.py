@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from serving.client import Client
+from serving.client.client import Client
 from serving.embedded.__main__ import main
 from serving.embedded.config import ServerConfig
 from serving.embedded.server import Server
@@ -51,7 +51,7 @@ def test_a_new_version_is_taken_up_and_the_old_one_ends(models):
     with served(models) as (server, client):
         assert version_of(client) == 1
         shutil.copytree(models / MODEL / "1", models / MODEL / "4")
-        server.look()
+        server.poll_once()
         assert version_of(client) == 4
         assert [(s.version, s.state) for s in client.status(MODEL)] == [(4, 30), (1, 50)]
 
@@ -72,7 +72,7 @@ def test_no_call_fails_while_versions_change(models):
             draft = models / MODEL / f".{version}"
             shutil.copytree(models / MODEL / "1", draft)
             draft.rename(models / MODEL / str(version))
-            server.look()
+            server.poll_once()
         stop.set()
         caller.join()
         assert version_of(client) == 7 and failures == []
@@ -89,7 +89,7 @@ def test_a_version_that_cannot_be_loaded_is_reported_and_the_old_one_answers(mod
         # once it is whole it is tried again
         shutil.rmtree(bad)
         shutil.copytree(models / MODEL / "1", bad)
-        server.look()
+        server.poll_once()
         assert version_of(client) == 2
 
 
@@ -102,7 +102,7 @@ def test_a_half_copied_version_is_served_when_it_is_whole(models):
     with served(models) as (server, client):
         assert version_of(client) == 1
         data.write_bytes(whole)
-        server.look()
+        server.poll_once()
         assert version_of(client) == 5
 
 
@@ -130,8 +130,8 @@ def test_one_bad_model_does_not_hold_up_the_others(models):
 def test_a_model_whose_folder_goes_away_is_dropped(models):
     with served(models) as (server, client):
         shutil.rmtree(models / MODEL)
-        server.look()
-        server.look()
+        server.poll_once()
+        server.poll_once()
         with pytest.raises(ModelNotFound):
             client.predict(MODEL, X)
 
@@ -186,7 +186,7 @@ def test_wrong_settings_are_one_line_and_exit_code_2(models, capsys, tmp_path, k
             (["--models-dir", str(models), "--port", port, *city], "cannot listen on 127.0.0.1:"),
             (["--models-dir", str(models), "--port", "70000", *city], "must lie between"),
             (["--models-dir", str(models), "--poll-s", "90000", *city], "must be at most 86400"),
-            (["--models-dir", str(models), "--model_base_path", str(models), *city], "both tell the models"),
+            (["--models-dir", str(models), "--model_base_path", str(models), *city], "both name the models"),
             (["--model_name", "x", *city], "--model_name needs --model_base_path"),
             (["--model_config_file", str(tmp_path / "none.config"), *city], "none.config: cannot be read"),
             (
@@ -202,9 +202,10 @@ def test_wrong_settings_are_one_line_and_exit_code_2(models, capsys, tmp_path, k
             ),
             (
                 ["--models-dir", str(models), "--batching_parameters_file", "x", *city],
-                "--batching_parameters_file needs --enable_batching",
+                "--batching_parameters_file is a flag of tensorflow_model_server that",
             ),
-            (["--rest_api_timeout_in_ms=0", *city], "must lie between 1 and a day"),
+            (["--rest_api_timeout_in_ms=0", *city], "must lie between 1 and 86400000"),
+            (["--enable_batching=true", *city], "this server does not batch"),
             (["--nonsense", *city], "unknown argument --nonsense"),
             (["--num_load_threads", "0", *city], "--num_load_threads 0 must lie between 1"),
             (["--city", str(tmp_path / "city.toml")], "no such file"),
@@ -231,23 +232,23 @@ def test_a_warm_up_file_that_is_garbage_holds_up_its_own_version_only(models):
         assert version_of(client) == 1
         assert client.status("AA1")[0].status.error_code != 0
         shutil.copytree(models / MODEL / "1", models / MODEL / "2")
-        server.look()
+        server.poll_once()
         assert version_of(client) == 2
 
 
 def test_a_folder_that_cannot_be_listed_for_once_unloads_nothing(models, monkeypatch):
     with served(models) as (server, client):
-        from serving.embedded import files, model_config
+        from serving.embedded.models import model_config
 
         def fails(_):
             raise OSError(24, "Too many open files")
 
-        for module, name in ((files, "versions"), (model_config, "of_folder")):
+        for module, name in ((version_files, "versions"), (model_config, "from_folder")):
             with monkeypatch.context() as patch:
                 patch.setattr(module, name, fails)
                 for _ in range(3):
                     with contextlib.suppress(OSError):
-                        server.look()
+                        server.poll_once()
             assert version_of(client) == 1
 
 
@@ -256,23 +257,23 @@ def test_a_version_that_is_overwritten_is_loaded_again_and_never_away(models, gr
         before = client.predict(MODEL, np.ones(17, np.float32))["action"]
         home = models / MODEL
         (home / "1").rename(home / ".1.old")
-        server.look()
+        server.poll_once()
         assert version_of(client) == 1, "a look between the two renames drops nothing"
         from benchmarks.random_models import random_actor
-        from export import saved_model
         from export.contract import incomplete
+        from export.saved_model import write
 
         (home / "1").mkdir()
-        saved_model.write(home / "1", random_actor(17, 1, 5, False), incomplete(MODEL, 17, "kc", 1))
-        server.look()
+        write.write(home / "1", random_actor(17, 1, 5, False), incomplete(MODEL, 17, "kc", 1))
+        server.poll_once()
         assert version_of(client) == 1
         assert not np.array_equal(client.predict(MODEL, np.ones(17, np.float32))["action"], before)
 
 
 def test_a_version_that_waits_for_its_turn_is_said_to_start(models):
-    from serving.embedded.model_config import ModelConfig
-    from serving.embedded.model_manager import ModelManager
-    from serving.embedded.version_policy import VersionPolicy
+    from serving.embedded.models.manager import ModelManager
+    from serving.embedded.models.model_config import ModelConfig
+    from serving.embedded.models.version_policy import VersionPolicy
 
     for version in ("2", "3"):
         shutil.copytree(models / MODEL / "1", models / MODEL / version)
@@ -290,7 +291,7 @@ def test_a_version_that_waits_for_its_turn_is_said_to_start(models):
 
 
 def test_a_reload_to_a_folder_whose_version_cannot_be_loaded_is_refused(models, tmp_path):
-    from serving.embedded.model_config import ModelConfig
+    from serving.embedded.models.model_config import ModelConfig
     from serving.embedded.status import StatusError
 
     elsewhere = tmp_path / "elsewhere"
@@ -305,7 +306,7 @@ def test_a_reload_to_a_folder_whose_version_cannot_be_loaded_is_refused(models, 
 
 
 def test_a_model_that_moves_to_an_equal_folder_is_served_from_there(models, tmp_path):
-    from serving.embedded.model_config import ModelConfig
+    from serving.embedded.models.model_config import ModelConfig
 
     shutil.copytree(models / MODEL, tmp_path / "copy")
     with served(models) as (server, client):

@@ -12,11 +12,11 @@ from tensorflow_serving.config import model_server_config_pb2
 
 from city.errors import InputError
 from protos import model_server_config_pb2 as pb
-from serving.embedded import model_config
 from serving.embedded.config import ServerConfig
 from serving.embedded.flags import parse
-from serving.embedded.model_config import ModelConfig
-from serving.embedded.model_manager import Loading, ModelManager
+from serving.embedded.models import model_config
+from serving.embedded.models.manager import Loading, ModelManager
+from serving.embedded.models.model_config import ModelConfig
 from serving.embedded.server import Server
 from serving.embedded.status import StatusError
 from serving.tensors import to_proto
@@ -90,7 +90,7 @@ class Served:
 def configured(models, *entries):
     config = pb.ModelServerConfig()
     text_format.Parse(text(models, *entries), config)
-    return model_config.of_proto(config)
+    return model_config.from_proto(config)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_reload_replaces_the_whole_configuration(models):
     with Served(models=configured(models, ("a", "first", ""))) as api:
         assert api.reload(text(models, ("b", "second", ""))) is None
         assert (api.version("a"), api.version("b")) == (grpc.StatusCode.NOT_FOUND, 7)
-        api.server.look()
+        api.server.poll_once()
         assert api.version("a") == grpc.StatusCode.NOT_FOUND, "and a later look does not undo it"
 
 
@@ -145,7 +145,7 @@ def test_a_reload_of_a_folders_models_counts_from_then_on(models):
     with Served(models_dir=models) as api:
         assert (api.version("first"), api.version("second")) == (4, 7)
         assert api.reload(text(models, ("b", "second", ""))) is None
-        api.server.look()
+        api.server.poll_once()
         assert (api.version("first"), api.version("b")) == (grpc.StatusCode.NOT_FOUND, 7)
 
 
@@ -192,7 +192,7 @@ def test_no_call_fails_while_configs_are_reloaded(models):
 def test_a_config_file_is_read_again_when_it_changes(models, tmp_path, caplog):
     path = tmp_path / "models.config"
     path.write_text(text(models, ("a", "first", "")))
-    with Served(models=model_config.of_file(path), model_config_file=path) as api:
+    with Served(models=model_config.from_file(path), model_config_file=path) as api:
         path.write_text("model_config_list { config { name: ")
         api.server.read_config(path)
         assert api.version("a") == 4 and "the configuration stays as it was" in caplog.text
@@ -220,14 +220,14 @@ def test_a_wrong_config_is_one_line(tmp_path, body, told):
     path = tmp_path / "models.config"
     path.write_text(body)
     with pytest.raises(InputError) as error:
-        model_config.of_file(path)
+        model_config.from_file(path)
     assert told in str(error.value) and str(path) in str(error.value) and "\n" not in str(error.value)
 
 
 def test_what_we_write_for_tensorflow_serving_is_what_we_read(models):
     from serving.tf_serving.__main__ import write
 
-    found = model_config.of_file(write(models, "/models"))
+    found = model_config.from_file(write(models, "/models"))
     assert sorted(found) == ["first", "second"] and str(found["first"].base_path) == "/models/first"
 
 
@@ -278,7 +278,7 @@ def test_models_are_loaded_side_by_side(tmp_path):
         return path
 
     manager = ModelManager(load, StatusError, threading.Event(), Loading(num_load_threads=4))
-    assert manager.follow(model_config.of_folder(tmp_path), now_s=0) == 4
+    assert manager.follow(model_config.from_folder(tmp_path), now_s=0) == 4
 
 
 def test_flags_have_tensorflow_model_servers_names(models, tmp_path, monkeypatch):

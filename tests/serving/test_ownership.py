@@ -1,23 +1,20 @@
 """Whose memory it is: what a graph keeps of a request, what a request leaves out, what an idle thread keeps."""
 
-import gc
 import signal
 import subprocess
 import sys
 import threading
 import time
-import weakref
 
 import numpy as np
 import pytest
 
 from protos import predict_pb2 as wire
-from serving.client import Client
-from serving.embedded import session
-from serving.embedded.batching import Batching, BatchingSession, BatchScheduler
+from serving.client.client import Client
 from serving.embedded.config import ServerConfig
-from serving.embedded.session import Session, _to_array, _to_tensor
-from serving.embedded.tensorflow_library import library
+from serving.embedded.tensorflow import session
+from serving.embedded.tensorflow.library import library
+from serving.embedded.tensorflow.session import _to_array, _to_tensor
 from serving.errors import ServingError
 from tests.serving import saved_models
 from tests.serving.conftest import running
@@ -75,69 +72,11 @@ def test_texts_of_requests_are_freed(stateful, monkeypatch):
     assert len(library()._texts) <= kept + 1 and len(freed) >= 49
 
 
-def test_an_idle_batch_thread_keeps_no_model(odd_models):
-    scheduler = BatchScheduler(Batching(num_batch_threads=1))
-    try:
-        session = Session(odd_models / "dtypes" / "1")
-        one = np.ones((1, 2), np.float32)
-        BatchingSession(session, scheduler).run("sum", {"a": one, "b": one}, ["sum"])
-        gone = threading.Event()
-        weakref.finalize(session, gone.set)
-        del session
-        gc.collect()
-        assert gone.wait(10)
-    finally:
-        scheduler.stop()
-
-
-class Slow:
-    """A session whose runs take a while."""
-
-    definitions = signatures = None
-
-    def run(self, signature, inputs, outputs):
-        time.sleep(0.002)
-        return [inputs["x"]]
-
-
-def test_a_busy_model_does_not_starve_another():
-    scheduler = BatchScheduler(Batching(max_batch_size=1, max_enqueued_batches=100, num_batch_threads=1))
-    busy, others = BatchingSession(Slow(), scheduler), [BatchingSession(Slow(), scheduler) for _ in range(4)]
-    stop = threading.Event()
-
-    def press():
-        while not stop.is_set():
-            busy.run("", {"x": np.zeros(1)}, ["y"])
-
-    threads = [threading.Thread(target=press) for _ in range(8)]
-    try:
-        for thread in threads:
-            thread.start()
-        begin = time.monotonic()
-        for session in others:  # wherever their keys sort, beside that of the busy one
-            session.run("", {"x": np.zeros(1)}, ["y"])
-        took_s = time.monotonic() - begin
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-        scheduler.stop()
-    assert took_s < 5
-
-
-def test_texts_are_padded_with_their_zero_bytes():
-    from serving.embedded.batching import _padded
-
-    text = b"ends in zeros\0\0"
-    found = _padded(np.array([[text, b"b"]], object), (4,))
-    assert found.tolist() == [[text, b"b", text, text]]
-
-
 def test_a_look_that_waited_for_a_reload_does_not_undo_it(grid_models, tmp_path):
     import shutil
 
-    from serving.embedded.model_config import ModelConfig
-    from serving.embedded.version_policy import VersionPolicy
+    from serving.embedded.models.model_config import ModelConfig
+    from serving.embedded.models.version_policy import VersionPolicy
 
     for version in ("1", "2"):
         shutil.copytree(grid_models / "SA103" / "1", tmp_path / "SA103" / version)

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from serving.client import Client
+from serving.client.client import Client
 from serving.embedded.config import ServerConfig
 from serving.errors import DeadlineExceeded, Unavailable
 from tests.end_to_end.faults import Fault, Proxy
@@ -29,7 +29,7 @@ def test_a_connection_that_leads_nowhere_is_left_behind(proxy):
         proxy.fault = Fault.NONE  # from now on only new connections lead to the server
         with pytest.raises(DeadlineExceeded):
             client.predict("SA103", X, timeout_s=0.3)
-        client.renew()
+        client.reconnect()
         assert client.predict("SA103", X, timeout_s=5)["action"].shape == (1, 1)
 
 
@@ -37,7 +37,7 @@ def test_a_connection_that_leads_nowhere_is_left_behind(proxy):
 def test_renewing_again_and_again_goes_on_answering(server, request):
     with Client(request.getfixturevalue(server)) as client:
         for _ in range(20):
-            client.renew()
+            client.reconnect()
             assert client.predict("SA103", X, timeout_s=5)["action"].shape == (1, 1)
 
 
@@ -45,7 +45,7 @@ def test_a_new_connection_is_made_before_it_is_needed(proxy):
     with Client(proxy.address, retries=0) as client:
         client.predict("SA103", X)
         before = len(proxy.connections)
-        client.renew()
+        client.reconnect()
         end_s = time.monotonic() + 20
         while len(proxy.connections) == before:
             assert time.monotonic() < end_s, "it waits for the next question"
@@ -56,7 +56,7 @@ def test_renewing_where_nobody_is_ends_in_nothing_worse(tmp_path, caplog):
     for address in (f"unix:{tmp_path / 's'}", "127.0.0.1:1"):
         with Client(address, retries=0) as client:
             for _ in range(3):
-                client.renew()
+                client.reconnect()
             with pytest.raises(Unavailable):
                 client.predict("SA103", X, timeout_s=5)
     assert not caplog.records

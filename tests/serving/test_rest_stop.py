@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
-from serving.embedded.rest import Rest
+from serving.embedded.rest.server import RestServer
 
 BODY = bytes(8_000_000)
 """More than a connection takes at once."""
 
 
-class Held(Rest):
+class Held(RestServer):
     """Answers once it may."""
 
     def __init__(self):

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from serving.shell import main
+from serving.client.commands import main
 
 
 def ask(capsys, *argv):

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.embedded.version_policy import Action, Verb, VersionPolicy, next_action
+from serving.embedded.models.version_policy import Action, Verb, VersionPolicy, next_action
 
 A, B = (("x", 1, 1),), (("x", 2, 2),)
 

@@ -17,11 +17,11 @@ from tensorflow_serving.apis import (
 )
 from tensorflow_serving.config import model_server_config_pb2
 
-from protos import inference_pb2 as inference_pb
+from protos import prediction_log_pb2 as prediction_log_pb
 from protos import model_server_config_pb2 as config_pb
 from protos import predict_pb2 as wire
 from protos import tensorflow_pb2 as tensorflow_pb
-from serving.messages import prefix_of
+from serving.client.messages import prefix_of
 from serving.tensors import to_proto
 
 X = np.arange(6, dtype=np.float32)
@@ -68,7 +68,7 @@ def pairs():
     metadata = wire.GetModelMetadataResponse()
     metadata.metadata["signature_def"].value = b"abc"
     yield metadata, get_model_metadata_pb2.GetModelMetadataResponse
-    yield inference_pb.PredictionLog(predict_log=inference_pb.PredictLog(request=ours)), prediction_log_pb2.PredictionLog
+    yield prediction_log_pb.PredictionLog(predict_log=prediction_log_pb.PredictLog(request=ours)), prediction_log_pb2.PredictionLog
 
 
 @pytest.mark.parametrize(("ours", "theirs"), list(pairs()), ids=lambda x: getattr(type(x), "__name__", ""))
@@ -95,14 +95,14 @@ SAME_ON_THE_WIRE = {
         (wire.PredictResponse, predict_pb2.PredictResponse),
         (wire.GetModelMetadataResponse, get_model_metadata_pb2.GetModelMetadataResponse),
         (wire.GetModelStatusResponse, get_model_status_pb2.GetModelStatusResponse),
-        (inference_pb.ClassificationRequest, classification_pb2.ClassificationRequest),
-        (inference_pb.ClassificationResponse, classification_pb2.ClassificationResponse),
-        (inference_pb.RegressionRequest, regression_pb2.RegressionRequest),
-        (inference_pb.RegressionResponse, regression_pb2.RegressionResponse),
-        (inference_pb.MultiInferenceRequest, inference_pb2.MultiInferenceRequest),
-        (inference_pb.MultiInferenceResponse, inference_pb2.MultiInferenceResponse),
-        (inference_pb.PredictionLog, prediction_log_pb2.PredictionLog),
-        (inference_pb.Example, tf.train.Example),
+        (prediction_log_pb.ClassificationRequest, classification_pb2.ClassificationRequest),
+        (prediction_log_pb.ClassificationResponse, classification_pb2.ClassificationResponse),
+        (prediction_log_pb.RegressionRequest, regression_pb2.RegressionRequest),
+        (prediction_log_pb.RegressionResponse, regression_pb2.RegressionResponse),
+        (prediction_log_pb.MultiInferenceRequest, inference_pb2.MultiInferenceRequest),
+        (prediction_log_pb.MultiInferenceResponse, inference_pb2.MultiInferenceResponse),
+        (prediction_log_pb.PredictionLog, prediction_log_pb2.PredictionLog),
+        (prediction_log_pb.Example, tf.train.Example),
         (config_pb.ModelServerConfig, model_server_config_pb2.ModelServerConfig),
         (tensorflow_pb.ConfigProto, config_pb2.ConfigProto),
         (tensorflow_pb.MetaGraphDef, meta_graph_pb2.MetaGraphDef),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from controller.guard.relay import End, Relay
 from controller.sumo import wire
-from controller.sumo.wire import Frames
+from controller.sumo.wire import MessageSplitter
 
 VERSION = wire.version_answer(21, "SUMO of the test behind a guard")
 STEP = wire.message([wire.step(7.0)])
@@ -28,7 +28,7 @@ class Sumo:
         self.thread.start()
 
     def _answer(self):
-        frames = Frames()
+        frames = MessageSplitter()
         with contextlib.suppress(OSError):
             while data := self.end.recv(3):  # in the smallest pieces
                 for message in frames.feed(data):
@@ -59,7 +59,7 @@ def relay(watchdog_s=60.0, stopped=lambda: False, clock=None, answers=True):
 
 
 def messages(sock, count):
-    frames, found = Frames(), []
+    frames, found = MessageSplitter(), []
     sock.settimeout(10)
     while len(found) < count:
         found += frames.feed(sock.recv(1 << 16))

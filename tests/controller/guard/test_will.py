@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from city import network
-from controller.fallback import Plan, PlanEntry
-from controller.guard import will
-from controller.safety import PermittedHandover, SignalSafety
-from controller.safety_times import SafetyTimes
+from controller.fallback.plan import Plan, PlanEntry
+from controller.guard import handover
+from controller.safety.safety_times import SafetyTimes
+from controller.safety.signal_safety import PermittedHandover, SignalSafety
 from tests.conftest import GRID
 
 SIGNALS = network.of_sumocfg(GRID / "grid.sumocfg").signals
@@ -23,21 +23,21 @@ class OneSignal:
 @pytest.mark.parametrize("name", sorted(SIGNALS))
 def test_a_will_comes_back_as_it_was(name):
     x = OneSignal(SIGNALS[name], SafetyTimes(3, 5, 1.5, max_red_s=90))
-    (bequest,) = will.read(will.of([x]))
-    assert (bequest.signal, bequest.times, bequest.plan) == (name, x.safeties[0].times, x.plans[0])
-    found = bequest.safety()
+    (handover,) = handover.read(handover.of([x]))
+    assert (handover.signal, handover.times, handover.plan) == (name, x.safeties[0].times, x.plans[0])
+    found = handover.safety()
     assert (found.yellow_s, found.clearance_s) == (x.safeties[0].yellow_s, x.safeties[0].clearance_s)
 
 
 @pytest.mark.parametrize("name", sorted(SIGNALS))
 def test_the_guard_clears_by_yellow_and_red_and_then_the_plan(name):
     signal = SIGNALS[name]
-    (bequest,) = will.read(will.of([OneSignal(signal, SafetyTimes(3, 5, 2))]))
+    (handover,) = handover.read(handover.of([OneSignal(signal, SafetyTimes(3, 5, 2))]))
     for phase in signal.plan.greens:
-        safety = bequest.safety()
+        safety = handover.safety()
         green = signal.plan.phases[phase].state
         safety.adopt(green, 100.0)
-        entry, shown = PlanEntry(safety, bequest.plan), []
+        entry, shown = PlanEntry(safety, handover.plan), []
         for now in range(100, 160):
             setting, _ = entry.next(float(now))
             if isinstance(setting, PermittedHandover):
@@ -52,7 +52,7 @@ def test_garbage_is_no_will(content):
     if content in (b"[]", b"{}"):
         return
     try:
-        found = will.read(content)
-    except will.BadWill:
+        found = handover.read(content)
+    except handover.MalformedHandover:
         return
     assert found == []

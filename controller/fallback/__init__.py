@@ -1,0 +1,1 @@
+"""What controls a TL without its policy: the control modes, the fallback plan, max-pressure."""

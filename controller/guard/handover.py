@@ -1,0 +1,86 @@
+"""Handover plans: what a guard needs to bring a controller's signals back onto their fallback plans.
+
+Clearing a junction needs no conflict rules, because nothing turns green: the links'
+times and the plan are enough.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from city.network import Phase, Program, SignalNetwork
+from controller.fallback.plan import FallbackPlan
+from controller.intersection import Intersection
+from controller.safety.safety_times import SafetyTimes
+from controller.safety.signal_safety import SignalSafety
+
+
+class MalformedHandover(ValueError):
+    """Bytes that are not handover plans."""
+
+
+@dataclass(frozen=True)
+class SignalHandover:
+    """The handover plan of one signal."""
+
+    signal: str
+    approach_mps: tuple[float, ...]
+    crossing_m: tuple[float, ...]
+    times: SafetyTimes
+    plan: FallbackPlan
+
+    def safety(self) -> SignalSafety:
+        """Safety rules that can clear the signal; they know no foes."""
+        links = len(self.approach_mps)
+        no_foes = np.zeros((links, links), bool)
+        network = SignalNetwork(
+            self.signal,
+            ((),) * links,
+            (),
+            (self.plan.program,),
+            self.plan.program.id,
+            no_foes,
+            no_foes,
+            self.approach_mps,
+            self.crossing_m,
+        )
+        return SignalSafety(network, self.times)
+
+
+def handovers_of(intersections: Iterable[Intersection]) -> list[SignalHandover]:
+    """The handover plans of these TLs' signals."""
+    return [
+        SignalHandover(safety.signal, safety.approach_mps, safety.crossing_m, safety.times, plan)
+        for x in intersections
+        for safety, plan in zip(x.safeties, x.plans, strict=True)
+    ]
+
+
+def encode(handovers: Iterable[SignalHandover]) -> bytes:
+    return json.dumps([asdict(handover) for handover in handovers]).encode()
+
+
+def decode(content: bytes) -> list[SignalHandover]:
+    """Raises MalformedHandover."""
+    try:
+        return [_decode_signal(item) for item in json.loads(content)]
+    except (ValueError, KeyError, TypeError) as error:
+        raise MalformedHandover(f"handover plans that cannot be read: {error!r}") from None
+
+
+def _decode_signal(item: dict[str, Any]) -> SignalHandover:
+    plan = dict(item["plan"])
+    program = dict(plan["program"])
+    phases = tuple(Phase(**phase) for phase in program.pop("phases"))
+    if len(item["approach_mps"]) != len(item["crossing_m"]):
+        raise ValueError(f"signal {item['signal']}: {len(item['approach_mps'])} approaches, {len(item['crossing_m'])} crossings")
+    return SignalHandover(
+        str(item["signal"]),
+        tuple(map(float, item["approach_mps"])),
+        tuple(map(float, item["crossing_m"])),
+        SafetyTimes(**item["times"]),
+        FallbackPlan(Program(phases=phases, **program), bool(plan["is_synchronised"])),
+    )

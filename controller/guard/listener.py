@@ -1,0 +1,90 @@
+"""The loopback port on which a guard accepts controllers, and the record by which a controller finds it."""
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+from pathlib import Path
+from typing import TextIO
+
+from city.errors import InputError
+
+FIRST_MESSAGE_TIMEOUT_S = 1.0
+"""Wall time in which a client must send its first message."""
+MAX_FIRST_MESSAGE_BYTES = 1 << 10
+"""A controller's first message asks for the version."""
+
+
+class Listener:
+    """Listens from the start, so that a controller may connect before SUMO's other clients do."""
+
+    def __init__(self, port: int, record: Path | None) -> None:
+        """`port`: 0 for a free one. Raises InputError."""
+        self.listener = socket.socket()
+        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self.listener.bind(("127.0.0.1", port))
+        except (OSError, OverflowError) as error:
+            raise InputError(f"--port {port}: cannot be listened on ({error}); choose another") from None
+        self.listener.listen(4)
+        self.port = int(self.listener.getsockname()[1])
+        self._path, self._record = record, _write(record, self.port) if record is not None else None
+
+    def accept(self, timeout_s: float) -> socket.socket | None:
+        """Accept a client whose first bytes look like TraCI; others are closed. None: there is none."""
+        self.listener.settimeout(timeout_s)
+        with contextlib.suppress(TimeoutError, BlockingIOError, ConnectionError):
+            connection = self.listener.accept()[0]
+            if _looks_like_traci(connection):
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return connection
+            connection.close()
+        return None
+
+    def close(self) -> None:
+        """Accept no more controllers: one that connected now would wait for ever."""
+        self.listener.close()
+        if self._path is not None and self._record is not None:
+            self._path.unlink(missing_ok=True)
+            self._record.close()
+            self._record = None
+
+
+def port_of(record: Path) -> int | None:
+    """The port of a running guard, None if it has ended: a guard locks its record while it listens."""
+    try:
+        with record.open(encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(json.load(file)["port"])
+            return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _looks_like_traci(connection: socket.socket) -> bool:
+    """Whether the first message arrives at once and has a controller's length: the simulation stands still meanwhile."""
+    connection.settimeout(FIRST_MESSAGE_TIMEOUT_S)
+    try:
+        size = connection.recv(4, socket.MSG_PEEK | socket.MSG_WAITALL)
+    except OSError:
+        return False
+    return len(size) == 4 and int.from_bytes(size) <= MAX_FIRST_MESSAGE_BYTES
+
+
+def _write(path: Path, port: int) -> TextIO:
+    """Write the record, locked as long as it is open. Raises InputError."""
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        file = beside.open("w", encoding="utf-8")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        json.dump({"port": port, "pid": os.getpid()}, file)
+        file.flush()
+        beside.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise InputError(f"--record {path}: cannot be written ({error})") from None
+    return file

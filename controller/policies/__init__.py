@@ -1,0 +1,1 @@
+"""Where actions come from: the model server, its contracts and its fleets."""

@@ -1,0 +1,36 @@
+"""A task that runs again and again in a thread of its own, beside the decision steps."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+log = logging.getLogger("controller")
+
+
+class PeriodicThread:
+    def __init__(self, name: str, interval_s: float, task: Callable[[], None]) -> None:
+        """`name`: for the log. `interval_s`: wall time before every run of the task."""
+        self._name, self._interval_s, self._task = name, interval_s, task
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop after the run in progress."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep inside a long task; True if it must stop now."""
+        return self._stopping.wait(seconds)
+
+    def _run(self) -> None:
+        while not self.wait(self._interval_s):
+            try:
+                self._task()
+            except Exception:
+                log.exception("%s failed; it runs again in %g s", self._name, self._interval_s)

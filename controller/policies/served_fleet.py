@@ -1,0 +1,120 @@
+"""The fleet that answers for many TLs in one call, as long as it agrees with their own models."""
+
+import logging
+import threading
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from controller.policies.periodic_thread import PeriodicThread
+from controller.policies.served_contracts import AVAILABLE, same_contract
+from protos import policy_pb2 as pb
+from serving.client import Client, Fleet
+from serving.contract import ContractError
+from serving.errors import ModelNotFound, ServingError
+
+log = logging.getLogger("controller")
+
+UPDATE_INTERVAL_S = 5.0
+"""Wall time between two updates, and over which the requests of an update are spread."""
+MAX_NAMED_TLS = 5
+"""TLs named in one line; the others are counted."""
+
+
+class Coverage(NamedTuple):
+    """One version of a fleet, and the TLs that it may answer for."""
+
+    fleet: Fleet
+    version: int
+    tls: frozenset[str]
+
+
+class ServedFleet:
+    """Which TLs a fleet may answer for now.
+
+    A fleet is a copy of other models. It answers for a TL only while the version it
+    was made from is the one that the TL's own model would answer with, and its
+    contract is the one this run began with. It is requested by version: a newer one
+    may hold its TLs in another order.
+    """
+
+    def __init__(self, client: Client, name: str, contracts: Mapping[str, pb.PolicyContract], pinned: int | None) -> None:
+        """`pinned`: the version of the TLs' own models that this run keeps to; None: the newest."""
+        self.name = name
+        self._client, self._contracts, self._pinned = client, dict(contracts), pinned
+        self.coverage: Coverage | None = None
+        """Replaced as a whole, so that another thread may read it at any time."""
+        self._write_lock = threading.Lock()
+        self._suspensions = 0
+        """Counts `suspend`: an update that began before must not revive the fleet."""
+        self._logged = ""
+        self.updating = PeriodicThread(f"the update of fleet {name}", UPDATE_INTERVAL_S, self._update_or_drop)
+
+    def update(self, spread_s: float = 0.0) -> None:
+        """Find out what the fleet covers now; what cannot be found out is not covered.
+
+        `spread_s`: wall time over which the requests are spread, so that a thousand of them do not delay a decision.
+        """
+        suspensions = self._suspensions
+        try:
+            coverage, message = self._find_coverage(spread_s)
+        except ModelNotFound:
+            coverage, message = None, ""
+        except (ServingError, ContractError) as error:
+            coverage, message = None, f"fleet {self.name} is not used: {error}"
+        with self._write_lock:
+            if suspensions != self._suspensions:
+                return
+            was_served = self.coverage is not None
+            self.coverage = coverage
+        if message != self._logged:
+            self._logged = message
+            if message or was_served:
+                log.info("%s", message or f"fleet {self.name} is no longer served; every TL's own model is asked")
+
+    def suspend(self, reason: str) -> None:
+        """Stop using it until the next update."""
+        with self._write_lock:
+            self._suspensions += 1
+            self.coverage = None
+        self._logged = ""
+        log.warning("fleet %s did not answer (%s); every TL's own model is asked until its next update", self.name, reason)
+
+    def _update_or_drop(self) -> None:
+        try:
+            self.update(UPDATE_INTERVAL_S)
+        except BaseException:
+            self.coverage = None
+            log.error("fleet %s cannot be updated; every TL's own model is asked", self.name)
+            raise
+
+    def _find_coverage(self, spread_s: float) -> tuple[Coverage | None, str]:
+        version = self._served_version(self.name)
+        if version is None:
+            return None, f"fleet {self.name} is not used: no version of it is available"
+        known = self.coverage
+        fleet = known.fleet if known and known.version == version else self._client.fleet(self.name, version)
+        members = {member.tl: member for member in fleet.contract.members}
+        excluded: dict[str, str] = {}
+        for tl, contract in self._contracts.items():
+            if self.updating.wait(spread_s / len(self._contracts)):
+                return self.coverage, self._logged
+            if tl not in members:
+                excluded[tl] = "is not in it"
+            elif not same_contract(members[tl].contract, contract):
+                excluded[tl] = "has another contract there"
+            else:
+                own_version = self._pinned if self._pinned is not None else self._served_version(tl)
+                if own_version != members[tl].version:
+                    excluded[tl] = f"is at version {own_version}, there at {members[tl].version}"
+        tls = frozenset(self._contracts) - frozenset(excluded)
+        message = f"fleet {self.name} version {version} answers for {len(tls)} of {len(self._contracts)} TLs"
+        if excluded:
+            named = list(excluded.items())[:MAX_NAMED_TLS]
+            message += "; their own models are asked: " + ", ".join(f"{tl} ({reason})" for tl, reason in named)
+            message += f" and {len(excluded) - MAX_NAMED_TLS} more" if len(excluded) > MAX_NAMED_TLS else ""
+        return (Coverage(fleet, version, tls) if len(tls) > 1 else None), message
+
+    def _served_version(self, model: str) -> int | None:
+        """The version that the server answers with if none is requested."""
+        available = (status.version for status in self._client.status(model) if status.state == AVAILABLE)
+        return max(available, default=None)

@@ -1,0 +1,130 @@
+"""Policies on a model server: actions within the deadline, whatever happens to the server."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from controller.observation import Observation
+from controller.policies.policy import Action
+from controller.policies.served_contracts import ServedContracts
+from controller.policies.served_fleet import ServedFleet
+from protos import policy_pb2 as pb
+from serving.client import Client, Prediction
+from serving.contract import ACTION, ContractError
+from serving.errors import BadAnswer, DeadlineExceeded, ServingError, Unavailable
+
+log = logging.getLogger("controller")
+
+DEADLINE_TOLERANCE_S = 0.05
+"""What this process's own handling of the answers may add to the deadline."""
+RECONNECT_AFTER_S = 1.5
+"""Wall time without any answer after which a new connection is tried: the current one may be half open."""
+MIN_COMPARE_TIMEOUT_S = 0.1
+"""Wall time for the contracts of new versions."""
+
+
+class ServedPolicies:
+    """Asks all TLs that are due at once: the fleet for those that it covers, their own models for the others."""
+
+    def __init__(
+        self,
+        client: Client,
+        contracts: Mapping[str, pb.PolicyContract],
+        model_number: int | None,
+        deadline_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        fleet: ServedFleet | None = None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            client: of the model server.
+            contracts: by TL, those that this run began with.
+            model_number: version of the TLs' models; None: the newest.
+            deadline_s: how long after its readings an answer may arrive, wall time.
+            clock: wall time in s.
+            fleet: asked for the TLs that it covers; None: no fleet.
+        """
+        self._fleet = fleet
+        self._client = client
+        self.contracts = ServedContracts(client, contracts)
+        self._pinned = {} if model_number is None else dict.fromkeys(contracts, model_number)
+        self._deadline_s = deadline_s
+        self._clock = clock
+        self._silent_since_s: float | None = None
+        """Since when every call has exceeded its deadline."""
+        self._hanging: set[str] = set()
+        """TLs that exceeded the deadline while others answered: their models hang, the connection works."""
+
+    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
+        """Actions by TL within the deadline; an exception for a TL without one. Never raises."""
+        end_s = (self._clock() if observed_s is None else observed_s) + self._deadline_s
+        try:
+            answers = self._ask(observations, end_s)
+            self._reconnect_if_silent(answers)
+            return answers
+        except Exception as error:  # noqa: BLE001 - whatever fails here must become a fallback, not the end of the run
+            return dict.fromkeys(observations, error)
+
+    def _reconnect_if_silent(self, answers: Mapping[str, Action | Exception]) -> None:
+        """Open a new connection if no TL has been answered for a while: the current one may be half open."""
+        now = self._clock()
+        silent = {tl for tl, answer in answers.items() if isinstance(answer, DeadlineExceeded)}
+        if len(silent) < len(answers):
+            self._silent_since_s = None
+            self._hanging = self._hanging - answers.keys() | silent
+        elif silent <= self._hanging:
+            pass
+        elif self._silent_since_s is None:
+            self._silent_since_s = now
+        elif now - self._silent_since_s >= RECONNECT_AFTER_S:
+            log.warning(
+                "%s has not answered for %.1f s; opening a new connection", self._client.address, now - self._silent_since_s
+            )
+            self._client.reconnect()
+            self._silent_since_s = now
+            self.contracts.forget()
+
+    def _ask(self, observations: Mapping[str, Observation], end_s: float) -> dict[str, Action | Exception]:
+        answers: dict[str, Action | Exception] = {**self._ask_fleet(observations, end_s)}
+        others = {tl: x for tl, x in observations.items() if tl not in answers}
+        predictions = self._client.predict_many(others, self._pinned, max(end_s - self._clock(), 0.0)) if others else {}
+        if self._clock() > end_s + DEADLINE_TOLERANCE_S:
+            return dict.fromkeys(observations, DeadlineExceeded("the answers arrived after the deadline"))
+        if any(isinstance(prediction, Unavailable) for prediction in predictions.values()):
+            self.contracts.forget()
+        answers.update((tl, self._action(tl, prediction)) for tl, prediction in predictions.items())
+        # new versions are compared after all other answers are judged, so that they cannot delay those
+        new_versions = {
+            tl: prediction.version
+            for tl, prediction in predictions.items()
+            if isinstance(prediction, Prediction) and not self.contracts.is_known(tl, prediction.version)
+        }
+        if new_versions:
+            self.contracts.compare(new_versions, max(end_s - self._clock(), MIN_COMPARE_TIMEOUT_S))
+            answers.update((tl, self._action(tl, predictions[tl])) for tl in new_versions)
+        return answers
+
+    def _ask_fleet(self, observations: Mapping[str, Observation], end_s: float) -> Mapping[str, Action | Exception]:
+        """Actions of the TLs that the fleet covers, an exception for one whose numbers are not finite; {} if it does not answer."""
+        coverage = self._fleet.coverage if self._fleet is not None else None
+        if self._fleet is None or coverage is None:
+            return {}
+        due = {tl: x for tl, x in observations.items() if tl in coverage.tls and self.contracts.all_same(tl)}
+        if len(due) < 2:
+            return {}
+        try:
+            # half of the remaining time, so that the TLs' own models can still be asked
+            return self._client.predict_fleet(coverage.fleet, due, coverage.version, max(end_s - self._clock(), 0.0) / 2)
+        except (ServingError, ContractError) as error:
+            self._fleet.suspend(f"{type(error).__name__}: {error}")
+            return {}
+
+    def _action(self, tl: str, prediction: Prediction | ServingError) -> Action | Exception:
+        if isinstance(prediction, ServingError):
+            return prediction
+        objection = self.contracts.objection(tl, prediction.version)
+        if objection is not None:
+            return objection
+        action = prediction.outputs.get(ACTION)
+        return BadAnswer(f"the answer has no output {ACTION!r}") if action is None else action

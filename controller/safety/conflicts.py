@@ -1,0 +1,91 @@
+"""Which states of a signal are free of conflicts, by the network's foes and right of way.
+
+Sets of links are ints used as bit masks, so a check is a few operations.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+
+from city.network import SignalNetwork
+
+GREEN = "Gg"
+_ALLOWED = frozenset("rygGsu")
+MAX_KNOWN_STATES = 10_000
+"""A policy that invents states must not fill the memory."""
+
+PROTECTED, PERMISSIVE, YELLOW = (defaultdict(lambda: "0", {ord(c): "1"}) for c in "Ggy")
+"""Translation tables for `links_that_show`."""
+
+
+class Reason(StrEnum):
+    """Why a requested state was overridden."""
+
+    MALFORMED = "malformed"
+    CONFLICT = "conflict"
+    MIN_GREEN = "min_green"
+    YELLOW = "yellow"
+    CLEARANCE = "clearance"
+    MAX_GREEN = "max_green"
+    MAX_RED = "max_red"
+
+
+EXPLANATIONS = {
+    Reason.MALFORMED: "the state has a wrong length or invalid characters (malformed)",
+    Reason.CONFLICT: "foes would be green at the same time (conflict)",
+    Reason.MIN_GREEN: "a green has not reached its min green (min_green)",
+    Reason.YELLOW: "a yellow precedes red, and lasts its time (yellow)",
+    Reason.CLEARANCE: "a foe is not clear yet (clearance)",
+    Reason.MAX_GREEN: "a green has exceeded max green while others wait (max_green)",
+    Reason.MAX_RED: "a link has exceeded max red and is served (max_red)",
+}
+
+
+class ConflictRules:
+    """Which states of a signal are free of conflicts."""
+
+    def __init__(self, network: SignalNetwork) -> None:
+        self.links = len(network.links)
+        self.foes = [_mask(row) for row in network.foes]
+        self.yields = [_mask(row) for row in network.yields]
+        self.yielded_by = [_mask(column) for column in network.yields.T]
+        self._known: dict[str, Reason | None] = {}
+
+    def objection(self, state: str) -> Reason | None:
+        """MALFORMED or CONFLICT; None if the state may be shown."""
+        if state not in self._known:
+            if len(self._known) > MAX_KNOWN_STATES:
+                self._known.clear()
+            self._known[state] = self._judge(state)
+        return self._known[state]
+
+    def _judge(self, state: str) -> Reason | None:
+        if len(state) != self.links or not _ALLOWED.issuperset(state):
+            return Reason.MALFORMED
+        return Reason.CONFLICT if self.conflicts(state) else None
+
+    def conflicts(self, state: str) -> list[tuple[int, int]]:
+        """Pairs (i, j) of green foes of which neither shows g and yields to the other."""
+        green, permissive = _mask(c in GREEN for c in state), _mask(c == "g" for c in state)
+        pairs = []
+        for i, c in enumerate(state):
+            against = self.foes[i] & green & ~(self.yielded_by[i] & permissive) if c in GREEN else 0
+            if c == "g":
+                against &= ~self.yields[i]
+            if against:
+                pairs += [(i, j) for j in range(self.links) if against >> j & 1]
+        return pairs
+
+
+def links_that_show(kind: Mapping[int, str], state: Iterable[str]) -> int:
+    """The links of a permitted state that show PROTECTED, PERMISSIVE or YELLOW, as a mask."""
+    return int("".join(state).translate(kind)[::-1] or "0", 2)
+
+
+def colour(c: str) -> str:
+    """The colour class whose age counts: `g`, `y`, or `r` for everything else."""
+    return "g" if c in GREEN else "y" if c == "y" else "r"
+
+
+def _mask(bits: Iterable[object]) -> int:
+    return sum(1 << i for i, bit in enumerate(bits) if bit)

@@ -1,0 +1,242 @@
+"""The monitor: compares what SUMO shows with the rules of the road, and raises alarms.
+
+It shares no code with the safety rules, so that a mistake there does not hide here,
+and it changes nothing. It is fed the state that a signal showed from one moment to
+another, and keeps what each link showed before and since when.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from city.network import SignalNetwork
+
+
+class Rule(StrEnum):
+    """The rule that was broken; the names are a metric's label."""
+
+    CONFLICT = "conflict"
+    """Two foes had green, and neither yields to the other."""
+    YELLOW = "yellow"
+    """A vehicle link went from green to red without yellow, its yellow was too short, or it went from yellow to green."""
+    MIN_GREEN = "min_green"
+    CLEARANCE = "clearance"
+    """A link turned green while a foe was not clear yet."""
+    MAX_RED_EXCEEDED = "max_red_exceeded"
+    """A link was red for longer than max red and the time it takes to serve it."""
+    INVALID_STATE = "invalid_state"
+    """Characters that are not valid in a state."""
+
+
+@dataclass(frozen=True)
+class Alarm:
+    signal: str
+    rule: Rule
+    at_s: float
+    message: str
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What every signal must keep to, in s (walking speed in m/s)."""
+
+    yellow_s: float
+    min_green_s: float
+    all_red_s: float
+    max_red_s: float = math.inf
+    walking_speed_mps: float = 1.2
+
+
+_ROUNDING_S = 1e-3
+"""SUMO counts milliseconds: sums of seconds differ by less."""
+MAX_KNOWN = 10_000
+"""States and pairs of states whose comparison is kept."""
+
+
+class _Change(NamedTuple):
+    """The difference between two states, whatever the ages of their colours. Links by index."""
+
+    turned: tuple[int, ...]
+    """Links that changed colour."""
+    was_green: tuple[int, ...]
+    was_yellow: tuple[int, ...]
+    """Of these, by their colour before."""
+    awaits: tuple[tuple[int, int], ...]
+    """(a link that gets its green, a foe that is red and must be clear)."""
+    faults: tuple[tuple[Rule, str], ...]
+
+
+class SignalMonitor:
+    """One signal."""
+
+    def __init__(self, network: SignalNetwork, limits: Limits, greens: Sequence[str] = ()) -> None:
+        """`greens`: the phases that may serve a link; max red does not apply to a link that none or all of them serve."""
+        self.signal = network.id
+        links = range(len(network.links))
+        self._foes = [[j for j in links if network.foes[i, j]] for i in links]
+        self._yields_to = [{j for j in self._foes[i] if network.yields[i, j]} for i in links]
+        # a link that vehicles share with pedestrians needs its yellow
+        self._is_crossing = [
+            length_m > 0 and not mps > 0 for length_m, mps in zip(network.crossing_m, network.approach_mps, strict=True)
+        ]
+        self._yellow_s = [max(limits.yellow_s, _yellow_of(3.6 * mps)) for mps in network.approach_mps]
+        self._clear_s = [max(limits.all_red_s, length_m / limits.walking_speed_mps) for length_m in network.crossing_m]
+        self._min_green_s = limits.min_green_s
+        served = [{state[i] in "gG" for state in greens} for i in links]
+        self._bounded = [i for i in links if served[i] == {True, False}]
+        change_s = limits.min_green_s + max(self._yellow_s, default=0.0) + max(self._clear_s, default=0.0)
+        self._max_red_s = limits.max_red_s + (1 + len(greens)) * change_s
+        self._state = ""
+        self._since: list[float | None] = []
+        """By link, since when it shows its colour; None: since before it was monitored."""
+        self._monitored_s = math.inf
+        self._waited_s = [0.0] * len(network.links)
+        """By link, how long it was red under this controller before the signal ran its own program, while it stays red there."""
+        self._max_waited_s = 0.0
+        self._reported: set[int] = set()
+        self._is_controlled = True
+        self._changes: dict[tuple[str, str], _Change] = {}
+        self._faults: dict[str, list[tuple[Rule, str]]] = {}
+        """Results that depend on states alone."""
+
+    def see_program(self, state: str, begin_s: float) -> list[Alarm]:
+        """The signal ran its own program from begin_s on, and showed `state` last. Returns alarms of the handover.
+
+        What the program does after that is not judged.
+        """
+        alarms: list[Alarm] = []
+        if self._is_controlled and self._state and len(state) == len(self._state):
+            self._waited_s = [self._red_s(i, begin_s) for i in range(len(state))]
+            self._change(state, begin_s, alarms)
+        self._is_controlled = False
+        self._waited_s = [s if _colour(c) == "red" else 0.0 for s, c in zip(self._waited_s, state, strict=False)]
+        self._reported = {i for i in self._reported if i < len(state) and _colour(state[i]) == "red"}
+        self._state, self._since, self._monitored_s = state, [None] * len(state), math.inf
+        return alarms
+
+    def see(self, state: str, begin_s: float, end_s: float) -> list[Alarm]:
+        """The signal showed `state` from begin_s to end_s. Returns the alarms."""
+        alarms: list[Alarm] = []
+        is_taken_over = not self._is_controlled
+        if is_taken_over:
+            self._is_controlled, self._monitored_s, self._max_waited_s = True, begin_s, max(self._waited_s, default=0.0)
+        if state != self._state or is_taken_over:
+            if len(state) != len(self._state):
+                self._since, self._monitored_s, self._reported = [None] * len(state), begin_s, set()
+                self._waited_s = [0.0] * len(state)
+            else:
+                self._change(state, begin_s, alarms)
+            self._judge(state, begin_s, alarms)
+            self._state = state
+        if end_s - self._monitored_s + self._max_waited_s > self._max_red_s:
+            self._check_max_red(end_s, alarms)
+        return alarms
+
+    def _change(self, state: str, now: float, alarms: list[Alarm]) -> None:
+        """Check the changes of colour and how long the colours before lasted."""
+        change, since = self._between(self._state, state), self._since
+        for rule, message in change.faults:
+            alarms.append(self._alarm(rule, now, message))
+        for i in change.was_green:
+            begin_s = since[i]
+            if begin_s is not None and now - begin_s + _ROUNDING_S < self._min_green_s:
+                alarms.append(self._alarm(Rule.MIN_GREEN, now, f"link {i} was green for {now - begin_s:.3g} s"))
+        for i in change.was_yellow:
+            begin_s = since[i]
+            if begin_s is not None and now - begin_s + _ROUNDING_S < self._yellow_s[i]:
+                message = f"link {i} was yellow for {now - begin_s:.3g} of {self._yellow_s[i]:g} s"
+                alarms.append(self._alarm(Rule.YELLOW, now, message))
+        for i in change.turned:
+            since[i] = now
+        self._reported.difference_update(change.turned)
+        for i, j in change.awaits:
+            red_since = since[j]
+            if red_since is not None and now - red_since + _ROUNDING_S < self._clear_s[j]:
+                message = f"link {i} got its green {now - red_since:.3g} s after its foe {j}, not {self._clear_s[j]:.3g} s"
+                alarms.append(self._alarm(Rule.CLEARANCE, now, message))
+
+    def _between(self, before: str, state: str) -> _Change:
+        found = self._changes.get((before, state))
+        if found is None:
+            if len(self._changes) > MAX_KNOWN:
+                self._changes.clear()
+            found = self._changes[before, state] = self._compare(before, state)
+        return found
+
+    def _compare(self, before: str, state: str) -> _Change:
+        old, new = [_colour(c) for c in before], [_colour(c) for c in state]
+        turned = tuple(i for i in range(len(new)) if old[i] != new[i])
+        awaits, faults = [], []
+        for i in turned:
+            if old[i] == "green" and new[i] == "red" and not self._is_crossing[i]:
+                faults.append((Rule.YELLOW, f"link {i} went from green to red"))
+            if old[i] == "yellow" and new[i] == "green":
+                faults.append((Rule.YELLOW, f"link {i} went from yellow to green"))
+        for i, c in enumerate(state):
+            # a change from g to G also needs clear foes: it does not yield any more
+            if new[i] != "green" or (old[i] == "green" and not (before[i] == "g" and c == "G")):
+                continue
+            for j in self._foes[i]:
+                if c == "g" and j in self._yields_to[i]:
+                    continue
+                if new[j] == "yellow":
+                    faults.append((Rule.CLEARANCE, f"link {i} got its green while its foe {j} was yellow"))
+                elif new[j] == "red" and self._clear_s[j] > 0:
+                    awaits.append((i, j))
+        was_green, was_yellow = (tuple(i for i in turned if old[i] == c) for c in ("green", "yellow"))
+        return _Change(turned, was_green, was_yellow, tuple(awaits), tuple(faults))
+
+    def _judge(self, state: str, now: float, alarms: list[Alarm]) -> None:
+        """Check the state by itself."""
+        if state not in self._faults:
+            if len(self._faults) > MAX_KNOWN:
+                self._faults.clear()
+            self._faults[state] = self._faults_of(state)
+        for rule, message in self._faults[state]:
+            alarms.append(self._alarm(rule, now, message))
+
+    def _faults_of(self, state: str) -> list[tuple[Rule, str]]:
+        faults = []
+        if invalid := set(state) - set("rygGsu"):
+            faults.append((Rule.INVALID_STATE, f"{state} contains {' '.join(sorted(invalid))}"))
+        for i, c in enumerate(state):
+            for j in self._foes[i] if c in "gG" else ():
+                # of two green foes at least one must yield, by showing g and by its right of way
+                yields_i = c == "g" and j in self._yields_to[i]
+                yields_j = state[j] == "g" and i in self._yields_to[j]
+                if i < j and state[j] in "gG" and not yields_i and not yields_j:
+                    faults.append((Rule.CONFLICT, f"{state}: links {i} and {j} are foes"))
+        return faults
+
+    def _check_max_red(self, now: float, alarms: list[Alarm]) -> None:
+        for i in self._bounded:
+            red_s = self._red_s(i, now)
+            if i not in self._reported and red_s > self._max_red_s:
+                self._reported.add(i)
+                alarms.append(self._alarm(Rule.MAX_RED_EXCEEDED, now, f"link {i} has been red for {red_s:.0f} s"))
+
+    def _red_s(self, i: int, now: float) -> float:
+        """How long a link has been red under this controller."""
+        if _colour(self._state[i]) != "red":
+            return 0.0
+        begin_s = self._since[i]
+        return now - begin_s if begin_s is not None else self._waited_s[i] + now - self._monitored_s
+
+    def _alarm(self, rule: Rule, now: float, message: str) -> Alarm:
+        return Alarm(self.signal, rule, now, message)
+
+
+def _colour(c: str) -> str:
+    """`off` is blinking or dark: no link waits there."""
+    return {"g": "green", "G": "green", "y": "yellow", "Y": "yellow", "o": "off", "O": "off"}.get(c, "red")
+
+
+def _yellow_of(kmh: float) -> float:
+    """RiLSA: 3 s up to 50 km/h, 4 s up to 60, 5 s up to 70; a second more beyond."""
+    if kmh < 50.5:
+        return 3.0
+    if kmh < 60.5:
+        return 4.0
+    return 5.0 if kmh < 70.5 else 6.0

@@ -1,0 +1,45 @@
+"""How long a signal's colours must last at least, and may last at most."""
+
+import math
+from dataclasses import dataclass
+
+from city.config import Safety
+from protos import policy_pb2 as pb
+
+
+@dataclass(frozen=True)
+class SafetyTimes:
+    """Times in s that hold for a signal: the contract's, never below the street's floors."""
+
+    yellow_s: float
+    min_green_s: float
+    all_red_s: float = 0.0
+    max_green_s: float = math.inf
+    max_red_s: float = math.inf
+    walking_speed_mps: float = 1.2
+
+
+def times_for(contract: pb.PolicyContract, floors: Safety, runs_plan: bool) -> SafetyTimes:
+    """The contract's times, never below the floors of city.toml.
+
+    `runs_plan`: the policy modifies its program's plan. The plan's links may be green
+    over several phases, and its durations have bounds of their own, so the contract's
+    min and max green do not apply to links.
+    """
+    timing = contract.timing
+    max_greens = [bound for bound in (0 if runs_plan else timing.max_green_s, floors.max_green_s) if bound]
+    return SafetyTimes(
+        yellow_s=max(timing.yellow_s, floors.min_yellow_s),
+        min_green_s=max(0.0 if runs_plan else timing.min_green_s, floors.min_green_s),
+        all_red_s=max(timing.all_red_s, floors.all_red_s),
+        max_green_s=min(max_greens, default=math.inf),
+        max_red_s=floors.max_red_s or math.inf,
+        walking_speed_mps=floors.walking_speed_mps,
+    )
+
+
+def yellow_s_at(approach_mps: float) -> float:
+    """Yellow in s by approach speed: 3, 4, 5 s up to 50, 60, 70 km/h (RiLSA), 6 s above."""
+    kmh = 3.6 * approach_mps
+    # networks write 13.89 m/s for 50 km/h
+    return next((yellow_s for bound, yellow_s in ((50, 3.0), (60, 4.0), (70, 5.0)) if kmh <= bound + 0.5), 6.0)

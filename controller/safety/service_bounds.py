@@ -1,0 +1,44 @@
+"""Max green and max red: which links have waited too long, and the green phase that serves them."""
+
+import math
+from collections.abc import Sequence
+
+from controller.safety.conflicts import GREEN, ConflictRules, Reason, colour
+from controller.safety.safety_times import SafetyTimes
+from controller.simulation_time import round_to_ms
+
+
+class ServiceBounds:
+    """The bounds of one signal's links. States, and since when links show their colours, are passed in."""
+
+    def __init__(self, rules: ConflictRules, times: SafetyTimes, greens: Sequence[str]) -> None:
+        self._rules, self._times = rules, times
+        self._greens = [state for state in greens if rules.objection(state) is None]
+        always_green = [all(state[i] in GREEN for state in self._greens) for i in range(rules.links)]
+        sometimes_green = [any(state[i] in GREEN for state in self._greens) for i in range(rules.links)]
+        # bounds apply to links that some green phase serves and another does not
+        self._bounded = [i for i in range(rules.links) if sometimes_green[i] and not always_green[i]]
+        self._has_bounds = min(times.max_green_s, times.max_red_s) < math.inf
+
+    def first_exceeded_s(self, state: str, since: Sequence[float]) -> float:
+        """When a bound is first exceeded; inf: never."""
+        if not self._has_bounds:
+            return math.inf
+        bound_s = {"g": self._times.max_green_s, "r": self._times.max_red_s, "y": math.inf}
+        return min((round_to_ms(since[i] + bound_s[colour(state[i])]) for i in self._bounded), default=math.inf)
+
+    def forced(self, state: str, since: Sequence[float], requested: str, now: float) -> tuple[Reason, str] | None:
+        """The green phase to show because a bound is exceeded; the requested state itself if that serves the waiting link."""
+        ages = {i: round_to_ms(now - since[i]) for i in self._bounded}
+        waiting = sorted((i for i in ages if colour(state[i]) == "r"), key=lambda i: -ages[i])
+        expired = {i for i in ages if state[i] in GREEN and requested[i] in GREEN and ages[i] >= self._times.max_green_s}
+        for i in waiting:
+            blocked_by = {j for j in expired if self._rules.foes[i] >> j & 1}
+            serving = [green for green in self._greens if green[i] in GREEN]
+            relieving = [green for green in serving if not any(green[j] in GREEN for j in blocked_by)]
+            if ages[i] >= self._times.max_red_s:
+                # fixed until it is shown: otherwise it could be abandoned on the way, again and again
+                return Reason.MAX_RED, requested if requested in serving else (relieving or serving)[0]
+            if blocked_by and requested[i] not in GREEN and relieving:
+                return Reason.MAX_GREEN, relieving[0]
+        return None

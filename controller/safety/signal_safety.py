@@ -1,0 +1,342 @@
+"""The safety rules: applied last, and to everything that controls a signal.
+
+Only this module can make a `PermittedState`, and it is all that the SUMO side
+accepts. One `SignalSafety` follows one signal: it knows which state is shown and
+since when each link has been green, yellow or red, and turns a requested state into
+the nearest permitted state:
+
+- malformed requested states and those with a conflict are replaced by holding;
+- a link that loses its green keeps it for min green, then shows yellow by approach
+  speed, then red; a pedestrian crossing has no yellow;
+- a yellow that has begun is finished;
+- a link gets its green once every foe is clear: neither green nor yellow, and red
+  for all_red_s, a crossing for its walking time; `g` needs that only of foes that it
+  does not yield to: it yields to those that the junction's right of way puts first
+  and that some phase of the programs shows green at the same time;
+- a link that exceeds max red (or whose foes exceed max green) is served by a green
+  phase of the program that has it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+from city.network import SignalNetwork
+from controller.safety.conflicts import (
+    GREEN,
+    MAX_KNOWN_STATES,
+    PERMISSIVE,
+    PROTECTED,
+    YELLOW,
+    ConflictRules,
+    Reason,
+    colour,
+    links_that_show,
+)
+from controller.safety.safety_times import SafetyTimes, yellow_s_at
+from controller.safety.service_bounds import ServiceBounds
+from controller.simulation_time import round_to_ms
+
+_SEAL = object()
+
+
+@final
+class PermittedState:
+    """A signal state that passed the safety rules; only this module makes one."""
+
+    __slots__ = ("signal", "state")
+    signal: str
+    state: str
+
+    def __init__(self, signal: str, state: str, *, seal: object) -> None:
+        if seal is not _SEAL:
+            raise TypeError("only controller.safety makes a PermittedState")
+        object.__setattr__(self, "signal", signal)
+        object.__setattr__(self, "state", state)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("a PermittedState does not change")
+
+    def __repr__(self) -> str:
+        return f"PermittedState({self.signal}, {self.state})"
+
+
+@final
+class PermittedHandover:
+    """Permission to hand a signal to its program, which begins with the given green phase."""
+
+    __slots__ = ("phase", "program", "remaining_s", "signal")
+    signal: str
+    program: str
+    phase: int
+    remaining_s: float | None
+    """Remaining duration of the phase; None: its duration in the program."""
+
+    def __init__(self, signal: str, program: str, phase: int, remaining_s: float | None, *, seal: object) -> None:
+        if seal is not _SEAL:
+            raise TypeError("only controller.safety makes a PermittedHandover")
+        object.__setattr__(self, "signal", signal)
+        object.__setattr__(self, "program", program)
+        object.__setattr__(self, "phase", phase)
+        object.__setattr__(self, "remaining_s", remaining_s)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("a PermittedHandover does not change")
+
+
+@dataclass(frozen=True)
+class Override:
+    signal: str
+    reason: Reason
+    requested: str
+    permitted: str
+
+
+_OFF = str.maketrans("oOY", "yyy")
+_NONE: frozenset[Reason] = frozenset()
+_NOTHING = ("", _NONE)
+
+
+class _Transition(NamedTuple):
+    """The next state on the way from one state to another."""
+
+    following: PermittedState
+    reasons: frozenset[Reason]
+    """Why that is not the target itself."""
+    turned: tuple[int, ...]
+    """Links that change colour."""
+    settles_s: float
+    """Duration after which the ages of these links have no further effect."""
+
+
+class SignalSafety:
+    """The state shown by one signal and what may follow it."""
+
+    def __init__(self, network: SignalNetwork, times: SafetyTimes, greens: Sequence[str] = ()) -> None:
+        self.signal = network.id
+        self.times = times
+        self.rules = ConflictRules(network)
+        self.approach_mps, self.crossing_m = network.approach_mps, network.crossing_m
+        # a link that vehicles share with pedestrians needs its yellow
+        self._crossing = [m > 0 and mps == 0 for m, mps in zip(network.crossing_m, network.approach_mps, strict=True)]
+        self.yellow_s = [max(times.yellow_s, yellow_s_at(mps)) for mps in network.approach_mps]
+        """By link."""
+        self.clearance_s = [max(times.all_red_s, length_m / times.walking_speed_mps) for length_m in network.crossing_m]
+        """By link: how long it must be red before a foe gets its green, s."""
+        self._has_clearance = any(self.clearance_s)
+        self._transitions: dict[tuple[str, str], _Transition] = {}
+        """By (state, target), while every link has shown its colour for long enough."""
+        self._state = "r" * self.rules.links
+        self._since = [-math.inf] * self.rules.links
+        self._waiting_since = [math.inf] * self.rules.links
+        """As `_since`, but includes waiting while the signal ran its own program."""
+        self._settled_s = -math.inf
+        """When every link will have shown its colour for long enough."""
+        self._permitted = PermittedState(self.signal, self._state, seal=_SEAL)
+        self._forced: tuple[Reason, str] | None = None
+        self.overdue_s = math.inf
+        """When max green or max red is next exceeded; inf: never."""
+        self._bounds = ServiceBounds(self.rules, times, greens)
+        self._reported = _NOTHING
+
+    @property
+    def shown(self) -> str:
+        return self._state
+
+    def adopt(self, shown: str, now: float) -> None:
+        """Take over the state that the signal shows; its ages are unknown and count from now.
+
+        Only the waiting times of red links continue, so that a TL that alternates
+        between modes still serves them. Links that are off (`o`, `O`) count as
+        yellow: drivers follow the right of way there, and a yellow clears them.
+        """
+        self.observe_program(shown, now)
+        shown = shown.translate(_OFF)
+        self._state = shown
+        self._since = [now] * self.rules.links
+        self._settled_s = round_to_ms(now + self.clearing_s)
+        self._permitted = PermittedState(self.signal, shown, seal=_SEAL)
+        self._forced = None
+        self.overdue_s = self._bounds.first_exceeded_s(self._state, self._waiting_since)
+
+    def observe_program(self, shown: str, now: float) -> None:
+        """Take what the signal's own program shows: links that it serves are not waiting any more."""
+        shown = shown.translate(_OFF)
+        self._waiting_since = [
+            min(waits, now) if colour(c) == "r" else now for c, waits in zip(shown, self._waiting_since, strict=True)
+        ]
+
+    def permit(self, requested: str, now: float, clearing: bool = False) -> tuple[PermittedState, list[Override]]:
+        """The permitted state nearest to the requested one at second `now`.
+
+        `clearing`: the junction is cleared for its own program, so max red is not
+        served. An override is reported once, when a requested state first meets it.
+        """
+        if clearing:
+            self._forced = None
+            target, reasons = requested, _NONE
+        else:
+            target, reasons = self._target(requested, now)
+        if target != self._state:
+            transition = self._transition(target, now)
+            reasons |= transition.reasons
+            self._show(transition, now)
+        if not reasons:
+            self._reported = _NOTHING
+            return self._permitted, []
+        if (requested, reasons) == self._reported:
+            return self._permitted, []
+        self._reported = requested, reasons
+        return self._permitted, [Override(self.signal, reason, requested, self._state) for reason in sorted(reasons)]
+
+    def is_settled(self, requested: str) -> bool:
+        """Whether the requested state is shown, so that nothing changes before the next request."""
+        return self._state == requested and self._forced is None
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether a green that serves a link beyond max red is due, or shown for less than min green."""
+        return self._forced is not None
+
+    @property
+    def clearing_s(self) -> float:
+        """The longest time until every link is red and clear, s."""
+        return self.times.min_green_s + max(self.yellow_s, default=0.0) + max(self.clearance_s, default=0.0)
+
+    def is_cleared(self, now: float) -> bool:
+        """Whether every link has been red for long enough that any green may follow."""
+        return all(
+            c in "rsu" and round_to_ms(now - since) >= clearance_s
+            for c, since, clearance_s in zip(self._state, self._since, self.clearance_s, strict=True)
+        )
+
+    def hand_over(self, program: str, phase: int, now: float, remaining_s: float | None = None) -> PermittedHandover:
+        """Permit the handover to the signal's program, which starts with a green.
+
+        Raises ValueError while the signal is not cleared.
+        """
+        if not self.is_cleared(now):
+            raise ValueError(f"signal {self.signal} shows {self._state}; it must be all red before its program goes on")
+        return PermittedHandover(self.signal, program, phase, remaining_s, seal=_SEAL)
+
+    def _target(self, requested: str, now: float) -> tuple[str, frozenset[Reason]]:
+        """The state to move towards: the requested one, or what replaces it as a whole, and why."""
+        objection = self.rules.objection(requested)
+        if objection is None and self._forced is None and now < self.overdue_s:
+            return requested, _NONE
+        reasons = _NONE
+        if objection is not None:
+            reasons = frozenset((objection,))
+            requested = self._state.replace("y", "r")
+            if self.rules.objection(requested) is not None:
+                requested = "r" * self.rules.links
+        if self._forced is not None and self._has_served(self._forced[1], now):
+            self._forced = None
+        if self._forced is None and now >= self.overdue_s:
+            self._forced = self._bounds.forced(self._state, self._waiting_since, requested, now)
+        if self._forced is not None:
+            reason, target = self._forced
+            return target, reasons | {reason} if target != requested else reasons
+        return requested, reasons
+
+    def _has_served(self, forced: str, now: float) -> bool:
+        return self._state == forced and all(
+            round_to_ms(now - since) >= self.times.min_green_s for c, since in zip(forced, self._since, strict=True) if c in GREEN
+        )
+
+    def _transition(self, target: str, now: float) -> _Transition:
+        """The next state on the way to a target that is free of conflicts.
+
+        Ages only matter below a bound. If none is below, which is nearly always,
+        the transition depends on the two states alone and is looked up.
+        """
+        if now < self._settled_s:
+            return self._compute_transition(target, now)
+        found = self._transitions.get((self._state, target))
+        if found is None:
+            if len(self._transitions) > MAX_KNOWN_STATES:
+                self._transitions.clear()
+            found = self._transitions[self._state, target] = self._compute_transition(target, math.inf)
+        return found
+
+    def _compute_transition(self, target: str, now: float) -> _Transition:
+        """`now`: inf if every link has shown its colour for long enough."""
+        times, state, reasons = self.times, self._state, set()
+        following = list(state)
+        rising: list[tuple[int, str]] = []
+        for i, (c, wanted) in enumerate(zip(state, target, strict=True)):
+            if c == wanted:
+                continue
+            age = round_to_ms(now - self._since[i])
+            if c in GREEN:
+                if wanted == "g":
+                    following[i] = "g"
+                elif wanted == "G":
+                    rising.append((i, wanted))
+                elif age < times.min_green_s:
+                    reasons.add(Reason.MIN_GREEN)
+                elif self._crossing[i]:
+                    following[i] = "r"
+                else:
+                    following[i] = "y"
+                    if wanted != "y":
+                        reasons.add(Reason.YELLOW)
+            elif c == "y":
+                if age < self.yellow_s[i]:
+                    reasons.add(Reason.YELLOW)
+                    continue
+                # a link whose green is requested again gets it after it has been red
+                following[i] = "r" if wanted in GREEN else wanted
+            elif wanted in GREEN:
+                rising.append((i, wanted))
+            else:
+                following[i] = "r" if wanted == "y" else wanted
+        if rising and not self._raise_greens(rising, following, now):
+            reasons.add(Reason.CLEARANCE)
+        turned = tuple(i for i, (c, new) in enumerate(zip(state, following, strict=True)) if colour(c) != colour(new))
+        permitted = PermittedState(self.signal, "".join(following), seal=_SEAL)
+        return _Transition(
+            permitted, frozenset(reasons), turned, max((self._bound_s(i, following[i]) for i in turned), default=0.0)
+        )
+
+    def _bound_s(self, i: int, c: str) -> float:
+        """The age of a colour beyond which it has no further effect, s."""
+        return self.times.min_green_s if c in GREEN else self.yellow_s[i] if c == "y" else self.clearance_s[i]
+
+    def _raise_greens(self, rising: list[tuple[int, str]], following: list[str], now: float) -> bool:
+        """Turn links to G or g as far as what the other links will show permits; whether all of them turned."""
+        rules, all_raised = self.rules, True
+        protected, permissive = links_that_show(PROTECTED, following), links_that_show(PERMISSIVE, following)
+        uncleared = links_that_show(YELLOW, following) | self._uncleared(following, now)
+        for i, wanted in rising:
+            blocking = rules.foes[i] & (protected | uncleared | permissive & ~rules.yielded_by[i])
+            if wanted == "g":
+                blocking &= ~rules.yields[i]
+            if blocking:
+                all_raised = False
+                continue
+            following[i] = wanted
+            protected, permissive = (protected | 1 << i, permissive) if wanted == "G" else (protected, permissive | 1 << i)
+        return all_raised
+
+    def _uncleared(self, following: Sequence[str], now: float) -> int:
+        """Links that will be red but whose last vehicles or pedestrians may still be on the junction, as a mask."""
+        if not self._has_clearance:
+            return 0
+        return sum(
+            1 << j
+            for j, clearance_s in enumerate(self.clearance_s)
+            if clearance_s
+            and colour(following[j]) == "r"
+            and (colour(self._state[j]) != "r" or round_to_ms(now - self._since[j]) < clearance_s)
+        )
+
+    def _show(self, transition: _Transition, now: float) -> None:
+        if transition.following.state != self._state:
+            self._permitted, self._state = transition.following, transition.following.state
+        if transition.turned:
+            for i in transition.turned:
+                self._since[i] = self._waiting_since[i] = now
+            self._settled_s = max(self._settled_s, round_to_ms(now + transition.settles_s))
+            self.overdue_s = self._bounds.first_exceeded_s(self._state, self._waiting_since)

@@ -1,0 +1,38 @@
+"""Signal commands as TraCI commands, and SUMO's answers to them."""
+
+from collections.abc import Sequence
+
+from controller.safety.signal_safety import PermittedHandover, PermittedState
+from controller.sumo import wire
+from controller.sumo.link import CommandRejected, SignalCommand
+
+
+def encode_commands(command: SignalCommand) -> list[bytes]:
+    """The TraCI commands of a signal command. Raises TypeError for anything that the safety rules have not permitted."""
+    signal = command.signal
+    if type(command) is PermittedState:
+        return [wire.set_string(wire.SET_TL, wire.STATE, signal, command.state)]
+    if type(command) is not PermittedHandover:
+        raise TypeError(f"only what the safety rules permit is sent to SUMO, not {command!r}")
+    commands = [
+        wire.set_string(wire.SET_TL, wire.PROGRAM, signal, command.program),
+        wire.set_int(wire.SET_TL, wire.PHASE, signal, command.phase),
+    ]
+    if command.remaining_s is not None:
+        commands.append(wire.set_double(wire.SET_TL, wire.PHASE_DURATION, signal, command.remaining_s))
+    return commands
+
+
+def decode_rejections(answer: bytes, commands: Sequence[SignalCommand]) -> dict[str, str]:
+    """Signals whose command SUMO rejected, and its text."""
+    if answer == wire.SET_OK * len(commands):
+        return {}
+    reader = wire.Reader(answer)
+    rejections: dict[str, str] = {}
+    for command in commands:
+        for _ in encode_commands(command):
+            try:
+                reader.status()
+            except CommandRejected as error:
+                rejections[command.signal] = str(error)
+    return rejections

@@ -1,0 +1,105 @@
+"""HTTP endpoints: /metrics for Prometheus, /healthz for liveness probes."""
+
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from city.errors import InputError
+
+MAX_CONNECTIONS = 16
+IDLE_TIMEOUT_S = 10.0
+"""Wall time after which an idle connection is closed."""
+STALE_S = 60.0
+"""Wall time without a step after which the controller counts as stuck."""
+
+
+class Health:
+    """The controller's health: starting, running, stopping, or stuck."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._state = "starting"
+        self._beat_s = clock()
+
+    def beat(self) -> None:
+        # the steps of a release beat too, and must not turn stopping into running
+        if self._state != "stopping":
+            self._state = "running"
+        self._beat_s = self._clock()
+
+    def stopping(self) -> None:
+        self._state = "stopping"
+
+    def status(self) -> tuple[bool, str]:
+        """(whether the controller is healthy, its state)."""
+        if self._state == "running" and self._clock() - self._beat_s > STALE_S:
+            return False, "stuck"
+        return self._state == "running", self._state
+
+
+class _BoundedHTTPServer(ThreadingHTTPServer):
+    """Closes connections beyond MAX_CONNECTIONS: each open one holds a thread."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+
+class HttpServer:
+    """Serves both endpoints in threads of its own."""
+
+    def __init__(self, address: tuple[str, int], registry: CollectorRegistry, health: Health) -> None:
+        """Raises InputError if the address cannot be listened on."""
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = IDLE_TIMEOUT_S
+
+            def do_GET(self) -> None:
+                if self.path == "/metrics":
+                    self._respond(200, CONTENT_TYPE_LATEST, generate_latest(registry))
+                elif self.path == "/healthz":
+                    is_healthy, state = health.status()
+                    self._respond(200 if is_healthy else 503, "text/plain; charset=utf-8", f"{state}\n".encode())
+                else:
+                    self._respond(404, "text/plain; charset=utf-8", b"try /metrics or /healthz\n")
+
+            def _respond(self, code: int, kind: str, body: bytes) -> None:
+                self.send_response(code)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Scrapes are not logged."""
+
+        try:
+            self._server = _BoundedHTTPServer(address, Handler)
+        except OSError as error:
+            raise InputError(
+                f"cannot serve metrics at {address[0]}:{address[1]}: {error.strerror}; choose another --http"
+            ) from None
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()

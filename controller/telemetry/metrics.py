@@ -1,0 +1,39 @@
+"""Prometheus metrics of a controller; the registry is passed in."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from controller.safety.monitor import Rule
+
+_BUCKETS_S = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1.0)
+
+
+class Metrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        self.steps = Counter("controller_decision_steps", "Moments at which at least one TL was due", registry=registry)
+        self.decisions = Counter("controller_decisions", "Actions taken", registry=registry)
+        self.missing_answers = Counter(
+            "controller_missing_answers", "Requests to a policy without a valid action", ["tl"], registry=registry
+        )
+        self.overrides = Counter(
+            "controller_safety_overrides", "Requested states that the safety rules replaced", ["reason"], registry=registry
+        )
+        self.alarms = Counter(
+            "controller_safety_alarms", "Shown states that broke a rule; must stay at 0", ["rule"], registry=registry
+        )
+        for rule in Rule:
+            self.alarms.labels(rule.value)
+        self.rejections = Counter("controller_sumo_rejections", "Commands that SUMO rejected", registry=registry)
+        self.mode = Gauge(
+            "controller_mode", "Control mode of a TL: 0 policy, 1 hold, 2 fallback, 3 recovering", ["tl"], registry=registry
+        )
+        self.decision_s = Histogram(
+            "controller_decision_seconds",
+            "Wall time of a decision step, from readings to choices",
+            registry=registry,
+            buckets=_BUCKETS_S,
+        )
+        self.inference_s = Histogram(
+            "controller_inference_seconds", "Part of it spent waiting for the policies", registry=registry, buckets=_BUCKETS_S
+        )
+        self.simulation_s = Gauge("controller_simulation_seconds", "Simulation time", registry=registry)

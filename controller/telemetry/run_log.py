@@ -1,0 +1,132 @@
+"""The log and metrics of a run: what happened, summarised so that a thousand TLs stay readable."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+
+from controller.decision_step import DecisionSteps, Events, RunCounters
+from controller.fallback.control_mode import ControlMode
+from controller.safety.conflicts import EXPLANATIONS
+from controller.safety.monitor import Alarm
+from controller.safety.signal_safety import Override
+from controller.telemetry.health import Health
+from controller.telemetry.metrics import Metrics
+
+log = logging.getLogger("controller")
+
+MAX_NAMED_TLS = 10
+"""TLs named in one line; the others are counted."""
+
+
+class RunLog:
+    """Counts events in metrics and writes them to the log, one line per kind and decision step."""
+
+    def __init__(self, metrics: Metrics, health: Health, tls: Iterable[str]) -> None:
+        self._metrics, self._health = metrics, health
+        self._mode_changes: dict[tuple[ControlMode, ControlMode], list[tuple[str, str]]] = {}
+        """(old, new) -> (TL, reason) of this decision step."""
+        self._counted_decisions = 0
+        for tl in tls:
+            metrics.mode.labels(tl).set(ControlMode.POLICY.value)
+            metrics.missing_answers.labels(tl)
+
+    def events(self) -> Events:
+        return Events(
+            missing_answer=self._missing_answer,
+            override=self._override,
+            mode_change=self._mode_change,
+            rejection=self._rejection,
+            alarm=self._alarm,
+            step=self._step,
+        )
+
+    def _missing_answer(self, tl: str, reason: str, now: float) -> None:
+        self._metrics.missing_answers.labels(tl).inc()
+        log.debug("%s at %g: %s", tl, now, reason)
+
+    def _override(self, override: Override, now: float) -> None:
+        self._metrics.overrides.labels(override.reason.value).inc()
+        log.debug(
+            "%s at %g: requested %s, permitted %s: %s",
+            override.signal,
+            now,
+            override.requested,
+            override.permitted,
+            EXPLANATIONS[override.reason],
+        )
+
+    def _mode_change(self, tl: str, old: ControlMode, new: ControlMode, now: float, reason: str) -> None:
+        self._metrics.mode.labels(tl).set(new.value)
+        self._mode_changes.setdefault((old, new), []).append((tl, reason))
+
+    def _rejection(self, reason: str, now: float) -> None:
+        self._metrics.rejections.inc()
+        log.error("SUMO rejected a command at %g: %s", now, reason)
+
+    def _alarm(self, alarm: Alarm) -> None:
+        self._metrics.alarms.labels(alarm.rule.value).inc()
+        log.error("ALARM: %s at %g: %s: %s", alarm.signal, alarm.at_s, alarm.rule.value, alarm.message)
+
+    def _step(self, counters: RunCounters, now: float) -> None:
+        self.flush(now)
+        self._health.beat()
+        self._metrics.simulation_s.set(now)
+        self._metrics.decisions.inc(counters.decisions - self._counted_decisions)
+        self._counted_decisions = counters.decisions
+        if counters.newest is not None:
+            decision_s, inference_s = counters.newest
+            self._metrics.steps.inc()
+            self._metrics.decision_s.observe(decision_s)
+            self._metrics.inference_s.observe(inference_s)
+
+    def flush(self, now: float) -> None:
+        """Write the mode changes of this decision step: one line per kind of change."""
+        changes, self._mode_changes = self._mode_changes, {}
+        for (old, new), tls in changes.items():
+            level = logging.INFO if new is ControlMode.POLICY else logging.WARNING
+            named = ", ".join(tl for tl, _ in tls[:MAX_NAMED_TLS])
+            more = f" and {len(tls) - MAX_NAMED_TLS} more" if len(tls) > MAX_NAMED_TLS else ""
+            count = f"{len(tls)} TLs: " if len(tls) > 1 else ""
+            reason = f" ({tls[0][1]})" if tls[0][1] else ""
+            log.log(level, "%s%s%s at %g: %s -> %s%s", count, named, more, now, old.name, new.name, reason)
+
+
+def figures(counters: RunCounters) -> dict[str, object]:
+    """The run's figures: counts, and decision times in ms."""
+    decision_ms, inference_ms = (1000 * np.array(times or [0.0]) for times in (counters.decision_s, counters.inference_s))
+    return {
+        "decisions": counters.decisions,
+        "decision_steps": counters.steps,
+        "decision_ms_p50": float(np.percentile(decision_ms, 50)),
+        "decision_ms_p99": float(np.percentile(decision_ms, 99)),
+        "inference_ms_p50": float(np.percentile(inference_ms, 50)),
+        "inference_ms_p99": float(np.percentile(inference_ms, 99)),
+        "missing_answers": sum(counters.missing_answers.values()),
+        "missing_answers_by_tl": dict(counters.missing_answers),
+        "fallbacks": counters.fallbacks,
+        "overrides": sum(counters.overrides.values()),
+        "overrides_by_reason": dict(counters.overrides),
+        "alarms": sum(counters.alarms.values()),
+        "alarms_by_rule": dict(counters.alarms),
+        "rejections": counters.rejections,
+    }
+
+
+def log_summary(steps: DecisionSteps) -> None:
+    """One line about the run so far."""
+    values = figures(steps.counters)
+    modes = Counter(x.mode.name for x in steps.intersections.values())
+    log.info(
+        "second %g: %s; %d decisions, p50 %.2f ms, p99 %.2f ms; %d answers missing, %d fallbacks; %d overrides%s",
+        steps.now,
+        ", ".join(f"{count} {name}" for name, count in sorted(modes.items())),
+        steps.counters.decisions,
+        values["decision_ms_p50"],
+        values["decision_ms_p99"],
+        values["missing_answers"],
+        steps.counters.fallbacks,
+        values["overrides"],
+        "".join(f", {reason} {count}" for reason, count in sorted(steps.counters.overrides.items())),
+    )

@@ -1,0 +1,1 @@
+"""One SavedModel out of the actors of many TLs."""

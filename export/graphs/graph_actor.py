@@ -1,0 +1,263 @@
+"""Actors as graphs: what is left of a trainer's own graph once it only serves.
+
+For checkpoints that come with their graph (a MetaGraph, a SavedModel, a Keras
+model): nothing is known of the architecture, and nothing needs to be. Functions
+are inlined, placeholders other than the observation take their value at
+inference, what is then constant is folded, and each variable becomes an input
+that the exporter fills in.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+from tensorflow.core.framework import graph_pb2
+from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
+from tensorflow.python.grappler import tf_optimizer
+
+from city.errors import InputError, first_line
+from export import quiet
+from export.actors import Weight
+
+Arrays = NDArray[Any]
+VALUES, LOGITS, PROBABILITIES_OUTPUT, ACTION_OUTPUT = "values", "logits", "probabilities", "action"
+OBSERVATION = "observation"
+
+RANDOM_MEAN = {
+    "RandomUniform": 0.5, "RandomStandardNormal": 0.0, "TruncatedNormal": 0.0, "StatelessRandomUniform": 0.5,
+    "StatelessRandomUniformV2": 0.5, "StatelessRandomNormal": 0.0, "StatelessRandomNormalV2": 0.0,
+}  # fmt: skip
+"""Random operations that a deterministic output may still have behind it (a dropout that is off)."""
+VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
+_PASSES = ("Identity", "StopGradient", "Enter", "Switch")
+
+
+@dataclass(frozen=True)
+class GraphActor:
+    """An inference-only actor whose operations are its trainer's."""
+
+    graph: bytes
+    """GraphDef: a placeholder `observation` [-1, O], a placeholder `weight_<k>` for each weight, inference operations."""
+    output: str
+    """Name of the tensor it gives."""
+    output_kind: str
+    """values | logits | probabilities | action (of an exported model: index or values)."""
+    weights: tuple[Weight, ...]
+    inputs: int
+    outputs: int
+    unread: tuple[str, ...] = ()
+    architecture: str = "graph"
+
+    @property
+    def description(self) -> str:
+        return f"{self.architecture} {self.output.split(':')[0]}"
+
+    @property
+    def widths(self) -> list[int]:
+        return [self.inputs, self.outputs]
+
+
+@dataclass(frozen=True)
+class TrainedGraph:
+    """A trainer's graph and where its actor begins and ends."""
+
+    where: Path
+    graph: graph_pb2.GraphDef
+    observation: str
+    """Name of the observation's node, a placeholder."""
+    output: str
+    """Name of the output tensor."""
+    constants: Mapping[str, Any]
+    """Other placeholder nodes -> their values at inference."""
+    variables: Mapping[str, tuple[str, Arrays]]
+    """Variable node (or placeholder of a resource) -> its name in the checkpoint, its values."""
+
+
+@dataclass(frozen=True)
+class ReferenceModel:
+    """The trainer's own actor, run as its trainer ran it: what an export is proved against."""
+
+    description: str
+    run: Callable[[Arrays], Arrays]
+    """[n, O] observations -> [n, A] what the output tensor gives."""
+    output_kind: str
+    outputs: int
+    inputs: int
+
+    def evaluate(self, observations: Arrays, categorical: bool) -> Arrays:
+        """[n, A] means, or [n, choices] probabilities."""
+        x = np.asarray(self.run(observations), np.float64)
+        return softmax(x) if categorical and self.output_kind == LOGITS else x
+
+
+def softmax(x: Arrays) -> Arrays:
+    e = np.exp(x - x.max(axis=1, keepdims=True))
+    found: Arrays = e / e.sum(axis=1, keepdims=True)
+    return found
+
+
+def cut(trained: TrainedGraph, inputs: int, outputs: int, output_kind: str) -> GraphActor:
+    """The inference-only actor of a trained graph. Raises InputError where it cannot be cut out."""
+    graph = extract(trained.graph, [trained.output])
+    for node in graph.node:
+        if node.name == trained.observation:
+            dtype = node.attr["dtype"].type
+            _become(node, "Placeholder", dtype)
+        elif node.name in trained.constants:
+            _become_constant(node, trained.constants[node.name])
+        elif node.op == "PlaceholderWithDefault":
+            node.op = "Identity"
+            node.attr["T"].type = node.attr["dtype"].type
+            for name in ("dtype", "shape"):
+                node.attr.pop(name, None)
+    graph = _optimised(trained.where, graph, trained.output)
+    _without_randomness(graph)
+    if not any(node.op == "Merge" for node in graph.node):
+        # what only ordered side effects (assertions, updates) has nothing to order any more
+        for node in graph.node:
+            kept = [name for name in node.input if not name.startswith("^")]
+            del node.input[:]
+            node.input.extend(kept)
+    weights = _weights_as_inputs(trained, graph)
+    graph = _optimised(trained.where, graph, trained.output)
+    left = {node.name for node in graph.node}
+    graph, order = _renamed(graph, trained.observation, [node for node, _ in weights if node in left])
+    named = dict(weights)
+    if not order:
+        raise InputError(f"{trained.where}: what it gives needs none of the checkpoint's variables; it is no actor")
+    renamed = tuple(replace(named[node], name=f"actor/{k:03d}") for k, node in enumerate(order))
+    graph.versions.CopyFrom(trained.graph.versions)
+    return GraphActor(graph.SerializeToString(deterministic=True), trained.output, output_kind, renamed, inputs, outputs)
+
+
+def extract(graph: graph_pb2.GraphDef, tensors: list[str], nodes: Mapping[str, Any] | None = None) -> graph_pb2.GraphDef:
+    """The part of a graph that the tensors need; `nodes`: its nodes by name, where they are known."""
+    nodes = nodes or {node.name: node for node in graph.node}
+    wanted: dict[str, None] = {}
+    stack = [node_of(name) for name in tensors]
+    while stack:
+        name = stack.pop()
+        if name not in wanted and name in nodes:
+            wanted[name] = None
+            stack += [node_of(source) for source in nodes[name].input]
+    part = graph_pb2.GraphDef(node=[nodes[name] for name in reversed(wanted)], library=graph.library)
+    part.versions.CopyFrom(graph.versions)
+    # where training ran it (a second GPU, beside another operation) binds nobody else
+    for node in part.node:
+        node.device = ""
+        node.attr.pop("_class", None)
+    return part
+
+
+def node_of(name: str) -> str:
+    """The node of an input or tensor name: `a/b:1` and `^a/b` are a/b's."""
+    return name.removeprefix("^").split(":")[0]
+
+
+def _become(node: Any, op: str, dtype: int) -> None:
+    """Make a node a placeholder of a dtype, whose shape only its feeder knows."""
+    node.op = op
+    del node.input[:]
+    node.attr.clear()
+    node.attr["dtype"].type = dtype
+    if op == "Placeholder":
+        node.attr["shape"].shape.unknown_rank = True
+
+
+def _become_constant(node: Any, value: Any) -> None:
+    dtype = tf.as_dtype(node.attr["dtype"].type)
+    _become(node, "Const", dtype.as_datatype_enum)
+    shape = np.shape(value)
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, dtype, shape))
+
+
+def _optimised(where: Path, graph: graph_pb2.GraphDef, output: str) -> graph_pb2.GraphDef:
+    """The graph with functions inlined, constants folded and the rest pruned."""
+    meta = meta_graph_pb2.MetaGraphDef(graph_def=graph)
+    meta.collection_def["train_op"].node_list.value.append(output)
+    options = config_pb2.ConfigProto()
+    rewrite = options.graph_options.rewrite_options
+    rewrite.min_graph_nodes = -1
+    rewrite.meta_optimizer_iterations = rewriter_config_pb2.RewriterConfig.TWO
+    rewrite.optimizers.extend(["function", "constfold", "loop", "pruning"])
+    rewrite.fail_on_optimizer_errors = True
+    try:
+        with quiet.notes():
+            optimised = tf_optimizer.OptimizeGraph(options, meta, verbose=False)
+    except Exception as error:  # noqa: BLE001 - several kinds for one cause: the graph
+        raise InputError(f"{where}: its graph cannot be reduced to inference: {first_line(error)}") from None
+    return extract(optimised, [output])
+
+
+def _without_randomness(graph: graph_pb2.GraphDef) -> None:
+    """Replace random operations by their middle.
+
+    A deterministic output may have a dropout behind it whose keep probability is
+    1: any number does. Where one does not, the proof against the reference_model fails.
+    """
+    for node in [node for node in graph.node if node.op in RANDOM_MEAN]:
+        dtype = node.attr["dtype"].type
+        value = graph.node.add(name=f"{node.name}/middle", op="Const")
+        value.attr["dtype"].type = dtype
+        value.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(RANDOM_MEAN[node.op], tf.as_dtype(dtype), ()))
+        shape, index_type = node.input[0], node.attr["T"].type or tf.int32.as_datatype_enum
+        node.op = "Fill"
+        del node.input[:]
+        node.input.extend([shape, value.name])
+        node.attr.clear()
+        node.attr["T"].type = dtype
+        node.attr["index_type"].type = index_type
+
+
+def _weights_as_inputs(trained: TrainedGraph, graph: graph_pb2.GraphDef) -> list[tuple[str, Weight]]:
+    """Turn every variable's reads into placeholders; (node, weight) in graph order. Raises InputError."""
+    nodes = {node.name: node for node in graph.node}
+    found: list[tuple[str, Weight]] = []
+
+    def variable_of(name: str) -> str:
+        node = nodes[node_of(name)]
+        while node.name not in trained.variables and node.op in _PASSES and node.input:
+            node = nodes[node_of(node.input[0])]
+        return str(node.name)
+
+    for node in graph.node:
+        if node.op == "ReadVariableOp":
+            source = variable_of(node.input[0])
+        elif node.name in trained.variables and node.op in ("VariableV2", "Variable"):
+            source = node.name
+        else:
+            continue
+        if source not in trained.variables:
+            raise InputError(f"{trained.where}: variable {source} is missing")
+        stored_as, values = trained.variables[source]
+        dtype = node.attr["dtype"].type
+        _become(node, "Placeholder", dtype)
+        for size in values.shape:
+            node.attr["shape"].shape.dim.add(size=size)
+        node.attr["shape"].shape.unknown_rank = False
+        found.append((node.name, Weight("", stored_as, values.astype(tf.as_dtype(dtype).as_numpy_dtype))))
+    return found
+
+
+def _renamed(graph: graph_pb2.GraphDef, observation: str, weights: list[str]) -> tuple[graph_pb2.GraphDef, list[str]]:
+    """The graph under short names of ours where the exporter must find them again; the weights in order."""
+    names = {observation: OBSERVATION, **{name: f"weight_{k}" for k, name in enumerate(weights)}}
+    taken = {node.name for node in graph.node} - set(names)
+    for name in [name for name in names.values() if name in taken]:
+        names[name] = f"{name}_of_the_trainer"
+    for node in graph.node:
+        node.name = names.get(node.name, node.name)
+        node.ClearField("experimental_debug_info")
+        for key in [key for key in node.attr if key.startswith("_")]:
+            del node.attr[key]
+        for k, source in enumerate(node.input):
+            name = node_of(source)
+            if name in names:
+                node.input[k] = source.replace(name, names[name], 1)
+    if not any(value.HasField("func") or value.list.func for node in graph.node for value in node.attr.values()):
+        graph.ClearField("library")
+    return graph, weights

@@ -1,0 +1,46 @@
+"""Whole Keras models (.keras, .h5): loaded by Keras if their classes are Keras's own."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from city.errors import first_line
+from export.checkpoints.source import Wanted
+from export.graphs import trained_function
+from export.graphs.trained_function import Trained
+
+
+def load_actor(path: Path, wanted: Wanted) -> tuple[Trained | None, str]:
+    """(the actor, ""), or (None, why Keras cannot load it): the weights of a model of user-defined classes can still be read.
+
+    Raises InputError if the loaded model is not an actor.
+    """
+    model, reason = load(path)
+    if model is None:
+        return None, reason
+    variables = variable_names(model)
+    return trained_function.of_keras(path, model, wanted.inputs, variables, wanted.output_tensor, wanted.categorical), ""
+
+
+def load(path: Path) -> tuple[Any, str]:
+    """(the model, ""), or (None, why Keras cannot load it).
+
+    No code of the file is run: Keras's safe mode refuses pickled code.
+    """
+    reason = ""
+    for name in ("keras", "tf_keras"):  # tf_keras is Keras 2; its files are loaded if it is installed
+        try:
+            keras = importlib.import_module(name)
+        except ImportError:
+            continue
+        try:
+            safe = {"safe_mode": True} if path.suffix == ".keras" else {}
+            return keras.models.load_model(str(path), compile=False, **safe), ""
+        except Exception as error:  # noqa: BLE001 - Keras raises many kinds, mostly for unknown classes
+            reason = reason or f"Keras cannot load it, so its wiring is not known: {first_line(error)}"
+    return None, reason
+
+
+def variable_names(model: Any) -> dict[int, str]:
+    """id of each variable's tensor -> its path."""
+    return {id(getattr(weight, "_value", weight)): getattr(weight, "path", weight.name).split(":")[0] for weight in model.weights}

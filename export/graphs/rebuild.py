@@ -1,0 +1,115 @@
+"""From a trainer's graph to an inference-only actor, and the reference model that it is compared with.
+
+A graph takes precedence over weights alone: it has activations and wiring, and the
+trainer's own answers can be compared. If an architecture gives the same answers as
+the graph, its steps are exported (a fleet stacks them); else the graph's own
+operations are.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from city.errors import InputError
+from export.actors.architectures import Layers, build, matching
+from export.checkpoints import scopes
+from export.checkpoints.checkpoint import Checkpoint, unread_variables
+from export.checkpoints.layers import read_layers
+from export.checkpoints.source import Rebuilt, Source, Wanted
+from export.checkpoints.tensorflow_files import meta_graph_path
+from export.graphs import training_graph, user_builder
+from export.graphs.graph_actor import GraphActor, ReferenceModel, cut
+from export.graphs.output_tensor import NotInGraph
+from export.graphs.trained_function import Trained
+from export.graphs.user_builder import Sizes
+
+
+def from_meta_graph(path: Path, label: str, wanted: Wanted, checkpoint: Checkpoint) -> Rebuilt:
+    """The actor of a TF1 checkpoint with its `.meta` file. Raises InputError."""
+    scope = scopes.choose(path, list(checkpoint.stored), wanted.tl, wanted.scope, wanted.target_tls)
+    try:
+        found = read_layers(checkpoint, scope)
+        layers: Layers | None = found
+        kept = [stored for layer in (*found.dense, *found.norms) for stored in layer.stored_as.values()]
+    except InputError as error:
+        # perhaps layers of an unknown kind: their graph can be exported without knowing them
+        layers, unreadable = None, error
+        prefix = f"{scope}/" if scope else ""
+        inside = [name for name in checkpoint.stored if name.startswith(prefix)]
+        kept = [name for name in inside if scopes.why_unread(name, scope) == scopes.NO_REASON]
+    try:
+        trained = training_graph.read(path, checkpoint, scope, kept, wanted.output_tensor, wanted.categorical)
+        reference = training_graph.reference_model(trained, wanted.categorical, wanted.output_tensor is not None)
+    except InputError as error:
+        is_named = wanted.hints.architecture is not None
+        if wanted.output_tensor is not None or layers is None or not (is_named or isinstance(error, NotInGraph)):
+            # what the graph may contain beyond the weights must not be dropped silently
+            if layers is None and wanted.output_tensor is None:
+                raise unreadable from None
+            can_use_weights = layers is not None and wanted.output_tensor is None
+            hint = f"{error}; or use only the weights with --actor NAME" if can_use_weights else str(error)
+            raise InputError(hint) from None
+        layers = read_layers(checkpoint, scope, whole=not is_named)
+        actor = build(path, layers, wanted.hints, wanted.categorical)
+        reason = str(error).removeprefix(f"{meta_graph_path(path)}: ")
+        return Rebuilt(actor, None, scope, f"the trainer's graph was not used: {reason}")
+    if layers is not None:
+        steps = matching(path, layers, wanted.hints, reference.evaluate, reference.inputs, wanted.categorical)
+        if steps is not None:
+            return Rebuilt(steps, reference, scope)
+        _refuse_named_architecture(label, wanted, reference)
+    graph_actor = cut(trained, reference.inputs, reference.outputs, reference.output_kind)
+    return Rebuilt(_with_unread(graph_actor, checkpoint), reference, scope)
+
+
+def from_function(path: Path, label: str, wanted: Wanted, trained: Trained, read: Callable[[], Layers]) -> Rebuilt:
+    """The actor of a TensorFlow function; `read` gives its layers. Raises InputError."""
+    reference = trained.reference_model
+    try:
+        steps = matching(path, read(), wanted.hints, reference.evaluate, reference.inputs, wanted.categorical)
+    except InputError:
+        steps = None  # layers of another kind: the graph itself is exported
+    if steps is not None:
+        return Rebuilt(steps, reference, "")
+    _refuse_named_architecture(label, wanted, reference)
+    return Rebuilt(cut(trained.graph, reference.inputs, reference.outputs, reference.output_kind), reference, "")
+
+
+def from_builder(path: Path, wanted: Wanted, source: Source, spec: str) -> Rebuilt:
+    """The actor that a user's function builds from a checkpoint of any source. Raises InputError."""
+    checkpoint = source.open(path)
+    scope = ""
+    if source.has_scopes:
+        scope = scopes.choose(path, list(checkpoint.stored), wanted.tl, wanted.scope, wanted.target_tls)
+    sizes = Sizes(wanted.inputs, wanted.hints.hidden_sizes, wanted.outputs)
+    if wanted.inputs is None or wanted.outputs is None:
+        sizes = _complete_sizes(path, source, checkpoint, scope, sizes)
+    trained = user_builder.build(spec, sizes, checkpoint, scope, wanted.categorical)
+    reference = trained.reference_model
+    actor = cut(trained.graph, reference.inputs, reference.outputs, reference.output_kind)
+    return Rebuilt(_with_unread(actor, checkpoint), reference, scope)
+
+
+def _complete_sizes(path: Path, source: Source, checkpoint: Checkpoint, scope: str, sizes: Sizes) -> Sizes:
+    """Sizes without a street: those of the first and last dense layers, if they can be read."""
+    try:
+        layers = source.layers(path, checkpoint, scope)
+    except InputError:
+        return sizes  # layers of another kind: the builder must know its sizes
+    if not layers.dense:
+        return sizes
+    first, last = layers.dense[0].kernel.shape[0], layers.dense[-1].kernel.shape[1]
+    return Sizes(sizes.inputs or int(first), sizes.hidden, sizes.outputs or int(last))
+
+
+def _refuse_named_architecture(label: str, wanted: Wanted, reference: ReferenceModel) -> None:
+    if wanted.hints.architecture is not None:
+        raise InputError(
+            f"{wanted.tl}: {label} is not of architecture {wanted.hints.architecture}: its layers do not answer like "
+            f"{reference.description}; leave the architecture out to export that graph itself, or name another --output-tensor"
+        )
+
+
+def _with_unread(actor: GraphActor, checkpoint: Checkpoint) -> GraphActor:
+    taken = {weight.stored_as for weight in actor.weights}
+    return replace(actor, unread=unread_variables(checkpoint, taken)) if taken <= set(checkpoint.stored) else actor

@@ -1,0 +1,216 @@
+"""Actors that come as TensorFlow functions: SavedModels from training, whole Keras models, a user's own builder.
+
+A function's graph and the variables it captures are all that is needed: the
+actor is cut out of it like out of a MetaGraph.
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+from tensorflow.core.protobuf import saved_model_pb2
+
+from city.errors import InputError, first_line
+from export.checkpoints.checkpoint import Checkpoint, StoredVariable
+from export.graphs import training_graph
+from export.graphs.graph_actor import ReferenceModel, TrainedGraph
+
+_NOT_THE_MEAN = re.compile(r"value|critic|log_?prob|std|sigma|scale|entropy|sample|hidden|state", re.I)
+_THE_MEAN = re.compile(r"mean|mu|loc|logits|prob|action|policy", re.I)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """An actor as a function, its reference_model, and its variables by name."""
+
+    graph: TrainedGraph
+    reference_model: ReferenceModel
+    checkpoint: Checkpoint
+
+
+def of_saved_model(path: Path, output: str | None, categorical: bool) -> Trained:
+    """The actor of a SavedModel that training wrote; `output`: KEY or SIGNATURE:KEY. Raises InputError."""
+    try:
+        model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+        if not model.meta_graphs:
+            raise ValueError("it holds no graph")
+        loaded = tf.saved_model.load(os.fspath(path))
+        functions = _functions(loaded)
+    except Exception as error:  # noqa: BLE001 - TensorFlow raises many kinds for one cause: the files
+        raise InputError(f"{path}: cannot be read as a SavedModel: {first_line(error)}") from None
+    signature, _, key = (output or "").rpartition(":")
+    if not functions:
+        raise InputError(f"{path}: has neither a signature nor a function that takes an observation")
+    if signature and signature not in functions:
+        raise InputError(f"{path}: has no signature {signature}; there are {', '.join(functions)}")
+    chosen = signature or next((name for name in ("serving_default", "serve", "__call__") if name in functions), None)
+    if chosen is None and len(functions) > 1:
+        raise InputError(f"{path}: has the functions {', '.join(functions)}; say which with --output-tensor FUNCTION:OUTPUT")
+    concrete = functions[chosen or next(iter(functions))]
+    return of_function(path, concrete, _named_variables(concrete), key or None, categorical, keep=loaded)
+
+
+def of_keras(
+    where: Path, model: Any, size: int | None, names: Mapping[int, str], output: str | None, categorical: bool
+) -> Trained:
+    """The actor that a Keras model (or any callable of an observation) is. Raises InputError.
+
+    `size`: of an observation, where the model does not tell; `names`: id of each
+    variable -> its name in the checkpoint.
+    """
+    inputs = getattr(model, "inputs", None)
+    if inputs is not None and len(inputs) > 1:
+        raise InputError(f"{where}: the model takes {len(inputs)} inputs, not one observation")
+    size = inputs[0].shape[-1] if inputs else size
+    if size is None:
+        raise InputError(f"{where}: the model does not tell how many numbers an observation has")
+
+    def call_model(observation: Any) -> Any:
+        return model(observation, training=False)
+
+    spec = tf.TensorSpec([None, int(size)], tf.float32, name="observation")
+    act = tf.function(call_model, input_signature=[spec], autograph=False)
+
+    try:
+        concrete = act.get_concrete_function()
+    except InputError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a model of the user's raises
+        raise InputError(f"{where}: the model cannot be called on an observation: {first_line(error)}") from None
+    stored = {v.ref(): names.get(id(v), v.name.split(":")[0]) for v in concrete.variables}
+    return of_function(where, concrete, stored, output, categorical, keep=(model, act))
+
+
+def of_function(
+    where: Path, concrete: Any, names: Mapping[Any, str], output: str | None, categorical: bool, keep: Any
+) -> Trained:
+    """The actor that a concrete function computes; `keep` is what owns its variables. Raises InputError."""
+    own = concrete.inputs[: len(concrete.inputs) - len(concrete.captured_inputs)]
+    floats = [tensor for tensor in own if tensor.dtype.is_floating]
+    if len(floats) > 1:
+        floats = [tensor for tensor in floats if re.search(r"obs|state", tensor.name)] or floats
+    if len(floats) != 1:
+        told = ", ".join(tensor.op.name for tensor in own) or "nothing"
+        raise InputError(f"{where}: takes {told}, not one observation")
+    constants, variables = _captured(where, concrete, names)
+    for tensor in own:
+        if tensor is not floats[0]:
+            if tensor.dtype != tf.bool:
+                raise InputError(f"{where}: takes {tensor.op.name} beside the observation, whose value nothing tells")
+            constants[tensor.op.name] = False
+    observation = floats[0].op.name
+    dtype = floats[0].dtype
+
+    def call(x: NDArray[Any]) -> list[Any]:
+        arguments = {tensor.op.name: tf.constant(False) for tensor in own}
+        arguments[observation] = tf.constant(x, dtype)
+        positional, named = concrete.structured_input_signature
+        held = keep  # a function does not own the variables it captures
+        if positional:
+            found = concrete(*(arguments[tensor.op.name] for tensor in own))
+        else:
+            found = concrete(**{key: arguments[tensor.op.name] for key, tensor in zip(sorted(named), own, strict=True)})
+        assert held is not None
+        return list(tf.nest.flatten(found))
+
+    size = _size(floats[0], variables, concrete)
+    if size is None:
+        raise InputError(f"{where}: does not tell how many numbers an observation has")
+    index = _output(where, concrete, output, lambda x: call(x), size)
+    graph = TrainedGraph(where, concrete.graph.as_graph_def(), observation, concrete.outputs[index].name, constants, variables)
+
+    def run(x: NDArray[Any]) -> NDArray[Any]:
+        try:
+            return np.asarray(call(x)[index])
+        except (tf.errors.OpError, ValueError, TypeError) as error:
+            raise InputError(f"{where}: cannot be run: {first_line(error)}") from None
+
+    reference_model = training_graph.check(graph, run, size, categorical, output is not None)
+    return Trained(graph, reference_model, _checkpoint(where, variables))
+
+
+def _functions(loaded: Any) -> dict[str, Any]:
+    """Functions of a loaded SavedModel that can be an actor: its signatures, else what was traced of its methods."""
+    found = {name: function for name, function in loaded.signatures.items() if function.outputs}
+    if found:
+        return found
+    for name in dir(loaded):
+        traced = getattr(getattr(loaded, name, None), "concrete_functions", None)
+        for concrete in traced or ():
+            # of several traces the one for inference: a flag of training is bound to False in it
+            if concrete.outputs and not any(value is True for value in tf.nest.flatten(concrete.structured_input_signature)):
+                found.setdefault(name, concrete)
+    return found
+
+
+def _named_variables(concrete: Any) -> dict[Any, str]:
+    return {variable.ref(): variable.name.split(":")[0] for variable in concrete.variables}
+
+
+def _captured(where: Path, concrete: Any, names: Mapping[Any, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a function captures, by placeholder: constants, and (name, values) of variables."""
+    handles = {id(variable.handle): variable for variable in concrete.variables}
+    constants: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
+    taken: dict[str, int] = {}
+    placeholders = concrete.inputs[len(concrete.inputs) - len(concrete.captured_inputs) :]
+    for captured, placeholder in zip(concrete.captured_inputs, placeholders, strict=True):
+        if captured.dtype != tf.resource:
+            constants[placeholder.op.name] = captured.numpy()
+        elif id(captured) in handles:
+            variable = handles[id(captured)]
+            name = names.get(variable.ref(), variable.name.split(":")[0])
+            taken[name] = taken.get(name, 0) + 1
+            unique = name if taken[name] == 1 else f"{name}#{taken[name]}"
+            variables[placeholder.op.name] = unique, variable.numpy()
+        else:
+            raise InputError(
+                f"{where}: its function needs {placeholder.op.name}, which is no variable; no actor of ours has that"
+            )
+    return constants, variables
+
+
+def _size(observation: Any, variables: Mapping[str, Any], concrete: Any) -> int | None:
+    shape = observation.shape
+    if shape.rank == 2 and shape[1] is not None:
+        return int(shape[1])
+    kernels = [values.shape for name, values in variables.values() if name.endswith("kernel") and values.ndim == 2]
+    takes = {shape[0] for shape in kernels} - {shape[1] for shape in kernels}
+    return int(takes.pop()) if len(takes) == 1 else None
+
+
+def _output(where: Path, concrete: Any, asked: str | None, call: Callable[[Any], list[Any]], size: int) -> int:
+    """Which of a function's outputs is the mean (or the logits). Raises InputError."""
+    structure = concrete.structured_outputs
+    named = isinstance(structure, dict)
+    keys = sorted(structure) if named else [f"output_{k}" for k in range(len(concrete.outputs))]
+    if asked is not None:
+        if asked not in keys:
+            raise InputError(f"{where}: has no output {asked}; there are {', '.join(keys)}")
+        return keys.index(asked)
+    if len(keys) == 1 and not _NOT_THE_MEAN.search(keys[0]):
+        return 0
+    probe = np.random.default_rng(1).random((4, size)).astype(np.float32)
+    first, again = call(probe), call(probe)
+    fitting = [
+        k
+        for k, (one, two) in enumerate(zip(first, again, strict=True))
+        if one.dtype.is_floating and one.shape.rank in (1, 2) and one.shape[0] == 4 and np.array_equal(one, two)
+    ]
+    # of several, one is taken for what it is called, never because it is the one that is left
+    fitting = [k for k in fitting if named and _THE_MEAN.search(keys[k]) and not _NOT_THE_MEAN.search(keys[k])]
+    if len(fitting) != 1:
+        raise InputError(f"{where}: has the outputs {', '.join(keys)}; say which is the mean with --output-tensor")
+    return fitting[0]
+
+
+def _checkpoint(where: Path, variables: Mapping[str, tuple[str, Any]]) -> Checkpoint:
+    values = dict(variables.values())
+    stored = {name: StoredVariable(name, array.shape, array.dtype.name) for name, array in values.items()}
+    return Checkpoint(where, stored, lambda name: values[name], ordered=True, first=None)

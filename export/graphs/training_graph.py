@@ -1,0 +1,178 @@
+"""TF1 MetaGraphs: the `.meta` file beside a checkpoint, and the actor in it."""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+from tensorflow.core.protobuf import meta_graph_pb2
+
+from city.errors import InputError, first_line
+from export.checkpoints import scopes
+from export.checkpoints.checkpoint import Checkpoint
+from export.checkpoints.tensorflow_files import meta_graph_path
+from export.graphs import output_tensor
+from export.graphs.graph_actor import (
+    LOGITS,
+    PROBABILITIES_OUTPUT,
+    VALUES,
+    VARIABLES,
+    ReferenceModel,
+    TrainedGraph,
+    extract,
+    node_of,
+)
+from export.graphs.output_tensor import Graph
+
+
+@functools.lru_cache(maxsize=1)
+def _read(meta: Path, stamp: tuple[int, int]) -> tuple[Any, Graph]:
+    """Parsed once for all TLs whose actors one graph holds."""
+    try:
+        graph = meta_graph_pb2.MetaGraphDef.FromString(meta.read_bytes()).graph_def
+    except (OSError, DecodeError) as error:
+        raise InputError(f"{meta}: cannot be read as a MetaGraph: {first_line(error)}") from None
+    if not graph.node:
+        raise InputError(f"{meta}: cannot be read as a MetaGraph: it holds no graph")
+    return graph, Graph.of(graph)
+
+
+def read(
+    prefix: Path, checkpoint: Checkpoint, scope: str, layers: Sequence[str], output: str | None, categorical: bool
+) -> TrainedGraph:
+    """The actor's part of the graph beside a checkpoint.
+
+    `layers` are the variables of the layers of the actor in `scope`, as the
+    checkpoint names them; `output` is the tensor that is said, None where it is
+    to be guessed. Raises InputError, NotInGraph where the graph tells nothing.
+    """
+    meta = meta_graph_path(prefix)
+    try:
+        stat = meta.stat()
+    except OSError as error:
+        raise InputError(f"{meta}: cannot be read as a MetaGraph: {error.strerror}") from None
+    whole, graph = _read(meta, (stat.st_mtime_ns, stat.st_size))
+    if output is None:
+        nodes = graph.variables
+        own = {node for name, node in nodes.items() if scopes.why_unread(name, scope) == scopes.NO_REASON}
+        output = output_tensor.guess(
+            meta, graph, [nodes[name] for name in layers if name in nodes], own.__contains__, categorical
+        )
+    elif node_of(output) not in graph.nodes:
+        near = [name for name in graph.nodes if name.rsplit("/", 1)[-1] == node_of(output).rsplit("/", 1)[-1]][:5]
+        raise InputError(f"{meta}: has no tensor {output}; {'there are ' + ', '.join(near) if near else 'none of that name'}")
+    output = output if ":" in output else f"{output}:0"
+    behind = graph.behind(node_of(output))
+    if categorical and behind[node_of(output)].op == "Softmax":
+        # the logits tell more than their softmax does, and one graph serves both
+        output = behind[node_of(output)].input[0]
+        output = output if ":" in output else f"{output}:0"
+    observation = output_tensor.observation(meta, behind, output)
+    variables: dict[str, tuple[str, NDArray[Any]]] = {}
+    for node in behind.values():
+        if node.op in VARIABLES:
+            if (stored := output_tensor.stored_as(node)) not in checkpoint.stored:
+                raise InputError(f"{prefix}: variable {stored} is missing, which tensor {output} of its graph needs")
+            variables[node.name] = stored, checkpoint.value(stored)
+    if not variables:
+        raise InputError(f"{meta}: tensor {output} needs no variable; it is no actor's output")
+    constants = output_tensor.constants(meta, behind, observation)
+    return TrainedGraph(meta, extract(whole, [output], graph.nodes), observation, output, constants, variables)
+
+
+def reference_model(trained: TrainedGraph, categorical: bool, asked: bool) -> ReferenceModel:
+    """The actor run in the trainer's own graph, as its operations stand there. Raises InputError."""
+    graph, session = tf.Graph(), None
+    try:
+        with graph.as_default():
+            tf.import_graph_def(trained.graph, name="")
+            session = tf.compat.v1.Session(graph=graph)
+            assigned, values = [], {}
+            for name, (stored, array) in trained.variables.items():
+                operation, value = _assign(graph.get_operation_by_name(name), stored, array)
+                assigned.append(operation)
+                values[value] = array
+            session.run(assigned, values)
+    except Exception as error:  # noqa: BLE001 - several kinds for one cause: the graph
+        raise InputError(f"{trained.where}: its graph cannot be run: {first_line(error)}") from None
+    held = session
+
+    def run(observations: NDArray[Any]) -> NDArray[Any]:
+        feed = {f"{name}:0": value for name, value in trained.constants.items()}
+        try:
+            answers = held.run(trained.output, {**feed, f"{trained.observation}:0": observations})
+        except (tf.errors.OpError, ValueError, TypeError) as error:
+            raise InputError(f"{trained.where}: tensor {trained.output} cannot be run: {first_line(error)}") from None
+        return np.asarray(answers)
+
+    return check(trained, run, inputs_of(trained), categorical, asked)
+
+
+def inputs_of(trained: TrainedGraph) -> int:
+    """Size of the observation, by the placeholder or by the layer that takes it. Raises InputError."""
+    nodes = {node.name: node for node in trained.graph.node}
+    shape = nodes[trained.observation].attr["shape"].shape
+    if len(shape.dim) == 2 and shape.dim[1].size > 0:
+        return int(shape.dim[1].size)
+    for node in trained.graph.node:
+        if node.op == "MatMul" and node_of(node.input[0]) == trained.observation:
+            behind = Graph.of(trained.graph).behind(node_of(node.input[1]))
+            kernels = [trained.variables[name][1] for name in behind if name in trained.variables]
+            if len(kernels) == 1:
+                return int(kernels[0].shape[0])
+    raise InputError(f"{trained.where}: placeholder {trained.observation} does not tell how many numbers an observation has")
+
+
+def check(trained: TrainedGraph, run: Any, inputs: int, categorical: bool, asked: bool) -> ReferenceModel:
+    """The reference_model, once it is known to answer a row for each observation, the same one twice. Raises InputError.
+
+    `asked`: whether its output was said, not guessed.
+    """
+    rng = np.random.default_rng(1)
+    probe = rng.random((8, inputs)).astype(np.float32)
+    first, again = run(probe), run(probe)
+    if first.ndim == 1 and len(first) == 8:
+        first, again = first[:, None], again[:, None]
+    if first.ndim != 2 or len(first) != 8 or first.dtype.kind != "f":
+        raise InputError(
+            f"{trained.where}: tensor {trained.output} gives {first.dtype} {list(first.shape)} for 8 observations, "
+            "not a row of numbers for each; name the actor's mean with --output-tensor"
+        )
+    if not np.isfinite(first).all():
+        raise InputError(f"{trained.where}: tensor {trained.output} gives numbers that are not finite; the training has diverged")
+    if not np.array_equal(first, again):
+        raise InputError(
+            f"{trained.where}: tensor {trained.output} is random (two answers to one observation differ); "
+            "name the mean, not the sampled action, with --output-tensor"
+        )
+    if not asked and (first == first[0]).all():
+        raise InputError(
+            f"{trained.where}: tensor {trained.output} gives the same for every observation; "
+            "name the actor's mean with --output-tensor"
+        )
+    gives = VALUES
+    if categorical:
+        sums_to_one = (first >= 0).all() and np.allclose(first.sum(axis=1), 1, atol=1e-4)
+        gives = PROBABILITIES_OUTPUT if sums_to_one else LOGITS
+
+    def rows(observations: NDArray[Any]) -> NDArray[Any]:
+        found: NDArray[Any] = run(observations)
+        return found if found.ndim == 2 else found[:, None]
+
+    return ReferenceModel(f"the trainer's own graph, tensor {trained.output}", rows, gives, int(first.shape[1]), inputs)
+
+
+def _assign(operation: Any, stored: str, values: NDArray[Any]) -> tuple[Any, Any]:
+    """(the operation that gives a variable a value, the value's placeholder)."""
+    shape = [dim.size for dim in operation.get_attr("shape").dim]
+    dtype = tf.as_dtype(operation.get_attr("dtype"))
+    if shape != list(values.shape):
+        raise ValueError(f"variable {stored} has shape {shape} in the graph and {list(values.shape)} in the checkpoint")
+    value = tf.compat.v1.placeholder(dtype, values.shape)
+    if operation.type == "VarHandleOp":
+        return tf.raw_ops.AssignVariableOp(resource=operation.outputs[0], value=value), value
+    return tf.raw_ops.Assign(ref=operation.outputs[0], value=value).op, value

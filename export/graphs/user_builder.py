@@ -1,0 +1,174 @@
+"""A user's own architecture: `--actor module:function`.
+
+    def build(sizes):              # sizes.inputs, sizes.hidden, sizes.outputs; None where nothing tells
+        return keras.Sequential([...])
+
+    def build(sizes):              # or a callable on the checkpoint's variables
+        def actor(observation, variables):
+            return tf.tanh(observation @ variables["dense/kernel"] + variables["dense/bias"])
+        return actor
+
+A Keras model takes its weights from the checkpoint as Keras and
+tf.train.Checkpoint restore them; every one of its variables must be there
+(`assert_existing_objects_matched`), and what else the checkpoint holds is left.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from city.errors import InputError, first_line
+from export.checkpoints.checkpoint import PARTS, Checkpoint, natural
+from export.graphs import trained_function
+from export.graphs.trained_function import Trained
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is known of an actor's sizes; None where nothing tells."""
+
+    inputs: int | None
+    """Numbers of an observation."""
+    hidden: tuple[int, ...] | None
+    """Units of the hidden layers, as the file name or city.toml tells them."""
+    outputs: int | None
+    """Numbers of an action, or choices."""
+
+
+def load(spec: str) -> Callable[[Sizes], Any]:
+    """The function that `module:function` names. Raises InputError."""
+    module, _, name = spec.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's module raises
+        raise InputError(f"--actor {spec}: cannot be imported: {type(error).__name__}: {first_line(error)}") from None
+    if not callable(found):
+        raise InputError(f"--actor {spec}: {name} is no function")
+    return found  # type: ignore[no-any-return]
+
+
+def build(spec: str, sizes: Sizes, checkpoint: Checkpoint, scope: str, categorical: bool) -> Trained:
+    """What the user's function makes of a checkpoint. Raises InputError."""
+    builder = load(spec)
+    for name in ("keras", "tf_keras"):
+        if name in sys.modules:  # layers are counted from the start for every model, whatever was built before it
+            sys.modules[name].backend.clear_session()
+    try:
+        made = builder(sizes)
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's function raises
+        raise InputError(f"--actor {spec}: raised {type(error).__name__}: {first_line(error)}") from None
+    if hasattr(made, "weights") and callable(made):
+        return _keras(spec, made, sizes, checkpoint, scope, categorical)
+    if callable(made):
+        return _on_variables(spec, made, sizes, checkpoint, scope, categorical)
+    raise InputError(f"--actor {spec}: returned {type(made).__name__}, neither a Keras model nor a callable on variables")
+
+
+def _keras(spec: str, model: Any, sizes: Sizes, checkpoint: Checkpoint, scope: str, categorical: bool) -> Trained:
+    where = checkpoint.where
+    if not getattr(model, "built", True) or not model.weights:
+        if sizes.inputs is None:
+            raise InputError(f"--actor {spec}: the model has no defined inputs and nothing tells their number; use --city")
+        try:
+            model(np.zeros((1, sizes.inputs), np.float32))
+        except Exception as error:  # noqa: BLE001 - whatever a user's model raises
+            raise InputError(f"--actor {spec}: the model cannot be called: {first_line(error)}") from None
+    try:
+        if where.suffix in (".h5", ".hdf5", ".keras"):
+            model.load_weights(str(where))
+            names = {}
+        elif where.with_name(where.name + ".index").is_file() and checkpoint.ordered:
+            tf.train.Checkpoint(**_nested(scope, model)).read(str(where)).expect_partial().assert_existing_objects_matched()
+            names = _by_identity(model, checkpoint, scope)
+        else:
+            names = _assign(model, checkpoint, scope)
+    except InputError:
+        raise
+    except Exception as error:  # noqa: BLE001 - Keras and TensorFlow raise several kinds for one cause
+        raise InputError(f"{where}: does not fit the model of --actor {spec}: {first_line(error)}") from None
+    return trained_function.of_keras(where, model, sizes.inputs, names, None, categorical)
+
+
+def _on_variables(spec: str, made: Any, sizes: Sizes, checkpoint: Checkpoint, scope: str, categorical: bool) -> Trained:
+    variables = {
+        relative: tf.Variable(checkpoint.value(name), trainable=False, name=name.replace(":", "_"))
+        for relative, name in _within(checkpoint, scope).items()
+        if checkpoint.stored[name].dtype not in ("string", "object")
+    }
+    names = {id(variables[relative]): name for relative, name in _within(checkpoint, scope).items() if relative in variables}
+
+    def act(observation: Any, training: bool = False) -> Any:
+        try:
+            return made(observation, variables)
+        except KeyError as error:
+            raise InputError(
+                f"--actor {spec}: variable {error} is not in {checkpoint.where}; there are {', '.join(list(variables)[:12])}"
+            ) from None
+
+    return trained_function.of_keras(checkpoint.where, act, sizes.inputs, names, None, categorical)
+
+
+def _nested(scope: str, model: Any) -> dict[str, Any]:
+    """Keywords of the tf.train.Checkpoint in which the model stands where its scope says."""
+    if not scope:
+        return {"root": model}
+    *outer, inner = scope.split("/")
+    held = {inner: model}
+    for part in reversed(outer):
+        held = {part: tf.train.Checkpoint(**held)}
+    return held
+
+
+def _within(checkpoint: Checkpoint, scope: str) -> dict[str, str]:
+    """Names of the scope's variables, without the scope -> whole."""
+    prefix = f"{scope}/" if scope else ""
+    names = checkpoint.stored if checkpoint.ordered else sorted(checkpoint.stored, key=natural)
+    return {name.removeprefix(prefix): name for name in names if name.startswith(prefix)}
+
+
+def _assign(model: Any, checkpoint: Checkpoint, scope: str) -> dict[int, str]:
+    """Give a model the variables of a name-based checkpoint: those of its names, else in order. Raises InputError."""
+    inside = {relative: name for relative, name in _within(checkpoint, scope).items() if relative.rsplit("/", 1)[-1] in PARTS}
+    ends = ["/".join(getattr(weight, "path", weight.name).split(":")[0].split("/")[-2:]) for weight in model.weights]
+    if all(end in inside for end in ends):
+        chosen = [inside[end] for end in ends]
+    else:
+        order = list(dict.fromkeys(PARTS.values()))
+        layers = list(dict.fromkeys(name.rpartition("/")[0] for name in inside.values()))
+        chosen = sorted(
+            inside.values(),
+            key=lambda name: (layers.index(name.rpartition("/")[0]), order.index(PARTS[name.rsplit("/", 1)[-1]])),
+        )
+    if len(chosen) != len(model.weights):
+        raise InputError(
+            f"{checkpoint.where}: {scope or 'it'} holds {len(chosen)} weights of layers, but the model has {len(model.weights)}"
+        )
+    for weight, name in zip(model.weights, chosen, strict=True):
+        values = checkpoint.value(name)
+        if tuple(weight.shape) != values.shape:
+            raise InputError(
+                f"{checkpoint.where}: {name} has shape {list(values.shape)}, but the model's "
+                f"{getattr(weight, 'path', weight.name)} has {list(weight.shape)}"
+            )
+        weight.assign(values)
+    return {id(getattr(weight, "_value", weight)): name for weight, name in zip(model.weights, chosen, strict=True)}
+
+
+def _by_identity(model: Any, checkpoint: Checkpoint, scope: str) -> dict[int, str]:
+    """Names of a restored model's variables in the checkpoint, by their values."""
+    inside = {name: checkpoint.value(name) for name in _within(checkpoint, scope).values()}
+    found = {}
+    for weight in model.weights:
+        values = np.asarray(weight)
+        name = next((name for name, stored in inside.items() if np.array_equal(stored, values)), None)
+        if name is not None:
+            inside.pop(name)
+            found[id(getattr(weight, "_value", weight))] = name
+    return found

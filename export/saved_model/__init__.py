@@ -1,0 +1,1 @@
+"""The written model: graph, variables, warm-up records, verification, manifest, publishing."""

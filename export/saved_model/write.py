@@ -1,0 +1,132 @@
+"""Writing an actor's SavedModel: its steps, or its trainer's graph, as inference operations."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+from export.actors import Activation, Actor, BatchNorm, Branch, Dense, Join, weight_name
+from export.graphs.graph_actor import OBSERVATION, PROBABILITIES_OUTPUT, GraphActor
+from export.saved_model import meta_graph
+from export.saved_model.meta_graph import Variables
+from protos import policy_pb2 as pb
+from serving.contract import ACTION, PROBABILITIES
+
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "relu": tf.nn.relu,
+    "elu": tf.nn.elu,
+    "selu": tf.nn.selu,
+    "tanh": tf.tanh,
+    "leaky_relu": tf.nn.leaky_relu,
+    "gelu": tf.nn.gelu,
+    "silu": tf.nn.silu,
+    "sigmoid": tf.sigmoid,
+    "softplus": tf.nn.softplus,
+    "linear": tf.identity,
+}
+
+Outline = tuple[tuple[Any, ...], ...]
+"""An actor's steps without their weights: what a graph depends on."""
+
+
+def write(folder: Path, actor: Actor | GraphActor, policy: pb.PolicyContract) -> None:
+    """Write the SavedModel of an actor into an empty folder."""
+    categorical = policy.action.kind == "categorical"
+    if isinstance(actor, GraphActor):
+        weights = tuple((weight.name, weight.values.shape, str(weight.values.dtype)) for weight in actor.weights)
+        template = _graph_template(
+            actor.graph, actor.output, actor.output_kind, weights, actor.inputs, actor.outputs, categorical
+        )
+    else:
+        template = _steps_template(outline(actor), categorical)
+    meta_graph.write(folder, template, policy, actor.weights)
+
+
+def outline(actor: Actor) -> Outline:
+    """What the graph of an actor depends on: kinds, shapes and order of its steps."""
+    made: list[tuple[Any, ...]] = []
+    for step in actor.steps:
+        match step:
+            case Dense():
+                made.append(("dense", step.kernel.shape, step.bias is not None))
+            case BatchNorm():
+                made.append(("norm", step.mean.shape, step.gamma is not None, step.beta is not None, step.epsilon))
+            case Activation():
+                made.append(("activation", step.kind))
+            case Branch():
+                made.append(("branch",))
+            case Join():
+                made.append(("join",))
+    return tuple(made)
+
+
+def _outputs(x: Any, gives_probabilities: bool, categorical: bool) -> dict[str, Any]:
+    if not categorical:
+        return {ACTION: x}
+    chosen = tf.argmax(x, axis=1, output_type=tf.int64)
+    return {ACTION: chosen, PROBABILITIES: x if gives_probabilities else tf.nn.softmax(x)}
+
+
+@functools.lru_cache(maxsize=128)
+def _steps_template(steps: Outline, categorical: bool) -> bytes:
+    """The MetaGraphDef of all actors of one outline."""
+    first = next(step for step in steps if step[0] == "dense")
+
+    def build(observation: Any, variables: Variables) -> dict[str, Any]:
+        return _outputs(_apply(steps, observation, variables), False, categorical)
+
+    return meta_graph.assemble(first[1][0], build)
+
+
+@functools.lru_cache(maxsize=16)
+def _graph_template(
+    graph: bytes, output: str, gives: str, weights: tuple[Any, ...], inputs: int, outputs: int, categorical: bool
+) -> bytes:
+    """The MetaGraphDef of all actors cut out of one graph."""
+
+    def build(observation: Any, variables: Variables) -> dict[str, Any]:
+        x = import_graph(graph, output, weights, observation, variables)
+        return _outputs(tf.reshape(x, [-1, outputs]), gives == PROBABILITIES_OUTPUT, categorical)
+
+    return meta_graph.assemble(inputs, build)
+
+
+def import_graph(graph: bytes, output: str, weights: tuple[Any, ...], observation: Any, variables: Variables) -> Any:
+    """What a cut graph makes of the observation, float32; its weights are new variables."""
+    cut = graph_pb2.GraphDef.FromString(graph)
+    dtype = next(node.attr["dtype"].type for node in cut.node if node.name == OBSERVATION)
+    given = {f"{OBSERVATION}:0": tf.cast(observation, dtype)}
+    for k, (name, shape, weight_dtype) in enumerate(weights):
+        given[f"weight_{k}:0"] = variables.read(name, shape, tf.as_dtype(weight_dtype))
+    # what is given instead of them needs no placeholder any more
+    kept = [node for node in cut.node if f"{node.name}:0" not in given]
+    del cut.node[:]
+    cut.node.extend(kept)
+    (x,) = tf.import_graph_def(cut, input_map=given, return_elements=[output], name="actor/graph")
+    return tf.cast(x, tf.float32)
+
+
+def _apply(steps: Outline, x: Any, variables: Variables) -> Any:
+    branches = []
+    for k, (kind, *told) in enumerate(steps):
+        match kind:
+            case "dense":
+                x = tf.linalg.matmul(x, variables.read(weight_name(k, "kernel"), told[0]))
+                x = tf.nn.bias_add(x, variables.read(weight_name(k, "bias"), told[0][1:])) if told[1] else x
+            case "norm":
+                shape, has_gamma, has_beta, epsilon = told
+                gamma = variables.read(weight_name(k, "gamma"), shape) if has_gamma else None
+                beta = variables.read(weight_name(k, "beta"), shape) if has_beta else None
+                mean = variables.read(weight_name(k, "mean"), shape)
+                variance = variables.read(weight_name(k, "variance"), shape)
+                x = tf.nn.batch_normalization(x, mean, variance, beta, gamma, epsilon)
+            case "activation":
+                x = ACTIVATIONS[told[0]](x)
+            case "branch":
+                branches.append(x)
+            case "join":
+                x = x + branches.pop()
+    return x

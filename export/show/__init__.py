@@ -1,0 +1,1 @@
+"""Commands that show a model or a checkpoint to a person."""

@@ -1,0 +1,123 @@
+"""`python -m export inspect CHECKPOINT`: a checkpoint's variables, and what an export would take as what."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import tensorflow as tf
+
+from city import names
+from city.arguments import Parser
+from city.errors import InputError, path_errors_as_input_errors
+from export.actors import WEIGHTS, Actor, BatchNorm, Dense
+from export.actors.architectures import ArchitectureHints
+from export.checkpoints import scopes, source_of
+from export.checkpoints.checkpoint import Checkpoint, natural
+from export.checkpoints.source import Rebuilt, Wanted
+from export.checkpoints.tensorflow_files import TensorFlowCheckpoint
+from export.checkpoints.trained_saved_model import MANIFEST
+from export.locate import Candidate, candidate_of, number
+from export.rebuild import rebuild
+
+
+def main(argv: list[str]) -> int:
+    from export import quiet
+
+    parser = Parser(prog="python -m export inspect", description="List a checkpoint's variables.")
+    parser.add_argument(
+        "checkpoint",
+        type=Path,
+        help="an HDF5 or .npz file, a TensorFlow checkpoint's prefix (or its .index), a SavedModel's folder",
+    )
+    parser.add_argument("--tl", default="", help="the TL whose actor is looked for, where there are several")
+    parser.add_argument("--target-tls", default="", help="the training's target TLs in order, with commas")
+    parser.add_argument("--scope", help="the actor's scope")
+    parser.add_argument("--actor", help="architecture, or module:function")
+    parser.add_argument("--output-tensor", help="the actor's output in a training graph")
+    args = parser.parse_args(argv)
+    targets = [names.canonical(word) for word in args.target_tls.split(",") if word.strip()]
+    tl = names.canonical(args.tl) if args.tl else ""
+    quiet.first_session()
+    candidate = _candidate(args.checkpoint)
+    wanted = Wanted(
+        tl,
+        args.scope,
+        targets,
+        args.output_tensor,
+        ArchitectureHints(args.actor, hidden_sizes=candidate.sizes),
+        False,
+        inputs=None,
+        outputs=None,
+    )
+    print("\n".join(lines(candidate, wanted)))
+    return 0
+
+
+@path_errors_as_input_errors()
+def _candidate(path: Path) -> Candidate:
+    """The checkpoint that a path names: a file of it, its prefix or its folder. Raises InputError."""
+    folder = path.parent if path.name == "saved_model.pb" else path
+    if (folder / MANIFEST).is_file():
+        raise InputError(f"{folder}: is an exported model, not training output; use python -m export describe")
+    if (folder / "saved_model.pb").is_file():
+        path = folder / "saved_model.pb"
+    elif path.is_dir():
+        latest = tf.train.latest_checkpoint(str(path))
+        if latest is None:
+            raise InputError(f"{path}: is a folder without a checkpoint state file; name a checkpoint in it")
+        path = Path(latest)
+    if not path.name:
+        raise InputError("inspect needs a checkpoint: a file, a prefix or a SavedModel's folder")
+    prefix = path.with_name(path.name.removesuffix(".index").removesuffix(".meta"))
+    # a prefix is no file: its index stands for it
+    candidate = candidate_of(path) if path.suffix != ".meta" else None
+    return candidate or Candidate(prefix, TensorFlowCheckpoint.format, number(prefix.name))
+
+
+def lines(candidate: Candidate, wanted: Wanted) -> Iterable[str]:
+    """A line for each variable: name, shape, dtype, and what an export takes it as. Raises InputError."""
+    checkpoint = source_of(candidate.format).open(candidate.path)
+    stored = checkpoint.stored
+    taken: dict[str, str] = {}
+    scope = wanted.scope or ""
+    try:
+        rebuilt = rebuild(candidate, wanted)
+        taken, scope, note = _taken(rebuilt, checkpoint), rebuilt.scope, _told(rebuilt)
+    except InputError as error:
+        note = f"nothing would be exported: {error}"
+    width = max((len(name) for name in stored), default=0)
+    for name in sorted(stored, key=natural):
+        as_what = taken.get(name) or f"- ({scopes.why_unread(name, scope)})"
+        yield f"{name:<{width}}  {stored[name].shape!s:<14} {stored[name].dtype:<8} {as_what}"
+    yield note
+
+
+def _taken(rebuilt: Rebuilt, checkpoint: Checkpoint) -> dict[str, str]:
+    """Variable -> what an export takes it as, such as `dense 0 kernel`."""
+    if not isinstance(rebuilt.actor, Actor):
+        # a Keras model calls its variables by other names than its file does: their values tell
+        values = {weight.values.tobytes() for weight in rebuilt.actor.weights}
+        names = {weight.stored_as for weight in rebuilt.actor.weights}
+        by_name = names <= set(checkpoint.stored)
+        return {
+            name: "weight of the graph"
+            for name in checkpoint.stored
+            if (name in names if by_name else checkpoint.value(name).tobytes() in values)
+        }
+    found = {}
+    for word, layers in (("dense", _of(rebuilt.actor, Dense)), ("batch norm", _of(rebuilt.actor, BatchNorm))):
+        for k, layer in enumerate(layers):
+            for part in WEIGHTS:
+                if part in layer.stored_as:
+                    found[layer.stored_as[part]] = f"{word} {k} {part}"
+    return found
+
+
+def _of(actor: Actor, kind: type) -> Sequence[Dense | BatchNorm]:
+    return [step for step in actor.steps if isinstance(step, Dense | BatchNorm) and isinstance(step, kind)]
+
+
+def _told(rebuilt: Rebuilt) -> str:
+    shape = " -> ".join(map(str, rebuilt.actor.widths))
+    against = f"; compared with {rebuilt.reference_model.description}" if rebuilt.reference_model else ""
+    note = f"; {rebuilt.note}" if rebuilt.note else ""
+    return f"an export would make it {rebuilt.actor.description}, {shape}{against}{note}"

@@ -1,0 +1,12 @@
+"""A lean client of TensorFlow Serving's gRPC API: NumPy in, NumPy out, no TensorFlow.
+
+`from serving.client import Client`; docs/client.md describes addresses, deadlines,
+retries, TLS and errors.
+"""
+
+from serving.client.channel import Tls
+from serving.client.client import Client
+from serving.client.fleet import Fleet
+from serving.client.messages import Prediction
+
+__all__ = ["Client", "Fleet", "Prediction", "Tls"]

@@ -1,0 +1,117 @@
+"""The gRPC channel to a model server: one address or several, TLS, keepalive, retries."""
+
+import ipaddress
+import json
+import os
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import grpc
+
+_OPTIONS: list[tuple[str, int | str]] = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # no connection is shared between channels: a new channel must not get the half-open connection of the old one
+    ("grpc.use_local_subchannel_pool", 1),
+    # find a restarted server again within seconds
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.dns_min_time_between_resolutions_ms", 5000),
+    # TensorFlow Serving accepts one ping per 5 minutes, and none without a call; more draw GOAWAY
+    ("grpc.keepalive_time_ms", 310_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 0),
+]
+_IDEMPOTENT_METHODS = (
+    ("tensorflow.serving.PredictionService", ("Predict", "GetModelMetadata")),
+    ("tensorflow.serving.ModelService", ("GetModelStatus",)),
+)
+"""Idempotent methods, safe to retry."""
+_RETRYABLE = ("UNAVAILABLE", "RESOURCE_EXHAUSTED")
+"""Status codes of calls that no server has worked on."""
+MAX_RETRIES = 4
+MAX_UNIX_PATH_BYTES = 107
+"""Length of sun_path in unix(7), less its terminating zero."""
+
+
+@dataclass(frozen=True)
+class Tls:
+    """Certificates and keys, PEM."""
+
+    ca: bytes | None = None
+    """CA bundle (PEM) that verifies the server; None: gRPC's default roots."""
+    certificate: bytes | None = None
+    """Client certificate; needs `key` (mTLS)."""
+    key: bytes | None = None
+    server_name: str = ""
+    """Name in the server's certificate, if it differs from the address."""
+
+
+def open_channel(address: str, tls: Tls | None = None, retries: int = 0) -> grpc.Channel:
+    """Open a channel to HOST:PORT, to several IP addresses separated by commas, or to unix:PATH. Raises ValueError."""
+    target, is_many = grpc_target(address)
+    config = _service_config(is_many, retries)
+    options = [*_OPTIONS, ("grpc.enable_retries", int(retries > 0))]
+    if config:
+        options.append(("grpc.service_config", json.dumps(config)))
+    if tls is None:
+        return grpc.insecure_channel(target, options=options)
+    if tls.server_name:
+        options.append(("grpc.ssl_target_name_override", tls.server_name))
+    return grpc.secure_channel(target, grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate), options=options)
+
+
+def grpc_target(address: str) -> tuple[str, bool]:
+    """Translate an address into (gRPC target, whether it may stand for several servers). Raises ValueError."""
+    if address.startswith("unix:"):
+        path = address.removeprefix("unix:").removeprefix("//")
+        if len(os.fsencode(path)) > MAX_UNIX_PATH_BYTES:
+            raise ValueError(f"address {address!r}: the path of a Unix socket can have at most {MAX_UNIX_PATH_BYTES} bytes")
+        return address, False
+    if address.startswith(("dns:", "ipv4:", "ipv6:")):
+        return address, True
+    parts = [_host_and_port(part.strip()) for part in address.split(",")]
+    versions = {_ip_version(host) for host, _ in parts}
+    if len(parts) == 1:
+        ((host, port),) = parts
+        return (address, False) if versions != {None} or host == "localhost" else (f"dns:///{host}:{port}", True)
+    if len(versions) > 1 or None in versions:
+        raise ValueError(
+            f"address {address!r}: several servers must be IP addresses of one version, or one name that has several"
+        )
+    return f"ipv{versions.pop()}:" + ",".join(part.strip() for part in address.split(",")), True
+
+
+def _host_and_port(text: str) -> tuple[str, int]:
+    try:
+        parsed = urlsplit(f"//{text}")
+        if parsed.hostname and parsed.port and parsed.netloc == text:
+            return parsed.hostname, parsed.port
+    except ValueError:
+        pass  # a port that is no number below 65536; named below like every other mistake
+    raise ValueError(f"address {text!r} must be HOST:PORT, such as 127.0.0.1:8500")
+
+
+def _ip_version(host: str) -> int | None:
+    try:
+        return ipaddress.ip_address(host).version
+    except ValueError:
+        return None
+
+
+def _service_config(is_many: bool, retries: int) -> dict[str, object]:
+    config: dict[str, object] = {}
+    if is_many:
+        config["loadBalancingConfig"] = [{"round_robin": {}}]
+    if retries > 0:
+        names = [{"service": service, "method": method} for service, methods in _IDEMPOTENT_METHODS for method in methods]
+        policy = {
+            "maxAttempts": min(retries, MAX_RETRIES) + 1,
+            "initialBackoff": "0.02s",
+            "maxBackoff": "0.2s",
+            "backoffMultiplier": 2,
+            "retryableStatusCodes": _RETRYABLE,
+        }
+        config["methodConfig"] = [{"name": names, "retryPolicy": policy}]
+    return config

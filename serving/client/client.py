@@ -1,0 +1,230 @@
+"""The client: unary calls to TensorFlow Serving's gRPC API, one at a time or many at once.
+
+    with Client("127.0.0.1:8500") as client:
+        client.predict("SA101", observation, timeout_s=0.5)           # {"action": array([[...]])}
+        client.predict_many({"SA101": x, "SA104": y}, timeout_s=0.5)  # all at once
+        client.predict_fleet(client.fleet("city"), {"SA101": x})      # one call for all of them
+        client.contract("SA101")                                      # the policy contract
+        client.run("any", {"x": array}, signature="other")            # any model's signature
+
+Works against the embedded server and TensorFlow Serving alike.
+"""
+
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from queue import SimpleQueue
+from typing import Any
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from protos import policy_pb2
+from protos import predict_pb2 as pb
+from serving.client import messages
+from serving.client.channel import Tls, open_channel
+from serving.client.fleet import Fleet
+from serving.client.messages import Outputs, Prediction
+from serving.contract import ACTION, SIGNATURE, ContractError
+from serving.errors import BadAnswer, BadRequest, ServingError, from_status
+from serving.tensors import TensorError, to_proto
+
+_PREDICT = "/tensorflow.serving.PredictionService/Predict"
+_METADATA = "/tensorflow.serving.PredictionService/GetModelMetadata"
+_STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
+CONNECT_TIMEOUT_S = 5.0
+"""Wall time that a new connection may take."""
+
+
+class Client:
+    """One channel to a model server, or to several that serve the same models. Thread-safe."""
+
+    def __init__(self, address: str, max_in_flight: int = 8, tls: Tls | None = None, retries: int = 2) -> None:
+        """Open a channel; the connection is made by the first call.
+
+        Args:
+            address: HOST:PORT, unix:PATH, several IP addresses separated by commas, or a name that resolves to
+                several (a headless service): then calls are balanced round robin.
+            max_in_flight: bound on concurrent calls of one `predict_many`. TensorFlow Serving answers more calls
+                than it has threads (4 per core by default) with RESOURCE_EXHAUSTED.
+            tls: certificates; None: plain text.
+            retries: retries of a call that no server worked on (UNAVAILABLE, RESOURCE_EXHAUSTED) within its
+                deadline. Predictions change nothing at the server, so that is safe.
+
+        Raises:
+            ValueError: the address is invalid.
+        """
+        self.address = address
+        self._max_in_flight = max_in_flight
+        self._open: Callable[[], grpc.Channel] = functools.partial(open_channel, address, tls, retries)
+        self._channel = self._open()
+        self._previous_channel: grpc.Channel | None = None
+        self._connecting: Any = None
+        """A call in flight is cancelled when its last reference goes."""
+        self._bind_methods()
+
+    def _bind_methods(self) -> None:
+        self._predict = self._method(_PREDICT, pb.PredictRequest, pb.PredictResponse)
+        self._metadata = self._method(_METADATA, pb.GetModelMetadataRequest, pb.GetModelMetadataResponse)
+        self._status = self._method(_STATUS, pb.GetModelStatusRequest, pb.GetModelStatusResponse)
+
+    def _method(self, name: str, request: Any, response: Any) -> Any:
+        return self._channel.unary_unary(name, request.SerializeToString, messages.deserializer(response))
+
+    def reconnect(self) -> None:
+        """Open a new connection, because a half-open one (its server lost power, a firewall dropped it) gives no sign.
+
+        Calls in flight finish on their connection, until the next `reconnect`.
+        """
+        if self._previous_channel is not None:
+            self._previous_channel.close()
+        self._previous_channel, self._channel = self._channel, self._open()
+        self._bind_methods()
+        # connect now: the next prediction may have no time for it; any answer will do
+        self._connecting = self._status.future(pb.GetModelStatusRequest(), timeout=CONNECT_TIMEOUT_S, wait_for_ready=True)
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def predict(
+        self, model: str, observation: NDArray[np.float32], version: int | None = None, timeout_s: float = 1.0
+    ) -> Outputs:
+        """Outputs of `serving_default` for one observation, float32 [O]. Raises ServingError."""
+        return self._call_predict(messages.predict_request(model, version, observation), timeout_s)
+
+    def predict_many(
+        self,
+        observations: Mapping[str, NDArray[np.float32]],
+        versions: Mapping[str, int] | None = None,
+        timeout_s: float = 1.0,
+    ) -> dict[str, Prediction | ServingError]:
+        """Predictions by model, all requested at once; an error for a model that gave none.
+
+        `timeout_s` bounds the whole, not each call.
+        """
+        pinned = versions or {}
+        requests = {model: messages.predict_request(model, pinned.get(model), x) for model, x in observations.items()}
+        return self._call_many(requests, timeout_s)
+
+    def _call_many(self, requests: Mapping[str, pb.PredictRequest], timeout_s: float) -> dict[str, Prediction | ServingError]:
+        end = time.monotonic() + timeout_s
+        results: dict[str, Prediction | ServingError] = {}
+        done: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+        waiting = iter(requests)
+
+        def send(count: int) -> None:
+            for model in islice(waiting, count):
+                call = self._predict.future(requests[model], timeout=max(end - time.monotonic(), 0.0))
+                call.add_done_callback(lambda call, model=model: done.put((model, call)))
+
+        send(self._max_in_flight)
+        while len(results) < len(requests):
+            # whichever ends first makes room for the next, so a model that hangs does not delay the others
+            model, call = done.get()
+            try:
+                results[model] = messages.parse_prediction(call.result())
+            except grpc.RpcError as error:
+                results[model] = _serving_error(error)
+            except ServingError as error:
+                results[model] = error
+            send(1)
+        return results
+
+    def run(
+        self,
+        model: str,
+        inputs: Mapping[str, NDArray[Any]],
+        signature: str = SIGNATURE,
+        outputs: Sequence[str] = (),
+        version: int | None = None,
+        label: str = "",
+        timeout_s: float = 1.0,
+    ) -> Outputs:
+        """Outputs of any signature of any model (`outputs`: only those), arrays by key. Raises ServingError."""
+        request = pb.PredictRequest(model_spec=messages.model_spec(model, version, signature, label), output_filter=outputs)
+        try:
+            for key, array in inputs.items():
+                to_proto(array, request.inputs[key])
+        except TensorError as error:
+            raise BadRequest(f"input {key} of {model}: {error}") from None
+        return self._call_predict(request, timeout_s)
+
+    def fleet(self, model: str, version: int | None = None, timeout_s: float = 5.0) -> Fleet:
+        """The layout of a fleet: which columns are whose. Raises ServingError, or ContractError if it is not a fleet."""
+        return Fleet(model, self.contract(model, version, timeout_s))
+
+    def predict_fleet(
+        self,
+        fleet: Fleet,
+        observations: Mapping[str, NDArray[np.float32]],
+        version: int | None = None,
+        timeout_s: float = 1.0,
+    ) -> dict[str, NDArray[Any] | BadAnswer]:
+        """Actions by TL, float32 [A] each, of one call to a fleet. Raises ServingError, or ContractError.
+
+        A TL without an observation gets no action; a TL whose numbers are not
+        finite gets a BadAnswer. The action of a categorical policy is its index.
+        """
+        outputs = self._call_predict(messages.predict_request(fleet.model, version, fleet.stack(observations)), timeout_s)
+        return fleet.split(outputs.get(ACTION), observations)
+
+    def contract(self, model: str, version: int | None = None, timeout_s: float = 5.0) -> policy_pb2.PolicyContract:
+        """The policy contract of a model. Raises ServingError, or ContractError if it has none."""
+        return messages.parse_contract(model, self._call_predict(messages.contract_request(model, version), timeout_s))
+
+    def contracts(
+        self, versions: Mapping[str, int | None], timeout_s: float = 5.0
+    ) -> dict[str, policy_pb2.PolicyContract | ServingError | ContractError]:
+        """Contracts by model, all requested at once; an error for a model that gave none. `timeout_s` bounds the whole."""
+        requests = {model: messages.contract_request(model, version) for model, version in versions.items()}
+        results: dict[str, policy_pb2.PolicyContract | ServingError | ContractError] = {}
+        for model, result in self._call_many(requests, timeout_s).items():
+            try:
+                results[model] = result if isinstance(result, ServingError) else messages.parse_contract(model, result.outputs)
+            except ContractError as error:
+                results[model] = error
+        return results
+
+    def signatures(self, model: str, version: int | None = None, label: str = "", timeout_s: float = 5.0) -> pb.SignatureDefMap:
+        """The signatures of a model. Raises ServingError."""
+        spec = messages.model_spec(model, version, "", label)
+        request = pb.GetModelMetadataRequest(model_spec=spec, metadata_field=["signature_def"])
+        try:
+            response = self._metadata(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise _serving_error(error) from None
+        if response is messages.UNPARSABLE or "signature_def" not in response.metadata:
+            raise BadAnswer(f"metadata of {model} without signatures")
+        return pb.SignatureDefMap.FromString(response.metadata["signature_def"].value)
+
+    def status(self, model: str, timeout_s: float = 5.0) -> list[pb.ModelVersionStatus]:
+        """States of a model's versions, newest first. Raises ServingError."""
+        request = pb.GetModelStatusRequest(model_spec=messages.model_spec(model, None, ""))
+        try:
+            response = self._status(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise _serving_error(error) from None
+        if response is messages.UNPARSABLE:
+            raise BadAnswer(f"status of {model} cannot be parsed")
+        return list(response.model_version_status)
+
+    def close(self) -> None:
+        self._channel.close()
+        if self._previous_channel is not None:
+            self._previous_channel.close()
+
+    def _call_predict(self, request: pb.PredictRequest, timeout_s: float) -> Outputs:
+        try:
+            response = self._predict(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise _serving_error(error) from None
+        return messages.parse_prediction(response).outputs
+
+
+def _serving_error(error: Any) -> ServingError:
+    return from_status(error.code().name, error.details() or "")

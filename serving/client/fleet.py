@@ -1,0 +1,63 @@
+"""A fleet as its client uses it: the observations of many TLs in one row, their actions in one answer."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protos import policy_pb2
+from serving.contract import ContractError, check_fleet
+from serving.errors import BadAnswer
+
+
+class Fleet:
+    """The columns of each TL in a fleet's observation and action."""
+
+    def __init__(self, model: str, contract: policy_pb2.PolicyContract) -> None:
+        """`contract`: the fleet's. Raises ContractError if it is not a fleet's contract."""
+        check_fleet(contract)
+        self.model, self.contract = model, contract
+        self.observations = {
+            member.tl: slice(member.observation_begin, member.observation_begin + member.observation_size)
+            for member in contract.members
+        }
+        """TL -> its columns of the observation."""
+        self.actions = {
+            member.tl: slice(member.action_begin, member.action_begin + member.action_size) for member in contract.members
+        }
+        """TL -> its columns of the action."""
+        self.versions = {member.tl: member.version for member in contract.members}
+        """TL -> the version of its own model that went into the fleet."""
+
+    def stack(self, observations: Mapping[str, NDArray[np.float32]]) -> NDArray[np.float32]:
+        """One row, float32 [sum of O]; zeros for TLs without an observation. Raises ContractError."""
+        row = np.zeros(self.contract.observation.size, np.float32)
+        for tl, observation in observations.items():
+            columns = self.observations.get(tl)
+            if columns is None:
+                raise ContractError(f"{tl} is not one of the {len(self.observations)} TLs of fleet {self.model}")
+            size = columns.stop - columns.start
+            if np.shape(observation) != (size,):
+                raise ContractError(f"{tl} in fleet {self.model} takes {size} numbers, not {np.shape(observation)}")
+            row[columns] = observation
+        return row
+
+    def split(self, action: NDArray[Any] | None, tls: Iterable[str]) -> dict[str, NDArray[Any] | BadAnswer]:
+        """Actions of these TLs, float32 [A] each; a BadAnswer for a TL whose numbers are not finite.
+
+        Raises BadAnswer if the whole answer has another size or is not numeric.
+        Columns of other TLs are not looked at.
+        """
+        if action is None or action.size != self.contract.action.size:
+            answered = "no action" if action is None else f"{action.size} numbers"
+            raise BadAnswer(f"fleet {self.model} answered {answered}, not {self.contract.action.size} numbers")
+        if action.dtype.kind not in "fiu":
+            raise BadAnswer(f"fleet {self.model} answered {action.dtype}, not numbers")
+        row = action.reshape(-1)
+        if np.isfinite(row).all():
+            return {tl: row[self.actions[tl]] for tl in tls}
+        return {
+            tl: row[columns] if np.isfinite(row[columns := self.actions[tl]]).all() else BadAnswer("the answer is not finite")
+            for tl in tls
+        }

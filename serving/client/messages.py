@@ -1,0 +1,79 @@
+"""Requests to a model server as messages, and its responses as NumPy arrays."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from protos import policy_pb2
+from protos import predict_pb2 as pb
+from serving import contract
+from serving.errors import BadAnswer
+from serving.tensors import TensorError, to_array, to_proto
+
+UNPARSABLE = object()
+"""Stands for a response whose bytes are not of its message."""
+
+Outputs = dict[str, NDArray[Any]]
+
+
+class Prediction(NamedTuple):
+    """The response of one model."""
+
+    outputs: Outputs
+    version: int
+    """The version that answered, as the server reports it."""
+
+
+def model_spec(model: str, version: int | None, signature: str, label: str = "") -> pb.ModelSpec:
+    spec = pb.ModelSpec(name=model, signature_name=signature)
+    if version is not None:
+        spec.version.value = version
+    elif label:
+        spec.version_label = label
+    return spec
+
+
+def predict_request(model: str, version: int | None, observation: NDArray[np.float32]) -> pb.PredictRequest:
+    """A request for one observation, float32 [O], as a batch of one."""
+    request = pb.PredictRequest(model_spec=model_spec(model, version, contract.SIGNATURE))
+    to_proto(np.asarray(observation, np.float32)[None], request.inputs[contract.INPUT])
+    return request
+
+
+def contract_request(model: str, version: int | None) -> pb.PredictRequest:
+    """A request for the policy contract of a model."""
+    request = pb.PredictRequest(model_spec=model_spec(model, version, contract.POLICY_SIGNATURE))
+    to_proto(np.zeros(1, np.int32), request.inputs[contract.POLICY_INPUT])
+    return request
+
+
+def parse_contract(model: str, outputs: Outputs) -> policy_pb2.PolicyContract:
+    """The contract in the outputs of signature `policy`. Raises ContractError."""
+    serialized = outputs.get(contract.POLICY_OUTPUT)
+    if serialized is None or serialized.size < 1:
+        raise contract.ContractError(f"model {model} has no output {contract.POLICY_OUTPUT!r} in its policy signature")
+    return contract.parse(bytes(serialized.reshape(-1)[0]))
+
+
+def deserializer(message_type: Any) -> Any:
+    """A response deserializer that gives UNPARSABLE where gRPC would report INTERNAL."""
+
+    def parse(data: bytes) -> Any:
+        try:
+            return message_type.FromString(data)
+        except DecodeError:
+            return UNPARSABLE
+
+    return parse
+
+
+def parse_prediction(response: Any) -> Prediction:
+    """The arrays of a PredictResponse. Raises BadAnswer."""
+    if response is UNPARSABLE:
+        raise BadAnswer("the response cannot be parsed")
+    try:
+        return Prediction({key: to_array(t) for key, t in response.outputs.items()}, response.model_spec.version.value)
+    except TensorError as error:
+        raise BadAnswer(f"the response holds {error}") from None

@@ -1,0 +1,1 @@
+"""Which models and versions are served, and how they come to be."""

@@ -1,0 +1,1 @@
+"""The REST API: HTTP server, JSON requests and JSON responses."""

@@ -1,0 +1,81 @@
+"""A gRPC method out of a function of the request message: deadline, errors, metrics."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from serving.embedded.status import StatusError, deadline_exceeded
+from serving.embedded.telemetry.logs import log
+from serving.embedded.telemetry.metrics import Metrics
+
+MAX_DETAILS_CHARS = 1024
+
+
+class RpcResult(NamedTuple):
+    """What an RPC's function returns."""
+
+    version: int
+    """The model version that answered; 0: none did."""
+    response: Any
+    """The response message."""
+
+
+class GrpcMethod:
+    """One RPC: the function that answers it, and its metrics."""
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[[Any], RpcResult],
+        request_type: Any,
+        metrics: Metrics,
+        is_known: Callable[[str], bool],
+        pool: ThreadPoolExecutor | None = None,
+    ) -> None:
+        """Wrap a function for gRPC.
+
+        Args:
+            name: the RPC's name, as metrics label it.
+            function: from the request message to its result. Raises StatusError.
+            request_type: class of the request message.
+            metrics: counts every call.
+            is_known: whether a model of this name is or was configured: only such names become metric labels.
+            pool: threads of its own; None: the server's.
+        """
+        self.name, self._function, self._request_type = name, function, request_type
+        self._metrics, self._is_known = metrics, is_known
+        self.experimental_thread_pool = pool  # read by grpc
+
+    def handler(self) -> Any:
+        """The handler that a gRPC server takes. Requests arrive as bytes: see DecodeError below."""
+        return grpc.unary_unary_rpc_method_handler(self)
+
+    def __call__(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        begin = time.perf_counter()
+        model, version, code, details, response = "", 0, grpc.StatusCode.OK, "", b""
+        try:
+            time_left_s = context.time_remaining()
+            if time_left_s is not None and time_left_s <= 0:
+                raise deadline_exceeded("the deadline has passed")
+            request = self._request_type.FromString(data)
+            model = request.model_spec.name if hasattr(request, "model_spec") else ""
+            result = self._function(request)
+            version, response = result.version, result.response.SerializeToString()
+        except StatusError as error:
+            code, details = error.code, str(error)
+        except DecodeError:
+            # caught here because gRPC would log a traceback for every malformed request and keep its memory
+            code, details = grpc.StatusCode.INTERNAL, "the request cannot be parsed as its message"
+        except Exception as error:
+            log.exception("%s failed", self.name)
+            code, details = grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"
+        label = model if self._is_known(model) else ""
+        self._metrics.count_request(label, version, self.name, "GRPC", code.name, time.perf_counter() - begin)
+        if code is not grpc.StatusCode.OK:
+            # details are sent as a header of bounded size; truncated as in tensorflow/serving's grpc_status_util.cc
+            context.abort(code, details if len(details) <= MAX_DETAILS_CHARS else details[:MAX_DETAILS_CHARS] + "...TRUNCATED")
+        return response
