@@ -18,7 +18,7 @@ import grpc
 import numpy as np
 
 from benchmarks.unary_predict import ECHO, INPUTS, server, serving_command, write_actors
-from serving.client.client import Client
+from serving.client import Client
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
 

@@ -27,7 +27,7 @@ from controller.sumo import libsumo_link, start
 from controller.sumo.wire import MessageSplitter
 from export import contract
 from protos import policy_pb2 as pb
-from serving.client.client import Client
+from serving.client import Client
 
 QUIET = ["--no-step-log", "true", "--no-warnings", "true", "--seed", "42", "--time-to-teleport", "-1"]
 PATIENCE_S = 3000.0
@@ -67,12 +67,12 @@ def ours(sumocfg: Path, seconds: float, how: str, address: str, notes: str, cloc
     fleet = None
     if inference:
         client = Client(address)
-        contracts = [client.policy(policy.tl) for policy in contracts]
+        contracts = [client.contract(policy.tl) for policy in contracts]
         by_tl = {policy.tl: policy for policy in contracts}
         if inference == "fleet":
             fleet = ServedFleet(client, "city", by_tl, None)
-            fleet.look()
-            if fleet.covered is None or len(fleet.covered.tls) != len(contracts):
+            fleet.update()
+            if fleet.coverage is None or len(fleet.coverage.tls) != len(contracts):
                 raise RuntimeError("the fleet does not cover the street")
         policies = ServedPolicies(client, by_tl, None, PATIENCE_S, fleet=fleet)
     arguments = ["-c", str(sumocfg), *QUIET]
@@ -98,9 +98,9 @@ def ours(sumocfg: Path, seconds: float, how: str, address: str, notes: str, cloc
         steps.step(end_s)
         yield steps.now
     link.close()
-    if sum(steps.counters.failures.values()) or sum(steps.counters.alarms.values()):
+    if sum(steps.counters.missing_answers.values()) or sum(steps.counters.alarms.values()):
         raise RuntimeError(
-            f"{steps.counters.failures} answers were missing, alarms {steps.counters.alarms}: the figures would mean nothing"
+            f"{steps.counters.missing_answers} answers were missing, alarms {steps.counters.alarms}: the figures would mean nothing"
         )
     if noted is not None:
         noted.write(Path(notes))

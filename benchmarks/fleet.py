@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.unary_predict import city_file, server
-from serving.client.client import Client
+from serving.client import Client
 
 HIDDEN = (64, 64)
 
@@ -70,7 +70,7 @@ def measure(tls: int, calls: int, shapes: int) -> None:
         serving = ("-m", "serving", "--models-dir", str(folder / "models"), "--port", "0", "--city", str(city_file(folder)))
         with server(*serving) as address:
             client = Client(address)
-            members = client.policy("city").members
+            members = client.contract("city").members
             rng = np.random.default_rng(0)
             observations = {m.tl: rng.random(m.observation_size).astype(np.float32) for m in members}
             whole = np.concatenate([observations[m.tl] for m in members])

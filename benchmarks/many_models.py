@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.unary_predict import INPUTS, resident_mb, server_process, serving_command, write_actors
-from serving.client.client import Client
+from serving.client import Client
 from serving.errors import ModelNotFound
 
 

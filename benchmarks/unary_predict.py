@@ -19,7 +19,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 
-from serving.client.client import Client
+from serving.client import Client
 
 INPUTS, OUTPUTS, BLOCK = 64, 4, 250
 ECHO = """

@@ -20,7 +20,7 @@ from city.errors import InputError
 from export.config import Job, parse, prepare
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None, prog: str = "python -m export") -> int:
     stopping = threading.Event()
 
     def interrupt(*_: object) -> NoReturn:
@@ -37,16 +37,16 @@ def main(argv: list[str] | None = None) -> int:
             case ["describe"]:
                 from export.show import describe
 
-                return describe.main(words[1:])
+                return describe.main(words[1:], f"{prog} describe")
             case ["inspect"]:
                 from export.show import inspect_checkpoint
 
-                return inspect_checkpoint.main(words[1:])
+                return inspect_checkpoint.main(words[1:], f"{prog} inspect")
             case ["fleet"]:
                 from export.fleets import export_fleet
 
-                return export_fleet.main(words[1:])
-        return run(prepare(parse(words)), stopping)
+                return export_fleet.main(words[1:], f"{prog} fleet")
+        return run(prepare(parse(words, prog)), stopping)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

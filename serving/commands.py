@@ -1,8 +1,9 @@
-"""`python -m serving predict` and `python -m serving status`: a model server asked from a shell."""
+"""`predict` and `status`: a running model server as a client sees it, for the shell."""
 
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,23 +14,23 @@ from city.arguments import Parser
 from city.errors import InputError, path_errors_as_input_errors
 from protos import predict_pb2 as pb
 from serving import contract
-from serving.client.channel import Tls
-from serving.client.client import Client
+from serving.client import Client, Tls
 from serving.errors import BadRequest, DeadlineExceeded, ModelNotFound, ServingError, Unavailable
 
 COMMANDS = ("predict", "status")
+MAX_TIMEOUT_S = 3600.0
 
 
-def main(argv: list[str]) -> int:
-    """Exit code: 0; 2 where the input is wrong; 1 where the server does not answer."""
+def main(argv: list[str], prog: str = "python -m serving") -> int:
+    """Exit code: 0; 2 if the input is wrong; 1 if the server does not answer."""
     try:
-        args = _parse(argv)
+        args = _parse(argv, prog)
         with _client(args) as client:
             try:
                 return _predict(client, args) if args.command == "predict" else _show_status(client, args)
             except (Unavailable, DeadlineExceeded) as error:
-                words = f"no model server answers at {client.address} ({error}); start one (python -m serving) or say --server"
-                raise type(error)(words) from None
+                message = f"no model server answers at {client.address} ({error}); start one (python -m serving) or pass --server"
+                raise type(error)(message) from None
     except (InputError, ModelNotFound, BadRequest) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -38,33 +39,33 @@ def main(argv: list[str]) -> int:
         return 1
 
 
-def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = Parser(prog="python -m serving", allow_abbrev=False)
+def _parse(argv: list[str], prog: str) -> argparse.Namespace:
+    parser = Parser(prog=prog)
     commands = parser.add_subparsers(dest="command", required=True)
-    predict = commands.add_parser("predict", help="ask a model for an action", allow_abbrev=False)
+    predict = commands.add_parser("predict", help="request an action of a model")
     predict.add_argument("model", metavar="MODEL")
     predict.add_argument(
         "--observation", required=True, metavar="X",
-        help="numbers with commas between, a .npy or .json file, - for JSON on standard input, or zeros",
+        help="numbers separated by commas, a .npy or .json file, - for JSON on stdin, or zeros",
     )  # fmt: skip
-    predict.add_argument("--model_version", type=int, metavar="N", help="that version (default: the newest)")
-    predict.add_argument("--version_label", default="", metavar="LABEL", help="the version of that label")
-    status = commands.add_parser("status", help="states of models' versions", allow_abbrev=False)
-    status.add_argument("models", nargs="*", metavar="MODEL", help="default: every model of [serving] models_dir")
+    predict.add_argument("--model_version", type=int, metavar="N", help="version of the model (default: the newest)")
+    predict.add_argument("--version_label", default="", metavar="LABEL", help="version label of the model")
+    status = commands.add_parser("status", help="states of models' versions")
+    status.add_argument("models", nargs="*", metavar="MODEL", help="default: every model of [serving] models_dir that the server knows")
     for command in (predict, status):
         command.add_argument("--city", type=Path, help="city.toml (default: ./city.toml)")
         command.add_argument(
             "--server", metavar="HOST:PORT", help="or unix:PATH (default: [serving] grpc_socket_path, or its address)"
         )
         command.add_argument("--timeout_s", type=float, default=5.0, metavar="S")
-        command.add_argument("--tls_ca", type=Path, metavar="FILE", help="TLS: certificates of who signs the server's, as PEM")
-        command.add_argument("--tls_certificate", type=Path, metavar="FILE", help="mTLS: this client's certificate")
-        command.add_argument("--tls_key", type=Path, metavar="FILE", help="mTLS: its key")
+        command.add_argument("--tls_ca", type=Path, metavar="FILE", help="TLS: CA bundle (PEM) that verifies the server")
+        command.add_argument("--tls_certificate", type=Path, metavar="FILE", help="mTLS: client certificate (PEM)")
+        command.add_argument("--tls_key", type=Path, metavar="FILE", help="mTLS: client key (PEM)")
     args = parser.parse_args(argv)
-    if not 0 < args.timeout_s <= 3600:
-        raise InputError(f"--timeout_s {args.timeout_s:g} must lie between 0 and 3600")
+    if not 0 < args.timeout_s <= MAX_TIMEOUT_S:
+        raise InputError(f"--timeout_s {args.timeout_s:g} must lie between 0 and {MAX_TIMEOUT_S:g}")
     if (args.tls_certificate is None) != (args.tls_key is None):
-        raise InputError("--tls_certificate and --tls_key belong together; give both")
+        raise InputError("--tls_certificate and --tls_key belong together; pass both")
     return args
 
 
@@ -88,10 +89,10 @@ def _client(args: argparse.Namespace) -> Client:
 
 
 def _predict(client: Client, args: argparse.Namespace) -> int:
-    told = None if args.observation == "zeros" else _observation(args.observation)
+    given = None if args.observation == "zeros" else _observation(args.observation)
     signatures = client.signatures(args.model, args.model_version, args.version_label, timeout_s=args.timeout_s).signature_def
     size = _size(args.model, signatures)
-    observation = np.zeros(size, np.float32) if told is None else told
+    observation = np.zeros(size, np.float32) if given is None else given
     if observation.shape != (size,):
         raise InputError(f"--observation has {observation.size} numbers; {args.model} takes {size}")
     outputs = client.run(
@@ -102,11 +103,11 @@ def _predict(client: Client, args: argparse.Namespace) -> int:
     return 0
 
 
-def _size(model: str, signatures: object) -> int:
-    """Numbers in one observation of a model. Raises InputError where it takes none."""
-    if contract.SIGNATURE not in signatures:  # type: ignore[operator]
+def _size(model: str, signatures: Mapping[str, pb.SignatureDef]) -> int:
+    """Numbers in one observation of a model. Raises InputError if it takes no observation."""
+    if contract.SIGNATURE not in signatures:
         raise InputError(f"{model} has no signature {contract.SIGNATURE!r}")
-    inputs = signatures[contract.SIGNATURE].inputs  # type: ignore[index]
+    inputs = signatures[contract.SIGNATURE].inputs
     if set(inputs) != {contract.INPUT} or len(inputs[contract.INPUT].tensor_shape.dim) != 2:
         raise InputError(f"{model} does not take one {contract.INPUT} [-1, O], but {', '.join(sorted(inputs))}")
     return int(inputs[contract.INPUT].tensor_shape.dim[1].size)
@@ -127,12 +128,12 @@ def _observation(text: str) -> NDArray[np.float32]:
         return np.asarray(found, np.float32).reshape(-1)
     except (OSError, ValueError, TypeError) as error:
         raise InputError(
-            f"--observation {text!r} is neither numbers with commas between, a .npy or .json file of them, -, nor zeros: {error}"
+            f"--observation {text!r} must be numbers separated by commas, a .npy or .json file, -, or zeros: {error}"
         ) from None
 
 
 def _show_status(client: Client, args: argparse.Namespace) -> int:
-    models = args.models or _models(_serving(args).models_dir)
+    models = args.models or _models(args)
     rows, unknown = [], 0
     for model in models:
         try:
@@ -144,20 +145,27 @@ def _show_status(client: Client, args: argparse.Namespace) -> int:
             (model, str(state.version), pb.ModelVersionStatus.State.Name(state.state), state.status.error_message)
             for state in states
         ]
-    widths = [max(len(row[i]) for row in (("MODEL", "VERSION", "STATE", ""), *rows)) for i in range(3)]
-    for row in (("MODEL", "VERSION", "STATE", ""), *rows):
+    header = ("MODEL", "VERSION", "STATE", "")
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(3)]
+    for row in (header, *rows):
         print("  ".join((*(text.ljust(width) for text, width in zip(row[:3], widths, strict=True)), row[3])).rstrip())
     return 2 if args.models and unknown else 0
 
 
-def _models(models_dir: Path) -> list[str]:
+def _models(args: argparse.Namespace) -> list[str]:
+    """The names to ask for if none are given: TensorFlow Serving's API cannot list models, so city.toml's folder must."""
+    models_dir = _serving(args).models_dir
     try:
         found = sorted(path.name for path in models_dir.iterdir() if path.is_dir() and not path.name.startswith("."))
     except OSError as error:
-        raise InputError(f"{models_dir}: cannot be read ({error.strerror}); name the models to show") from None
+        raise InputError(_cannot_list(f"{models_dir} cannot be read ({error.strerror})")) from None
     if not found:
-        raise InputError(f"{models_dir}: holds no models; name the models to show")
+        raise InputError(_cannot_list(f"{models_dir} holds no models"))
     return found
+
+
+def _cannot_list(reason: str) -> str:
+    return f"which models? A server's API cannot list them, and {reason}; name them: status MODEL [MODEL ...]"
 
 
 def _read(path: Path) -> bytes:

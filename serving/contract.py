@@ -5,6 +5,8 @@ server, client and controller share these functions, so a size or an order of
 features is computed in one place only.
 """
 
+from pathlib import Path
+
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 
@@ -15,6 +17,8 @@ POLICY_SIGNATURE = "policy"
 INPUT, ACTION, PROBABILITIES = "observation", "action", "probabilities"
 POLICY_INPUT, POLICY_OUTPUT = "rows", "policy"
 
+JSON_FILE = Path("assets.extra") / "policy.json"
+"""In a version's folder: the contract for people and for programs without TensorFlow."""
 CATEGORICAL, FLEET = "categorical", "fleet"
 
 
@@ -83,6 +87,16 @@ def parse(data: bytes) -> pb.PolicyContract:
         raise ContractError(f"not a policy contract: {error}") from None
     if not contract.tl:
         raise ContractError("not a policy contract: it names no TL")
+    return contract
+
+
+def from_saved_model(folder: Path) -> pb.PolicyContract:
+    """The contract in a version's assets.extra/policy.json. Raises ContractError."""
+    path = folder / JSON_FILE
+    try:
+        contract = json_format.Parse(path.read_text(encoding="utf-8"), pb.PolicyContract())
+    except (OSError, UnicodeDecodeError, json_format.ParseError) as error:
+        raise ContractError(f"{path}: cannot be read as a policy contract: {error}") from None
     return contract
 
 

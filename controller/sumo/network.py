@@ -150,25 +150,30 @@ def check_running(contract: pb.PolicyContract, running: Mapping[str, RunningSign
             raise InputError(
                 f"{where}: SUMO shows a state of {len(now.shown)} links, but {street.net_file} has {len(signal.links)}"
             )
-        rules = ConflictRules(signal)
-        for phase in trained.phases:
-            if rules.objection(phase.state) is Reason.MALFORMED:
-                raise InputError(
-                    f"{where}: phase {phase.state!r} of program {trained.program_id!r} is not a state of "
-                    f"{len(signal.links)} links with r, y, g, G, s and u; it would never be shown: fix the program"
-                )
-            pairs = rules.conflicts(phase.state)
-            if pairs:
-                raise InputError(
-                    f"{where}: phase {phase.state} of program {trained.program_id!r} gives green to links {pairs[0][0]} and "
-                    f"{pairs[0][1]}, which are foes in the network; the safety rules would never show it: fix the program"
-                )
+        check_phases(where, signal, trained)
         for lane in trained.lane_ids:
             length_m = float(api.lane.getLength(lane))
             if abs(length_m - street.lane_length_m[lane]) > 0.01:
                 raise InputError(
                     f"{where}: lane {lane} is {length_m:g} m in SUMO and {street.lane_length_m[lane]:g} m in {street.net_file}"
                 )
+
+
+def check_phases(where: str, signal: SignalNetwork, trained: pb.Signal) -> None:
+    """Raise InputError unless the safety rules permit every phase that the policy was trained with."""
+    rules = ConflictRules(signal)
+    for phase in trained.phases:
+        if rules.objection(phase.state) is Reason.MALFORMED:
+            raise InputError(
+                f"{where}: phase {phase.state!r} of program {trained.program_id!r} is not a state of "
+                f"{len(signal.links)} links with r, y, g, G, s and u; it would never be shown: fix the program"
+            )
+        pairs = rules.conflicts(phase.state)
+        if pairs:
+            raise InputError(
+                f"{where}: phase {phase.state} of program {trained.program_id!r} gives green to links {pairs[0][0]} and "
+                f"{pairs[0][1]}, which are foes in the network; the safety rules would never show it: fix the program"
+            )
 
 
 def _same_phases(contract: pb.PolicyContract, where: str, program: Program, trained: pb.Signal, place: str) -> None:

@@ -40,10 +40,10 @@ class FleetJob:
     keep: int | None
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str], prog: str = "python -m export fleet") -> int:
     """Exit code 0; 1 where the fleet did not answer like its models. Raises InputError."""
     quiet.first_session()
-    job = parse(argv)
+    job = parse(argv, prog)
     try:
         print(export(job))
     except (verify.ParityError, manifest.NotInferenceOnly) as error:
@@ -53,9 +53,9 @@ def main(argv: list[str]) -> int:
 
 
 @path_errors_as_input_errors()
-def parse(argv: list[str]) -> FleetJob:
+def parse(argv: list[str], prog: str = "python -m export fleet") -> FleetJob:
     parser = Parser(
-        prog="python -m export fleet", description="Build one SavedModel out of exported models: one Predict answers for all."
+        prog=prog, description="Build one SavedModel out of exported models: one Predict answers for all."
     )
     parser.add_argument("name", metavar="NAME", help="the fleet's name, such as city")
     parser.add_argument(

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from city.errors import InputError
+from export.actors import BatchNorm, Dense
 from export.actors.architectures import Layers, build, matching
 from export.checkpoints import scopes
 from export.checkpoints.checkpoint import Checkpoint, unread_variables
@@ -30,7 +31,8 @@ def from_meta_graph(path: Path, label: str, wanted: Wanted, checkpoint: Checkpoi
     try:
         found = read_layers(checkpoint, scope)
         layers: Layers | None = found
-        kept = [stored for layer in (*found.dense, *found.norms) for stored in layer.stored_as.values()]
+        parts: list[Dense | BatchNorm] = [*found.dense, *found.norms]
+        kept = [stored for layer in parts for stored in layer.stored_as.values()]
     except InputError as error:
         # perhaps layers of an unknown kind: their graph can be exported without knowing them
         layers, unreadable = None, error

@@ -19,8 +19,8 @@ from tensorflow.python.framework import op_def_registry
 
 from export.actors import Activation, Actor, BatchNorm, Branch, Dense
 from export.checkpoints import scopes
-from export.graphs.graph_actor import GraphActor
 from export.checkpoints.source import Rebuilt
+from export.graphs.graph_actor import GraphActor
 from protos import policy_pb2 as pb
 
 FILE_NAME = "export.json"

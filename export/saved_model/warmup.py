@@ -6,9 +6,9 @@ import numpy as np
 import tensorflow as tf
 
 from export.saved_model.meta_graph import written
-from protos import prediction_log_pb2 as prediction_log_pb
 from protos import policy_pb2 as pb
 from protos import predict_pb2 as wire
+from protos import prediction_log_pb2 as prediction_log_pb
 from serving.contract import INPUT, POLICY_INPUT, POLICY_SIGNATURE, SIGNATURE
 from serving.tensors import to_array, to_proto
 

@@ -12,8 +12,8 @@ from export.saved_model import manifest, read
 from protos import policy_pb2 as pb
 
 
-def main(argv: list[str]) -> int:
-    parser = Parser(prog="python -m export describe", description="Print a model's contract and signatures.")
+def main(argv: list[str], prog: str = "python -m export describe") -> int:
+    parser = Parser(prog=prog, description="Print a model's contract and signatures.")
     parser.add_argument("model", type=Path, help="a version's folder, such as models/SA101/3")
     print("\n".join(lines(parser.parse_args(argv).model)))
     return 0

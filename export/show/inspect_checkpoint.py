@@ -19,10 +19,10 @@ from export.locate import Candidate, candidate_of, number
 from export.rebuild import rebuild
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str], prog: str = "python -m export inspect") -> int:
     from export import quiet
 
-    parser = Parser(prog="python -m export inspect", description="List a checkpoint's variables.")
+    parser = Parser(prog=prog, description="List a checkpoint's variables.")
     parser.add_argument(
         "checkpoint",
         type=Path,

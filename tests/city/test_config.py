@@ -43,7 +43,7 @@ def test_a_missing_file_says_how_to_name_one(tmp_path):
         ("[safety]\nmin_yellow_s = true", "must be a number"),
         ("[safety]\nmin_yellow_s = -1", "out of range"),
         ("[safety]\nmin_yellow_s = nan", "out of range"),
-        ("[safety]\nwalking_mps = 0", r"\[safety\] walking_mps must be more than 0"),
+        ("[safety]\nwalking_speed_mps = 0", r"\[safety\] walking_speed_mps must be more than 0"),
         ("[safety]\nmax_green_s = 1", "max_green_s = 1 must not be less than min_green_s, 4"),
         ("[safety]\nmax_red_s = 5", "must not be less than a green and a yellow take, 7"),
         ("[controller]\nprobes = 0", "must be 1 at least"),

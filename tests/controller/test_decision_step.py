@@ -94,7 +94,7 @@ def test_who_decides_has_been_read_for_once_and_at_that_moment(crossing, further
     steps = DecisionSteps(link, [one_signal(crossing), other], SimpleNamespace(ask=ask), street, Events(), 0.0, 1.0)
     while steps.now < 100:
         steps.step(steps.now + 2)
-    assert steps.counters.decisions > 5 and not steps.counters.failures
+    assert steps.counters.decisions > 5 and not steps.counters.missing_answers
     assert len(reads) == len(set(reads)), "once"
 
 
@@ -111,7 +111,7 @@ def test_what_sumo_shows_is_watched_and_not_what_was_asked_for(crossing):
         link.state = state
         alarms.clear()
         steps.step(400)
-        steps.watch()
+        steps.feed_monitors()
         assert rules <= {alarm.rule.value for alarm in alarms} and bool(rules) == bool(alarms)
     assert sum(steps.counters.alarms.values()) > 1
 
@@ -122,13 +122,13 @@ def test_a_signal_on_its_own_plan_is_not_watched(crossing):
     monitor = SignalMonitor(crossing, Limits(3, 4, 0))
     silent = SimpleNamespace(ask=lambda observations, observed_s: {})
     steps = DecisionSteps(link, [one_signal(crossing)], silent, street, Events(), 0.0, 1.0, [monitor])
-    while not all(x.released for x in steps.intersections.values()):
+    while not all(x.is_released for x in steps.intersections.values()):
         steps.step(400)
-    steps.watch()
+    steps.feed_monitors()
     before = steps.counters.alarms.total()
     link.state = "GGGG"
     steps.step(steps.now + 20)
-    steps.watch()
+    steps.feed_monitors()
     assert steps.counters.alarms.total() == before
 
 
@@ -153,7 +153,7 @@ def test_a_handover_that_sumo_refuses_is_tried_again_and_the_signal_stays_watche
     steps = DecisionSteps(link, [one_signal(crossing)], constant, street, Events(), 0.0, 1.0, [monitor])
     steps.step(400)
     steps.release(100)
-    assert steps.unreleased() == [] and len(handovers) == 2 and steps.counters.refusals == 1
+    assert steps.unreleased() == [] and len(handovers) == 2 and steps.counters.rejections == 1
     assert handovers[1] - handovers[0] <= 1.0 and steps.now < 40
     assert steps.counters.alarms["conflict"] > 0  # what it showed meanwhile was still ours
 
@@ -167,7 +167,7 @@ def test_how_a_signal_comes_back_from_its_plan_is_watched(crossing):
     monitor = SignalMonitor(crossing, Limits(3, 4, 0))
     events = Events(alarm=alarms.append)
     steps = DecisionSteps(link, [one_signal(crossing)], mute, street, events, 0.0, 1.0, [monitor])
-    while not steps.intersections["SA101"].released:
+    while not steps.intersections["SA101"].is_released:
         steps.step(400)
     answers["SA101"] = np.array([0])
     link.state = "rrrG"
@@ -176,7 +176,7 @@ def test_how_a_signal_comes_back_from_its_plan_is_watched(crossing):
     alarms.clear()
     link.state = "GgGr"  # from the plan's green to ours, without a yellow
     steps.step(steps.now + 1)
-    steps.watch()
+    steps.feed_monitors()
     assert "yellow" in {alarm.rule.value for alarm in alarms}
 
 

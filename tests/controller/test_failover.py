@@ -30,16 +30,16 @@ def test_every_rung_and_event(rung, since, good, answer, expected):
 
 
 def test_without_a_hold_a_missing_answer_leads_straight_to_the_plan():
-    assert step(ModeState(), False, 5, 0, PROBES).rung is ControlMode.FALLBACK
+    assert step(ModeState(), False, 5, 0, PROBES).mode is ControlMode.FALLBACK
 
 
 def test_more_probes_are_more_answers_in_a_row():
     ladder = ModeState(ControlMode.FALLBACK, 0)
     for _ in range(2):
         ladder = step(ladder, True, 5, HOLD_S, 3)
-        assert ladder.plan_runs
+        assert ladder.is_fallback
     assert step(ladder, False, 6, HOLD_S, 3) == ModeState(ControlMode.FALLBACK, 6)
-    assert step(ladder, True, 6, HOLD_S, 3).rung is ControlMode.POLICY
+    assert step(ladder, True, 6, HOLD_S, 3).mode is ControlMode.POLICY
 
 
 def test_the_exported_numbers_never_change():

@@ -45,7 +45,7 @@ def test_health_follows_the_controllers_life(served):
 def test_metrics_are_prometheus_text(served):
     _, _, metrics, url = served
     metrics.decisions.inc(3)
-    metrics.rung.labels("SA101").set(2)
+    metrics.mode.labels("SA101").set(2)
     status, text = get(f"{url}/metrics")
     assert status == 200
     assert "controller_decisions_total 3.0" in text

@@ -29,7 +29,7 @@ def one_signal(crossing, hold_s=HOLD_S, times=SafetyTimes(3, 5)):  # noqa: B008 
     policy = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=2))
     safety = SignalSafety(crossing, times, GREENS)
     timing = GreenPhaseSequencer(GREENS, 5, 3, 5)
-    x = Intersection(policy, SumoRlObserver(np.arange(4), 4, 2), timing, [safety], [PLAN], Controller(hold_s=hold_s, probes=2))
+    x = Intersection(policy, SumoRlObserver(np.arange(4), 4, 2), timing, [safety], [PLAN], Controller(hold_s=hold_s, recovery_answers=2))
     x.start(0, ["GgGr"])
     return x
 
@@ -40,7 +40,7 @@ def play(x, until_s, answer, shown=("GgGr",), begin_s=0):
     while now < until_s:
         if x.next_decision_s <= now:
             x.take(answer(now), now, shown)
-        found += [(now, setting) for setting in x.settings(now)[0]]
+        found += [(now, setting) for setting in x.commands(now)[0]]
         x.confirm(())
         now = min(x.next_due_s(now), until_s)
     return found
@@ -61,7 +61,7 @@ def test_nothing_is_set_twice(crossing):
     assert len(play(x, 100, lambda now: np.array([0]))) == 1
 
 
-def test_a_late_answer_holds_the_signal_then_the_plan_runs_and_then_the_policy_returns(crossing):
+def test_a_late_answer_holds_the_signal_then_the_is_fallback_and_then_the_policy_returns(crossing):
     x = one_signal(crossing)
     found = play(x, 100, lambda now: np.array([0]) if now < 20 or now >= 60 else TimeoutError("late"))
     # held from 20 on, plan from 30 on: yellow, red, then the program from its green
@@ -69,14 +69,14 @@ def test_a_late_answer_holds_the_signal_then_the_plan_runs_and_then_the_policy_r
     handed = [(now, s.program, s.phase) for now, s in found if isinstance(s, PermittedHandover)]
     assert handed == [(33, "0", 0)] or handed == [(34, "0", 0)]
     # two good answers in a row, then the policy's green again, taken over as shown
-    assert x.ladder.rung is ControlMode.POLICY
+    assert x.mode is ControlMode.POLICY
     assert states(found)[3:] == [(62, "GgGr")]
 
 
 def test_coming_back_starts_from_what_the_plan_shows(crossing):
     x = one_signal(crossing)
     play(x, 60, lambda now: TimeoutError("late"))
-    assert x.released and x.on_plan
+    assert x.is_released and x.on_plan
     found = play(x, 100, lambda now: np.array([0]), shown=("rrrG",), begin_s=60)
     after = states(found)
     assert after[0][1] == "rrrG", "the shown green goes on first"
@@ -86,15 +86,15 @@ def test_coming_back_starts_from_what_the_plan_shows(crossing):
 def test_a_policy_that_returns_during_the_way_to_the_plan_goes_on_from_the_state_reached(crossing):
     x = one_signal(crossing, hold_s=0)
     x.take(TimeoutError("late"), 10, None)
-    x.settings(10)
-    assert x.on_plan and not x.released
+    x.commands(10)
+    assert x.on_plan and not x.is_released
     for now in (11, 12):
-        x.settings(now)
+        x.commands(now)
     x.take(np.array([0]), 15, None)
     x.take(np.array([0]), 20, None)
-    assert x.ladder.rung is ControlMode.POLICY and not x.on_plan
+    assert x.mode is ControlMode.POLICY and not x.on_plan
     assert x.safeties[0].shown in ("rrrr", "yyyr")
-    later = [setting.state for now in range(21, 40) for setting in x.settings(now)[0]]
+    later = [setting.state for now in range(21, 40) for setting in x.commands(now)[0]]
     assert later[-1] == "GgGr"
 
 
@@ -126,7 +126,7 @@ def test_whoever_waits_does_not_keep_a_tl_from_its_plan_for_ever(crossing):
     policy = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=3))
     safety = SignalSafety(crossing, SafetyTimes(3, 5, max_red_s=4), greens)
     observer, timing = SumoRlObserver(np.arange(4), 4, 2), GreenPhaseSequencer(greens, 5, 3, 5)
-    x = Intersection(policy, observer, timing, [safety], [PLAN], Controller(hold_s=30, probes=2))
+    x = Intersection(policy, observer, timing, [safety], [PLAN], Controller(hold_s=30, recovery_answers=2))
     x.start(0, ["GrGr"])
     found = play(x, 100, lambda now: np.array([0]) if now < 20 else TimeoutError("late"))
     assert sum(state in greens[1:] for _, state in states(found)) > 4, "somebody is served again and again"
@@ -141,19 +141,19 @@ def test_what_a_program_that_is_switched_off_shows_is_no_red(crossing):
         (100, 150, np.array([0]), "GgGr"),
     ]:
         found = play(x, until, lambda now, answer=answer: answer, (shown,), begin)
-    assert x.ladder.rung is ControlMode.POLICY and {state for _, state in states(found)} == {"GgGr"}
+    assert x.mode is ControlMode.POLICY and {state for _, state in states(found)} == {"GgGr"}
 
 
 def test_a_tl_on_its_way_to_its_plan_is_asked_with_the_others(crossing):
     x = one_signal(crossing, 0)
     x.take(TimeoutError("late"), 101.8, ("GgGr",))
-    x.settings(101.8)
+    x.commands(101.8)
     assert x.next_due_s(101.8) == x.next_decision_s == 102
 
 
 def test_a_yellow_lasts_no_longer_because_a_tl_comes_and_goes(crossing):
     x = one_signal(crossing, 0, SafetyTimes(7, 5))
-    found = play(x, 30, lambda now: TimeoutError("late") if now >= 10 and x.ladder.rung is ControlMode.POLICY else np.array([1]))
+    found = play(x, 30, lambda now: TimeoutError("late") if now >= 10 and x.mode is ControlMode.POLICY else np.array([1]))
     assert states(found)[1:4] == [(10, "yyyr"), (14, "yyyr"), (17, "rrrr")]
 
 
@@ -173,43 +173,43 @@ def test_what_the_plan_serves_has_not_waited_when_the_policy_returns(crossing):
 def test_no_answer_whatever_raises(crossing, answer):
     x = one_signal(crossing)
     assert x.take(answer, 0, None) != ""
-    assert x.ladder.rung is ControlMode.HOLD
-    x.settings(0)
+    assert x.mode is ControlMode.HOLD
+    x.commands(0)
 
 
 def test_release_hands_every_signal_back_once_it_is_cleared(crossing):
     x = one_signal(crossing)
-    x.settings(0)
+    x.commands(0)
     x.release()
     found = []
     for now in range(7, 20):
-        found += x.settings(now)[0]
+        found += x.commands(now)[0]
         x.confirm(())
-    assert isinstance(found[-1], PermittedHandover) and x.released and x.unreleased() == []
+    assert isinstance(found[-1], PermittedHandover) and x.is_released and x.unreleased() == []
     assert [s.state for s in found[:-1]] == ["yyyr", "rrrr"]
 
 
 def test_a_handover_that_sumo_refuses_is_not_done_and_is_tried_again(crossing):
     x = one_signal(crossing)
-    x.settings(0)
+    x.commands(0)
     x.release()
     tried = 0
     for now in range(7, 20):
-        tried += sum(isinstance(setting, PermittedHandover) for setting in x.settings(now)[0])
+        tried += sum(isinstance(setting, PermittedHandover) for setting in x.commands(now)[0])
         x.confirm({"X"})
-        assert not x.released and x.unreleased() == [("X", "0")]
+        assert not x.is_released and x.unreleased() == [("X", "0")]
     assert tried > 3
-    x.settings(20)
+    x.commands(20)
     x.confirm(())
-    assert x.released and x.unreleased() == []
+    assert x.is_released and x.unreleased() == []
 
 
 def test_what_was_sent_but_not_confirmed_counts_as_not_released(crossing):
     x = one_signal(crossing)
     x.release()
     for now in range(7, 20):
-        x.settings(now)
-    assert x.handing_over and x.unreleased() == [("X", "0")]
+        x.commands(now)
+    assert x.awaits_confirmation and x.unreleased() == [("X", "0")]
 
 
 def test_an_action_that_cannot_be_taken_is_a_failure_not_a_crash(crossing):
@@ -231,7 +231,7 @@ def test_a_plan_is_decided_at_its_own_moments_only(crossing):
     assert x.next_decision_s == 74, "the policy is asked again soon"
     before = [timing.phases(t) for t in range(100, 136)]
     x.take(np.array([1.0]), 74, None)
-    assert x.ladder.rung is ControlMode.POLICY and x.next_decision_s == 144
+    assert x.mode is ControlMode.POLICY and x.next_decision_s == 144
     assert [timing.phases(t) for t in range(100, 136)] == before, "but decides at the multiples of its cycles"
     x.take(np.array([1.0]), 144, None)
     assert [timing.phases(t) for t in range(172, 208)] != before
@@ -249,9 +249,9 @@ def test_a_plan_is_decided_at_its_own_moments_only(crossing):
     ],
 )
 def test_a_plan_that_keeps_to_the_clock_is_entered_in_step(now, expected):
-    timed = Plan(PLAN.program, timed=True)
+    timed = Plan(PLAN.program, is_synchronised=True)
     assert timed.entry(now, min_green_s=5) == expected
-    later = Plan(Program("0", "static", 7, PLAN.program.phases), timed=True)
+    later = Plan(Program("0", "static", 7, PLAN.program.phases), is_synchronised=True)
     assert later.entry(now + 7, min_green_s=5) == expected
 
 
@@ -277,7 +277,7 @@ def two_signals():
         SumoRlObserver(np.arange(2), 2, 2),
         timing,
         safeties,
-        [Plan(Program("p", "static", offset, tuple(phases)), timed=True) for offset in (0, 10)],
+        [Plan(Program("p", "static", offset, tuple(phases)), is_synchronised=True) for offset in (0, 10)],
         Controller(hold_s=0),
     )
     x.start(0, ["Gr", "rG"])
@@ -296,4 +296,4 @@ def test_the_signals_of_a_group_go_on_their_plans_together_and_report_each():
     x = two_signals()
     found = play(x, 40, lambda now: TimeoutError("late"), shown=("Gr", "rG"))
     handed = {s.signal: s.phase for _, s in found if isinstance(s, PermittedHandover)}
-    assert set(handed) == {"A", "B"} and x.released
+    assert set(handed) == {"A", "B"} and x.is_released

@@ -35,7 +35,7 @@ def chooser(crossing, length_m=LENGTH_M):
 
 def chosen(made, now, **vehicles):
     made.decide(now, readings(**vehicles))
-    return made.wishes(now + 3)[0]
+    return made.requested_states(now + 3)[0]
 
 
 def test_it_reads_the_lanes_in_and_out(crossing):
@@ -101,7 +101,7 @@ def play(x, until_s, answer, seen, begin_s=0, release_s=None):
             x.release()
         if x.next_decision_s <= now:
             x.take(answer(now), now, ["GgGr"], seen(now))
-        found += [(now, setting) for setting in x.settings(now)[0]]
+        found += [(now, setting) for setting in x.commands(now)[0]]
         x.confirm(())
         now = min(x.next_due_s(now), until_s, np.floor(now) + 1)
     return found
@@ -115,7 +115,7 @@ def test_a_tl_without_its_policy_is_controlled_by_pressure_and_comes_back(crossi
     assert all(isinstance(setting, PermittedState) for _, setting in found), "the own program never runs"
     shown = [(now, setting.state) for now, setting in found]
     assert {"GgGr", "rrrG"} <= {state for now, state in shown if 15 < now < 100}
-    assert x.ladder.rung is ControlMode.POLICY and shown[-1][1] == "GgGr"
+    assert x.mode is ControlMode.POLICY and shown[-1][1] == "GgGr"
     monitor = SignalMonitor(crossing, Limits(3, 5, 0))
     ends = [*(now for now, _ in shown[1:]), 160]
     assert [alarm for (begin, state), end in zip(shown, ends, strict=True) for alarm in monitor.see(state, begin, end)] == []
@@ -124,7 +124,7 @@ def test_a_tl_without_its_policy_is_controlled_by_pressure_and_comes_back(crossi
 def test_it_is_released_to_its_own_program_all_the_same(crossing):
     x = pressed(crossing)
     play(x, 90, lambda now: TimeoutError("late"), lambda now: readings(in3=9), release_s=60)
-    assert x.released
+    assert x.is_released
 
 
 def test_a_tl_without_a_green_to_choose_has_no_pressure_and_falls_back_to_its_plan(grid_city, grid_street):
@@ -151,14 +151,14 @@ def test_the_policy_takes_over_from_the_green_that_pressure_has_chosen(crossing)
     play(x, 40, lambda now: TimeoutError("late"), lambda now: readings(in3=9))
     assert x.safeties[0].shown == "rrrG"
     answer = np.array([0])
-    while x.ladder.rung is not ControlMode.POLICY:
+    while x.mode is not ControlMode.POLICY:
         x.take(answer, x.next_decision_s, None, readings(in3=9))
         now = x.next_decision_s
     found = []
     for k in range(40):
         if x.next_decision_s <= now + k:
             x.take(answer, now + k, None, readings(in3=9))
-        settings, overrides = x.settings(now + k)
+        settings, overrides = x.commands(now + k)
         assert overrides == []  # it knows what is green, so its yellow comes of itself
         found += [setting.state for setting in settings]
     assert found == ["rrry", "GgGr"]

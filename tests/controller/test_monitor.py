@@ -65,16 +65,16 @@ def test_what_its_own_program_does_is_not_judged(crossing):
     assert monitor.see("yyyr", 10, 13) == []
     assert monitor.see("rrrr", 13, 14) == []
     for begin, state in ((14, "rrrG"), (19, "GgGr"), (24, "rrrG")):
-        assert monitor.see_plan(state, begin) == []
+        assert monitor.see_program(state, begin) == []
     assert monitor.see("rrrG", 29, 34) == [] and monitor.see("rrry", 34, 37) == []
 
 
 def test_how_a_signal_is_handed_over_and_taken_over_is_judged(crossing):
     monitor = SignalMonitor(crossing, LIMITS)
     assert monitor.see("GgGr", 0, 10) == []
-    assert [alarm.rule for alarm in monitor.see_plan("rrrG", 10)] == [Rule.YELLOW] * 3 + [Rule.CLEARANCE] * 3
+    assert [alarm.rule for alarm in monitor.see_program("rrrG", 10)] == [Rule.YELLOW] * 3 + [Rule.CLEARANCE] * 3
     assert [alarm.rule for alarm in monitor.see("rrrr", 15, 20)] == [Rule.YELLOW]  # link 3's, which its program showed green
-    assert monitor.see_plan("rrrG", 20) == []
+    assert monitor.see_program("rrrG", 20) == []
     assert [alarm.rule for alarm in monitor.see("rrrr", 25, 30)] == [Rule.YELLOW]
 
 
@@ -117,7 +117,7 @@ def test_a_link_that_starves_while_its_signal_comes_and_goes_is_seen(crossing):
             if second < ours_s:
                 told += monitor.see("GgGr", t, t + 1)
             else:
-                told += monitor.see_plan("rrrG" if second == served_s else "GgGr", t)
+                told += monitor.see_program("rrrG" if second == served_s else "GgGr", t)
         assert [alarm.rule for alarm in told if alarm.rule is Rule.MAX_RED_EXCEEDED] == [Rule.MAX_RED_EXCEEDED] * is_seen, (
             ours_s,
             served_s,
@@ -234,6 +234,6 @@ def test_the_monitor_and_the_rules_agree_on_every_state_of_a_small_junction(cros
 def test_a_signal_that_is_off_keeps_nobody_waiting(crossing, plan, starved):
     monitor = SignalMonitor(crossing, Limits(3, 5, 0, max_red_s=30), ["GgGr", "rrrG"])
     alarms = monitor.see("GgGr", 0, 50)
-    alarms += monitor.see_plan(plan, 50)
+    alarms += monitor.see_program(plan, 50)
     alarms += monitor.see("GgGr", 60, 70)
     assert [alarm.rule for alarm in alarms if alarm.rule is Rule.MAX_RED_EXCEEDED] == [Rule.MAX_RED_EXCEEDED] * starved

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from controller.observation import EPSILON, ObservationBatch, Readings, SappoObserver, SumoRlObserver, shares
+from controller.observation import EPSILON, ObservationBatch, Readings, SappoObserver, SumoRlObserver, shares_of
 
 LENGTH_M = np.array([75.0, 30.0, 50.0])
 
@@ -15,7 +15,7 @@ def readings(vehicles, halting=(0, 0, 0), mean_length=(5, 5, 5), left=(0, 0, 0))
 def test_sumo_rl_is_phase_bit_densities_queues():
     seen = readings((3, 1, 9), (2, 0, 9))
     observer = SumoRlObserver(np.array([2, 0]), 3, greens=3)
-    x = observer.observe(seen, shares(seen, LENGTH_M), (1,), True)
+    x = observer.observe(seen, shares_of(seen, LENGTH_M), (1,), True)
     assert x.dtype == np.float32 and len(x) == observer.size == 3 + 1 + 4
     # capacity of lane 0: 75 / (2.5 + 5) = 10; lane 2: 50 / 7.5, fuller than full
     assert x.tolist() == pytest.approx([0, 1, 0, 1, 1.0, 0.3, 1.0, 0.2])
@@ -23,7 +23,7 @@ def test_sumo_rl_is_phase_bit_densities_queues():
 
 def test_an_empty_lane_has_no_density_whatever_its_mean_length():
     seen = readings((0, 0, 0), mean_length=(0, 0, 0))
-    assert shares(seen, LENGTH_M).density.tolist() == [0, 0, 0]
+    assert shares_of(seen, LENGTH_M).density.tolist() == [0, 0, 0]
 
 
 def test_sappo_blocks_are_each_scaled_by_their_own_maximum():
@@ -56,7 +56,7 @@ def test_vdd_divides_volume_by_density():
 def test_a_batch_sees_what_each_observer_sees_by_itself():
     rng = np.random.default_rng(0)
     seen = readings(rng.integers(0, 9, 3), rng.integers(0, 9, 3), (4, 5, 6), rng.integers(0, 99, 3))
-    shared = shares(seen, LENGTH_M)
+    shared = shares_of(seen, LENGTH_M)
     make = {
         "A": lambda: SumoRlObserver(np.array([2, 0]), 3, greens=3),
         "B": lambda: SappoObserver("d", np.array([1, 2]), LENGTH_M, (4,)),
@@ -73,6 +73,6 @@ def test_a_batch_sees_what_each_observer_sees_by_itself():
 def test_what_is_marked_in_one_observation_is_not_in_the_next():
     seen = readings((3, 1, 9))
     batch = ObservationBatch({"A": SumoRlObserver(np.array([0]), 3, greens=3)})
-    shared = shares(seen, LENGTH_M)
+    shared = shares_of(seen, LENGTH_M)
     batch.observe(seen, shared, [((2,), True)])
     assert batch.observe(seen, shared, [((0,), False)])["A"].tolist()[:4] == [1, 0, 0, 0]

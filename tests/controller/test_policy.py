@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from controller.policies.policy import ActionSpace, BadAction
+from controller.policies.policy import ActionSpace, InvalidAction
 from protos import policy_pb2 as pb
 
 GREENS = pb.PolicyContract(action=pb.Action(kind="categorical", size=4))
@@ -11,8 +11,8 @@ KC = pb.PolicyContract(action=pb.Action(kind="kc", size=2))
 
 
 def test_good_answers_become_actions():
-    assert ActionSpace(GREENS).checked(np.array([3], np.int64)) == (3,)
-    assert ActionSpace(KC).checked(np.array([[0.5, -1.0]], np.float32)) == (0.5, -1.0)
+    assert ActionSpace(GREENS).validated(np.array([3], np.int64)) == (3,)
+    assert ActionSpace(KC).validated(np.array([[0.5, -1.0]], np.float32)) == (0.5, -1.0)
 
 
 @pytest.mark.parametrize(
@@ -23,10 +23,10 @@ def test_good_answers_become_actions():
     ],
 )  # fmt: skip
 def test_wrong_answers_are_refused(policy, answer):
-    with pytest.raises(BadAction):
-        ActionSpace(policy).checked(np.array(answer))
+    with pytest.raises(InvalidAction):
+        ActionSpace(policy).validated(np.array(answer))
 
 
 def test_what_is_no_number_is_refused():
-    with pytest.raises((BadAction, TypeError, ValueError)):
-        ActionSpace(GREENS).checked("green")
+    with pytest.raises((InvalidAction, TypeError, ValueError)):
+        ActionSpace(GREENS).validated("green")

@@ -27,7 +27,7 @@ def test_what_was_asked_before_an_outage_is_forgotten_with_it():
     client = Serves(A, lambda: contracts.forget())
     contracts = ServedContracts(client, {"a": A})
     contracts.look("a")
-    assert not contracts.knows("a", 1)
+    assert not contracts.is_known("a", 1)
     client.meanwhile = lambda: None
     contracts.compare({"a": 1}, 1.0)
     assert contracts.objection("a", 1) is None

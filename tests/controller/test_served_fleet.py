@@ -12,7 +12,7 @@ from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
 from export.__main__ import main as export
 from protos import policy_pb2 as pb
-from serving.client.client import Client
+from serving.client import Client
 from serving.embedded.config import ServerConfig
 from tests.serving.conftest import running
 
@@ -71,7 +71,7 @@ def same(one, other):
 def test_one_call_answers_for_all_as_their_own_models_do(city):
     own, counts = city.counted(lambda: city.policies.ask(city.observations))
     assert set(counts) == set(TLS)
-    city.fleet.look()
+    city.fleet.update()
     together, counts = city.counted(lambda: city.policies.ask(city.observations))
     assert counts == {"city": 1} and same(own, together)
     some = {tl: city.observations[tl] for tl in TLS[:2]}
@@ -80,25 +80,25 @@ def test_one_call_answers_for_all_as_their_own_models_do(city):
 
 
 def test_a_tl_alone_is_asked_by_itself(city):
-    city.fleet.look()
+    city.fleet.update()
     _, counts = city.counted(lambda: city.policies.ask({"SA103": city.observations["SA103"]}))
     assert counts == {"SA103": 1}
 
 
 def test_a_tl_whose_own_model_is_newer_is_asked_by_itself(city):
     shutil.copytree(city.models / "SA103" / "1", city.models / "SA103" / "2")
-    city.server.look()
-    city.fleet.look()
+    city.server.update()
+    city.fleet.update()
     found, counts = city.counted(lambda: city.policies.ask(city.observations))
-    assert counts == {"city": 1} and city.fleet.covered.tls == set(TLS) - {"SA103"}
+    assert counts == {"city": 1} and city.fleet.coverage.tls == set(TLS) - {"SA103"}
     assert not any(isinstance(answer, Exception) for answer in found.values())
 
 
 def test_a_pinned_run_asks_the_fleet_only_for_the_version_it_is_pinned_to(city):
     for pinned, tls in ((1, set(TLS)), (7, None)):
         fleet = ServedFleet(city.client, "city", city.contracts, pinned)
-        fleet.look()
-        assert (fleet.covered and fleet.covered.tls) == tls
+        fleet.update()
+        assert (fleet.coverage and fleet.coverage.tls) == tls
 
 
 def test_a_tl_with_another_contract_in_the_fleet_is_asked_by_itself(city):
@@ -106,34 +106,34 @@ def test_a_tl_with_another_contract_in_the_fleet_is_asked_by_itself(city):
     changed.CopyFrom(city.contracts["SA104"])
     changed.timing.yellow_s += 1
     fleet = ServedFleet(city.client, "city", {**city.contracts, "SA104": changed}, None)
-    fleet.look()
-    assert fleet.covered.tls == set(TLS) - {"SA104"}
+    fleet.update()
+    assert fleet.coverage.tls == set(TLS) - {"SA104"}
 
 
 def test_a_fleet_that_has_gone_costs_no_answer(city):
-    city.fleet.look()
+    city.fleet.update()
     shutil.rmtree(city.models / "city")
-    city.server.look()
-    city.server.look()
+    city.server.update()
+    city.server.update()
     found, counts = city.counted(lambda: city.policies.ask(city.observations))
     assert set(counts) == set(TLS) and not any(isinstance(answer, Exception) for answer in found.values())
-    assert city.fleet.covered is None
-    city.fleet.look()
-    assert city.fleet.covered is None
+    assert city.fleet.coverage is None
+    city.fleet.update()
+    assert city.fleet.coverage is None
 
 
 def test_another_version_of_the_fleet_is_not_asked_before_it_is_looked_at(city):
-    city.fleet.look()
+    city.fleet.update()
     (city.models / "city" / "1").rename(city.models / "city" / "2")
-    city.server.look()
+    city.server.update()
     _, counts = city.counted(lambda: city.policies.ask(city.observations))
     assert "city" not in counts
-    city.fleet.look()
-    assert city.fleet.covered.version == 2
+    city.fleet.update()
+    assert city.fleet.coverage.version == 2
 
 
 def test_a_fleet_that_hangs_leaves_time_for_the_tls_own_models(city, monkeypatch):
-    city.fleet.look()
+    city.fleet.update()
     find = city.server.manager.find
 
     def slow(spec):
@@ -147,45 +147,45 @@ def test_a_fleet_that_hangs_leaves_time_for_the_tls_own_models(city, monkeypatch
     policies = ServedPolicies(city.client, city.contracts, None, 0.6, fleet=city.fleet)
     found = policies.ask(city.observations)
     assert not any(isinstance(answer, Exception) for answer in found.values())
-    assert city.fleet.covered is None
+    assert city.fleet.coverage is None
 
 
 def test_a_watched_fleet_is_found_when_it_comes(city, monkeypatch):
     monkeypatch.setattr(served_fleet, "LOOK_S", 0.01)
     (city.models / "city").rename(city.models.parent / "away")
-    city.server.look()
-    city.server.look()
+    city.server.update()
+    city.server.update()
     fleet = ServedFleet(city.client, "city", city.contracts, None)
-    fleet.look()
-    assert fleet.covered is None
-    fleet.watch.begin()
+    fleet.update()
+    assert fleet.coverage is None
+    fleet.updating.start()
     try:
         (city.models.parent / "away").rename(city.models / "city")
-        city.server.look()
+        city.server.update()
         for _ in range(1000):
-            if fleet.covered is not None:
+            if fleet.coverage is not None:
                 break
             time.sleep(0.01)
-        assert fleet.covered.tls == set(TLS)
+        assert fleet.coverage.tls == set(TLS)
     finally:
-        fleet.watch.end()
+        fleet.updating.stop()
 
 
 def test_a_look_that_breaks_leaves_nothing_covered(city, monkeypatch):
     def broken(*_):
         raise RuntimeError("broken")
 
-    city.fleet.look()
+    city.fleet.update()
     monkeypatch.setattr(city.client, "status", broken)
     with pytest.raises(RuntimeError, match="broken"):
         city.fleet._look_again()
-    assert city.fleet.covered is None
+    assert city.fleet.coverage is None
 
 
 def test_a_look_that_is_ended_on_its_way_covers_nothing_that_it_has_not_seen(city):
-    city.fleet.watch.end()
-    city.fleet.look()
-    assert city.fleet.covered is None
+    city.fleet.updating.stop()
+    city.fleet.update()
+    assert city.fleet.coverage is None
 
 
 def test_the_deadline_counts_from_the_observation(city):
@@ -195,11 +195,11 @@ def test_the_deadline_counts_from_the_observation(city):
 
 
 def test_a_version_that_is_replaced_under_its_number_is_followed_no_more(city, caplog):
-    city.fleet.look()
-    assert city.fleet.covered.tls == set(TLS)
+    city.fleet.update()
+    assert city.fleet.coverage.tls == set(TLS)
     (city.models / "SA103" / "1").rename(city.models.parent / "old")
     shutil.copytree(city.models / "SA101" / "1", city.models / "SA103" / "1")
-    city.server.look()
+    city.server.update()
     for tl in TLS:
         city.policies.contracts.look(tl)
     assert "SA103: the server now answers with version 1, with another contract: not followed" in caplog.text
@@ -209,12 +209,12 @@ def test_a_version_that_is_replaced_under_its_number_is_followed_no_more(city, c
 
 @pytest.mark.parametrize("action", [np.nan, np.inf, "0"])
 def test_a_fleet_that_answers_no_numbers_is_left_alone_and_every_tl_is_asked_by_itself(city, action, monkeypatch):
-    city.fleet.look()
-    size = city.fleet.covered.fleet.policy.action.size
+    city.fleet.update()
+    size = city.fleet.coverage.fleet.policy.action.size
     garbage = np.array([[action] * size], object if action == "0" else np.float32)
     asked = Client._asked
     monkeypatch.setattr(Client, "_asked", lambda self, request, timeout_s: {**asked(self, request, timeout_s), "action": garbage})
     found = city.policies.ask(city.observations)
     monkeypatch.undo()
-    assert city.fleet.covered is None
+    assert city.fleet.coverage is None
     assert same(found, city.policies.ask(city.observations))

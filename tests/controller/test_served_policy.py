@@ -8,8 +8,7 @@ import pytest
 
 from controller.policies.served_policies import ServedPolicies
 from protos import policy_pb2
-from serving.client.client import Client
-from serving.client.messages import Answer
+from serving.client import Client, Prediction
 from serving.errors import BadAnswer, DeadlineExceeded, Unavailable
 from tests.serving.fake_server import answer
 
@@ -67,7 +66,7 @@ def test_a_slow_look_at_one_new_version_makes_no_other_late():
     class Slow:
         def predict_many(self, observations, *_):
             outputs = {"action": np.array([[0.5]], np.float32)}
-            return {tl: Answer(outputs, 2 if tl == "a" else 1) for tl in observations}
+            return {tl: Prediction(outputs, 2 if tl == "a" else 1) for tl in observations}
 
         def policies(self, versions, timeout_s):
             clock[0] += 5.0
@@ -90,7 +89,7 @@ def test_after_an_outage_a_version_must_tell_its_contract_though_its_number_is_k
         address = "there"
 
         def predict_many(self, observations, *_):
-            good = Answer({"action": np.array([[0.5]], np.float32)}, 1)
+            good = Prediction({"action": np.array([[0.5]], np.float32)}, 1)
             return dict.fromkeys(observations, good if there else errors[lost])
 
         def policies(self, versions, timeout_s):
@@ -137,7 +136,7 @@ def test_whatever_breaks_is_an_exception_in_the_answers():
     ],
 )
 def test_a_server_that_says_nothing_is_asked_over_a_new_connection(answers, renewed_s):
-    kinds = {"s": DeadlineExceeded("late"), "b": BadAnswer("bad"), "g": Answer({"action": np.array([[0.5]], np.float32)}, 1)}
+    kinds = {"s": DeadlineExceeded("late"), "b": BadAnswer("bad"), "g": Prediction({"action": np.array([[0.5]], np.float32)}, 1)}
 
     class Client:
         address = "there"
@@ -162,7 +161,7 @@ def test_a_model_that_hangs_says_nothing_of_the_connection():
         address = "there"
 
         def predict_many(self, observations, *_):
-            good = Answer({"action": np.array([[0.5]], np.float32)}, 1)
+            good = Prediction({"action": np.array([[0.5]], np.float32)}, 1)
             return {tl: good if tl in answering else DeadlineExceeded("late") for tl in observations}
 
         def policies(self, versions, timeout_s):

@@ -19,27 +19,27 @@ class TestSumoRl:
         return timing
 
     def test_the_first_green_is_forced_at_the_start_and_a_shown_green_is_kept_later(self):
-        assert self.timing().wishes(0) == ("GGrr",)
+        assert self.timing().requested_states(0) == ("GGrr",)
         started = self.timing()
         started.enter(0, ["rrGG"], start=True)
-        assert started.wishes(0) == ("GGrr",)
+        assert started.requested_states(0) == ("GGrr",)
         other = self.timing()
         other.enter(50, ["rrGG"])
-        assert other.wishes(50) == ("rrGG",) and other.phases(50) == (2,)
+        assert other.requested_states(50) == ("rrGG",) and other.phases(50) == (2,)
 
     def test_a_change_before_yellow_and_min_green_is_ignored(self):
         timing = self.timing()
         timing.decide(5, np.array([2.0]))
-        assert timing.wishes(5) == ("GGrr",) and not timing.min_green_passed(5)
+        assert timing.requested_states(5) == ("GGrr",) and not timing.min_green_passed(5)
         assert timing.min_green_passed(7)
 
     def test_a_change_shows_yellow_for_its_time_and_then_the_green(self):
         timing = self.timing()
         timing.decide(10, np.array([1.0]))
         # links that stay green stay green; only what turns red gets yellow
-        assert timing.wishes(10) == timing.wishes(11) == ("Gyrr",)
+        assert timing.requested_states(10) == timing.requested_states(11) == ("Gyrr",)
         assert timing.next_change_s(10) == 12
-        assert timing.wishes(12) == ("GrGr",)
+        assert timing.requested_states(12) == ("GrGr",)
         assert timing.next_change_s(12) == math.inf
 
     def test_time_since_change_counts_from_the_start_of_yellow(self):
@@ -70,27 +70,27 @@ class TestKeepChange:
         return timing
 
     def test_it_starts_from_the_greens_that_are_shown(self):
-        assert self.timing().wishes(0) == ("GGrr", "rrGG")
+        assert self.timing().requested_states(0) == ("GGrr", "rrGG")
 
     def test_at_the_threshold_it_changes_and_below_it_keeps(self):
         timing = self.timing()
         timing.decide(15, np.array([0.2, 0.19]))
-        assert timing.wishes(15) == timing.wishes(17) == ("yyrr", "rrGG")
+        assert timing.requested_states(15) == timing.requested_states(17) == ("yyrr", "rrGG")
         assert timing.phases(15) == (1, 2)
         assert timing.next_change_s(15) == 18
-        assert timing.wishes(18) == ("rrGG", "rrGG")
+        assert timing.requested_states(18) == ("rrGG", "rrGG")
 
     def test_changes_go_round_the_program(self):
         timing = self.timing()
         for k in range(1, 5):
             timing.decide(15 * k, np.array([1.0, -1.0]))
-        assert timing.wishes(15 * 4 + 3) == ("GGrr", "rrGG")
+        assert timing.requested_states(15 * 4 + 3) == ("GGrr", "rrGG")
 
     def test_without_a_yellow_phase_the_next_green_follows_at_once(self):
         timing = KeepChangeSequencer([[Phase("Gr", 9, 9, 9), Phase("GG", 9, 9, 9)]], 15, 0.2)
         timing.enter(0, ["Gr"])
         timing.decide(15, np.array([1.0]))
-        assert timing.wishes(15) == ("GG",)
+        assert timing.requested_states(15) == ("GG",)
 
 
 class TestPlan:

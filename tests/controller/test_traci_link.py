@@ -24,7 +24,7 @@ def ends():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         link = TraciLink(SimpleNamespace(_socket=ours), ConnectionError, None, StderrReader(None), lambda: False)
-        link.watch({"TL": LANES}, [], {"X": 2})
+        link.track({"TL": LANES}, [], {"X": 2})
         yield link, theirs
 
 
@@ -62,7 +62,7 @@ STEPPED = wire.message([status(wire.SIMSTEP) + bytes(4)])
 
 def test_readings_come_to_the_rows_of_their_lanes(ends):
     link, sumo = ends
-    link.go(5.0)
+    link.advance(5.0)
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + wire.message([state_answer([("X", "Gr")])]))
     assert link.read(("TL",)) == (5.0, [], {})
     assert link.shown() == link.shown() == {"X": "Gr"}
@@ -73,16 +73,16 @@ def test_readings_come_to_the_rows_of_their_lanes(ends):
 def test_states_that_nobody_asked_for_are_passed_over_by_the_next_reading(ends):
     link, sumo = ends
     for vehicles, state in (([3, 4], "Gr"), ([5, 6], "rG")):
-        link.go(5.0)
+        link.advance(5.0)
         sumo.sendall(STEPPED + wire.message([numbers(vehicles)]) + wire.message([state_answer([("X", state)])]))
         link.read(("TL",))
         assert link.readings.counts.tolist() == [vehicles, vehicles]
     assert link.shown() == {"X": "rG"}
-    link.go(10.0)
+    link.advance(10.0)
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + wire.message([b"nonsense"]))
     link.read(("TL",))
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]))
-    link.go(15.0)
+    link.advance(15.0)
     with pytest.raises(SumoConnectionLost):
         link.read(("TL",))
 
@@ -90,21 +90,21 @@ def test_states_that_nobody_asked_for_are_passed_over_by_the_next_reading(ends):
 def test_states_are_asked_for_behind_the_numbers_and_what_is_set_goes_out_before_the_next_step(ends, crossing):
     link, sumo = ends
     all_red, _ = SignalSafety(crossing, SafetyTimes(3, 4)).permit("rrrr", 0.0)
-    link.go(5.0)
+    link.advance(5.0)
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]))
     link.read(("TL",))
     assert sumo.recv(1 << 16).endswith(wire.message([wire.get(wire.GET_TL, wire.STATE, "X")])), "it waits for nothing else"
     link.set([all_red])
-    assert sumo.recv(1 << 16) == wire.message([wire.set_text(wire.SET_TL, wire.STATE, "X", "rrrr")])
+    assert sumo.recv(1 << 16) == wire.message([wire.set_string(wire.SET_TL, wire.STATE, "X", "rrrr")])
     sumo.sendall(wire.message([state_answer([("X", "Gr")])]))
-    link.go(10.0)
+    link.advance(10.0)
     assert link.shown() == {"X": "Gr"}, "of the reading, whatever was set since"
     assert sumo.recv(1 << 16) == wire.message([wire.step(10.0)])
 
 
 def test_a_program_is_switched_behind_a_reading_whose_states_are_kept(ends):
     link, sumo = ends
-    link.go(5.0)
+    link.advance(5.0)
     shown, switched = wire.message([state_answer([("X", "Gr")])]), wire.message([status(wire.SET_TL)])
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + shown + switched)
     link.read(("TL",))
@@ -114,7 +114,7 @@ def test_a_program_is_switched_behind_a_reading_whose_states_are_kept(ends):
 
 def test_a_question_between_two_steps_is_not_answered_with_the_states(ends):
     link, sumo = ends
-    link.go(5.0)
+    link.advance(5.0)
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + wire.message([state_answer([("X", "Gr")])]))
     link.read(("TL",))
     assert not select.select([link.api._socket], [], [], 0)[0]
@@ -123,8 +123,8 @@ def test_a_question_between_two_steps_is_not_answered_with_the_states(ends):
 
 def test_the_connection_is_open_until_its_end_is_answered(ends):
     link, sumo = ends
-    link.watch({"TL": LANES}, [], {"X": 200})
-    link.go(5.0)
+    link.track({"TL": LANES}, [], {"X": 200})
+    link.advance(5.0)
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]))
     link.read(("TL",))
     sumo.sendall(wire.message([state_answer([("X", "r" * 200)])]))
@@ -135,11 +135,11 @@ def test_the_connection_is_open_until_its_end_is_answered(ends):
 
 def test_a_program_is_switched_even_where_states_are_refused(ends):
     link, sumo = ends
-    link.go(5.0)
+    link.advance(5.0)
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]))
     link.read(("TL",))
     sumo.sendall(wire.message([status(wire.GET_TL, 0xFF, "not today")]))
-    switch = wire.message([wire.set_text(wire.SET_TL, wire.PROGRAM, "X", "0")])
+    switch = wire.message([wire.set_string(wire.SET_TL, wire.PROGRAM, "X", "0")])
     with answering(sumo, switch, wire.message([status(wire.SET_TL)])):
         link.switch_program("X", "0")
 
@@ -149,7 +149,7 @@ def test_a_program_is_switched_even_where_states_are_refused(ends):
 )
 def test_states_that_cannot_be_read_are_told_as_numbers_are(ends, answer, error):
     link, sumo = ends
-    link.go(5.0)
+    link.advance(5.0)
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + wire.message([answer]))
     link.read(("TL",))
     with pytest.raises(error):
@@ -158,7 +158,7 @@ def test_states_that_cannot_be_read_are_told_as_numbers_are(ends, answer, error)
 
 def test_after_a_refusal_the_next_answer_is_that_to_the_next_question(ends):
     link, sumo = ends
-    link.go(5.0)
+    link.advance(5.0)
     refused = wire.message([status(wire.SIMSTEP, 0xFF, "not today")])
     sumo.sendall(refused + wire.message([numbers([0, 0])]) + wire.message([state_answer([("X", "Gr")])]))
     with pytest.raises(CommandRejected, match="not today"):
@@ -171,7 +171,7 @@ def test_after_a_refusal_the_next_answer_is_that_to_the_next_question(ends):
 @pytest.mark.parametrize("answer", [b"\0\0\0\3", wire.message([b"nonsense"]) + STEPPED, STEPPED + wire.message([b"more"])])
 def test_what_is_no_traci_ends_the_connection(ends, answer):
     link, sumo = ends
-    link.go(5.0)
+    link.advance(5.0)
     sumo.sendall(answer)
     with pytest.raises(SumoConnectionLost):
         link.read(("TL",))
@@ -191,7 +191,7 @@ def test_who_waits_for_sumo_looks_up_every_second_whether_to_go_on(ends):
 
     messages._poll = SimpleNamespace(poll=looked, modify=messages._poll.modify)
     messages._abort_requested = lambda: len(waits) == 3
-    link.go(5.0)
+    link.advance(5.0)
     assert link.read(("TL",)).time_s == 5.0 and waits == [1000] * 3
     waits.clear()
     messages._abort_requested = lambda: True
@@ -205,7 +205,7 @@ def test_answers_that_were_not_waited_for_are_not_taken_for_those_that_follow(en
     messages = link._messages
     poll, messages._poll = messages._poll, SimpleNamespace(poll=lambda wait_ms: [], modify=lambda *args: None)
     messages._abort_requested = lambda: True
-    link.go(5.0)
+    link.advance(5.0)
     with pytest.raises(WaitAborted):
         link.read(("TL",))
     with pytest.raises(WaitAborted):
@@ -222,7 +222,7 @@ def test_answers_that_were_not_waited_for_are_not_taken_for_those_that_follow(en
 @pytest.mark.parametrize("goodbye", [True, False])
 def test_a_link_that_was_abandoned_while_states_were_due_is_closed_all_the_same(ends, goodbye):
     link, sumo = ends
-    link.go(5.0)
+    link.advance(5.0)
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]))
     link.read(("TL",))
     if goodbye:

@@ -122,7 +122,7 @@ def test_huge_lists_are_refused_before_they_are_built():
 
 def test_long_commands_carry_a_long_length():
     text = "G" * 400
-    made = wire.set_text(wire.SET_TL, wire.STATE, "A", text)
+    made = wire.set_string(wire.SET_TL, wire.STATE, "A", text)
     assert made[0] == 0 and struct.unpack("!i", made[1:5])[0] == len(made)
     whole = wire.message([made, wire.step(7.5)])
     assert struct.unpack("!i", whole[:4])[0] == len(whole)

@@ -10,7 +10,7 @@ from controller.fallback.control_mode import ControlMode
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
 from controller.sumo.start import start
-from serving.client.client import Client
+from serving.client import Client
 from tests.conftest import GRID
 from tests.end_to_end.programs import ModelServer
 
@@ -47,17 +47,17 @@ def test_the_run_survives_the_server_and_every_tl_returns_to_its_policy(server, 
     )
 
     def rungs_now():
-        return {x.ladder.rung for x in steps.intersections.values()}
+        return {x.mode for x in steps.intersections.values()}
 
     while steps.now < 200:
         steps.step(200)
-    assert rungs_now() == {ControlMode.POLICY} and sum(steps.counters.failures.values()) == 0
+    assert rungs_now() == {ControlMode.POLICY} and sum(steps.counters.missing_answers.values()) == 0
     server.stop()
     while steps.now < 700:
         steps.step(700)
     # the one that decides every other cycle holds its plan until it is asked again
     assert rungs_now() == {ControlMode.FALLBACK}
-    assert all(x.released for x in steps.intersections.values())
+    assert all(x.is_released for x in steps.intersections.values())
     programs = {s: link.api.trafficlight.getProgram(s) for x in steps.intersections.values() for s in x.policy.signal_ids}
     assert set(programs.values()) == {"adapted"}
 

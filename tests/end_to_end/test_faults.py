@@ -18,7 +18,7 @@ from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
 from controller.sumo.start import start
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS, read_trips
-from serving.client.client import Client
+from serving.client import Client
 from serving.embedded.config import ServerConfig
 from serving.errors import ModelNotFound
 from tests.conftest import GRID
@@ -45,7 +45,7 @@ class Run:
         self.contracts = fetch_contracts(self.client, city.tls, None)
         self.fleet = ServedFleet(self.client, fleet, self.contracts, None) if fleet else None
         if self.fleet:
-            self.fleet.look()
+            self.fleet.update()
         arguments = ["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "true", "--no-warnings", "true", "--seed", "3", *options]
         self.link = start(arguments, 1, lambda: False)
         self.alarms = []
@@ -84,7 +84,7 @@ class Run:
 
     @property
     def rungs(self):
-        return {x.ladder.rung for x in self.steps.intersections.values()}
+        return {x.mode for x in self.steps.intersections.values()}
 
     def asked_often(self):
         """TLs that are asked every few seconds; one that decides every other cycle is asked again when it is on its plan."""
@@ -99,12 +99,12 @@ class Run:
         took_s = 0.0
         while not self.is_back() and took_s < 3 * BACK_S:
             late_s = time.monotonic() - begin - (self.steps.now - begin_s)
-            self.go(1, pace_s=max(1.0 - late_s, 0.0))
+            self.advance(1, pace_s=max(1.0 - late_s, 0.0))
             took_s = max(time.monotonic() - begin, self.steps.now - begin_s)
         return took_s
 
     def description(self):
-        return {x.tl: (x.ladder, x.next_decision_s) for x in self.steps.intersections.values()}
+        return {x.tl: (x.mode_state, x.next_decision_s) for x in self.steps.intersections.values()}
 
     def close(self):
         gc.unfreeze()
@@ -169,16 +169,16 @@ def run(request, grid_city, grid_street, server):
     indirect=["run"],
 )
 def test_every_tl_is_back_on_its_policy_within_10_s_of_the_faults_end(run, fault):
-    run.go(100)
+    run.advance(100)
     assert run.is_back()
     run.proxy.fault = fault
-    run.go(60)
-    assert all(x.ladder.plan_runs for x in run.asked_often()), {x.tl: x.ladder.rung for x in run.asked_often()}
+    run.advance(60)
+    assert all(x.mode_state.is_fallback for x in run.asked_often()), {x.tl: x.mode for x in run.asked_often()}
     run.proxy.fault = Fault.NONE
     took_s = run.come_back()
     assert run.is_back() and took_s <= BACK_S, (took_s, run.description())
     before = run.steps.counters.decisions
-    run.go(60)
+    run.advance(60)
     assert run.steps.counters.decisions > before + 30 and run.is_back()
     assert run.alarms == []
 
@@ -188,11 +188,11 @@ def test_a_server_that_is_started_again_elsewhere_is_found_again(way, grid_city,
     server = ModelServer(grid_models, tmp_path / "s")
     run = Run(grid_city, grid_street, server, way)
     try:
-        run.go(60)
+        run.advance(60)
         assert run.is_back()
         server.stop()
-        run.go(60)
-        assert all(x.ladder.plan_runs for x in run.asked_often())
+        run.advance(60)
+        assert all(x.mode_state.is_fallback for x in run.asked_often())
         server.socket_path = tmp_path / "again"
         server.start()
         run.proxy.aim(run.target(server))
@@ -207,21 +207,21 @@ def test_a_server_that_is_started_again_elsewhere_is_found_again(way, grid_city,
 @pytest.mark.parametrize("run", [UNIX], indirect=True)
 def test_a_new_model_number_is_followed_without_a_missed_decision(run, caplog):
     caplog.set_level("INFO", "controller")
-    run.go(60)
+    run.advance(60)
     with published(run.server, "SA103", 2, of="SA103"):
-        run.go(60, meanwhile=lambda: wait_for(run.server, "SA103", 2))
-        assert run.steps.counters.failures.total() == 0 and run.is_back()
+        run.advance(60, meanwhile=lambda: wait_for(run.server, "SA103", 2))
+        assert run.steps.counters.missing_answers.total() == 0 and run.is_back()
         assert "SA103: the server now answers with version 2, with the same contract" in caplog.text
 
 
 def test_another_policy_in_a_tls_place_is_not_followed_and_the_others_go_on(run):
     """Wrong shapes and a wrong contract: a model of another TL is published as this one's next version."""
-    run.go(60)
+    run.advance(60)
     with published(run.server, "SA103", 2, of="SA101"):
-        run.go(80, meanwhile=lambda: wait_for(run.server, "SA103", 2))
-        assert set(run.steps.counters.failures) == {"SA103"}
-        assert run.steps.intersections["SA103"].ladder.plan_runs
-        assert {x.ladder.rung for x in run.steps.intersections.values() if x.tl != "SA103"} == {ControlMode.POLICY}
+        run.advance(80, meanwhile=lambda: wait_for(run.server, "SA103", 2))
+        assert set(run.steps.counters.missing_answers) == {"SA103"}
+        assert run.steps.intersections["SA103"].mode_state.is_fallback
+        assert {x.mode for x in run.steps.intersections.values() if x.tl != "SA103"} == {ControlMode.POLICY}
     assert run.come_back() <= BACK_S and run.is_back()
     assert run.alarms == []
 
@@ -229,15 +229,15 @@ def test_another_policy_in_a_tls_place_is_not_followed_and_the_others_go_on(run)
 def test_a_fleet_behind_a_bad_line_costs_no_more_than_single_calls(grid_city, grid_street, server):
     made = Run(grid_city, grid_street, server, UNIX, fleet="city")
     try:
-        assert made.fleet.covered.tls == set(grid_city.tls)
-        made.go(60)
-        assert made.steps.counters.failures.total() == 0
+        assert made.fleet.coverage.tls == set(grid_city.tls)
+        made.advance(60)
+        assert made.steps.counters.missing_answers.total() == 0
         made.proxy.fault = Fault.DROP
-        made.go(60)
+        made.advance(60)
         made.proxy.fault = Fault.NONE
         assert made.come_back() <= BACK_S and made.is_back()
-        made.fleet.look()
-        assert made.fleet.covered.tls == set(grid_city.tls)
+        made.fleet.update()
+        assert made.fleet.coverage.tls == set(grid_city.tls)
         assert made.alarms == []
     finally:
         made.close()
@@ -254,12 +254,12 @@ def test_delay_under_faults_is_no_worse_than_the_fixed_plans(grid_city, grid_str
                 made.link.api.simulationStep(float(end_s))
                 continue
             for fault in (Fault.RESET, Fault.HALF_OPEN):
-                made.go(150)
+                made.advance(150)
                 made.proxy.fault = fault
-                made.go(100)
+                made.advance(100)
                 made.proxy.fault = Fault.NONE
                 made.come_back()
-            made.go(end_s - made.steps.now)
+            made.advance(end_s - made.steps.now)
             assert made.alarms == []
         finally:
             made.close()
@@ -275,13 +275,13 @@ def test_the_proxy_does_what_its_names_say(grid_models, tmp_path):
             try:
                 for fault in Fault:
                     with Client(proxy.address, retries=0) as client:
-                        client.policy("SA101")
+                        client.contract("SA101")
                         proxy.fault = fault
                         if fault is Fault.NONE:
-                            client.policy("SA101", timeout_s=0.3)
+                            client.contract("SA101", timeout_s=0.3)
                         else:
                             with pytest.raises(Exception):  # noqa: B017 - whatever it is, it is no answer
-                                client.policy("SA101", timeout_s=0.3)
+                                client.contract("SA101", timeout_s=0.3)
                         proxy.fault = Fault.NONE
             finally:
                 proxy.close()

@@ -43,7 +43,7 @@ def run(link, grid_city, grid_street):
         steps._monitors = [Noting(monitor.signal) for monitor in steps._monitors]
         while steps.now < END_S:
             steps.step(END_S)
-        steps.watch()
+        steps.feed_monitors()
         return asking.asked, {monitor.signal: monitor.seen for monitor in steps._monitors}
     finally:
         link.close()

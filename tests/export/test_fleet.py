@@ -14,7 +14,7 @@ from export.fleets import fleet_graph
 from export.fleets.fleet_graph import Member
 from export.saved_model import manifest, read
 from protos import policy_pb2 as pb
-from serving.client.client import Client
+from serving.client import Client
 from serving.contract import ContractError, check, check_fleet
 from tests.conftest import GRID
 from tests.export import writers
@@ -94,7 +94,7 @@ def test_the_sample_citys_fleet_is_served_and_gives_every_tls_own_action(grid_mo
     server.start()
     try:
         client = Client(f"127.0.0.1:{server.port}")
-        policy = client.policy("grid")
+        policy = client.contract("grid")
         check_fleet(policy)
         for member in policy.members:
             check(member.contract)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from protos import predict_pb2 as pb
+from serving.client import Client
 from serving.client import channel as addresses
 from serving.client.channel import Tls
-from serving.client.client import Client
 from serving.client.fleet import Fleet
 from serving.contract import ContractError
 from serving.embedded.config import ServerConfig, Ssl
@@ -154,8 +154,8 @@ def test_one_call_to_a_fleet_answers_as_the_single_models_do(fleet_server):
     rng = np.random.default_rng(5)
     with Client(fleet_server) as client:
         fleet = client.fleet("city")
-        assert len(fleet.columns) > 3
-        xs = {tl: rng.random(part.stop - part.start, dtype=np.float32) for tl, part in fleet.columns.items()}
+        assert len(fleet.observations) > 3
+        xs = {tl: rng.random(part.stop - part.start, dtype=np.float32) for tl, part in fleet.observations.items()}
         together = client.predict_fleet(fleet, xs, timeout_s=10)
         assert set(together) == set(xs)
         for tl, x in xs.items():
@@ -169,7 +169,7 @@ def test_one_call_to_a_fleet_answers_as_the_single_models_do(fleet_server):
 def test_what_does_not_fit_a_fleet_is_told(fleet_server):
     with Client(fleet_server) as client:
         fleet = client.fleet("city")
-        tl = next(iter(fleet.columns))
+        tl = next(iter(fleet.observations))
         with pytest.raises(ContractError, match="SA999 is none of"):
             client.predict_fleet(fleet, {"SA999": X})
         with pytest.raises(ContractError, match=r"takes \d+ numbers, not \(3,\)"):

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from protos import predict_pb2 as wire
-from serving.client.client import Client
-from serving.client.messages import Answer
+from serving.client import Client
 from serving.contract import ContractError
 from serving.errors import BadAnswer, BadRequest, DeadlineExceeded, ModelNotFound, Overloaded, ServingError, Unavailable
 from serving.tensors import to_proto
@@ -58,11 +57,11 @@ def test_one_bad_model_spoils_only_its_own_answer(real):
 
 
 def test_contracts_signatures_and_states_are_told(real):
-    assert real.policy("SA108").signal_ids == ["C1", "C2"]
+    assert real.contract("SA108").signal_ids == ["C1", "C2"]
     assert "serving_default" in real.signatures("SA108").signature_def
     assert real.status("SA108")[0].state == wire.ModelVersionStatus.AVAILABLE
     with pytest.raises(ModelNotFound):
-        real.policy("SA108", 99)
+        real.contract("SA108", 99)
 
 
 def test_a_dead_server_is_unavailable_at_once():
@@ -70,7 +69,7 @@ def test_a_dead_server_is_unavailable_at_once():
     begin = time.monotonic()
     assert isinstance(client.predict_many({"a": X}, timeout_s=5)["a"], Unavailable)
     with pytest.raises(Unavailable):
-        client.policy("a")
+        client.contract("a")
     assert time.monotonic() - begin < 4
     client.close()
 
@@ -144,7 +143,7 @@ def test_statuses_become_our_errors(fake, client):
 def test_a_model_without_a_contract_says_so(fake, client):
     fake.answer = lambda request, context: answer(other=[1.0])
     with pytest.raises(ContractError, match="no output 'policy'"):
-        client.policy("a")
+        client.contract("a")
     fake.answer = lambda request, context: answer(policy=np.array([b"\xff\xff"], object))
     with pytest.raises(ContractError, match="not a policy contract"):
-        client.policy("a")
+        client.contract("a")

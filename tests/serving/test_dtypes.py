@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
-from serving.client.client import Client
+from serving.client import Client
 from tests.serving.saved_models import DTYPES
 
 VALUES = [[0, 1, 1], [1, 0, 1]]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from serving.client.client import Client
+from serving.client import Client
 from serving.embedded.__main__ import main
 from serving.embedded.config import ServerConfig
 from serving.embedded.server import Server

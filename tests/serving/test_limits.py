@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protos import predict_pb2 as wire
-from serving.client.client import Client
+from serving.client import Client
 from serving.embedded.config import ServerConfig
 from serving.embedded.rpc.grpc_method import GrpcMethod
 from serving.embedded.telemetry.logs import _value

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from protos import predict_pb2 as wire
-from serving.client.client import Client
+from serving.client import Client
 from serving.embedded.config import ServerConfig
 from serving.embedded.tensorflow import session
 from serving.embedded.tensorflow.library import library

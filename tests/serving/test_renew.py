@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from serving.client.client import Client
+from serving.client import Client
 from serving.embedded.config import ServerConfig
 from serving.errors import DeadlineExceeded, Unavailable
 from tests.end_to_end.faults import Fault, Proxy

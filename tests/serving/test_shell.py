@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 import pytest
-
 from serving.client.commands import main
 
 

@@ -17,9 +17,9 @@ from tensorflow_serving.apis import (
 )
 from tensorflow_serving.config import model_server_config_pb2
 
-from protos import prediction_log_pb2 as prediction_log_pb
 from protos import model_server_config_pb2 as config_pb
 from protos import predict_pb2 as wire
+from protos import prediction_log_pb2 as prediction_log_pb
 from protos import tensorflow_pb2 as tensorflow_pb
 from serving.client.messages import prefix_of
 from serving.tensors import to_proto

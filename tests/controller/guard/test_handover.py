@@ -17,7 +17,7 @@ SIGNALS = network.of_sumocfg(GRID / "grid.sumocfg").signals
 class OneSignal:
     def __init__(self, signal, times):
         self.safeties = [SignalSafety(signal, times, [])]
-        self.plans = [Plan(signal.plan, timed=True)]
+        self.plans = [Plan(signal.plan, is_synchronised=True)]
 
 
 @pytest.mark.parametrize("name", sorted(SIGNALS))

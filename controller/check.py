@@ -1,0 +1,95 @@
+"""`greenserve check`: every TL's contract against the network, without running anything."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from city import config as city_config
+from city import names, network
+from city.arguments import Parser
+from city.errors import InputError, path_errors_as_input_errors
+from city.network import StreetNetwork
+from controller import dialects
+from controller.policies.served_contracts import fetch_contracts
+from controller.sumo.network import check_city, check_contract, check_phases
+from protos import policy_pb2 as pb
+from serving.client import Client
+from serving.contract import ContractError, from_saved_model
+
+Row = tuple[str, str, str, str]
+"""(TL, version, dialect, what does not fit or "fits")."""
+
+
+@path_errors_as_input_errors()
+def main(argv: list[str] | None = None, prog: str = "python -m controller.check") -> int:
+    """Exit code: 0 if every TL fits; 2 if one does not, or the input is wrong."""
+    parser = Parser(prog=prog, description="Compare every TL's policy contract with the network, without running anything.")
+    parser.add_argument("--city", type=Path, default=Path("city.toml"), help="city.toml (default: ./city.toml)")
+    parser.add_argument(
+        "--infer-tl", action="append", metavar="TL", help="TLs to check, separated by commas or repeated (default: all)"
+    )
+    parser.add_argument(
+        "--server", metavar="HOST:PORT", help="read contracts from this model server (default: from [serving] models_dir)"
+    )
+    parser.add_argument("--model-number", type=int, metavar="N", help="version to check (default: the newest)")
+    try:
+        args = parser.parse_args(argv)
+        city = city_config.load(args.city)
+        if not city.tls:
+            raise InputError(f"{args.city}: describes no TL; add tables such as [tl.SA101]")
+        dialects.check_city(city)
+        street = network.of_city(city)
+        tls = names.select(args.infer_tl or ["all"], list(city.tls), "--infer-tl")
+        rows = [_row(city, street, tl, args.server, args.model_number) for tl in tls]
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    _print_table(rows)
+    wrong = sum(row[3] != FITS for row in rows)
+    print(f"{len(rows) - wrong} of {len(rows)} TLs fit the network {street.net_file}")
+    return 2 if wrong else 0
+
+
+FITS = "fits"
+
+
+def _row(city: city_config.City, street: StreetNetwork, tl: str, server: str | None, version: int | None) -> Row:
+    try:
+        contract = _contract(city, tl, server, version)
+    except (InputError, ContractError) as error:
+        return tl, "-", city.tls[tl].dialect, str(error)
+    number, dialect = str(contract.origin.model_number), contract.observation.dialect or "-"
+    try:
+        check_city(city, {tl: contract})
+        check_contract(contract, street)
+        for trained in contract.signals:
+            check_phases(f"{tl}: signal {trained.id}", street.signals[trained.id], trained)
+    except InputError as error:
+        return tl, number, dialect, str(error)
+    return tl, number, dialect, FITS
+
+
+def _contract(city: city_config.City, tl: str, server: str | None, version: int | None) -> pb.PolicyContract:
+    """The contract of a TL's model, served or on disk. Raises InputError, ContractError."""
+    if server is not None:
+        try:
+            with Client(server) as client:
+                return fetch_contracts(client, [tl], version)[tl]
+        except ValueError as error:
+            raise InputError(f"--server {error}") from None
+    folder = city.serving.models_dir / tl
+    versions = [int(path.name) for path in folder.iterdir() if path.name.isdigit()] if folder.is_dir() else []
+    if version is None and not versions:
+        raise InputError(f"{folder}: holds no version; export it (greenserve export --tl {tl})")
+    return from_saved_model(folder / str(max(versions) if version is None else version))
+
+
+def _print_table(rows: Sequence[Row]) -> None:
+    header = ("TL", "VERSION", "DIALECT", "CONTRACT")
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(3)]
+    for row in (header, *rows):
+        print("  ".join((*(text.ljust(width) for text, width in zip(row[:3], widths, strict=True)), row[3])))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The installed command `greenserve`: every program of the project under one name."""
