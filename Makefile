@@ -2,19 +2,24 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --only-binary :all: --constraint constraints.txt
 
-.PHONY: demo test contract-tests lint protos evaluate benchmarks clean
+.PHONY: demo test slow contract-tests lint docs protos constraints evaluate benchmarks clean
 
 demo: $(VENV)/.ready
-	$(BIN)/python examples/demo.py --out out/demo
+	@$(BIN)/python examples/demo.py --out out/demo
 
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest -m "not alone" --numprocesses 2 --dist loadfile
-	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -m "not alone and not slow" --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -m "alone and not slow"
 
-# The API's contract against a server that runs: the sample city's models, on SERVER (gRPC) and REST.
+# Minutes each: the wheel in a bare environment, training, long fault runs.
+slow: $(VENV)/.ready
+	$(BIN)/python -m pytest -m slow --timeout 900
+
+# The API's contract against a running server with the sample city's models: SERVER (gRPC) and REST.
 contract-tests: $(VENV)/.ready
-	@test -n "$(SERVER)" || { echo "error: tell the server: make contract-tests SERVER=127.0.0.1:8500 [REST=127.0.0.1:8501]"; exit 2; }
+	@test -n "$(SERVER)" || { echo "error: SERVER is missing; pass make contract-tests SERVER=127.0.0.1:8500 [REST=127.0.0.1:8501]"; exit 2; }
 	$(BIN)/python -m pytest tests/contracts/test_serving_api.py --server "$(SERVER)" $(if $(REST),--rest "$(REST)")
 
 lint: $(VENV)/.ready
@@ -22,6 +27,9 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+
+docs: $(VENV)/.ready
+	$(BIN)/mkdocs build --strict --quiet --site-dir out/site
 
 # Five demand seeds that training never saw: served policies against fixed-time plans.
 evaluate: $(VENV)/.ready
@@ -43,10 +51,19 @@ protos: $(VENV)/.ready
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. protos/*.proto
 	$(BIN)/python -m protos.write_descriptors
 
-$(VENV)/.ready: pyproject.toml
-	@echo "setting up $(VENV); this downloads TensorFlow and SUMO once"
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --editable '.[all]' --config-settings editable_mode=compat
+# Every version that the targets above install, resolved anew.
+constraints:
+	$(PYTHON) -m venv $(VENV)-uv
+	$(VENV)-uv/bin/python -m pip install -qq --disable-pip-version-check --only-binary :all: uv
+	$(VENV)-uv/bin/uv pip compile pyproject.toml --extra all --python-version 3.11 --only-binary :all: --no-emit-index-url \
+		--no-annotate --upgrade --quiet --custom-compile-command "make constraints" --output-file constraints.txt
+	rm -rf $(VENV)-uv
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@echo "setting up $(VENV): TensorFlow, SUMO and the test tools are downloaded once"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) setuptools
+	@$(PIP) --no-build-isolation --editable '.[all]' --config-settings editable_mode=compat
 	@touch $@
 
 clean:

@@ -1,4 +1,4 @@
-"""Benchmarks: each a command that prints ratios taken side by side in one run.
+"""Benchmarks: each is a command that compares cases side by side in one run and prints their ratios.
 
 python -m benchmarks.controller_import
 python -m benchmarks.unary_predict

@@ -1,10 +1,10 @@
-"""1,000 TLs in one call of the exporter: time, and memory as it goes on.
+"""Export of 1,000 TLs in one call: time, and memory as it proceeds.
 
     python -m benchmarks.bulk_export [--tls 1000] [--formats npz h5 checkpoint meta session]
 
-64-64 actors written by the real writers: NumPy, Keras, tf.train.Checkpoint, TF1
-Saver with its training graph (`meta`), and one TF1 session of all agents in one
-checkpoint (`session`, 100 TLs). Budget: 60 s for 1,000, memory flat.
+64-64 actors in the formats of trainers: NumPy, Keras, tf.train.Checkpoint, TF1 Saver
+with its training graph (`meta`), and all agents of one TF1 session in one checkpoint
+(`session`, 100 TLs). Budget: 60 s for 1,000, memory flat.
 """
 
 import argparse
@@ -16,36 +16,37 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fleet import write_checkpoint
+from benchmarks.unary_predict import resident_mb
 
 INPUTS, OUTPUTS, HIDDEN = 64, 4, (64, 64)
 WRITE = "import sys; from pathlib import Path; from benchmarks.bulk_export import write; write(*sys.argv[1:3], int(sys.argv[3]))"
 
 
 def write(kind: str, folder: str, tls: int) -> None:
-    """Checkpoints of one kind; run in a process of its own."""
-    here = Path(folder)
+    """Write checkpoints of one kind; run in a process of its own."""
+    target = Path(folder)
     names = [f"TL{k:04d}" for k in range(tls)]
     if kind == "npz":
         for k, tl in enumerate(names):
-            write_checkpoint(here / f"{tl}_trial_1.npz", INPUTS, OUTPUTS, k)
+            write_checkpoint(target / f"{tl}_trial_1.npz", INPUTS, OUTPUTS, k)
         return
     import tensorflow as tf
 
     if kind in ("meta", "session"):
         for group in [names] if kind == "session" else [[tl] for tl in names]:
-            _tf1(tf.compat.v1, here / ("agents-trial_1" if kind == "session" else f"{group[0]}_trial_1"), group)
+            _tf1(tf.compat.v1, target / ("agents-trial_1" if kind == "session" else f"{group[0]}_trial_1"), group)
         return
     layers = [tf.keras.layers.Dense(n, "relu") for n in HIDDEN]
     model = tf.keras.Sequential([tf.keras.Input((INPUTS,)), *layers, tf.keras.layers.Dense(OUTPUTS, "tanh")])
     for tl in names:
         if kind == "h5":
-            model.save_weights(here / f"{tl}_trial_1.weights.h5")
+            model.save_weights(target / f"{tl}_trial_1.weights.h5")
         else:
-            tf.train.Checkpoint(actor=model, step=tf.Variable(1)).write(str(here / f"{tl}-1"))
+            tf.train.Checkpoint(actor=model, step=tf.Variable(1)).write(str(target / f"{tl}-1"))
 
 
 def _tf1(v1: Any, prefix: Path, scopes: list[str]) -> None:
-    """Agents of one TF1 session with loss, slots and sampling."""
+    """Write agents of one TF1 session, with loss, optimizer slots and sampling."""
     with v1.Graph().as_default(), v1.Session() as session:
         losses = []
         for scope in scopes:
@@ -60,11 +61,6 @@ def _tf1(v1: Any, prefix: Path, scopes: list[str]) -> None:
         v1.train.AdagradOptimizer(0.1).minimize(v1.add_n(losses))
         session.run(v1.global_variables_initializer())
         v1.train.Saver().save(session, str(prefix), write_state=False)
-
-
-def resident_mb(pid: int) -> float:
-    text = Path(f"/proc/{pid}/status").read_text()
-    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("VmRSS")) / 1024
 
 
 def measure(kind: str, tls: int) -> None:
@@ -85,10 +81,10 @@ def measure(kind: str, tls: int) -> None:
                 memory[done] = resident_mb(process.pid)
         assert process.wait() == 0, process.stderr.read() if process.stderr else ""
         taken = time.perf_counter() - begin
-        told = ", ".join(f"{mb:.0f} MB after {done}" for done, mb in memory.items())
+        usage = ", ".join(f"{mb:.0f} MB after {done}" for done, mb in memory.items())
         size = sum(path.stat().st_size for path in (Path(name) / "models").rglob("*") if path.is_file()) / 1e6
         print(
-            f"{kind:<11}{tls:>6} TLs {taken:>7.1f} s {1000 * taken / tls:>7.1f} ms each   {told}   {size:.0f} MB written",
+            f"{kind:<11}{tls:>6} TLs {taken:>7.1f} s {1000 * taken / tls:>7.1f} ms each   {usage}   {size:.0f} MB written",
             flush=True,
         )
         assert last.startswith(f"{tls} of {tls}"), last

@@ -1,7 +1,7 @@
-"""The cases of `benchmarks.control_loop`: each simulates a street in its own way.
+"""The cases of `benchmarks.control_loop`: each simulates a street in its own way, and checks that it is what it is called.
 
-A case sets itself up, tells that with its first moment, and then how far it has
-come after each decision step, in simulated s.
+A case is an iterator: it sets itself up, yields once, and then yields the simulated
+second reached after each decision step.
 """
 
 import itertools
@@ -13,43 +13,73 @@ from typing import Any
 import grpc
 import numpy as np
 
-from benchmarks.loop_instruments import Clocked, Noted
-from benchmarks.sumo_rl_loop import DELTA_S, MIN_GREEN_S, YELLOW_S, sumo_rl
+from benchmarks.loop_instruments import RunRecorder, Stopwatch
+from benchmarks.sumo_rl_loop import DELTA_S, LIBSUMO, MIN_GREEN_S, TRACI, YELLOW_S, check_transport
 from city import config, network
 from city.network import StreetNetwork
 from controller.assembly import assemble
+from controller.guard import handover
 from controller.guard.start import open_guarded
 from controller.observation import Observation
 from controller.policies.policy import Action
 from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
 from controller.sumo import libsumo_link, start
+from controller.sumo.libsumo_link import LibsumoLink
+from controller.sumo.link import Interrupts
+from controller.sumo.traci_link import TraciLink
 from controller.sumo.wire import MessageSplitter
 from export import contract
 from protos import policy_pb2 as pb
 from serving.client import Client
 
 QUIET = ["--no-step-log", "true", "--no-warnings", "true", "--seed", "42", "--time-to-teleport", "-1"]
-PATIENCE_S = 3000.0
-"""Who waits for its turn is not dead, which the guard would think, and its answers are not late."""
+MAX_TURN_S = 3000.0
+"""Deadline of answers and watchdog of the guard: a case that waits for its turn must not exceed them."""
+GUARD = "guard"
+FLEET, SINGLE, ECHO = "fleet", "single", "echo"
 
 
 class RandomPolicies:
-    """Greens at random, the same in every run."""
+    """Random greens, the same in every run."""
 
     def __init__(self, contracts: list[pb.PolicyContract]) -> None:
-        sizes = np.array([policy.action.size for policy in contracts])
-        # drawn beforehand: what is measured is the loop, not the dice
+        sizes = np.array([c.action.size for c in contracts])
+        # drawn beforehand, so that drawing is not measured
         drawn = np.random.default_rng(0).integers(sizes, size=(4096 if len(sizes) < 100 else 256, len(sizes)))
-        self._actions = itertools.cycle([dict(zip([policy.tl for policy in contracts], row, strict=True)) for row in drawn])
+        self._actions = itertools.cycle([dict(zip([c.tl for c in contracts], row, strict=True)) for row in drawn])
 
     def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
         actions = next(self._actions)
         return {tl: actions[tl] for tl in observations}
 
 
+class EchoPolicies:
+    """The actions of a recorded run, after one call of a bare gRPC echo with as many bytes as the observations."""
+
+    def __init__(self, address: str, recording: Path) -> None:
+        self._echo = grpc.insecure_channel(address).unary_unary("/echo/Echo")
+        self._actions = iter(json.loads(recording.read_text())["actions"])
+
+    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
+        call_echo(self._echo, b"".join(x.tobytes() for x in observations.values()))
+        actions = next(self._actions)
+        if actions.keys() != observations.keys():
+            raise RuntimeError("the run with the echo does not repeat the recorded one")
+        return {tl: np.array(action) for tl, action in actions.items()}
+
+    def check_end(self) -> None:
+        if next(self._actions, None) is not None:
+            raise RuntimeError("the run with the echo is shorter than the recorded one")
+
+
+def call_echo(echo: Callable[[bytes], bytes], data: bytes) -> None:
+    if echo(data) != data:
+        raise RuntimeError("the echo server does not echo")
+
+
 def contracts_of(street: StreetNetwork) -> list[pb.PolicyContract]:
-    """A sumo-rl contract for every signal with a choice of greens."""
+    """A sumo-rl contract for every signal with several greens."""
     city = config.City(Path("city.toml"))
     return [
         contract.build(city, config.TL((signal.id,), "sumo-rl", f"TL{k}", yellow_s=YELLOW_S, min_green_s=MIN_GREEN_S), street)
@@ -58,96 +88,143 @@ def contracts_of(street: StreetNetwork) -> list[pb.PolicyContract]:
     ]
 
 
-def ours(sumocfg: Path, seconds: float, how: str, address: str, notes: str, clocked: Clocked | None = None) -> Iterator[float]:
-    """Our loop. `how`: traci, libsumo or guard; behind a dash fleet or single."""
+def served_policies(
+    address: str, contracts: list[pb.PolicyContract], with_fleet: bool
+) -> tuple[list[pb.PolicyContract], ServedPolicies, ServedFleet | None]:
+    """The served contracts of these TLs, and their policies. Raises RuntimeError if the fleet does not cover all TLs."""
+    client = Client(address)
+    by_tl = {c.tl: client.contract(c.tl) for c in contracts}
+    fleet = None
+    if with_fleet:
+        fleet = ServedFleet(client, "city", by_tl, None)
+        fleet.update()
+        check_fleet(fleet, len(by_tl))
+    return list(by_tl.values()), ServedPolicies(client, by_tl, None, MAX_TURN_S, fleet=fleet), fleet
+
+
+def check_fleet(fleet: ServedFleet, tls: int) -> None:
+    if fleet.coverage is None or len(fleet.coverage.tls) != tls:
+        raise RuntimeError("the fleet does not answer for all TLs of the street")
+
+
+def open_link(transport: str, sumocfg: Path) -> Any:
+    """A link to a new SUMO. `transport`: traci, guard or libsumo."""
+    arguments = ["-c", str(sumocfg), *QUIET]
+    if transport == LIBSUMO:
+        return libsumo_link.start_libsumo(arguments)
+    check_transport(TRACI)
+    if transport == GUARD:
+        return open_guarded(None, arguments, 1, None, 0, MAX_TURN_S, Interrupts())
+    return start.start(arguments, 1, Interrupts())
+
+
+def check_link(link: Any, transport: str) -> None:
+    """Raise RuntimeError if the link is not of the transport that the case is named after."""
+    expected = LibsumoLink if transport == LIBSUMO else TraciLink
+    if type(link) is not expected or link.is_guarded != (transport == GUARD):
+        raise RuntimeError(f"the case over {transport} has a {type(link).__name__}, guarded: {link.is_guarded}")
+
+
+def controlled(
+    sumocfg: Path, seconds: float, variant: str, address: str, recording: str, stopwatch: Stopwatch | None = None
+) -> Iterator[float]:
+    """The controller's decision steps on a street.
+
+    Args:
+        sumocfg: the street.
+        seconds: simulated time.
+        variant: traci, libsumo or guard; followed by -fleet, -single or -echo if actions are requested over gRPC.
+        address: of the model server, or of the echo.
+        recording: file that the run is recorded in, or is read from by -echo; "": none.
+        stopwatch: measures the parts of a decision step.
+    """
     street = network.of_sumocfg(sumocfg)
     contracts = contracts_of(street)
-    transport, _, inference = how.partition("-")
+    transport, _, inference = variant.partition("-")
     policies: Any = RandomPolicies(contracts)
     fleet = None
-    if inference:
-        client = Client(address)
-        contracts = [client.contract(policy.tl) for policy in contracts]
-        by_tl = {policy.tl: policy for policy in contracts}
-        if inference == "fleet":
-            fleet = ServedFleet(client, "city", by_tl, None)
-            fleet.update()
-            if fleet.coverage is None or len(fleet.coverage.tls) != len(contracts):
-                raise RuntimeError("the fleet does not cover the street")
-        policies = ServedPolicies(client, by_tl, None, PATIENCE_S, fleet=fleet)
-    arguments = ["-c", str(sumocfg), *QUIET]
-    if transport == "libsumo":
-        link: Any = libsumo_link.start_libsumo(arguments)
-    elif transport == "guard":
-        link = open_guarded(None, arguments, 1, None, 0, PATIENCE_S, lambda: False)
-    else:
-        link = start.start(arguments, 1, lambda: False)
+    if inference == ECHO:
+        policies = EchoPolicies(address, Path(recording))
+    elif inference:
+        contracts, policies, fleet = served_policies(address, contracts, inference == FLEET)
+    link = open_link(transport, sumocfg)
     steps = assemble(link, street, contracts, policies, config.Safety(), config.Controller())
-    noted = Noted(steps, link) if notes else None
-    if clocked is not None:
+    link.register_handover(handover.encode(handover.handovers_of(steps.intersections.values())))
+    check_link(link, transport)
+    recorder = RunRecorder(steps, link, policies) if recording and inference != ECHO else None
+    if stopwatch is not None:
         for owner, method, name in (
-            (link._messages, "_exchange", "SUMO: simulating, reading, and the way there"), (link, "read", "readings decoded"),
-            (link, "set", "settings encoded and sent"), (link, "go", "settings encoded and sent"),
-            (steps, "_set", "wishes, safety rules"), (steps, "_decide", "observations, actions taken"),
-            (policies, "ask", "policies asked"), (steps, "watch", "monitor"), (steps, "step", "the rest"),
+            (link._messages, "_exchange", "SUMO: simulating, reading, transport"), (link, "read", "decode readings"),
+            (link, "set", "encode and send commands"), (link, "advance", "encode and send commands"),
+            (steps, "_send_commands", "requested states, safety rules"), (steps, "_decide", "observations, actions"),
+            (policies, "ask", "request to the policies"), (steps, "feed_monitors", "monitors"), (steps, "step", "other"),
         ):  # fmt: skip
-            clocked.wrap(owner, method, name)
+            stopwatch.wrap(owner, method, name)
     end_s = steps.now + seconds
     yield steps.now
     while steps.now < end_s:
         steps.step(end_s)
         yield steps.now
     link.close()
-    if sum(steps.counters.missing_answers.values()) or sum(steps.counters.alarms.values()):
+    counters = steps.counters
+    if counters.missing_answers or counters.alarms or counters.rejections or not counters.decisions:
         raise RuntimeError(
-            f"{steps.counters.missing_answers} answers were missing, alarms {steps.counters.alarms}: the figures would mean nothing"
+            f"the figures would be invalid: {counters.decisions} decisions, missing answers {dict(counters.missing_answers)}, "
+            f"alarms {dict(counters.alarms)}, {counters.rejections} rejections"
         )
-    if noted is not None:
-        noted.write(Path(notes))
-    if clocked is not None:
-        clocked.seconds = {name: spent / steps.counters.steps for name, spent in clocked.seconds.items()}
+    if fleet is not None:
+        check_fleet(fleet, len(contracts))  # it was not suspended on the way
+    if isinstance(policies, EchoPolicies):
+        policies.check_end()
+    if recorder is not None:
+        recorder.write(Path(recording))
+    if stopwatch is not None:
+        stopwatch.seconds = {name: spent / counters.steps for name, spent in stopwatch.seconds.items()}
 
 
-def replay(sumocfg: Path, seconds: float, how: str, address: str, notes: str) -> Iterator[float]:
-    """The noted settings over libsumo, no reads."""
-    steps = json.loads(Path(notes).read_text())["steps"]
+def replay(sumocfg: Path, seconds: float, variant: str, address: str, recording: str) -> Iterator[float]:
+    """The recorded commands over libsumo, without reads."""
+    segments = json.loads(Path(recording).read_text())["segments"]
+    if not any(commands for commands, _ in segments):
+        raise RuntimeError(f"{recording}: no command was recorded")
     link = libsumo_link.start_libsumo(["-c", str(sumocfg), *QUIET])
     light, simulate = link.api.trafficlight, link.api.simulationStep
     yield 0.0
-    for settings, until_s in steps:
-        for signal, state in settings:
+    for commands, until_s in segments:
+        for signal, state in commands:
             light.setRedYellowGreenState(signal, state)
         simulate(until_s)
         yield until_s
     link.close()
 
 
-def exchange(sumocfg: Path, seconds: float, how: str, address: str, notes: str) -> Iterator[float]:
-    """The noted messages over TraCI, answers thrown away: what no controller in a process of its own can be faster than.
+def exchange(sumocfg: Path, seconds: float, variant: str, address: str, recording: str) -> Iterator[float]:
+    """The recorded messages over TraCI, answers dropped: the least that a controller in its own process can cost.
 
-    `address`: of a bare gRPC echo that is called in place of a policy with as many bytes; none: nobody is asked.
+    `address`: of a bare gRPC echo, called once per exchange with as many bytes as all observations; "": none.
     """
-    noted = json.loads(Path(notes).read_text())["exchanges"]
-    exchanges = [(bytes.fromhex(text), count, until_s) for text, count, until_s in noted]
-    link = start.start(["-c", str(sumocfg), *QUIET], 1, lambda: False)
-    link.version()  # SUMO listens before it has loaded its network, and answers behind that
+    recorded = json.loads(Path(recording).read_text())["exchanges"]
+    exchanges = [(bytes.fromhex(text), count, until_s) for text, count, until_s in recorded]
+    link = open_link(TRACI, sumocfg)
+    check_link(link, TRACI)
+    link.version()  # SUMO listens before it has loaded its network, and answers once it has
     echo = grpc.insecure_channel(address).unary_unary("/echo/Echo") if address else None
-    observations = bytes(4 * sum(policy.observation.size for policy in contracts_of(network.of_sumocfg(sumocfg))))
+    observations = bytes(4 * sum(c.observation.size for c in contracts_of(network.of_sumocfg(sumocfg))))
     yield 0.0
-    frames, due = MessageSplitter(), 0
+    splitter, due = MessageSplitter(), 0
     for sent, count, until_s in exchanges:
         link.socket.sendall(sent)
         due += count
-        while due > 0:  # an answer may be here before it is waited for
-            due -= sum(1 for _ in frames.feed(link.socket.recv(1 << 20)))
+        while due > 0:  # an answer may arrive before its exchange ends
+            due -= sum(1 for _ in splitter.feed(link.socket.recv(1 << 20)))
         if echo is not None:
-            echo(observations)
+            call_echo(echo, observations)
         yield until_s
     link.close()
 
 
-def plain(sumocfg: Path, seconds: float, how: str, address: str, notes: str) -> Iterator[float]:
-    """SUMO over libsumo, on the fixed plans."""
+def plain(sumocfg: Path, seconds: float, variant: str, address: str, recording: str) -> Iterator[float]:
+    """SUMO over libsumo with its fixed-time programs."""
     begin_s = network.of_sumocfg(sumocfg).begin_s
     link = libsumo_link.start_libsumo(["-c", str(sumocfg), *QUIET])
     yield begin_s
@@ -157,5 +234,5 @@ def plain(sumocfg: Path, seconds: float, how: str, address: str, notes: str) -> 
     link.close()
 
 
-CASES: tuple[Callable[..., Iterator[float]], ...] = (ours, replay, exchange, plain, sumo_rl)
+CASES: tuple[Callable[..., Iterator[float]], ...] = (controlled, replay, exchange, plain)
 KINDS = {case.__name__: case for case in CASES}

@@ -2,44 +2,45 @@
 
     python -m benchmarks.control_loop [--seconds 1200] [--rounds 3] [--street NAME ...] [--without-sumo-rl]
 
-All TLs of a street under control in the sumo-rl dialect. A first run with a
-random policy notes every setting; then, each in a process of its own, and in turns
-of a twelfth of the simulated time (`benchmarks.turns`):
+All TLs of a street are controlled, in the sumo-rl dialect. A first run with a random
+policy, and one with a served fleet, are recorded. Then the cases run interleaved, each in
+a process of its own, in turns of a twelfth of the simulated time (`benchmarks.turns`):
 
-- plain SUMO: stepped over libsumo on its fixed plans, nothing set (it is another traffic: less
-  or more of it changes the time);
-- libsumo, no reads: the noted settings at their moments, in process. The least
-  that this traffic under these signals can cost;
-- the same messages, no work: what TraCI and the changes between two processes cost by themselves;
-  and the same with a bare Python gRPC echo in place of the policies: what asking another process costs;
-- ours over TraCI, through a guard, over libsumo: reads, observations,
-  the same random choices, safety, settings, monitor;
-- ours over TraCI with 64-64 actors behind the embedded server, as a fleet and as
-  single models, over its Unix socket and over TCP (their choices are other ones, so
-  their traffic is: the settings of that run are noted and replayed too, and their
-  ratio is to that replay);
+- plain SUMO: stepped over libsumo with its fixed-time programs, no commands (the traffic
+  differs, and with it the time);
+- libsumo, no reads: the recorded commands in process: the least that this traffic under
+  these signals can cost;
+- the same messages, no work: the cost of TraCI and of switching between two processes;
+  and the same with a call of a bare Python gRPC echo per decision step;
+- the controller over TraCI, through a guard, over libsumo: reads, observations, the same random
+  actions, safety rules, commands, monitors;
+- the controller with served 64-64 actors, as a fleet over TCP and over a Unix socket, and as single
+  models over TCP; and the same run with a bare gRPC echo in the policies' place. These
+  are compared with the replay of the recorded run with the fleet;
 - sumo-rl from PyPI (pip install sumo-rl) over TraCI and over libsumo, with a random policy.
 
-Then where the time of a decision step goes. Streets: the sample city, cologne8 and
-ingolstadt7 where ../shared has them, and a generated grid of 1,000 signals, with as
-much traffic as those and, "night", nearly none (both over a tenth of the time).
-Budgets: 1.3 times libsumo without inference, 2 times with.
+Last, the parts of a decision step. Streets: the sample city, cologne8 and ingolstadt7 if
+../shared has them, and a generated grid of 1,000 signals with as much traffic as those,
+and with nearly none ("night"); both of the latter for a tenth of the time.
+Budgets: over TraCI without inference 1.3 x libsumo, no reads; with a fleet over TCP
+1.15 x the same run with the gRPC echo.
 """
 
 import argparse
 import contextlib
-import importlib.util
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from benchmarks import thousand_signals
-from benchmarks.control_cases import DELTA_S, KINDS, contracts_of, ours
-from benchmarks.loop_instruments import Clocked
-from benchmarks.turns import ROOT, serve_turns, take_turns
+from benchmarks import sumo_rl_loop, thousand_signals
+from benchmarks.control_cases import KINDS, contracts_of, controlled
+from benchmarks.loop_instruments import Stopwatch
+from benchmarks.sumo_rl_loop import DELTA_S
+from benchmarks.turns import ROOT, Command, serve_turns, take_turns
 from benchmarks.unary_predict import ECHO, city_file, server
 from city import network
 
@@ -53,14 +54,22 @@ GENERATED = {"thousand": thousand_signals.DAY, "night": thousand_signals.NIGHT}
 TURNS = 12
 
 
-def case(kind: str, *arguments: str) -> list[str]:
-    """Python's arguments for a case's process."""
-    return ["-m", "benchmarks.control_loop", "--one", kind, *arguments]
+class Case(NamedTuple):
+    command: Command
+    references: tuple[str, ...] = ()
+    """Cases that it is compared with."""
+    once: bool = False
+    """Only in the first round, because it takes much longer than the others."""
+
+
+def command(kind: str, *arguments: str) -> Command:
+    """The process of a case of `benchmarks.control_cases`."""
+    return Command(("-m", "benchmarks.control_loop", "--case", kind, *arguments))
 
 
 @contextlib.contextmanager
 def serving(folder: Path, cfg: str) -> Iterator[tuple[str, str]]:
-    """An embedded server on random 64-64 actors of a street, and their fleet; its addresses: TCP's, its Unix socket's."""
+    """An embedded server with random 64-64 actors of a street and their fleet; yields its TCP and its Unix address."""
     models = folder / "models"
     models.mkdir()
     code = (
@@ -71,83 +80,113 @@ def serving(folder: Path, cfg: str) -> Iterator[tuple[str, str]]:
     )
     subprocess.run([sys.executable, "-c", code, str(models), cfg], check=True, capture_output=True, cwd=ROOT)
     path, city = folder / "grpc", city_file(folder)
-    command = ("-m", "serving", "--models-dir", str(models), "--port", "0", "--grpc_socket_path", str(path), "--city", str(city))
-    with server(*command) as address:
+    arguments = (
+        "-m",
+        "serving",
+        "--models-dir",
+        str(models),
+        "--port",
+        "0",
+        "--grpc_socket_path",
+        str(path),
+        "--city",
+        str(city),
+    )
+    with server(*arguments) as address:
         yield address, f"unix:{path}"
 
 
 def parts(begin_s: float, seconds: float) -> list[float]:
-    """Where each turn leads to: whole decisions, so that every case stops at the same moments."""
+    """The simulated second at the end of each turn: whole decisions, so that all cases stop at the same seconds."""
     decisions = int(seconds) // DELTA_S
     return [begin_s + DELTA_S * (decisions * (k + 1) // TURNS) for k in range(TURNS)]
 
 
+def cases_of(sumocfg: Path, seconds: str, folder: Path, tcp: str, unix: str, echo: str, with_sumo_rl: bool) -> dict[str, Case]:
+    """The cases of a street. `tcp`, `unix`: of the model server; `echo`: of the echo server."""
+    cfg, random, served = str(sumocfg), str(folder / "random.json"), str(folder / "served.json")
+    base, base_served = "libsumo, no reads", "libsumo, no reads (fleet's run)"
+    with_echo = "controller over TraCI, gRPC echo"
+    cases = {
+        "plain SUMO, fixed-time programs": Case(command("plain", cfg, seconds, "", "", "")),
+        base: Case(command("replay", cfg, seconds, "", "", random)),
+        "the same messages, no work": Case(command("exchange", cfg, seconds, "", "", random), (base,)),
+        "controller over TraCI": Case(command("controlled", cfg, seconds, "traci", "", ""), (base,)),
+        "controller over TraCI and a guard": Case(command("controlled", cfg, seconds, "guard", "", ""), (base,)),
+        "controller over libsumo": Case(command("controlled", cfg, seconds, "libsumo", "", ""), (base,)),
+        base_served: Case(command("replay", cfg, seconds, "", "", served)),
+        "the same messages, gRPC echo": Case(command("exchange", cfg, seconds, "", echo, served), (base_served,)),
+        with_echo: Case(command("controlled", cfg, seconds, "traci-echo", echo, served), (base_served,)),
+        "controller over TraCI, fleet": Case(
+            command("controlled", cfg, seconds, "traci-fleet", tcp, ""), (with_echo, base_served)
+        ),
+        "controller over TraCI, fleet, Unix": Case(
+            command("controlled", cfg, seconds, "traci-fleet", unix, ""), (with_echo, base_served)
+        ),
+        "controller over TraCI, single models": Case(
+            command("controlled", cfg, seconds, "traci-single", tcp, ""), (with_echo, base_served)
+        ),
+    }
+    if with_sumo_rl:
+        for name, transport in (("sumo-rl over TraCI", sumo_rl_loop.TRACI), ("sumo-rl over libsumo", sumo_rl_loop.LIBSUMO)):
+            cases[name] = Case(sumo_rl_loop.command(sumocfg, float(seconds), transport), (base,), once=True)
+    return cases
+
+
 def measure(name: str, sumocfg: Path, seconds: str, rounds: int, with_sumo_rl: bool) -> None:
+    """Run and print all cases of a street."""
     cfg = str(sumocfg)
     street = network.of_sumocfg(sumocfg)
     until = parts(street.begin_s, float(seconds))
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         with serving(folder, cfg) as (tcp, unix), server("-c", ECHO) as echo:
-            random, served = str(folder / "random.json"), str(folder / "served.json")
-            for how, notes in (("traci", random), ("traci-fleet", served)):
-                take_turns({how: case("ours", cfg, seconds, how, unix, notes)}, until[-1:])
-            base, base_served = "libsumo, no reads", "libsumo, no reads (served)"
-            cases = {
-                "plain SUMO, fixed plans": ("plain", "", "", "", ""),
-                base: ("replay", "", "", random, ""),
-                "the same messages, no work": ("exchange", "", "", random, base),
-                "ours over TraCI": ("ours", "traci", "", "", base),
-                "ours over TraCI and a guard": ("ours", "guard", "", "", base),
-                "ours over libsumo": ("ours", "libsumo", "", "", base),
-                base_served: ("replay", "", "", served, ""),
-                "the same messages, a gRPC echo": ("exchange", "", echo, served, base_served),
-                "ours over TraCI, fleet": ("ours", "traci-fleet", unix, "", base_served),
-                "ours over TraCI, fleet, TCP": ("ours", "traci-fleet", tcp, "", base_served),
-                "ours over TraCI, singles": ("ours", "traci-single", unix, "", base_served),
-                "ours over TraCI, singles, TCP": ("ours", "traci-single", tcp, "", base_served),
-            }
-            if with_sumo_rl:
-                cases["sumo-rl over TraCI"] = ("sumo_rl", "traci", "", "", base)
-                cases["sumo-rl over libsumo"] = ("sumo_rl", "libsumo", "", "", base)
-            times: dict[str, list[float]] = {name: [] for name in cases}
+            for variant, recording in (("traci", folder / "random.json"), ("traci-fleet", folder / "served.json")):
+                take_turns({variant: command("controlled", cfg, seconds, variant, tcp, str(recording))}, until[-1:])
+            cases = cases_of(sumocfg, seconds, folder, tcp, unix, echo, with_sumo_rl)
+            times: dict[str, list[float]] = {case: [] for case in cases}
             for k in range(rounds):
-                commands = {
-                    name: case(kind, cfg, seconds, how, where, notes)
-                    for name, (kind, how, where, notes, _) in cases.items()
-                    if kind != "sumo_rl" or k == 0  # once is enough for what takes so much longer
-                }
-                for name_, took in take_turns(commands, until).items():
-                    times[name_] += took
-            clocked = Clocked()
-            for _ in ours(sumocfg, float(seconds), "traci-fleet", unix, "", clocked):
+                commands = {case: cases[case].command for case in cases if k == 0 or not cases[case].once}
+                for case, took in take_turns(commands, until).items():
+                    times[case] += took
+            stopwatch = Stopwatch()
+            for _ in controlled(sumocfg, float(seconds), "traci-fleet", tcp, "", stopwatch):
                 pass
     print(f"\n{name}: {len(contracts_of(street))} signals, {seconds} s simulated, {rounds} rounds in {TURNS} turns each")
     print("  time of a round, ratio of the sums, median of the turns' ratios:")
-    for told, (*_, against) in cases.items():
-        found, least = times[told], times.get(against, [])[: len(times[told])]
-        ratios = [took / base for took, base in zip(found, least, strict=False)]
-        words = f"{sum(found) / sum(least):>8.2f}{statistics.median(ratios):>8.2f} x {against}" if against else ""
-        print(f"  {told:<32}{sum(found) * TURNS / len(found):>9.2f} s {words}", flush=True)
-    print("  where a decision step's time goes, with the fleet:")
-    for part, spent in sorted(clocked.seconds.items(), key=lambda pair: -pair[1]):
-        print(f"    {part:<48}{1000 * spent:>9.3f} ms {100 * spent / sum(clocked.seconds.values()):>5.0f} %")
+    for case, (_, references, _) in cases.items():
+        print(f"  {case:<32}{sum(times[case]) * TURNS / len(times[case]):>9.2f} s {ratios(times, case, references)}", flush=True)
+    print("  parts of a decision step, with the fleet:")
+    for part, spent in sorted(stopwatch.seconds.items(), key=lambda pair: -pair[1]):
+        print(f"    {part:<48}{1000 * spent:>9.3f} ms {100 * spent / sum(stopwatch.seconds.values()):>5.0f} %")
+
+
+def ratios(times: dict[str, list[float]], case: str, references: tuple[str, ...]) -> str:
+    """The case's times divided by those of its references in the same turns."""
+    texts = []
+    for reference in references:
+        own, others = times[case], times[reference][: len(times[case])]
+        median = statistics.median(took / other for took, other in zip(own, others, strict=True))
+        texts.append(f"{sum(own) / sum(others):>8.2f}{median:>8.2f} x {reference}")
+    return "; ".join(texts)
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["--one"]:
-        kind, cfg, seconds, how, address, notes = sys.argv[2:]
-        serve_turns(KINDS[kind](Path(cfg), float(seconds), how, address, notes))
+    if sys.argv[1:2] == ["--case"]:
+        kind, cfg, seconds, variant, address, recording = sys.argv[2:]
+        serve_turns(KINDS[kind](Path(cfg), float(seconds), variant, address, recording))
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", default="1200")
+    parser.add_argument("--seconds", default="1200", help="simulated time; a tenth of it on the generated streets")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--street", action="append", choices=[*STREETS, *GENERATED])
+    parser.add_argument("--street", action="append", choices=[*STREETS, *GENERATED], help="default: all")
     parser.add_argument("--without-sumo-rl", action="store_true")
     args = parser.parse_args()
-    with_sumo_rl = not args.without_sumo_rl and importlib.util.find_spec("sumo_rl") is not None
+    with_sumo_rl = not args.without_sumo_rl and sumo_rl_loop.is_installed()
     if not with_sumo_rl:
-        print("sumo-rl is left out: " + ("as asked" if args.without_sumo_rl else "pip install sumo-rl to compare with it"))
+        print(
+            "sumo-rl is left out: " + ("--without-sumo-rl" if args.without_sumo_rl else "pip install sumo-rl to compare with it")
+        )
     with tempfile.TemporaryDirectory() as folder:
         for name in args.street or [*STREETS, *GENERATED]:
             path = STREETS[name] if name in STREETS else thousand_signals.write(Path(folder), GENERATED[name])
@@ -155,7 +194,7 @@ def main() -> None:
             if path.is_file():
                 measure(name, path, seconds, args.rounds, with_sumo_rl)
             else:
-                print(f"\n{name}: left out, {path} is not there")
+                print(f"\n{name}: left out, {path} does not exist")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python -m benchmarks.controller_memory [--hours 24]
 
-The demand of an hour, over and over; all TLs decide by served policies. The
-controller runs in a process of its own; its memory is read at every hour of the
-street. Budget: flat.
+The demand of one hour is repeated; all TLs are controlled by served policies. The
+controller is a process of its own, whose memory is read every simulated hour. Budget:
+flat.
 """
 
 import argparse
@@ -23,7 +23,7 @@ HOUR_S = 3600
 
 
 def write_city(folder: Path, hours: int) -> Path:
-    """The sample city with its demand repeated; city.toml's path."""
+    """Write the sample city with its demand repeated; return the path of city.toml."""
     demand = ET.parse(GRID / "demand.rou.xml").getroot()
     vehicles = [element for element in demand if "depart" in element.attrib]
     rest = [element for element in demand if "depart" not in element.attrib]
@@ -50,20 +50,21 @@ from pathlib import Path
 from controller import daemon
 from controller.config import parse
 from controller.release import Stop
-told = []
-def tell(steps):
+samples = []
+def sample(steps):
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    told.append((steps.now, pages * resource.getpagesize() / 1e6))
-daemon.TELL_S, daemon._tell = 3600.0, tell
+    samples.append((steps.now, pages * resource.getpagesize() / 1e6))
+assert daemon.SUMMARY_INTERVAL_S and daemon.log_summary, "the daemon logs no summary in which memory can be read"
+daemon.SUMMARY_INTERVAL_S, daemon.log_summary = 3600.0, sample
 code = daemon.run(parse(sys.argv[1:]), Stop())
-print(json.dumps(told))
+print(json.dumps(samples))
 sys.exit(code)
 """
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hours", type=int, default=24)
+    parser.add_argument("--hours", type=int, default=24, help="simulated hours (default: 24)")
     hours = parser.parse_args().hours
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -75,11 +76,13 @@ def main() -> None:
             done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     if done.returncode:
         sys.exit(done.stderr[-2000:])
-    told = json.loads(done.stdout.splitlines()[-1])
-    for second, megabytes in told:
+    samples = json.loads(done.stdout.splitlines()[-1])
+    if len(samples) < hours:
+        sys.exit(f"error: {len(samples)} samples in {hours} h")
+    for second, megabytes in samples:
         print(f"after {second / HOUR_S:5.1f} h {megabytes:7.1f} MB")
-    early, late = told[min(2, len(told) - 1)][1], told[-1][1]
-    print(f"from hour {told[min(2, len(told) - 1)][0] / HOUR_S:.0f} on {late / early:.3f} x")
+    (first_s, early_mb), (_, late_mb) = samples[min(2, len(samples) - 1)], samples[-1]
+    print(f"from hour {first_s / HOUR_S:.0f} on {late_mb / early_mb:.3f} x")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python -m benchmarks.fleet [--tls 10 100 1000] [--calls 100] [--shapes 1]
 
-64-64 nets with 64 inputs and 4 values, written as .npz, exported, made a fleet
-and served; client and server are processes of their own. `--shapes N` gives the
-TLs N different numbers of inputs and outputs. Budget: 4 ms for 1,000 TLs.
+64-64 actors with 64 inputs and 4 outputs, written as .npz, exported, built into a fleet
+and served; client and server are processes of their own. `--shapes N` gives the TLs N
+different numbers of inputs and outputs. Budget: 4 ms for 1,000 TLs.
 """
 
 import argparse
@@ -24,10 +24,11 @@ from benchmarks.unary_predict import city_file, server
 from serving.client import Client
 
 HIDDEN = (64, 64)
+TOLERANCE = 1e-6
 
 
 def write_checkpoint(path: Path, inputs: int, outputs: int, seed: int) -> None:
-    """An actor with random weights, as .npz."""
+    """Write an actor with random weights as .npz."""
     rng = np.random.default_rng(seed)
     sizes = [inputs, *HIDDEN, outputs]
     arrays = {}
@@ -39,7 +40,7 @@ def write_checkpoint(path: Path, inputs: int, outputs: int, seed: int) -> None:
 
 
 def prepare(folder: Path, tls: int, shapes: int) -> None:
-    """Checkpoints, models and fleet under a folder; run in a process of its own, so that memory is the server's alone."""
+    """Write checkpoints, models and fleet under a folder; run in a process of its own."""
     from export.__main__ import main as export
 
     (folder / "checkpoints").mkdir()
@@ -48,17 +49,19 @@ def prepare(folder: Path, tls: int, shapes: int) -> None:
     with contextlib.redirect_stdout(io.StringIO()):
         export(["--model-path", str(folder / "checkpoints"), "--tl", "all", "--models-dir", str(folder / "models")])
     begin = time.perf_counter()
-    assert export(["fleet", "city", "--tl", "all", "--models-dir", str(folder / "models")]) == 0
-    print(f"fleet of {tls} built and proved in {time.perf_counter() - begin:.1f} s")
+    if export(["fleet", "city", "--tl", "all", "--models-dir", str(folder / "models")]):
+        raise RuntimeError("the fleet was not built")
+    print(f"fleet of {tls} built and verified in {time.perf_counter() - begin:.1f} s")
 
 
 def times(call: Callable[[], object], calls: int) -> list[float]:
-    found = []
+    """Wall time in ms of each call."""
+    taken = []
     for _ in range(calls):
         begin = time.perf_counter()
         call()
-        found.append(1000 * (time.perf_counter() - begin))
-    return found
+        taken.append(1000 * (time.perf_counter() - begin))
+    return taken
 
 
 def measure(tls: int, calls: int, shapes: int) -> None:
@@ -77,7 +80,8 @@ def measure(tls: int, calls: int, shapes: int) -> None:
             answers = client.predict("city", whole, timeout_s=30)["action"].reshape(-1)
             for m in members:
                 own = client.predict(m.tl, observations[m.tl], timeout_s=30)["action"].reshape(-1)
-                assert np.abs(answers[m.action_begin : m.action_begin + m.action_size] - own).max() <= 1e-6
+                if np.abs(answers[m.action_begin : m.action_begin + m.action_size] - own).max() > TOLERANCE:
+                    raise RuntimeError(f"the fleet and the model of {m.tl} do not agree")
             cases = {
                 "one Predict of the fleet": (lambda: client.predict("city", whole, timeout_s=30), calls),
                 "single Predicts, one after another": (
@@ -86,13 +90,13 @@ def measure(tls: int, calls: int, shapes: int) -> None:
                 ),
                 "single Predicts, as futures": (lambda: client.predict_many(observations, timeout_s=30), max(3, calls // 10)),
             }
-            found = {}
+            results = {}
             for case, (call, count) in cases.items():
                 times(call, 2)
-                found[case] = times(call, count)
+                results[case] = times(call, count)
             client.close()
-    fleet = float(np.median(found["one Predict of the fleet"]))
-    for case, taken in found.items():
+    fleet = float(np.median(results["one Predict of the fleet"]))
+    for case, taken in results.items():
         p50, p99 = np.percentile(taken, [50, 99])
         print(f"{tls:>6} TLs  {case:<36} p50 {p50:>9.2f} ms  p99 {p99:>9.2f} ms  {p50 / fleet:>7.1f} x the fleet", flush=True)
 

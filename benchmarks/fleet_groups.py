@@ -1,9 +1,9 @@
-"""What a group costs and what padding saves: fleets of mixed shapes, grouped under several limits, side by side.
+"""Cost of a fleet's groups against padding: fleets of mixed shapes under several limits of padding, side by side.
 
     python -m benchmarks.fleet_groups
 
-A session as the embedded server sets it up, one observation a call, no network.
-`export/fleet_graph.py` takes its limit from this table.
+Runs a session as the embedded server does, one observation per call, without network.
+The limit in `export/fleets/fleet_graph.py` comes from this table.
 """
 
 import contextlib
@@ -29,10 +29,12 @@ LIMITS = (0, 50_000, 200_000, 500_000, 1_000_000, 2_000_000, 10**12)
 
 
 def milliseconds(members: list[Member], limit: int) -> tuple[int, float]:
-    """Groups under a limit of padded bytes, and the p50 of a run."""
+    """The number of groups under a limit of padding in bytes, and the p50 of a run in ms."""
+    if not hasattr(fleet_graph, "GROUP_BYTES"):
+        raise RuntimeError("fleet_graph has no limit GROUP_BYTES to vary")
     fleet_graph.GROUP_BYTES = limit
-    groups = fleet_graph.group(members)
-    size = sum(member.actor.inputs for one in groups for member in one.members)
+    groups = fleet_graph.group_members(members)
+    size = sum(member.actor.inputs for group in groups for member in group.members)
     options = config_pb2.ConfigProto(inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "model"
@@ -53,7 +55,7 @@ def milliseconds(members: list[Member], limit: int) -> tuple[int, float]:
 
 
 def main() -> None:
-    print(f"{'TLs':>5} {'shapes':>7} " + "".join(f"{limit:>16.0e}" for limit in LIMITS) + "   bytes of padding allowed a group")
+    print(f"{'TLs':>5} {'shapes':>7} " + "".join(f"{limit:>16.0e}" for limit in LIMITS) + "   max bytes of padding per group")
     for tls, shapes in ((100, 10), (100, 50), (1000, 10), (1000, 50), (1000, 100)):
         members = [Member(f"TL{k}", random_actor(20 + k % shapes, 1 + k % 4, k, False), False) for k in range(tls)]
         cells = [f"{groups:>4} {taken:>8.2f} ms" for groups, taken in (milliseconds(members, limit) for limit in LIMITS)]

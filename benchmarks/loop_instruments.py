@@ -1,62 +1,80 @@
-"""What `benchmarks.control_loop` puts into a running loop to look at it."""
+"""Instruments that `benchmarks.control_loop` puts into a running loop: a recorder and a stopwatch."""
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from controller.decision_step import DecisionSteps
+from controller.observation import Observation
+from controller.policies.policy import Action
 from controller.safety.signal_safety import PermittedState
-from controller.sumo.link import StepResult
+from controller.sumo.link import SignalCommand, StepResult
 
 
-class Noted:
-    """Notes the settings on their way to SUMO, and the messages."""
+class RunRecorder:
+    """Records the commands and messages on their way to SUMO, and the actions."""
 
-    def __init__(self, steps: DecisionSteps, link: Any) -> None:
-        self.steps: list[tuple[list[tuple[str, str]], float]] = []
+    def __init__(self, steps: DecisionSteps, link: Any, policies: Any) -> None:
+        self.segments: list[tuple[list[tuple[str, str]], float]] = []
+        """((signal, state) commands, the second simulated to after them)."""
         self.exchanges: list[tuple[str, int, float]] = []
-        """(bytes sent, in hex; answers to them; the second that they lead to)."""
+        """(bytes sent, in hex; number of answers to them; the second simulated to)."""
+        self.actions: list[dict[str, list[float]]] = []
+        """By request to the policies: the actions by TL."""
         messages = link._messages
         self._socket, self._sent = messages.socket, bytearray()
-        set_, go, read, answers = link.set, link.go, link.read, messages.answers
+        set_, advance, read, answers, ask = link.set, link.advance, link.read, messages.answers, policies.ask
         newest: list[tuple[str, str]] = []
 
-        def setting(settings: Sequence[PermittedState]) -> None:
-            newest.extend((s.signal, s.state) for s in settings)
-            set_(settings)
+        def recording_set(commands: Sequence[SignalCommand]) -> None:
+            for command in commands:
+                if not isinstance(command, PermittedState):
+                    raise RuntimeError(f"only signal states can be replayed, not {command!r}")
+                newest.append((command.signal, command.state))
+            set_(commands)
 
-        def going(until_s: float) -> None:
-            self.steps.append((newest.copy(), until_s))
+        def recording_advance(until_s: float) -> None:
+            self.segments.append((newest.copy(), until_s))
             newest.clear()
-            go(until_s)
+            advance(until_s)
 
         received, is_reading = 0, False
 
-        def receiving(count: int) -> Iterator[bytes]:
+        def recording_answers(count: int) -> Iterator[bytes]:
             nonlocal received
             for k, answer in enumerate(answers(count), 1):
                 received += 1
                 if is_reading and k == count:
-                    self.exchanges.append((self._sent.hex(), received, self.steps[-1][1] if self.steps else 0.0))
+                    self.exchanges.append((self._sent.hex(), received, self.segments[-1][1] if self.segments else 0.0))
                     self._sent.clear()
                     received = 0
                 yield answer
 
-        def reading(due: tuple[str, ...]) -> StepResult:
+        def recording_read(due: tuple[str, ...]) -> StepResult:
             nonlocal is_reading
             is_reading = True
             try:
-                moment: StepResult = read(due)
-                return moment
+                result: StepResult = read(due)
+                return result
             finally:
                 is_reading = False
 
-        link.set, link.go, link.read = setting, going, reading
-        messages.answers, messages.socket = receiving, self
+        def recording_ask(
+            observations: Mapping[str, Observation], observed_s: float | None = None
+        ) -> dict[str, Action | Exception]:
+            chosen: dict[str, Action | Exception] = ask(observations, observed_s)
+            self.actions.append({tl: np.ravel(np.asarray(action, np.float64)).tolist() for tl, action in chosen.items()})
+            return chosen
 
-    def send(self, data: bytearray, flags: int) -> int:
+        link.set, link.advance, link.read = recording_set, recording_advance, recording_read
+        messages.answers, messages.socket = recording_answers, self
+        policies.ask = recording_ask
+
+    def send(self, data: bytearray, flags: int = 0) -> int:
         count: int = self._socket.send(data, flags)
         self._sent += data[:count]
         return count
@@ -65,10 +83,10 @@ class Noted:
         return getattr(self._socket, name)
 
     def write(self, path: Path) -> None:
-        path.write_text(json.dumps({"steps": self.steps, "exchanges": self.exchanges}))
+        path.write_text(json.dumps({"segments": self.segments, "exchanges": self.exchanges, "actions": self.actions}))
 
 
-class Clocked:
+class Stopwatch:
     """Exclusive wall time of the parts of a decision step."""
 
     def __init__(self) -> None:
@@ -76,6 +94,7 @@ class Clocked:
         self._inner = [0.0]
 
     def wrap(self, owner: Any, method: str, name: str) -> None:
+        """Add the time of a method to part `name`, without that of wrapped methods it calls."""
         function = getattr(owner, method)
 
         def timed(*args: Any, **kwargs: Any) -> Any:

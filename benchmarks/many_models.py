@@ -1,9 +1,9 @@
-"""1,000 models in one embedded server: loading, memory, calls in turn, and calls while others load.
+"""1,000 models in one embedded server: loading, memory, and latency of calls with and without loading.
 
     python -m benchmarks.many_models [--models 1000] [--loads 100]
 
-Budgets: loaded within 60 s and 2 GB. The calls while `--loads` models are
-added are compared with the same calls before.
+Budgets: loaded within 60 s and 2 GB. The latency while `--loads` models are added is
+compared with that of the same calls before.
 """
 
 import argparse
@@ -18,20 +18,24 @@ from benchmarks.unary_predict import INPUTS, resident_mb, server_process, servin
 from serving.client import Client
 from serving.errors import ModelNotFound
 
+CALL_TIMEOUT_S = 10.0
+CHECK_INTERVAL_S = 0.2
+"""Wall time between two checks whether the last model is loaded."""
+
 
 def in_turn(client: Client, models: list[str], seconds: float = 0.0, until: str = "") -> list[float]:
-    """Milliseconds of every call: one round, then on for so long, or until a model answers."""
+    """Latency in ms of calls to the models in turn: one round, then for `seconds`, or until model `until` answers."""
     observation, times, end = np.zeros(INPUTS, np.float32), [], time.perf_counter() + seconds
-    looked = time.perf_counter()
+    checked = time.perf_counter()
     while True:
         for model in models:
             begin = time.perf_counter()
-            client.predict(model, observation, timeout_s=10)
+            client.predict(model, observation, timeout_s=CALL_TIMEOUT_S)
             times.append(1000 * (time.perf_counter() - begin))
-            if until and begin - looked > 0.2:
-                looked = begin
+            if until and begin - checked > CHECK_INTERVAL_S:
+                checked = begin
                 try:
-                    client.predict(until, observation, timeout_s=10)
+                    client.predict(until, observation, timeout_s=CALL_TIMEOUT_S)
                     return times
                 except ModelNotFound:
                     pass
@@ -39,9 +43,9 @@ def in_turn(client: Client, models: list[str], seconds: float = 0.0, until: str 
             return times
 
 
-def description(what: str, times: list[float]) -> None:
+def show(what: str, times: list[float]) -> None:
     p50, p99, worst = np.percentile(times, [50, 99, 100])
-    print(f"{what:<52} p50 {p50:.2f} ms  p99 {p99:.2f} ms  worst {worst:.1f} ms  ({len(times)} calls)", flush=True)
+    print(f"{what:<52} p50 {p50:.2f} ms  p99 {p99:.2f} ms  max {worst:.1f} ms  ({len(times)} calls)", flush=True)
 
 
 def main() -> None:
@@ -64,13 +68,13 @@ def main() -> None:
             print(
                 f"{args.models} models: loaded and ready {seconds:.1f} s after the start, {resident_mb(pid):.0f} MB", flush=True
             )
-            told(f"all {args.models} called in turn, the first time", in_turn(client, names))
-            told(f"all {args.models} called in turn", in_turn(client, names, seconds=3))
+            show(f"all {args.models} called in turn, first round", in_turn(client, names))
+            show(f"all {args.models} called in turn", in_turn(client, names, seconds=3))
             few = names[:10]
-            told("10 models called, nothing loading", in_turn(client, few, seconds=3))
+            show("10 models called, nothing loading", in_turn(client, few, seconds=3))
             for copy in extra:
                 (waiting / copy).rename(folder / copy)
-            told(f"10 models called while {args.loads} others load", in_turn(client, few, until=extra[-1]))
+            show(f"10 models called while {args.loads} others load", in_turn(client, few, until=extra[-1]))
             print(f"at the end {resident_mb(pid):.0f} MB")
 
 

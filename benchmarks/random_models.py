@@ -1,14 +1,13 @@
-"""Models with random weights, written by the exporter, for benchmarks that need no training."""
+"""Models with random weights, written by the exporter."""
 
 import itertools
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from export.actors import Activation, Actor, Dense, Step
-from export.saved_model import manifest, warmup, write
+from export.saved_model import warmup, write
 from protos import policy_pb2 as pb
 
 HIDDEN = (64, 64)
@@ -33,15 +32,12 @@ def random_actor(inputs: int, outputs: int, seed: int, categorical: bool) -> Act
     return Actor("mlp", (*steps, layers[-1], *head))
 
 
-def write_models(models_dir: Path, policies: Iterable[pb.PolicyContract]) -> None:
-    """A version 1 for each contract, under models_dir."""
-    for seed, policy in enumerate(policies):
-        policy.origin.model_number = 1
-        folder = models_dir / policy.tl / "1"
+def write_models(models_dir: Path, contracts: Iterable[pb.PolicyContract]) -> None:
+    """Write version 1 of a model for each contract under models_dir."""
+    for seed, contract in enumerate(contracts):
+        contract.origin.model_number = 1
+        folder = models_dir / contract.tl / "1"
         folder.mkdir(parents=True)
-        actor = random_actor(policy.observation.size, policy.action.size, seed, policy.action.kind == "categorical")
-        write.write(folder, actor, policy)
-        warmup.write(folder, policy, 1)
-        # what a fleet is stacked by
-        told = {"actor": {"steps": manifest.steps(actor)}}
-        (folder / "assets.extra" / manifest.FILE_NAME).write_text(json.dumps(told), encoding="utf-8")
+        actor = random_actor(contract.observation.size, contract.action.size, seed, contract.action.kind == "categorical")
+        write.write(folder, actor, contract)
+        warmup.write(folder, contract, 1)

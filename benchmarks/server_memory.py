@@ -1,9 +1,9 @@
-"""Memory of an embedded server over 200 reloads and over 100,000 malformed requests.
+"""Memory of the embedded server over 200 reloads and over 100,000 malformed requests.
 
     python -m benchmarks.server_memory [--reloads 200] [--requests 100000]
 
 A reload replaces 20 models by 20 others (HandleReloadConfigRequest). Budget:
-flat; growth is counted from a tenth of the way on, when pools are warm.
+flat, from a tenth of the way on, when pools are warm.
 """
 
 import argparse
@@ -22,6 +22,7 @@ MODELS = 20
 
 
 def reloads(channel: grpc.Channel, pid: int, folder: Path, count: int) -> None:
+    """Replace MODELS models by MODELS others, `count` times, and print the memory."""
     call = channel.unary_unary("/tensorflow.serving.ModelService/HandleReloadConfigRequest")
     names = sorted(path.name for path in folder.iterdir() if path.is_dir())
     before = 0.0
@@ -38,11 +39,11 @@ def reloads(channel: grpc.Channel, pid: int, folder: Path, count: int) -> None:
 
 
 def malformed(rng: random.Random, models: list[str]) -> bytes:
-    """A request that is wrong in one or several ways: bytes, names, dtypes, shapes, contents."""
+    """A PredictRequest with random faults in bytes, names, dtypes, shapes and contents."""
     if rng.random() < 0.1:
         return rng.randbytes(rng.randrange(1, 200))
     request = pb.PredictRequest()
-    request.model_spec.name = rng.choice([*models, "nobody", "", "x" * 1000])
+    request.model_spec.name = rng.choice([*models, "unknown", "", "x" * 1000])
     request.model_spec.signature_name = rng.choice(["", "policy", f"none{rng.randrange(10**9)}"])
     if rng.random() < 0.2:
         request.model_spec.version.value = rng.choice([0, -1, 1, 2**62, rng.randrange(10**9)])
@@ -63,6 +64,7 @@ def malformed(rng: random.Random, models: list[str]) -> bytes:
 
 
 def fuzz(channel: grpc.Channel, pid: int, folder: Path, count: int) -> None:
+    """Send `count` malformed requests, and print memory and status codes."""
     call = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
     rng = random.Random(1)
     models = sorted(path.name for path in folder.iterdir() if path.is_dir())[:MODELS]
@@ -70,8 +72,8 @@ def fuzz(channel: grpc.Channel, pid: int, folder: Path, count: int) -> None:
     before, done = 0.0, 0
     while done < count:
         calls = [call.future(malformed(rng, models), timeout=60) for _ in range(min(50, count - done))]
-        for one in calls:
-            statuses[one.code().name] += 1
+        for finished in calls:
+            statuses[finished.code().name] += 1
         done += len(calls)
         if not before and done >= count // 10:
             before = resident_mb(pid)

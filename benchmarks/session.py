@@ -1,8 +1,8 @@
-"""Loading and running a 64-64 actor through TensorFlow's C API and through its Python session.
+"""Load and run a 64-64 actor through TensorFlow's C API and through its Python session.
 
     python -m benchmarks.session [--runs 5000]
 
-Both ways in processes of their own, in turns.
+Each case in processes of its own, alternating.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.unary_predict import INPUTS, write_actors
 
-OURS = """
+C_API = """
 import json, resource, sys, time
 begin = time.perf_counter()
 from pathlib import Path
@@ -25,7 +25,7 @@ import numpy as np
 make = lambda path: Session(path)
 run = lambda session, x: session.run("serving_default", {"observation": x}, ["action"])
 """
-THEIRS = """
+PYTHON_SESSION = """
 import json, resource, sys, time
 begin = time.perf_counter()
 from pathlib import Path
@@ -44,15 +44,23 @@ first = make(path)
 ready = time.perf_counter() - begin
 times = []
 for _ in range(20):
-    b = time.perf_counter(); one = make(path); times.append(time.perf_counter() - b)
+    b = time.perf_counter(); loaded = make(path); times.append(time.perf_counter() - b)
 x = np.zeros((1, inputs), np.float32)
 [run(first, x) for _ in range(100)]
 each = []
 for _ in range(runs):
     b = time.perf_counter(); run(first, x); each.append(time.perf_counter() - b)
 memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-print(json.dumps([ready, 1e3 * float(np.median(times)), 1e6 * float(np.median(each)), memory]))
+print(json.dumps(["tensorflow" in sys.modules, ready, 1e3 * float(np.median(times)), 1e6 * float(np.median(each)), memory]))
 """
+
+
+def read_figures(case: str, text: str) -> list[float]:
+    """The figures of a process. Raises RuntimeError if it did not use what its case is called."""
+    has_python_tensorflow, *figures = json.loads(text)
+    if has_python_tensorflow != (case != "C API"):
+        raise RuntimeError(f"{case}: TensorFlow's Python package imported: {has_python_tensorflow}")
+    return [float(figure) for figure in figures]
 
 
 def main() -> None:
@@ -62,14 +70,14 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         write_actors(Path(name), 1)
-        found: dict[str, list[list[float]]] = {"C API": [], "Python session": []}
+        results: dict[str, list[list[float]]] = {"C API": [], "Python session": []}
         for _ in range(args.rounds):
-            for case, code in zip(found, (OURS, THEIRS), strict=True):
+            for case, code in zip(results, (C_API, PYTHON_SESSION), strict=True):
                 command = [sys.executable, "-c", code + MEASURE, f"{name}/TL0000/1", str(INPUTS), str(args.runs)]
                 done = subprocess.run(command, check=True, capture_output=True, text=True)
-                found[case].append(json.loads(done.stdout))
+                results[case].append(read_figures(case, done.stdout))
     print(f"{'':<16}{'first model ready':>20}{'load':>12}{'run p50':>12}{'memory':>12}")
-    for case, rounds in found.items():
+    for case, rounds in results.items():
         ready, load, run, memory = np.median(rounds, axis=0)
         print(f"{case:<16}{ready:>18.2f} s{load:>9.1f} ms{run:>9.1f} us{memory:>9.0f} MB")
 

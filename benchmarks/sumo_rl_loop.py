@@ -1,6 +1,13 @@
-"""sumo-rl's own loop, for `benchmarks.control_loop`: pip install sumo-rl."""
+"""sumo-rl's own control loop, for `benchmarks.control_loop`; needs sumo-rl (pip install sumo-rl).
 
+Each case is a process of its own, `python -m benchmarks.sumo_rl_loop`: traci reads
+LIBSUMO_AS_TRACI when it is imported, so the variable must be set before the process starts.
+"""
+
+import argparse
 import contextlib
+import importlib
+import importlib.util
 import os
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -8,40 +15,78 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.turns import Command, serve_turns
 from city import network
 
+TRACI, LIBSUMO = TRANSPORTS = ("traci", "libsumo")
 DELTA_S, YELLOW_S, MIN_GREEN_S = 5, 3, 5
-NEVER_S = 1e6
+NO_MAX_GREEN_S = 1e6
+LIBSUMO_VARIABLE = "LIBSUMO_AS_TRACI"
 
 
-def sumo_rl(sumocfg: Path, seconds: float, how: str, address: str, notes: str) -> Iterator[float]:
-    """sumo-rl's environment with a random policy. `how`: traci or libsumo."""
+def is_installed() -> bool:
+    return importlib.util.find_spec("sumo_rl") is not None
+
+
+def command(sumocfg: Path, seconds: float, transport: str) -> Command:
+    """The process of a case. `transport`: traci or libsumo."""
+    return Command(
+        ("-m", "benchmarks.sumo_rl_loop", str(sumocfg), str(seconds), transport),
+        {LIBSUMO_VARIABLE: "1" if transport == LIBSUMO else None, "LIBTRACI_AS_TRACI": None},
+    )
+
+
+def check_transport(transport: str) -> None:
+    """Raise RuntimeError if the imported traci is not the transport that the case is named after."""
+    import traci
+
+    is_libsumo = bool(traci.isLibsumo())
+    if is_libsumo != (transport == LIBSUMO):
+        raise RuntimeError(
+            f"the case over {transport} would run over {LIBSUMO if is_libsumo else TRACI}: "
+            f"{LIBSUMO_VARIABLE}={os.environ.get(LIBSUMO_VARIABLE)!r} when traci was imported"
+        )
+
+
+def sumo_rl(sumocfg: Path, seconds: float, transport: str) -> Iterator[float]:
+    """Simulate with sumo-rl's environment and a random policy."""
     import sumo
 
     os.environ["SUMO_HOME"] = sumo.SUMO_HOME
-    if how == "libsumo":
-        os.environ["LIBSUMO_AS_TRACI"] = "1"
-    from sumo_rl import SumoEnvironment
-
+    environment_class = importlib.import_module("sumo_rl").SumoEnvironment
+    check_transport(transport)
     street = network.of_sumocfg(sumocfg)
     routes = route_files(sumocfg)
     with contextlib.redirect_stdout(None):
-        env = SumoEnvironment(
+        env = environment_class(
             net_file=str(street.net_file), route_file=",".join(map(str, routes)), begin_time=int(street.begin_s),
-            num_seconds=int(seconds), delta_time=DELTA_S, yellow_time=YELLOW_S, min_green=MIN_GREEN_S, max_green=int(NEVER_S),
-            sumo_seed=42, sumo_warnings=False, add_system_info=False, add_per_agent_info=False,
+            num_seconds=int(seconds), delta_time=DELTA_S, yellow_time=YELLOW_S, min_green=MIN_GREEN_S,
+            max_green=int(NO_MAX_GREEN_S), sumo_seed=42, sumo_warnings=False, add_system_info=False, add_per_agent_info=False,
         )  # fmt: skip
         env.reset()
         rng = np.random.default_rng(0)
-        spaces = {ts: int(env.action_spaces(ts).n) for ts in env.ts_ids}
+        sizes = {ts: int(env.action_spaces(ts).n) for ts in env.ts_ids}
         yield street.begin_s
         for k in range(1, int(seconds) // DELTA_S + 1):
-            env.step({ts: int(rng.integers(n)) for ts, n in spaces.items()})
+            env.step({ts: int(rng.integers(n)) for ts, n in sizes.items()})
             yield street.begin_s + k * DELTA_S
         env.close()
 
 
 def route_files(sumocfg: Path) -> list[Path]:
-    """The demand of a .sumocfg."""
+    """The route files of a .sumocfg."""
     values = {element.tag: element.get("value", "") for element in ET.parse(sumocfg).getroot().iter()}
     return [sumocfg.resolve().parent / name.strip() for name in values["route-files"].split(",")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sumocfg", type=Path)
+    parser.add_argument("seconds", type=float)
+    parser.add_argument("transport", choices=TRANSPORTS)
+    args = parser.parse_args()
+    serve_turns(sumo_rl(args.sumocfg, args.seconds, args.transport))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""A grid of 1,000 signals with traffic, made by netgenerate, randomTrips and duarouter.
+"""Generate a grid of 1,000 signals with traffic: netgenerate, randomTrips and duarouter.
 
 python -m benchmarks.thousand_signals FOLDER
 """
@@ -17,21 +17,20 @@ NETGENERATE = (
 END_S, MINUTE_S = 300, 60
 DAY, NIGHT = (9000, 1300), (300, 300)
 """Vehicles that depart in the first minute, anywhere, and in each later one. By day there are about
-as many on the street for each signal as in cologne8 (8.6 in its first 1,200 s) and ingolstadt7 (12.9),
-which is what `sumo --summary-output` tells as running, divided by the signals under control;
-by night there is nearly nobody, and SUMO has next to nothing to do."""
+as many running vehicles (`sumo --summary-output`) per controlled signal as in cologne8 (8.6 in its
+first 1,200 s) and ingolstadt7 (12.9); by night there are nearly none, and SUMO has little to do."""
 
 
 def write(folder: Path, traffic: tuple[int, int]) -> Path:
-    """The .sumocfg."""
+    """Write the network and its traffic; return the .sumocfg."""
     first, later = traffic
     net, routes, cfg = folder / "thousand.net.xml", folder / "thousand.rou.xml", folder / "thousand.sumocfg"
     subprocess.run([str(BIN / "netgenerate"), *NETGENERATE.split(), "--output-file", str(net)], check=True, capture_output=True)
     periods = [MINUTE_S / count for count in (first, *[later] * (END_S // MINUTE_S - 1))]
-    # routes are found beforehand, as those of the real streets are: what is simulated is traffic, not the search for ways
-    words = ["-n", str(net), "-o", str(folder / "thousand.trips.xml"), "-r", str(routes), "-e", str(END_S), "--seed", "42"]
-    words += ["--random-departpos", "-p", *map(str, periods)]
-    subprocess.run([sys.executable, str(TOOLS / "randomTrips.py"), *words], check=True, capture_output=True, cwd=folder)
+    # routes are computed beforehand, as in the other scenarios, so that routing is not measured
+    arguments = ["-n", str(net), "-o", str(folder / "thousand.trips.xml"), "-r", str(routes), "-e", str(END_S), "--seed", "42"]
+    arguments += ["--random-departpos", "-p", *map(str, periods)]
+    subprocess.run([sys.executable, str(TOOLS / "randomTrips.py"), *arguments], check=True, capture_output=True, cwd=folder)
     cfg.write_text(
         f'<configuration><input><net-file value="{net.name}"/><route-files value="{routes.name}"/></input>'
         f'<time><begin value="0"/><end value="{END_S}"/></time></configuration>\n'

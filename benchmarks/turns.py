@@ -1,8 +1,8 @@
-"""Cases of a benchmark in turns: each in a process of its own, a part of its work at a time.
+"""Interleaved benchmark cases: each runs in a process of its own and advances by one part of its work per turn.
 
-What else a machine does comes and goes within tenths of a second, or lasts for
-minutes. Runs that follow one another meet it or do not; cases that take turns
-every so often have the same share of it, and their ratio holds.
+Other load on a machine lasts for tenths of a second or for minutes. Of runs that
+follow one another some are disturbed and some are not; interleaved cases share the
+disturbance, so their ratio holds.
 """
 
 import contextlib
@@ -13,70 +13,94 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
+MAX_QUOTED = 2000
+"""Characters of a failed case's stderr in its error."""
 
 
-def serve_turns(moments: Iterator[float]) -> None:
-    """The process of one case. `moments` does its work and tells how far it has come, the first time when it is set up."""
-    # what a case prints, or a library of it, is no answer
-    answers = os.fdopen(os.dup(1), "w")
+class Command(NamedTuple):
+    """How the process of a case is started."""
+
+    arguments: Sequence[str]
+    """Of Python."""
+    environment: Mapping[str, str | None] = {}
+    """Variables to set before the process starts; None: unset."""
+
+
+def serve_turns(progress: Iterator[float]) -> None:
+    """Run one case in its process.
+
+    `progress` does the work and yields how far it has come: first once it is set up,
+    then after each step.
+    """
+    # stdout carries the protocol; what the case or a library prints goes to stderr
+    protocol = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    next(moments)
-    print("ready", file=answers, flush=True)
+    next(progress)
+    print("ready", file=protocol, flush=True)
     for line in sys.stdin:
         until = float(line)
         begin = time.perf_counter()
-        for moment in moments:
-            if moment >= until:
+        for reached in progress:
+            if reached >= until:
                 break
-        print(time.perf_counter() - begin, file=answers, flush=True)
-    for _ in moments:
-        raise RuntimeError("there is work left behind the last turn")
+        print(time.perf_counter() - begin, file=protocol, flush=True)
+    for _ in progress:
+        raise RuntimeError("the case has work left after its last turn")
 
 
 class _Case:
-    """The process of a case, and what it says on standard error."""
+    """The process of a case, and its stderr."""
 
-    def __init__(self, command: Sequence[str]) -> None:
-        self._command = command
-        self._complaint = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it lives as long as the case
+    def __init__(self, command: Command) -> None:
+        self._arguments = command.arguments
+        self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it lives as long as the case
+        environment = {name: value for name, value in {**os.environ, **command.environment}.items() if value is not None}
         self.process = subprocess.Popen(
-            [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._complaint, text=True, cwd=ROOT
+            [sys.executable, *command.arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            text=True,
+            cwd=ROOT,
+            env=environment,
         )
 
-    def description(self) -> str:
-        """The next line that it prints."""
+    def read_line(self) -> str:
+        """The next line of its protocol. Raises RuntimeError if it has ended."""
         assert self.process.stdout
-        return self.process.stdout.readline().strip() or self._failed()
+        return self.process.stdout.readline().strip() or self._raise_failure()
 
     def turn(self, until: float) -> float:
+        """Run it up to `until`; the wall time in s."""
         assert self.process.stdin
         self.process.stdin.write(f"{until}\n")
         self.process.stdin.flush()
-        return float(self.description())
+        return float(self.read_line())
 
     def end(self) -> None:
         assert self.process.stdin
         self.process.stdin.close()
         if self.process.wait():
-            self._failed()
+            self._raise_failure()
 
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
 
-    def _failed(self) -> NoReturn:
+    def _raise_failure(self) -> NoReturn:
         self.kill()
-        self._complaint.seek(0)
-        raise RuntimeError(f"{' '.join(self._command)}: {self._complaint.read()[-2000:]}")
+        self._stderr.seek(0)
+        raise RuntimeError(f"{' '.join(self._arguments)}: {self._stderr.read()[-MAX_QUOTED:]}")
 
 
-def take_turns(commands: Mapping[str, Sequence[str]], parts: Sequence[float]) -> dict[str, list[float]]:
-    """Wall time in s of every part, by case. `commands`: arguments of Python; `parts`: how far each leads.
+def take_turns(commands: Mapping[str, Command], parts: Sequence[float]) -> dict[str, list[float]]:
+    """Wall time in s of every part, by case.
 
-    Raises RuntimeError with the words of a case that fails.
+    `commands`: by case; `parts`: how far each turn goes. Raises RuntimeError with the
+    stderr of a case that fails.
     """
     took: dict[str, list[float]] = {name: [] for name in commands}
     with contextlib.ExitStack() as stack:
@@ -84,7 +108,7 @@ def take_turns(commands: Mapping[str, Sequence[str]], parts: Sequence[float]) ->
         for name, command in commands.items():
             cases[name] = _Case(command)
             stack.callback(cases[name].kill)
-            cases[name].description()  # one is set up after the other, and none while another one works
+            cases[name].read_line()  # set up one by one, so that no case starts while another works
         for until in parts:
             for name, case in cases.items():
                 took[name].append(case.turn(until))

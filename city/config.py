@@ -1,4 +1,4 @@
-"""city.toml: one file describes a city for the exporter, server and controller.
+"""Read city.toml, the file that describes a city for the exporter, server and controller.
 
 Paths in the file are relative to the file. Unknown tables and keys are errors:
 a misspelt safety value must not be silently ignored.
@@ -52,7 +52,7 @@ class Serving:
     grpc_socket_path: Path | None = None
     """Unix socket on which the server also listens, for clients on this machine."""
     fleet: str = "city"
-    """The fleet that the controller asks for all TLs at once, if it is served. Empty: none."""
+    """Fleet that the controller asks for all TLs at once, if it is served; empty: none."""
 
     @property
     def local_address(self) -> str:
@@ -70,7 +70,7 @@ class Safety:
     max_green_s: float | None = None
     """None: no bound."""
     max_red_s: float | None = None
-    """A link that has been red for longer is served next. None: no bound."""
+    """A link that has been red for longer is served next; None: no bound."""
     walking_speed_mps: float = 1.2
     """Walking speed in m/s, for the clearance of pedestrian crossings."""
 
@@ -82,13 +82,13 @@ class Controller:
     deadline_ms: float = 500.0
     """Bound on one decision in ms of wall time, from the readings on."""
     hold_s: float = 15.0
-    """Simulated seconds for which a TL without its policy holds its state before it falls back."""
+    """Simulated seconds for which a TL without an answer holds its state before it falls back."""
     http_address: str | None = None
     """HOST:PORT of /metrics and /healthz. None: off."""
     watchdog_s: float = 10.0
-    """Wall time in s for which a controller may be silent before its guard hands its signals back."""
+    """Wall time in s for which a controller may be silent until its guard hands its signals back."""
     fallback: str = "plan"
-    """What controls a TL without its policy after hold_s: `plan`, its signals' own program, or `max-pressure`."""
+    """What controls a TL in control mode fallback: `plan`, its signals' own programs, or `max-pressure`."""
     recovery_answers: int = 2
     """Valid answers in a row that bring a TL back from its fallback to its policy."""
 
@@ -118,11 +118,11 @@ class TL:
     actor: str | None = None
     """Architecture of the actor if its checkpoint does not determine it, or module:function."""
     hidden_sizes: tuple[int, ...] | None = None
-    """Units of its hidden layers, to check or to complete what the file name says."""
+    """Units of its hidden layers, to check or complete the file name's."""
     hidden_activation: str | None = None
     output_activation: str | None = None
     batch_norm_epsilon: float | None = None
-    """Epsilon of its batch norms, which weights do not contain. None: 1e-5."""
+    """Epsilon of its batch norms, which is not part of the weights; None: 1e-5."""
     layers: tuple[str, ...] | None = None
     """Names of a subclassed model's layers, in call order."""
     scope: str | None = None
@@ -147,7 +147,7 @@ def load(path: Path) -> City:
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file; run in a city's folder or pass --city FILE") from None
+        raise InputError(f"{path}: no such file; run in the city's folder or pass --city FILE") from None
     except RecursionError:
         raise InputError(f"{path}: cannot be read as TOML: its lists or tables are nested too deeply") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -7,36 +7,38 @@ from city.errors import InputError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
 TL_PATTERN = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2,3}[ _]?\d{2,4}(?![A-Za-z0-9])")
-"""How training names TLs in file and scope names, such as `SA 101`."""
+"""TL names in file and scope names of training, such as `SA 101`."""
 
 
 def canonical(name: str) -> str:
-    """`SA 101` -> `SA101`. Raises InputError if the result cannot name a folder."""
+    """Normalise a TL name: `SA 101` -> `SA101`. Raises InputError if the result cannot name a folder."""
     short = re.sub(r"[\s_]+", "", name)
     if not _NAME.fullmatch(short):
         raise InputError(f"{name!r} is not a valid TL name: use letters, digits, '.' and '-', such as SA101")
     return short
 
 
-def select(asked: Iterable[str], known: Sequence[str], flag: str) -> list[str]:
-    """The TLs that a flag asks for, in the order asked, without repeats.
+def select(values: Iterable[str], known: Sequence[str], flag: str) -> list[str]:
+    """The TLs that a flag selects, in order, without duplicates. Raises InputError for an unknown TL.
 
-    `asked` holds the flag's values; each may list several TLs with commas, and
-    `all` means every known one. Raises InputError for a TL that is not known.
+    Args:
+        values: the flag's values; each may list several TLs with commas, and `all` means every known TL.
+        known: the city's TLs.
+        flag: for the error message.
     """
-    chosen: dict[str, None] = {}
-    for value in asked:
+    selected: dict[str, None] = {}
+    for value in values:
         for word in filter(None, (part.strip() for part in value.split(","))):
             if word == "all":
-                chosen.update(dict.fromkeys(known))
+                selected.update(dict.fromkeys(known))
                 continue
             name = canonical(word)
             if name not in known:
                 raise InputError(f"{flag}: there is no TL {name} in the city; its TLs are {', '.join(known) or 'none'}")
-            chosen[name] = None
-    if not chosen:
-        raise InputError(f"{flag} names no TL; the TLs are {', '.join(known) or 'none'}")
-    return list(chosen)
+            selected[name] = None
+    if not selected:
+        raise InputError(f"{flag} selects no TL; the TLs are {', '.join(known) or 'none'}")
+    return list(selected)
 
 
 def contains_tl(text: str, tl: str) -> bool:

@@ -1,8 +1,7 @@
-"""The street network as SUMO's files describe it, reduced to what signals need.
+"""Read SUMO's network files, reduced to what signals need.
 
-The controller takes its conflict rules from here and the exporter the lanes and
-phases of a policy contract, so one reader serves both. One streaming pass over
-the XML; edges' shapes and the like are never kept.
+The controller takes its conflict rules from here, the exporter the lanes and phases
+of a policy contract. The XML is read in one streaming pass; shapes are not kept.
 """
 
 import gzip
@@ -13,15 +12,17 @@ from pathlib import Path
 
 from city.config import City
 from city.errors import InputError
-from city.right_of_way import Connection, Foes, Junctions, together
+from city.right_of_way import Connection, Foes, Junctions, green_together
 
 
 @dataclass(frozen=True)
 class Phase:
     state: str
+    """One character per link: r, y, g, G, s, u, o or O."""
     duration_s: float
     min_s: float
     max_s: float
+    """minDur and maxDur; the duration if the file has none."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class SignalNetwork:
 
     id: str
     links: tuple[tuple[tuple[str, str], ...], ...]
-    """By link index: the (incoming lane, outgoing lane) pairs it controls."""
+    """By link index: the controlled (incoming lane, outgoing lane) pairs."""
     lanes: tuple[str, ...]
     """Incoming lanes, duplicates removed, in link-index order."""
     programs: tuple[Program, ...]
@@ -61,13 +62,13 @@ class SignalNetwork:
     active_program: str
     """The program that SUMO runs after loading: the last one loaded."""
     foes: Foes
-    """[links, links], symmetric: their paths cross or merge, same approach excepted."""
+    """bool [links, links], symmetric: whether two links' paths cross or merge, unless they share the approach."""
     yields: Foes
-    """[links, links]: of two foes that a phase shows green together, row yields to column (`response`)."""
+    """bool [links, links]: whether row yields to column (`response`), for foes that some phase shows green together."""
     approach_mps: tuple[float, ...] = ()
-    """By link index: the speed allowed on the fastest lane vehicles come from, in m/s; 0 where none do, or none is known."""
+    """By link index: speed limit of the fastest incoming vehicle lane, in m/s; 0 without such a lane, or if unknown."""
     crossing_m: tuple[float, ...] = ()
-    """By link index: the length of the pedestrian crossing that it is, in m; 0 where it is none."""
+    """By link index: length of the pedestrian crossing, in m; 0 if the link is not a crossing."""
 
     def __post_init__(self) -> None:
         for name in ("approach_mps", "crossing_m"):
@@ -79,7 +80,7 @@ class SignalNetwork:
 
     @property
     def plan(self) -> Program:
-        """The fixed plan: the program that runs when nobody interferes."""
+        """The fixed plan: the program that SUMO runs if no client sets states."""
         return next(program for program in self.programs if program.id == self.active_program)
 
 
@@ -88,7 +89,7 @@ class StreetNetwork:
     net_file: Path
     signals: dict[str, SignalNetwork]
     lane_length_m: dict[str, float]
-    """Of every lane that leads to a signal or away from it."""
+    """Of every incoming and outgoing lane of a signal."""
     lane_speed_mps: dict[str, float]
     begin_s: float = 0.0
     end_s: float | None = None
@@ -100,21 +101,21 @@ def of_city(city: City) -> StreetNetwork:
         return of_sumocfg(city.network.sumocfg)
     if city.network.net is not None:
         return read(city.network.net)
-    raise InputError(f"{city.path}: [network] names neither sumocfg nor net; add one")
+    raise InputError(f"{city.path}: [network] has neither sumocfg nor net; add one of them")
 
 
 def of_sumocfg(path: Path) -> StreetNetwork:
-    """Network, signal programs of additional files, begin and end of a .sumocfg."""
+    """Read the network, signal programs of additional files, begin and end of a .sumocfg. Raises InputError."""
     values: dict[str, str] = {}
     for _, element in _elements(path):
         if "value" in element.attrib:
             values[element.tag] = element.attrib["value"]
     net = values.get("net-file") or values.get("n")
     if not net:
-        raise InputError(f"{path}: names no net-file")
+        raise InputError(f"{path}: net-file is missing; add it to <input>")
     here = path.resolve().parent
-    more = values.get("additional-files") or values.get("a") or ""
-    additional = [here / name.strip() for name in more.split(",") if name.strip()]
+    listed = values.get("additional-files") or values.get("a") or ""
+    additional = [here / name.strip() for name in listed.split(",") if name.strip()]
     try:
         begin, end = (seconds(values[key]) if key in values else None for key in ("begin", "end"))
     except ValueError:
@@ -126,14 +127,14 @@ def of_sumocfg(path: Path) -> StreetNetwork:
 def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 0.0, end_s: float | None = None) -> StreetNetwork:
     """Read a .net.xml (or .gz) and the signal programs of additional files.
 
-    Raises InputError where a file is missing, not XML or not a SUMO network.
+    Raises InputError if a file is missing, not XML or not a SUMO network.
     """
     reader = _Reader(begin_s)
     for depth, element in _elements(net_file):
         try:
             reader.take(element)
         except (KeyError, ValueError) as error:
-            raise InputError(f"{net_file}: <{element.tag} {_first(element)}> is not as SUMO writes it: {error!r}") from None
+            raise InputError(f"{net_file}: <{element.tag} {_describe(element)}> is not as SUMO writes it: {error!r}") from None
         if depth == 1:
             element.clear()
     if not reader.junctions.lanes:
@@ -144,17 +145,17 @@ def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 
                 try:
                     reader.take_program(element, path)
                 except (KeyError, ValueError) as error:
-                    raise InputError(f"{path}: <tlLogic {_first(element)}> is not as SUMO writes it: {error!r}") from None
+                    raise InputError(f"{path}: <tlLogic {_describe(element)}> is not as SUMO writes it: {error!r}") from None
     return reader.finish(net_file, begin_s, end_s)
 
 
-def _first(element: ET.Element) -> str:
-    """The attributes of an element that tell it from others, for a message."""
+def _describe(element: ET.Element) -> str:
+    """The first attributes of an element, to identify it in an error message."""
     return " ".join(f'{key}="{value}"' for key, value in list(element.attrib.items())[:3])
 
 
 def seconds(text: str) -> float:
-    """A time as SUMO takes it: seconds, or [days:]hours:minutes:seconds. Raises ValueError."""
+    """Parse a time in SUMO's formats: seconds, or [days:]hours:minutes:seconds. Raises ValueError."""
     parts = text.split(":")
     if len(parts) > 4:
         raise ValueError(text)
@@ -162,7 +163,7 @@ def seconds(text: str) -> float:
 
 
 def _elements(path: Path) -> Iterator[tuple[int, ET.Element]]:
-    """(depth, element) at the end of each element; depth 0 is the root."""
+    """Yield (depth, element) at the end of each element; depth 0 is the root. Raises InputError."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             depth = -1
@@ -179,6 +180,8 @@ def _elements(path: Path) -> Iterator[tuple[int, ET.Element]]:
 
 
 class _Reader:
+    """Collects lanes, connections, programs and junctions of a network file."""
+
     def __init__(self, begin_s: float) -> None:
         self.begin_s = begin_s
         self.length: dict[str, float] = {}
@@ -209,10 +212,10 @@ class _Reader:
         to_lane = f"{attributes['to']}_{attributes['toLane']}"
         via = attributes.get("via", "")
         if attributes["from"].startswith(":") and via:
-            # a left turn that waits inside the junction goes on by a second lane
+            # a left turn that waits inside the junction continues on a second lane
             self.junctions.continuation[from_lane] = via
         if "tl" in attributes:
-            # a pedestrian crossing is its own internal lane; who comes the other way (linkIndex2) begins on it
+            # a pedestrian crossing is its own internal lane; the opposite direction (linkIndex2) starts on it
             internal = via or (from_lane if from_lane in self.crossings else to_lane)
             link = Connection(attributes["tl"], int(attributes["linkIndex"]), from_lane, to_lane, internal)
             self.connections.setdefault(link.signal, []).append(link)
@@ -227,7 +230,7 @@ class _Reader:
         offset = element.attrib.get("offset", "0")
         known = self.programs.get(signal, {}).get(element.attrib["programID"])
         if not phases and known is not None:
-            # tlsCoordinator writes offsets alone; SUMO keeps the phases it knows
+            # tlsCoordinator writes only offsets; SUMO keeps the phases that are loaded already
             phases = list(known.phases)
         program = Program(
             element.attrib["programID"],
@@ -236,17 +239,19 @@ class _Reader:
             tuple(phases),
         )
         if path is not None and signal not in self.programs:
-            raise InputError(f"{path}: has a program for signal {signal}, which the network does not know")
+            raise InputError(
+                f"{path}: has a program for signal {signal}, which is not in the network; remove it or use its network"
+            )
         self.programs.setdefault(signal, {})[program.id] = program
         self.active[signal] = program.id
 
     def finish(self, net_file: Path, begin_s: float, end_s: float | None) -> StreetNetwork:
-        place = self.junctions.places()
+        places = self.junctions.places()
         signals = {}
         for signal, programs in self.programs.items():
             connections = self.connections.get(signal, [])
             if connections:
-                signals[signal] = self._signal(signal, programs, connections, place)
+                signals[signal] = self._signal(signal, programs, connections, places)
         lanes = {lane for signal in signals.values() for pairs in signal.links for pair in pairs for lane in pair}
         return StreetNetwork(
             net_file,
@@ -258,15 +263,15 @@ class _Reader:
         )
 
     def _signal(
-        self, signal: str, programs: dict[str, Program], connections: list[Connection], place: Mapping[str, tuple[str, int]]
+        self, signal: str, programs: dict[str, Program], connections: list[Connection], places: Mapping[str, tuple[str, int]]
     ) -> SignalNetwork:
-        # SUMO takes states that are longer than the highest link index
+        # SUMO accepts states that are longer than the highest link index
         states = [phase.state for program in programs.values() for phase in program.phases]
         size = max([connection.index + 1 for connection in connections] + [len(state) for state in states])
         links: list[list[tuple[str, str]]] = [[] for _ in range(size)]
         for connection in connections:
             links[connection.index].append((connection.from_lane, connection.to_lane))
-        foes, yields = self.junctions.conflicts(size, connections, place)
+        foes, yields = self.junctions.conflicts(size, connections, places)
         return SignalNetwork(
             signal,
             tuple(tuple(pairs) for pairs in links),
@@ -274,7 +279,7 @@ class _Reader:
             tuple(programs[key] for key in sorted(programs)),
             self.active[signal],
             foes,
-            yields & together(size, states),
+            yields & green_together(size, states),
             tuple(max((self.speed[a] for a, b in pairs if not {a, b} & self.crossings), default=0.0) for pairs in links),
             tuple(
                 max((self.length[lane] for pair in pairs for lane in pair if lane in self.crossings), default=0.0)

@@ -16,13 +16,27 @@ from protos import policy_pb2 as pb
 from serving.client import Client
 from serving.contract import ContractError, from_saved_model
 
+FITS = "fits"
 Row = tuple[str, str, str, str]
 """(TL, version, dialect, what does not fit or "fits")."""
 
 
-@path_errors_as_input_errors()
 def main(argv: list[str] | None = None, prog: str = "python -m controller.check") -> int:
-    """Exit code: 0 if every TL fits; 2 if one does not, or the input is wrong."""
+    """Print the table. Exit code: 0 if every TL fits; 2 if one does not, or the input is wrong."""
+    try:
+        street, rows = _check(sys.argv[1:] if argv is None else argv, prog)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    _print_table(rows)
+    misfits = sum(row[3] != FITS for row in rows)
+    print(f"{len(rows) - misfits} of {len(rows)} TLs fit the network {street.net_file}")
+    return 2 if misfits else 0
+
+
+@path_errors_as_input_errors()
+def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row]]:
+    """The network, and a row per TL. Raises InputError."""
     parser = Parser(prog=prog, description="Compare every TL's policy contract with the network, without running anything.")
     parser.add_argument("--city", type=Path, default=Path("city.toml"), help="city.toml (default: ./city.toml)")
     parser.add_argument(
@@ -32,25 +46,14 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.check"
         "--server", metavar="HOST:PORT", help="read contracts from this model server (default: from [serving] models_dir)"
     )
     parser.add_argument("--model-number", type=int, metavar="N", help="version to check (default: the newest)")
-    try:
-        args = parser.parse_args(argv)
-        city = city_config.load(args.city)
-        if not city.tls:
-            raise InputError(f"{args.city}: describes no TL; add tables such as [tl.SA101]")
-        dialects.check_city(city)
-        street = network.of_city(city)
-        tls = names.select(args.infer_tl or ["all"], list(city.tls), "--infer-tl")
-        rows = [_row(city, street, tl, args.server, args.model_number) for tl in tls]
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    _print_table(rows)
-    wrong = sum(row[3] != FITS for row in rows)
-    print(f"{len(rows) - wrong} of {len(rows)} TLs fit the network {street.net_file}")
-    return 2 if wrong else 0
-
-
-FITS = "fits"
+    args = parser.parse_args(argv)
+    city = city_config.load(args.city)
+    if not city.tls:
+        raise InputError(f"{args.city}: describes no TL; add tables such as [tl.SA101]")
+    dialects.check_city(city)
+    street = network.of_city(city)
+    tls = names.select(args.infer_tl or ["all"], list(city.tls), "--infer-tl")
+    return street, [_row(city, street, tl, args.server, args.model_number) for tl in tls]
 
 
 def _row(city: city_config.City, street: StreetNetwork, tl: str, server: str | None, version: int | None) -> Row:

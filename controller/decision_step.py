@@ -140,7 +140,7 @@ class DecisionSteps:
         self._step_s = step_s
         self._monitors = list(monitors)
         self._unmonitored: tuple[float, Sequence[tuple[float, Sequence[str]]], dict[str, float]] = (now, (), {})
-        """What the monitors have not been fed yet: (since when, states shown up to now, since when signals run their own programs)."""
+        """Not fed to the monitors yet: (since when, states shown since then, since when signals run their own programs)."""
         self._handed_over_s: dict[str, float] = {}
         """By signal, since when it runs its own program, which is not monitored."""
         self._readings_s: float | None = None

@@ -1,21 +1,21 @@
-"""How the sample trainer writes its checkpoints: the three ways real teams do."""
+"""The sample trainer's checkpoint formats: TF1 Saver, tf.train.Checkpoint, Keras weights."""
 
 import tensorflow as tf
 
 
 def write(kind, folder, agent, trial):
-    """Write one agent as `tf1`, `tf2` or `h5`; returns the path."""
+    """Write an agent as `tf1`, `tf2` or `h5`; return the path."""
     return {"tf1": _tf1, "tf2": _tf2, "h5": _h5}[kind](folder, agent, trial)
 
 
 def _tf1(folder, agent, trial):
-    """TF1 Saver: variables by name, optimizer slots and critic beside the actor."""
-    prefix = folder / f"PPO-_{agent.policy.tl}_trial_{trial}"
-    everything = {"actor": agent.actor.get_weights(), "critic": agent.critic.get_weights()}
+    """Write with the TF1 Saver: variables by name, with critic and optimizer slots."""
+    prefix = folder / f"PPO-_{agent.contract.tl}_trial_{trial}"
+    models = {"actor": agent.actor.get_weights(), "critic": agent.critic.get_weights()}
     log_std = agent.log_std.numpy()
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         values = []
-        for scope, weights in everything.items():
+        for scope, weights in models.items():
             for i, value in enumerate(weights):
                 layer = "dense" if i < 2 else f"dense_{i // 2}"
                 name = f"{scope}/{layer}/{'bias' if i % 2 else 'kernel'}"
@@ -31,32 +31,32 @@ def _tf1(folder, agent, trial):
 
 
 def _tf2(folder, agent, trial):
-    """tf.train.Checkpoint under a CheckpointManager, everything side by side."""
+    """Write a tf.train.Checkpoint through a CheckpointManager, with actor, critic and optimizer."""
     optimizer = tf.train.Checkpoint(**{f"v{i}": v for i, v in enumerate(agent.optimizer.variables)})
     checkpoint = tf.train.Checkpoint(
         step=tf.Variable(trial), optimizer=optimizer, actor=agent.actor, critic=agent.critic, log_std=agent.log_std
     )
     manager = tf.train.CheckpointManager(
-        checkpoint, str(folder / agent.policy.tl), max_to_keep=3, checkpoint_name=agent.policy.tl
+        checkpoint, str(folder / agent.contract.tl), max_to_keep=3, checkpoint_name=agent.contract.tl
     )
     return manager.save(checkpoint_number=trial)
 
 
 def _h5(folder, agent, trial):
-    """Keras weights, one file a TL; the file name tells the settings."""
-    policy = agent.policy
+    """Write Keras weights, one file per TL; the file name holds the settings."""
+    contract = agent.contract
     sizes = ", ".join(str(layer.units) for layer in agent.actor.layers[:-1])
-    settings = f"_state_{policy.observation.state}_action_{policy.action.kind}_netSz_({sizes})"
-    if policy.observation.dialect == "sumo-rl":
+    settings = f"_state_{contract.observation.state}_action_{contract.action.kind}_netSz_({sizes})"
+    if contract.observation.dialect == "sumo-rl":
         settings = f"_netSz_({sizes})"
-    name = f"{'SAPPO' if policy.observation.dialect == 'sappo' else 'PPO'}-{settings}-trial_{trial}_{policy.tl}_actor"
+    name = f"{'SAPPO' if contract.observation.dialect == 'sappo' else 'PPO'}-{settings}-trial_{trial}_{contract.tl}_actor"
     path = folder / f"{name}.weights.h5"
     agent.actor.save_weights(path)
     return path
 
 
 class Progress:
-    """Everything a cut-off run needs to go on, in one checkpoint."""
+    """The state that an interrupted training needs to resume, in one checkpoint."""
 
     def __init__(self, folder, agents):
         parts = {
@@ -74,7 +74,7 @@ class Progress:
         self._manager.save(checkpoint_number=episode)
 
     def restore(self):
-        """The episode to go on with; 0 where there is nothing to resume."""
+        """Restore the newest state; return the next episode, 0 if there is none."""
         if self._manager.restore_or_initialize() is not None:
             for agent in self._agents.values():
                 agent.refresh()

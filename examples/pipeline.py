@@ -1,73 +1,141 @@
-"""The main job in pieces, each by the project's own programs: export, serve, control, compare."""
+"""The stages of the demo, each run as a program of the project: export, serve, control, compare.
+
+Every program writes to a log file; an error names the file and quotes its end.
+"""
 
 import contextlib
 import json
+import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from city import config
 from controller.sumo.programs import sumo_program
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS, Trips, read_trips
 
 GRID = Path(__file__).resolve().parent / "grid"
+CITY = GRID / "city.toml"
+QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+MAX_LOG_TAIL = 2000
+"""Characters of a log quoted in an error."""
+STOP_TIMEOUT_S = 30.0
+
+
+class StageFailed(Exception):
+    """A program of a stage failed; the text names its log."""
 
 
 @dataclass(frozen=True)
 class Run:
     trips: Trips
-    figures: dict
-    """The controller's summary; empty under the fixed-time plans."""
+    figures: dict[str, Any]
+    """The controller's summary; empty for fixed-time plans."""
 
 
-def export(models_dir: Path, city: Path = GRID / "city.toml") -> None:
-    """Export every TL of the city. Raises CalledProcessError."""
-    command = [sys.executable, "-m", "export", "--city", city, "--tl", "all", "--models-dir", models_dir]
-    subprocess.run([str(word) for word in command], check=True)
+def export(models_dir: Path, log: Path) -> str:
+    """Export every TL of the sample city; return the exporter's summary line. Raises StageFailed."""
+    lines = [""]
+    _run(
+        "the export",
+        [sys.executable, "-m", "export", "--city", CITY, "--tl", "all", "--models-dir", models_dir],
+        log,
+        lines.append,
+    )
+    return lines[-1].strip()
 
 
 @contextlib.contextmanager
-def serving(models_dir: Path, log: Path):
-    """The embedded server on a free port; gives HOST:PORT."""
-    command = [sys.executable, "-m", "serving", "--models-dir", str(models_dir), "--port", "0", "--city", str(GRID / "city.toml")]
-    with log.open("w") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+def serving(models_dir: Path, log: Path) -> Iterator[str]:
+    """Run the embedded server on a free port; yields HOST:PORT. Raises StageFailed."""
+    command = [sys.executable, "-m", "serving", "--models-dir", str(models_dir), "--port", "0", "--city", str(CITY)]
+    with (
+        log.open("w") as file,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True, env=_environment()) as process,
+    ):
+        assert process.stdout is not None
         try:
             line = process.stdout.readline()
             if not line.startswith("ready at "):
-                raise RuntimeError(f"the server did not start; see {log}:\n{log.read_text()[-2000:]}")
-            yield line.removeprefix("ready at ").strip()
+                raise _failure("the model server", process.wait(STOP_TIMEOUT_S), log)
+            yield line.removeprefix("ready at ").strip().partition(",")[0]
         finally:
             process.terminate()
-            process.wait(30)
-            process.stdout.close()
+            process.wait(STOP_TIMEOUT_S)
 
 
-def controlled(server: str, demand: Path, seed: int, folder: Path) -> Run:
-    """One simulated hour under the served policies, SUMO over TraCI."""
+def controlled(server: str, demand: Path, seed: int, folder: Path, progress: Callable[[int], None] = lambda second: None) -> Run:
+    """Simulate one hour under the served policies, SUMO over TraCI.
+
+    Args:
+        server: HOST:PORT of the model server.
+        demand: SUMO route file.
+        seed: SUMO's random seed.
+        folder: where tripinfo, summary and log are written.
+        progress: called with the simulated second now and then.
+
+    Raises:
+        StageFailed: the controller failed.
+    """
+
+    reported = 0
+
+    def report(line: str) -> None:
+        nonlocal reported
+        found = re.search(r" second (\d+):", line)
+        if found and int(found[1]) > reported:
+            reported = int(found[1])
+            progress(reported)
+
     tripinfo, summary = folder / f"served_{seed}.tripinfo.xml", folder / f"served_{seed}.json"
-    command = [sys.executable, "-m", "controller", "--city", GRID / "city.toml", "--server", server, "--seed", seed]
+    command = [sys.executable, "-m", "controller", "--city", CITY, "--server", server, "--seed", seed]
     command += ["--http", "127.0.0.1:0", "--tripinfo", tripinfo, "--summary", summary, "--", "--route-files", demand]
-    subprocess.run([str(word) for word in command], check=True)
+    _run("the controller", command, folder / f"controller_{seed}.log", report)
     return Run(read_trips(tripinfo), json.loads(summary.read_text()))
 
 
 def fixed(demand: Path, seed: int, folder: Path) -> Run:
-    """The same hour under the signals' own fixed-time plans."""
-    city = config.load(GRID / "city.toml")
+    """Simulate the same hour under the signals' own fixed-time plans. Raises StageFailed."""
     tripinfo = folder / f"fixed_{seed}.tripinfo.xml"
-    command = [
-        sumo_program(),
-        "-c",
-        city.network.sumocfg,
-        "--route-files",
-        demand,
-        "--seed",
-        seed,
-        "--no-step-log",
-        "--no-warnings",
-    ]
-    command += ["--tripinfo-output", tripinfo, *TRIPINFO_OPTIONS]
-    subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
+    command = [sumo_program(), "-c", config.load(CITY).network.sumocfg, "--route-files", demand, "--seed", seed]
+    command += ["--no-step-log", "--no-warnings", "--tripinfo-output", tripinfo, *TRIPINFO_OPTIONS]
+    _run("SUMO", command, folder / f"sumo_{seed}.log")
     return Run(read_trips(tripinfo), {})
+
+
+def _run(name: str, command: Sequence[object], log: Path, on_line: Callable[[str], object] = lambda line: None) -> None:
+    """Run a program with its output in `log`, and pass on each line of it. Raises StageFailed."""
+    with (
+        log.open("w") as file,
+        subprocess.Popen(
+            [str(argument) for argument in command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=_environment(),
+        ) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                file.write(line)
+                file.flush()
+                on_line(line)
+            code = process.wait()
+        except BaseException:
+            process.terminate()
+            raise
+    if code:
+        raise _failure(name, code, log)
+
+
+def _failure(name: str, code: int, log: Path) -> StageFailed:
+    return StageFailed(f"{name} ended with exit code {code}; its log is {log}:\n{log.read_text()[-MAX_LOG_TAIL:]}")
+
+
+def _environment() -> dict[str, str]:
+    return {**QUIET_TENSORFLOW, **os.environ}

@@ -1,24 +1,28 @@
-"""The demo's report: one HTML page with two plots."""
+"""The demo's report: an HTML page with two plots, and the trainer's learning curve."""
 
 import html
+from pathlib import Path
 
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from pipeline import Run
 
 FIXED, SERVED = "#9a9a9a", "#1b7f4b"
+WINDOW_S = 300
+"""Departures over which the mean delay is taken."""
 
 
-def write_report(folder, fixed, served, table):
-    """Write report.html and delay.png into a folder; the page's path."""
+def write_report(folder: Path, fixed: Run, served: Run, table: str) -> Path:
+    """Write report.html and delay.png into a folder; return the page's path."""
     figure, (over_time, spread) = plt.subplots(1, 2, figsize=(11, 4), constrained_layout=True)
     for name, run, colour in (("fixed-time plans", fixed, FIXED), ("served policies", served, SERVED)):
         departure, delay = np.array(run.trips.delay_by_departure).T
-        window = (departure // 300).astype(int)
-        middles = [(k + 0.5) * 5 for k in np.unique(window)]
-        over_time.plot(middles, [delay[window == k].mean() for k in np.unique(window)], color=colour, label=name, lw=2.5)
+        window = (departure // WINDOW_S).astype(int)
+        middle_min = [(k + 0.5) * WINDOW_S / 60 for k in np.unique(window)]
+        over_time.plot(middle_min, [delay[window == k].mean() for k in np.unique(window)], color=colour, label=name, lw=2.5)
         spread.plot(np.sort(delay), 100 * (np.arange(len(delay)) + 1) / len(delay), color=colour, label=name, lw=2.5)
     over_time.set(xlabel="departure (min)", ylabel="mean delay (s)", title="Delay over the morning", ylim=(0, None))
     spread.set(
@@ -41,14 +45,14 @@ def write_report(folder, fixed, served, table):
         "img{max-width:100%}pre{background:#f4f4f4;padding:1em}</style>"
         "<h1>Served policies against fixed-time plans</h1>"
         "<p>Sample city, one simulated hour, the same demand and seed. Delay is time loss plus departure delay.</p>"
-        f"<pre>{html.escape(table)}</pre><img src=delay.png alt='Delay over the morning, and its spread'>\n",
+        f"<pre>{html.escape(table)}</pre><img src=delay.png alt='Delay over the morning, and its distribution'>\n",
         encoding="utf-8",
     )
     return page
 
 
-def write_curve(curve):
-    """Draw a trainer's curve (CSV: episode, mean delay, trips) beside it; the picture's path."""
+def write_curve(curve: Path) -> Path:
+    """Plot a learning curve (CSV: episode, mean delay, trips) as PNG beside it; return its path."""
     episode, delay_s, _ = np.loadtxt(curve, delimiter=",", skiprows=1).T
     figure, axes = plt.subplots(figsize=(7, 3.2), constrained_layout=True)
     axes.plot(episode, delay_s, color=SERVED, lw=1.5)

@@ -2,23 +2,26 @@
 
     python train_ppo.py --city grid/city.toml --target-tl all --episodes 150 --seed 1 --out grid/checkpoints
 
-Every target TL has an actor and a critic of its own and learns from its own
-lanes (independent PPO); signals that are no target run their fixed plans. What
-an agent sees and what its actions do is the controller's own code (decision
-step, observation, signal timing, safety), over libsumo: training and serving
-cannot drift apart. Only `ask` differs: here it samples, and remembers.
+Every target TL has its own actor and critic and learns from its own lanes
+(independent PPO); all other signals run their fixed-time plans. Observations and
+the effect of actions come from the controller's own code (decision step, dialects,
+effective yellow and min green, safety) over libsumo, so that training and serving
+cannot diverge. Only `SamplingPolicies` differs: it samples actions and records them.
 
-Checkpoints come as real teams write them, by --format: `tf1` Saver files
-(..._SA101_trial_3), `tf2` tf.train.Checkpoint under a CheckpointManager, `h5`
-Keras weights. Trials count up; a run that was cut off goes on with --resume.
+--format chooses the checkpoint format per TL: `tf1` Saver files (..._SA101_trial_3),
+`tf2` tf.train.Checkpoint through a CheckpointManager, `h5` Keras weights. --resume
+continues an interrupted run.
 """
 
 import argparse
 import csv
+import os
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported
 
 import checkpoint_formats
 import numpy as np
@@ -28,16 +31,28 @@ from report_page import write_curve
 from tqdm import tqdm
 
 from city import config, names, network
+from city.arguments import Parser
+from city.errors import InputError
 from controller.assembly import assemble
 from controller.sumo.libsumo_link import start_libsumo
+from controller.sumo.tripinfo import TRIPINFO_OPTIONS, read_trips
 from export import contract
 
 GAMMA, LAMBDA, CLIP, ENTROPY, EPOCHS, MINIBATCH = 0.97, 0.95, 0.2, 0.01, 8, 128
 HIDDEN = (64, 64)
-MIN_BATCH = 200  # transitions before an update; slow deciders gather them over several episodes
+FORMATS = ("tf1", "tf2", "h5")
+MIN_BATCH = 200
+"""Transitions before an update; TLs that decide rarely collect them over several episodes."""
+QUEUE_SCALE = 40.0
+"""Halting vehicles per signal at which the reward is -1."""
+MAX_DEMANDS = 24
+"""Different demands that the episodes repeat."""
+SAVE_EVERY = 10
+"""Episodes between two saves of the training state."""
 
 
 def mlp(inputs, outputs, name):
+    """A ReLU network of HIDDEN layers with a linear output."""
     layers = [tf.keras.layers.Dense(n, "relu") for n in HIDDEN]
     final = tf.keras.initializers.RandomUniform(-0.01, 0.01)
     model = tf.keras.Sequential(
@@ -47,14 +62,14 @@ def mlp(inputs, outputs, name):
 
 
 class Agent:
-    """Actor, critic, optimizer and memory of one TL."""
+    """Actor, critic, optimizer and transitions of one TL."""
 
-    def __init__(self, policy, learning_rate):
-        self.policy = policy
-        self.categorical = policy.action.kind == "categorical"
-        self.actor = mlp(policy.observation.size, policy.action.size, "actor")
-        self.critic = mlp(policy.observation.size, 1, "critic")
-        self.log_std = tf.Variable(np.full(policy.action.size, -0.7, np.float32), name="log_std")
+    def __init__(self, contract, learning_rate):
+        self.contract = contract
+        self.categorical = contract.action.kind == "categorical"
+        self.actor = mlp(contract.observation.size, contract.action.size, "actor")
+        self.critic = mlp(contract.observation.size, 1, "critic")
+        self.log_std = tf.Variable(np.full(contract.action.size, -0.7, np.float32), name="log_std")
         self.optimizer = tf.keras.optimizers.Adam(learning_rate)
         self.actor_variables = [*self.actor.trainable_variables, *([] if self.categorical else [self.log_std])]
         self.critic_variables = self.critic.trainable_variables
@@ -65,7 +80,7 @@ class Agent:
         self.refresh()
 
     def refresh(self):
-        """NumPy copies of the weights: many times faster than TensorFlow for one observation."""
+        """Copy the weights to NumPy, which evaluates a single observation many times faster than TensorFlow."""
         self.weights = [model.get_weights() for model in (self.actor, self.critic)]
         self.std = np.exp(self.log_std.numpy())
 
@@ -76,33 +91,34 @@ class Agent:
         return x @ w[-2] + w[-1]
 
     def act(self, x, rng, explore):
-        """An action in the contract's terms; while exploring, remember it."""
+        """An action of the contract; record the transition while exploring."""
         head = self.forward(0, x)
         if self.categorical:
             p = np.exp(head - head.max())
             p /= p.sum()
             action = rng.choice(len(p), p=p) if explore else int(p.argmax())
             logp, raw = np.log(p[action] + 1e-12), np.float32(action)
-            given = np.array([action])
+            chosen = np.array([action])
         else:
             mean = np.tanh(head)
             raw = mean + self.std * rng.standard_normal(len(mean)) if explore else mean
             logp = (-0.5 * ((raw - mean) / self.std) ** 2 - np.log(self.std)).sum()
-            given = np.clip(raw, -1, 1)
+            chosen = np.clip(raw, -1, 1)
         if explore:
             self.episode.append([x, np.atleast_1d(raw), logp, self.forward(1, x)[0], 0.0])
-        return given
+        return chosen
 
     def finish_episode(self):
-        """Generalised advantages (Schulman et al. 2016) of the episode, into the memory."""
-        advantage, following = 0.0, self.episode[-1][3] if self.episode else 0.0
+        """Append the episode's transitions with generalised advantage estimates (Schulman et al. 2016)."""
+        advantage, next_value = 0.0, self.episode[-1][3] if self.episode else 0.0
         for x, raw, logp, value, reward in reversed(self.episode[:-1]):
-            advantage = reward + GAMMA * following - value + GAMMA * LAMBDA * advantage
+            advantage = reward + GAMMA * next_value - value + GAMMA * LAMBDA * advantage
             self.memory.append((x, raw, logp, advantage, advantage + value))
-            following = value
+            next_value = value
         self.episode = []
 
     def learn(self, rng, learning_rate, entropy):
+        """Update actor and critic (PPO, clipped) once MIN_BATCH transitions are there."""
         self.optimizer.learning_rate.assign(learning_rate)
         self.entropy.assign(entropy)
         if len(self.memory) < MIN_BATCH:
@@ -112,8 +128,8 @@ class Agent:
         for _ in range(EPOCHS):
             order = rng.permutation(len(x))
             for k in range(0, len(order), MINIBATCH):
-                part = order[k : k + MINIBATCH]
-                self.update(x[part], raw[part], logp[part], advantage[part], target[part])
+                batch = order[k : k + MINIBATCH]
+                self.update(x[batch], raw[batch], logp[batch], advantage[batch], target[batch])
         self.memory = []
         self.refresh()
 
@@ -133,68 +149,79 @@ class Agent:
             gain = tf.reduce_mean(tf.minimum(ratio * advantage, clipped * advantage)) + self.entropy * entropy
             error = tf.reduce_mean((self.critic(x)[:, 0] - target) ** 2)
             loss = error - gain
-        # clipped apart: the critic's early, large errors must not shrink the actor's steps
+        # clipped separately: the critic's large early errors must not shrink the actor's steps
         actor, critic = tape.gradient(loss, [self.actor_variables, self.critic_variables])
         gradients = [*tf.clip_by_global_norm(actor, 0.5)[0], *tf.clip_by_global_norm(critic, 0.5)[0]]
         self.optimizer.apply_gradients(zip(gradients, [*self.actor_variables, *self.critic_variables], strict=True))
 
 
-class Sampling:
-    """The controller's `Policies`, asked by its decision step: act, and be rewarded."""
+class SamplingPolicies:
+    """The `Policies` of the decision step during training: samples actions and assigns rewards."""
 
     def __init__(self, agents, rng, explore):
         self.agents, self.rng, self.explore = agents, rng, explore
-        self.queue = {}  # TL -> vehicles that halt on its lanes now; set when the run is assembled
+        self.queue = {}  # TL -> function: vehicles halting on its lanes; set once the run is assembled
 
     def ask(self, observations: Mapping, observed_s: float | None = None):
         answers = {}
         for tl, x in observations.items():
             agent = self.agents[tl]
             if agent.episode:
-                # what the last action led to: the queue at its end, scaled to about -1 .. 0
-                agent.episode[-1][4] = -self.queue[tl]() / (40.0 * len(agent.policy.signal_ids))
+                # reward of the previous action: the queue at its end, scaled to about -1 .. 0
+                agent.episode[-1][4] = -self.queue[tl]() / (QUEUE_SCALE * len(agent.contract.signal_ids))
             answers[tl] = agent.act(x, self.rng, self.explore)
         return answers
 
 
 def run_episode(city, agents, rng, route_file, seed, explore, tripinfo, end_s):
-    """One simulated morning until second end_s; the trips it had."""
+    """Simulate an episode up to second end_s; return its trips."""
     street = network.of_city(city)
     options = ["-c", city.network.sumocfg, "--route-files", route_file, "--seed", seed, "--no-step-log", "--no-warnings"]
-    options += ["--tripinfo-output", tripinfo, *tripinfo.TRIPINFO_OPTIONS]
+    options += ["--tripinfo-output", tripinfo, *TRIPINFO_OPTIONS]
     link = start_libsumo([str(option) for option in options])
     try:
-        policies = Sampling(agents, rng, explore)
-        contracts = [agent.policy for agent in agents.values()]
+        policies = SamplingPolicies(agents, rng, explore)
+        contracts = [agent.contract for agent in agents.values()]
         steps = assemble(link, street, contracts, policies, city.safety, city.controller)
-        rows = {p.tl: [link.lanes.index(lane) for s in p.signals for lane in s.lane_ids] for p in contracts}
-        policies.queue = {tl: (lambda at=at: link.readings.halting[at].sum()) for tl, at in rows.items()}
+        rows = {c.tl: [link.lanes.index(lane) for s in c.signals for lane in s.lane_ids] for c in contracts}
+        policies.queue = {tl: (lambda own=own: link.readings.halting[own].sum()) for tl, own in rows.items()}
         while steps.now < end_s:
             steps.step(end_s)
     finally:
         link.close()
     for agent in agents.values():
         agent.finish_episode()
-    return tripinfo.read_trips(tripinfo)
+    return read_trips(tripinfo)
+
+
+def parse_formats(items):
+    """Checkpoint formats by TL. Raises InputError."""
+    formats = {}
+    for item in items:
+        tl, _, kind = item.partition("=")
+        if kind not in FORMATS:
+            raise InputError(f"--format {item!r} must be TL=FORMAT with one of {', '.join(FORMATS)}, such as SA101=tf1")
+        formats[tl] = kind
+    return formats
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--city", type=Path, default=Path("city.toml"))
-    parser.add_argument("--target-tl", action="append", help="TLs to train (default: all); the others run their plans")
-    parser.add_argument("--episodes", type=int, default=150)
-    parser.add_argument("--seconds", type=float, default=3600, help="simulated seconds of an episode")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--trial", type=int, default=1, help="the model number of this run's checkpoints")
-    parser.add_argument("--learning-rate", type=float, default=1e-3, help="at the start; falls linearly to 5 %%")
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--city", type=Path, default=Path("city.toml"), help="city.toml (default: ./city.toml)")
+    parser.add_argument("--target-tl", action="append", metavar="TL", help="TLs to train (default: all)")
+    parser.add_argument("--episodes", type=int, default=150, help="episodes in all (default: 150)")
+    parser.add_argument("--seconds", type=float, default=3600, metavar="S", help="simulated time of an episode (default: 3600)")
+    parser.add_argument("--seed", type=int, default=1, help="random seed (default: 1)")
+    parser.add_argument("--trial", type=int, default=1, help="model number of the checkpoints (default: 1)")
+    parser.add_argument("--learning-rate", type=float, default=1e-3, help="initial; falls linearly to 5 %% (default: 0.001)")
     parser.add_argument("--format", action="append", default=[], metavar="TL=FORMAT", help="tf1, tf2 or h5 (default: tf2)")
-    parser.add_argument("--out", type=Path, default=Path("checkpoints"))
-    parser.add_argument("--resume", action="store_true", help="go on where the run in --out was cut off")
+    parser.add_argument("--out", type=Path, default=Path("checkpoints"), help="folder of the checkpoints (default: checkpoints)")
+    parser.add_argument("--resume", action="store_true", help="continue the interrupted run in --out")
     args = parser.parse_args()
     city = config.load(args.city)
     street = network.of_city(city)
     targets = names.select(args.target_tl or ["all"], list(city.tls), "--target-tl")
-    formats = dict(item.split("=", 1) for item in args.format)
+    formats = parse_formats(args.format)
     tf.keras.utils.set_random_seed(args.seed)
     tf.config.threading.set_intra_op_parallelism_threads(1)
     agents = {tl: Agent(contract.build(city, city.tls[tl], street), args.learning_rate) for tl in targets}
@@ -202,27 +229,28 @@ def main():
     progress = checkpoint_formats.Progress(args.out / f".trial_{args.trial}.progress", agents)
     first = progress.restore() if args.resume else 0
     curve = args.out / f"trial_{args.trial}_curve.csv"
-    if first == 0:
-        curve.write_text("episode,mean_delay_s,trips\n")
+    # episodes after the newest saved state are simulated again
+    rows = curve.read_text().splitlines()[1 : first + 1] if first and curve.is_file() else []
+    curve.write_text("\n".join(["episode,mean_delay_s,trips", *rows]) + "\n")
     with tempfile.TemporaryDirectory() as scratch, tqdm(range(first, args.episodes), disable=None) as bar:
-        mornings = [Path(scratch) / f"{k}.rou.xml" for k in range(min(24, args.episodes))]
-        for k, path in enumerate(mornings):
+        demands = [Path(scratch) / f"{k}.rou.xml" for k in range(min(MAX_DEMANDS, args.episodes))]
+        for k, path in enumerate(demands):
             demand.write(path, 1000 * args.seed + k)
         for episode in bar:
-            # a generator per episode: a resumed run takes the same course
+            # a generator per episode, so that a resumed run repeats the same episodes
             rng = np.random.default_rng([args.seed, episode])
             seed = int(rng.integers(1, 10_000))
-            route_file, tripinfo = mornings[episode % len(mornings)], Path(scratch) / "tripinfo.xml"
+            route_file, tripinfo = demands[episode % len(demands)], Path(scratch) / "tripinfo.xml"
             trips = run_episode(city, agents, rng, route_file, seed, True, tripinfo, args.seconds)
             for agent in agents.values():
-                left = 1.0 - 0.95 * episode / args.episodes
-                agent.learn(rng, args.learning_rate * left, ENTROPY * left)
+                decay = 1.0 - 0.95 * episode / args.episodes
+                agent.learn(rng, args.learning_rate * decay, ENTROPY * decay)
             with curve.open("a", newline="") as file:
                 csv.writer(file).writerow([episode, round(trips.delay_s, 2), trips.finished])
             bar.set_postfix(delay_s=f"{trips.delay_s:.1f}")
-            if bar.disable:  # no terminal: lines instead of a bar
+            if bar.disable:  # without a terminal: a line per episode instead of a bar
                 print(f"episode {episode}: mean delay {trips.delay_s:.1f} s, {trips.finished} trips", file=sys.stderr, flush=True)
-            if episode % 10 == 9 or episode + 1 == args.episodes:
+            if episode % SAVE_EVERY == SAVE_EVERY - 1 or episode + 1 == args.episodes:
                 progress.save(episode + 1)
     for tl, agent in agents.items():
         path = checkpoint_formats.write(formats.get(tl, "tf2"), args.out, agent, args.trial)
@@ -232,4 +260,10 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit("error: interrupted; continue with --resume")

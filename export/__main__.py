@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m export") -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("error: interrupted; versions published before are whole, nothing else was left", file=sys.stderr)
+        print("error: interrupted; versions published before are complete, and no draft remains", file=sys.stderr)
         return 1
 
 
@@ -61,8 +61,7 @@ def run(job: Job, stopping: threading.Event) -> int:
     `stopping`: set where an end was asked for. Raises KeyboardInterrupt then.
     """
     from export import quiet, single_model
-    from export.saved_model.manifest import NotInferenceOnly
-    from export.saved_model.verify import ParityError
+    from export.saved_model.verify import NotInferenceOnly, ParityError
 
     quiet.first_session()
     begin = time.perf_counter()

@@ -14,7 +14,8 @@ from city.errors import InputError
 from city.names import contains_tl
 from city.version import VERSION
 from controller import dialects
-from export import contract, locate
+from export import contract as contracts
+from export import locate
 from export.actors import Actor
 from export.actors.architectures import ArchitectureHints
 from export.checkpoints import scopes, source_of
@@ -27,67 +28,73 @@ from export.saved_model import manifest, publish, verify, warmup, write
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL, lanes
 
+MAX_MODEL_NUMBER = 1 << 62
+"""Model numbers are below this: TensorFlow Serving's versions are int64, and a fleet counts on from the newest."""
+NUMPY_REFERENCE = "NumPy float64 evaluation of the checkpoint's variables"
+
 
 def export(job: Job, tl: str) -> str:
-    """Locate, read, rebuild, write, prove and publish one TL; a line that says what was done.
+    """Locate, read, rebuild, write, verify and publish one TL; a line that summarises the export.
 
-    Raises InputError, or ParityError where the written model is not the checkpoint's actor.
+    Raises InputError; ParityError or NotInferenceOnly if the written model fails its verification.
     """
     begin = time.perf_counter()
     known = [*job.tls, *job.target_tls, *(job.city.tls if job.city else ())]
     candidate = locate.choose(tl, job.found, job.model_path, job.model_number, known)
     number = candidate.number if candidate.number is not None else 1 if job.model_number is None else job.model_number
     if number >= MAX_MODEL_NUMBER:
-        raise InputError(f"{tl}: {candidate.label} has number {number}, more than a version can be")
-    settings = contract.settings_of(job.city, tl, candidate)
+        raise InputError(
+            f"{tl}: {candidate.label} has number {number}, more than a version can be; rename it, or pass another --model-path"
+        )
+    settings = contracts.settings_of(job.city, tl, candidate)
     publish.check_free(job.models_dir, tl, number, job.overwrite)
-    policy = contract.build(job.city, settings, job.street) if job.city and settings and job.street else None
-    rebuilt = rebuild(candidate, _wanted(job, tl, candidate, settings, policy))
+    contract = contracts.build(job.city, settings, job.street) if job.city and settings and job.street else None
+    rebuilt = rebuild(candidate, _wanted(job, tl, candidate, settings, contract))
     actor = rebuilt.actor
-    _check_whose(job, tl, candidate, rebuilt, settings)
-    if policy is None:
-        policy = contract.incomplete(tl, actor.inputs, _kind(job, candidate, settings), actor.outputs)
-    _check_sizes(tl, candidate, actor, policy)
+    _check_assignment(job, tl, candidate, rebuilt, settings)
+    if contract is None:
+        contract = contracts.incomplete(tl, actor.inputs, _kind(job, candidate, settings), actor.outputs)
+    _check_sizes(tl, candidate, actor, contract)
     sources = source_of(candidate.format).files(candidate.path)
-    policy.origin.CopyFrom(_origin(candidate, sources, number))
+    contract.origin.CopyFrom(_origin(candidate, sources, number))
     with publish.version(job.models_dir, tl, number, job.overwrite, job.keep) as draft:
-        write.write(draft, actor, policy)
-        warmup.write(draft, policy, number)
-        difference = verify.prove(draft, actor, policy, rebuilt.reference_model)
-        manifest.write(draft, rebuilt, policy, sources, verify.OBSERVATIONS, difference)
-    return _line(job, tl, candidate, number, rebuilt, policy, difference, time.perf_counter() - begin)
+        write.write(draft, actor, contract)
+        warmup.write(draft, contract, number)
+        difference = verify.compare_with_checkpoint(draft, actor, contract, rebuilt.reference_model)
+        reference = rebuilt.reference_model.description if rebuilt.reference_model else NUMPY_REFERENCE
+        results = manifest.Verification(verify.count_operations(draft), verify.OBSERVATIONS, difference, reference)
+        manifest.write(draft, rebuilt, contract, sources, results)
+    return _line(job, tl, candidate, number, rebuilt, contract, difference, time.perf_counter() - begin)
 
 
-MAX_MODEL_NUMBER = 1 << 62
-"""Of model numbers; TensorFlow Serving's are 64 bits, and a fleet counts on from there."""
-
-
-def _check_whose(job: Job, tl: str, candidate: Candidate, rebuilt: Rebuilt, settings: TL | None) -> None:
-    """Raise InputError where one actor that carries nobody's name would be exported for several TLs."""
+def _check_assignment(job: Job, tl: str, candidate: Candidate, rebuilt: Rebuilt, settings: TL | None) -> None:
+    """Raise InputError if an actor without a TL's name would be exported for several TLs."""
     if candidate.named(tl) or candidate.housed(tl, job.model_path):
         return
-    said = bool(settings and settings.scope) or tl in job.target_tls or contains_tl(rebuilt.scope, tl)
-    if len(job.tls) > 1 and not said:
+    is_assigned = bool(settings and settings.scope) or tl in job.target_tls or contains_tl(rebuilt.scope, tl)
+    if len(job.tls) > 1 and not is_assigned:
         raise InputError(
-            f"{tl}: {candidate.label} carries no TL's name, and nothing in it does; export it for one TL alone (--tl {tl}), "
-            "or tell whose it is with scope in city.toml or --target-tls"
+            f"{tl}: neither {candidate.label} nor a scope in it has a TL's name; export it for one TL only (--tl {tl}), "
+            "or assign it with scope in city.toml or --target-tls"
         )
 
 
 def _kind(job: Job, candidate: Candidate, settings: TL | None) -> str:
-    """Kind of the action, as city.toml, the flag or the file name tells it; else `continuous`."""
+    """Kind of the action from city.toml, --action or the file name; `continuous` by default."""
     if settings is not None:
         return dialects.find(settings.dialect, candidate.label).action_kind(settings)
-    said = candidate.settings.get("action")
-    if job.action and said and job.action != said:
-        raise InputError(f"{candidate.label} says action {said}, but --action says {job.action}; mend the one that is wrong")
-    return job.action or said or "continuous"
+    from_file_name = candidate.settings.get("action")
+    if job.action and from_file_name and job.action != from_file_name:
+        raise InputError(
+            f"{candidate.label} has action {from_file_name}, but --action is {job.action}; fix the one that is wrong"
+        )
+    return job.action or from_file_name or "continuous"
 
 
-def _wanted(job: Job, tl: str, candidate: Candidate, settings: TL | None, policy: pb.PolicyContract | None) -> Wanted:
+def _wanted(job: Job, tl: str, candidate: Candidate, settings: TL | None, contract: pb.PolicyContract | None) -> Wanted:
     sizes = candidate.sizes
     if settings and settings.hidden_sizes:
-        sizes = contract.agree_or_raise(job.city, tl, candidate, "hidden_sizes", settings.hidden_sizes, sizes)
+        sizes = contracts.agree_or_raise(job.city, tl, candidate, "hidden_sizes", settings.hidden_sizes, sizes)
     return Wanted(
         tl=tl,
         scope=job.scope or (settings.scope if settings else None),
@@ -102,23 +109,23 @@ def _wanted(job: Job, tl: str, candidate: Candidate, settings: TL | None, policy
             layer_order=job.layers or (settings.layers if settings else None),
         ),
         categorical=_kind(job, candidate, settings) == CATEGORICAL,
-        inputs=policy.observation.size if policy else None,
-        outputs=policy.action.size if policy else None,
+        inputs=contract.observation.size if contract else None,
+        outputs=contract.action.size if contract else None,
     )
 
 
-def _check_sizes(tl: str, candidate: Candidate, actor: Actor | GraphActor, policy: pb.PolicyContract) -> None:
-    """Raise InputError unless the actor takes and gives what the street has."""
-    if actor.inputs != policy.observation.size:
-        told = f"{policy.observation.dialect} {policy.observation.state}".strip()
+def _check_sizes(tl: str, candidate: Candidate, actor: Actor | GraphActor, contract: pb.PolicyContract) -> None:
+    """Raise InputError unless the actor's sizes are the contract's."""
+    if actor.inputs != contract.observation.size:
+        kind = f"{contract.observation.dialect} {contract.observation.state}".strip()
         raise InputError(
-            f"{tl}: the actor of {candidate.label} takes {actor.inputs} inputs, but the network's lanes give "
-            f"{policy.observation.size} ({told} on {len(lanes(policy))} lanes: {', '.join(lanes(policy))})"
+            f"{tl}: the actor of {candidate.label} has {actor.inputs} inputs, but the network's lanes give "
+            f"{contract.observation.size} ({kind} on {len(lanes(contract))} lanes: {', '.join(lanes(contract))})"
         )
-    if actor.outputs != policy.action.size:
+    if actor.outputs != contract.action.size:
         raise InputError(
-            f"{tl}: the actor of {candidate.label} gives {actor.outputs} values, but action {policy.action.kind} "
-            f"of signals {', '.join(policy.signal_ids)} takes {policy.action.size}"
+            f"{tl}: the actor of {candidate.label} has {actor.outputs} outputs, but action {contract.action.kind} "
+            f"of signals {', '.join(contract.signal_ids)} takes {contract.action.size}"
         )
 
 
@@ -128,28 +135,28 @@ def _line(
     candidate: Candidate,
     number: int,
     rebuilt: Rebuilt,
-    policy: pb.PolicyContract,
+    contract: pb.PolicyContract,
     difference: float,
     took_s: float,
 ) -> str:
     shape = " -> ".join(map(str, rebuilt.actor.widths))
     against = " from the trainer's graph" if rebuilt.reference_model else ""
-    notes = [f"contract lacks {', '.join(policy.missing)}"] if policy.missing else []
-    notes += [f"left unread: {left}"] if (left := unread(rebuilt.actor.unread, rebuilt.scope)) else []
+    notes = [f"contract incomplete: {', '.join(contract.missing)}"] if contract.missing else []
+    notes += [f"left unread: {reasons}"] if (reasons := count_unread(rebuilt.actor.unread, rebuilt.scope)) else []
     notes += [rebuilt.note] if rebuilt.note else []
     return "; ".join(
         [
             f"{tl}: {candidate.label} -> {job.models_dir / tl / str(number)} "
-            f"({rebuilt.actor.description}, {policy.action.kind} {shape}), largest difference{against} {difference:.1e}, {took_s:.2f} s",
+            f"({rebuilt.actor.description}, {contract.action.kind} {shape}), largest difference{against} {difference:.1e}, {took_s:.2f} s",
             *notes,
         ]
     )
 
 
-def unread(names: Sequence[str], scope: str) -> str:
-    """What an export left unread, counted by reason."""
-    counted = Counter(scopes.why_unread(name, scope) for name in names)
-    return ", ".join(f"{why} {count}" for why, count in sorted(counted.items()))
+def count_unread(names: Sequence[str], scope: str) -> str:
+    """Number of unread variables by reason, such as `critic 6, optimizer 12`."""
+    counts = Counter(scopes.why_unread(name, scope) for name in names)
+    return ", ".join(f"{why} {count}" for why, count in sorted(counts.items()))
 
 
 def _origin(candidate: Candidate, sources: Sequence[Path], number: int) -> pb.Origin:

@@ -74,11 +74,15 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
 }
 
 
+OWN_PACKAGES = ("city", "controller", "export", "greenserve", "protos", "serving")
+
+
 def main(argv: list[str] | None = None) -> int:
+    """Run a command and return its exit code."""
     argv = sys.argv[1:] if argv is None else argv
-    if argv and argv[0] in COMMANDS:
-        return COMMANDS[argv[0]][0](argv[1:])
     try:
+        if argv and argv[0] in COMMANDS:
+            return COMMANDS[argv[0]][0](argv[1:])
         parser = Parser(prog="greenserve", description="Put trained traffic-signal policies to work.")
         parser.add_argument("--version", action="version", version=f"greenserve {VERSION}")
         commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -89,6 +93,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in OWN_PACKAGES:
+            raise
         print(f"error: {error}; install greenserve with the extra of this command, such as greenserve[serving]", file=sys.stderr)
         return 2
     return 0

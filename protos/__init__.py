@@ -1,1 +1,1 @@
-"""Generated protobuf code: policy.proto (the contract), predict.proto (wire subset)."""
+"""Protobuf messages: the policy contract (policy.proto) and TensorFlow Serving's wire subset (the others)."""

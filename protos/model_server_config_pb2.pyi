@@ -1,5 +1,4 @@
 from google.protobuf import any_pb2 as _any_pb2
-from google.protobuf import wrappers_pb2 as _wrappers_pb2
 from protos import predict_pb2 as _predict_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -102,24 +101,6 @@ class SSLConfig(_message.Message):
     custom_ca: str
     client_verify: bool
     def __init__(self, server_key: _Optional[str] = ..., server_cert: _Optional[str] = ..., custom_ca: _Optional[str] = ..., client_verify: _Optional[bool] = ...) -> None: ...
-
-class BatchingParameters(_message.Message):
-    __slots__ = ("max_batch_size", "batch_timeout_micros", "max_enqueued_batches", "num_batch_threads", "thread_pool_name", "allowed_batch_sizes", "pad_variable_length_inputs")
-    MAX_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
-    BATCH_TIMEOUT_MICROS_FIELD_NUMBER: _ClassVar[int]
-    MAX_ENQUEUED_BATCHES_FIELD_NUMBER: _ClassVar[int]
-    NUM_BATCH_THREADS_FIELD_NUMBER: _ClassVar[int]
-    THREAD_POOL_NAME_FIELD_NUMBER: _ClassVar[int]
-    ALLOWED_BATCH_SIZES_FIELD_NUMBER: _ClassVar[int]
-    PAD_VARIABLE_LENGTH_INPUTS_FIELD_NUMBER: _ClassVar[int]
-    max_batch_size: _wrappers_pb2.Int64Value
-    batch_timeout_micros: _wrappers_pb2.Int64Value
-    max_enqueued_batches: _wrappers_pb2.Int64Value
-    num_batch_threads: _wrappers_pb2.Int64Value
-    thread_pool_name: _wrappers_pb2.StringValue
-    allowed_batch_sizes: _containers.RepeatedScalarFieldContainer[int]
-    pad_variable_length_inputs: bool
-    def __init__(self, max_batch_size: _Optional[_Union[_wrappers_pb2.Int64Value, _Mapping]] = ..., batch_timeout_micros: _Optional[_Union[_wrappers_pb2.Int64Value, _Mapping]] = ..., max_enqueued_batches: _Optional[_Union[_wrappers_pb2.Int64Value, _Mapping]] = ..., num_batch_threads: _Optional[_Union[_wrappers_pb2.Int64Value, _Mapping]] = ..., thread_pool_name: _Optional[_Union[_wrappers_pb2.StringValue, _Mapping]] = ..., allowed_batch_sizes: _Optional[_Iterable[int]] = ..., pad_variable_length_inputs: _Optional[bool] = ...) -> None: ...
 
 class PrometheusConfig(_message.Message):
     __slots__ = ("enable", "path")

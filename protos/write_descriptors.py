@@ -1,9 +1,9 @@
-"""Writes protos/tensorflow_serving.binpb: the descriptors of TensorFlow Serving's services, for gRPC reflection.
+"""Write protos/tensorflow_serving.binpb: descriptors of TensorFlow Serving's services, for gRPC reflection.
 
     python -m protos.write_descriptors      (part of `make protos`)
 
-Taken from tensorflow-serving-api once, because importing it takes TensorFlow
-with it: seconds, and hundreds of MB.
+They are copied from tensorflow-serving-api here, because its import loads TensorFlow:
+seconds, and hundreds of MB, at every start of the server.
 """
 
 import contextlib
@@ -18,15 +18,15 @@ PATH = Path(__file__).with_name("tensorflow_serving.binpb")
 
 def main() -> None:
     for name in ("prediction_service_pb2", "model_service_pb2"):
-        # protobuf 7 refuses the last lines of model_service_pb2, after its descriptor has been read
+        # with protobuf 7 the end of model_service_pb2 raises, after its descriptor has been added
         with contextlib.suppress(AttributeError):
             importlib.import_module(f"tensorflow_serving.apis.{name}")
 
     files: dict[str, descriptor_pb2.FileDescriptorProto] = {}
 
     def add(file: Any) -> None:
-        for needed in file.dependencies:
-            add(needed)
+        for dependency in file.dependencies:
+            add(dependency)
         if file.name not in files:
             files[file.name] = descriptor_pb2.FileDescriptorProto()
             file.CopyToProto(files[file.name])

@@ -1,4 +1,4 @@
-"""`predict` and `status`: a running model server as a client sees it, for the shell."""
+"""The commands `predict` and `status`: clients of a running model server."""
 
 import argparse
 import json
@@ -22,7 +22,7 @@ MAX_TIMEOUT_S = 3600.0
 
 
 def main(argv: list[str], prog: str = "python -m serving") -> int:
-    """Exit code: 0; 2 if the input is wrong; 1 if the server does not answer."""
+    """Run a command and return its exit code: 0; 2 if the input is wrong; 1 if the server does not answer."""
     try:
         args = _parse(argv, prog)
         with _client(args) as client:
@@ -51,7 +51,7 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
     predict.add_argument("--model_version", type=int, metavar="N", help="version of the model (default: the newest)")
     predict.add_argument("--version_label", default="", metavar="LABEL", help="version label of the model")
     status = commands.add_parser("status", help="states of models' versions")
-    status.add_argument("models", nargs="*", metavar="MODEL", help="default: every model of [serving] models_dir that the server knows")
+    status.add_argument("models", nargs="*", metavar="MODEL", help="default: every model in [serving] models_dir")
     for command in (predict, status):
         command.add_argument("--city", type=Path, help="city.toml (default: ./city.toml)")
         command.add_argument(
@@ -89,10 +89,10 @@ def _client(args: argparse.Namespace) -> Client:
 
 
 def _predict(client: Client, args: argparse.Namespace) -> int:
-    given = None if args.observation == "zeros" else _observation(args.observation)
+    numbers = None if args.observation == "zeros" else _observation(args.observation)
     signatures = client.signatures(args.model, args.model_version, args.version_label, timeout_s=args.timeout_s).signature_def
     size = _size(args.model, signatures)
-    observation = np.zeros(size, np.float32) if given is None else given
+    observation = np.zeros(size, np.float32) if numbers is None else numbers
     if observation.shape != (size,):
         raise InputError(f"--observation has {observation.size} numbers; {args.model} takes {size}")
     outputs = client.run(
@@ -114,18 +114,18 @@ def _size(model: str, signatures: Mapping[str, pb.SignatureDef]) -> int:
 
 
 def _observation(text: str) -> NDArray[np.float32]:
-    """float32 [O]. Raises InputError."""
+    """The observation of --observation, float32 [O]. Raises InputError."""
     path = Path(text)
     try:
         if text == "-":
-            found = json.load(sys.stdin)
+            numbers = json.load(sys.stdin)
         elif path.suffix == ".npy":
-            found = np.load(path, allow_pickle=False)
+            numbers = np.load(path, allow_pickle=False)
         elif path.suffix == ".json":
-            found = json.loads(path.read_text(encoding="utf-8"))
+            numbers = json.loads(path.read_text(encoding="utf-8"))
         else:
-            found = [float(part) for part in text.split(",")]
-        return np.asarray(found, np.float32).reshape(-1)
+            numbers = [float(part) for part in text.split(",")]
+        return np.asarray(numbers, np.float32).reshape(-1)
     except (OSError, ValueError, TypeError) as error:
         raise InputError(
             f"--observation {text!r} must be numbers separated by commas, a .npy or .json file, -, or zeros: {error}"
@@ -153,19 +153,19 @@ def _show_status(client: Client, args: argparse.Namespace) -> int:
 
 
 def _models(args: argparse.Namespace) -> list[str]:
-    """The names to ask for if none are given: TensorFlow Serving's API cannot list models, so city.toml's folder must."""
+    """Names of the models in city.toml's folder, because TensorFlow Serving's API cannot list models. Raises InputError."""
     models_dir = _serving(args).models_dir
     try:
-        found = sorted(path.name for path in models_dir.iterdir() if path.is_dir() and not path.name.startswith("."))
+        names = sorted(path.name for path in models_dir.iterdir() if path.is_dir() and not path.name.startswith("."))
     except OSError as error:
         raise InputError(_cannot_list(f"{models_dir} cannot be read ({error.strerror})")) from None
-    if not found:
-        raise InputError(_cannot_list(f"{models_dir} holds no models"))
-    return found
+    if not names:
+        raise InputError(_cannot_list(f"{models_dir} has no models"))
+    return names
 
 
 def _cannot_list(reason: str) -> str:
-    return f"which models? A server's API cannot list them, and {reason}; name them: status MODEL [MODEL ...]"
+    return f"no model is named, the server's API cannot list models, and {reason}; pass their names: status MODEL [MODEL ...]"
 
 
 def _read(path: Path) -> bytes:

@@ -1,8 +1,8 @@
 """The policy contract: what a policy needs from the street and what its numbers mean.
 
-`protos/policy.proto` is its form; here is what makes and checks one. Exporter,
-server, client and controller share these functions, so a size or an order of
-features is computed in one place only.
+Functions that parse and check the message of `protos/policy.proto`. Exporter,
+client and controller share them, so that sizes and the order of features are
+computed in one place.
 """
 
 from pathlib import Path
@@ -18,43 +18,43 @@ INPUT, ACTION, PROBABILITIES = "observation", "action", "probabilities"
 POLICY_INPUT, POLICY_OUTPUT = "rows", "policy"
 
 JSON_FILE = Path("assets.extra") / "policy.json"
-"""In a version's folder: the contract for people and for programs without TensorFlow."""
+"""Path of the contract as JSON in a version's folder, for readers without TensorFlow."""
 CATEGORICAL, FLEET = "categorical", "fleet"
 
 
 class ContractError(ValueError):
-    """A policy contract is malformed, or does not fit; the text says where."""
+    """A policy contract is malformed or does not fit; the text says what and where."""
 
 
 def check(contract: pb.PolicyContract) -> None:
     """Raise ContractError unless the contract is one TL's, complete, and its sizes agree.
 
-    What its dialect adds is checked by that dialect (controller/dialects).
+    Each dialect checks its own fields (controller/dialects).
     """
-    where = f"the contract of {contract.tl}"
+    subject = f"the contract of {contract.tl}"
     if contract.members:
         raise ContractError(f"{contract.tl} is a fleet of {len(contract.members)} TLs, not one TL's policy")
     if contract.missing:
         raise ContractError(
-            f"{where} is incomplete: {', '.join(contract.missing)} missing; "
+            f"{subject} is incomplete: {', '.join(contract.missing)} missing; "
             "export it again with a city.toml that describes the TL and its network"
         )
     ids = [signal.id for signal in contract.signals]
     if not ids or ids != list(contract.signal_ids):
-        raise ContractError(f"{where} lists signals {list(contract.signal_ids)} but describes {ids}")
+        raise ContractError(f"{subject} lists signals {list(contract.signal_ids)} but describes {ids}")
     for name, value in (("observation", contract.observation.size), ("action", contract.action.size)):
         if value < 1:
-            raise ContractError(f"{where} has {name} size {value}")
+            raise ContractError(f"{subject} has {name} size {value}")
     if len(contract.observation.features) != contract.observation.size:
         raise ContractError(
-            f"{where} lists {len(contract.observation.features)} features for an observation of {contract.observation.size}"
+            f"{subject} lists {len(contract.observation.features)} features for an observation of {contract.observation.size}"
         )
 
 
 def check_fleet(contract: pb.PolicyContract) -> None:
-    """Raise ContractError unless a fleet's members share out its columns, each column to one of them.
+    """Raise ContractError unless every column of a fleet belongs to exactly one member.
 
-    Whether a member's own contract is complete is `check`'s question.
+    `check` tells whether a member's own contract is complete.
     """
     if not contract.members:
         raise ContractError(f"{contract.tl} is one TL's contract, not a fleet")
@@ -74,24 +74,24 @@ def check_fleet(contract: pb.PolicyContract) -> None:
         action += member.action_size
     if (contract.observation.size, contract.action.size) != (observation, action):
         raise ContractError(
-            f"fleet {contract.tl} takes {contract.observation.size} numbers and gives {contract.action.size}, "
-            f"but its members take {observation} and give {action}"
+            f"fleet {contract.tl} has {contract.observation.size} inputs and {contract.action.size} outputs, "
+            f"but its members have {observation} and {action}"
         )
 
 
 def parse(data: bytes) -> pb.PolicyContract:
-    """A contract out of the bytes of a `policy` output. Raises ContractError."""
+    """Parse the bytes of a `policy` output. Raises ContractError."""
     try:
         contract = pb.PolicyContract.FromString(data)
     except DecodeError as error:
         raise ContractError(f"not a policy contract: {error}") from None
     if not contract.tl:
-        raise ContractError("not a policy contract: it names no TL")
+        raise ContractError("not a policy contract: its TL is missing")
     return contract
 
 
 def from_saved_model(folder: Path) -> pb.PolicyContract:
-    """The contract in a version's assets.extra/policy.json. Raises ContractError."""
+    """Read the contract in a version's assets.extra/policy.json. Raises ContractError."""
     path = folder / JSON_FILE
     try:
         contract = json_format.Parse(path.read_text(encoding="utf-8"), pb.PolicyContract())
@@ -101,7 +101,7 @@ def from_saved_model(folder: Path) -> pb.PolicyContract:
 
 
 def to_json(contract: pb.PolicyContract) -> str:
-    """The contract for people, as in assets.extra/policy.json."""
+    """The contract as JSON, as in assets.extra/policy.json."""
     return json_format.MessageToJson(contract, preserving_proto_field_name=True) + "\n"
 
 

@@ -1,29 +1,29 @@
-"""Errors of a model server as its clients meet them; nothing here knows gRPC's classes.
+"""Errors of calls to a model server, without a dependency on gRPC.
 
-`code` is the name of the gRPC status that led here, for logs and metrics.
+`code` is the name of the gRPC status, for logs and metrics.
 """
 
 
 class ServingError(Exception):
-    """An answer could not be had from the model server."""
+    """A call to the model server failed."""
 
     code = "UNKNOWN"
 
 
 class Unavailable(ServingError):
-    """The server cannot be reached, or is going away. May pass."""
+    """The server cannot be reached or is shutting down; transient."""
 
     code = "UNAVAILABLE"
 
 
 class DeadlineExceeded(ServingError):
-    """The answer did not come in time."""
+    """The deadline passed before the response arrived."""
 
     code = "DEADLINE_EXCEEDED"
 
 
 class Overloaded(ServingError):
-    """The server refuses more work for now (RESOURCE_EXHAUSTED)."""
+    """The server is overloaded (RESOURCE_EXHAUSTED); transient."""
 
     code = "RESOURCE_EXHAUSTED"
 
@@ -35,13 +35,13 @@ class ModelNotFound(ServingError):
 
 
 class BadRequest(ServingError):
-    """The server refuses the request: signature, key, dtype or shape is wrong."""
+    """The request is invalid: wrong signature, input key, dtype or shape."""
 
     code = "INVALID_ARGUMENT"
 
 
 class BadAnswer(ServingError):
-    """The server answered something that is no answer to the question."""
+    """The response is invalid: it cannot be parsed, or its tensors do not fit the request."""
 
     code = "BAD_ANSWER"
 
@@ -59,7 +59,7 @@ FAMILY: dict[str, type[ServingError]] = {
 
 
 def from_status(code: str, details: str) -> ServingError:
-    """The error of our family for a gRPC status name."""
+    """The error for the name of a gRPC status."""
     kind = FAMILY.get(code)
     if kind is None:
         return ServingError(f"{code}: {details}")

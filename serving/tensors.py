@@ -1,7 +1,7 @@
-"""NumPy arrays and TensorFlow's TensorProto, without TensorFlow.
+"""Conversion between NumPy arrays and TensorFlow's TensorProto, without TensorFlow.
 
-Works on our wire messages and on tensorflow-serving-api's alike: they have the
-same fields. dtype numbers are TensorFlow's (tensorflow/core/framework/types.proto).
+Our wire messages and tensorflow-serving-api's have the same fields, so both work.
+dtype numbers are TensorFlow's (tensorflow/core/framework/types.proto).
 """
 
 import math
@@ -23,9 +23,9 @@ BITS: dict[int, str] = {
     **NUMPY, 11: "i1", 12: "u1", 13: "<i4", 14: "<u2", 15: "<i2", 16: "<u2",
     24: "u1", 25: "u1", 29: "i1", 30: "u1",
 }  # fmt: skip
-"""The same, plus the integers that hold the dtypes that NumPy lacks (quantized, bfloat16, float8, int4)."""
+"""The same, and for dtypes that NumPy lacks (quantized, bfloat16, float8, int4) the integers that hold them."""
 _DTYPES = {number: np.dtype(name) for number, name in BITS.items()}
-_OF_NUMBERS = {number: kind for number, kind in _DTYPES.items() if number < 24}
+_NUMERIC_DTYPES = {number: kind for number, kind in _DTYPES.items() if number < 24}
 _NUMBER = {np.dtype(name): number for number, name in NUMPY.items()}
 _FIELD = {
     1: "float_val", 2: "double_val", 3: "int_val", 4: "int_val", 5: "int_val", 6: "int_val", 8: "scomplex_val",
@@ -37,11 +37,11 @@ MAX_ELEMENTS = 1 << 26
 
 
 class TensorError(ValueError):
-    """A tensor message without a valid array; the text says why."""
+    """A tensor message or an array that cannot be converted; the text is the reason."""
 
 
 def to_proto(array: Any, out: Any = None) -> Any:
-    """Write an array into a tensor message (numbers as tensor_content, strings as string_val); raises TensorError."""
+    """Write an array into a tensor message: numbers as tensor_content, strings as string_val. Raises TensorError."""
     array = np.asarray(array)
     message = pb.Tensor() if out is None else out
     if array.dtype.kind in "SUO":
@@ -78,7 +78,7 @@ def to_array(message: Any, bits: bool = False) -> NDArray[Any]:
         raise TensorError(f"shape {shape} has more than {MAX_ELEMENTS} elements")
     if dtype == DT_STRING:
         return _strings(list(message.string_val), shape, count)
-    kind = (_DTYPES if bits else _OF_NUMBERS).get(dtype)
+    kind = (_DTYPES if bits else _NUMERIC_DTYPES).get(dtype)
     if kind is None:
         raise TensorError(f"dtype {dtype} is not supported")
     content = message.tensor_content
@@ -97,9 +97,9 @@ def to_array(message: Any, bits: bool = False) -> NDArray[Any]:
 def _strings(values: list[bytes], shape: list[int], count: int) -> NDArray[Any]:
     if len(values) != count:
         raise TensorError(f"{len(values)} strings for shape {shape}")
-    out = np.empty(count, object)
-    out[:] = values
-    return _reshape(out, shape)
+    array = np.empty(count, object)
+    array[:] = values
+    return _reshape(array, shape)
 
 
 def _reshape(array: NDArray[Any], shape: list[int]) -> NDArray[Any]:
@@ -116,14 +116,14 @@ def _typed(values: list[Any], dtype: int, kind: np.dtype[Any], shape: list[int],
     if len(values) > count:
         raise TensorError(f"{len(values)} values for shape {shape}")
     try:
-        found = np.array(values, np.uint16).view(kind) if dtype == _HALF else np.array(values, kind)
+        array = np.array(values, np.uint16).view(kind) if dtype == _HALF else np.array(values, kind)
     except (OverflowError, ValueError) as error:
         raise TensorError(f"a value does not fit {kind}: {error}") from None
-    if count and not len(found):
-        found = np.zeros(count, found.dtype)
-    if len(found) < count:
-        found = np.concatenate([found, np.full(count - len(found), found[-1], kind)])
-    return _reshape(found, shape)
+    if count and not len(array):
+        array = np.zeros(count, array.dtype)
+    if len(array) < count:
+        array = np.concatenate([array, np.full(count - len(array), array[-1], kind)])
+    return _reshape(array, shape)
 
 
 def typed_proto(array: NDArray[Any], message: Any, dtype: int | None = None) -> None:
@@ -131,7 +131,7 @@ def typed_proto(array: NDArray[Any], message: Any, dtype: int | None = None) -> 
 
     `dtype`: TensorFlow's number, if the array holds the integers of a dtype that NumPy lacks.
     """
-    number = _number(array, dtype)
+    number = _dtype_number(array, dtype)
     if number == DT_STRING:
         to_proto(array, message)
         return
@@ -149,7 +149,7 @@ def typed_proto(array: NDArray[Any], message: Any, dtype: int | None = None) -> 
         message.tensor_shape.dim.add(size=size)
 
 
-def _number(array: NDArray[Any], dtype: int | None) -> int:
+def _dtype_number(array: NDArray[Any], dtype: int | None) -> int:
     if dtype is not None:
         return dtype
     if array.dtype.kind in "SUO":

@@ -96,7 +96,7 @@ def grid_models(tmp_path_factory) -> Path:
 
 @pytest.fixture(params=["TCP", "Unix socket"])
 def fake(request, tmp_path):
-    """A server that answers what the test says, both ways that it can be asked."""
+    """A server whose responses the test chooses, on a port and on a Unix socket."""
     from tests.serving.fake_server import Fake
 
     made = Fake(str(tmp_path / "grpc") if request.param == "Unix socket" else "")
@@ -111,6 +111,7 @@ def pytest_addoption(parser):
 
 @pytest.fixture(scope="session")
 def _grid(grid_models, tmp_path_factory):
+    """An embedded server of the sample city's models: port, Unix socket and REST."""
     from serving.embedded.config import RestConfig, ServerConfig
     from serving.embedded.server import Server
 
@@ -123,7 +124,7 @@ def _grid(grid_models, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def grid_server(_grid):
-    """HOST:PORT of an embedded server on the sample city's models, in this process."""
+    """HOST:PORT of an embedded server of the sample city's models, in this process."""
     return f"127.0.0.1:{_grid.port}"
 
 

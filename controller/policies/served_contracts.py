@@ -131,4 +131,9 @@ class ServedContracts:
             self.compare({tl: version}, CHECK_TIMEOUT_S)
 
     def _check_next(self) -> None:
-        self.check(next(self._next_tl))
+        tl = next(self._next_tl)
+        try:
+            self.check(tl)
+        except BaseException:
+            log.error("%s: its contract cannot be requested", tl)
+            raise

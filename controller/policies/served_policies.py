@@ -106,7 +106,7 @@ class ServedPolicies:
         return answers
 
     def _ask_fleet(self, observations: Mapping[str, Observation], end_s: float) -> Mapping[str, Action | Exception]:
-        """Actions of the TLs that the fleet covers, an exception for one whose numbers are not finite; {} if it does not answer."""
+        """The fleet's actions by TL, an exception for a TL whose numbers are not finite; {} if the fleet does not answer."""
         coverage = self._fleet.coverage if self._fleet is not None else None
         if self._fleet is None or coverage is None:
             return {}

@@ -97,6 +97,7 @@ def attach(
             if process is not None:
                 raise InputError(f"SUMO ended before the simulation began: {stderr.error() or error}") from None
             raise InputError(
-                f"{host}:{port} closed the connection ({error}): SUMO ended, or it is not a SUMO server, or it is a guard that has a controller"
+                f"{host}:{port} closed the connection ({error}): SUMO ended, or it is not a SUMO server, "
+                "or it is a guard that has a controller"
             ) from None
     return TraciLink(connection, traci.FatalTraCIError, process, stderr, interrupts, through_guard)

@@ -1,14 +1,13 @@
-"""Make the sample city's street network and its fixed-time programs again.
+"""Rebuild the sample city's street network, demand and fixed-time programs.
 
     python build.py
 
-1. netgenerate: a 3 x 3 grid of signals, one lane a direction that opens into
-   a left-turn pocket 150 m before each signal. Left turns cross the oncoming
-   traffic on a permissive `g`, then have a short protected phase of their own.
+1. netgenerate: a 3 x 3 grid of signals, one lane per direction with a left-turn pocket
+   150 m before each signal. Left turns have a permissive `g`, then a short protected
+   phase.
 2. demand.py: the demand of seed 1.
-3. SUMO's tlsCycleAdaptation: cycle length and green splits (Webster) of every
-   signal adapted to that demand; this is the plan the served policies are
-   compared with.
+3. SUMO's tlsCycleAdaptation: adapts every signal's cycle length and green splits to
+   that demand (Webster); the served policies are compared with these programs.
 """
 
 import subprocess
@@ -31,7 +30,7 @@ CYCLE_ADAPTATION = "-n grid.net.xml -r demand.rou.xml -o fixed_time.add.xml --pr
 
 
 def run(*command: str) -> None:
-    print("$", " ".join(Path(word).name if "/" in word else word for word in command))
+    print("$", " ".join(Path(part).name if "/" in part else part for part in command))
     subprocess.run(command, cwd=HERE, check=True)
 
 

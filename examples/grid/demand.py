@@ -1,13 +1,12 @@
-"""One morning hour of demand for the sample city, from a seed.
+"""Generate one morning hour of demand for the sample city from a seed.
 
     python demand.py --seed 7 --out demand.rou.xml [--scale 1.0]
 
-The peak is not symmetric: commuters come in from the west and the south,
-towards the east and the north, and swell until the 35th minute; the counter
-direction stays thin and the cross traffic keeps its level. Departures are a
-Poisson process thinned by the profile, so every seed is another morning of the
-same town. Routes are chosen by duarouter with randomised travel times, as
-drivers of one origin do not all take one road.
+The peak is asymmetric: traffic from the west and the south to the east and the north
+grows until the 35th minute; the opposite direction and the cross traffic keep their
+level. Departures are a Poisson process thinned by the profile, so every seed is another
+sample of the same demand. duarouter chooses the routes with randomised travel times,
+so that drivers from the same origin take different routes.
 """
 
 import argparse
@@ -21,11 +20,11 @@ import sumo
 DUAROUTER = Path(sumo.SUMO_HOME) / "bin" / "duarouter"
 HERE = Path(__file__).resolve().parent
 HOUR_S = 3600
-DEPARTURES_END_S = 3300  # the last trips get a chance to arrive within the hour
+DEPARTURES_END_S = 3300
+"""No departures after it, so that most trips end within the hour."""
 
 WEST, EAST = ("left0", "left1", "left2"), ("right0", "right1", "right2")
 SOUTH, NORTH = ("bottom0", "bottom1", "bottom2"), ("top0", "top1", "top2")
-# (origins, destinations, vehicles per hour at the peak, how peaked: 0 = level)
 FLOWS = (
     (WEST, EAST, 1080, 0.75),
     (SOUTH, NORTH, 840, 0.70),
@@ -38,8 +37,9 @@ FLOWS = (
     (SOUTH, WEST, 130, 0.0),
     (NORTH, EAST, 155, 0.0),
 )
-# within a side, the middle road carries most
+"""(origins, destinations, vehicles per hour at the peak, peakedness: 0 is constant)."""
 ROAD_WEIGHT = (0.3, 0.45, 0.25)
+"""Share of a side's traffic by road."""
 
 
 def profile(t_s: float, peaked: float) -> float:
@@ -60,7 +60,7 @@ def node_edges(node: str) -> tuple[str, str]:
 def trips(seed: int, scale: float) -> list[tuple[float, str, str]]:
     """(departure in s, entry edge, exit edge), sorted by departure."""
     rng = random.Random(seed)
-    found = []
+    departures = []
     for origins, destinations, peak_per_hour, peaked in FLOWS:
         t_s = 0.0
         while True:
@@ -70,18 +70,18 @@ def trips(seed: int, scale: float) -> list[tuple[float, str, str]]:
             if rng.random() <= profile(t_s, peaked):
                 origin = rng.choices(origins, ROAD_WEIGHT)[0]
                 destination = rng.choices(destinations, ROAD_WEIGHT)[0]
-                found.append((t_s, node_edges(origin)[0], node_edges(destination)[1]))
-    return sorted(found)
+                departures.append((t_s, node_edges(origin)[0], node_edges(destination)[1]))
+    return sorted(departures)
 
 
 def write(path: Path, seed: int, scale: float = 1.0) -> int:
-    """Write routed demand to `path`, return the number of vehicles."""
+    """Write routed demand to `path`; return the number of vehicles."""
     path = Path(path)
-    found = trips(seed, scale)
+    departures = trips(seed, scale)
     raw = path.with_suffix(".trips.tmp.xml")
     with raw.open("w") as file:
         file.write('<routes>\n    <vType id="car" sigma="0.5" speedDev="0.1"/>\n')
-        for n, (t_s, start, end) in enumerate(found):
+        for n, (t_s, start, end) in enumerate(departures):
             file.write(
                 f'    <trip id="{n}" type="car" depart="{t_s:.2f}" from="{start}" to="{end}" '
                 'departLane="best" departSpeed="max"/>\n'
@@ -93,15 +93,15 @@ def write(path: Path, seed: int, scale: float = 1.0) -> int:
         subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
     finally:
         raw.unlink(missing_ok=True)
-    # duarouter's header names the folders of the machine it ran on
+    # duarouter's header contains the paths of the machine it ran on
     path.write_text(re.sub(r"<!--.*?-->\s*", "", path.read_text(), count=1, flags=re.DOTALL))
-    return len(found)
+    return len(departures)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=HERE / "demand.rou.xml")
-    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=1, help="default: 1")
+    parser.add_argument("--out", type=Path, default=HERE / "demand.rou.xml", help="route file to write")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor of the number of vehicles (default: 1.0)")
     args = parser.parse_args()
     print(f"{args.out}: {write(args.out, args.seed, args.scale)} vehicles")

@@ -1,8 +1,8 @@
-"""Architectures: which steps the layers of a checkpoint make.
+"""Architectures: the steps that a checkpoint's layers form.
 
-A checkpoint gives its dense layers and its batch norms, each in order. What
-the shapes do not tell (activations; whether a chain of dense layers has a
-residual in it) comes from settings and file names, or must be said.
+A checkpoint has its dense layers and its batch norms, each in order. What the
+shapes do not determine (activations, residuals) comes from settings and file
+names.
 """
 
 import itertools
@@ -20,13 +20,13 @@ from export.actors import ACTIVATIONS, Activation, Actor, BatchNorm, Branch, Den
 
 @dataclass(frozen=True)
 class Layers:
-    """What a reader found of an actor."""
+    """The layers of an actor, as a reader found them."""
 
     dense: tuple[Dense, ...]
     norms: tuple[BatchNorm, ...]
     unread: tuple[str, ...]
     groups: tuple["Layers", ...] = ()
-    """Not empty: the file tells the order within each group (an attribute of a
+    """Not empty: the file defines the order within each group (an attribute of a
     subclassed model), but not the order of the groups."""
     name: str = ""
     """Of a group."""
@@ -40,7 +40,7 @@ class Layers:
 
 @dataclass(frozen=True)
 class ArchitectureHints:
-    """What is known of an architecture beside the weights."""
+    """What settings and file names say about an architecture."""
 
     architecture: str | None = None
     """None: recognised from the layers."""
@@ -48,7 +48,7 @@ class ArchitectureHints:
     output_activation: str = "tanh"
     """Of continuous actors; categorical ones end with logits."""
     hidden_sizes: tuple[int, ...] | None = None
-    """Hidden sizes as a file name tells them (netSz)."""
+    """Hidden sizes from the file name (netSz) or city.toml."""
     epsilon: float | None = None
     """Of batch norms; None: the seed system's."""
     layer_order: tuple[str, ...] | None = None
@@ -56,7 +56,7 @@ class ArchitectureHints:
 
 
 def build(where: Path, layers: Layers, hints: ArchitectureHints, categorical: bool) -> Actor:
-    """The actor that the layers make. Raises InputError where they make none."""
+    """The actor that the layers form. Raises InputError if they do not form one."""
     if layers.groups:
         layers = _in_order(where, layers, hints, categorical)
     name = hints.architecture or recognise(where, layers, hints)
@@ -80,13 +80,13 @@ def matching(
     inputs: int,
     categorical: bool,
 ) -> Actor | None:
-    """The actor of these layers that answers like the reference_model, None where none does.
+    """The actor of these layers that acts like the reference model; None if no architecture does.
 
-    Architectures and activations are tried, what is said or assumed first:
-    weights do not tell them, the reference_model's answers do.
+    Architectures and activations are tried in turn, the hinted ones first,
+    because weights do not determine them.
     """
     rng = np.random.default_rng(2)
-    # far from what training saw too: a clip or a relu6 is seen there only
+    # far beyond training's observations too, where a clip or a relu6 shows
     probes = [(scale * rng.standard_normal((64, inputs))).astype(np.float32) for scale in MATCH]
     answers = [reference_model(probe, categorical) for probe in probes]
     hidden = dict.fromkeys([hints.hidden_activation, *ACTIVATIONS])
@@ -115,20 +115,20 @@ def matching(
 
 OUTPUT_ACTIVATIONS = ("tanh", "linear", "sigmoid")
 MATCH = {1.0: 1e-5, 10.0: 1e-4, 100.0: 1e-3, 1000.0: 1e-2}
-"""Scale of observations -> largest difference between answers that are the same: float32 has seven digits."""
+"""Scale of observations -> tolerance between equal actions: float32 has seven digits."""
 MAX_GROUPS = 7
 
 
 def _in_order(where: Path, layers: Layers, hints: ArchitectureHints, categorical: bool) -> Layers:
-    """The layers with their groups in the order that is said, or the only one in which they fit.
+    """The layers with their groups in the given order, or the only order in which they fit.
 
-    A file of a subclassed model names its attributes in alphabetical order, which
-    says nothing of the order in which they are called.
+    A file of a subclassed model lists its attributes alphabetically, not in the
+    order in which they are called.
     """
     names = [group.name for group in layers.groups]
     if hints.layer_order is not None:
         if sorted(hints.layer_order) != sorted(names):
-            raise InputError(f"{where}: layers are {', '.join(names)}, but they are said to be {', '.join(hints.layer_order)}")
+            raise InputError(f"{where}: layers are {', '.join(names)}, but the given order has {', '.join(hints.layer_order)}")
         return layers.joined([next(group for group in layers.groups if group.name == name) for name in hints.layer_order])
     fitting: dict[tuple[int, ...], Sequence[Layers]] = {}
     for groups in itertools.permutations(layers.groups) if len(names) <= MAX_GROUPS else ():
@@ -140,22 +140,22 @@ def _in_order(where: Path, layers: Layers, hints: ArchitectureHints, categorical
         fitting.setdefault(tuple(id(layer) for layer in (*whole.dense, *whole.norms)), groups)
     if len(fitting) != 1:
         raise InputError(
-            f"{where}: does not tell the order of its layers {', '.join(names)}; "
-            "say it with --layers start,middle,end, or layers in city.toml"
+            f"{where}: does not define the order of its layers {', '.join(names)}; "
+            "pass --layers start,middle,end, or set layers in city.toml"
         )
     return layers.joined(next(iter(fitting.values())))
 
 
 def recognise(where: Path, layers: Layers, hints: ArchitectureHints) -> str:
-    """The architecture that the layers can only be. Raises InputError where it must be said."""
+    """The only architecture that fits the layers. Raises InputError if there are several or none."""
     if not layers.dense:
         raise InputError(f"{where}: holds no dense layer of an actor")
     units = [int(layer.kernel.shape[1]) for layer in layers.dense]
     if layers.norms:
         if len(layers.norms) != len(layers.dense) - 1 or len(units) < 6 or (len(units) - 3) % 3:
             raise InputError(
-                f"{where}: {len(units)} dense layers and {len(layers.norms)} batch norms are no architecture that is known; "
-                "say --actor MODULE:FUNCTION, or export a file that holds its wiring (a SavedModel, a whole Keras model)"
+                f"{where}: {len(units)} dense layers and {len(layers.norms)} batch norms are not a known architecture; "
+                "pass --actor MODULE:FUNCTION, or export a file that holds its wiring (a SavedModel, a whole Keras model)"
             )
         bare = all(layer.bias is None for layer in layers.dense[1:-1])
         return "bn-tanh-bottleneck" if bare and len(units) > 3 else "bn-elu-res"
@@ -165,7 +165,7 @@ def recognise(where: Path, layers: Layers, hints: ArchitectureHints) -> str:
         return "mlp-res" if len(units) == len(hints.hidden_sizes) + 3 else "mlp"
     raise InputError(
         f"{where}: dense layers of {', '.join(map(str, units))} units are an mlp or an mlp-res; "
-        "say --actor mlp or --actor mlp-res"
+        "pass --actor mlp or --actor mlp-res"
     )
 
 
@@ -228,33 +228,33 @@ def _bn(where: Path, name: str, layers: Layers, hints: ArchitectureHints, start:
 
 
 def _check_sizes(where: Path, name: str, layers: Layers, hints: ArchitectureHints) -> None:
-    """Raise InputError where the layers are not of the sizes that the file name (netSz) or city.toml tells."""
+    """Raise InputError if the layers do not have the hidden sizes of the file name (netSz) or city.toml."""
     units = [int(layer.kernel.shape[1]) for layer in layers.dense]
     if hints.hidden_sizes is None:
         return
-    told = list(hints.hidden_sizes)
+    hidden = list(hints.hidden_sizes)
     match name:
         case "mlp":
-            wanted = told
+            wanted = hidden
         case "mlp-res":
-            wanted = [*told, told[0], told[-1]]
+            wanted = [*hidden, hidden[0], hidden[-1]]
         case "bn-elu-res":
-            wanted = [*told[:2], *(n for n in told[1:] for _ in range(3))]
+            wanted = [*hidden[:2], *(n for n in hidden[1:] for _ in range(3))]
         case _:
-            wanted = [*told[:2], *(size for n in told[1:] for size in (n // 4, n // 4, n))]
+            wanted = [*hidden[:2], *(size for n in hidden[1:] for size in (n // 4, n // 4, n))]
     if units[:-1] != wanted:
         raise InputError(
-            f"{where}: sizes {', '.join(map(str, told))} are told for its {name}, but its hidden layers have "
+            f"{where}: hidden sizes are {', '.join(map(str, hidden))}, but the hidden layers of its {name} have "
             f"{', '.join(map(str, units[:-1])) or 'no'} units, not {', '.join(map(str, wanted))}"
         )
 
 
 def _too_few(where: Path, name: str, wanted: int, layers: Layers) -> tuple[Dense, ...]:
-    raise InputError(f"{where}: {name} has {wanted} dense layers at least; found {len(layers.dense)}")
+    raise InputError(f"{where}: {name} has at least {wanted} dense layers; found {len(layers.dense)}")
 
 
 def _check_chain(where: Path, name: str, steps: Sequence[Step]) -> None:
-    """Raise InputError unless every step takes what the one before gives."""
+    """Raise InputError unless every step fits the output of the step before."""
     width: int | None = None
     before = "the observation"
     branches: list[int | None] = []
@@ -262,21 +262,21 @@ def _check_chain(where: Path, name: str, steps: Sequence[Step]) -> None:
         if isinstance(step, Dense):
             if width is not None and step.kernel.shape[0] != width:
                 raise InputError(
-                    f"{where}: {before} gives {width} values and {step.name}/kernel takes {step.kernel.shape[0]}: "
-                    f"a layer between them is missing, or this is no {name}"
+                    f"{where}: {before} has {width} outputs and {step.name}/kernel has {step.kernel.shape[0]} inputs: "
+                    f"a layer between them is missing, or this is not a {name}"
                 )
             width, before = int(step.kernel.shape[1]), f"{step.name}/kernel"
         elif isinstance(step, BatchNorm):
             if width is not None and step.mean.shape != (width,):
                 raise InputError(
-                    f"{where}: {before} gives {width} values and {step.name} takes {list(step.mean.shape)}: no {name}"
+                    f"{where}: {before} has {width} outputs and {step.name} has shape {list(step.mean.shape)}: this is not a {name}"
                 )
         elif isinstance(step, Branch):
             branches.append(width)
         elif isinstance(step, Join):
             other = branches.pop()
             if other != width:
-                raise InputError(f"{where}: a residual adds {other} values to {width}: this is no {name}")
+                raise InputError(f"{where}: a residual adds {other} values to {width}: this is not a {name}")
 
 
 BUILDERS: dict[str, Callable[[Path, Layers, ArchitectureHints], list[Step]]] = {

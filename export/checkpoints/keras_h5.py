@@ -12,7 +12,7 @@ from city.errors import InputError
 from export.actors.architectures import Layers, build
 from export.checkpoints.checkpoint import PARTS, Checkpoint, StoredVariable, natural
 from export.checkpoints.hdf5_reader import Contents, Helper
-from export.checkpoints.layers import Found, check_numbers, layers, refuse_strangers
+from export.checkpoints.layers import Found, check_numbers, layers, output_sizes, refuse_unknown_variables
 from export.checkpoints.source import Rebuilt, Source, Wanted
 
 _NUMBERED = re.compile(r"(_layer_checkpoint_dependencies|layers)/")
@@ -30,7 +30,8 @@ def read(path: Path, everything: bool = False) -> Layers:
     taken = {name for parts in found.values() for name, _ in parts.values()}
     unread = tuple(sorted(set(file.arrays) - taken))
     if everything:
-        refuse_strangers(path, [StoredVariable(n, file.arrays[n].shape, file.arrays[n].dtype.name) for n in unread], "")
+        stored = [StoredVariable(name, file.arrays[name].shape, file.arrays[name].dtype.name) for name in unread]
+        refuse_unknown_variables(path, stored, "", output_sizes(found, order))
     whole = layers(path, found, order, unread)
     if file.layers is not None or all(_NUMBERED.match(layer) for layer in order):
         return whole

@@ -1,7 +1,7 @@
 """The dense layers and batch norms of an actor, out of a checkpoint's variables."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,7 +46,9 @@ def read_layers(checkpoint: Checkpoint, scope: str, whole: bool = False) -> Laye
     check_numbers(checkpoint.where, [name for name in order if "kernel" in found[name]], checkpoint.first)
     unread = unread_variables(checkpoint, taken)
     if whole:
-        refuse_strangers(checkpoint.where, [checkpoint.stored[name] for name in unread], scope)
+        refuse_unknown_variables(
+            checkpoint.where, [checkpoint.stored[name] for name in unread], scope, output_sizes(found, order)
+        )
     every = layers(checkpoint.where, found, order, unread)
     if checkpoint.ordered and checkpoint.keys is None:
         return every  # as the user wrote them
@@ -73,20 +75,39 @@ def _parts(order: Iterable[str], part_of: Mapping[str, str]) -> dict[str, list[s
     return parts
 
 
-def refuse_strangers(where: Path, unread: Iterable[StoredVariable], scope: str) -> None:
-    """Raise InputError where an actor has numbers that no layer takes, such as statistics that normalise its observation.
+def output_sizes(found: Found, order: Sequence[str]) -> set[int]:
+    """Sizes that the actor's output may have: the last dense layer's units, and those that no layer takes as its input."""
+    shapes = [found[name]["kernel"][1].shape for name in order if "kernel" in found[name]]
+    matrices = [shape for shape in shapes if len(shape) == 2]
+    taken = {inputs for inputs, _ in matrices}
+    return {units for _, units in matrices if units not in taken} | {units for _, units in matrices[-1:]}
 
-    Weights alone do not tell what they are for, and an actor without them would
-    act otherwise than it was trained.
+
+def refuse_unknown_variables(where: Path, unread: Iterable[StoredVariable], scope: str, output_sizes: set[int]) -> None:
+    """Raise InputError if an actor has a variable of unknown use, such as statistics that normalise its observation.
+
+    Without that variable the actor might act differently than it was trained to.
+
+    Args:
+        where: the checkpoint.
+        unread: the variables that are not part of a layer.
+        scope: the actor's scope.
+        output_sizes: sizes that a log_std may have.
     """
     for variable in unread:
         why = scopes.why_unread(variable.name, scope)
+        if scopes.is_unnamed_log_std(variable.name) and not _is_log_std(variable, output_sizes):
+            why = scopes.NO_REASON
         its_own = why == scopes.NO_REASON and (variable.shape or (scope and not scopes.is_setting(variable.name)))
         if "float" in variable.dtype and (its_own or scopes.is_normaliser(variable.name)):
             raise InputError(
-                f"{where}: {variable.name} {list(variable.shape)} is no layer's, but may be the actor's, and no architecture "
-                "that is known uses it; say --actor MODULE:FUNCTION, or --actor NAME to leave it out"
+                f"{where}: {variable.name} {list(variable.shape)} is not part of a layer, but may be part of the actor; no known "
+                "architecture uses it; pass --actor MODULE:FUNCTION, or --actor NAME to leave it out"
             )
+
+
+def _is_log_std(variable: StoredVariable, output_sizes: set[int]) -> bool:
+    return variable.dtype == "float64" and variable.shape in {(size,) for size in output_sizes}
 
 
 BATCH_NORM_EPSILON = 1e-5

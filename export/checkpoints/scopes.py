@@ -14,6 +14,10 @@ _TRAINING = {
     "baseline", "slots", "ema", "gradients", "discriminator",
 }  # fmt: skip
 _ACTOR = {"actor", "actors", "pi", "policy"}
+_UNNAMED_LOG_STD = re.compile(r"(^|/)actor_output(_\d+)?/Variable(:\d+)?$")
+"""The seed system's off-policy actors store their log_std under this name, as float64."""
+NO_REASON = "not part of the actor's layers"
+"""Of a variable in the actor's own scope that is neither part of a layer nor known to serve training."""
 
 
 @functools.lru_cache(maxsize=100_000)
@@ -94,8 +98,9 @@ def is_normaliser(name: str) -> bool:
     )
 
 
-NO_REASON = "no part of the actor's layers"
-"""Of a variable in the actor's own scope that is neither a layer's nor known to serve training."""
+def is_unnamed_log_std(name: str) -> bool:
+    """Whether a variable has the name under which the seed system's off-policy actors store their log_std."""
+    return bool(_UNNAMED_LOG_STD.search(name))
 
 
 @functools.lru_cache(maxsize=100_000)
@@ -113,12 +118,12 @@ def _training(name: str) -> tuple[str | None, bool]:
         return "critic", is_agents
     if re.search(r"(global_)?step$|save_counter|epoch|episode|iteration", last):
         return "counter", is_agents
-    if re.search(r"log_?std|log_?sigma", last):
+    if re.search(r"log_?std|log_?sigma", last) or is_unnamed_log_std(name):
         return "training only", is_agents
     return None, is_agents
 
 
-def left_unread(names: Iterable[str], scope: str) -> dict[str, list[str]]:
+def group_unread(names: Iterable[str], scope: str) -> dict[str, list[str]]:
     """Why -> what an export left unread; what lies outside the actor's top scope as `Critic_0/* (6)`."""
     told: dict[str, dict[str, int]] = {}
     for name in names:

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from city.errors import InputError, first_line
 from export.checkpoints.checkpoint import Checkpoint, StoredVariable, elements, natural
 from export.checkpoints.source import Rebuilt, Source, Wanted
+from export.graphs.meta_graph_file import meta_graph_path
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -26,7 +27,7 @@ def files(prefix: Path) -> list[Path]:
 
 
 def open_checkpoint(prefix: Path) -> Checkpoint:
-    """The variables of a checkpoint. Raises InputError: corrupt, or not one."""
+    """The variables of a checkpoint. Raises InputError if it is corrupt or not a checkpoint."""
     try:
         stamp = tuple((path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in files(prefix))
     except OSError as error:
@@ -36,26 +37,26 @@ def open_checkpoint(prefix: Path) -> Checkpoint:
 
 @functools.lru_cache(maxsize=1)
 def _opened(prefix: Path, stamp: tuple[tuple[str, int, int], ...]) -> Checkpoint:
-    """Opened once for all TLs whose actors one checkpoint holds, one after another."""
-    import tensorflow as tf  # takes seconds, and locating checkpoints needs none of it
+    """Cached, because a checkpoint may hold the actors of many TLs."""
+    import tensorflow as tf  # takes seconds to import, and locating checkpoints does not need it
 
     try:
         reader = tf.train.load_checkpoint(str(prefix))
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    except Exception as error:  # noqa: BLE001 - TensorFlow raises several kinds for one cause: the file
+    except Exception as error:  # noqa: BLE001 - TensorFlow raises several exceptions for a corrupt file
         raise InputError(f"{prefix}: cannot be read as a TensorFlow checkpoint: {first_line(error)}") from None
     size = sum(bytes_ for name, _, bytes_ in stamp if not name.endswith(".index"))
     by_object = bool(reader.has_tensor(_OBJECT_GRAPH))
 
     def stored(key: str) -> Any:
-        # the shape comes from the index: a corrupt one must not ask for endless memory
+        # the shape comes from the index: a corrupt index must not allocate unlimited memory
         shape, dtype = shapes.get(key, ()), dtypes.get(key)
         if dtype is not None and dtype != tf.string and elements(tuple(shape)) * dtype.size > size:
-            told = f"shape {list(shape)}, more than the {size} bytes of the data files"
-            raise InputError(f"{prefix}: {key.removesuffix(_VALUE)} cannot be read: {told}")
+            reason = f"shape {list(shape)}, more than the {size} bytes of the data files"
+            raise InputError(f"{prefix}: {key.removesuffix(_VALUE)} cannot be read: {reason}")
         try:
             return reader.get_tensor(key)
-        except Exception as error:  # noqa: BLE001 - TensorFlow raises several kinds for one cause: the file
+        except Exception as error:  # noqa: BLE001 - TensorFlow raises several exceptions for a corrupt file
             raise InputError(f"{prefix}: {key.removesuffix(_VALUE)} cannot be read: {first_line(error)}") from None
 
     if by_object:
@@ -63,9 +64,9 @@ def _opened(prefix: Path, stamp: tuple[tuple[str, int, int], ...]) -> Checkpoint
             names = _object_names(stored(_OBJECT_GRAPH))
         except (DecodeError, IndexError, TypeError) as error:
             raise InputError(f"{prefix}: its object graph cannot be read: {first_line(error)}") from None
-        foreign = sorted(set(names.values()) - set(shapes))
-        if foreign:
-            raise InputError(f"{prefix}: variable {foreign[0].removesuffix(_VALUE)} is missing from its index")
+        missing = sorted(set(names.values()) - set(shapes))
+        if missing:
+            raise InputError(f"{prefix}: variable {missing[0].removesuffix(_VALUE)} is missing from its index")
     else:
         names = {key: key for key in sorted(shapes, key=natural)}
     listed = {name: StoredVariable(name, tuple(shapes[key]), dtypes[key].name) for name, key in names.items()}
@@ -73,11 +74,11 @@ def _opened(prefix: Path, stamp: tuple[tuple[str, int, int], ...]) -> Checkpoint
 
 
 def _object_names(graph: bytes) -> dict[str, str]:
-    """Names of an object-based checkpoint's variables -> their keys, walked from each object it was made of.
+    """Names of an object-based checkpoint's variables -> their keys, found by walking the object graph.
 
-    Keys alone mislead: a variable that optimizer and actor share is stored once,
-    under whichever name came first, often the optimizer's. Depth first, so that
-    the layers of a model come in the order in which it was put together.
+    The keys alone mislead: a variable shared by optimizer and actor is stored
+    once, under the name that was saved first, often the optimizer's. The walk is
+    depth first, so that a model's layers come in the order of its attributes.
     """
     from tensorflow.core.protobuf import trackable_object_graph_pb2
 
@@ -100,17 +101,12 @@ def _object_names(graph: bytes) -> dict[str, str]:
 
 
 def _not_a_number(name: str) -> tuple[bool, int]:
-    """Sort key: numbered children (list items) in their order, others as they come."""
+    """Sort key: list items by number, other children in stored order."""
     return (False, int(name)) if name.isdigit() else (True, 0)
 
 
 def _glob(name: str) -> str:
     return re.sub(r"([*?\[])", r"[\1]", name)
-
-
-def meta_graph_path(prefix: Path) -> Path:
-    """The MetaGraph that TF1 writes beside a checkpoint."""
-    return prefix.with_name(prefix.name + ".meta")
 
 
 class TensorFlowCheckpoint(Source):
@@ -131,7 +127,7 @@ class TensorFlowCheckpoint(Source):
     def rebuild(self, path: Path, label: str, wanted: Wanted) -> Rebuilt:
         if wanted.output_tensor is None and not meta_graph_path(path).is_file():
             return super().rebuild(path, label, wanted)
-        from export.graphs.rebuild import from_meta_graph
+        from export.graphs.rebuild import from_meta_graph  # imports TensorFlow, which takes seconds
 
         return from_meta_graph(path, label, wanted, self.open(path))
 

@@ -1,10 +1,10 @@
-"""The graph of a fleet: actors of one shape stacked and multiplied at once.
+"""The graph of a fleet: actors of the same shape are stacked and multiplied at once.
 
-Stacked weights are [n, ...], one row for each TL; an observation [B, n * O] is
-taken apart to [n, B, O], goes through batched products, and the answers are put
-together again. Every operation costs the same few microseconds whether it
-serves one TL or a thousand, so shapes that differ a little are padded with zeros
-where that reads fewer bytes than another group's operations would cost.
+Stacked weights are [n, ...] with one row per TL. An observation [B, n * O] is
+split into [n, B, O], multiplied in batches, and the actions are concatenated.
+An operation costs the same few microseconds for one TL as for a thousand;
+therefore slightly different shapes are padded with zeros if reading the padding
+costs less than the operations of another group.
 """
 
 import itertools
@@ -23,8 +23,8 @@ from export.saved_model.write import ACTIVATIONS, import_graph
 
 GROUP_BYTES = 1_000_000
 """Padding that costs as much as one more group's operations (0.1 to 0.2 ms on 2 cores: `python -m benchmarks.fleet_groups`)."""
-NEVER = np.float32(-1e30)
-"""A logit that padding may add: less than any of an actor's."""
+NO_CHOICE = np.float32(-np.inf)
+"""Logit of a padded column, which the argmax never chooses."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Group:
-    """Members that are multiplied at once; one member where its actor is a trainer's graph."""
+    """Members that are multiplied at once; a single member if its actor is a trainer's graph."""
 
     members: tuple[Member, ...]
 
@@ -55,8 +55,8 @@ class Group:
 Shapes = tuple[tuple[int, ...], ...]
 
 
-def group(members: Sequence[Member]) -> list[Group]:
-    """Members by shape, shapes merged where padding pays; within a group, in the order given."""
+def group_members(members: Sequence[Member]) -> list[Group]:
+    """Group members by shape, and merge shapes if padding costs less than a group; members keep their order in a group."""
     alike: dict[Any, dict[Shapes, list[int]]] = {}
     alone = []
     for k, member in enumerate(members):
@@ -69,20 +69,20 @@ def group(members: Sequence[Member]) -> list[Group]:
 
 
 def _kind(member: Member) -> tuple[Any, ...]:
-    """What members must share to be stacked: everything of their steps but the sizes."""
+    """What stacked members have in common: everything about their steps except the sizes."""
     assert isinstance(member.actor, Actor)
-    told: list[Any] = [member.categorical]
+    kind: list[Any] = [member.categorical]
     for step in member.actor.steps:
         match step:
             case Dense():
-                told.append(("dense", step.bias is not None))
+                kind.append(("dense", step.bias is not None))
             case BatchNorm():
-                told.append(("norm", step.gamma is not None, step.beta is not None, step.epsilon))
+                kind.append(("norm", step.gamma is not None, step.beta is not None, step.epsilon))
             case Activation():
-                told.append(step.kind)
+                kind.append(step.kind)
             case _:
-                told.append(type(step).__name__)
-    return tuple(told)
+                kind.append(type(step).__name__)
+    return tuple(kind)
 
 
 def _shapes(actor: Actor) -> Shapes:
@@ -90,10 +90,10 @@ def _shapes(actor: Actor) -> Shapes:
 
 
 def _merged(shapes: dict[Shapes, list[int]]) -> list[list[int]]:
-    """Members of one kind, shapes of few bytes' difference together, the nearest first."""
+    """Members of the same kind, with similar shapes merged, the most similar first."""
     groups = [(shape, list(members)) for shape, members in sorted(shapes.items())]
     while len(groups) > 1:
-        costs = [(_padding(one, other), k) for k, (one, other) in enumerate(itertools.pairwise(groups))]
+        costs = [(_padding(first, second), k) for k, (first, second) in enumerate(itertools.pairwise(groups))]
         least, k = min(costs)
         if least > GROUP_BYTES:
             break
@@ -102,15 +102,15 @@ def _merged(shapes: dict[Shapes, list[int]]) -> list[list[int]]:
     return [members for _, members in groups]
 
 
-def _around(one: Shapes, other: Shapes) -> Shapes:
-    """The smallest shapes that hold both."""
-    return tuple((max(a[0], b[0]), max(a[1], b[1])) for a, b in zip(one, other, strict=True))
+def _around(first: Shapes, second: Shapes) -> Shapes:
+    """The smallest shapes that contain both."""
+    return tuple((max(a[0], b[0]), max(a[1], b[1])) for a, b in zip(first, second, strict=True))
 
 
-def _padding(one: tuple[Shapes, list[int]], other: tuple[Shapes, list[int]]) -> int:
+def _padding(first: tuple[Shapes, list[int]], second: tuple[Shapes, list[int]]) -> int:
     """Bytes of zeros that merging two groups adds."""
-    size = _elements(_around(one[0], other[0]))
-    return 4 * sum(len(members) * (size - _elements(shapes)) for shapes, members in (one, other))
+    size = _elements(_around(first[0], second[0]))
+    return 4 * sum(len(members) * (size - _elements(shapes)) for shapes, members in (first, second))
 
 
 def _elements(shapes: Shapes) -> int:
@@ -120,25 +120,27 @@ def _elements(shapes: Shapes) -> int:
 def build(groups: Sequence[Group], observation: Any, variables: Variables) -> Any:
     """[B, sum of A] actions of a fleet, in the order of its groups and their members."""
     begin, actions = 0, []
-    for k, one in enumerate(groups):
-        width = sum(member.actor.inputs for member in one.members)
+    for k, group in enumerate(groups):
+        width = sum(member.actor.inputs for member in group.members)
         own = observation[:, begin : begin + width]
         begin += width
-        actions.append(_stacked(k, one.members, own, variables) if one.stacked else _single(k, one.members[0], own, variables))
+        actions.append(
+            _stacked(k, group.members, own, variables) if group.stacked else _single(k, group.members[0], own, variables)
+        )
     return tf.concat(actions, axis=1) if len(actions) > 1 else actions[0]
 
 
 def weights(groups: Sequence[Group]) -> list[Weight]:
     """The fleet's variables, stacked, in order of their names."""
-    found = []
-    for k, one in enumerate(groups):
-        if not one.stacked:
-            found += [Weight(f"group_{k:04d}/{w.name}", w.stored_as, w.values) for w in one.members[0].actor.weights]
+    stacked = []
+    for k, group in enumerate(groups):
+        if not group.stacked:
+            stacked += [Weight(f"group_{k:04d}/{w.name}", w.stored_as, w.values) for w in group.members[0].actor.weights]
             continue
-        for j, part, arrays in _layers(one.members):
-            values = _stack(one, j, part, arrays)
-            found.append(Weight(f"group_{k:04d}/{weight_name(j, part)}", f"{len(arrays)} TLs", values))
-    return sorted(found, key=lambda weight: weight.name)
+        for j, part, arrays in _layers(group.members):
+            values = _stack(part, arrays)
+            stacked.append(Weight(f"group_{k:04d}/{weight_name(j, part)}", f"{len(arrays)} TLs", values))
+    return sorted(stacked, key=lambda weight: weight.name)
 
 
 def _layers(members: Sequence[Member]) -> list[tuple[int, str, list[NDArray[np.float32]]]]:
@@ -153,13 +155,9 @@ def _layers(members: Sequence[Member]) -> list[tuple[int, str, list[NDArray[np.f
     ]
 
 
-def _stack(one: Group, step: int, part: str, arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """[n, in, out] of kernels, [n, 1, units] of vectors; smaller ones padded so that nothing of the padding is seen."""
-    actor = one.members[0].actor
-    assert isinstance(actor, Actor)
-    last = max(j for j, other in enumerate(actor.steps) if isinstance(other, Dense))
-    fill = NEVER if one.members[0].categorical and (step, part) == (last, "bias") else np.float32(part == "variance")
-    stacked = np.full(_stacked_shape(part, arrays), fill, np.float32)
+def _stack(part: str, arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """[n, in, out] of kernels, [n, 1, units] of vectors; smaller arrays are padded so that the padding does not change an action."""
+    stacked = np.full(_stacked_shape(part, arrays), part == "variance", np.float32)
     for row, array in zip(stacked, arrays, strict=True):
         own = row if part == "kernel" else row[0]
         own[tuple(slice(size) for size in array.shape)] = array
@@ -178,7 +176,7 @@ def _stacked(k: int, members: Sequence[Member], observation: Any, variables: Var
     sizes = [member.actor.inputs for member in members]
     widest = max(sizes)
     if min(sizes) < widest:
-        # a column of zeros stands where a smaller observation has no number
+        # pad smaller observations with a column of zeros
         observation = tf.gather(tf.pad(observation, [[0, 0], [0, 1]]), _spread(sizes, widest), axis=1)
     x = tf.transpose(tf.reshape(observation, [-1, n, widest]), [1, 0, 2])
     shapes = {(j, part): _stacked_shape(part, arrays) for j, part, arrays in _layers(members)}
@@ -203,17 +201,21 @@ def _stacked(k: int, members: Sequence[Member], observation: Any, variables: Var
             case _:
                 x = x + branches.pop()
     if members[0].categorical:
+        choices = [member.actor.outputs for member in members]
+        if min(choices) < max(choices):
+            is_choice = np.arange(max(choices)) < np.array(choices)[:, None, None]
+            x = tf.where(is_choice, x, NO_CHOICE)
         return tf.transpose(tf.cast(tf.argmax(x, axis=2, output_type=tf.int64), tf.float32))
-    answers = [member.actor.outputs for member in members]
-    most = max(answers)
+    outputs = [member.actor.outputs for member in members]
+    most = max(outputs)
     x = tf.reshape(tf.transpose(x, [1, 0, 2]), [-1, n * most])
-    if min(answers) < most:
-        x = tf.gather(x, np.concatenate([row * most + np.arange(size) for row, size in enumerate(answers)]), axis=1)
+    if min(outputs) < most:
+        x = tf.gather(x, np.concatenate([row * most + np.arange(size) for row, size in enumerate(outputs)]), axis=1)
     return x
 
 
 def _spread(sizes: Sequence[int], widest: int) -> NDArray[np.int32]:
-    """Column of every padded observation's number; what is beyond the last is the column of zeros."""
+    """Source column of every column of the padded observations; sum(sizes) is the column of zeros."""
     begins = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     columns = np.full((len(sizes), widest), sum(sizes), np.int32)
     for row, (begin, size) in enumerate(zip(begins, sizes, strict=True)):
@@ -222,7 +224,7 @@ def _spread(sizes: Sequence[int], widest: int) -> NDArray[np.int32]:
 
 
 def _single(k: int, member: Member, observation: Any, variables: Variables) -> Any:
-    """A trainer's graph, as it stands in the TL's own model."""
+    """The action of a trainer's graph, as in the TL's own model."""
     actor = member.actor
     assert isinstance(actor, GraphActor)
     own = tuple((f"group_{k:04d}/{w.name}", w.values.shape, str(w.values.dtype)) for w in actor.weights)

@@ -1,10 +1,9 @@
-"""Actors as graphs: what is left of a trainer's own graph once it only serves.
+"""Actors as graphs: the inference part of a trainer's own graph.
 
 For checkpoints that come with their graph (a MetaGraph, a SavedModel, a Keras
-model): nothing is known of the architecture, and nothing needs to be. Functions
-are inlined, placeholders other than the observation take their value at
-inference, what is then constant is folded, and each variable becomes an input
-that the exporter fills in.
+model); the architecture need not be known. Functions are inlined, placeholders
+other than the observation are replaced by their value at inference, constants
+are folded, and each variable becomes an input that the exporter fills in.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +30,7 @@ RANDOM_MEAN = {
     "RandomUniform": 0.5, "RandomStandardNormal": 0.0, "TruncatedNormal": 0.0, "StatelessRandomUniform": 0.5,
     "StatelessRandomUniformV2": 0.5, "StatelessRandomNormal": 0.0, "StatelessRandomNormalV2": 0.0,
 }  # fmt: skip
-"""Random operations that a deterministic output may still have behind it (a dropout that is off)."""
+"""Random operations that a deterministic output may still depend on (an inactive dropout) -> their mean."""
 VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
 _PASSES = ("Identity", "StopGradient", "Enter", "Switch")
 
@@ -43,7 +42,7 @@ class GraphActor:
     graph: bytes
     """GraphDef: a placeholder `observation` [-1, O], a placeholder `weight_<k>` for each weight, inference operations."""
     output: str
-    """Name of the tensor it gives."""
+    """Name of the output tensor."""
     output_kind: str
     """values | logits | probabilities | action (of an exported model: index or values)."""
     weights: tuple[Weight, ...]
@@ -79,11 +78,11 @@ class TrainedGraph:
 
 @dataclass(frozen=True)
 class ReferenceModel:
-    """The trainer's own actor, run as its trainer ran it: what an export is proved against."""
+    """The trainer's own actor, run as its trainer ran it: the reference of the parity check."""
 
     description: str
     run: Callable[[Arrays], Arrays]
-    """[n, O] observations -> [n, A] what the output tensor gives."""
+    """[n, O] observations -> [n, A] values of the output tensor."""
     output_kind: str
     outputs: int
     inputs: int
@@ -96,12 +95,12 @@ class ReferenceModel:
 
 def softmax(x: Arrays) -> Arrays:
     e = np.exp(x - x.max(axis=1, keepdims=True))
-    found: Arrays = e / e.sum(axis=1, keepdims=True)
-    return found
+    probabilities: Arrays = e / e.sum(axis=1, keepdims=True)
+    return probabilities
 
 
-def cut(trained: TrainedGraph, inputs: int, outputs: int, output_kind: str) -> GraphActor:
-    """The inference-only actor of a trained graph. Raises InputError where it cannot be cut out."""
+def extract_actor(trained: TrainedGraph, inputs: int, outputs: int, output_kind: str) -> GraphActor:
+    """The inference-only actor of a trained graph. Raises InputError if it cannot be extracted."""
     graph = extract(trained.graph, [trained.output])
     for node in graph.node:
         if node.name == trained.observation:
@@ -117,25 +116,25 @@ def cut(trained: TrainedGraph, inputs: int, outputs: int, output_kind: str) -> G
     graph = _optimised(trained.where, graph, trained.output)
     _without_randomness(graph)
     if not any(node.op == "Merge" for node in graph.node):
-        # what only ordered side effects (assertions, updates) has nothing to order any more
+        # control inputs only order side effects (assertions, updates), which inference does not have
         for node in graph.node:
             kept = [name for name in node.input if not name.startswith("^")]
             del node.input[:]
             node.input.extend(kept)
     weights = _weights_as_inputs(trained, graph)
     graph = _optimised(trained.where, graph, trained.output)
-    left = {node.name for node in graph.node}
-    graph, order = _renamed(graph, trained.observation, [node for node, _ in weights if node in left])
+    remaining = {node.name for node in graph.node}
+    graph, order = _renamed(graph, trained.observation, [node for node, _ in weights if node in remaining])
     named = dict(weights)
     if not order:
-        raise InputError(f"{trained.where}: what it gives needs none of the checkpoint's variables; it is no actor")
+        raise InputError(f"{trained.where}: its output needs none of the checkpoint's variables; it is not an actor")
     renamed = tuple(replace(named[node], name=f"actor/{k:03d}") for k, node in enumerate(order))
     graph.versions.CopyFrom(trained.graph.versions)
     return GraphActor(graph.SerializeToString(deterministic=True), trained.output, output_kind, renamed, inputs, outputs)
 
 
 def extract(graph: graph_pb2.GraphDef, tensors: list[str], nodes: Mapping[str, Any] | None = None) -> graph_pb2.GraphDef:
-    """The part of a graph that the tensors need; `nodes`: its nodes by name, where they are known."""
+    """The part of a graph that the tensors need; `nodes`: its nodes by name, if the caller has them."""
     nodes = nodes or {node.name: node for node in graph.node}
     wanted: dict[str, None] = {}
     stack = [node_of(name) for name in tensors]
@@ -146,7 +145,7 @@ def extract(graph: graph_pb2.GraphDef, tensors: list[str], nodes: Mapping[str, A
             stack += [node_of(source) for source in nodes[name].input]
     part = graph_pb2.GraphDef(node=[nodes[name] for name in reversed(wanted)], library=graph.library)
     part.versions.CopyFrom(graph.versions)
-    # where training ran it (a second GPU, beside another operation) binds nobody else
+    # the trainer's device placement (a second GPU, colocation) does not apply to serving
     for node in part.node:
         node.device = ""
         node.attr.pop("_class", None)
@@ -159,7 +158,7 @@ def node_of(name: str) -> str:
 
 
 def _become(node: Any, op: str, dtype: int) -> None:
-    """Make a node a placeholder of a dtype, whose shape only its feeder knows."""
+    """Turn a node into a placeholder or constant of a dtype, of unknown shape."""
     node.op = op
     del node.input[:]
     node.attr.clear()
@@ -188,20 +187,21 @@ def _optimised(where: Path, graph: graph_pb2.GraphDef, output: str) -> graph_pb2
     try:
         with quiet.notes():
             optimised = tf_optimizer.OptimizeGraph(options, meta, verbose=False)
-    except Exception as error:  # noqa: BLE001 - several kinds for one cause: the graph
+    except Exception as error:  # noqa: BLE001 - TensorFlow raises several exceptions for an invalid graph
         raise InputError(f"{where}: its graph cannot be reduced to inference: {first_line(error)}") from None
     return extract(optimised, [output])
 
 
 def _without_randomness(graph: graph_pb2.GraphDef) -> None:
-    """Replace random operations by their middle.
+    """Replace random operations by their mean.
 
-    A deterministic output may have a dropout behind it whose keep probability is
-    1: any number does. Where one does not, the proof against the reference_model fails.
+    A deterministic output may depend on a dropout with a keep probability of 1,
+    for which any value does. Otherwise the parity check against the reference
+    model fails.
     """
     for node in [node for node in graph.node if node.op in RANDOM_MEAN]:
         dtype = node.attr["dtype"].type
-        value = graph.node.add(name=f"{node.name}/middle", op="Const")
+        value = graph.node.add(name=f"{node.name}/mean", op="Const")
         value.attr["dtype"].type = dtype
         value.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(RANDOM_MEAN[node.op], tf.as_dtype(dtype), ()))
         shape, index_type = node.input[0], node.attr["T"].type or tf.int32.as_datatype_enum
@@ -216,7 +216,7 @@ def _without_randomness(graph: graph_pb2.GraphDef) -> None:
 def _weights_as_inputs(trained: TrainedGraph, graph: graph_pb2.GraphDef) -> list[tuple[str, Weight]]:
     """Turn every variable's reads into placeholders; (node, weight) in graph order. Raises InputError."""
     nodes = {node.name: node for node in graph.node}
-    found: list[tuple[str, Weight]] = []
+    weights: list[tuple[str, Weight]] = []
 
     def variable_of(name: str) -> str:
         node = nodes[node_of(name)]
@@ -239,12 +239,12 @@ def _weights_as_inputs(trained: TrainedGraph, graph: graph_pb2.GraphDef) -> list
         for size in values.shape:
             node.attr["shape"].shape.dim.add(size=size)
         node.attr["shape"].shape.unknown_rank = False
-        found.append((node.name, Weight("", stored_as, values.astype(tf.as_dtype(dtype).as_numpy_dtype))))
-    return found
+        weights.append((node.name, Weight("", stored_as, values.astype(tf.as_dtype(dtype).as_numpy_dtype))))
+    return weights
 
 
 def _renamed(graph: graph_pb2.GraphDef, observation: str, weights: list[str]) -> tuple[graph_pb2.GraphDef, list[str]]:
-    """The graph under short names of ours where the exporter must find them again; the weights in order."""
+    """The graph with observation and weights under the exporter's names; the weights in order."""
     names = {observation: OBSERVATION, **{name: f"weight_{k}" for k, name in enumerate(weights)}}
     taken = {node.name for node in graph.node} - set(names)
     for name in [name for name in names.values() if name in taken]:

@@ -17,9 +17,9 @@ from export.checkpoints import scopes
 from export.checkpoints.checkpoint import Checkpoint, unread_variables
 from export.checkpoints.layers import read_layers
 from export.checkpoints.source import Rebuilt, Source, Wanted
-from export.checkpoints.tensorflow_files import meta_graph_path
 from export.graphs import training_graph, user_builder
-from export.graphs.graph_actor import GraphActor, ReferenceModel, cut
+from export.graphs.graph_actor import GraphActor, ReferenceModel, extract_actor
+from export.graphs.meta_graph_file import meta_graph_path
 from export.graphs.output_tensor import NotInGraph
 from export.graphs.trained_function import Trained
 from export.graphs.user_builder import Sizes
@@ -60,7 +60,7 @@ def from_meta_graph(path: Path, label: str, wanted: Wanted, checkpoint: Checkpoi
         if steps is not None:
             return Rebuilt(steps, reference, scope)
         _refuse_named_architecture(label, wanted, reference)
-    graph_actor = cut(trained, reference.inputs, reference.outputs, reference.output_kind)
+    graph_actor = extract_actor(trained, reference.inputs, reference.outputs, reference.output_kind)
     return Rebuilt(_with_unread(graph_actor, checkpoint), reference, scope)
 
 
@@ -74,7 +74,7 @@ def from_function(path: Path, label: str, wanted: Wanted, trained: Trained, read
     if steps is not None:
         return Rebuilt(steps, reference, "")
     _refuse_named_architecture(label, wanted, reference)
-    return Rebuilt(cut(trained.graph, reference.inputs, reference.outputs, reference.output_kind), reference, "")
+    return Rebuilt(extract_actor(trained.graph, reference.inputs, reference.outputs, reference.output_kind), reference, "")
 
 
 def from_builder(path: Path, wanted: Wanted, source: Source, spec: str) -> Rebuilt:
@@ -88,7 +88,7 @@ def from_builder(path: Path, wanted: Wanted, source: Source, spec: str) -> Rebui
         sizes = _complete_sizes(path, source, checkpoint, scope, sizes)
     trained = user_builder.build(spec, sizes, checkpoint, scope, wanted.categorical)
     reference = trained.reference_model
-    actor = cut(trained.graph, reference.inputs, reference.outputs, reference.output_kind)
+    actor = extract_actor(trained.graph, reference.inputs, reference.outputs, reference.output_kind)
     return Rebuilt(_with_unread(actor, checkpoint), reference, scope)
 
 

@@ -14,7 +14,6 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from city.errors import InputError, first_line
 from export.checkpoints import scopes
 from export.checkpoints.checkpoint import Checkpoint
-from export.checkpoints.tensorflow_files import meta_graph_path
 from export.graphs import output_tensor
 from export.graphs.graph_actor import (
     LOGITS,
@@ -26,12 +25,13 @@ from export.graphs.graph_actor import (
     extract,
     node_of,
 )
+from export.graphs.meta_graph_file import meta_graph_path
 from export.graphs.output_tensor import Graph
 
 
 @functools.lru_cache(maxsize=1)
 def _read(meta: Path, stamp: tuple[int, int]) -> tuple[Any, Graph]:
-    """Parsed once for all TLs whose actors one graph holds."""
+    """Cached, because a graph may hold the actors of many TLs."""
     try:
         graph = meta_graph_pb2.MetaGraphDef.FromString(meta.read_bytes()).graph_def
     except (OSError, DecodeError) as error:
@@ -46,9 +46,17 @@ def read(
 ) -> TrainedGraph:
     """The actor's part of the graph beside a checkpoint.
 
-    `layers` are the variables of the layers of the actor in `scope`, as the
-    checkpoint names them; `output` is the tensor that is said, None where it is
-    to be guessed. Raises InputError, NotInGraph where the graph tells nothing.
+    Args:
+        prefix: the checkpoint's prefix.
+        checkpoint: its variables.
+        scope: the actor's scope.
+        layers: names of the variables of the actor's layers.
+        output: name of the output tensor; None: it is searched for.
+        categorical: whether the output is logits or probabilities.
+
+    Raises:
+        InputError: the output is missing, unclear, or not an actor's.
+        NotInGraph: the graph does not run the actor on a placeholder.
     """
     meta = meta_graph_path(prefix)
     try:
@@ -64,11 +72,13 @@ def read(
         )
     elif node_of(output) not in graph.nodes:
         near = [name for name in graph.nodes if name.rsplit("/", 1)[-1] == node_of(output).rsplit("/", 1)[-1]][:5]
-        raise InputError(f"{meta}: has no tensor {output}; {'there are ' + ', '.join(near) if near else 'none of that name'}")
+        raise InputError(
+            f"{meta}: has no tensor {output}; {'similar: ' + ', '.join(near) if near else 'none has a similar name'}"
+        )
     output = output if ":" in output else f"{output}:0"
     behind = graph.behind(node_of(output))
     if categorical and behind[node_of(output)].op == "Softmax":
-        # the logits tell more than their softmax does, and one graph serves both
+        # from logits the exporter computes the probabilities itself
         output = behind[node_of(output)].input[0]
         output = output if ":" in output else f"{output}:0"
     observation = output_tensor.observation(meta, behind, output)
@@ -79,13 +89,15 @@ def read(
                 raise InputError(f"{prefix}: variable {stored} is missing, which tensor {output} of its graph needs")
             variables[node.name] = stored, checkpoint.value(stored)
     if not variables:
-        raise InputError(f"{meta}: tensor {output} needs no variable; it is no actor's output")
+        raise InputError(
+            f"{meta}: tensor {output} needs no variable; it is not the output of an actor; name another tensor with --output-tensor"
+        )
     constants = output_tensor.constants(meta, behind, observation)
     return TrainedGraph(meta, extract(whole, [output], graph.nodes), observation, output, constants, variables)
 
 
 def reference_model(trained: TrainedGraph, categorical: bool, asked: bool) -> ReferenceModel:
-    """The actor run in the trainer's own graph, as its operations stand there. Raises InputError."""
+    """The actor run in the trainer's own graph. Raises InputError."""
     graph, session = tf.Graph(), None
     try:
         with graph.as_default():
@@ -97,7 +109,7 @@ def reference_model(trained: TrainedGraph, categorical: bool, asked: bool) -> Re
                 assigned.append(operation)
                 values[value] = array
             session.run(assigned, values)
-    except Exception as error:  # noqa: BLE001 - several kinds for one cause: the graph
+    except Exception as error:  # noqa: BLE001 - TensorFlow raises several exceptions for an invalid graph
         raise InputError(f"{trained.where}: its graph cannot be run: {first_line(error)}") from None
     held = session
 
@@ -113,7 +125,7 @@ def reference_model(trained: TrainedGraph, categorical: bool, asked: bool) -> Re
 
 
 def inputs_of(trained: TrainedGraph) -> int:
-    """Size of the observation, by the placeholder or by the layer that takes it. Raises InputError."""
+    """Size of the observation, from its placeholder or from the first layer. Raises InputError."""
     nodes = {node.name: node for node in trained.graph.node}
     shape = nodes[trained.observation].attr["shape"].shape
     if len(shape.dim) == 2 and shape.dim[1].size > 0:
@@ -124,13 +136,18 @@ def inputs_of(trained: TrainedGraph) -> int:
             kernels = [trained.variables[name][1] for name in behind if name in trained.variables]
             if len(kernels) == 1:
                 return int(kernels[0].shape[0])
-    raise InputError(f"{trained.where}: placeholder {trained.observation} does not tell how many numbers an observation has")
+    raise InputError(f"{trained.where}: placeholder {trained.observation} does not define the size of an observation")
 
 
 def check(trained: TrainedGraph, run: Any, inputs: int, categorical: bool, asked: bool) -> ReferenceModel:
-    """The reference_model, once it is known to answer a row for each observation, the same one twice. Raises InputError.
+    """The reference model, if it gives one deterministic row per observation. Raises InputError otherwise.
 
-    `asked`: whether its output was said, not guessed.
+    Args:
+        trained: the actor's graph.
+        run: [n, O] observations -> the output tensor.
+        inputs: size of an observation.
+        categorical: whether the output is logits or probabilities.
+        asked: whether the user named the output.
     """
     rng = np.random.default_rng(1)
     probe = rng.random((8, inputs)).astype(np.float32)
@@ -140,34 +157,34 @@ def check(trained: TrainedGraph, run: Any, inputs: int, categorical: bool, asked
     if first.ndim != 2 or len(first) != 8 or first.dtype.kind != "f":
         raise InputError(
             f"{trained.where}: tensor {trained.output} gives {first.dtype} {list(first.shape)} for 8 observations, "
-            "not a row of numbers for each; name the actor's mean with --output-tensor"
+            "not a row for each; name the actor's mean with --output-tensor"
         )
     if not np.isfinite(first).all():
-        raise InputError(f"{trained.where}: tensor {trained.output} gives numbers that are not finite; the training has diverged")
+        raise InputError(f"{trained.where}: tensor {trained.output} gives non-finite values; the training has diverged")
     if not np.array_equal(first, again):
         raise InputError(
-            f"{trained.where}: tensor {trained.output} is random (two answers to one observation differ); "
+            f"{trained.where}: tensor {trained.output} is random (two runs on the same observation differ); "
             "name the mean, not the sampled action, with --output-tensor"
         )
     if not asked and (first == first[0]).all():
         raise InputError(
-            f"{trained.where}: tensor {trained.output} gives the same for every observation; "
+            f"{trained.where}: tensor {trained.output} is constant for all observations; "
             "name the actor's mean with --output-tensor"
         )
-    gives = VALUES
+    output_kind = VALUES
     if categorical:
         sums_to_one = (first >= 0).all() and np.allclose(first.sum(axis=1), 1, atol=1e-4)
-        gives = PROBABILITIES_OUTPUT if sums_to_one else LOGITS
+        output_kind = PROBABILITIES_OUTPUT if sums_to_one else LOGITS
 
     def rows(observations: NDArray[Any]) -> NDArray[Any]:
-        found: NDArray[Any] = run(observations)
-        return found if found.ndim == 2 else found[:, None]
+        output: NDArray[Any] = run(observations)
+        return output if output.ndim == 2 else output[:, None]
 
-    return ReferenceModel(f"the trainer's own graph, tensor {trained.output}", rows, gives, int(first.shape[1]), inputs)
+    return ReferenceModel(f"the trainer's own graph, tensor {trained.output}", rows, output_kind, int(first.shape[1]), inputs)
 
 
 def _assign(operation: Any, stored: str, values: NDArray[Any]) -> tuple[Any, Any]:
-    """(the operation that gives a variable a value, the value's placeholder)."""
+    """(the operation that assigns a variable, the placeholder of its value)."""
     shape = [dim.size for dim in operation.get_attr("shape").dim]
     dtype = tf.as_dtype(operation.get_attr("dtype"))
     if shape != list(values.shape):

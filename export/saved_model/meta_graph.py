@@ -1,9 +1,9 @@
-"""Putting a MetaGraph together by hand, as TensorFlow 1's builder did.
+"""Assemble a MetaGraph by hand, as TensorFlow 1's builder did.
 
-Variables are resource handles, restored by one operation, and there is nothing
-else in the graph but what inference needs. So the same actor gives the same
-bytes, whatever was exported before it in the same process, and a graph is built
-once for all actors of one shape.
+Variables are resource handles, restored by one operation; the graph contains
+only what inference needs. Therefore the same actor gives the same bytes,
+independent of earlier exports in the process, and a graph is built once for all
+actors of the same shape.
 """
 
 import contextlib
@@ -25,36 +25,36 @@ CONTRACT = "contract"
 
 
 class Variables:
-    """The variables of a graph that is being made."""
+    """The variables of a graph under construction."""
 
     def __init__(self) -> None:
         self.handles: dict[str, Any] = {}
         self.dtypes: dict[str, Any] = {}
 
     def read(self, name: str, shape: Sequence[int], dtype: Any = tf.float32) -> Any:
-        """A new variable's value."""
+        """Create a variable and read its value."""
         self.handles[name] = tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=name, name=name)
         self.dtypes[name] = dtype
         return tf.raw_ops.ReadVariableOp(resource=self.handles[name], dtype=dtype, name=f"{name}/read")
 
 
 def assemble(inputs: int, build: Callable[[Any, Variables], dict[str, Any]]) -> bytes:
-    """The MetaGraphDef whose outputs `build` makes of the observation [-1, inputs], with an empty contract."""
+    """A serialized MetaGraphDef with an empty contract; `build` makes its outputs from the observation [-1, inputs]."""
     with tf.Graph().as_default() as graph:
         observation = tf.compat.v1.placeholder(tf.float32, [None, inputs], name=INPUT)
         variables = Variables()
         outputs = {key: tf.identity(tensor, name=key) for key, tensor in build(observation, variables).items()}
         rows = tf.compat.v1.placeholder(tf.int32, [None], name=POLICY_INPUT)
-        told = tf.fill(tf.shape(rows), tf.constant(b"", name=CONTRACT), name=POLICY_OUTPUT)
+        contracts = tf.fill(tf.shape(rows), tf.constant(b"", name=CONTRACT), name=POLICY_OUTPUT)
         saver = _saver(variables)
         signatures = {
             SIGNATURE: _signature({INPUT: observation}, outputs),
-            POLICY_SIGNATURE: _signature({POLICY_INPUT: rows}, {POLICY_OUTPUT: told}),
+            POLICY_SIGNATURE: _signature({POLICY_INPUT: rows}, {POLICY_OUTPUT: contracts}),
         }
         meta = meta_graph_pb2.MetaGraphDef(graph_def=graph.as_graph_def(), saver_def=saver, signature_def=signatures)
     meta.meta_info_def.tags.append("serve")
     meta.meta_info_def.tensorflow_version = tf.__version__
-    # a Const leaves an empty text out; it must be there to be filled in
+    # TensorFlow drops an empty string from a Const; add it, so that write() can fill it in
     for node in meta.graph_def.node:
         if node.name == CONTRACT:
             node.attr["value"].tensor.string_val[:] = [b""]
@@ -62,17 +62,17 @@ def assemble(inputs: int, build: Callable[[Any, Variables], dict[str, Any]]) -> 
     return data
 
 
-def write(folder: Path, meta_graph: bytes, policy: pb.PolicyContract, weights: Sequence[Weight]) -> None:
+def write(folder: Path, meta_graph: bytes, contract: pb.PolicyContract, weights: Sequence[Weight]) -> None:
     """Write a SavedModel into an empty folder: an assembled graph, its contract, its variables."""
     meta = meta_graph_pb2.MetaGraphDef()
     meta.ParseFromString(meta_graph)
     for node in meta.graph_def.node:
         if node.name == CONTRACT:
-            node.attr["value"].tensor.string_val[0] = policy.SerializeToString(deterministic=True)
+            node.attr["value"].tensor.string_val[0] = contract.SerializeToString(deterministic=True)
     model = saved_model_pb2.SavedModel(saved_model_schema_version=1, meta_graphs=[meta])
     (folder / "saved_model.pb").write_bytes(model.SerializeToString(deterministic=True))
     (folder / "variables").mkdir()
-    with tf.init_scope(), written():
+    with tf.init_scope(), write_errors_as_os_errors():
         tf.raw_ops.SaveV2(
             prefix=str(folder / "variables" / "variables"),
             tensor_names=[weight.name for weight in weights],
@@ -81,12 +81,12 @@ def write(folder: Path, meta_graph: bytes, policy: pb.PolicyContract, weights: S
         )
     extra = folder / "assets.extra"
     extra.mkdir()
-    (extra / "policy.json").write_text(to_json(policy), encoding="utf-8")
+    (extra / "policy.json").write_text(to_json(contract), encoding="utf-8")
 
 
 @contextlib.contextmanager
-def written() -> Iterator[None]:
-    """TensorFlow's errors of writing as the system's: a full disk is one, whoever writes."""
+def write_errors_as_os_errors() -> Iterator[None]:
+    """Turn TensorFlow's write errors, such as a full disk, into OSError."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -94,7 +94,7 @@ def written() -> Iterator[None]:
 
 
 def _saver(variables: Variables) -> saver_pb2.SaverDef:
-    """The operation that restores every variable from the SavedModel's own files."""
+    """The operation that restores every variable from the SavedModel's files."""
     names = sorted(variables.handles)
     prefix = tf.compat.v1.placeholder_with_default("", [], name="restore/prefix")
     values = tf.raw_ops.RestoreV2(
@@ -104,11 +104,11 @@ def _saver(variables: Variables) -> saver_pb2.SaverDef:
         dtypes=[variables.dtypes[name] for name in names],
         name="restore/read",
     )
-    assigned = [
+    assignments = [
         tf.raw_ops.AssignVariableOp(resource=variables.handles[name], value=value)
         for name, value in zip(names, values, strict=True)
     ]
-    with tf.control_dependencies(assigned):
+    with tf.control_dependencies(assignments):
         done = tf.no_op(name="restore/all")
     return saver_pb2.SaverDef(
         filename_tensor_name=prefix.name, restore_op_name=done.name, save_tensor_name=prefix.name, version=saver_pb2.SaverDef.V2
@@ -116,10 +116,10 @@ def _saver(variables: Variables) -> saver_pb2.SaverDef:
 
 
 def _signature(inputs: dict[str, Any], outputs: dict[str, Any]) -> meta_graph_pb2.SignatureDef:
-    made = meta_graph_pb2.SignatureDef(method_name="tensorflow/serving/predict")
-    for tensors, infos in ((inputs, made.inputs), (outputs, made.outputs)):
+    signature = meta_graph_pb2.SignatureDef(method_name="tensorflow/serving/predict")
+    for tensors, infos in ((inputs, signature.inputs), (outputs, signature.outputs)):
         for key, tensor in tensors.items():
             infos[key].name = tensor.name
             infos[key].dtype = tensor.dtype.as_datatype_enum
             infos[key].tensor_shape.CopyFrom(tensor.shape.as_proto())
-    return made
+    return signature

@@ -109,7 +109,7 @@ def _put(draft: Path, target: Path, overwrite: bool) -> None:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         if not overwrite:
-            raise InputError(f"{target} was published by somebody else meanwhile; nothing of it was touched") from None
+            raise InputError(f"{target} was published by another exporter meanwhile; it was not changed") from None
     if _exchange(draft, target):
         return  # the draft's folder holds the old version now
     aside = target.with_name(_hidden(int(target.name), "old"))

@@ -1,10 +1,13 @@
-"""Proof of a written SavedModel: loaded as TensorFlow Serving loads it, it acts as the checkpoint.
+"""Verification of a written SavedModel: its operations, and a parity check of its actions.
 
-TensorFlow Serving restores a SavedModel into a TF1-style session. An object may
-load in Python and still miss its variables there, so that is what is tried.
+The parity check loads the model as TensorFlow Serving loads it, into a TF1-style
+session: a model may load in Python and still miss its variables there. A single
+model is compared with its checkpoint's actor, a fleet with its single models.
 """
 
-from collections.abc import Callable, Iterator
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,71 +15,168 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
+from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.python.framework import op_def_registry
 
 from city.errors import first_line
 from export.actors import Actor, numpy_actor
 from export.graphs.graph_actor import GraphActor, ReferenceModel
 from export.saved_model import warmup
 from protos import policy_pb2 as pb
-from serving.contract import ACTION, INPUT, POLICY_INPUT, POLICY_OUTPUT, POLICY_SIGNATURE, PROBABILITIES, SIGNATURE
+from serving.contract import (
+    ACTION,
+    CATEGORICAL,
+    INPUT,
+    POLICY_INPUT,
+    POLICY_OUTPUT,
+    POLICY_SIGNATURE,
+    PROBABILITIES,
+    SIGNATURE,
+)
 
 TOLERANCE = 1e-5
+"""Largest difference between a model's actions and its checkpoint's."""
+FLEET_TOLERANCE = 1e-6
+"""Largest difference between a fleet's actions and the single models'."""
 OBSERVATIONS = 256
+STATEFUL_OPERATIONS = frozenset({"VarHandleOp", "ReadVariableOp", "AssignVariableOp", "RestoreV2"})
+"""The only stateful operations that inference needs: variables, and the operation that restores them."""
+_TRAINING = re.compile(r"Grad|Random|Multinomial|Shuffle|Summary|Save|Print|PyFunc")
 
 Run = Callable[[str, dict[str, Any]], dict[str, NDArray[Any]]]
 """(signature, inputs by key) -> outputs by key."""
+Progress = Callable[[Iterable[pb.Member]], Iterable[pb.Member]]
+"""Wraps an iterable in a progress bar."""
 
 
 class ParityError(Exception):
-    """The written model does not act as its checkpoint; it must not be published."""
+    """The written model does not act like its reference; it must not be published."""
 
 
-def observations(size: int) -> NDArray[np.float32]:
-    """[OBSERVATIONS, size] to compare answers on: standard normal, and in [0, 1]."""
+class NotInferenceOnly(Exception):
+    """The graph contains operations that inference does not need."""
+
+
+def is_inference(op: str) -> bool:
+    """Whether an operation may be part of an inference-only graph: known, stateless, not random, not a training operation."""
+    known = op_def_registry.get(op)
+    return known is not None and (op in STATEFUL_OPERATIONS or not (known.is_stateful or _TRAINING.search(op)))
+
+
+def count_operations(folder: Path) -> dict[str, int]:
+    """Number of operations of each kind in a written SavedModel. Raises NotInferenceOnly."""
+    model = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
+    graph = model.meta_graphs[0].graph_def
+    ops = Counter(node.op for node in graph.node)
+    ops.update(node.op for function in graph.library.function for node in function.node_def)
+    refused = sorted(op for op in ops if not is_inference(op))
+    if refused:
+        raise NotInferenceOnly(f"its graph contains {', '.join(refused)}, which inference does not need")
+    return dict(sorted(ops.items()))
+
+
+def random_observations(size: int) -> NDArray[np.float32]:
+    """[OBSERVATIONS, size] observations to compare actions on: half standard normal, half uniform in [0, 1]."""
     rng, half = np.random.default_rng(0), OBSERVATIONS // 2
     return np.concatenate([rng.standard_normal((half, size)), rng.random((half, size))]).astype(np.float32)
 
 
-def prove(folder: Path, actor: Actor | GraphActor, policy: pb.PolicyContract, reference_model: ReferenceModel | None) -> float:
-    """The largest absolute difference to the checkpoint's own actor. Raises ParityError.
+def compare_with_checkpoint(
+    folder: Path, actor: Actor | GraphActor, contract: pb.PolicyContract, reference_model: ReferenceModel | None
+) -> float:
+    """Compare a written model with its checkpoint's actor on random observations; replays the warm-up records first.
 
-    Compared with the trainer's own graph where there is one, else with a NumPy
-    evaluation, on random observations and on the warm-up records, which are
-    replayed on the way.
+    Args:
+        folder: the written SavedModel.
+        actor: the actor that was written.
+        contract: the contract that was written.
+        reference_model: the trainer's own graph; None: the steps are evaluated in NumPy.
+
+    Returns:
+        The largest absolute difference of an action (categorical: of a probability).
+
+    Raises:
+        ParityError: the model cannot be loaded or run, or the difference exceeds TOLERANCE.
     """
-    x = observations(actor.inputs)
-    categorical = policy.action.kind == "categorical"
+    x = random_observations(actor.inputs)
+    categorical = contract.action.kind == CATEGORICAL
     with session(folder) as run:
         replay(folder, run)
         outputs = run(SIGNATURE, {INPUT: x})
-        check_contract(run, policy)
+        check_contract(run, contract)
     if reference_model is not None:
         expected = reference_model.evaluate(x, categorical)
     else:
         assert isinstance(actor, Actor)
         expected = numpy_actor.evaluate(actor, x, categorical)
-    got = outputs[PROBABILITIES] if categorical else outputs[ACTION]
-    difference = float(np.abs(got - expected).max())
+    actual = outputs[PROBABILITIES] if categorical else outputs[ACTION]
+    difference = float(np.abs(actual - expected).max())
     if not difference <= TOLERANCE:
         raise ParityError(f"its actions differ from the checkpoint's by up to {difference:.3g}, more than {TOLERANCE:g}")
-    if categorical:
-        check_choices(outputs[ACTION], expected)
+    if categorical and _other_choices(outputs[ACTION], expected.argmax(axis=1), expected, TOLERANCE):
+        raise ParityError("its chosen actions are not the checkpoint's most probable ones")
     return difference
 
 
-def check_contract(run: Run, policy: pb.PolicyContract) -> None:
-    """Raise ParityError unless signature `policy` tells the contract in every row."""
-    told = run(POLICY_SIGNATURE, {POLICY_INPUT: np.zeros(3, np.int32)})[POLICY_OUTPUT]
-    if list(told) != [policy.SerializeToString(deterministic=True)] * 3:
+def compare_with_single_models(
+    folder: Path, contract: pb.PolicyContract, single_models: Mapping[str, Path], progress: Progress
+) -> float:
+    """Compare a written fleet with its single models on random observations.
+
+    Args:
+        folder: the fleet's SavedModel.
+        contract: the fleet's contract.
+        single_models: version folder of every TL's own model.
+        progress: shows the members compared so far.
+
+    Returns:
+        The largest absolute difference of a continuous action.
+
+    Raises:
+        ParityError: a model cannot be loaded or run, or a TL's actions differ by more than FLEET_TOLERANCE.
+    """
+    x = random_observations(contract.observation.size)
+    with session(folder) as run:
+        replay(folder, run)
+        actions = run(SIGNATURE, {INPUT: x})[ACTION]
+        check_contract(run, contract)
+        # a single row must give what a batch gives
+        first_row = run(SIGNATURE, {INPUT: x[:1]})[ACTION]
+    largest = float(np.abs(actions[:1] - first_row).max())
+    if not largest <= FLEET_TOLERANCE:
+        raise ParityError(f"its actions for one row and for a batch differ by up to {largest:.3g}, more than {FLEET_TOLERANCE:g}")
+    for member in progress(contract.members):
+        columns = slice(member.action_begin, member.action_begin + member.action_size)
+        observed = x[:, member.observation_begin : member.observation_begin + member.observation_size]
+        single_model = single_models[member.tl]
+        with session(single_model) as run:
+            expected = run(SIGNATURE, {INPUT: observed})
+        if member.contract.action.kind == CATEGORICAL:
+            if _other_choices(actions[:, columns.start], expected[ACTION], expected[PROBABILITIES], FLEET_TOLERANCE):
+                raise ParityError(f"it chooses other actions for {member.tl} than {single_model} does")
+            continue
+        difference = float(np.abs(actions[:, columns] - expected[ACTION]).max())
+        if not difference <= FLEET_TOLERANCE:
+            raise ParityError(
+                f"its actions for {member.tl} differ from those of {single_model} by up to {difference:.3g}, "
+                f"more than {FLEET_TOLERANCE:g}"
+            )
+        largest = max(largest, difference)
+    return largest
+
+
+def _other_choices(chosen: NDArray[Any], expected: NDArray[Any], probabilities: NDArray[Any], tolerance: float) -> bool:
+    """Whether a choice differs from the expected one, ties within the tolerance aside."""
+    top = np.sort(probabilities, axis=1)
+    clear = top[:, -1] - top[:, -2] > 2 * tolerance if top.shape[1] > 1 else np.ones(len(top), bool)
+    return bool((chosen != expected)[clear].any())
+
+
+def check_contract(run: Run, contract: pb.PolicyContract) -> None:
+    """Raise ParityError unless signature `policy` gives the contract in every row."""
+    rows = run(POLICY_SIGNATURE, {POLICY_INPUT: np.zeros(3, np.int32)})[POLICY_OUTPUT]
+    if list(rows) != [contract.SerializeToString(deterministic=True)] * 3:
         raise ParityError("signature 'policy' does not give the contract in every row")
-
-
-def check_choices(chosen: NDArray[Any], expected: NDArray[Any]) -> None:
-    """Raise ParityError unless the chosen actions are the most probable ones, near ties aside."""
-    top = np.sort(expected, axis=1)
-    clear = top[:, -1] - top[:, -2] > 2 * TOLERANCE if expected.shape[1] > 1 else np.ones(len(top), bool)
-    if (chosen != expected.argmax(axis=1))[clear].any():
-        raise ParityError("its chosen actions are not the checkpoint's most probable ones")
 
 
 def replay(folder: Path, run: Run) -> None:
@@ -87,7 +187,7 @@ def replay(folder: Path, run: Run) -> None:
 
 @contextmanager
 def session(folder: Path, options: Any = None) -> Iterator[Run]:
-    """A model loaded as TensorFlow Serving loads it, ready to run. Raises ParityError where it cannot be."""
+    """A model loaded as TensorFlow Serving loads it, ready to run. Raises ParityError if it cannot be loaded."""
     with tf.Graph().as_default(), tf.compat.v1.Session(config=options) as opened:
         try:
             loaded = tf.compat.v1.saved_model.load(opened, ["serve"], str(folder))
@@ -98,8 +198,8 @@ def session(folder: Path, options: Any = None) -> Iterator[Run]:
             try:
                 definition = loaded.signature_def[signature]
                 feed = {definition.inputs[key].name: value for key, value in inputs.items()}
-                found: dict[str, NDArray[Any]] = opened.run({key: info.name for key, info in definition.outputs.items()}, feed)
-                return found
+                outputs: dict[str, NDArray[Any]] = opened.run({key: info.name for key, info in definition.outputs.items()}, feed)
+                return outputs
             except (tf.errors.OpError, KeyError, ValueError, TypeError, RuntimeError) as error:
                 raise ParityError(f"the session loader cannot run signature {signature!r}: {first_line(error)}") from error
 

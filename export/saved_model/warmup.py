@@ -1,11 +1,11 @@
-"""Warm-up records: TensorFlow Serving replays them before a version becomes available."""
+"""Warm-up records, which TensorFlow Serving replays before a version becomes available."""
 
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
-from export.saved_model.meta_graph import written
+from export.saved_model.meta_graph import write_errors_as_os_errors
 from protos import policy_pb2 as pb
 from protos import predict_pb2 as wire
 from protos import prediction_log_pb2 as prediction_log_pb
@@ -13,35 +13,35 @@ from serving.contract import INPUT, POLICY_INPUT, POLICY_SIGNATURE, SIGNATURE
 from serving.tensors import to_array, to_proto
 
 
-def requests(policy: pb.PolicyContract, number: int) -> list[wire.PredictRequest]:
+def requests(contract: pb.PolicyContract, number: int) -> list[wire.PredictRequest]:
     """One request for each signature, as a client would send it."""
     rows = {
-        SIGNATURE: (INPUT, np.zeros((1, policy.observation.size), np.float32)),
+        SIGNATURE: (INPUT, np.zeros((1, contract.observation.size), np.float32)),
         POLICY_SIGNATURE: (POLICY_INPUT, np.zeros(1, np.int32)),
     }
-    made = []
+    messages = []
     for signature, (key, array) in rows.items():
-        request = wire.PredictRequest(model_spec=wire.ModelSpec(name=policy.tl, signature_name=signature))
+        request = wire.PredictRequest(model_spec=wire.ModelSpec(name=contract.tl, signature_name=signature))
         request.model_spec.version.value = number
         to_proto(array, request.inputs[key])
-        made.append(request)
-    return made
+        messages.append(request)
+    return messages
 
 
-def write(folder: Path, policy: pb.PolicyContract, number: int) -> None:
+def write(folder: Path, contract: pb.PolicyContract, number: int) -> None:
     """Write assets.extra/tf_serving_warmup_requests of a SavedModel."""
     path = folder / "assets.extra" / "tf_serving_warmup_requests"
-    with written(), tf.io.TFRecordWriter(str(path)) as file:
-        for request in requests(policy, number):
+    with write_errors_as_os_errors(), tf.io.TFRecordWriter(str(path)) as file:
+        for request in requests(contract, number):
             log = prediction_log_pb.PredictionLog(predict_log=prediction_log_pb.PredictLog(request=request))
             file.write(log.SerializeToString(deterministic=True))
 
 
 def read(folder: Path) -> list[tuple[str, dict[str, np.ndarray]]]:
-    """(signature, inputs) of every record, for a replay."""
+    """(signature, inputs) of every warm-up record of a SavedModel."""
     path = folder / "assets.extra" / "tf_serving_warmup_requests"
-    found = []
+    records = []
     for record in tf.compat.v1.io.tf_record_iterator(str(path)):
         request = prediction_log_pb.PredictionLog.FromString(record).predict_log.request
-        found.append((request.model_spec.signature_name, {key: to_array(t) for key, t in request.inputs.items()}))
-    return found
+        records.append((request.model_spec.signature_name, {key: to_array(t) for key, t in request.inputs.items()}))
+    return records

@@ -1,4 +1,4 @@
-"""Writing an actor's SavedModel: its steps, or its trainer's graph, as inference operations."""
+"""Write an actor's SavedModel: its steps, or its trainer's graph, as inference operations."""
 
 import functools
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from tensorflow.core.framework import graph_pb2
 
 from export.actors import Activation, Actor, BatchNorm, Branch, Dense, Join, weight_name
 from export.graphs.graph_actor import OBSERVATION, PROBABILITIES_OUTPUT, GraphActor
-from export.saved_model import meta_graph
+from export.saved_model import actor_file, meta_graph
 from export.saved_model.meta_graph import Variables
 from protos import policy_pb2 as pb
-from serving.contract import ACTION, PROBABILITIES
+from serving.contract import ACTION, CATEGORICAL, PROBABILITIES
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": tf.nn.relu,
@@ -29,12 +29,12 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 Outline = tuple[tuple[Any, ...], ...]
-"""An actor's steps without their weights: what a graph depends on."""
+"""An actor's steps without their weights; actors with the same outline have the same graph."""
 
 
-def write(folder: Path, actor: Actor | GraphActor, policy: pb.PolicyContract) -> None:
-    """Write the SavedModel of an actor into an empty folder."""
-    categorical = policy.action.kind == "categorical"
+def write(folder: Path, actor: Actor | GraphActor, contract: pb.PolicyContract) -> None:
+    """Write the SavedModel of an actor into an empty folder, without manifest and warm-up records."""
+    categorical = contract.action.kind == CATEGORICAL
     if isinstance(actor, GraphActor):
         weights = tuple((weight.name, weight.values.shape, str(weight.values.dtype)) for weight in actor.weights)
         template = _graph_template(
@@ -42,32 +42,34 @@ def write(folder: Path, actor: Actor | GraphActor, policy: pb.PolicyContract) ->
         )
     else:
         template = _steps_template(outline(actor), categorical)
-    meta_graph.write(folder, template, policy, actor.weights)
+    meta_graph.write(folder, template, contract, actor.weights)
+    if isinstance(actor, Actor):
+        actor_file.write(folder, actor)
 
 
 def outline(actor: Actor) -> Outline:
-    """What the graph of an actor depends on: kinds, shapes and order of its steps."""
-    made: list[tuple[Any, ...]] = []
+    """Kinds, shapes and order of an actor's steps, which determine its graph."""
+    parts: list[tuple[Any, ...]] = []
     for step in actor.steps:
         match step:
             case Dense():
-                made.append(("dense", step.kernel.shape, step.bias is not None))
+                parts.append(("dense", step.kernel.shape, step.bias is not None))
             case BatchNorm():
-                made.append(("norm", step.mean.shape, step.gamma is not None, step.beta is not None, step.epsilon))
+                parts.append(("norm", step.mean.shape, step.gamma is not None, step.beta is not None, step.epsilon))
             case Activation():
-                made.append(("activation", step.kind))
+                parts.append(("activation", step.kind))
             case Branch():
-                made.append(("branch",))
+                parts.append(("branch",))
             case Join():
-                made.append(("join",))
-    return tuple(made)
+                parts.append(("join",))
+    return tuple(parts)
 
 
-def _outputs(x: Any, gives_probabilities: bool, categorical: bool) -> dict[str, Any]:
+def _outputs(x: Any, are_probabilities: bool, categorical: bool) -> dict[str, Any]:
     if not categorical:
         return {ACTION: x}
     chosen = tf.argmax(x, axis=1, output_type=tf.int64)
-    return {ACTION: chosen, PROBABILITIES: x if gives_probabilities else tf.nn.softmax(x)}
+    return {ACTION: chosen, PROBABILITIES: x if are_probabilities else tf.nn.softmax(x)}
 
 
 @functools.lru_cache(maxsize=128)
@@ -83,48 +85,48 @@ def _steps_template(steps: Outline, categorical: bool) -> bytes:
 
 @functools.lru_cache(maxsize=16)
 def _graph_template(
-    graph: bytes, output: str, gives: str, weights: tuple[Any, ...], inputs: int, outputs: int, categorical: bool
+    graph: bytes, output: str, output_kind: str, weights: tuple[Any, ...], inputs: int, outputs: int, categorical: bool
 ) -> bytes:
-    """The MetaGraphDef of all actors cut out of one graph."""
+    """The MetaGraphDef of all actors extracted from the same graph."""
 
     def build(observation: Any, variables: Variables) -> dict[str, Any]:
         x = import_graph(graph, output, weights, observation, variables)
-        return _outputs(tf.reshape(x, [-1, outputs]), gives == PROBABILITIES_OUTPUT, categorical)
+        return _outputs(tf.reshape(x, [-1, outputs]), output_kind == PROBABILITIES_OUTPUT, categorical)
 
     return meta_graph.assemble(inputs, build)
 
 
 def import_graph(graph: bytes, output: str, weights: tuple[Any, ...], observation: Any, variables: Variables) -> Any:
-    """What a cut graph makes of the observation, float32; its weights are new variables."""
-    cut = graph_pb2.GraphDef.FromString(graph)
-    dtype = next(node.attr["dtype"].type for node in cut.node if node.name == OBSERVATION)
-    given = {f"{OBSERVATION}:0": tf.cast(observation, dtype)}
+    """The output of an extracted graph for the observation, float32; its weights become new variables."""
+    extracted = graph_pb2.GraphDef.FromString(graph)
+    dtype = next(node.attr["dtype"].type for node in extracted.node if node.name == OBSERVATION)
+    inputs = {f"{OBSERVATION}:0": tf.cast(observation, dtype)}
     for k, (name, shape, weight_dtype) in enumerate(weights):
-        given[f"weight_{k}:0"] = variables.read(name, shape, tf.as_dtype(weight_dtype))
-    # what is given instead of them needs no placeholder any more
-    kept = [node for node in cut.node if f"{node.name}:0" not in given]
-    del cut.node[:]
-    cut.node.extend(kept)
-    (x,) = tf.import_graph_def(cut, input_map=given, return_elements=[output], name="actor/graph")
+        inputs[f"weight_{k}:0"] = variables.read(name, shape, tf.as_dtype(weight_dtype))
+    # the inputs replace these placeholders
+    kept = [node for node in extracted.node if f"{node.name}:0" not in inputs]
+    del extracted.node[:]
+    extracted.node.extend(kept)
+    (x,) = tf.import_graph_def(extracted, input_map=inputs, return_elements=[output], name="actor/graph")
     return tf.cast(x, tf.float32)
 
 
 def _apply(steps: Outline, x: Any, variables: Variables) -> Any:
     branches = []
-    for k, (kind, *told) in enumerate(steps):
+    for k, (kind, *details) in enumerate(steps):
         match kind:
             case "dense":
-                x = tf.linalg.matmul(x, variables.read(weight_name(k, "kernel"), told[0]))
-                x = tf.nn.bias_add(x, variables.read(weight_name(k, "bias"), told[0][1:])) if told[1] else x
+                x = tf.linalg.matmul(x, variables.read(weight_name(k, "kernel"), details[0]))
+                x = tf.nn.bias_add(x, variables.read(weight_name(k, "bias"), details[0][1:])) if details[1] else x
             case "norm":
-                shape, has_gamma, has_beta, epsilon = told
+                shape, has_gamma, has_beta, epsilon = details
                 gamma = variables.read(weight_name(k, "gamma"), shape) if has_gamma else None
                 beta = variables.read(weight_name(k, "beta"), shape) if has_beta else None
                 mean = variables.read(weight_name(k, "mean"), shape)
                 variance = variables.read(weight_name(k, "variance"), shape)
                 x = tf.nn.batch_normalization(x, mean, variance, beta, gamma, epsilon)
             case "activation":
-                x = ACTIVATIONS[told[0]](x)
+                x = ACTIVATIONS[details[0]](x)
             case "branch":
                 branches.append(x)
             case "join":

@@ -1,4 +1,4 @@
-"""`python -m export describe models/SA101/3`: a model's contract and signatures, for a person."""
+"""`python -m export describe models/SA101/3`: print a model's contract and signatures."""
 
 import json
 from collections.abc import Iterable
@@ -20,18 +20,18 @@ def main(argv: list[str], prog: str = "python -m export describe") -> int:
 
 
 def lines(folder: Path) -> Iterable[str]:
-    """The description, line by line. Raises InputError where the folder holds no model of ours."""
+    """The description, line by line. Raises InputError if the folder is not an exported model."""
     meta = read.meta_graph(folder)
-    policy = read.policy(folder, meta)
-    yield f"{policy.tl} {policy.origin.model_number}   {policy.origin.source_format}: {policy.origin.file_name}"
-    origin = policy.origin
+    contract = read.contract_of(folder, meta)
+    yield f"{contract.tl} {contract.origin.model_number}   {contract.origin.source_format}: {contract.origin.file_name}"
+    origin = contract.origin
     yield f"  exported   {origin.exported_at} by {origin.exporter_version}, TensorFlow {origin.tensorflow_version}"
-    if policy.missing:
-        yield f"  contract   incomplete: lacks {', '.join(policy.missing)}"
-    if policy.members:
-        yield f"  fleet      {len(policy.members)} TLs; {policy.observation.size} numbers in, {policy.action.size} out"
+    if contract.missing:
+        yield f"  contract   incomplete: missing {', '.join(contract.missing)}"
+    if contract.members:
+        yield f"  fleet      {len(contract.members)} TLs; {contract.observation.size} numbers in, {contract.action.size} out"
         yield f"    {'TL':<12} {'version':>7}  {'observation':<14} {'action':<14} kind"
-        for member in policy.members:
+        for member in contract.members:
             columns = [
                 f"{begin}:{begin + size}"
                 for begin, size in (
@@ -42,33 +42,31 @@ def lines(folder: Path) -> Iterable[str]:
             kind = member.contract.action.kind
             yield f"    {member.tl:<12} {member.version:>7}  {columns[0]:<14} {columns[1]:<14} {kind}"
     else:
-        yield from _one_tl(policy)
+        yield from _single_model(contract)
     yield from _signatures(meta)
-    proof = folder / "assets.extra" / manifest.FILE_NAME
     try:
-        parity = json.loads(proof.read_text(encoding="utf-8"))["parity"]
-        told = (
-            f"{int(parity['observations'])} observations, largest difference {float(parity['largest_absolute_difference']):.1e}"
-        )
+        parity = json.loads((folder / "assets.extra" / manifest.FILE_NAME).read_text(encoding="utf-8"))["parity"]
+        difference = float(parity["largest_absolute_difference"])
+        result = f"{int(parity['observations'])} observations, largest difference {difference:.1e}"
     except FileNotFoundError:
         return
     except (OSError, ValueError, LookupError, TypeError):
-        told = f"unknown: {manifest.FILE_NAME} is damaged"
-    yield f"  proved     {told}"
+        result = f"unknown: {manifest.FILE_NAME} is damaged"
+    yield f"  parity     {result}"
 
 
-def _one_tl(policy: pb.PolicyContract) -> Iterable[str]:
-    yield f"  dialect    {policy.observation.dialect or '-'} {policy.observation.state}".rstrip()
-    unit = "choices" if policy.action.kind == "categorical" else "values"
-    yield f"  action     {policy.action.kind}, {policy.action.size} {unit}"
-    for signal in policy.signals:
+def _single_model(contract: pb.PolicyContract) -> Iterable[str]:
+    yield f"  dialect    {contract.observation.dialect or '-'} {contract.observation.state}".rstrip()
+    unit = "choices" if contract.action.kind == "categorical" else "values"
+    yield f"  action     {contract.action.kind}, {contract.action.size} {unit}"
+    for signal in contract.signals:
         yield f"  signal     {signal.id}, program {signal.program_id!r}, {len(signal.phases)} phases"
         yield from (f"    phase    {k:>2} {phase.state} {phase.duration_s:g} s" for k, phase in enumerate(signal.phases))
-    yield f"  features   {policy.observation.size}"
-    for k, feature in enumerate(policy.observation.features):
+    yield f"  features   {contract.observation.size}"
+    for k, feature in enumerate(contract.observation.features):
         yield f"    {k:>6}   {feature.kind} {feature.lane_id or feature.signal_id}"
-    times = policy.timing
-    if not policy.missing:
+    times = contract.timing
+    if not contract.missing:
         every = f"{times.control_cycle} cycles" if times.control_cycle else f"{times.decision_interval_s:g} s"
         yield f"  timing     decides every {every}"
         yield f"             yellow {times.yellow_s:g} s, all-red {times.all_red_s:g} s, min green {times.min_green_s:g} s"

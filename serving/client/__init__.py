@@ -1,6 +1,6 @@
 """A lean client of TensorFlow Serving's gRPC API: NumPy in, NumPy out, no TensorFlow.
 
-`from serving.client import Client`; docs/client.md describes addresses, deadlines,
+`from serving.client import Client`; docs/reference/client.md describes addresses, deadlines,
 retries, TLS and errors.
 """
 

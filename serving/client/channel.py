@@ -31,6 +31,8 @@ _IDEMPOTENT_METHODS = (
 _RETRYABLE = ("UNAVAILABLE", "RESOURCE_EXHAUSTED")
 """Status codes of calls that no server has worked on."""
 MAX_RETRIES = 4
+UNIX_SERVER_NAME = "localhost"
+"""Expected name in the certificate of a server on a Unix socket."""
 MAX_UNIX_PATH_BYTES = 107
 """Length of sun_path in unix(7), less its terminating zero."""
 
@@ -45,7 +47,7 @@ class Tls:
     """Client certificate; needs `key` (mTLS)."""
     key: bytes | None = None
     server_name: str = ""
-    """Name in the server's certificate, if it differs from the address."""
+    """Name in the server's certificate, if it differs from the address; of a Unix socket: localhost by default."""
 
 
 def open_channel(address: str, tls: Tls | None = None, retries: int = 0) -> grpc.Channel:
@@ -57,8 +59,10 @@ def open_channel(address: str, tls: Tls | None = None, retries: int = 0) -> grpc
         options.append(("grpc.service_config", json.dumps(config)))
     if tls is None:
         return grpc.insecure_channel(target, options=options)
-    if tls.server_name:
-        options.append(("grpc.ssl_target_name_override", tls.server_name))
+    # gRPC would compare the certificate's names with the path of a Unix socket
+    server_name = tls.server_name or (UNIX_SERVER_NAME if target.startswith("unix:") else "")
+    if server_name:
+        options.append(("grpc.ssl_target_name_override", server_name))
     return grpc.secure_channel(target, grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate), options=options)
 
 
@@ -89,7 +93,7 @@ def _host_and_port(text: str) -> tuple[str, int]:
         if parsed.hostname and parsed.port and parsed.netloc == text:
             return parsed.hostname, parsed.port
     except ValueError:
-        pass  # a port that is no number below 65536; named below like every other mistake
+        pass  # the port is not a number below 65536
     raise ValueError(f"address {text!r} must be HOST:PORT, such as 127.0.0.1:8500")
 
 

@@ -51,7 +51,7 @@ class Client:
                 than it has threads (4 per core by default) with RESOURCE_EXHAUSTED.
             tls: certificates; None: plain text.
             retries: retries of a call that no server worked on (UNAVAILABLE, RESOURCE_EXHAUSTED) within its
-                deadline. Predictions change nothing at the server, so that is safe.
+                deadline. All methods are idempotent, so that is safe.
 
         Raises:
             ValueError: the address is invalid.
@@ -62,7 +62,7 @@ class Client:
         self._channel = self._open()
         self._previous_channel: grpc.Channel | None = None
         self._connecting: Any = None
-        """A call in flight is cancelled when its last reference goes."""
+        """Keeps the connecting call alive: gRPC cancels a call without references."""
         self._bind_methods()
 
     def _bind_methods(self) -> None:
@@ -74,7 +74,7 @@ class Client:
         return self._channel.unary_unary(name, request.SerializeToString, messages.deserializer(response))
 
     def reconnect(self) -> None:
-        """Open a new connection, because a half-open one (its server lost power, a firewall dropped it) gives no sign.
+        """Open a new connection: a half-open one (server without power, firewall) reports no error.
 
         Calls in flight finish on their connection, until the next `reconnect`.
         """
@@ -82,7 +82,7 @@ class Client:
             self._previous_channel.close()
         self._previous_channel, self._channel = self._channel, self._open()
         self._bind_methods()
-        # connect now: the next prediction may have no time for it; any answer will do
+        # connect now, because the next prediction's deadline may be short; the response is ignored
         self._connecting = self._status.future(pb.GetModelStatusRequest(), timeout=CONNECT_TIMEOUT_S, wait_for_ready=True)
 
     def __enter__(self) -> "Client":
@@ -103,7 +103,7 @@ class Client:
         versions: Mapping[str, int] | None = None,
         timeout_s: float = 1.0,
     ) -> dict[str, Prediction | ServingError]:
-        """Predictions by model, all requested at once; an error for a model that gave none.
+        """Predictions by model, all requested at once; an error for each model that failed.
 
         `timeout_s` bounds the whole, not each call.
         """
@@ -124,7 +124,7 @@ class Client:
 
         send(self._max_in_flight)
         while len(results) < len(requests):
-            # whichever ends first makes room for the next, so a model that hangs does not delay the others
+            # the first call to end makes room for the next, so a model that hangs does not delay the others
             model, call = done.get()
             try:
                 results[model] = messages.parse_prediction(call.result())
@@ -155,7 +155,7 @@ class Client:
         return self._call_predict(request, timeout_s)
 
     def fleet(self, model: str, version: int | None = None, timeout_s: float = 5.0) -> Fleet:
-        """The layout of a fleet: which columns are whose. Raises ServingError, or ContractError if it is not a fleet."""
+        """The layout of a fleet: the columns of each TL. Raises ServingError, or ContractError if it is not a fleet."""
         return Fleet(model, self.contract(model, version, timeout_s))
 
     def predict_fleet(
@@ -180,7 +180,7 @@ class Client:
     def contracts(
         self, versions: Mapping[str, int | None], timeout_s: float = 5.0
     ) -> dict[str, policy_pb2.PolicyContract | ServingError | ContractError]:
-        """Contracts by model, all requested at once; an error for a model that gave none. `timeout_s` bounds the whole."""
+        """Contracts by model, all requested at once; an error for each model that failed. `timeout_s` bounds the whole."""
         requests = {model: messages.contract_request(model, version) for model, version in versions.items()}
         results: dict[str, policy_pb2.PolicyContract | ServingError | ContractError] = {}
         for model, result in self._call_many(requests, timeout_s).items():

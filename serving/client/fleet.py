@@ -1,4 +1,4 @@
-"""A fleet as its client uses it: the observations of many TLs in one row, their actions in one answer."""
+"""The layout of a fleet: the observations of many TLs in one row, their actions in one response."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -44,10 +44,10 @@ class Fleet:
         return row
 
     def split(self, action: NDArray[Any] | None, tls: Iterable[str]) -> dict[str, NDArray[Any] | BadAnswer]:
-        """Actions of these TLs, float32 [A] each; a BadAnswer for a TL whose numbers are not finite.
+        """Actions by TL, [A] each; a BadAnswer for a TL whose own numbers are not finite.
 
         Raises BadAnswer if the whole answer has another size or is not numeric.
-        Columns of other TLs are not looked at.
+        Columns of TLs that are not requested are ignored.
         """
         if action is None or action.size != self.contract.action.size:
             answered = "no action" if action is None else f"{action.size} numbers"

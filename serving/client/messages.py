@@ -13,7 +13,7 @@ from serving.errors import BadAnswer
 from serving.tensors import TensorError, to_array, to_proto
 
 UNPARSABLE = object()
-"""Stands for a response whose bytes are not of its message."""
+"""The response if its bytes cannot be parsed."""
 
 Outputs = dict[str, NDArray[Any]]
 
@@ -27,6 +27,7 @@ class Prediction(NamedTuple):
 
 
 def model_spec(model: str, version: int | None, signature: str, label: str = "") -> pb.ModelSpec:
+    """The spec of a version by number, else by label, else of the newest."""
     spec = pb.ModelSpec(name=model, signature_name=signature)
     if version is not None:
         spec.version.value = version
@@ -58,7 +59,7 @@ def parse_contract(model: str, outputs: Outputs) -> policy_pb2.PolicyContract:
 
 
 def deserializer(message_type: Any) -> Any:
-    """A response deserializer that gives UNPARSABLE where gRPC would report INTERNAL."""
+    """A response deserializer that returns UNPARSABLE if the bytes are invalid; gRPC would report INTERNAL."""
 
     def parse(data: bytes) -> Any:
         try:

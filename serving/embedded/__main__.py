@@ -16,7 +16,7 @@ from serving.embedded.telemetry import logs
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m serving") -> int:
-    logs.to(sys.stderr)
+    logs.configure(sys.stderr)
     # calls leave little for the garbage collector; Python's default threshold runs it every dozen calls
     gc.set_threshold(20_000)
     stop = threading.Event()

@@ -119,13 +119,13 @@ def parse(argv: list[str] | None = None, prog: str = "python -m serving") -> Ser
 
 
 def _config(args: argparse.Namespace) -> ServerConfig:
-    given = [flag for flag in ("models_dir", "model_base_path", "model_config_file") if getattr(args, flag) is not None]
-    if len(given) > 1:
-        raise InputError(f"--{given[0]} and --{given[1]} both name the models; pass one of them")
+    sources = [flag for flag in ("models_dir", "model_base_path", "model_config_file") if getattr(args, flag) is not None]
+    if len(sources) > 1:
+        raise InputError(f"--{sources[0]} and --{sources[1]} both name the models; pass one of them")
     if args.model_name is not None and args.model_base_path is None:
         raise InputError("--model_name needs --model_base_path, the folder of its versions")
     serving = city_config.Serving()
-    if not given or args.city is not None or Path("city.toml").exists():
+    if not sources or args.city is not None or Path("city.toml").exists():
         serving = city_config.load(args.city or Path("city.toml")).serving
     host, port = host_and_port(serving.address, "[serving] address")
     models_dir, models = None, {}
@@ -200,9 +200,9 @@ def _check(args: argparse.Namespace) -> None:
         ("grpc_max_threads", 1), ("num_load_threads", 1), ("max_num_load_retries", 0), ("max_queued_calls", 1),
         ("rest_api_num_threads", 1),
     )  # fmt: skip
-    for name, least in bounds:
-        if getattr(args, name) is not None and not least <= getattr(args, name) <= 100_000:
-            raise InputError(f"--{name} {getattr(args, name)} must lie between {least} and 100000")
+    for name, minimum in bounds:
+        if getattr(args, name) is not None and not minimum <= getattr(args, name) <= 100_000:
+            raise InputError(f"--{name} {getattr(args, name)} must lie between {minimum} and 100000")
     for name in ("file_system_poll_wait_seconds", "model_config_file_poll_wait_seconds"):
         if not abs(getattr(args, name)) <= 86400:
             raise InputError(f"--{name} {getattr(args, name):g} must be at most 86400")

@@ -4,7 +4,9 @@ The path of a call: rpc/grpc_method -> rpc/<name> -> models/manager (which versi
 -> tensorflow/session -> the response message.
 """
 
+import contextlib
 import functools
+import os
 import socket
 import threading
 import time
@@ -14,16 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from google.protobuf import empty_pb2
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from city.errors import InputError
+from city.errors import InputError, path_errors_as_input_errors
 from city.version import VERSION
 from protos import model_server_config_pb2 as config_pb
 from protos import predict_pb2 as wire
+from serving.client.channel import MAX_UNIX_PATH_BYTES
 from serving.embedded.config import ServerConfig
 from serving.embedded.models import model_config
 from serving.embedded.models.manager import ModelManager
 from serving.embedded.models.model_config import ModelConfig
+from serving.embedded.models.servable import LoadError
 from serving.embedded.rest.server import RestServer
 from serving.embedded.rpc import reflection
 from serving.embedded.rpc.get_model_metadata import get_model_metadata
@@ -37,7 +42,7 @@ from serving.embedded.status import StatusError, aborted
 from serving.embedded.telemetry.logs import event, log
 from serving.embedded.telemetry.metrics import Metrics
 from serving.embedded.tensorflow.library import library
-from serving.embedded.tensorflow.session import LoadError, Session
+from serving.embedded.tensorflow.session import Session
 from serving.embedded.warmup import warm_up
 
 _PREDICTION_SERVICE, _MODEL_SERVICE = "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService"
@@ -74,7 +79,7 @@ class Server:
         """Whether a reload has replaced the models of the flags."""
         self._health = health.HealthServicer()
         self._set_health(serving=False)
-        # a reload may take minutes and a status request must not wait for it: one reload at a time, one thread is left
+        # two threads: GetModelStatus needs one while a reload, of which one runs at a time, takes minutes in the other
         self._model_service_pool = futures.ThreadPoolExecutor(2, thread_name_prefix="model_service")
         self._server = grpc.server(
             futures.ThreadPoolExecutor(config.threads, thread_name_prefix="rpc"),
@@ -92,7 +97,7 @@ class Server:
 
     @property
     def socket_path(self) -> Path | None:
-        """The Unix socket that is listened on, beside the port."""
+        """Unix socket beside the port; None: none."""
         return self._config.socket_path
 
     def _load(self, path: Path) -> Session:
@@ -112,8 +117,8 @@ class Server:
         prediction = {
             "Predict": method("Predict", partial(predict, manager), wire.PredictRequest),
             "GetModelMetadata": method("GetModelMetadata", partial(get_model_metadata, manager), wire.GetModelMetadataRequest),
-            # their requests are not looked at, so any message parses them
-            **{name: method(name, unimplemented_rpc(name), config_pb.ReloadConfigResponse) for name in UNIMPLEMENTED_RPCS},
+            # their requests are not read: Empty accepts the bytes of any message
+            **{name: method(name, unimplemented_rpc(name), empty_pb2.Empty) for name in UNIMPLEMENTED_RPCS},
         }
         reload = partial(handle_reload_config_request, self.reconfigure)
         models = {
@@ -131,10 +136,12 @@ class Server:
     def start(self) -> None:
         """Load the models, then listen, as TensorFlow Serving does. Raises InputError if an address is unusable."""
         config = self._config
-        # find out before minutes of loading, not after
+        # refuse unusable addresses before minutes of loading
         _check_free(config.host, config.port, "--port")
         if config.rest:
             _check_free(config.host, config.rest.port, "--rest_api_port")
+        if config.socket_path is not None:
+            _check_socket_path(config.socket_path)
         try:
             count = self.poll_once()
         except OSError as error:
@@ -165,7 +172,7 @@ class Server:
                 [(ssl.server_key, ssl.server_cert)], ssl.custom_ca or None, require_client_auth=ssl.client_verify
             )
 
-        def bind(address: str, flag: str) -> int:
+        def bind(address: str, error: str) -> int:
             try:
                 port = (
                     self._server.add_insecure_port(address)
@@ -175,12 +182,12 @@ class Server:
             except RuntimeError:
                 port = 0
             if port == 0:
-                raise InputError(f"cannot listen on {address}: it is in use or not on this machine; choose another {flag}")
+                raise InputError(error if ssl is None else f"{error}, or check the certificates of --ssl_config_file")
             return int(port)
 
-        self.port = bind(f"{config.host}:{config.port}", "--port")
+        self.port = bind(f"{config.host}:{config.port}", _port_error(config.host, config.port, "--port"))
         if config.socket_path is not None:
-            bind(f"unix:{config.socket_path}", "--grpc_socket_path")
+            bind(f"unix:{config.socket_path}", _socket_error(config.socket_path, "it cannot be bound"))
 
     def stop(self) -> None:
         """Drain: health first, then no new calls, then calls in flight end within drain_s."""
@@ -207,7 +214,7 @@ class Server:
             configs = self._configs
             if self._config.models_dir is not None and not self._is_reconfigured:
                 configs = model_config.from_folder(self._config.models_dir)
-            return self.manager.follow(configs, time.monotonic())
+            return self.manager.apply(configs, time.monotonic())
 
     def reconfigure(self, configs: Mapping[str, ModelConfig]) -> None:
         """Replace all models, or none. Raises StatusError, ABORTED while another reload is in progress."""
@@ -259,4 +266,28 @@ def _check_free(host: str, port: int, flag: str) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(info[4])
     except OSError:
-        raise InputError(f"cannot listen on {host}:{port}: it is in use or not on this machine; choose another {flag}") from None
+        raise InputError(_port_error(host, port, flag)) from None
+
+
+@path_errors_as_input_errors()
+def _check_socket_path(path: Path) -> None:
+    """Raise InputError if no Unix socket can be bound at a path."""
+    folder = path.absolute().parent
+    if len(os.fsencode(path)) > MAX_UNIX_PATH_BYTES:
+        raise InputError(_socket_error(path, f"it is longer than {MAX_UNIX_PATH_BYTES} bytes"))
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(_socket_error(path, f"{folder} is not a writable folder"))
+    if path.exists() and not path.is_socket():
+        raise InputError(_socket_error(path, "it exists and is not a socket"))
+    # gRPC would unlink the socket of a running server as well as that of a killed one
+    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(ConnectionRefusedError, FileNotFoundError):
+        probe.connect(str(path))
+        raise InputError(_socket_error(path, "it is in use"))
+
+
+def _port_error(host: str, port: int, flag: str) -> str:
+    return f"cannot listen on {host}:{port}: it is in use or not on this machine; choose another {flag}"
+
+
+def _socket_error(path: Path, reason: str) -> str:
+    return f"cannot listen on unix:{path}: {reason}; choose another --grpc_socket_path"

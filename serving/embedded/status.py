@@ -1,10 +1,10 @@
-"""The one place where an error becomes a gRPC or HTTP status."""
+"""Errors with a gRPC status code, and the HTTP status of each code."""
 
 import grpc
 
 
 class StatusError(Exception):
-    """A request that is answered with a status other than OK; the text is TensorFlow Serving's where it has one."""
+    """A request that is answered with a status other than OK; the text is TensorFlow Serving's if it has one."""
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
         super().__init__(message)

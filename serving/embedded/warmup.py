@@ -1,4 +1,4 @@
-"""Replaying a model's warm-up records, as tensorflow/serving's saved_model_warmup_util.cc.
+"""Replay of a model's warm-up records, as tensorflow/serving's saved_model_warmup_util.cc.
 
 The first run of a signature costs 7 to 22 ms, so it happens before the version serves.
 """
@@ -6,47 +6,47 @@ The first run of a signature costs 7 to 22 ms, so it happens before the version 
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from protos import predict_pb2 as wire
 from protos import prediction_log_pb2 as pb
+from serving.embedded.models.servable import LoadError, Servable
 from serving.embedded.rpc.predict import run_predict
 from serving.embedded.status import StatusError
-from serving.embedded.tensorflow.session import LoadError, Session
 
 _RECORDS = Path("assets.extra") / "tf_serving_warmup_requests"
 MAX_RECORDS = 1000
 """As tensorflow/serving: more is an error."""
 
 
-def warm_up(path: Path, session: Session) -> None:
+def warm_up(path: Path, servable: Servable) -> None:
     """Run a version's warm-up records; those of RPCs other than Predict are skipped. Raises LoadError if one fails."""
     file = path / _RECORDS
     if not file.is_file():
         return
-    manager = _OneSession(session)
+    models = _OneServable(servable)
     try:
         for number, data in enumerate(_records(file.read_bytes())):
             if number >= MAX_RECORDS:
-                raise LoadError(f"more than {MAX_RECORDS} warm-up records")
+                raise LoadError(f"{file}: more than {MAX_RECORDS} warm-up records")
             record = pb.PredictionLog.FromString(data)
             if record.HasField("predict_log"):
                 request = record.predict_log.request
-                request.model_spec.SetInParent()  # a record may leave the model out: it is this one
-                run_predict(manager, request)  # type: ignore[arg-type]
+                request.model_spec.SetInParent()  # a record may leave out the model
+                run_predict(models, request)
     except (DecodeError, StatusError, OSError, struct.error) as error:
-        raise LoadError(f"its warm-up records cannot be answered: {str(error).splitlines()[0]}") from error
+        raise LoadError(f"a warm-up record failed: {str(error).splitlines()[0]}") from error
 
 
-class _OneSession:
-    """Stands for the model manager: this session, whatever version is requested."""
+class _OneServable:
+    """Stand-in for the model manager: finds this servable for every model spec."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, servable: Servable) -> None:
+        self._servable = servable
 
-    def find(self, spec: Any) -> tuple[int, Session]:
-        return 0, self._session
+    def find(self, spec: wire.ModelSpec) -> tuple[int, Servable]:
+        return 0, self._servable
 
 
 def _records(data: bytes) -> Iterator[bytes]:
@@ -54,11 +54,11 @@ def _records(data: bytes) -> Iterator[bytes]:
 
     Checksums are not verified: a truncated record does not parse.
     """
-    at = 0
-    while at < len(data):
-        (size,) = struct.unpack_from("<Q", data, at)
-        record = data[at + 12 : at + 12 + size]
+    offset = 0
+    while offset < len(data):
+        (size,) = struct.unpack_from("<Q", data, offset)
+        record = data[offset + 12 : offset + 12 + size]
         if len(record) < size:
             raise LoadError("the file of warm-up records is truncated")
         yield record
-        at += 16 + size
+        offset += 16 + size

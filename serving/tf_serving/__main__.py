@@ -2,15 +2,15 @@
 
     python -m serving.tf_serving --models-dir models --mounted-at /models
 
-The file goes into the folder itself, which the container mounts read-only.
-TensorFlow Serving reads it again every --model_config_file_poll_wait_seconds,
-so a TL exported later is served after this is run again.
+The file is written into the folder, which the container mounts read-only.
+TensorFlow Serving reads it again every --model_config_file_poll_wait_seconds, so
+run this again after the export of another TL.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
+from city.arguments import Parser
 from city.errors import InputError, path_errors_as_input_errors
 from serving.embedded.models.version_files import scan
 
@@ -28,7 +28,7 @@ def config_text(models: list[str], mounted_at: str) -> str:
 
 @path_errors_as_input_errors()
 def write(models_dir: Path, mounted_at: str) -> Path:
-    """Write models.config, beside and then renamed. Raises InputError where there are no models."""
+    """Write models.config by rename and return its path. Raises InputError if there are no models."""
     models = sorted(scan(models_dir))
     if not models:
         raise InputError(f"{models_dir}: holds no models; export some first (python -m export --tl all)")
@@ -38,16 +38,26 @@ def write(models_dir: Path, mounted_at: str) -> Path:
         draft.write_text(config_text(models, mounted_at.rstrip("/")), encoding="utf-8")
         draft.rename(path)
     except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}; run this where the folder is writable") from None
+        raise InputError(f"{path}: cannot be written: {error.strerror}; make the folder writable") from None
     return path
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m serving.tf_serving", description="Write TensorFlow Serving's models.config.")
-    parser.add_argument("--models-dir", type=Path, default=Path("models"), metavar="DIR")
-    parser.add_argument("--mounted-at", default="/models", metavar="PATH", help="where the container sees the folder")
-    args = parser.parse_args(argv)
+def main(argv: list[str] | None = None, prog: str = "python -m serving.tf_serving") -> int:
+    parser = Parser(prog=prog, description="Write TensorFlow Serving's models.config.")
+    parser.add_argument(
+        "--models-dir",
+        "--models_dir",
+        type=Path,
+        default=Path("models"),
+        metavar="DIR",
+        help="folder of models (default: models)",
+    )
+    parser.add_argument(
+        "--mounted-at", "--mounted_at", default="/models", metavar="PATH",
+        help="path of the folder inside the container (default: /models)",
+    )  # fmt: skip
     try:
+        args = parser.parse_args(argv)
         print(write(args.models_dir, args.mounted_at))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The loop against a street that stops at its own steps only."""
+"""Decision steps against a link that stops only at its own steps."""
 
 import itertools
 import time
@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from controller.action import plan_of
-from controller.signal_timing import PlanSequencer
 
 from city.config import Controller
 from controller.decision_step import DecisionSteps, Events
+from controller.dialects.sappo import PlanSequencer, cycle_plan
+from controller.dialects.sumo_rl import SumoRlObserver
 from controller.intersection import Intersection
-from controller.observation import Readings, SumoRlObserver
+from controller.observation import Readings
 from controller.safety.monitor import Limits, SignalMonitor
 from controller.safety.safety_times import SafetyTimes
 from controller.safety.signal_safety import SignalSafety
@@ -22,18 +22,18 @@ from tests.controller.test_intersection import GREENS, PLAN, one_signal
 
 
 class SteppedLink:
-    """Stops where SUMO would: at the first step at or after the moment asked for."""
+    """Stops as SUMO does: at the first step at or after the requested moment."""
 
     lanes = tuple("abcd")
     readings = Readings(np.zeros((2, 4)), np.zeros(4), np.zeros(4))
 
     def __init__(self, step_s):
-        self.step_s, self.now, self.set_at, self.state = step_s, 0.0, [], "GgGr"
+        self.step_s, self.now, self.sent, self.state = step_s, 0.0, [], "GgGr"
 
-    def set(self, settings):
-        self.set_at += [(self.now, setting.state) for setting in settings if hasattr(setting, "state")]
+    def set(self, commands):
+        self.sent += [(self.now, command.state) for command in commands if hasattr(command, "state")]
 
-    def go(self, until_s):
+    def advance(self, until_s):
         while self.now < until_s - 1e-9:
             self.now = round(self.now + self.step_s, 3)
 
@@ -45,41 +45,41 @@ class SteppedLink:
 
 
 def plan_signal(crossing):
-    """A TL whose wishes change between its decisions: yellows begin in the middle of an exchange."""
-    policy = pb.PolicyContract(tl="SA107", signal_ids=["X"], action=pb.Action(kind="offset", size=1))
-    timing = PlanSequencer("offset", [plan_of(PLAN.program.phases, 0, 4, 60)], 2, 2, 2)
+    """A TL whose requested states change between its decisions: yellows begin in the middle of an exchange."""
+    contract = pb.PolicyContract(tl="SA107", signal_ids=["X"], action=pb.Action(kind="offset", size=1))
+    sequencer = PlanSequencer("offset", [cycle_plan(PLAN.program.phases, 0, 4, 60)], 2, 2, 2)
     safety = SignalSafety(crossing, SafetyTimes(3, 4), GREENS)
-    x = Intersection(policy, SumoRlObserver(np.arange(4), 4, 2), timing, [safety], [PLAN], Controller())
+    x = Intersection(contract, SumoRlObserver(np.arange(4), 4, 2), sequencer, [safety], [PLAN], Controller())
     x.start(0, ["GgGr"])
     return x
 
 
 @pytest.mark.parametrize("step_s", [1.0, 0.5, 0.4, 0.7, 2.0])
-@pytest.mark.parametrize("made", [one_signal, plan_signal])
-def test_a_yellow_is_never_short_whatever_the_step_length(crossing, made, step_s):
+@pytest.mark.parametrize("make", [one_signal, plan_signal])
+def test_yellow_is_never_short_whatever_the_step_length(crossing, make, step_s):
     link = SteppedLink(step_s)
     flipping = SimpleNamespace(
         ask=lambda observations, observed_s: {tl: np.array([int(link.now / 10) % 2]) for tl in observations}
     )
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
-    steps = DecisionSteps(link, [made(crossing)], flipping, street, Events(), 0.0, step_s)
+    steps = DecisionSteps(link, [make(crossing)], flipping, street, Events(), 0.0, step_s)
     while steps.now < 400:
         steps.step(400)
-    yellows = [later[0] - now for (now, state), later in itertools.pairwise(link.set_at) if "y" in state]
+    yellows = [later[0] - now for (now, state), later in itertools.pairwise(link.sent) if "y" in state]
     assert len(yellows) > 5 and min(yellows) >= 3.0 - 1e-9, yellows
 
 
 @pytest.mark.parametrize("further_s", [0.0, 3.0])
-def test_who_decides_has_been_read_for_once_and_at_that_moment(crossing, further_s):
-    """Even where SUMO has come further than it was sent, so that others are due there than those it was read for."""
+def test_readings_are_of_the_moment_and_the_tls_that_decide(crossing, further_s):
+    """Even if SUMO simulated further than requested, so that other TLs are due there than those it was read for."""
     link = SteppedLink(1.0)
-    go, read, reads = link.go, link.read, []
+    advance, read, reads = link.advance, link.read, []
 
-    def going(until_s):
-        go(until_s)
+    def advance_further(until_s):
+        advance(until_s)
         link.now += further_s
 
-    def reading(due):
+    def noted_read(due):
         reads.append((link.now, due))
         return read(due)
 
@@ -87,7 +87,7 @@ def test_who_decides_has_been_read_for_once_and_at_that_moment(crossing, further
         assert reads[-1] == (link.now, tuple(observations))
         return {tl: np.array([0]) for tl in observations}
 
-    link.go, link.read = going, reading
+    link.advance, link.read = advance_further, noted_read
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     other = one_signal(crossing)
     other.tl, other.next_decision_s = "SA102", 2.0
@@ -95,11 +95,11 @@ def test_who_decides_has_been_read_for_once_and_at_that_moment(crossing, further
     while steps.now < 100:
         steps.step(steps.now + 2)
     assert steps.counters.decisions > 5 and not steps.counters.missing_answers
-    assert len(reads) == len(set(reads)), "once"
+    assert len(reads) == len(set(reads)), "each only once"
 
 
-def test_what_sumo_shows_is_watched_and_not_what_was_asked_for(crossing):
-    """A SUMO that shows other states than those it was told: the monitor raises the alarm."""
+def test_monitor_judges_what_sumo_shows(crossing):
+    """SUMO shows other states than those it was sent: the monitor raises an alarm."""
     link = SteppedLink(1.0)
     alarms = []
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
@@ -116,7 +116,7 @@ def test_what_sumo_shows_is_watched_and_not_what_was_asked_for(crossing):
     assert sum(steps.counters.alarms.values()) > 1
 
 
-def test_a_signal_on_its_own_plan_is_not_watched(crossing):
+def test_monitor_does_not_judge_a_signal_on_its_own_program(crossing):
     link = SteppedLink(1.0)
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     monitor = SignalMonitor(crossing, Limits(3, 4, 0))
@@ -132,21 +132,21 @@ def test_a_signal_on_its_own_plan_is_not_watched(crossing):
     assert steps.counters.alarms.total() == before
 
 
-def test_a_handover_that_sumo_refuses_is_tried_again_and_the_signal_stays_watched(crossing):
+def test_rejected_handover_is_sent_again_and_the_signal_monitored(crossing):
     link = SteppedLink(1.0)
     read, handovers = link.read, []
 
-    def refusing(due):
-        moment = read(due)
+    def rejecting(due):
+        result = read(due)
         if len(handovers) != 1:
-            return moment
+            return result
         link.state = "GGGG"
-        return moment._replace(refusals={"X": "not now"})
+        return result._replace(rejected={"X": "not now"})
 
-    def set(settings):
-        handovers.extend(link.now for setting in settings if not hasattr(setting, "state"))
+    def set(commands):
+        handovers.extend(link.now for command in commands if not hasattr(command, "state"))
 
-    link.read, link.set = refusing, set
+    link.read, link.set = rejecting, set
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: np.array([0]) for tl in observations})
     monitor = SignalMonitor(crossing, Limits(3, 4, 0))
@@ -155,18 +155,18 @@ def test_a_handover_that_sumo_refuses_is_tried_again_and_the_signal_stays_watche
     steps.release(100)
     assert steps.unreleased() == [] and len(handovers) == 2 and steps.counters.rejections == 1
     assert handovers[1] - handovers[0] <= 1.0 and steps.now < 40
-    assert steps.counters.alarms["conflict"] > 0  # what it showed meanwhile was still ours
+    assert steps.counters.alarms["conflict"] > 0  # meanwhile it was still under control
 
 
-def test_how_a_signal_comes_back_from_its_plan_is_watched(crossing):
+def test_monitor_judges_the_take_over_from_the_plan(crossing):
     link = SteppedLink(1.0)
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     answers = {}
-    mute = SimpleNamespace(ask=lambda observations, observed_s: answers)
+    policies = SimpleNamespace(ask=lambda observations, observed_s: answers)
     alarms = []
     monitor = SignalMonitor(crossing, Limits(3, 4, 0))
     events = Events(alarm=alarms.append)
-    steps = DecisionSteps(link, [one_signal(crossing)], mute, street, events, 0.0, 1.0, [monitor])
+    steps = DecisionSteps(link, [one_signal(crossing)], policies, street, events, 0.0, 1.0, [monitor])
     while not steps.intersections["SA101"].is_released:
         steps.step(400)
     answers["SA101"] = np.array([0])
@@ -174,29 +174,29 @@ def test_how_a_signal_comes_back_from_its_plan_is_watched(crossing):
     while steps.intersections["SA101"].on_plan:
         steps.step(400)
     alarms.clear()
-    link.state = "GgGr"  # from the plan's green to ours, without a yellow
+    link.state = "GgGr"  # from the plan's green to the policy's, without a yellow
     steps.step(steps.now + 1)
     steps.feed_monitors()
     assert "yellow" in {alarm.rule.value for alarm in alarms}
 
 
-def test_the_deadline_counts_from_the_moment_the_readings_came(crossing):
+def test_deadline_counts_from_the_arrival_of_the_readings(crossing):
     link = SteppedLink(1.0)
     read, times = link.read, []
 
-    def noting(due):
-        moment = read(due)
+    def noted_read(due):
+        result = read(due)
         times.append(time.monotonic())
-        return moment
+        return result
 
     def ask(observations, observed_s):
         times.extend((observed_s, time.monotonic()))
         return {tl: np.array([0]) for tl in observations}
 
-    link.read = noting
+    link.read = noted_read
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     steps = DecisionSteps(link, [one_signal(crossing)], SimpleNamespace(ask=ask), street, Events(), 0.0, 1.0)
     for _ in range(5):
         steps.step(400)
-    for came, observed, asked in zip(*[iter(times[:15])] * 3, strict=True):
-        assert came <= observed <= asked
+    for arrived, observed, asked in zip(*[iter(times[:15])] * 3, strict=True):
+        assert arrived <= observed <= asked

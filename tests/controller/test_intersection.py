@@ -1,89 +1,90 @@
-"""A TL from decision to settings, without a simulator: a small street is played by hand."""
+"""A TL from answers to signal commands, without a simulator."""
 
 import itertools
 
 import numpy as np
 import pytest
-from controller.signal_timing import GreenPhaseSequencer, KeepChangeSequencer, PlanSequencer
 
 from city.config import Controller
 from city.network import Phase, Program, SignalNetwork
-from controller import action
+from controller.dialects.sappo import KeepChangeSequencer, PlanSequencer, cycle_plan
+from controller.dialects.sumo_rl import GreenPhaseSequencer, SumoRlObserver
 from controller.fallback.control_mode import ControlMode
-from controller.fallback.plan import Plan
+from controller.fallback.plan import FallbackPlan
 from controller.intersection import Intersection
-from controller.observation import SumoRlObserver
 from controller.policies.policy import ActionSpace
 from controller.safety.safety_times import SafetyTimes
 from controller.safety.signal_safety import PermittedHandover, PermittedState, SignalSafety
 from protos import policy_pb2 as pb
 
 GREENS = ["GgGr", "rrrG"]
-PLAN = Plan(
+PLAN = FallbackPlan(
     Program("0", "static", 0, tuple(Phase(s, d, d, d) for s, d in (("GgGr", 20), ("yyyr", 3), ("rrrG", 10), ("rrry", 3)))), False
 )
 HOLD_S = 10
 
 
-def one_signal(crossing, hold_s=HOLD_S, times=SafetyTimes(3, 5)):  # noqa: B008 - it does not change
-    policy = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=2))
+def one_signal(crossing, hold_s=HOLD_S, times=SafetyTimes(3, 5)):  # noqa: B008 - immutable
+    contract = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=2))
     safety = SignalSafety(crossing, times, GREENS)
-    timing = GreenPhaseSequencer(GREENS, 5, 3, 5)
-    x = Intersection(policy, SumoRlObserver(np.arange(4), 4, 2), timing, [safety], [PLAN], Controller(hold_s=hold_s, recovery_answers=2))
+    sequencer = GreenPhaseSequencer(GREENS, 5, 3, 5)
+    x = Intersection(
+        contract, SumoRlObserver(np.arange(4), 4, 2), sequencer, [safety], [PLAN], Controller(hold_s=hold_s, recovery_answers=2)
+    )
     x.start(0, ["GgGr"])
     return x
 
 
 def play(x, until_s, answer, shown=("GgGr",), begin_s=0):
-    """(second, setting) of everything set while `answer(second)` answers; steps as a decision loop would."""
-    found, now = [], begin_s
+    """(second, command) of everything sent while `answer(second)` answers; steps as the decision steps do."""
+    sent, now = [], begin_s
     while now < until_s:
         if x.next_decision_s <= now:
             x.take(answer(now), now, shown)
-        found += [(now, setting) for setting in x.commands(now)[0]]
+        sent += [(now, command) for command in x.commands(now)[0]]
         x.confirm(())
         now = min(x.next_due_s(now), until_s)
-    return found
+    return sent
 
 
-def states(found):
-    return [(now, s.state) for now, s in found if isinstance(s, PermittedState)]
+def states(sent):
+    return [(now, s.state) for now, s in sent if isinstance(s, PermittedState)]
 
 
-def test_the_first_setting_takes_control_and_a_change_goes_through_yellow(crossing):
+def test_change_goes_through_yellow(crossing):
     x = one_signal(crossing)
-    found = play(x, 30, lambda now: np.array([0 if now < 10 else 1]))
-    assert states(found) == [(0, "GgGr"), (10, "yyyr"), (13, "rrrG")]
+    sent = play(x, 30, lambda now: np.array([0 if now < 10 else 1]))
+    assert states(sent) == [(0, "GgGr"), (10, "yyyr"), (13, "rrrG")]
 
 
-def test_nothing_is_set_twice(crossing):
+def test_unchanged_state_is_sent_once(crossing):
     x = one_signal(crossing)
     assert len(play(x, 100, lambda now: np.array([0]))) == 1
 
 
-def test_a_late_answer_holds_the_signal_then_the_is_fallback_and_then_the_policy_returns(crossing):
+def test_missing_answers_lead_to_hold_then_fallback_then_recovery(crossing):
     x = one_signal(crossing)
-    found = play(x, 100, lambda now: np.array([0]) if now < 20 or now >= 60 else TimeoutError("late"))
-    # held from 20 on, plan from 30 on: yellow, red, then the program from its green
-    assert states(found)[:3] == [(0, "GgGr"), (30, "yyyr"), (33, "rrrr")]
-    handed = [(now, s.program, s.phase) for now, s in found if isinstance(s, PermittedHandover)]
+    sent = play(x, 100, lambda now: np.array([0]) if now < 20 or now >= 60 else TimeoutError("late"))
+    # HOLD from 20 on, FALLBACK from 30 on: yellow, red, then the program from its green
+    assert states(sent)[:3] == [(0, "GgGr"), (30, "yyyr"), (33, "rrrr")]
+    handed = [(now, s.program, s.phase) for now, s in sent if isinstance(s, PermittedHandover)]
     assert handed == [(33, "0", 0)] or handed == [(34, "0", 0)]
-    # two good answers in a row, then the policy's green again, taken over as shown
+    # two valid answers in a row, then the policy's green again, taken over as shown
     assert x.mode is ControlMode.POLICY
-    assert states(found)[3:] == [(62, "GgGr")]
+    assert states(sent)[3:] == [(62, "GgGr")]
 
 
-def test_coming_back_starts_from_what_the_plan_shows(crossing):
+def test_recovery_starts_from_what_the_plan_shows(crossing):
     x = one_signal(crossing)
     play(x, 60, lambda now: TimeoutError("late"))
     assert x.is_released and x.on_plan
-    found = play(x, 100, lambda now: np.array([0]), shown=("rrrG",), begin_s=60)
-    after = states(found)
-    assert after[0][1] == "rrrG", "the shown green goes on first"
+    sent = play(x, 100, lambda now: np.array([0]), shown=("rrrG",), begin_s=60)
+    after = states(sent)
+    assert after[0][1] == "rrrG", "the shown green continues first"
     assert [s for _, s in after] in (["rrrG", "rrry", "rrrr", "GgGr"], ["rrrG", "rrry", "GgGr"])
 
 
-def test_a_policy_that_returns_during_the_way_to_the_plan_goes_on_from_the_state_reached(crossing):
+def test_policy_that_returns_during_the_transition_continues_from_there(crossing):
     x = one_signal(crossing, hold_s=0)
     x.take(TimeoutError("late"), 10, None)
     x.commands(10)
@@ -94,108 +95,108 @@ def test_a_policy_that_returns_during_the_way_to_the_plan_goes_on_from_the_state
     x.take(np.array([0]), 20, None)
     assert x.mode is ControlMode.POLICY and not x.on_plan
     assert x.safeties[0].shown in ("rrrr", "yyyr")
-    later = [setting.state for now in range(21, 40) for setting in x.commands(now)[0]]
+    later = [command.state for now in range(21, 40) for command in x.commands(now)[0]]
     assert later[-1] == "GgGr"
 
 
 @pytest.mark.parametrize("failed_s", [100, 100.5, 101, 101.8])
-def test_tls_without_their_policies_ask_at_the_same_moments_whenever_they_lost_them(crossing, failed_s):
+def test_tls_in_fallback_ask_their_policies_at_the_same_moments(crossing, failed_s):
     x = one_signal(crossing, hold_s=4)
     asked = []
     while len(asked) < 6:
         x.take(TimeoutError("late") if failed_s <= 106 else np.array([0]), failed_s, ["GgGr"])
         failed_s = x.next_decision_s
         asked.append(failed_s)
-    assert asked == [102, 104, 106, 108, 110, 115], "the second good answer gives the policy its own moments again"
+    assert asked == [102, 104, 106, 108, 110, 115], "the second valid answer restores the policy's own moments"
 
 
 @pytest.mark.parametrize(("period_s", "good_s"), [(40, 20), (36, 6), (30, 4)])
 @pytest.mark.parametrize("hold_s", [0, 10])
-def test_a_policy_that_comes_and_goes_starves_nobody(crossing, hold_s, period_s, good_s):
-    """It wants the first green for ever; each time it is gone the plan begins with that green as well, and never gets far."""
+def test_intermittent_policy_keeps_max_red(crossing, hold_s, period_s, good_s):
+    """The policy always requests the first green, and the plan begins with it each time the policy is missing."""
     x = one_signal(crossing, hold_s, SafetyTimes(3, 5, max_red_s=60))
-    found = play(x, 400, lambda now: np.array([0]) if now % period_s < good_s else TimeoutError("late"))
-    assert sum(isinstance(setting, PermittedHandover) for _, setting in found) > 5
-    served = [0, *(now for now, state in states(found) if state == "rrrG"), 400]
+    sent = play(x, 400, lambda now: np.array([0]) if now % period_s < good_s else TimeoutError("late"))
+    assert sum(isinstance(command, PermittedHandover) for _, command in sent) > 5
+    served = [0, *(now for now, state in states(sent) if state == "rrrG"), 400]
     assert len(served) > 4 and max(b - a for a, b in itertools.pairwise(served)) <= 60 + period_s + 15
 
 
-def test_whoever_waits_does_not_keep_a_tl_from_its_plan_for_ever(crossing):
-    """With bounds that nobody can keep somebody is always served for having waited too long."""
+def test_max_red_service_does_not_delay_the_plan_for_ever(crossing):
+    """With a max red that cannot be kept, some link always exceeds it."""
     greens = ("GrGr", "rGrr", "rrrG")
-    policy = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=3))
+    contract = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=3))
     safety = SignalSafety(crossing, SafetyTimes(3, 5, max_red_s=4), greens)
-    observer, timing = SumoRlObserver(np.arange(4), 4, 2), GreenPhaseSequencer(greens, 5, 3, 5)
-    x = Intersection(policy, observer, timing, [safety], [PLAN], Controller(hold_s=30, recovery_answers=2))
+    observer, sequencer = SumoRlObserver(np.arange(4), 4, 2), GreenPhaseSequencer(greens, 5, 3, 5)
+    x = Intersection(contract, observer, sequencer, [safety], [PLAN], Controller(hold_s=30, recovery_answers=2))
     x.start(0, ["GrGr"])
-    found = play(x, 100, lambda now: np.array([0]) if now < 20 else TimeoutError("late"))
-    assert sum(state in greens[1:] for _, state in states(found)) > 4, "somebody is served again and again"
-    assert [now for now, setting in found if isinstance(setting, PermittedHandover)]
+    sent = play(x, 100, lambda now: np.array([0]) if now < 20 else TimeoutError("late"))
+    assert sum(state in greens[1:] for _, state in states(sent)) > 4, "links beyond max red are served again and again"
+    assert [now for now, command in sent if isinstance(command, PermittedHandover)]
 
 
-def test_what_a_program_that_is_switched_off_shows_is_no_red(crossing):
+def test_signal_that_is_off_does_not_count_as_red(crossing):
     x = one_signal(crossing, 0, SafetyTimes(3, 5, max_red_s=60))
     for begin, until, answer, shown in [
         (0, 20, TimeoutError("late"), "GgGr"),
         (20, 100, TimeoutError("late"), "oooo"),
         (100, 150, np.array([0]), "GgGr"),
     ]:
-        found = play(x, until, lambda now, answer=answer: answer, (shown,), begin)
-    assert x.mode is ControlMode.POLICY and {state for _, state in states(found)} == {"GgGr"}
+        sent = play(x, until, lambda now, answer=answer: answer, (shown,), begin)
+    assert x.mode is ControlMode.POLICY and {state for _, state in states(sent)} == {"GgGr"}
 
 
-def test_a_tl_on_its_way_to_its_plan_is_asked_with_the_others(crossing):
+def test_tl_in_transition_asks_its_policy_with_the_others(crossing):
     x = one_signal(crossing, 0)
     x.take(TimeoutError("late"), 101.8, ("GgGr",))
     x.commands(101.8)
     assert x.next_due_s(101.8) == x.next_decision_s == 102
 
 
-def test_a_yellow_lasts_no_longer_because_a_tl_comes_and_goes(crossing):
+def test_yellow_keeps_its_duration_when_modes_alternate(crossing):
     x = one_signal(crossing, 0, SafetyTimes(7, 5))
-    found = play(x, 30, lambda now: TimeoutError("late") if now >= 10 and x.mode is ControlMode.POLICY else np.array([1]))
-    assert states(found)[1:4] == [(10, "yyyr"), (14, "yyyr"), (17, "rrrr")]
+    sent = play(x, 30, lambda now: TimeoutError("late") if now >= 10 and x.mode is ControlMode.POLICY else np.array([1]))
+    assert states(sent)[1:4] == [(10, "yyyr"), (14, "yyyr"), (17, "rrrr")]
 
 
-def test_what_the_plan_serves_has_not_waited_when_the_policy_returns(crossing):
+def test_links_that_the_plan_served_have_not_waited(crossing):
     x = one_signal(crossing, 0, SafetyTimes(3, 5, max_red_s=60))
     x.take(TimeoutError("late"), 0, ("GgGr",))
-    found = play(x, 100, lambda now: TimeoutError("late"), shown=("GgGr",), begin_s=2)
+    sent = play(x, 100, lambda now: TimeoutError("late"), shown=("GgGr",), begin_s=2)
     x.take(TimeoutError("late"), 100, ("rrrG",))
-    assert isinstance(found[-1][1], PermittedHandover)
-    found = play(x, 160, lambda now: np.array([0]), shown=("GgGr",), begin_s=102)
-    assert {state for _, state in states(found)} == {"GgGr"}, "60 s have not passed yet"
-    found = play(x, 180, lambda now: np.array([0]), begin_s=160)
-    assert [state for _, state in states(found)][:2] == ["yyyr", "rrrG"]
+    assert isinstance(sent[-1][1], PermittedHandover)
+    sent = play(x, 160, lambda now: np.array([0]), shown=("GgGr",), begin_s=102)
+    assert {state for _, state in states(sent)} == {"GgGr"}, "60 s have not passed yet"
+    sent = play(x, 180, lambda now: np.array([0]), begin_s=160)
+    assert [state for _, state in states(sent)][:2] == ["yyyr", "rrrG"]
 
 
 @pytest.mark.parametrize("answer", [np.array([7]), np.array([np.nan]), "green", None, np.zeros(3), RuntimeError("x")])
-def test_no_answer_whatever_raises(crossing, answer):
+def test_invalid_answer_of_any_kind_means_hold_not_an_exception(crossing, answer):
     x = one_signal(crossing)
     assert x.take(answer, 0, None) != ""
     assert x.mode is ControlMode.HOLD
     x.commands(0)
 
 
-def test_release_hands_every_signal_back_once_it_is_cleared(crossing):
+def test_release_hands_signals_back_once_they_are_cleared(crossing):
     x = one_signal(crossing)
     x.commands(0)
     x.release()
-    found = []
+    sent = []
     for now in range(7, 20):
-        found += x.commands(now)[0]
+        sent += x.commands(now)[0]
         x.confirm(())
-    assert isinstance(found[-1], PermittedHandover) and x.is_released and x.unreleased() == []
-    assert [s.state for s in found[:-1]] == ["yyyr", "rrrr"]
+    assert isinstance(sent[-1], PermittedHandover) and x.is_released and x.unreleased() == []
+    assert [s.state for s in sent[:-1]] == ["yyyr", "rrrr"]
 
 
-def test_a_handover_that_sumo_refuses_is_not_done_and_is_tried_again(crossing):
+def test_rejected_handover_is_sent_again(crossing):
     x = one_signal(crossing)
     x.commands(0)
     x.release()
     tried = 0
     for now in range(7, 20):
-        tried += sum(isinstance(setting, PermittedHandover) for setting in x.commands(now)[0])
+        tried += sum(isinstance(command, PermittedHandover) for command in x.commands(now)[0])
         x.confirm({"X"})
         assert not x.is_released and x.unreleased() == [("X", "0")]
     assert tried > 3
@@ -204,7 +205,7 @@ def test_a_handover_that_sumo_refuses_is_not_done_and_is_tried_again(crossing):
     assert x.is_released and x.unreleased() == []
 
 
-def test_what_was_sent_but_not_confirmed_counts_as_not_released(crossing):
+def test_unconfirmed_handover_counts_as_not_released(crossing):
     x = one_signal(crossing)
     x.release()
     for now in range(7, 20):
@@ -212,29 +213,29 @@ def test_what_was_sent_but_not_confirmed_counts_as_not_released(crossing):
     assert x.awaits_confirmation and x.unreleased() == [("X", "0")]
 
 
-def test_an_action_that_cannot_be_taken_is_a_failure_not_a_crash(crossing):
+def test_action_outside_the_signals_greens_is_a_failure(crossing):
     x = one_signal(crossing)
-    x.policy.action.size = 7  # a contract that contradicts its signal's two greens
-    x._space = ActionSpace(x.policy)
+    x.contract.action.size = 7  # a contract that contradicts its signal's two greens
+    x._action_space = ActionSpace(x.contract)
     assert "cannot be taken" in x.take(np.array([6]), 20, None)
 
 
-def test_a_plan_is_decided_at_its_own_moments_only(crossing):
+def test_plan_actions_are_taken_only_at_multiples_of_the_control_cycle(crossing):
     phases = [Phase(s, d, d, d) for s, d in (("GgGr", 20), ("yyyr", 3), ("rrrG", 10), ("rrry", 3))]
-    policy = pb.PolicyContract(tl="SA107", signal_ids=["X"], action=pb.Action(kind="offset", size=1))
-    timing = PlanSequencer("offset", [action.plan_of(phases, 0, 4, 60)], 2, 2, 2)
+    contract = pb.PolicyContract(tl="SA107", signal_ids=["X"], action=pb.Action(kind="offset", size=1))
+    sequencer = PlanSequencer("offset", [cycle_plan(phases, 0, 4, 60)], 2, 2, 2)
     safety = SignalSafety(crossing, SafetyTimes(3, 5), GREENS)
-    x = Intersection(policy, SumoRlObserver(np.arange(4), 4, 2), timing, [safety], [PLAN], Controller())
+    x = Intersection(contract, SumoRlObserver(np.arange(4), 4, 2), sequencer, [safety], [PLAN], Controller())
     x.start(0, ["GgGr"])
     x.take(np.array([0.0]), 0, None)
     x.take(TimeoutError("late"), 72, None)
     assert x.next_decision_s == 74, "the policy is asked again soon"
-    before = [timing.phases(t) for t in range(100, 136)]
+    before = [sequencer.phase_state(t).phases for t in range(100, 136)]
     x.take(np.array([1.0]), 74, None)
     assert x.mode is ControlMode.POLICY and x.next_decision_s == 144
-    assert [timing.phases(t) for t in range(100, 136)] == before, "but decides at the multiples of its cycles"
+    assert [sequencer.phase_state(t).phases for t in range(100, 136)] == before, "decides only at multiples"
     x.take(np.array([1.0]), 144, None)
-    assert [timing.phases(t) for t in range(172, 208)] != before
+    assert [sequencer.phase_state(t).phases for t in range(172, 208)] != before
 
 
 @pytest.mark.parametrize(
@@ -242,20 +243,20 @@ def test_a_plan_is_decided_at_its_own_moments_only(crossing):
     [
         (0, (0, 20)),
         (12, (0, 8)),
-        (16, (2, 17)),  # 4 s of the first green are too few: the next one, early, to its own end at 33
+        (16, (2, 17)),  # 4 s of the first green are less than min green: the next green, early, until its end at 33
         (20, (2, 13)),
         (30, (0, 26)),
         (36 + 12, (0, 8)),
     ],
 )
-def test_a_plan_that_keeps_to_the_clock_is_entered_in_step(now, expected):
-    timed = Plan(PLAN.program, is_synchronised=True)
-    assert timed.entry(now, min_green_s=5) == expected
-    later = Plan(Program("0", "static", 7, PLAN.program.phases), is_synchronised=True)
+def test_synchronised_plan_is_entered_in_step(now, expected):
+    synchronised = FallbackPlan(PLAN.program, is_synchronised=True)
+    assert synchronised.entry(now, min_green_s=5) == expected
+    later = FallbackPlan(Program("0", "static", 7, PLAN.program.phases), is_synchronised=True)
     assert later.entry(now + 7, min_green_s=5) == expected
 
 
-def test_a_plan_without_a_clock_begins_with_its_first_green():
+def test_unsynchronised_plan_begins_with_its_first_green():
     assert PLAN.entry(16, 5) == (0, None)
 
 
@@ -269,31 +270,31 @@ def two_signals():
         )
         for name in "AB"
     ]
-    policy = pb.PolicyContract(tl="SA108", signal_ids=["A", "B"], action=pb.Action(kind="kc", size=2))
+    contract = pb.PolicyContract(tl="SA108", signal_ids=["A", "B"], action=pb.Action(kind="kc", size=2))
     safeties = [SignalSafety(network, SafetyTimes(3, 4), ["Gr", "rG"]) for network in networks]
-    timing = KeepChangeSequencer([phases, phases], 15, 0.2)
+    sequencer = KeepChangeSequencer([phases, phases], 15, 0.2)
     x = Intersection(
-        policy,
+        contract,
         SumoRlObserver(np.arange(2), 2, 2),
-        timing,
+        sequencer,
         safeties,
-        [Plan(Program("p", "static", offset, tuple(phases)), is_synchronised=True) for offset in (0, 10)],
+        [FallbackPlan(Program("p", "static", offset, tuple(phases)), is_synchronised=True) for offset in (0, 10)],
         Controller(hold_s=0),
     )
     x.start(0, ["Gr", "rG"])
     return x
 
 
-def test_the_signals_of_a_group_change_each_by_its_own_number():
+def test_each_signal_of_a_group_follows_its_own_number():
     x = two_signals()
-    found = play(x, 20, lambda now: np.array([1.0, -1.0]) if now == 15 else np.array([-1.0, -1.0]), shown=("Gr", "rG"))
-    assert [(now, s.signal, s.state) for now, s in found] == [
+    sent = play(x, 20, lambda now: np.array([1.0, -1.0]) if now == 15 else np.array([-1.0, -1.0]), shown=("Gr", "rG"))
+    assert [(now, s.signal, s.state) for now, s in sent] == [
         (0, "A", "Gr"), (0, "B", "rG"), (15, "A", "yr"), (18, "A", "rG"),
     ]  # fmt: skip
 
 
-def test_the_signals_of_a_group_go_on_their_plans_together_and_report_each():
+def test_all_signals_of_a_group_enter_their_plans():
     x = two_signals()
-    found = play(x, 40, lambda now: TimeoutError("late"), shown=("Gr", "rG"))
-    handed = {s.signal: s.phase for _, s in found if isinstance(s, PermittedHandover)}
+    sent = play(x, 40, lambda now: TimeoutError("late"), shown=("Gr", "rG"))
+    handed = {s.signal: s.phase for _, s in sent if isinstance(s, PermittedHandover)}
     assert set(handed) == {"A", "B"} and x.is_released

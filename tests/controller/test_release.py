@@ -1,20 +1,40 @@
-"""What is said where signals cannot be released any more."""
+"""Signals that ask the controller to stop, and what is logged if signals cannot be released any more."""
 
+import signal
 from types import SimpleNamespace
 
 import pytest
 
-from controller.release import tell_gone
+from controller.release import Stop, log_connection_lost
 from controller.sumo.link import SumoConnectionLost
 
 
 @pytest.mark.parametrize(
-    ("guarded", "told"),
+    ("is_guarded", "message"),
     [
         (True, "the connection to SUMO is gone at second 7 of the simulation: why; SUMO has ended, or the guard hands"),
-        (False, "SUMO is gone at second 7 of the simulation: why; its signals cannot be released any more"),
+        (False, "SUMO is gone at second 7 of the simulation: why; the signals cannot be released any more"),
     ],
 )
-def test_behind_a_guard_the_end_of_the_connection_need_not_be_sumos(guarded, told, caplog):
-    tell_gone(SimpleNamespace(now=7.0), SimpleNamespace(guarded=guarded), SumoConnectionLost("why"))
-    assert told in caplog.text
+def test_lost_connection_is_logged_with_its_consequence(is_guarded, message, caplog):
+    log_connection_lost(SimpleNamespace(now=7.0), SimpleNamespace(is_guarded=is_guarded), SumoConnectionLost("why"))
+    assert message in caplog.text
+
+
+def test_second_signal_aborts_waits_and_third_quits(monkeypatch):
+    handlers = {}
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    stop = Stop()
+    stop.install_handlers()
+    assert set(handlers) == {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+    stop.is_controlling = True
+    requested = []
+    for _ in range(4):
+        requested.append((stop.is_requested(), stop.interrupts().abort_requested(), stop.interrupts().quit_requested()))
+        handlers[signal.SIGTERM](signal.SIGTERM, None)
+    assert requested == [(False, False, False), (True, False, False), (True, True, False), (True, True, True)]
+
+
+def test_signal_before_any_control_interrupts_the_start():
+    with pytest.raises(KeyboardInterrupt):
+        Stop()._handle()

@@ -1,4 +1,4 @@
-"""A proxy between controller and model server that does what networks and servers do on bad days."""
+"""A proxy between controller and model server that injects network and server faults."""
 
 import contextlib
 import os
@@ -18,24 +18,24 @@ ROOT = Path(__file__).resolve().parents[2]
 class Fault(Enum):
     NONE = "none"
     DELAY = "delay"
-    """Every piece comes late, by more than the deadline."""
+    """Every chunk is delayed by more than the deadline."""
     DROP = "drop"
-    """Nothing comes through, in either direction; connections stay."""
+    """Nothing is forwarded in either direction; connections stay open."""
     HALF_OPEN = "half-open"
-    """As drop; and after its end the old connections stay dead: only new ones lead to the server."""
+    """As drop, and the old connections stay dead afterwards: only new ones reach the server."""
     RESET = "reset"
     """Every connection is reset at once."""
     GARBAGE = "garbage"
-    """The server's bytes are replaced by noise."""
+    """The server's bytes are replaced by random ones."""
     REFUSE = "refuse"
-    """Connections are closed as soon as they come, as by a server that is not there."""
+    """Connections are closed at once, as if no server listened."""
 
 
 class Proxy:
-    """Listens on loopback, or on a Unix socket; `fault` may be changed at any time."""
+    """Listens on loopback or on a Unix socket; `fault` may be changed at any time."""
 
     def __init__(self, target: int | Path, delay_s: float = 0.4) -> None:
-        """`target`: the server's port, or its Unix socket: then the proxy's is beside it."""
+        """`target`: the server's port, or the path of its Unix socket; the proxy's is in the same folder."""
         self._target, self._delay_s = target, delay_s
         if isinstance(target, Path):
             path = target.with_name("proxy")
@@ -52,14 +52,14 @@ class Proxy:
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
-    def aim(self, target: int | Path) -> None:
-        """The server is elsewhere from now on."""
+    def redirect(self, target: int | Path) -> None:
+        """Forward new connections to another server."""
         self._target = target
 
     @property
     def connections(self) -> list[socket.socket]:
-        """The callers' ends of those there are."""
-        return [caller for caller, _ in self._pairs]
+        """The clients' ends of the open connections."""
+        return [client for client, _ in self._pairs]
 
     @property
     def fault(self) -> Fault:
@@ -78,27 +78,27 @@ class Proxy:
         if self.address.startswith("unix:"):
             Path(self.address.removeprefix("unix:")).unlink()
         for pair in list(self._pairs):
-            self._end(pair)
+            self._close_pair(pair)
 
     def _run(self) -> None:
-        late: list[tuple[float, socket.socket, bytes]] = []
+        delayed: list[tuple[float, socket.socket, bytes]] = []
         while not self._stopping:
             alive = [pair for pair in self._pairs if id(pair) not in self._dead]
-            sides = {one: other for a, b in alive for one, other in ((a, b), (b, a))}
-            ready, _, _ = select.select([self._listener, *sides], [], [], 0.005)
+            peers = {source: peer for a, b in alive for source, peer in ((a, b), (b, a))}
+            ready, _, _ = select.select([self._listener, *peers], [], [], 0.005)
             if self._fault in (Fault.RESET, Fault.REFUSE):
                 for pair in list(self._pairs):
-                    self._end(pair, reset=self._fault is Fault.RESET)
-            for one in ready:
-                if one is self._listener:
+                    self._close_pair(pair, reset=self._fault is Fault.RESET)
+            for source in ready:
+                if source is self._listener:
                     self._accept()
-                elif one.fileno() >= 0:
-                    self._pass_on(one, sides[one], late)
+                elif source.fileno() >= 0:
+                    self._forward(source, peers[source], delayed)
             now = time.monotonic()
-            while late and late[0][0] <= now:
-                _, other, data = late.pop(0)
+            while delayed and delayed[0][0] <= now:
+                _, peer, data = delayed.pop(0)
                 with contextlib.suppress(OSError):
-                    other.sendall(data)
+                    peer.sendall(data)
 
     def _accept(self) -> None:
         client = self._listener.accept()[0]
@@ -111,56 +111,56 @@ class Proxy:
                 server.connect(str(self._target))
             else:
                 server = socket.create_connection(("127.0.0.1", self._target), 1)
-                for one in (client, server):
-                    # as both ends do: a small piece that waits for the last one's acknowledgement is late by 40 ms each way
-                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                for connection in (client, server):
+                    # as both ends do: a small segment that waits for an acknowledgement is 40 ms late each way
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError:
             client.close()
             return
         self._pairs.append([client, server])
 
-    def _pass_on(self, one: socket.socket, other: socket.socket, late: list[tuple[float, socket.socket, bytes]]) -> None:
-        pair = next((pair for pair in self._pairs if one in pair), None)
+    def _forward(self, source: socket.socket, peer: socket.socket, delayed: list[tuple[float, socket.socket, bytes]]) -> None:
+        pair = next((pair for pair in self._pairs if source in pair), None)
         if pair is None:
             return
         try:
-            data = one.recv(1 << 16)
+            data = source.recv(1 << 16)
         except OSError:
             data = b""
         if not data:
-            self._end(pair)
+            self._close_pair(pair)
         elif self._fault in (Fault.DROP, Fault.HALF_OPEN):
             return
         elif self._fault is Fault.DELAY:
-            late.append((time.monotonic() + self._delay_s, other, data))
+            delayed.append((time.monotonic() + self._delay_s, peer, data))
         else:
-            noise = self._fault is Fault.GARBAGE and one is pair[1]
+            is_garbage = self._fault is Fault.GARBAGE and source is pair[1]
             with contextlib.suppress(OSError):
-                other.sendall(os.urandom(len(data)) if noise else data)
+                peer.sendall(os.urandom(len(data)) if is_garbage else data)
 
-    def _end(self, pair: list[socket.socket], reset: bool = False) -> None:
-        for one in pair:
+    def _close_pair(self, pair: list[socket.socket], reset: bool = False) -> None:
+        for connection in pair:
             if reset:
                 with contextlib.suppress(OSError):
-                    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            one.close()
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()
         if pair in self._pairs:
             self._pairs.remove(pair)
         self._dead.discard(id(pair))  # the next pair may get its id
 
 
 class ProxyProcess:
-    """A `Proxy` in a process of its own, where no work of the caller's holds it up."""
+    """A `Proxy` in a process of its own, which the caller's work does not delay."""
 
     def __init__(self, target: int | Path) -> None:
         command = [sys.executable, "-m", "tests.end_to_end.faults", str(target)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-        self.address = self._hear()
+        self.address = self._read_line()
         self._fault = Fault.NONE
 
-    def aim(self, target: int | Path) -> None:
-        """The server is elsewhere from now on."""
-        self._tell("aim", target)
+    def redirect(self, target: int | Path) -> None:
+        """Forward new connections to another server."""
+        self._command("redirect", target)
 
     @property
     def fault(self) -> Fault:
@@ -168,18 +168,18 @@ class ProxyProcess:
 
     @fault.setter
     def fault(self, fault: Fault) -> None:
-        self._tell("fault", fault.value)
+        self._command("fault", fault.value)
         self._fault = fault
 
     def close(self) -> None:
         self._process.communicate(timeout=30)
 
-    def _tell(self, word: str, value: object) -> None:
+    def _command(self, name: str, value: object) -> None:
         assert self._process.stdin is not None
-        print(word, value, file=self._process.stdin, flush=True)
-        assert self._hear() == "done"
+        print(name, value, file=self._process.stdin, flush=True)
+        assert self._read_line() == "done"
 
-    def _hear(self) -> str:
+    def _read_line(self) -> str:
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
@@ -189,13 +189,13 @@ def _target(value: str) -> int | Path:
 
 
 def main() -> None:
-    """Do what standard input says until it ends."""
+    """Run the commands on stdin until it ends."""
     proxy = Proxy(_target(sys.argv[1]))
     print(proxy.address, flush=True)
     for line in sys.stdin:
-        word, value = line.strip().split(maxsplit=1)
-        if word == "aim":
-            proxy.aim(_target(value))
+        name, value = line.strip().split(maxsplit=1)
+        if name == "redirect":
+            proxy.redirect(_target(value))
         else:
             proxy.fault = Fault(value)
         print("done", flush=True)

@@ -1,4 +1,4 @@
-"""Starting and ending the project's programs and SUMO, each by its own process."""
+"""Start and stop the project's programs and SUMO, each in a process of its own."""
 
 import contextlib
 import re
@@ -22,7 +22,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def sumo(clients: int, *options: str):
-    """A SUMO program on the sample city that waits for clients; gives (port, process)."""
+    """Run SUMO on the sample city, waiting for clients; yields (port, process)."""
     port = free_port()
     command = [sumo_program(), "-c", str(GRID / "grid.sumocfg"), "--remote-port", str(port), "--num-clients", str(clients)]
     process = subprocess.Popen([*command, "--no-step-log", "--no-warnings", *options], stdout=subprocess.DEVNULL)
@@ -34,23 +34,23 @@ def sumo(clients: int, *options: str):
 
 
 def controller(*arguments: str):
-    """`python -m controller` on the sample city, its stderr readable."""
+    """Run `python -m controller` on the sample city, with a readable stderr."""
     return program("controller", "--city", CITY, *arguments)
 
 
-def guard_says(controller_says: str) -> str:
-    """What the guard of a controller wrote, whose own words go into a pipe."""
-    return Path(re.search(r"what it says is in (.*)", controller_says)[1]).read_text()
+def guard_log(controller_log: str) -> str:
+    """The log of the guard that a controller started; it is a file if the controller's stderr is a pipe."""
+    return Path(re.search(r"; its log is (.*)", controller_log)[1]).read_text()
 
 
 def guard(*arguments: object):
-    """`python -m controller.guard` by itself."""
+    """Run `python -m controller.guard`, without a controller."""
     return program("controller.guard", *map(str, arguments))
 
 
 @contextlib.contextmanager
 def program(module: str, *arguments: str):
-    """A program of ours, its stdout and stderr readable."""
+    """Run a program of the project, with readable stdout and stderr."""
     process = subprocess.Popen(
         [sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -64,19 +64,19 @@ def program(module: str, *arguments: str):
 
 
 class ModelServer:
-    """`python -m serving`, over TCP and on a Unix socket; what it complains of is among the test's own."""
+    """`python -m serving` over TCP and on a Unix socket; its stderr is the test's own."""
 
     def __init__(self, models: Path, socket_path: Path, *arguments: str):
         self.models, self.socket_path, self._arguments = models, socket_path, arguments
         self.start()
 
     def start(self, port: int = 0):
-        """Returns once it serves. `port`: 0, or the one that it had."""
+        """Return once it is ready. `port`: 0 for a free one, or the port it had before."""
         command = [sys.executable, "-m", "serving", "--models-dir", str(self.models), "--port", str(port), "--city", CITY]
         command += ["--grpc_socket_path", str(self.socket_path), *self._arguments]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         ready = self._process.stdout.readline()
-        assert ready.startswith("ready at "), f"the server ended with {self._process.wait()}"
+        assert ready.startswith("ready at "), f"the server exited with {self._process.wait()}"
         self.address = ready.removeprefix("ready at ").partition(",")[0].strip()
         self.port = int(self.address.rpartition(":")[2])
 
@@ -87,7 +87,7 @@ class ModelServer:
 
 
 def connect(port: int, order: int):
-    """A traci connection to a SUMO that is starting, as client number `order`."""
+    """Connect with traci to a SUMO that is starting, as client number `order`."""
     import traci
 
     limit = time.monotonic() + 30

@@ -1,4 +1,4 @@
-"""Adversarial policies on real streets in the real SUMO: no collision, no alarm, nobody starved."""
+"""Adversarial policies on real streets in SUMO: no collision and no alarm, max red included."""
 
 import re
 
@@ -7,6 +7,7 @@ import pytest
 
 from city import config, network
 from controller.assembly import assemble
+from controller.sumo.link import Interrupts
 from controller.sumo.start import start
 from export import contract
 from tests.conftest import GRID
@@ -14,13 +15,13 @@ from tests.conftest import GRID
 SAFETY = config.Safety(max_red_s=120)
 
 
-class Adversary:
+class AdversarialPolicies:
     def __init__(self, kind, contracts):
-        self.kind, self.sizes = kind, {policy.tl: policy.action.size for policy in contracts}
-        self.rng, self.asked = np.random.default_rng(1), 0
+        self.kind, self.sizes = kind, {c.tl: c.action.size for c in contracts}
+        self.rng, self.requests = np.random.default_rng(1), 0
 
     def ask(self, observations, observed_s=None):
-        self.asked += 1
+        self.requests += 1
         return {tl: self.answer(self.sizes[tl]) for tl in observations}
 
     def answer(self, size):
@@ -30,12 +31,12 @@ class Adversary:
             case "constant":
                 return np.array([size - 1])
             case "flipping":
-                return np.array([self.asked % size])
+                return np.array([self.requests % size])
             case "nonsense":
                 values = [np.nan, np.inf, -1.0, float(size), 0.5, 1e30]
                 return self.rng.choice([np.array([value]) for value in [*values, 0.0, 1.0]] + [np.zeros(7)[:1]])
-            case "coming and going" | "max-pressure":
-                return np.array([self.asked % size]) if self.asked % 40 < 15 else TimeoutError("no answer")
+            case "intermittent" | "max-pressure":
+                return np.array([self.requests % size]) if self.requests % 40 < 15 else TimeoutError("no answer")
 
 
 def contracts_of(street):
@@ -47,23 +48,23 @@ def contracts_of(street):
     ]
 
 
-@pytest.mark.parametrize("kind", ["random", "constant", "flipping", "nonsense", "coming and going", "max-pressure"])
+@pytest.mark.parametrize("kind", ["random", "constant", "flipping", "nonsense", "intermittent", "max-pressure"])
 @pytest.mark.parametrize("name", ["grid", "cologne1", "cologne8", "ingolstadt7"])
-def test_whatever_a_policy_answers_nobody_collides(name, kind, request, tmp_path):
+def test_no_collision_and_no_alarm_under_adversarial_policies(name, kind, request, tmp_path):
     path = GRID / "grid.sumocfg" if name == "grid" else request.getfixturevalue("shared") / f"scenarios/{name}/{name}.sumocfg"
     street = network.of_sumocfg(path)
     contracts = contracts_of(street)
     collisions = tmp_path / "collisions.xml"
     options = ["-c", str(path), "--no-step-log", "true", "--no-warnings", "true", "--seed", "5", "--time-to-teleport", "-1"]
-    # without --collision.check-junctions: it reports overlaps of merging cars, of the scenarios' own plans too
+    # without --collision.check-junctions: it also reports overlaps of merging cars under the scenarios' own plans
     checks = ["--collision.action", "warn", "--collision-output", str(collisions)]
-    link = start([*options, *checks], 1, lambda: False)
+    link = start([*options, *checks], 1, Interrupts())
     try:
         alarms = []
         control = config.Controller(hold_s=10, fallback="max-pressure" if kind == "max-pressure" else "plan")
-        steps = assemble(link, street, contracts, Adversary(kind, contracts), SAFETY, control)
+        steps = assemble(link, street, contracts, AdversarialPolicies(kind, contracts), SAFETY, control)
         steps._events = steps._events.__class__(alarm=alarms.append)
-        # whole runs of an hour where the wishes change most
+        # a whole hour for the kind whose requested states change most
         end_s = steps.now + (3600 if kind == "random" else 600)
         while steps.now < end_s:
             steps.step(end_s)
@@ -75,5 +76,5 @@ def test_whatever_a_policy_answers_nobody_collides(name, kind, request, tmp_path
     assert alarms == []
     assert steps.counters.rejections == 0
     assert re.findall(r"<collision .*", collisions.read_text()) == []
-    if kind in ("nonsense", "coming and going", "max-pressure"):
+    if kind in ("nonsense", "intermittent", "max-pressure"):
         assert steps.counters.fallbacks > 0

@@ -1,4 +1,4 @@
-"""The served closed loop is the in-process one, trip by trip."""
+"""Served policies and the same actors in this process give the same trips."""
 
 import json
 import subprocess
@@ -12,7 +12,8 @@ from controller.sumo.libsumo_link import start_libsumo
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS, read_trips
 from export import contract, locate
 from export.actors import architectures, numpy_actor
-from export.rebuild import Wanted, rebuild
+from export.checkpoints.source import Wanted
+from export.rebuild import rebuild
 from tests.conftest import GRID
 from tests.end_to_end.programs import CITY
 
@@ -22,24 +23,26 @@ END_S = 900
 
 
 class InProcess:
-    """The checkpoints' own actors, evaluated here."""
+    """The actors of the checkpoints, evaluated in this process."""
 
-    def __init__(self, city, policies):
-        self.policies = policies
+    def __init__(self, city, contracts):
+        self.contracts = contracts
         self.actors = {}
-        for tl in policies:
-            found = locate.choose(tl, locate.candidates(city.training.model_path), city.training.model_path, None)
-            categorical = policies[tl].action.kind == "categorical"
-            shape = architectures.Shape()
-            wanted = Wanted(tl, None, (), None, shape, categorical, inputs=None, outputs=None)
-            self.actors[tl] = rebuild(found, wanted).actor
+        for tl in contracts:
+            candidate = locate.choose(tl, locate.candidates(city.training.model_path), city.training.model_path, None)
+            hints = architectures.ArchitectureHints()
+            wanted = Wanted(tl, None, (), None, hints, self._is_categorical(tl), inputs=None, outputs=None)
+            self.actors[tl] = rebuild(candidate, wanted).actor
+
+    def _is_categorical(self, tl):
+        return self.contracts[tl].action.kind == "categorical"
 
     def ask(self, observations, observed_s=None):
         answers = {}
         for tl, x in observations.items():
-            categorical = self.policies[tl].action.kind == "categorical"
-            out = numpy_actor.evaluate(self.actors[tl], x[None], categorical)
-            answers[tl] = np.array([out.argmax()]) if categorical else out[0]
+            is_categorical = self._is_categorical(tl)
+            output = numpy_actor.evaluate(self.actors[tl], x[None], is_categorical)
+            answers[tl] = np.array([output.argmax()]) if is_categorical else output[0]
         return answers
 
 
@@ -50,15 +53,15 @@ def trips(path):
 @pytest.fixture(scope="module")
 def in_process(grid_city, grid_street, tmp_path_factory):
     path = tmp_path_factory.mktemp("closed_loop") / "tripinfo.xml"
-    policies = {tl: contract.build(grid_city, settings, grid_street) for tl, settings in grid_city.tls.items()}
+    contracts = {tl: contract.build(grid_city, settings, grid_street) for tl, settings in grid_city.tls.items()}
     options = ["-c", str(GRID / "grid.sumocfg"), "--seed", "7", "--no-step-log", "true", "--no-warnings", "true"]
     link = start_libsumo([*options, "--tripinfo-output", str(path), *TRIPINFO_OPTIONS])
     try:
         steps = assemble(
             link,
             grid_street,
-            list(policies.values()),
-            InProcess(grid_city, policies),
+            list(contracts.values()),
+            InProcess(grid_city, contracts),
             grid_city.safety,
             grid_city.controller,
         )
@@ -69,26 +72,27 @@ def in_process(grid_city, grid_street, tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("how", ["traci", "libsumo"])
-def test_served_trips_are_the_in_process_ones(how, in_process, grid_server, tmp_path):
+@pytest.mark.parametrize("transport", ["traci", "libsumo"])
+def test_served_trips_equal_those_of_in_process_actors(transport, in_process, grid_server, tmp_path):
     path = tmp_path / "tripinfo.xml"
     command = [sys.executable, "-m", "controller", "--city", CITY, "--server", grid_server, "--seed", "7"]
     command += ["--end", str(END_S), "--tripinfo", str(path), "--http", "127.0.0.1:0"]
-    done = subprocess.run([*command, *(["--libsumo"] if how == "libsumo" else [])], capture_output=True, text=True, timeout=120)
+    command += ["--libsumo"] if transport == "libsumo" else []
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert trips(path) == trips(in_process)
     assert read_trips(path).all > 300
 
 
 @pytest.mark.parametrize("options", [["--step-length", "0.5"], ["--step-length", "0.1"], ["--begin", "97"]])
-def test_other_steps_and_begin_times_are_controlled_as_well(options, grid_server, tmp_path):
+def test_other_step_lengths_and_begin_times_are_controlled(options, grid_server, tmp_path):
     summary = tmp_path / "summary.json"
     command = [sys.executable, "-m", "controller", "--city", CITY, "--server", grid_server, "--end", "300"]
     command += ["--http", "127.0.0.1:0", "--summary", str(summary), "--", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    told = json.loads(summary.read_text())
-    assert told["second"] == 300 and told["failures"] == 0 and told["refusals"] == 0
+    figures = json.loads(summary.read_text())
+    assert figures["second"] == 300 and figures["missing_answers"] == 0 and figures["rejections"] == 0
     begin = 97 if options[0] == "--begin" else 0
     # five TLs decide every 5 s, two every 8 s, one every other cycle
-    assert told["decisions"] >= 5 * (300 - begin) // 5 + 2 * ((300 - begin) // 8)
+    assert figures["decisions"] >= 5 * (300 - begin) // 5 + 2 * ((300 - begin) // 8)

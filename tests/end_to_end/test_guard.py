@@ -1,4 +1,4 @@
-"""The guard: a controller is killed, hangs and comes back, and the others in its simulation go on undisturbed."""
+"""The guard: a controller is killed, hangs and reconnects while the simulation's other clients continue."""
 
 import signal
 import subprocess
@@ -7,12 +7,13 @@ import time
 
 import pytest
 
-from tests.end_to_end.programs import CITY, connect, controller, guard, guard_says, sumo
+from tests.conftest import GRID
+from tests.end_to_end.programs import CITY, connect, controller, guard, guard_log, sumo
 from tests.end_to_end.test_several_clients import SIGNALS, assert_in_step, assert_safe
 
 
 class Trainer:
-    """The other client of the simulation: steps for as long as it is asked to, and notes what every signal shows."""
+    """The other client of the simulation: steps it, and records every signal's state and program."""
 
     def __init__(self, port):
         self.client = connect(port, 1)
@@ -27,32 +28,32 @@ class Trainer:
     def online(self):
         return {s for s, program in (self.programs or [{}])[-1].items() if program == "online"}
 
-    def until(self, wanted, within_s):
+    def until(self, condition, within_s):
         begin = len(self.history)
-        while not wanted():
+        while not condition():
             self.step()
-            assert len(self.history) - begin < within_s, f"{self.online()} are set by hand at second {len(self.history)}"
+            assert len(self.history) - begin < within_s, f"{self.online()} are set by a client at second {len(self.history)}"
 
 
-def test_a_trainer_goes_on_while_the_controller_is_killed_and_started_again(grid_server):
+def test_a_trainer_continues_while_the_controller_is_killed_and_restarted(grid_server):
     with sumo(2) as (port, _):
-        words = ("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server)
-        with controller(*words) as ours:
+        flags = ("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server)
+        with controller(*flags) as process:
             trainer = Trainer(port)
             trainer.until(lambda: trainer.online() == set(SIGNALS), 60)
             trainer.step(60)
-            ours.kill()
-            ours.wait()
-            assert "what it says is in" in ours.stderr.read()  # to its end, though the guard goes on
+            process.kill()
+            process.wait()
+            assert "; its log is" in process.stderr.read()  # up to its end, although the guard still runs
             trainer.until(lambda: not trainer.online(), 60)
-            # the plans run, in step with their clock
+            # the programs run, synchronised with the simulation's clock
             trainer.step(90)
             assert_in_step(trainer.client)
-        with controller(*words, "--end", "1") as mistaken:
-            # what comes back and cannot begin does not take the guard with it
-            trainer.until(lambda: mistaken.poll() is not None, 20_000)
-            assert mistaken.returncode == 2 and "--end 1 lies before second" in mistaken.stderr.read()
-        with controller(*words) as again:
+        with controller(*flags, "--end", "1") as misconfigured:
+            # a controller that reconnects and cannot start does not end the guard
+            trainer.until(lambda: misconfigured.poll() is not None, 20_000)
+            assert misconfigured.returncode == 2 and "--end 1 lies before second" in misconfigured.stderr.read()
+        with controller(*flags) as again:
             trainer.until(lambda: trainer.online() == set(SIGNALS), 20_000)
             trainer.step(60)
             assert trainer.online() == set(SIGNALS)
@@ -61,15 +62,13 @@ def test_a_trainer_goes_on_while_the_controller_is_killed_and_started_again(grid
             while again.poll() is None:
                 trainer.step()
             assert again.wait(30) == 0, again.stderr.read()
-            assert "holds the connection to SUMO; going on through it" in again.stderr.read()
+            assert "holds the connection to SUMO; continuing through it" in again.stderr.read()
         trainer.step(30)
         trainer.client.close()
     assert_safe(trainer.history, SIGNALS)
 
 
-def test_a_controller_that_hangs_loses_its_signals_and_ends_when_it_wakes(grid_server, tmp_path):
-    from tests.conftest import GRID
-
+def test_a_controller_that_hangs_loses_its_signals_and_ends_later(grid_server, tmp_path):
     city = tmp_path / "city.toml"
     text = (GRID / "city.toml").read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
     section = "[controller]\n" if "[controller]" in text else ""
@@ -78,48 +77,48 @@ def test_a_controller_that_hangs_loses_its_signals_and_ends_when_it_wakes(grid_s
     )
     with sumo(2) as (port, _), controller(
         "--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server, "--city", str(city)
-    ) as ours:  # fmt: skip
+    ) as process:  # fmt: skip
         trainer = Trainer(port)
         trainer.until(lambda: trainer.online() == set(SIGNALS), 60)
-        ours.send_signal(signal.SIGSTOP)
+        process.send_signal(signal.SIGSTOP)
         begin = time.monotonic()
         trainer.until(lambda: not trainer.online(), 90)
         assert time.monotonic() - begin < 15
         trainer.step(50)
-        ours.send_signal(signal.SIGCONT)
+        process.send_signal(signal.SIGCONT)
         trainer.step(5)
-        assert ours.wait(30) == 1
+        assert process.wait(30) == 1
         assert not trainer.online()
         trainer.client.close()
     assert_safe(trainer.history, SIGNALS)
 
 
-@pytest.mark.parametrize("who", ["SUMO", "another client"])
-def test_the_crash_of_sumo_or_of_another_client_ends_guard_and_controller_with_one_line_each(grid_server, who):
+@pytest.mark.parametrize("crashed", ["SUMO", "another client"])
+def test_a_crash_of_sumo_or_of_a_client_is_one_line_per_program(grid_server, crashed):
     with (
-        sumo(2) as (port, process),
-        controller("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server) as ours,
+        sumo(2) as (port, sumo_process),
+        controller("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server) as process,
     ):
         trainer = Trainer(port)
         trainer.step(20)
-        if who == "SUMO":
-            process.kill()
+        if crashed == "SUMO":
+            sumo_process.kill()
         else:
-            trainer.client._socket.close()  # without a goodbye: SUMO ends for all
-        assert ours.wait(30) == 1
-        told = ours.stderr.read()
-        lines = told.splitlines() + guard_says(told).splitlines()
-        assert [line for line in lines if "SUMO is gone at second" in line and "or the guard" in line]
+            trainer.client._socket.close()  # without CLOSE: SUMO ends for all its clients
+        assert process.wait(30) == 1
+        text = process.stderr.read()
+        lines = text.splitlines() + guard_log(text).splitlines()
+        assert [line for line in lines if "is gone at second" in line and "or the guard" in line]
         assert [line for line in lines if "guard: SUMO has ended" in line]
         assert not [line for line in lines if "Traceback" in line]
 
 
-def test_the_others_do_not_stand_still_for_a_controller_that_never_comes():
+def test_other_clients_do_not_wait_for_a_controller_forever():
     with sumo(2) as (port, _), guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--first-s", 0.5) as process:
         trainer = Trainer(port)
         trainer.step(60)
         assert process.stdout.readline().startswith("ready ")
-        process.terminate()  # it closes in an orderly way: the simulation goes on
+        process.terminate()  # it closes its connection cleanly, so the simulation continues
         while process.poll() is None:
             trainer.step()
         assert process.wait(30) == 0
@@ -128,7 +127,7 @@ def test_the_others_do_not_stand_still_for_a_controller_that_never_comes():
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("flags", "reason"),
     [
         ((), "--sumo HOST:PORT to attach"),
         (("--sumo", "nowhere"), "must be HOST:PORT"),
@@ -140,36 +139,36 @@ def test_the_others_do_not_stand_still_for_a_controller_that_never_comes():
         (("--sumo-port", "99999", "--", "-c", "x"), "--sumo-port 99999 must lie"),
     ],
 )
-def test_wrong_words_to_a_guard_are_one_line(words, told):
-    done = subprocess.run([sys.executable, "-m", "controller.guard", *words], capture_output=True, text=True, timeout=60)
+def test_invalid_guard_flags_are_one_error_line(flags, reason):
+    done = subprocess.run([sys.executable, "-m", "controller.guard", *flags], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1 and told in done.stderr
+    assert len(done.stderr.splitlines()) == 1 and reason in done.stderr
 
 
-def test_a_controller_is_refused_where_the_guard_has_one(grid_server):
+def test_a_second_controller_is_refused_by_the_guard(grid_server):
     with sumo(2) as (port, _):
-        words = ("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server)
-        with controller(*words) as ours:
+        flags = ("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server)
+        with controller(*flags) as process:
             trainer = Trainer(port)
             trainer.until(lambda: trainer.online() == set(SIGNALS), 60)
-            with controller(*words) as second:
+            with controller(*flags) as second:
                 trainer.until(lambda: second.poll() is not None, 20_000)
-                assert second.returncode == 2 and "takes no controller now: it has one" in second.stderr.read()
-            assert ours.poll() is None and trainer.online() == set(SIGNALS)
+                assert second.returncode == 2 and "has a controller already" in second.stderr.read()
+            assert process.poll() is None and trainer.online() == set(SIGNALS)
             trainer.client.close()
 
 
-def test_of_two_controllers_that_start_at_once_one_controls_and_the_other_ends_alone(grid_server):
+def test_of_two_controllers_started_at_once_only_one_controls(grid_server):
     with sumo(2) as (port, _):
-        words = ("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server)
-        with controller(*words) as one, controller(*words) as other:
+        flags = ("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server)
+        with controller(*flags) as first, controller(*flags) as second:
             trainer = Trainer(port)
             trainer.until(lambda: trainer.online() == set(SIGNALS), 20_000)
-            trainer.until(lambda: None not in (one.poll(), other.poll()) or {one.poll(), other.poll()} == {None, 2}, 20_000)
-            refused, controls = (one, other) if one.poll() == 2 else (other, one)
-            assert "takes no controller now: it has one" in refused.stderr.read()
+            trainer.until(lambda: None not in (first.poll(), second.poll()) or {first.poll(), second.poll()} == {None, 2}, 20_000)
+            refused, controlling = (first, second) if first.poll() == 2 else (second, first)
+            assert "has a controller already" in refused.stderr.read()
             trainer.step(60)
-            assert controls.poll() is None and trainer.online() == set(SIGNALS)
+            assert controlling.poll() is None and trainer.online() == set(SIGNALS)
             trainer.client.close()
 
 
@@ -185,9 +184,9 @@ def failing(self, end_s):
     step(self, end_s)
     if self.now > 60:
         DecisionSteps.step = step
-        raise {error}("what nobody thought of")
+        raise {error}("an unexpected failure")
 
-class Unforeseen(Exception):
+class Unexpected(Exception):
     pass
 
 DecisionSteps.step = failing
@@ -195,23 +194,23 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("error", ["CommandRejected", "SumoConnectionLost", "WaitAborted", "SumoConnectionLost as Unforeseen"])
-def test_a_controller_that_fails_leaves_its_signals_to_the_guard_and_not_to_themselves(grid_server, error):
-    """Whatever it thinks has happened, and though SUMO is there and well."""
+@pytest.mark.parametrize("error", ["CommandRejected", "SumoConnectionLost", "WaitAborted", "SumoConnectionLost as Unexpected"])
+def test_the_guard_hands_back_the_signals_of_a_controller_that_fails(grid_server, error):
+    """Whatever the error is, although SUMO still runs."""
     code = FAILING.replace("{error}", error, 1).replace("{error}", error.rpartition(" ")[2])
     with sumo(2) as (port, _):
-        words = ("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server, "--city", CITY)
-        ours = subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.PIPE, text=True)
+        flags = ("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server, "--city", CITY)
+        process = subprocess.Popen([sys.executable, "-c", code, *flags], stderr=subprocess.PIPE, text=True)
         try:
             trainer = Trainer(port)
             trainer.until(lambda: trainer.online() == set(SIGNALS), 60)
             trainer.until(lambda: not trainer.online(), 150)
-            trainer.until(lambda: ours.poll() is not None, 20_000)
-            assert ours.returncode == 1
+            trainer.until(lambda: process.poll() is not None, 20_000)
+            assert process.returncode == 1
             trainer.step(60)
             trainer.client.close()
         finally:
-            ours.kill()
-            told = ours.communicate()[1]
-        assert "what nobody thought of" in told or error == "WaitAborted"
+            process.kill()
+            text = process.communicate()[1]
+        assert "an unexpected failure" in text or error == "WaitAborted"
     assert_safe(trainer.history, SIGNALS)

@@ -1,4 +1,4 @@
-"""The guard by itself: whatever a controller leaves behind, and however the guard ends, signals run and the others go on."""
+"""The guard without our controller: however either ends, the signals run their programs and other clients continue."""
 
 import contextlib
 import signal
@@ -16,7 +16,7 @@ from controller.guard import handover
 from controller.guard.listener import Listener, port_of
 from controller.safety.safety_times import SafetyTimes
 from controller.sumo import wire
-from controller.sumo.network import plan_of, running_signals
+from controller.sumo.network import fallback_plan, running_signals
 from tests.conftest import GRID
 from tests.end_to_end.programs import connect, free_port, guard, sumo
 from tests.end_to_end.test_guard import Trainer
@@ -31,15 +31,15 @@ def street():
 
 
 def control_by_hand(listener, street, end):
-    """A controller that sets every signal itself, steps five times and comes to the end that is given."""
+    """A minimal controller: set every signal, step five times, then call `end`."""
     client = connect(listener, 1)  # its order is the guard's
     running = running_signals(client, street, SIGNALS)
     handovers = [
-        handover.SignalHandover(s, signal.approach_mps, signal.crossing_m, TIMES, plan_of(running[s], signal))
+        handover.SignalHandover(s, signal.approach_mps, signal.crossing_m, TIMES, fallback_plan(running[s], signal))
         for s, signal in street.signals.items()
     ]
-    client._socket.sendall(wire.message([wire.command(wire.WILL, handover.write(handovers))]))
-    assert client._socket.recv(100) == wire.ok(wire.WILL)
+    client._socket.sendall(wire.message([wire.command(wire.HANDOVER, handover.encode(handovers))]))
+    assert client._socket.recv(100) == wire.ok(wire.HANDOVER)
     for s in SIGNALS:
         client.trafficlight.setRedYellowGreenState(s, "r" * len(street.signals[s].links))
     for _ in range(5):
@@ -48,36 +48,36 @@ def control_by_hand(listener, street, end):
     return client
 
 
-@pytest.mark.parametrize("goodbye", [True, False])
+@pytest.mark.parametrize("closes", [True, False])
 @pytest.mark.parametrize("spawned", [True, False])
-def test_what_a_controller_leaves_by_hand_is_handed_back(street, goodbye, spawned, tmp_path):
+def test_signals_that_a_controller_leaves_set_are_handed_back(street, closes, spawned, tmp_path):
     record, listener = tmp_path / "record.json", free_port()
-    words = ("--order", 2, "--port", listener, "--record", record, *(("--spawned",) if spawned else ()))
-    with sumo(2) as (port, _), guard("--sumo", f"127.0.0.1:{port}", *words) as process, ThreadPoolExecutor() as pool:
+    flags = ("--order", 2, "--port", listener, "--record", record, *(("--spawned",) if spawned else ()))
+    with sumo(2) as (port, _), guard("--sumo", f"127.0.0.1:{port}", *flags) as process, ThreadPoolExecutor() as pool:
         trainer = Trainer(port)
 
-        def left(end):
+        def control_until(end):
             controller = pool.submit(control_by_hand, listener, street, end)
             trainer.until(controller.done, 100_000)
-            held = controller.result()
+            client = controller.result()
             trainer.until(lambda: not trainer.online(), 30)
             assert set(SIGNALS) in [{s for s, p in programs.items() if p == "online"} for programs in trainer.programs]
-            return held
+            return client
 
-        left(lambda client: client.close(False) if goodbye else client._socket.close())
-        if not (spawned and goodbye):
+        control_until(lambda client: client.close(False) if closes else client._socket.close())
+        if not (spawned and closes):
             assert port_of(record) == listener
             trainer.step(30)
             trainer.programs.clear()
-            held = left(lambda client: process.terminate())  # it hands back what is set by hand
-            held._socket.close()
+            client = control_until(lambda client: process.terminate())  # it hands back what the client has set
+            client._socket.close()
         trainer.until(lambda: process.poll() is not None, 100_000)
         assert process.returncode == 0 and not record.exists() and not trainer.online()
         trainer.step(30)
         trainer.client.close()
 
 
-def test_a_guard_does_not_stand_behind_a_guard():
+def test_a_guard_behind_a_guard_is_refused():
     listener = free_port()
     with sumo(2) as (port, _), guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--port", listener, "--first-s", 0) as process:
         trainer = Trainer(port)
@@ -89,7 +89,7 @@ def test_a_guard_does_not_stand_behind_a_guard():
         trainer.step(5)
 
 
-def test_a_guard_outlives_who_started_it_before_it_was_ready():
+def test_a_guard_outlives_a_parent_that_ends_before_it_is_ready():
     with sumo(2) as (port, _), guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--first-s", 0.2, "--spawned") as process:
         process.stdout.close()
         trainer = Trainer(port)
@@ -98,12 +98,12 @@ def test_a_guard_outlives_who_started_it_before_it_was_ready():
 
 
 def listens(port):
-    # a connection would be taken for a client
-    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
-    return any(words[1].endswith(f":{port:04X}") and words[3] == "0A" for words in lines)
+    # SUMO would count a connection as a client
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+    return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
 
 
-def test_a_guard_that_is_asked_to_stop_before_the_others_have_come_leaves_no_sumo_behind():
+def test_a_guard_stopped_before_other_clients_connect_ends_its_sumo():
     port = free_port()
     arguments = ("-c", GRID / "grid.sumocfg", "--no-step-log", "--no-warnings")
     with guard("--clients", 2, "--order", 1, "--sumo-port", port, "--", *arguments) as process:
@@ -111,53 +111,53 @@ def test_a_guard_that_is_asked_to_stop_before_the_others_have_come_leaves_no_sum
         while not listens(port):
             assert time.monotonic() < limit
             time.sleep(0.05)
-        time.sleep(0.5)  # it has connected, and waits for the other client
+        time.sleep(0.5)  # it has connected and waits for the other client
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 130
         assert "Traceback" not in process.stderr.read()
     assert not listens(port)
 
 
-def test_a_guard_without_a_controller_leaves_in_the_end_and_the_others_go_on():
+def test_an_idle_guard_leaves_the_simulation_to_other_clients():
     with sumo(2) as (port, _):
         with guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--first-s", 0, "--idle-s", 0.3) as process:
             trainer = Trainer(port)
             trainer.until(lambda: process.poll() is not None, 100_000)
-            assert process.returncode == 0 and "leaving the simulation to the others" in process.stderr.read()
+            assert process.returncode == 0 and "leaving the simulation to the other clients" in process.stderr.read()
         trainer.step(30)
         trainer.client.close()
 
 
-def test_a_guard_without_a_controller_ends_with_the_simulation():
+def test_an_idle_guard_ends_with_the_simulation():
     arguments = ("-c", GRID / "grid.sumocfg", "--no-step-log", "--no-warnings", "--end", 40)
     with guard("--clients", 1, "--first-s", 0, "--", *arguments) as process:
         assert process.wait(60) == 0
-        assert "up to the simulation's end, second 40" in process.stderr.read()
+        assert "before the simulation's end, second 40" in process.stderr.read()
 
 
-@pytest.mark.parametrize("words", [b"", b"GET / HTTP/1.0\r\n\r\n"])
-def test_a_visitor_that_is_no_controller_is_sent_away_and_the_others_go_on(words):
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.0\r\n\r\n"])
+def test_a_connection_that_is_not_traci_is_closed(sent):
     with sumo(2) as (port, _), guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--first-s", 0) as process:
         trainer = Trainer(port)
         trainer.step(5)
         listener = int(process.stdout.readline().split()[1])
-        with socket.create_connection(("127.0.0.1", listener)) as visitor:
-            visitor.sendall(words)
+        with socket.create_connection(("127.0.0.1", listener)) as client:
+            client.sendall(sent)
             trainer.step(60)
-            visitor.settimeout(20)
-            with contextlib.suppress(ConnectionResetError):  # it had not read what was said
-                assert visitor.recv(1) == b""
+            client.settimeout(20)
+            with contextlib.suppress(ConnectionResetError):  # the guard had unread bytes of this client
+                assert client.recv(1) == b""
         trainer.step(5)
         assert process.poll() is None
         trainer.client.close()
         process.terminate()
         process.wait(60)
-        assert "a controller has come at" not in process.stderr.read()
+        assert "a controller has connected at" not in process.stderr.read()
 
 
-def test_a_port_that_is_taken_is_not_taken_for_the_sumo_that_is_started():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+def test_a_sumo_port_in_use_is_one_error_line():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
         done = subprocess.run(
             [sys.executable, "-m", "controller.guard", "--sumo-port", str(port), "--", "-c", str(GRID / "grid.sumocfg")],
             capture_output=True, text=True, timeout=60,
@@ -166,7 +166,7 @@ def test_a_port_that_is_taken_is_not_taken_for_the_sumo_that_is_started():
         assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_record_leads_to_a_door_while_it_is_open_only(tmp_path):
+def test_a_record_gives_a_port_only_while_its_guard_listens(tmp_path):
     record = tmp_path / "record.json"
     assert port_of(record) is None
     listener = Listener(0, record)
@@ -174,5 +174,5 @@ def test_a_record_leads_to_a_door_while_it_is_open_only(tmp_path):
     listener.close()
     listener.close()
     assert port_of(record) is None and not record.exists()
-    record.write_text("no json")
+    record.write_text("not JSON")
     assert port_of(record) is None

@@ -1,4 +1,4 @@
-"""Nothing that the controller does for itself keeps a street waiting."""
+"""The controller's own work does not delay the simulation."""
 
 import gc
 import threading
@@ -7,20 +7,24 @@ from controller import daemon
 from controller.__main__ import main
 from tests.end_to_end.programs import CITY
 
+CONTRACT_CHECK = "the check of contracts"
 
-def test_while_signals_are_controlled_contracts_are_watched_and_what_was_made_before_is_not_looked_through_for_garbage(
-    grid_server, monkeypatch
-):
+
+def thread_names():
+    return [thread.name for thread in threading.enumerate()]
+
+
+def test_gc_is_frozen_and_contracts_checked_while_signals_are_controlled(grid_server, monkeypatch):
     def loop(*args):
-        left.append(len(gc.get_objects()))
-        threads.extend(thread.name for thread in threading.enumerate())
-        return controlled(*args)
+        tracked.append(len(gc.get_objects()))
+        threads.extend(thread_names())
+        return control_loop(*args)
 
-    left, threads, controlled = [], [], daemon._loop
+    tracked, threads, control_loop = [], [], daemon._loop
     monkeypatch.setattr(daemon, "_loop", loop)
     try:
         assert main(["--city", CITY, "--server", grid_server, "--end", "20"]) == 0
     finally:
         gc.unfreeze()
-    assert left and left[0] < 1000 < len(gc.get_objects())
-    assert "contracts" in threads and "contracts" not in [thread.name for thread in threading.enumerate()]
+    assert tracked and tracked[0] < 1000 < len(gc.get_objects())
+    assert CONTRACT_CHECK in threads and CONTRACT_CHECK not in thread_names()

@@ -1,4 +1,4 @@
-"""The sample trainer: real checkpoints that the exporter reads, and a course that --resume goes on with."""
+"""The sample trainer: its checkpoints can be exported, and --resume continues an interrupted run."""
 
 import subprocess
 import sys
@@ -30,24 +30,34 @@ def trained(tmp_path_factory):
     return out
 
 
-def test_the_curve_and_the_checkpoints_of_all_formats_are_written(trained):
+def test_curve_and_checkpoints_of_all_formats_are_written(trained):
     names = {path.name for path in (trained / "whole").rglob("*")}
     assert {"PPO-_SA101_trial_3.index", "PPO-_SA101_trial_3.meta", "SA108-3.index", "trial_3_curve.csv"} <= names
     assert [name for name in names if name.endswith("trial_3_SA103_actor.weights.h5")]
     assert len((trained / "whole" / "trial_3_curve.csv").read_text().splitlines()) == 3
 
 
-def test_what_was_trained_is_exported(trained, tmp_path, capsys):
+def test_trained_checkpoints_are_exported(trained, tmp_path, capsys):
     flags = ["--city", str(GRID / "city.toml"), "--model-path", str(trained / "whole"), "--models-dir", str(tmp_path)]
     assert export([*flags, "--tl", ",".join(TARGETS)]) == 0
     assert sorted(path.name for path in tmp_path.glob("*/3")) == ["3", "3", "3"]
 
 
-def test_a_resumed_run_takes_up_where_it_was_cut_off(trained):
-    whole, parts = ((trained / part / "trial_3_curve.csv").read_text().splitlines() for part in ("whole", "parts"))
+def test_a_resumed_run_continues_after_its_last_episode(trained):
+    whole, parts = ((trained / name / "trial_3_curve.csv").read_text().splitlines() for name in ("whole", "parts"))
     assert [line.split(",")[0] for line in parts] == [line.split(",")[0] for line in whole] == ["episode", *"01"]
-    assert whole[1] == parts[1], "the same seed takes the same first episode"
+    assert whole[1] == parts[1], "the same seed must give the same first episode"
 
 
 def test_the_trainer_stays_compact():
     assert len((ROOT / "examples" / "train_ppo.py").read_text().splitlines()) <= 300
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"), [(["--format", "SA101=tf3"], "--format 'SA101=tf3' must be"), (["--episodes", "x"], "--episodes")]
+)
+def test_invalid_flags_are_one_error_line(flags, reason, tmp_path):
+    command = [sys.executable, "train_ppo.py", "--city", "grid/city.toml", "--out", str(tmp_path), *flags]
+    done = subprocess.run(command, cwd=ROOT / "examples", capture_output=True, text=True, timeout=120)
+    errors = done.stderr.splitlines()
+    assert done.returncode == 2 and len(errors) == 1 and reason in errors[0]

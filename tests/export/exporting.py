@@ -1,4 +1,4 @@
-"""What the exporter's tests do with a folder of checkpoints: export, ask the model, compare."""
+"""Helpers of the exporter's tests: export a folder of checkpoints, run the model, compare."""
 
 import json
 
@@ -14,7 +14,7 @@ def export(checkpoints, *flags, tl="SA101"):
 
 
 def exported(checkpoints, *flags, tl="SA101"):
-    """The exported model's answers to X."""
+    """The exported model's actions for X."""
     assert export(checkpoints, *flags, tl=tl) == 0
     return run(version(checkpoints, tl), "serving_default", observation=X)["action"]
 
@@ -27,12 +27,12 @@ def manifest(checkpoints, tl="SA101"):
     return json.loads((version(checkpoints, tl) / "assets.extra" / "export.json").read_text())
 
 
-def refused(capsys, *told):
+def refused(capsys, *parts):
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1
-    for words in told:
-        assert words in lines[0], lines[0]
+    for part in parts:
+        assert part in lines[0], lines[0]
 
 
-def same(found, expected):
-    assert found.shape == expected.shape and np.abs(found - expected).max() <= 1e-5
+def same(actual, expected):
+    assert actual.shape == expected.shape and np.abs(actual - expected).max() <= 1e-5

@@ -144,15 +144,15 @@ def subclassed(tmp_path):
     return randomise(model)
 
 
-def test_a_subclassed_models_checkpoint_is_read_in_the_order_it_was_made(subclassed, tmp_path):
+def test_a_subclassed_checkpoint_is_read_in_attribute_order(subclassed, tmp_path):
     tf.train.Checkpoint(actor=subclassed).write(str(tmp_path / "c" / "SA101-3"))
     assert np.abs(exported(tmp_path) - subclassed(X, training=False).numpy()).max() < 1e-5
 
 
-def test_a_subclassed_models_weights_file_needs_the_order_of_its_layers(subclassed, tmp_path, capsys):
+def test_a_subclassed_weights_file_needs_its_layer_order(subclassed, tmp_path, capsys):
     subclassed.save_weights(tmp_path / "c" / "SA101_trial_3.weights.h5")
     assert main(["--model-path", str(tmp_path / "c"), "--tl", "SA101", "--models-dir", str(tmp_path / "m")]) == 2
-    assert "does not tell the order of its layers body_0, " in capsys.readouterr().err
+    assert "does not define the order of its layers body_0, " in capsys.readouterr().err
     order = ["layers", "first", *(f"body_{k}" for k in range(6)), "end"]
     (tmp_path / "city.toml").write_text(
         f'[tl.SA101]\nsignals = ["a"]\ndialect = "sappo"\nstate = "d"\naction = "kc"\nlayers = {order}\n'
@@ -161,7 +161,7 @@ def test_a_subclassed_models_weights_file_needs_the_order_of_its_layers(subclass
     assert np.abs(action - subclassed(X, training=False).numpy()).max() < 1e-5
 
 
-def test_a_subclassed_mlp_whose_layers_fit_in_one_order_only_needs_no_telling(tmp_path):
+def test_layers_that_fit_in_only_one_order_need_no_flag(tmp_path):
     class Small(tf.keras.Model):
         def __init__(self):
             super().__init__()
@@ -209,21 +209,21 @@ def tf1_mlp_res(folder, sizes, outputs, name):
         return session.run(mean, {observation: X})
 
 
-def test_mlp_res_is_told_by_the_sizes_in_its_name(tmp_path, capsys):
+def test_mlp_res_is_recognised_by_the_sizes_in_its_name(tmp_path, capsys):
     expected = tf1_mlp_res(tmp_path / "c", (16, 8, 8), 2, "SAPPO-_action_gro_netSz_(16, 8, 8)_x-trial_4_SA101")
     assert np.abs(exported(tmp_path) - expected).max() < 1e-5
     assert "(mlp-res relu tanh, gro" in capsys.readouterr().out
 
 
-def test_mlp_res_without_its_sizes_must_be_said(tmp_path, capsys):
+def test_an_mlp_res_without_sizes_needs_the_actor_flag(tmp_path, capsys):
     expected = tf1_mlp_res(tmp_path / "c", (16, 8, 8), 2, "x_SA101_trial_4")
     (tmp_path / "c" / "x_SA101_trial_4.meta").unlink()
     assert main(["--model-path", str(tmp_path / "c"), "--tl", "SA101", "--models-dir", str(tmp_path / "m")]) == 2
-    assert "say --actor mlp or --actor mlp-res" in capsys.readouterr().err
+    assert "pass --actor mlp or --actor mlp-res" in capsys.readouterr().err
     assert np.abs(exported(tmp_path, "--actor", "mlp-res") - expected).max() < 1e-5
 
 
-def test_an_unknown_architecture_lists_those_there_are(tmp_path, capsys):
+def test_an_unknown_architecture_lists_the_known_ones(tmp_path, capsys):
     tf1_mlp_res(tmp_path / "c", (16, 8, 8), 2, "x_SA101_trial_4")
     assert (
         main(["--model-path", str(tmp_path / "c"), "--tl", "SA101", "--models-dir", str(tmp_path / "m"), "--actor", "resnet"])
@@ -240,7 +240,7 @@ def test_activations_are_keras_and_tensorflows(kind):
 
 
 @pytest.mark.parametrize("kind", ["elu", "gelu"])
-def test_a_hidden_activation_that_is_said_is_used(kind, tmp_path):
+def test_the_hidden_activation_of_city_toml_is_used(kind, tmp_path):
     layers = [tf.keras.layers.Dense(n, a) for n, a in ((8, kind), (7, kind), (2, "tanh"))]
     model = randomise(tf.keras.Sequential([tf.keras.Input((9,)), *layers]))
     (tmp_path / "c").mkdir()
@@ -261,7 +261,7 @@ def layers_of(*units, norms=()):
 def test_layers_that_do_not_fit_each_other_are_refused(tmp_path):
     broken = layers_of(8, 8, 2)
     wrong = Layers((broken.dense[0], *layers_of(5, 2).dense[1:]), (), ())
-    with pytest.raises(InputError, match=r"d0/kernel gives 8 values and d1/kernel takes 5"):
+    with pytest.raises(InputError, match=r"d0/kernel has 8 outputs and d1/kernel has 5 inputs"):
         architectures.build(tmp_path, wrong, ArchitectureHints(), False)
     with pytest.raises(InputError, match="a residual adds 8 values to 6"):
         architectures.build(tmp_path, layers_of(8, 6, 6, 6, 2), ArchitectureHints("mlp-res"), False)

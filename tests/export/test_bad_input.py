@@ -1,4 +1,4 @@
-"""Wrong input to the exporter: one line, exit code 2, and nothing lost or half-published."""
+"""Invalid input to the exporter: one line, exit code 2, nothing lost and nothing half-published."""
 
 import shutil
 from pathlib import Path
@@ -16,7 +16,7 @@ TF2 = "SA102"
 
 @pytest.fixture
 def city(tmp_path):
-    """A copy of the sample city that may be broken."""
+    """A copy of the sample city that a test may damage."""
     for name in ("city.toml", "grid.net.xml", "grid.sumocfg", "fixed_time.add.xml", "demand.rou.xml"):
         shutil.copy(GRID / name, tmp_path)
     shutil.copytree(GRID / "checkpoints", tmp_path / "checkpoints", ignore=shutil.ignore_patterns(".*"))
@@ -27,12 +27,12 @@ def export(city, *flags):
     return main(["--city", str(city / "city.toml"), *flags])
 
 
-def refused(capsys, *told):
+def refused(capsys, *parts):
     err = capsys.readouterr().err
     lines = [line for line in err.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1 and "Traceback" not in err, err
-    for words in told:
-        assert words in lines[0], lines[0]
+    for part in parts:
+        assert part in lines[0], lines[0]
 
 
 def published(city):
@@ -40,12 +40,12 @@ def published(city):
     return sorted(str(p.relative_to(models)) for p in models.glob("*/*")) if models.exists() else []
 
 
-def test_no_such_tl_lists_those_there_are(city, capsys):
+def test_an_unknown_tl_lists_the_known_ones(city, capsys):
     assert export(city, "--tl", "SA999") == 2
     refused(capsys, "no TL SA999", "SA101, SA102")
 
 
-def test_no_checkpoint_names_the_places_looked_at(city, capsys):
+def test_a_missing_checkpoint_names_the_searched_folder(city, capsys):
     (city / "city.toml").write_text((city / "city.toml").read_text() + '\n[tl.SA200]\nsignals = ["B1x"]\ndialect = "sumo-rl"\n')
     assert export(city, "--tl", "SA200") == 2
     refused(capsys, "no checkpoint for SA200", str(city / "checkpoints"), "SA101")
@@ -56,7 +56,7 @@ def test_no_checkpoint_names_the_places_looked_at(city, capsys):
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.5])
-def test_a_truncated_data_file_is_told_and_nothing_is_published(city, capsys, keep):
+def test_a_truncated_data_file_is_refused(city, capsys, keep):
     data = city / "checkpoints" / TF2 / f"{TF2}-1.data-00000-of-00001"
     raw = data.read_bytes()
     data.write_bytes(raw[: int(len(raw) * keep)])
@@ -65,7 +65,7 @@ def test_a_truncated_data_file_is_told_and_nothing_is_published(city, capsys, ke
     assert published(city) == []
 
 
-def test_every_flipped_byte_of_the_actor_is_noticed(city, capsys):
+def test_a_flipped_byte_of_the_actor_is_refused(city, capsys):
     data = city / "checkpoints" / "PPO-_SA101_trial_1.data-00000-of-00001"
     raw = bytearray(data.read_bytes())
     raw[40] ^= 0xFF  # variables lie in order of their names, the actor's first
@@ -105,7 +105,7 @@ def test_a_missing_layer_is_named(city, capsys, layer):
     refused(capsys, f"variable layers/{layer}/kernel is missing")
 
 
-def test_an_interrupt_between_the_renames_of_an_overwrite_loses_no_version(city, capsys, monkeypatch):
+def test_an_interrupted_overwrite_keeps_the_old_version(city, capsys, monkeypatch):
     assert export(city, "--tl", "SA103") == 0
     real = Path.rename
 
@@ -128,7 +128,7 @@ def test_weights_that_are_not_finite_are_refused(city, capsys):
     assert published(city) == []
 
 
-def test_an_actor_of_another_street_is_refused_with_both_sizes_and_the_lanes(city, capsys):
+def test_an_actor_of_another_street_is_refused(city, capsys):
     text = (city / "city.toml").read_text().replace('signals = ["A2"]', 'signals = ["A2", "Z9"]')
     (city / "city.toml").write_text(text)
     assert export(city, "--tl", "SA103") == 2
@@ -137,7 +137,7 @@ def test_an_actor_of_another_street_is_refused_with_both_sizes_and_the_lanes(cit
         text.replace('["A2", "Z9"]', '["A2"]').replace('state = "vd"\naction = "kc"', 'state = "d"\naction = "kc"', 1)
     )
     assert export(city, "--tl", "SA103") == 2
-    refused(capsys, "says state vd", "says d")
+    refused(capsys, "has state vd", "has d")
 
 
 def test_a_network_that_lost_a_lane_is_refused_with_both_sizes(city, capsys):
@@ -145,10 +145,10 @@ def test_a_network_that_lost_a_lane_is_refused_with_both_sizes(city, capsys):
     kept = [line for line in net.splitlines() if not (' tl="A0"' in line and 'linkIndex="2"' in line)]
     (city / "grid.net.xml").write_text("\n".join(kept))
     assert export(city, "--tl", "SA101") == 2
-    refused(capsys, "takes 21 inputs, but the network's lanes give 19", "A0")
+    refused(capsys, "has 21 inputs, but the network's lanes give 19", "A0")
 
 
-def test_an_existing_version_is_kept_unless_it_may_be_overwritten(city, capsys):
+def test_an_existing_version_is_replaced_only_with_overwrite(city, capsys):
     assert export(city, "--tl", "SA103") == 0
     pb = city / "models" / "SA103" / "1" / "saved_model.pb"
     before = pb.stat().st_mtime_ns
@@ -161,7 +161,7 @@ def test_an_existing_version_is_kept_unless_it_may_be_overwritten(city, capsys):
     assert published(city) == ["SA103/1"]
 
 
-def test_a_model_that_is_not_proved_is_not_published(city, capsys, monkeypatch):
+def test_a_model_that_fails_the_parity_check_is_not_published(city, capsys, monkeypatch):
     monkeypatch.setattr(verify, "TOLERANCE", -1.0)
     assert export(city, "--tl", "SA103") == 1
     assert "not published" in capsys.readouterr().err
@@ -169,14 +169,14 @@ def test_a_model_that_is_not_proved_is_not_published(city, capsys, monkeypatch):
 
 
 def test_ctrl_c_leaves_whole_versions_only(city, capsys, monkeypatch):
-    real = verify.prove
+    real = verify.compare_with_checkpoint
 
-    def interrupted(folder, actor, policy, reference_model):
-        if policy.tl == "SA103":
+    def interrupted(folder, actor, contract, reference_model):
+        if contract.tl == "SA103":
             raise KeyboardInterrupt
-        return real(folder, actor, policy, reference_model)
+        return real(folder, actor, contract, reference_model)
 
-    monkeypatch.setattr(verify, "prove", interrupted)
+    monkeypatch.setattr(verify, "compare_with_checkpoint", interrupted)
     assert export(city, "--tl", "SA101,SA103,SA104") == 1
     assert "interrupted" in capsys.readouterr().err
     assert published(city) == ["SA101/1"]
@@ -191,12 +191,12 @@ def test_one_bad_checkpoint_does_not_stop_the_others(city, capsys):
     assert len(published(city)) == 7
 
 
-def test_an_unknown_scope_lists_those_there_are(city, capsys):
+def test_an_unknown_scope_lists_the_known_ones(city, capsys):
     assert export(city, "--tl", "SA101", "--scope", "Actor_9") == 2
     refused(capsys, "has no scope Actor_9", "actor")
 
 
-def test_a_scope_is_refused_where_there_is_one_actor(city, capsys):
+def test_a_scope_is_refused_for_a_file_of_one_actor(city, capsys):
     assert export(city, "--tl", "SA103", "--scope", "Actor_0") == 2
     refused(capsys, "scope Actor_0 is for checkpoints of several agents")
 
@@ -207,7 +207,7 @@ def test_several_actors_need_a_scope(shared, tmp_path, capsys):
     refused(capsys, "Actor_0, Actor_1, Actor_2", "--scope")
 
 
-def test_a_folder_that_cannot_be_written_is_told(city, capsys):
+def test_a_models_dir_that_is_a_file_is_refused(city, capsys):
     (city / "models").write_text("a file where the folder should be")
     assert export(city, "--tl", "SA103") == 2
     refused(capsys, "cannot be written")

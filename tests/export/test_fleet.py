@@ -1,4 +1,4 @@
-"""Fleets: one model out of many, whose answers are the single models'."""
+"""Fleets: a single model of many TLs, whose actions are the single models'."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from benchmarks.random_models import random_actor
 from export.__main__ import main
 from export.fleets import fleet_graph
 from export.fleets.fleet_graph import Member
-from export.saved_model import manifest, read
+from export.saved_model import actor_file, read
 from protos import policy_pb2 as pb
 from serving.client import Client
 from serving.contract import ContractError, check, check_fleet
@@ -43,47 +43,47 @@ def build(models, *flags, name="city"):
     return main(["fleet", name, "--tl", "all", "--models-dir", str(models), *flags])
 
 
-def description(folder):
+def contract_of(folder):
     return pb.PolicyContract.FromString(run(folder, "policy", rows=np.zeros(1, np.int32))["policy"][0])
 
 
-def refused(capsys, *words):
+def refused(capsys, *parts):
     err = capsys.readouterr().err
     lines = [line for line in err.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1 and "Traceback" not in err
-    for word in words:
-        assert word in lines[0], lines[0]
+    for part in parts:
+        assert part in lines[0], lines[0]
 
 
-def answers_of_each(models, policy, x):
+def answers_of_each(models, contract, x):
     found = []
-    for member in policy.members:
+    for member in contract.members:
         own = x[:, member.observation_begin : member.observation_begin + member.observation_size]
         action = run(models / member.tl / str(member.version), "serving_default", observation=own)["action"]
         found.append(action.reshape(len(x), -1))
     return np.concatenate(found, axis=1)
 
 
-def test_a_fleets_answers_are_those_of_its_models_whatever_their_kind(models, capsys):
+def test_a_fleet_acts_like_its_models_of_every_kind(models, capsys):
     assert build(models) == 0
     assert "5 TLs" in capsys.readouterr().out
-    policy = told(models / "city" / "1")
-    check_fleet(policy)
-    assert sorted(member.tl for member in policy.members) == [f"SA10{k}" for k in range(1, 6)]
-    assert {member.version for member in policy.members} == {4}
-    x = np.random.default_rng(0).standard_normal((17, policy.observation.size)).astype(np.float32)
+    contract = contract_of(models / "city" / "1")
+    check_fleet(contract)
+    assert sorted(member.tl for member in contract.members) == [f"SA10{k}" for k in range(1, 6)]
+    assert {member.version for member in contract.members} == {4}
+    x = np.random.default_rng(0).standard_normal((17, contract.observation.size)).astype(np.float32)
     answers = run(models / "city" / "1", "serving_default", observation=x)["action"]
-    assert answers.dtype == np.float32 and answers.shape == (17, policy.action.size)
-    assert np.abs(answers - answers_of_each(models, policy, x)).max() <= 1e-6
-    proof = json.loads((models / "city" / "1" / "assets.extra" / "export.json").read_text())
-    assert {tuple(entry["tls"]): entry["stacked"] for entry in proof["groups"]} == {
+    assert answers.dtype == np.float32 and answers.shape == (17, contract.action.size)
+    assert np.abs(answers - answers_of_each(models, contract, x)).max() <= 1e-6
+    recorded = json.loads((models / "city" / "1" / "assets.extra" / "export.json").read_text())
+    assert {tuple(entry["tls"]): entry["stacked"] for entry in recorded["groups"]} == {
         ("SA101", "SA102", "SA104"): True,
         ("SA103",): False,
         ("SA105",): False,
     }
 
 
-def test_the_sample_citys_fleet_is_served_and_gives_every_tls_own_action(grid_models, tmp_path):
+def test_the_served_sample_fleet_gives_every_tl_its_action(grid_models, tmp_path):
     from serving.embedded.config import ServerConfig
     from serving.embedded.server import Server
 
@@ -94,13 +94,13 @@ def test_the_sample_citys_fleet_is_served_and_gives_every_tls_own_action(grid_mo
     server.start()
     try:
         client = Client(f"127.0.0.1:{server.port}")
-        policy = client.contract("grid")
-        check_fleet(policy)
-        for member in policy.members:
+        contract = client.contract("grid")
+        check_fleet(contract)
+        for member in contract.members:
             check(member.contract)
-        x = np.random.default_rng(0).random(policy.observation.size).astype(np.float32)
+        x = np.random.default_rng(0).random(contract.observation.size).astype(np.float32)
         answers = client.predict("grid", x)["action"].reshape(-1)
-        for member in policy.members:
+        for member in contract.members:
             own = x[member.observation_begin : member.observation_begin + member.observation_size]
             expected = client.predict(member.tl, own)["action"].reshape(-1)
             got = answers[member.action_begin : member.action_begin + member.action_size]
@@ -115,7 +115,7 @@ shapes = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 6), st.booleans()
 
 @given(shapes=shapes, budget=st.sampled_from([0, 20_000, 10**9]))
 @settings(max_examples=25, deadline=None)
-def test_grouping_and_padding_change_no_answer(shapes, budget):
+def test_grouping_and_padding_change_no_action(shapes, budget):
     """Any mixture of sizes and kinds, padded not at all, a little or to one group: NumPy's answers, TL by TL."""
     import tensorflow as tf
 
@@ -125,7 +125,7 @@ def test_grouping_and_padding_change_no_answer(shapes, budget):
     members = [Member(f"TL{k}", random_actor(a, b, k, c), c) for k, (a, b, c) in enumerate(shapes)]
     before, fleet_graph.GROUP_BYTES = fleet_graph.GROUP_BYTES, budget
     try:
-        groups = fleet_graph.group(members)
+        groups = fleet_graph.group_members(members)
     finally:
         fleet_graph.GROUP_BYTES = before
     ordered = [member for one in groups for member in one.members]
@@ -149,7 +149,7 @@ def test_grouping_and_padding_change_no_answer(shapes, budget):
     assert column == answers.shape[1]
 
 
-def test_a_fleet_that_does_not_answer_like_its_models_is_not_published(models, monkeypatch, capsys):
+def test_a_fleet_that_fails_the_parity_check_is_not_published(models, monkeypatch, capsys):
     real = fleet_graph.weights
 
     def wrong(groups):
@@ -163,7 +163,7 @@ def test_a_fleet_that_does_not_answer_like_its_models_is_not_published(models, m
     assert not (models / "city").exists()
 
 
-def test_versions_of_a_fleet_count_on_and_old_ones_are_pruned(models, capsys):
+def test_fleet_versions_count_up_and_old_ones_are_removed(models, capsys):
     for _ in range(3):
         assert build(models, "--keep", "2") == 0
     assert sorted(path.name for path in (models / "city").iterdir()) == ["2", "3"]
@@ -172,25 +172,25 @@ def test_versions_of_a_fleet_count_on_and_old_ones_are_pruned(models, capsys):
     assert build(models, "--model-number", "3", "--overwrite") == 0
     assert main(["describe", str(models / "city" / "3")]) == 0
     out = capsys.readouterr().out
-    assert "fleet      5 TLs" in out and re.search(r"SA101 +4 +\d+:\d+", out) and "proved" in out
+    assert "fleet      5 TLs" in out and re.search(r"SA101 +4 +\d+:\d+", out) and "parity" in out
 
 
-def test_a_fleet_is_no_tl_of_another_fleet(models, capsys):
+def test_a_fleet_is_not_a_member_of_another_fleet(models, capsys):
     assert build(models) == 0
     assert build(models, name="whole") == 0
-    assert {member.tl for member in told(models / "whole" / "1").members} == {f"SA10{k}" for k in range(1, 6)}
+    assert {member.tl for member in contract_of(models / "whole" / "1").members} == {f"SA10{k}" for k in range(1, 6)}
     assert main(["fleet", "other", "--tl", "city", "--models-dir", str(models)]) == 2
     refused(capsys, "city has no model under")
 
 
-def test_wrong_input_to_a_fleet_is_told_in_one_line(models, tmp_path, capsys):
+def test_invalid_input_to_a_fleet_gives_one_error_line(models, tmp_path, capsys):
     for words, why in {
         ("city", "--tl", "SA999", "--models-dir", str(models)): "SA999 has no model under",
         ("city", "--tl", "all", "--models-dir", str(tmp_path / "nowhere")): "nowhere: no such folder",
-        ("SA101", "--tl", "all", "--city", str(GRID / "city.toml")): "there is a TL of that name",
+        ("SA101", "--tl", "all", "--city", str(GRID / "city.toml")): "has a TL of that name",
         ("a/b", "--tl", "all", "--models-dir", str(models)): "is no name for a TL",
-        ("city", "--tl", "all", "--models-dir", str(models), "--keep", "0"): "--keep 0 must be 1 at least",
-        ("city", "--tl", "all", "--models-dir", str(models), "--model-number", "-1"): "must be a version",
+        ("city", "--tl", "all", "--models-dir", str(models), "--keep", "0"): "--keep 0 must be at least 1",
+        ("city", "--tl", "all", "--models-dir", str(models), "--model-number", "-1"): "must be a version number",
     }.items():
         assert main(["fleet", *words]) == 2, words
         refused(capsys, why)
@@ -200,18 +200,18 @@ def test_wrong_input_to_a_fleet_is_told_in_one_line(models, tmp_path, capsys):
     assert not (models / "city").exists()
 
 
-def test_a_model_without_a_certificate_joins_a_fleet_by_its_graph(models):
-    (models / "SA101" / "4" / "assets.extra" / manifest.FILE_NAME).unlink()
+def test_a_model_without_actor_json_joins_a_fleet_as_a_graph(models):
+    (models / "SA101" / "4" / "assets.extra" / actor_file.FILE_NAME).unlink()
     _, actor = read.read(models / "SA101" / "4")
     assert actor.architecture == "graph"
     assert build(models) == 0
 
 
-def test_a_fleets_contract_that_disagrees_with_itself_is_refused():
+def test_an_inconsistent_fleet_contract_is_refused():
     def member(tl, begin, size=3, column=0, columns=1):
         own = pb.PolicyContract(tl=tl, observation=pb.Observation(size=size), action=pb.Action(kind="categorical", size=4))
         return pb.Member(
-            tl=tl, observation_begin=begin, observation_size=size, action_begin=column, action_size=columns, policy=own
+            tl=tl, observation_begin=begin, observation_size=size, action_begin=column, action_size=columns, contract=own
         )
 
     def whole(*members, inputs=6, outputs=2):
@@ -220,14 +220,14 @@ def test_a_fleets_contract_that_disagrees_with_itself_is_refused():
         )
 
     check_fleet(whole(member("A", 0), member("B", 3, column=1)))
-    for policy, why in (
+    for contract, why in (
         (whole(member("A", 0), member("A", 3, column=1)), "lists A twice"),
         (whole(member("A", 0), member("B", 4, column=1)), "do not follow"),
         (whole(member("A", 0), member("B", 3, column=1, columns=2)), "not those of its contract"),
-        (whole(member("A", 0), member("B", 3, column=1), inputs=7), "takes 7 numbers"),
+        (whole(member("A", 0), member("B", 3, column=1), inputs=7), "has 7 inputs"),
         (pb.PolicyContract(tl="c"), "not a fleet"),
     ):
         with pytest.raises(ContractError, match=why):
-            check_fleet(policy)
+            check_fleet(contract)
     with pytest.raises(ContractError, match="is a fleet of 2 TLs"):
         check(whole(member("A", 0), member("B", 3, column=1)))

@@ -1,4 +1,4 @@
-"""What file names say is used; where city.toml says otherwise, both are shown and nothing is exported."""
+"""Settings in file names are used; if city.toml contradicts them, both are shown and nothing is exported."""
 
 import re
 import shutil
@@ -54,7 +54,7 @@ def contract(city, number="3"):
     raise AssertionError("no contract")
 
 
-def test_what_only_the_name_says_is_in_the_contract(city):
+def test_settings_of_the_file_name_complete_the_contract(city):
     named(city, more="_offset_range_4_control_cycle_3_add_time_1")
     settings(city, state=None, action=None, control_cycle=None)
     assert export(city) == 0
@@ -65,21 +65,21 @@ def test_what_only_the_name_says_is_in_the_contract(city):
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "says"),
+    ("key", "value", "message"),
     [
-        ("state", '"vd"', "says state vdd, but {city} says vd"),
-        ("action", '"offset"', "says action gro, but {city} says offset"),
-        ("offset_range", "3", "says offset_range 2, but {city} says 3"),
-        ("control_cycle", "7", "says control_cycle 2, but {city} says 7"),
-        ("sizes", "[64, 32]", "says sizes 64, 64, but {city} says 64, 32"),
+        ("state", '"vd"', "has state vdd, but {city} has vd"),
+        ("action", '"offset"', "has action gro, but {city} has offset"),
+        ("offset_range", "3", "has offset_range 2, but {city} has 3"),
+        ("control_cycle", "7", "has control_cycle 2, but {city} has 7"),
+        ("hidden_sizes", "[64, 32]", "has hidden_sizes 64, 64, but {city} has 64, 32"),
     ],
 )
-def test_a_name_that_city_toml_contradicts_is_refused_with_both(city, key, value, says, capsys):
+def test_contradicting_file_name_and_city_toml_are_refused(city, key, value, message, capsys):
     name = named(city, more="_offset_range_2_control_cycle_2")
     settings(city, **{key: value})
     assert export(city) == 2
     err = capsys.readouterr().err
-    assert name in err and says.format(city=city / "city.toml") in err and "mend the one that is wrong" in err
+    assert name in err and message.format(city=city / "city.toml") in err and "fix the one that is wrong" in err
     assert not (city / "models").exists()
 
 
@@ -87,26 +87,26 @@ def test_a_sappo_checkpoint_of_a_sumo_rl_tl_is_refused(city, capsys):
     named(city)
     settings(city, dialect='"sumo-rl"', state=None, action=None)
     assert export(city) == 2
-    assert "says state vdd, a setting of the sappo dialect, but" in capsys.readouterr().err
+    assert "has state vdd, which is not a setting of dialect sumo-rl in" in capsys.readouterr().err
 
 
-def test_what_neither_name_nor_city_tells_must_be_said(city, capsys):
+def test_a_missing_state_is_refused(city, capsys):
     for suffix in ("index", "data-00000-of-00001"):
         shutil.copy(GRID / "checkpoints" / f"PPO-_SA107_trial_1.{suffix}", city / "checkpoints")
     settings(city, state=None)
     assert export(city) == 2
     err = capsys.readouterr().err
-    assert "neither PPO-_SA107_trial_1 nor" in err and "tells state; it must be one of d, v, vd, vdd, in [tl.SA107]" in err
+    assert "SA107: " in err and "state is missing; set it in [tl.SA107] to one of d, v, vd, vdd" in err
 
 
-def test_sizes_that_the_layers_do_not_have_are_refused(city, capsys):
+def test_hidden_sizes_other_than_the_layers_are_refused(city, capsys):
     named(city, sizes="64, 32")
     assert export(city) == 2
-    assert "sizes 64, 32 are told for its mlp, but its hidden layers have 64, 64 units" in capsys.readouterr().err
+    assert "hidden sizes are 64, 32, but the hidden layers of its mlp have 64, 64 units" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("name", "number", "said"),
+    ("name", "number", "settings"),
     [
         (NAME.format(state="d", action="kc", sizes="8", more="_actionp_0.25_action_t_9"), 3, ("d", "kc", "0.25", "9")),
         ("PPO-_SA101_round-12.npz", 12, (None,) * 4),
@@ -116,13 +116,13 @@ def test_sizes_that_the_layers_do_not_have_are_refused(city, capsys):
         ("SAPPO_action_t_9-trial_0_SA101.h5", 0, (None, None, None, "9")),
     ],
 )
-def test_names_are_read(tmp_path, name, number, said):
-    candidate = locate.Candidate(tmp_path / name, locate.TENSORFLOW, locate.number(name))
+def test_file_names_are_parsed(tmp_path, name, number, settings):
+    candidate = locate.Candidate(tmp_path / name, "tensorflow", locate.number(name))
     assert candidate.number == number
-    assert tuple(candidate.said(key) for key in ("state", "action", "actionp", "action_t_s")) == said
+    assert tuple(candidate.settings.get(key) for key in ("state", "action", "actionp", "action_t_s")) == settings
 
 
-def test_critics_hidden_folders_and_exported_models_are_no_candidates(city, grid_models):
+def test_critics_hidden_folders_and_exports_are_not_candidates(city, grid_models):
     shutil.copytree(grid_models / "SA101", city / "checkpoints" / "models" / "SA101")
     (city / "checkpoints" / ".old").mkdir()
     for name in ("x_SA101_critic.h5", "critic_SA101.index", ".old/SA101.h5", "SA101_actor_critic.npz", "notes.txt"):
@@ -131,8 +131,8 @@ def test_critics_hidden_folders_and_exported_models_are_no_candidates(city, grid
     assert [candidate.label for candidate in found] == ["SA101_actor_critic.npz"]
 
 
-def test_a_saved_model_is_one_candidate_whatever_lies_in_it(tmp_path):
+def test_a_saved_model_is_a_single_candidate(tmp_path):
     tf.saved_model.save(tf.Module(), str(tmp_path / "SA101" / "7"))
     (found,) = locate.candidates(tmp_path)
-    assert (found.format, found.number, found.label) == (locate.SAVED_MODEL, 7, "SA101/7")
+    assert (found.format, found.number, found.label) == ("saved-model", 7, "SA101/7")
     assert locate.choose("SA101", [found], tmp_path, None) is found

@@ -1,4 +1,4 @@
-"""Publishing under bad weather: full and read-only disks, kills, several exporters at once. No version is lost."""
+"""Publishing with full and read-only disks, killed exporters and concurrent exporters: no version is lost."""
 
 import contextlib
 import errno
@@ -19,7 +19,7 @@ from tests.conftest import GRID, ROOT
 WRITER = """
 import sys, time
 from pathlib import Path
-from export import publish
+from export.saved_model import publish
 home, word, rounds, wait = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 for k in range(rounds):
     with publish.version(home, "SA101", 3, True) as draft:
@@ -52,7 +52,7 @@ def names(home):
     return sorted(path.name for path in (home / "SA101").iterdir())
 
 
-def test_several_exporters_at_once_leave_a_whole_version_at_every_moment(tmp_path):
+def test_concurrent_exporters_always_leave_a_complete_version(tmp_path):
     put(tmp_path, 3, "first")
     at_work = [writer(tmp_path, word, rounds=40) for word in ("one", "two", "three")]
     seen = set()
@@ -72,9 +72,9 @@ def test_several_exporters_at_once_leave_a_whole_version_at_every_moment(tmp_pat
     assert len(words) == 1, "both files are one exporter's"
 
 
-def test_of_two_exporters_of_a_new_version_one_publishes_and_one_is_told(tmp_path):
+def test_the_second_exporter_of_a_new_version_is_refused(tmp_path):
     with (
-        pytest.raises(InputError, match="published by somebody else meanwhile"),
+        pytest.raises(InputError, match="published by another exporter meanwhile"),
         publish.version(tmp_path, "SA101", 3, False) as draft,
     ):
         (draft / "saved_model.pb").write_text("mine")
@@ -82,7 +82,7 @@ def test_of_two_exporters_of_a_new_version_one_publishes_and_one_is_told(tmp_pat
     assert names(tmp_path) == ["3"] and (tmp_path / "SA101" / "3" / "saved_model.pb").read_text() == "theirs"
 
 
-def test_what_a_killed_exporter_left_is_swept_up_and_a_living_ones_draft_is_not(tmp_path):
+def test_only_drafts_of_killed_exporters_are_removed(tmp_path):
     killed, living = writer(tmp_path, "killed", wait=60), writer(tmp_path, "living", wait=60)
     try:
         for process in (killed, living):
@@ -100,7 +100,7 @@ def test_what_a_killed_exporter_left_is_swept_up_and_a_living_ones_draft_is_not(
             process.stdout.close()
 
 
-def test_a_version_put_aside_by_a_killed_exporter_comes_back(tmp_path):
+def test_a_version_moved_aside_by_a_killed_exporter_is_restored(tmp_path):
     put(tmp_path, 3, "old")
     (tmp_path / "SA101" / "3").rename(tmp_path / "SA101" / ".3.old-99999-abc")
     put(tmp_path, 4)
@@ -110,9 +110,9 @@ def test_a_version_put_aside_by_a_killed_exporter_comes_back(tmp_path):
 
 @pytest.mark.parametrize("exchange", [True, False])
 def test_an_overwrite_replaces_the_whole_version(tmp_path, exchange, monkeypatch):
-    """Also where the file system cannot exchange two folders."""
+    """Also if the file system cannot exchange two folders."""
     if not exchange:
-        monkeypatch.setattr(publish, "_exchange", lambda one, other: False)
+        monkeypatch.setattr(publish, "_exchange", lambda first, second: False)
     put(tmp_path, 3, "old")
     (tmp_path / "SA101" / "3" / "extra").write_text("of the old one")
     with publish.version(tmp_path, "SA101", 3, True) as draft:
@@ -120,8 +120,8 @@ def test_an_overwrite_replaces_the_whole_version(tmp_path, exchange, monkeypatch
     assert names(tmp_path) == ["3"] and sorted(p.name for p in (tmp_path / "SA101" / "3").iterdir()) == ["saved_model.pb"]
 
 
-def test_without_an_exchange_an_interrupt_between_the_renames_loses_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(publish, "_exchange", lambda one, other: False)
+def test_an_interrupt_between_two_renames_keeps_the_old_version(tmp_path, monkeypatch):
+    monkeypatch.setattr(publish, "_exchange", lambda first, second: False)
     put(tmp_path, 3, "old")
     real, calls = Path.rename, []
 
@@ -137,7 +137,7 @@ def test_without_an_exchange_an_interrupt_between_the_renames_loses_nothing(tmp_
     assert names(tmp_path) == ["3"] and (tmp_path / "SA101" / "3" / "saved_model.pb").read_text() == "old"
 
 
-def test_keep_removes_the_oldest_versions_never_the_newest_nor_the_one_published(tmp_path):
+def test_keep_removes_old_versions_but_not_the_published_one(tmp_path):
     for number in (9, 10, 2, 11):
         put(tmp_path, number)
     (tmp_path / "SA101" / "notes").mkdir()
@@ -147,9 +147,9 @@ def test_keep_removes_the_oldest_versions_never_the_newest_nor_the_one_published
     assert names(tmp_path) == ["1", "12", "notes"], "older than the newest, but asked for"
 
 
-def test_keep_is_checked(capsys):
+def test_keep_must_be_at_least_one(capsys):
     assert main(["--city", str(GRID / "city.toml"), "--tl", "SA101", "--keep", "0"]) == 2
-    assert "--keep 0 must be 1 at least: the newest version is never removed" in capsys.readouterr().err
+    assert "--keep 0 must be at least 1: the newest version is never removed" in capsys.readouterr().err
 
 
 def mounted(options, tmp_path, *flags):
@@ -164,26 +164,26 @@ def mounted(options, tmp_path, *flags):
     return done.returncode, done.stderr, [line for line in done.stdout.splitlines() if line.startswith("./")]
 
 
-def test_a_full_disk_is_told_and_leaves_whole_versions_only(tmp_path):
-    code, err, left = mounted("-o size=300k", tmp_path, "--tl", "all")
+def test_a_full_disk_leaves_complete_versions_only(tmp_path):
+    code, err, remaining = mounted("-o size=300k", tmp_path, "--tl", "all")
     assert code == 2 and "Traceback" not in err
     errors = [line for line in err.splitlines() if line.startswith("error: ")]
     assert errors and all("cannot be written" in line and "nothing was published" in line for line in errors), err
     assert "TLs exported" in err.splitlines()[-1]
-    published = {Path(path).parts[1] for path in left}
-    assert published and all("draft" not in path for path in left)
+    published = {Path(path).parts[1] for path in remaining}
+    assert published and all("draft" not in path for path in remaining)
     for tl in published:
-        files = {path.split("/", 4)[-1] for path in left if f"/{tl}/" in path}
+        files = {path.split("/", 4)[-1] for path in remaining if f"/{tl}/" in path}
         assert {"saved_model.pb", "variables/variables.index", "assets.extra/export.json"} <= files
 
 
-def test_a_read_only_disk_is_told(tmp_path):
-    code, err, left = mounted("-o ro", tmp_path, "--tl", "SA101")
-    assert code == 2 and left == []
+def test_a_read_only_disk_is_refused(tmp_path):
+    code, err, remaining = mounted("-o ro", tmp_path, "--tl", "SA101")
+    assert code == 2 and remaining == []
     assert "cannot be written: Read-only file system" in err and "Traceback" not in err
 
 
-def test_an_interrupted_run_leaves_whole_versions_only(tmp_path):
+def test_an_interrupted_run_leaves_complete_versions_only(tmp_path):
     command = [sys.executable, "-m", "export", "--city", str(GRID / "city.toml"), "--tl", "all", "--models-dir", str(tmp_path)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout.readline().startswith("SA101: ")
@@ -191,14 +191,14 @@ def test_an_interrupted_run_leaves_whole_versions_only(tmp_path):
     _, err = process.communicate(timeout=60)
     assert process.returncode in (0, 1)
     if process.returncode == 1:
-        assert "interrupted; versions published before are whole" in err and "Traceback" not in err
+        assert "interrupted; versions published before are complete" in err and "Traceback" not in err
     assert (tmp_path / "SA101" / "1" / "assets.extra" / "export.json").is_file()
     for version in tmp_path.glob("*/*"):
         assert version.name == "1" and (version / "assets.extra" / "export.json").is_file()
 
 
 @pytest.mark.parametrize("number", [3, 4], ids=["replacing", "a new version"])
-def test_an_interrupt_at_any_call_leaves_no_draft_and_loses_no_version(tmp_path, number):
+def test_an_interrupt_at_any_call_loses_no_version(tmp_path, number):
     """Python looks for signals where a function begins and where one in C has ended: there each, once."""
     moment, interrupted = 0, True
     while interrupted:

@@ -10,7 +10,8 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from export.__main__ import main
-from export.checkpoints import keras_h5, read, tensorflow_files
+from export.checkpoints import keras_h5, tensorflow_files
+from export.checkpoints.layers import read_layers
 from protos import policy_pb2 as pb
 
 FOLDERS = {
@@ -39,21 +40,21 @@ def test_exported_models_reproduce_the_trainers_outputs(shared, tmp_path, folder
     action = run(version, "serving_default", observation=expected[x])["action"]
     assert action.dtype == np.float32
     assert np.abs(action - expected[y]).max() <= 1e-5
-    told = capsys.readouterr().out
-    assert "largest difference" in told and str(version) in told
+    output = capsys.readouterr().out
+    assert "largest difference" in output and str(version) in output
     contract = run(version, "policy", rows=np.arange(2, dtype=np.int32))["policy"]
     policies = {pb.PolicyContract.FromString(text).tl for text in contract}
     assert policies == {tl} and len(contract) == 2
     assert json.loads((version / "assets.extra" / "policy.json").read_text())["tl"] == tl
 
 
-def test_the_number_asked_for_is_exported_instead_of_the_newest(shared, tmp_path):
+def test_a_given_model_number_replaces_the_newest(shared, tmp_path):
     source = shared / "checkpoints" / "tf2_checkpoint_manager"
     assert main(["--model-path", str(source), "--tl", "SA101", "--model-number", "4", "--models-dir", str(tmp_path)]) == 0
     assert [path.name for path in (tmp_path / "SA101").iterdir()] == ["4"]
 
 
-def test_the_checkpoint_state_file_decides_what_is_newest(shared, tmp_path):
+def test_the_checkpoint_state_file_determines_the_newest(shared, tmp_path):
     source = tmp_path / "checkpoints"
     shutil.copytree(shared / "checkpoints" / "tf2_checkpoint_manager", source)
     (source / "checkpoint").write_text('model_checkpoint_path: "SA101-3"\n')
@@ -61,16 +62,16 @@ def test_the_checkpoint_state_file_decides_what_is_newest(shared, tmp_path):
     assert (tmp_path / "m" / "SA101" / "3").is_dir()
 
 
-def test_an_actor_whose_variables_are_stored_under_the_optimizers_name_is_found(shared):
+def test_variables_stored_under_the_optimizers_name_are_read(shared):
     prefix = shared / "checkpoints" / "tf2_checkpoint_manager" / "SA101-5"
     assert not [key for key, _ in tf.train.list_variables(str(prefix)) if key.startswith("actor/")]
-    actor = read(tensorflow_files.open_checkpoint(prefix), "actor")
+    actor = read_layers(tensorflow_files.open_checkpoint(prefix), "actor")
     assert [layer.kernel.shape for layer in actor.dense] == [(14, 48), (48, 24), (24, 3)]
 
 
 def test_slots_critics_and_log_std_are_left_unread(shared):
     prefix = shared / "checkpoints" / "tf1_multi_agent_saver" / "SAPPO-_state_vdd_action_gro-trial-7"
-    actor = read(tensorflow_files.open_checkpoint(prefix), "Actor_1")
+    actor = read_layers(tensorflow_files.open_checkpoint(prefix), "Actor_1")
     assert len(actor.dense) == 4 and actor.dense[-1].bias is None
     assert {"Actor_1/log_std", "Actor_1/dense/kernel/Adagrad", "Critic_1/dense/kernel", "Actor_0/dense/kernel"} <= set(
         actor.unread
@@ -78,40 +79,40 @@ def test_slots_critics_and_log_std_are_left_unread(shared):
 
 
 def test_only_inference_remains_in_the_graph(grid_models):
-    from export.saved_model import manifest
+    from export.saved_model import verify
 
     for tl in ("SA101", "SA103"):
-        ops = manifest.census(grid_models / tl / "1")
+        ops = verify.count_operations(grid_models / tl / "1")
         assert ops["MatMul"] == ops["BiasAdd"] == 3 and ops["Relu"] == 2
-        assert all(map(manifest.is_inference, ops))
+        assert all(map(verify.is_inference, ops))
         names = [name for name, _ in tf.train.list_variables(str(grid_models / tl / "1" / "variables" / "variables"))]
         assert len(names) == 6 and all(name.startswith("actor/") for name in names)
 
 
-def test_a_graph_with_anything_else_is_noticed(tmp_path):
-    from export.saved_model import manifest
+def test_a_graph_with_a_random_operation_is_refused(tmp_path):
+    from export.saved_model import verify
 
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         x = tf.compat.v1.placeholder(tf.float32, [None, 2])
         y = x + tf.random.normal([2])
         tf.compat.v1.saved_model.simple_save(session, str(tmp_path / "m"), {"x": x}, {"y": y})
-    with pytest.raises(manifest.NotInferenceOnly, match="RandomStandardNormal"):
-        manifest.census(tmp_path / "m")
+    with pytest.raises(verify.NotInferenceOnly, match="RandomStandardNormal"):
+        verify.count_operations(tmp_path / "m")
 
 
-def test_the_certificate_tells_where_every_variable_came_from(grid_models):
+def test_the_manifest_records_the_source_of_every_variable(grid_models):
     from tests.conftest import GRID
 
-    told = json.loads((grid_models / "SA101" / "1" / "assets.extra" / "export.json").read_text())
-    assert told["variables"][1]["from"] == "actor/dense/kernel" and told["variables"][1]["shape"] == [21, 64]
-    assert told["left_unread"]["counter"] == ["global_step"] and "critic/* (6)" in told["left_unread"]["critic"]
-    files = {entry["name"]: entry["sha256"] for entry in told["source"]["files"]}
+    output = json.loads((grid_models / "SA101" / "1" / "assets.extra" / "export.json").read_text())
+    assert output["variables"][1]["from"] == "actor/dense/kernel" and output["variables"][1]["shape"] == [21, 64]
+    assert output["left_unread"]["counter"] == ["global_step"] and "critic/* (6)" in output["left_unread"]["critic"]
+    files = {entry["name"]: entry["sha256"] for entry in output["source"]["files"]}
     for name, digest in files.items():
         assert hashlib.sha256((GRID / "checkpoints" / name).read_bytes()).hexdigest() == digest
-    assert told["parity"]["observations"] == 256 and told["parity"]["largest_absolute_difference"] <= 1e-5
+    assert output["parity"]["observations"] == 256 and output["parity"]["largest_absolute_difference"] <= 1e-5
 
 
-def test_the_same_input_gives_the_same_bytes_whatever_came_before(grid_models, tmp_path, monkeypatch):
+def test_the_same_input_gives_the_same_bytes(grid_models, tmp_path, monkeypatch):
     from protos import policy_pb2 as pb
     from tests.conftest import GRID
 
@@ -133,7 +134,7 @@ def test_the_same_input_gives_the_same_bytes_whatever_came_before(grid_models, t
 
 def test_describe_prints_the_contract_and_the_signatures(grid_models, capsys):
     assert main(["describe", str(grid_models / "SA108" / "1")]) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     for words in (
         "SA108 1",
         "sappo vd",
@@ -142,17 +143,17 @@ def test_describe_prints_the_contract_and_the_signatures(grid_models, capsys):
         "density",
         "observation float [-1, 34]",
         "decides every 8 s",
-        "proved",
+        "parity",
     ):
-        assert words in told, told
+        assert words in output, output
 
 
-def test_describe_refuses_what_is_no_model_of_ours(tmp_path, capsys):
+def test_describe_refuses_a_folder_without_a_model(tmp_path, capsys):
     assert main(["describe", str(tmp_path)]) == 2
     assert "holds no SavedModel" in capsys.readouterr().err
 
 
-def test_inspect_lists_variables_and_what_an_export_would_take(shared, capsys):
+def test_inspect_lists_variables_and_their_use(shared, capsys):
     folder = shared / "checkpoints" / "tf1_multi_agent_saver"
     assert main(["inspect", str(folder / "SAPPO-_state_vdd_action_gro-trial-7"), "--scope", "Actor_1"]) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
@@ -178,7 +179,7 @@ def test_keras_3_weights_of_the_real_writer_are_read(tmp_path):
         np.testing.assert_array_equal(layer.bias, bias)
 
 
-def test_ten_layers_come_in_order_not_alphabetically(tmp_path):
+def test_ten_layers_are_read_in_numerical_order(tmp_path):
     sizes = [5, *range(16, 4, -1)]
     model = tf.keras.Sequential([tf.keras.Input((5,)), *(tf.keras.layers.Dense(n) for n in sizes[1:])])
     path = tmp_path / "SA101_trial_1.weights.h5"

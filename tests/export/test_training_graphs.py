@@ -28,7 +28,7 @@ def test_the_graph_tells_the_hidden_activation(checkpoints, capsys):
     same(exported(checkpoints), held["actor"])
     assert "(mlp elu tanh" in capsys.readouterr().out
     assert export(checkpoints, "--overwrite", "--actor", "mlp-res") == 2
-    refused(capsys, "mlp-res has 5 dense layers at least; found 3")
+    refused(capsys, "mlp-res has at least 5 dense layers; found 3")
 
 
 def strange(x):
@@ -201,7 +201,7 @@ def test_numbers_of_an_actor_that_no_layer_takes_are_refused_where_there_is_no_g
     normalised(True, checkpoints, "SA101_trial_1")
     (checkpoints / "SA101_trial_1.meta").unlink()
     assert export(checkpoints) == 2
-    refused(capsys, "actor/statistics [9] is no layer's, but may be the actor's")
+    refused(capsys, "actor/statistics [9] is not part of a layer, but may be part of the actor")
     assert export(checkpoints, "--actor", "mlp") == 0, "who says so may leave it out"
 
 

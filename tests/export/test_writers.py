@@ -1,4 +1,4 @@
-"""Every kind of training output, written by its real writer, exported and compared with the trainer's own answers."""
+"""Every kind of training output, written by its real writer, exported and compared with the trainer's own model."""
 
 import os
 import shutil
@@ -39,7 +39,7 @@ MLPS.remove(("subclassed", "npz with dots"))  # names that are not counted must 
 
 
 @pytest.mark.parametrize(("kind", "how"), MLPS)
-def test_weights_of_an_mlp_are_read_whoever_wrote_them(kind, how, checkpoints):
+def test_weights_of_an_mlp_are_read_from_every_writer(kind, how, checkpoints):
     keras, write = WEIGHTS[how]
     model = getattr(writers, kind)(keras)
     write(model, checkpoints)
@@ -65,16 +65,16 @@ def test_whole_models_need_no_architecture(how, checkpoints):
     model = writers.functional(keras)
     write(model, checkpoints)
     same(exported(checkpoints), answers(model))
-    told = manifest(checkpoints)
-    assert told["actor"]["architecture"] == "graph" and "trainer's own graph" in told["parity"]["reference"]
-    assert len(told["variables"]) == 10, "three dense layers and a norm; no optimizer, no counters"
-    names = {entry["from"].rsplit("/", 1)[-1] for entry in told["variables"]}
+    recorded = manifest(checkpoints)
+    assert recorded["actor"]["architecture"] == "graph" and "trainer's own graph" in recorded["parity"]["reference"]
+    assert len(recorded["variables"]) == 10, "three dense layers and a norm; no optimizer, no counters"
+    names = {entry["from"].rsplit("/", 1)[-1] for entry in recorded["variables"]}
     assert names == {"kernel", "bias", "gamma", "beta", "moving_mean", "moving_variance"}
 
 
 @pytest.mark.parametrize("how", WHOLE)
 @pytest.mark.filterwarnings("ignore")
-def test_whole_models_tell_their_activations(how, checkpoints, capsys):
+def test_whole_models_define_their_activations(how, checkpoints, capsys):
     keras, write = WHOLE[how]
     model = writers.sequential(keras, hidden="elu")
     write(model, checkpoints)
@@ -89,15 +89,15 @@ def test_subclassed_saved_models_without_defined_inputs_are_exported(keras, chec
     same(exported(checkpoints), answers(model))
 
 
-def test_a_whole_model_of_unknown_classes_still_has_its_weights(checkpoints, capsys):
+def test_weights_of_a_model_of_unknown_classes_can_be_used(checkpoints, capsys):
     model = writers.subclassed(keras3)
     model.save(checkpoints / "SA101_trial_3.keras")
     assert export(checkpoints) == 2
-    refused(capsys, "its own wiring is not known", "--actor NAME to take its weights alone")
+    refused(capsys, "its wiring is not known", "--actor NAME to take only its weights")
     same(exported(checkpoints, "--actor", "mlp"), answers(model))
 
 
-def test_weights_alone_of_an_unknown_wiring_are_refused(checkpoints, capsys):
+def test_weights_of_an_unknown_architecture_are_refused(checkpoints, capsys):
     writers.functional(keras3).save_weights(checkpoints / "SA101_trial_3.weights.h5")
     assert export(checkpoints) == 2
     refused(capsys, "SA101_trial_3.weights.h5", "3 dense layers and 1 batch norms", "--actor MODULE:FUNCTION")
@@ -109,7 +109,7 @@ def test_a_saved_model_without_signatures_is_exported_by_its_function(checkpoint
     same(exported(checkpoints), agent(X).numpy())
 
 
-def test_lists_of_plain_variables_are_layers_in_their_order(checkpoints):
+def test_lists_of_plain_variables_are_read_as_layers(checkpoints):
     agent = writers.Agent()
     tf.train.Checkpoint(agent=agent, step=tf.Variable(1)).write(str(checkpoints / "SA101_trial_2"))
     same(exported(checkpoints), agent(X).numpy())
@@ -135,7 +135,7 @@ class Heads(tf.Module):
         }
 
 
-def test_of_several_outputs_the_mean_is_taken_and_the_critic_left_out(checkpoints, capsys):
+def test_of_several_outputs_only_the_mean_is_exported(checkpoints, capsys):
     agent = Heads()
     tf.saved_model.save(agent, str(checkpoints / "SA101_trial_2"), signatures={"act": agent.act})
     same(exported(checkpoints), answers(agent.actor))
@@ -162,7 +162,7 @@ def distributed(tmp_path_factory):
 
 
 @pytest.mark.parametrize("what", ["checkpoint", "weights_tf", "weights_h5", "saved_model", "whole", "tf1"])
-def test_what_was_trained_on_two_replicas_is_exported_without_the_strategy(what, distributed, tmp_path):
+def test_models_trained_on_two_replicas_are_exported(what, distributed, tmp_path):
     shutil.copytree(distributed / what, tmp_path / "checkpoints")
     assert export(tmp_path / "checkpoints", tl="all") == 0
     expected = np.load(distributed / "expected.npz")

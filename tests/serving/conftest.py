@@ -1,4 +1,4 @@
-"""Models that are no policies, and a server of them with everything on."""
+"""Models that are not policies, and a server of them with REST and metrics."""
 
 import contextlib
 
@@ -19,6 +19,7 @@ def odd_models(tmp_path_factory):
 
 @contextlib.contextmanager
 def running(config):
+    """An embedded server in this process, stopped at the end."""
     server = Server(config)
     server.start()
     try:

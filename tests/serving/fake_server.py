@@ -1,4 +1,4 @@
-"""A server that answers whatever a test says; nothing real does so on purpose."""
+"""A gRPC server whose responses, valid or not, are chosen by the test."""
 
 from concurrent import futures
 
@@ -11,7 +11,7 @@ from serving.tensors import to_proto
 
 class Fake:
     def __init__(self, path=""):
-        """`path`: of a Unix socket to listen on instead of a port; gRPC's own server does so as TensorFlow Serving does."""
+        """`path`: Unix socket to listen on; empty: a port. Assign `answer` to choose the responses."""
         self.answer = lambda request, context: b""
         server = grpc.server(futures.ThreadPoolExecutor(4))
         handlers = {
@@ -26,6 +26,7 @@ class Fake:
 
 
 def answer(**outputs):
+    """A serialized PredictResponse with these outputs, and the version if one is given."""
     response = wire.PredictResponse()
     response.model_spec.version.value = outputs.pop("version", 1)
     for key, array in outputs.items():

@@ -1,4 +1,4 @@
-"""SavedModels that are no policies: every dtype, classify and regress signatures, slow ones. Written by TensorFlow itself."""
+"""SavedModels that are not policies, written by TensorFlow: every dtype, classify and regress, variables, slow ones."""
 
 from pathlib import Path
 
@@ -11,12 +11,12 @@ CLASSIFY, REGRESS, PREDICT = (f"tensorflow/serving/{name}" for name in ("classif
 
 
 def write(folder: Path, signatures) -> None:
-    """`signatures`: name -> (method, inputs, outputs), built by a function inside the graph."""
+    """`signatures`: function that builds name -> (method, inputs, outputs) inside the graph."""
     with tf.Graph().as_default(), tf1.Session() as session:
         builder = tf1.saved_model.Builder(str(folder))
         definitions = signatures()
         session.run(tf1.global_variables_initializer())
-        found = {
+        signature_defs = {
             name: tf1.saved_model.build_signature_def(
                 {key: tf1.saved_model.build_tensor_info(tensor) for key, tensor in inputs.items()},
                 {key: tf1.saved_model.build_tensor_info(tensor) for key, tensor in outputs.items()},
@@ -24,7 +24,7 @@ def write(folder: Path, signatures) -> None:
             )
             for name, (method, inputs, outputs) in definitions.items()
         }
-        builder.add_meta_graph_and_variables(session, ["serve"], signature_def_map=found)
+        builder.add_meta_graph_and_variables(session, ["serve"], signature_def_map=signature_defs)
         builder.save()
 
 
@@ -60,30 +60,30 @@ DTYPES = [
 
 
 def write_dtypes(folder: Path) -> None:
-    """A signature for every dtype, which gives back what it gets; and one of two inputs, one with a default."""
+    """An identity signature for every dtype, and a signature with two inputs and outputs."""
 
     def signatures():
-        made = {}
+        signature_defs = {}
         for dtype in DTYPES:
             x = tf1.placeholder(dtype, None, dtype.name)
-            made[dtype.name] = (PREDICT, {"x": x}, {"y": tf.identity(x)})
+            signature_defs[dtype.name] = (PREDICT, {"x": x}, {"y": tf.identity(x)})
         a, b = tf1.placeholder(tf.float32, [None, None], "a"), tf1.placeholder(tf.float32, [None, None], "b")
-        made["sum"] = (PREDICT, {"a": a, "b": b}, {"sum": a + b, "difference": a - b})
+        signature_defs["sum"] = (PREDICT, {"a": a, "b": b}, {"sum": a + b, "difference": a - b})
         flat = tf1.placeholder(tf.float32, [], "flat")
-        made["flat"] = (PREDICT, {"x": flat}, {"y": flat + 1, "z_bytes": tf.as_string(flat)})
-        text = made["string"][1]["x"]
-        made["texts"] = (PREDICT, {"x": text}, {"y_bytes": tf.identity(text), "y": tf.identity(text)})
-        return made
+        signature_defs["flat"] = (PREDICT, {"x": flat}, {"y": flat + 1, "z_bytes": tf.as_string(flat)})
+        text = signature_defs["string"][1]["x"]
+        signature_defs["strings"] = (PREDICT, {"x": text}, {"y_bytes": tf.identity(text), "y": tf.identity(text)})
+        return signature_defs
 
     write(folder, signatures)
 
 
 def write_memory(folder: Path) -> None:
-    """Two signatures that answer what the call before sent: numbers, and texts. Variables hold what was fed."""
+    """Two signatures that return the input of the previous call, numbers and strings, out of variables."""
 
     def signatures():
-        made = {}
-        for name, dtype, first in (("serving_default", tf.float32, [0.0] * 4), ("texts", tf.string, ["first"])):
+        signature_defs = {}
+        for name, dtype, first in (("serving_default", tf.float32, [0.0] * 4), ("strings", tf.string, ["first"])):
             initial = tf1.constant_initializer(first, dtype=dtype)
             kept = tf1.get_variable(name, [len(first)], dtype, initial, use_resource=True)
             x = tf1.placeholder(dtype, [len(first)])
@@ -91,24 +91,24 @@ def write_memory(folder: Path) -> None:
             with tf1.control_dependencies([before]):
                 assigned = tf1.raw_ops.AssignVariableOp(resource=kept.handle, value=x)
             with tf1.control_dependencies([assigned]):
-                made[name] = (PREDICT, {"x": x}, {"before": tf.identity(before)})
-        return made
+                signature_defs[name] = (PREDICT, {"x": x}, {"before": tf.identity(before)})
+        return signature_defs
 
     write(folder, signatures)
 
 
 def write_defaults(folder: Path) -> None:
-    """y = 10 a + b, where a request may leave a out (7); and the same with another default inside the graph."""
+    """y = 10 a + b, with 7 as the default of a; in `soft` the graph has other defaults of its own."""
 
     def signatures():
-        made = {}
+        signature_defs = {}
         for name in ("serving_default", "soft"):
             a, b = (
                 tf1.placeholder(tf.float32, [None], key) if name != "soft" else tf1.placeholder_with_default([n], [None])
                 for key, n in (("a", 100.0), ("b", 1000.0))
             )
-            made[name] = (PREDICT, {"a": a, "b": b}, {"y": 10 * a + b})
-        return made
+            signature_defs[name] = (PREDICT, {"a": a, "b": b}, {"y": 10 * a + b})
+        return signature_defs
 
     write(folder, signatures)
     path = folder / "saved_model.pb"
@@ -119,7 +119,7 @@ def write_defaults(folder: Path) -> None:
 
 
 def write_reference(folder: Path) -> None:
-    """Outputs a variable of TensorFlow 1 itself: its dtype is told as a reference."""
+    """An output that is a TensorFlow 1 variable: its dtype is a reference."""
 
     def signatures():
         kept = tf1.get_variable("kept", [2], tf.float32, tf1.constant_initializer([1.0, 2.0]), use_resource=False)
@@ -130,7 +130,7 @@ def write_reference(folder: Path) -> None:
 
 
 def write_slow(folder: Path, seconds_each: int = 60) -> None:
-    """Takes seconds: products of large matrices, one after another."""
+    """A run that takes seconds: a chain of products of large matrices."""
 
     def signatures():
         x = tf1.placeholder(tf.float32, [None, None], "x")

@@ -1,4 +1,4 @@
-"""Every dtype that a SavedModel's signature may have, through a real channel."""
+"""Every dtype of a SavedModel's signature, over a real channel."""
 
 import grpc
 import numpy as np
@@ -19,11 +19,11 @@ def stub(odd_server):
 
 
 def request(signature, **tensors):
-    made = predict_pb2.PredictRequest()
-    made.model_spec.name, made.model_spec.signature_name = "dtypes", signature
+    message = predict_pb2.PredictRequest()
+    message.model_spec.name, message.model_spec.signature_name = "dtypes", signature
     for key, tensor in tensors.items():
-        made.inputs[key].CopyFrom(tensor)
-    return made
+        message.inputs[key].CopyFrom(tensor)
+    return message
 
 
 def tensor_of(dtype):
@@ -33,14 +33,14 @@ def tensor_of(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
-def test_what_is_sent_comes_back_with_tensorflow_servings_typed_values(dtype, stub):
+def test_a_tensor_comes_back_as_typed_values(dtype, stub):
     sent = tensor_of(dtype)
-    answer = stub.Predict(request(dtype.name, x=sent), timeout=10).outputs["y"]
-    assert answer.dtype == dtype.as_datatype_enum and not answer.tensor_content
-    assert np.array_equal(tf.make_ndarray(answer), tf.make_ndarray(sent))
-    # and typed values are read as tensor_content is
-    again = stub.Predict(request(dtype.name, x=answer), timeout=10).outputs["y"]
-    assert again.SerializeToString(deterministic=True) == answer.SerializeToString(deterministic=True)
+    response = stub.Predict(request(dtype.name, x=sent), timeout=10).outputs["y"]
+    assert response.dtype == dtype.as_datatype_enum and not response.tensor_content
+    assert np.array_equal(tf.make_ndarray(response), tf.make_ndarray(sent))
+    # typed values are accepted like tensor_content
+    again = stub.Predict(request(dtype.name, x=response), timeout=10).outputs["y"]
+    assert again.SerializeToString(deterministic=True) == response.SerializeToString(deterministic=True)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1, 1, 1, 1)])
@@ -49,7 +49,7 @@ def test_scalars_and_empty_tensors_keep_their_shape(shape, stub):
     assert tf.make_ndarray(stub.Predict(request("float32", x=sent), timeout=10).outputs["y"]).shape == shape
 
 
-def test_typed_values_may_be_shortened_or_left_out(stub):
+def test_missing_typed_values_repeat_the_last_or_are_zeros(stub):
     short = tf.make_tensor_proto(7, tf.int64, [2, 3])
     assert len(short.int64_val) == 1
     assert np.array_equal(tf.make_ndarray(stub.Predict(request("int64", x=short), timeout=10).outputs["y"]), np.full((2, 3), 7))
@@ -57,36 +57,36 @@ def test_typed_values_may_be_shortened_or_left_out(stub):
     assert not tf.make_ndarray(stub.Predict(request("int64", x=short), timeout=10).outputs["y"]).any()
 
 
-def test_several_inputs_and_outputs_are_told_apart_by_their_keys(stub):
+def test_inputs_and_outputs_are_matched_by_key(stub):
     a, b = tf.make_tensor_proto(np.float32([[5, 6]])), tf.make_tensor_proto(np.float32([[1, 2]]))
-    made = request("sum", a=a, b=b)
-    answer = stub.Predict(made, timeout=10)
-    assert tf.make_ndarray(answer.outputs["sum"]).tolist() == [[6, 8]]
-    assert tf.make_ndarray(answer.outputs["difference"]).tolist() == [[4, 4]]
-    made.output_filter.append("difference")
-    assert list(stub.Predict(made, timeout=10).outputs) == ["difference"]
+    message = request("sum", a=a, b=b)
+    response = stub.Predict(message, timeout=10)
+    assert tf.make_ndarray(response.outputs["sum"]).tolist() == [[6, 8]]
+    assert tf.make_ndarray(response.outputs["difference"]).tolist() == [[4, 4]]
+    message.output_filter.append("difference")
+    assert list(stub.Predict(message, timeout=10).outputs) == ["difference"]
 
 
-def test_the_lean_client_reads_bfloat16_as_the_same_numbers(odd_server, stub):
+def test_the_client_reads_bfloat16_as_float32_of_the_same_value(odd_server, stub):
     from serving.tensors import TensorError, to_array
 
     numbers = np.float32([1.5, -2.0, 3.25e10])
     sent = tf.make_tensor_proto(numbers.astype(tf.bfloat16.as_numpy_dtype), tf.bfloat16)
-    answer = stub.Predict(request("bfloat16", x=sent), timeout=10).outputs["y"]
-    assert np.array_equal(to_array(answer), numbers.astype(tf.bfloat16.as_numpy_dtype).astype(np.float32))
+    response = stub.Predict(request("bfloat16", x=sent), timeout=10).outputs["y"]
+    assert np.array_equal(to_array(response), numbers.astype(tf.bfloat16.as_numpy_dtype).astype(np.float32))
     eight = stub.Predict(request("float8_e5m2", x=tensor_of(tf.dtypes.experimental.float8_e5m2)), timeout=10).outputs["y"]
     with pytest.raises(TensorError, match="dtype 24 is not supported"):
         to_array(eight)
 
 
-def test_what_tensorflow_refuses_carries_its_status_and_words(stub):
+def test_an_error_of_tensorflow_keeps_its_status_and_text(stub):
     a, b = tf.make_tensor_proto(np.zeros((1, 2), np.float32)), tf.make_tensor_proto(np.zeros((1, 3), np.float32))
     with pytest.raises(grpc.RpcError) as refused:
         stub.Predict(request("sum", a=a, b=b), timeout=10)
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT and "Incompatible shapes" in refused.value.details()
 
 
-def test_the_client_asks_any_signature_of_any_model(odd_server):
+def test_the_client_runs_any_signature_of_any_model(odd_server):
     with Client(f"127.0.0.1:{odd_server.port}") as client:
-        found = client.run("dtypes", {"a": np.float32([[1]]), "b": np.float32([[2]])}, signature="sum")
-        assert found["sum"].tolist() == [[3]] and found["difference"].tolist() == [[-1]]
+        outputs = client.run("dtypes", {"a": np.float32([[1]]), "b": np.float32([[2]])}, signature="sum")
+        assert outputs["sum"].tolist() == [[3]] and outputs["difference"].tolist() == [[-1]]

@@ -1,7 +1,9 @@
-"""Where and how the embedded server listens: Unix socket, TLS, mTLS, gRPC settings."""
+"""The embedded server's addresses: ports, Unix socket, TLS, mTLS, gRPC settings."""
 
 import datetime
 import ipaddress
+import socket
+import threading
 
 import grpc
 import numpy as np
@@ -10,14 +12,20 @@ from cryptography import x509
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 from city.errors import InputError
-from serving.embedded.config import ServerConfig
+from serving.client import Client, Tls
+from serving.embedded.config import RestConfig, ServerConfig, Ssl
 from serving.embedded.flags import parse
 from serving.embedded.server import Server
+from serving.errors import Unavailable
 from serving.tensors import to_proto
+from tests.end_to_end.programs import free_port
+from tests.serving.conftest import running
+
+X = np.zeros(17, np.float32)
 
 
 def pair(name, authority=None):
-    """(key, certificate) as PEM, and the objects: signed by itself, or by an authority."""
+    """(key PEM, certificate PEM, key, certificate), self-signed or signed by an authority."""
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -42,33 +50,124 @@ def pair(name, authority=None):
     return key_pem, certificate.public_bytes(serialization.Encoding.PEM), key, certificate
 
 
-def ask(channel):
+def version_of(channel):
+    """The version that answers a Predict."""
     request = predict_pb2.PredictRequest()
     request.model_spec.name = "SA103"
     to_proto(np.zeros((1, 17), np.float32), request.inputs["observation"])
     return prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict(request, timeout=10).model_spec.version.value
 
 
-def started(config):
-    server = Server(config)
-    server.start()
-    return server
-
-
-def test_a_unix_socket_answers_beside_the_port(grid_models, tmp_path):
-    server = started(ServerConfig(grid_models, port=0, socket_path=tmp_path / "s"))
-    try:
+def test_the_server_listens_on_a_unix_socket_beside_the_port(grid_models, tmp_path):
+    with running(ServerConfig(grid_models, port=0, socket_path=tmp_path / "s")) as server:
         for address in (f"unix:{tmp_path / 's'}", f"127.0.0.1:{server.port}"):
             with grpc.insecure_channel(address) as channel:
-                assert ask(channel) == 1
-    finally:
-        server.stop()
+                assert version_of(channel) == 1
     assert not (tmp_path / "s").exists()
 
 
-def test_a_socket_that_cannot_be_made_is_told(grid_models, tmp_path):
-    with pytest.raises(InputError, match=r"cannot listen on .*nowhere/s"):
-        started(ServerConfig(grid_models, port=0, socket_path=tmp_path / "nowhere" / "s"))
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("missing/s", "missing is not a writable folder"),
+        ("file", "it exists and is not a socket"),
+        ("folder", "it exists and is not a socket"),
+        ("x" * 108, "it is longer than 107 bytes"),
+    ],
+)
+def test_a_socket_path_that_cannot_be_bound_is_one_line_before_loading(path, reason, grid_models, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "folder").mkdir()
+    server = Server(ServerConfig(grid_models, port=0, socket_path=tmp_path / path))
+    monkeypatch.setattr(server, "poll_once", lambda: pytest.fail("loaded before the check"))
+    with pytest.raises(InputError) as error:
+        server.start()
+    message = str(error.value)
+    assert message.startswith(f"cannot listen on unix:{tmp_path / path}: ") and reason in message
+    assert message.endswith("choose another --grpc_socket_path") and "\n" not in message
+
+
+def test_a_socket_left_by_a_killed_server_is_taken_over(grid_models, tmp_path):
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(path))
+    assert path.is_socket()
+    with running(ServerConfig(grid_models, port=0, socket_path=path)), grpc.insecure_channel(f"unix:{path}") as channel:
+        assert version_of(channel) == 1
+
+
+def test_a_socket_of_a_running_server_is_not_taken_over(grid_models, tmp_path):
+    path = tmp_path / "s"
+    with running(ServerConfig(grid_models, port=0, socket_path=path)), grpc.insecure_channel(f"unix:{path}") as channel:
+        with pytest.raises(InputError, match="it is in use; choose another --grpc_socket_path"):
+            Server(ServerConfig(grid_models, port=0, socket_path=path)).start()
+        assert version_of(channel) == 1
+
+
+def test_the_unix_socket_uses_tls_if_it_is_configured(grid_models, tmp_path):
+    authority = pair("authority")
+    key, certificate, *_ = pair("server", authority)
+    address = f"unix:{tmp_path / 's'}"
+    ssl = Ssl(key, certificate, b"", client_verify=False)
+    with running(ServerConfig(grid_models, port=0, socket_path=tmp_path / "s", ssl=ssl)):
+        with Client(address, tls=Tls(ca=authority[1])) as client:
+            assert client.predict("SA103", X, timeout_s=10)["action"].shape == (1, 1)
+        wrong_name = Tls(ca=authority[1], server_name="other.example")
+        with Client(address, tls=wrong_name, retries=0) as client, pytest.raises(Unavailable):
+            client.predict("SA103", X, timeout_s=10)
+        with Client(address, tls=Tls(ca=pair("other")[1]), retries=0) as client, pytest.raises(Unavailable):
+            client.predict("SA103", X, timeout_s=10)
+        with Client(address, retries=0) as client, pytest.raises(Unavailable):
+            client.predict("SA103", X, timeout_s=10)
+
+
+def is_open(port):
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=10).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_the_ports_are_closed_until_the_models_are_loaded(grid_models, tmp_path, monkeypatch):
+    port, rest_port = free_port(), free_port()
+    server = Server(ServerConfig(grid_models, port=port, rest=RestConfig(rest_port), socket_path=tmp_path / "s"))
+    loading, go = threading.Event(), threading.Event()
+    load = server.manager._load
+
+    def blocked(path):
+        loading.set()
+        assert go.wait(60)
+        return load(path)
+
+    monkeypatch.setattr(server.manager, "_load", blocked)
+    starter = threading.Thread(target=server.start)
+    starter.start()
+    try:
+        assert loading.wait(60)
+        assert not is_open(port) and not is_open(rest_port) and not (tmp_path / "s").exists()
+        go.set()
+        starter.join(60)
+        assert is_open(rest_port) and (tmp_path / "s").is_socket()
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            assert version_of(channel) == 1
+    finally:
+        go.set()
+        starter.join(60)
+        server.stop()
+
+
+@pytest.mark.parametrize("flag", ["--port", "--rest_api_port"])
+def test_a_port_in_use_is_reported_before_anything_is_loaded(flag, grid_models, monkeypatch):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        ports = {"port": port} if flag == "--port" else {"port": 0, "rest": RestConfig(port)}
+        server = Server(ServerConfig(grid_models, **ports))
+        monkeypatch.setattr(server, "poll_once", lambda: pytest.fail("loaded before the check"))
+        with pytest.raises(InputError, match=f"cannot listen on 127.0.0.1:{port}: it is in use .*; choose another {flag}"):
+            server.start()
 
 
 def ssl_file(path, key, certificate, authority=None, verify=False):
@@ -81,56 +180,50 @@ def ssl_file(path, key, certificate, authority=None, verify=False):
 
 
 @pytest.mark.parametrize("verify", [False, True])
-def test_tls_asks_clients_who_they_are_where_it_is_told_to(verify, grid_models, tmp_path, monkeypatch):
+def test_client_verify_decides_whether_clients_need_a_certificate(verify, grid_models, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     authority = pair("authority")
     key, certificate, *_ = pair("server", authority)
     client_key, client_certificate, *_ = pair("client", authority)
     path = ssl_file(tmp_path / "ssl.config", key, certificate, authority[1], verify)
-    server = started(parse(["--models-dir", str(grid_models), "--port=0", f"--ssl_config_file={path}"]))
-    try:
+    with running(parse(["--models-dir", str(grid_models), "--port=0", f"--ssl_config_file={path}"])) as server:
         address = f"localhost:{server.port}"
         with grpc.secure_channel(address, grpc.ssl_channel_credentials(authority[1], client_key, client_certificate)) as channel:
-            assert ask(channel) == 1
+            assert version_of(channel) == 1
         with grpc.secure_channel(address, grpc.ssl_channel_credentials(authority[1])) as channel:
             if verify:
                 with pytest.raises(grpc.RpcError) as refused:
-                    ask(channel)
+                    version_of(channel)
                 assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
             else:
-                assert ask(channel) == 1
+                assert version_of(channel) == 1
         with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError):
-            ask(channel)
-    finally:
-        server.stop()
+            version_of(channel)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("nonsense", "cannot be read as SSLConfig"),
-        ('server_key: "x"', "needs server_key and server_cert"),
+        ('server_key: "x"', "server_key or server_cert is missing"),
         ('server_key: "x" server_cert: "y" client_verify: true', "client_verify needs custom_ca"),
     ],
 )
-def test_a_wrong_ssl_config_is_one_line(text, told, grid_models, tmp_path, monkeypatch):
+def test_an_invalid_ssl_config_is_an_input_error(text, message, grid_models, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ssl.config").write_text(text)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         parse(["--models-dir", str(grid_models), f"--ssl_config_file={tmp_path / 'ssl.config'}"])
 
 
-def test_grpc_settings_reach_the_server(grid_models, tmp_path, monkeypatch):
+def test_grpc_channel_arguments_reach_the_server(grid_models, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flags = ["--models-dir", str(grid_models), "--port=0"]
     config = parse([*flags, "--grpc_channel_arguments=grpc.max_connection_age_ms=2000,grpc.lb_policy_name=x"])
     assert config.channel_arguments == (("grpc.max_connection_age_ms", 2000), ("grpc.lb_policy_name", "x"))
     with pytest.raises(InputError, match="must be NAME=VALUE"):
         parse([*flags, "--grpc_channel_arguments=nonsense"])
-    server = started(parse([*flags, "--grpc_channel_arguments=grpc.max_receive_message_length=10"]))
-    try:
+    with running(parse([*flags, "--grpc_channel_arguments=grpc.max_receive_message_length=10"])) as server:
         with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel, pytest.raises(grpc.RpcError) as refused:
-            ask(channel)
+            version_of(channel)
         assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-    finally:
-        server.stop()

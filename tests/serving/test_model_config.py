@@ -1,13 +1,22 @@
-"""Model configs: several models, version policies, labels, reload and polling, as TensorFlow Serving's clients see them."""
+"""Model configs: several models, version policies, labels, reload and polling, through tensorflow-serving-api."""
 
 import shutil
 import threading
+from concurrent import futures
+from pathlib import Path
 
 import grpc
 import numpy as np
 import pytest
 from google.protobuf import text_format
-from tensorflow_serving.apis import model_management_pb2, model_service_pb2_grpc, predict_pb2, prediction_service_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tensorflow_serving.apis import (
+    get_model_status_pb2,
+    model_management_pb2,
+    model_service_pb2_grpc,
+    predict_pb2,
+    prediction_service_pb2_grpc,
+)
 from tensorflow_serving.config import model_server_config_pb2
 
 from city.errors import InputError
@@ -17,9 +26,11 @@ from serving.embedded.flags import parse
 from serving.embedded.models import model_config
 from serving.embedded.models.manager import Loading, ModelManager
 from serving.embedded.models.model_config import ModelConfig
+from serving.embedded.models.version_policy import VersionPolicy
 from serving.embedded.server import Server
 from serving.embedded.status import StatusError
 from serving.tensors import to_proto
+from tests.serving.conftest import running
 
 MODEL = "SA103"
 X = np.zeros((1, 17), np.float32)
@@ -35,6 +46,7 @@ def models(grid_models, tmp_path):
 
 
 def text(models, *entries):
+    """A ModelServerConfig as text; entries: (name, folder, further fields)."""
     return (
         "model_config_list {\n"
         + "".join(
@@ -46,7 +58,7 @@ def text(models, *entries):
 
 
 class Served:
-    """A server on a config, asked through tensorflow-serving-api."""
+    """A server with a config, and stubs of tensorflow-serving-api for it."""
 
     def __init__(self, **settings):
         self.server = Server(ServerConfig(port=0, poll_s=3600, **settings))
@@ -63,7 +75,7 @@ class Served:
         self.server.stop()
 
     def version(self, name, **spec):
-        """The version that answers; a grpc.StatusCode where none does."""
+        """The version that answers Predict; the grpc.StatusCode if the call fails."""
         request = predict_pb2.PredictRequest()
         request.model_spec.name = name
         if "version" in spec:
@@ -76,12 +88,12 @@ class Served:
         except grpc.RpcError as error:
             return error.code()
 
-    def reload(self, config):
-        """The error of a reload, (code, text); None where it went well."""
+    def reload(self, config, timeout_s=60):
+        """(code, details) of a reload that fails; None: it succeeded."""
         request = model_management_pb2.ReloadConfigRequest()
         text_format.Parse(config, request.config)
         try:
-            assert self.service.HandleReloadConfigRequest(request, timeout=60).status.error_code == 0
+            assert self.service.HandleReloadConfigRequest(request, timeout=timeout_s).status.error_code == 0
         except grpc.RpcError as error:
             return error.code(), error.details()
         return None
@@ -104,21 +116,21 @@ def configured(models, *entries):
         ("model_version_policy { specific { versions: 9 } }", set()),
     ],
 )
-def test_the_version_policy_says_which_versions_answer(models, policy, served):
+def test_the_version_policy_decides_which_versions_are_served(models, policy, served):
     with Served(models=configured(models, ("a", "first", policy))) as api:
-        found = {version for version in range(1, 5) if api.version("a", version=version) == version}
-        assert found == served
+        versions = {version for version in range(1, 5) if api.version("a", version=version) == version}
+        assert versions == served
         assert api.version("a") == (max(served) if served else grpc.StatusCode.NOT_FOUND)
 
 
-def test_several_models_stand_under_names_of_their_own(models):
-    with Served(models=configured(models, ("a", "first", ""), ("b", "second", ""), ("c", "nowhere", ""))) as api:
+def test_models_have_the_names_of_the_config(models):
+    with Served(models=configured(models, ("a", "first", ""), ("b", "second", ""), ("c", "missing", ""))) as api:
         assert (api.version("a"), api.version("b")) == (4, 7)
-        assert api.version("c") == grpc.StatusCode.NOT_FOUND, "an empty model holds up nobody"
+        assert api.version("c") == grpc.StatusCode.NOT_FOUND, "an empty model does not affect the others"
         assert api.version("first") == grpc.StatusCode.NOT_FOUND
 
 
-def test_labels_name_versions(models):
+def test_a_version_label_selects_a_version(models):
     both = "model_version_policy { latest { num_versions: 2 } }"
     labels = 'version_labels { key: "stable" value: 3 } version_labels { key: "canary" value: 4 }'
     with Served(models=configured(models, ("a", "first", f"{both} {labels}"))) as api:
@@ -127,10 +139,10 @@ def test_labels_name_versions(models):
         moved = labels.replace("value: 4", "value: 3").replace("value: 3", "value: 4", 1)
         assert api.reload(text(models, ("a", "first", f"{both} {moved}"))) is None
         assert (api.version("a", label="stable"), api.version("a", label="canary")) == (4, 3)
-        code, told = api.reload(text(models, ("a", "first", both + ' version_labels { key: "stable" value: 1 }')))
+        code, details = api.reload(text(models, ("a", "first", both + ' version_labels { key: "stable" value: 1 }')))
         assert code == grpc.StatusCode.FAILED_PRECONDITION
-        assert told == "Request to assign label to version 1 of model a, which is not currently available for inference"
-        assert api.version("a", label="canary") == 3, "nothing of a refused config counts"
+        assert details == "Request to assign label to version 1 of model a, which is not currently available for inference"
+        assert api.version("a", label="canary") == 3, "a refused config changes nothing"
 
 
 def test_a_reload_replaces_the_whole_configuration(models):
@@ -138,10 +150,10 @@ def test_a_reload_replaces_the_whole_configuration(models):
         assert api.reload(text(models, ("b", "second", ""))) is None
         assert (api.version("a"), api.version("b")) == (grpc.StatusCode.NOT_FOUND, 7)
         api.server.poll_once()
-        assert api.version("a") == grpc.StatusCode.NOT_FOUND, "and a later look does not undo it"
+        assert api.version("a") == grpc.StatusCode.NOT_FOUND, "a later poll does not undo it"
 
 
-def test_a_reload_of_a_folders_models_counts_from_then_on(models):
+def test_a_reload_replaces_the_models_of_models_dir(models):
     with Served(models_dir=models) as api:
         assert (api.version("first"), api.version("second")) == (4, 7)
         assert api.reload(text(models, ("b", "second", ""))) is None
@@ -149,36 +161,36 @@ def test_a_reload_of_a_folders_models_counts_from_then_on(models):
         assert (api.version("first"), api.version("b")) == (grpc.StatusCode.NOT_FOUND, 7)
 
 
-def test_a_reload_that_cannot_be_had_whole_changes_nothing(models):
+def test_a_reload_with_one_invalid_model_changes_nothing(models):
     (models / "broken" / "1").mkdir(parents=True)
     (models / "broken" / "1" / "saved_model.pb").write_bytes(b"garbage")
     with Served(models=configured(models, ("a", "first", ""))) as api:
-        for entries, code, told in (
+        for entries, code, message in (
             ([("b", "second", ""), ("c", "broken", "")], grpc.StatusCode.UNKNOWN, "1 servable(s) did not become available: {c}"),
             ([("b", "second", ""), ("b", "first", "")], grpc.StatusCode.INVALID_ARGUMENT, "Duplicate model name b"),
             ([("", "first", "")], grpc.StatusCode.INVALID_ARGUMENT, "has no name"),
         ):
-            found = api.reload(text(models, *entries))
-            assert found is not None and found[0] == code and told in found[1]
+            error = api.reload(text(models, *entries))
+            assert error is not None and error[0] == code and message in error[1]
             assert api.version("a") == 4 and api.version("b") == grpc.StatusCode.NOT_FOUND
         assert api.reload("")[0] == grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_a_reload_to_an_empty_folder_never_takes_the_model_away(models, caplog):
+def test_a_reload_to_an_empty_folder_never_unloads_the_model(models, caplog):
     caplog.set_level("INFO", "serving")
     with Served(models=configured(models, ("a", "first", ""))) as api:
-        code, told = api.reload(text(models, ("a", "nowhere", "")))
-        assert code == grpc.StatusCode.UNKNOWN and told == "1 servable(s) did not become available: {a}"
+        code, details = api.reload(text(models, ("a", "missing", "")))
+        assert code == grpc.StatusCode.UNKNOWN and details == "1 servable(s) did not become available: {a}"
         assert api.version("a") == 4 and "unloaded" not in caplog.text, "not even for a moment"
 
 
 def test_no_call_fails_while_configs_are_reloaded(models):
     with Served(models=configured(models, ("a", "first", ""))) as api:
-        answers, done = set(), threading.Event()
+        versions, done = set(), threading.Event()
 
         def call():
             while not done.is_set():
-                answers.add(api.version("a"))
+                versions.add(api.version("a"))
 
         caller = threading.Thread(target=call)
         caller.start()
@@ -186,56 +198,54 @@ def test_no_call_fails_while_configs_are_reloaded(models):
             assert api.reload(text(models, ("a", "first", policy))) is None
         done.set()
         caller.join()
-        assert answers <= {1, 4} and len(answers) == 2
+        assert versions <= {1, 4} and len(versions) == 2
 
 
-def test_a_config_file_is_read_again_when_it_changes(models, tmp_path, caplog):
+def test_a_changed_config_file_is_applied_and_an_invalid_one_is_not(models, tmp_path, caplog):
     path = tmp_path / "models.config"
     path.write_text(text(models, ("a", "first", "")))
     with Served(models=model_config.from_file(path), model_config_file=path) as api:
         path.write_text("model_config_list { config { name: ")
         api.server.read_config(path)
-        assert api.version("a") == 4 and "the configuration stays as it was" in caplog.text
+        assert api.version("a") == 4 and "the configuration is unchanged" in caplog.text
         path.write_text(text(models, ("b", "second", "")))
         api.server.read_config(path)
         assert (api.version("a"), api.version("b")) == (grpc.StatusCode.NOT_FOUND, 7)
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         ("model_config_list { config { name: 'a' base_path: '/m' } }", 'model_platform ""; it must be "tensorflow"'),
         ("model_config_list { config { name: 'a' model_platform: 'tensorflow' } }", "model a has no base_path"),
         ("model_config_list { config { base_path: '/m' model_platform: 'tensorflow' } }", "has no name"),
-        ("model_config_list { config { nonsense: 1 } }", "is no ModelServerConfig"),
+        ("model_config_list { config { nonsense: 1 } }", "cannot be read as ModelServerConfig"),
         ("custom_model_config { }", "custom_model_config is not supported"),
         (
             "model_config_list { config { name: 'a' base_path: '/m' model_platform: 'tensorflow' "
             "model_version_policy { specific {} } } }",
-            "names none",
+            "the specific version policy of model a has no versions; add them",
         ),
     ],
 )
-def test_a_wrong_config_is_one_line(tmp_path, body, told):
+def test_an_invalid_config_file_is_one_error_line(tmp_path, body, message):
     path = tmp_path / "models.config"
     path.write_text(body)
     with pytest.raises(InputError) as error:
         model_config.from_file(path)
-    assert told in str(error.value) and str(path) in str(error.value) and "\n" not in str(error.value)
+    assert message in str(error.value) and str(path) in str(error.value) and "\n" not in str(error.value)
 
 
-def test_what_we_write_for_tensorflow_serving_is_what_we_read(models):
+def test_the_config_written_for_tensorflow_serving_can_be_read(models):
     from serving.tf_serving.__main__ import write
 
-    found = model_config.from_file(write(models, "/models"))
-    assert sorted(found) == ["first", "second"] and str(found["first"].base_path) == "/models/first"
+    configs = model_config.from_file(write(models, "/models"))
+    assert sorted(configs) == ["first", "second"] and str(configs["first"].base_path) == "/models/first"
 
 
-def test_our_config_messages_are_tensorflow_servings_byte_for_byte():
+def test_config_messages_have_tensorflow_servings_bytes():
     body = text_format.Parse(
-        text(
-            __import__("pathlib").Path("/m"), ("a", "x", 'version_labels { key: "s" value: 3 } model_version_policy { all {} }')
-        ),
+        text(Path("/m"), ("a", "x", 'version_labels { key: "s" value: 3 } model_version_policy { all {} }')),
         model_server_config_pb2.ModelServerConfig(),
     )
     ours = pb.ModelServerConfig.FromString(body.SerializeToString())
@@ -243,45 +253,45 @@ def test_our_config_messages_are_tensorflow_servings_byte_for_byte():
     assert ours.model_config_list.config[0].version_labels == {"s": 3}
 
 
-def test_a_version_that_fails_is_tried_again_as_often_as_the_flags_say(tmp_path):
+def test_a_failed_version_is_retried_as_the_flags_say(tmp_path):
     folder = tmp_path / "a" / "1"
     folder.mkdir(parents=True)
     (folder / "saved_model.pb").write_bytes(b"x")
-    tried = []
+    attempts = []
 
     def load(path):
-        tried.append(path)
+        attempts.append(path)
         raise StatusError(grpc.StatusCode.UNKNOWN, "not yet")
 
     manager = ModelManager(load, StatusError, threading.Event(), Loading(max_num_load_retries=2, load_retry_interval_s=10))
     configs = {"a": ModelConfig("a", tmp_path / "a")}
-    manager.follow(configs, now_s=0)
+    manager.apply(configs, now_s=0)
     counts = []
     for now_s in (1, 9, 10, 15, 20, 40, 60):
-        manager.follow(configs, now_s)
-        counts.append(len(tried))
+        manager.apply(configs, now_s)
+        counts.append(len(attempts))
     assert counts == [1, 1, 2, 2, 3, 3, 3]
     (folder / "saved_model.pb").write_bytes(b"changed")
-    manager.follow(configs, 61)
-    assert len(tried) == 4, "and once its files have changed"
+    manager.apply(configs, 61)
+    assert len(attempts) == 4, "its files have changed"
 
 
-def test_models_are_loaded_side_by_side(tmp_path):
+def test_models_are_loaded_concurrently(tmp_path):
     names = [f"m{k}" for k in range(4)]
     for name in names:
         (tmp_path / name / "1").mkdir(parents=True)
         (tmp_path / name / "1" / "saved_model.pb").write_bytes(b"x")
-    together = threading.Barrier(4)
+    barrier = threading.Barrier(4)
 
     def load(path):
-        together.wait(20)  # only four at once pass
+        barrier.wait(20)  # passes with four concurrent loads only
         return path
 
     manager = ModelManager(load, StatusError, threading.Event(), Loading(num_load_threads=4))
-    assert manager.follow(model_config.from_folder(tmp_path), now_s=0) == 4
+    assert manager.apply(model_config.from_folder(tmp_path), now_s=0) == 4
 
 
-def test_flags_have_tensorflow_model_servers_names(models, tmp_path, monkeypatch):
+def test_flags_have_the_names_of_tensorflow_model_server(models, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = parse(
         ["--port=0", "--model_name=a", f"--model_base_path={models / 'first'}", "--file_system_poll_wait_seconds=0",
@@ -290,3 +300,64 @@ def test_flags_have_tensorflow_model_servers_names(models, tmp_path, monkeypatch
     )  # fmt: skip
     assert config.models == {"a": ModelConfig("a", models / "first")} and config.poll_s == 0 and config.threads == 16
     assert config.loading == Loading(4, 3, 5.0, False)
+
+
+def test_a_poll_that_waited_for_a_reload_does_not_undo_it(grid_models, tmp_path):
+    for version in ("1", "2"):
+        shutil.copytree(grid_models / "SA103" / "1", tmp_path / "SA103" / version)
+
+    def only(version):
+        return {"SA103": ModelConfig("SA103", tmp_path / "SA103", VersionPolicy(None, (version,)))}
+
+    with running(ServerConfig(models=only(2), port=0, poll_s=3600)) as server:
+        loading, go = threading.Event(), threading.Event()
+        load = server.manager._load
+
+        def blocked(path):
+            loading.set()
+            assert go.wait(20)
+            return load(path)
+
+        server.manager._load = blocked
+        reload = threading.Thread(target=server.reconfigure, args=(only(1),))
+        reload.start()
+        assert loading.wait(20)
+        poll = threading.Thread(target=server.poll_once)
+        poll.start()  # while the reload is in progress
+        go.set()
+        reload.join(20)
+        poll.join(20)
+        assert server.manager.served() == {"SA103": [1]}
+
+
+def test_a_second_reload_is_aborted_and_status_and_health_answer_meanwhile(models, monkeypatch):
+    with Served(models=configured(models, ("a", "first", ""))) as api:
+        loading, go = threading.Event(), threading.Event()
+        load = api.server.manager._load
+
+        def blocked(path):
+            loading.set()
+            assert go.wait(60)
+            return load(path)
+
+        monkeypatch.setattr(api.server.manager, "_load", blocked)
+        config = text(models, ("a", "first", ""), ("b", "second", ""))
+        with futures.ThreadPoolExecutor(1) as pool:
+            first = pool.submit(api.reload, config)
+            try:
+                assert loading.wait(60)
+                for _ in range(3):
+                    code, details = api.reload(config, timeout_s=5)
+                    assert code == grpc.StatusCode.ABORTED and "another reload is in progress" in details
+                request = get_model_status_pb2.GetModelStatusRequest()
+                request.model_spec.name = "b"
+                (status,) = api.service.GetModelStatus(request, timeout=5).model_version_status
+                assert (status.version, status.state) == (7, get_model_status_pb2.ModelVersionStatus.LOADING)
+                health = health_pb2_grpc.HealthStub(api.channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
+                assert health.status == health_pb2.HealthCheckResponse.SERVING
+                assert api.version("a") == 4 and not first.done()
+            finally:
+                go.set()
+            assert first.result(60) is None
+        assert api.version("b") == 7
+        assert api.reload(config) is None, "after the first reload has ended"

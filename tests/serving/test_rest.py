@@ -1,4 +1,4 @@
-"""The REST API over a real socket: TensorFlow Serving's paths, JSON and statuses."""
+"""The REST API over a real socket: TensorFlow Serving's paths, JSON and HTTP statuses."""
 
 import base64
 import http.client
@@ -11,45 +11,48 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.embedded.config import RestConfig, ServerConfig
+from serving.embedded.rest import json_request, json_response
 from tests.serving.conftest import running
 
 DTYPES = "/v1/models/dtypes:predict"
 
 
 @pytest.fixture(scope="module")
-def ask(odd_server):
-    def call(method, path, body=None):
+def call(odd_server):
+    """A function of (HTTP method, path, body) -> (status, JSON or text)."""
+
+    def request(method, path, body=None):
         connection = http.client.HTTPConnection("127.0.0.1", odd_server.rest_port, timeout=10)
         try:
             data = body if isinstance(body, (bytes, type(None))) else json.dumps(body)
             connection.request(method, path, data)
-            answer = connection.getresponse()
-            text = answer.read()
-            kind = answer.getheader("Content-Type") or ""
-            return answer.status, json.loads(text) if kind.startswith("application/json") else text.decode()
+            response = connection.getresponse()
+            text = response.read()
+            content_type = response.getheader("Content-Type") or ""
+            return response.status, json.loads(text) if content_type.startswith("application/json") else text.decode()
         finally:
             connection.close()
 
-    return call
+    return request
 
 
-def test_rows_are_answered_by_rows(ask):
-    status, found = ask("POST", DTYPES, {"signature_name": "float32", "instances": [[1.0, 2], [3, 4.5]]})
-    assert (status, found) == (200, {"predictions": [[1.0, 2.0], [3.0, 4.5]]})
+def test_instances_are_answered_with_predictions(call):
+    status, document = call("POST", DTYPES, {"signature_name": "float32", "instances": [[1.0, 2], [3, 4.5]]})
+    assert (status, document) == (200, {"predictions": [[1.0, 2.0], [3.0, 4.5]]})
     rows = {"signature_name": "sum", "instances": [{"a": [1], "b": [2]}, {"a": [5], "b": [-1]}]}
-    status, found = ask("POST", DTYPES, rows)
-    assert found == {"predictions": [{"sum": [3.0], "difference": [-1.0]}, {"sum": [4.0], "difference": [6.0]}]}
+    status, document = call("POST", DTYPES, rows)
+    assert document == {"predictions": [{"sum": [3.0], "difference": [-1.0]}, {"sum": [4.0], "difference": [6.0]}]}
 
 
-def test_columns_are_answered_by_columns(ask):
+def test_inputs_are_answered_with_outputs(call):
     columns = {"signature_name": "sum", "inputs": {"a": [[1], [5]], "b": [[2], [-1]]}}
-    assert ask("POST", DTYPES, columns) == (
+    assert call("POST", DTYPES, columns) == (
         200,
         {"outputs": {"sum": [[3.0], [4.0]], "difference": [[-1.0], [6.0]]}},
     )
-    status, found = ask("POST", "/v1/models/dtypes/versions/1:predict", {"signature_name": "flat", "inputs": 1.5})
-    assert status == 200 and found["outputs"]["y"] == 2.5
-    assert base64.b64decode(found["outputs"]["z_bytes"]["b64"]).startswith(b"1.5")
+    status, document = call("POST", "/v1/models/dtypes/versions/1:predict", {"signature_name": "flat", "inputs": 1.5})
+    assert status == 200 and document["outputs"]["y"] == 2.5
+    assert base64.b64decode(document["outputs"]["z_bytes"]["b64"]).startswith(b"1.5")
 
 
 @pytest.mark.parametrize(
@@ -60,42 +63,42 @@ def test_columns_are_answered_by_columns(ask):
         ("uint32", [2**32 - 1]), ("uint64", [2**64 - 1]), ("string", ["grün", "", "x"]), ("int16", [-5]), ("int8", [7]),
     ],
 )  # fmt: skip
-def test_values_of_every_json_kind_come_back(signature, values, ask):
-    assert ask("POST", DTYPES, {"signature_name": signature, "instances": values}) == (
+def test_a_value_survives_the_round_trip(signature, values, call):
+    assert call("POST", DTYPES, {"signature_name": signature, "instances": values}) == (
         200,
         {"predictions": values},
     )
 
 
-def test_bytes_travel_as_base64_and_are_told_by_the_outputs_name(ask):
+def test_outputs_named_bytes_are_base64(call):
     raw = [{"b64": base64.b64encode(b"\xff\x00").decode()}, {"b64": ""}]
-    status, found = ask("POST", DTYPES, {"signature_name": "texts", "instances": raw})
-    assert status == 200, found
-    assert [row["y_bytes"] for row in found["predictions"]] == raw
+    status, document = call("POST", DTYPES, {"signature_name": "strings", "instances": raw})
+    assert status == 200, document
+    assert [row["y_bytes"] for row in document["predictions"]] == raw
 
 
-def test_not_a_number_and_infinity_are_read_and_written(ask):
+def test_nan_and_infinity_survive_the_round_trip(call):
     body = b'{"signature_name": "float32", "instances": [NaN, Infinity, -Infinity]}'
-    status, found = ask("POST", DTYPES, body)
-    assert status == 200 and math.isnan(found["predictions"][0]) and found["predictions"][1:] == [math.inf, -math.inf]
+    status, document = call("POST", DTYPES, body)
+    assert status == 200 and math.isnan(document["predictions"][0]) and document["predictions"][1:] == [math.inf, -math.inf]
 
 
-def test_status_and_metadata(ask):
+def test_status_and_metadata_are_tensorflow_servings(call):
     state = {"version": "3", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
     for path in ("/v1/models/examples", "/v1/models/examples/versions/3"):
-        assert ask("GET", path) == (200, {"model_version_status": [state]})
-    status, found = ask("GET", "/v1/models/examples/metadata")
-    assert status == 200 and found["model_spec"] == {"name": "examples", "signature_name": "", "version": "3"}
-    signature = found["metadata"]["signature_def"]["signature_def"]["serving_default"]
+        assert call("GET", path) == (200, {"model_version_status": [state]})
+    status, document = call("GET", "/v1/models/examples/metadata")
+    assert status == 200 and document["model_spec"] == {"name": "examples", "signature_name": "", "version": "3"}
+    signature = document["metadata"]["signature_def"]["signature_def"]["serving_default"]
     assert signature["method_name"] == "tensorflow/serving/regress"
     assert signature["inputs"]["inputs"]["dtype"] == "DT_STRING"
     assert signature["inputs"]["inputs"]["tensor_shape"] == {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "status", "words"),
+    ("method", "path", "body", "status", "message"),
     [
-        ("POST", "/v1/models/nobody:predict", {"instances": [1]}, 404, "Servable not found for request: Latest(nobody)"),
+        ("POST", "/v1/models/unknown:predict", {"instances": [1]}, 404, "Servable not found for request: Latest(unknown)"),
         ("POST", "/v1/models/dtypes/versions/9:predict", {"instances": [1]}, 404, "Specific(dtypes, 9)"),
         ("POST", "/v1/models/dtypes/labels/gold:predict", {"instances": [1]}, 400, "Unrecognized servable version label: gold"),
         ("POST", DTYPES, {"instances": [1]}, 400, 'Serving signature name: "serving_default" not found'),
@@ -124,26 +127,20 @@ def test_status_and_metadata(ask):
         ("POST", DTYPES, b'{"signature_name": "string", "instances": ["\\ud800"]}', 400, "surrogate"),
         ("POST", DTYPES, {"signature_name": "float16", "inputs": [1]}, 501, "Conversion of JSON Value: 1 to type: half"),
         ("POST", DTYPES, {"signature_name": "complex64", "inputs": [1]}, 501, "complex64"),
-        ("POST", REGRESS, {}, 400, "key 'examples' is expected"),
-        ("POST", REGRESS, {"examples": 1}, 400, "to be an list/array"),
-        ("POST", REGRESS, {"examples": []}, 400, "is an empty array"),
-        ("POST", REGRESS, {"examples": [1]}, 400, "Example must be JSON object but got JSON Number"),
-        ("POST", REGRESS, {"examples": [{"x": [1.0, 2]}]}, 400, "Unexpected element type in feature: x"),
-        ("POST", CLASSIFY, {"examples": [{"x": 1.0}]}, 400, "Expected classification signature method_name"),
-        ("GET", "/v1/models/nobody", None, 404, "Could not find any versions of model nobody"),
+        ("GET", "/v1/models/unknown", None, 404, "Could not find any versions of model unknown"),
         ("GET", "/v1/models", None, 400, "Missing model name in request."),
         ("GET", DTYPES, None, 400, "Malformed request: GET /v1/models/dtypes:predict"),
         ("DELETE", "/v1/models/dtypes", None, 400, "Malformed request: DELETE /v1/models/dtypes"),
         ("GET", "/v1/models/dtypes/versions/99999999999999999999", None, 400, "to numeric"),
     ],
 )  # fmt: skip
-def test_wrong_requests_get_tensorflow_servings_status_and_words(method, path, body, status, words, ask):
-    found, error = ask(method, path, body)
-    assert found == status and words in error["error"], error
+def test_an_invalid_request_gets_tensorflow_servings_status_and_text(method, path, body, status, message, call):
+    code, error = call(method, path, body)
+    assert code == status and message in error["error"], error
 
 
-def test_other_paths_are_not_found(ask):
-    assert ask("GET", "/favicon.ico")[0] == 404
+def test_other_paths_are_not_found(call):
+    assert call("GET", "/favicon.ico")[0] == 404
 
 
 @given(
@@ -151,28 +148,28 @@ def test_other_paths_are_not_found(ask):
     | st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), st.lists, max_leaves=6)
 )
 @settings(max_examples=150, deadline=None)
-def test_no_body_is_a_server_error(ask, body):
+def test_no_request_body_causes_a_server_error(call, body):
     for signature in ("float32", "string", "sum"):
         wrapped = body if isinstance(body, bytes) else {"signature_name": signature, "instances": body}
-        assert ask("POST", DTYPES, wrapped)[0] in (200, 400)
+        assert call("POST", DTYPES, wrapped)[0] in (200, 400)
 
 
-def test_metrics_are_told_at_the_monitoring_configs_path(ask):
-    ask("POST", DTYPES, {"signature_name": "float32", "instances": [1]})
-    ask("POST", "/v1/models/made-up:predict", {"instances": [1]})
-    status, text = ask("GET", "/monitoring/prometheus/metrics")
+def test_metrics_are_served_at_the_monitoring_configs_path(call):
+    call("POST", DTYPES, {"signature_name": "float32", "instances": [1]})
+    call("POST", "/v1/models/made-up:predict", {"instances": [1]})
+    status, text = call("GET", "/monitoring/prometheus/metrics")
     assert status == 200
     counts = {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if not line.startswith("#")}
-    wanted = {'model_name="dtypes"', 'version="1"', 'API="Predict"', 'entrypoint="REST"', 'status="OK"'}
+    labels = {'model_name="dtypes"', 'version="1"', 'API="Predict"', 'entrypoint="REST"', 'status="OK"'}
     requests = [key for key in counts if key.startswith(":tensorflow:serving:request_count{")]
-    assert any(all(label in key for label in wanted) and counts[key] >= 1 for key in requests)
+    assert any(all(label in key for label in labels) and counts[key] >= 1 for key in requests)
     assert any(key.startswith(":tensorflow:serving:request_latency_bucket{") and 'le="+Inf"' in key for key in counts)
     assert any(key.startswith(":tensorflow:serving:request_latency_count{") for key in counts)
     assert counts['serving_model_loads_total{model_name="dtypes",status="success"}'] == 1
     assert counts['serving_model_versions{state="AVAILABLE"}'] == 2
     assert any(key.startswith("serving_build_info{") and 'tensorflow="2.' in key for key in counts)
     assert counts["process_resident_memory_bytes"] > 1e6
-    assert "made-up" not in text, "a client does not make up labels"
+    assert "made-up" not in text, "clients cannot add labels"
 
 
 def test_a_label_names_a_version_in_a_path(odd_models, tmp_path, monkeypatch):
@@ -180,29 +177,48 @@ def test_a_label_names_a_version_in_a_path(odd_models, tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models.config").write_text(
-        f'model_config_list {{ config {{ name: "e" base_path: "{odd_models / "examples"}" model_platform: "tensorflow" '
-        'version_labels { key: "stable" value: 3 } } }'
+        f'model_config_list {{ config {{ name: "d" base_path: "{odd_models / "dtypes"}" model_platform: "tensorflow" '
+        'version_labels { key: "stable" value: 1 } } }'
     )
     config = parse(["--model_config_file=models.config", "--port=0", "--rest_api_port=1", "--rest_api_timeout_in_ms=5000"])
     assert config.rest == RestConfig(1, 8, 5.0, None)
     with running(ServerConfig(models=config.models, port=0, poll_s=0, rest=RestConfig(0))) as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.rest_port, timeout=10)
-        connection.request("POST", "/v1/models/e/labels/stable:regress", json.dumps({"examples": [{"x": 1.0}]}))
-        assert json.loads(connection.getresponse().read()) == {"results": [2.0]}
+        body = json.dumps({"signature_name": "float32", "instances": [2.0]})
+        connection.request("POST", "/v1/models/d/labels/stable:predict", body)
+        assert connection.getresponse().read() == b'{"predictions": [2.0]}'
         connection.close()
 
 
 @given(st.floats(width=32))
 def test_a_float_is_written_as_the_shortest_decimal_that_reads_back(value):
     text = json_response.from_tensors({"y": np.array([value], np.float32)}, {"y": 1}, json_request.COLUMNAR)
-    found = json.loads(text)["outputs"][0]
-    assert np.float32(found) == np.float32(value) or (math.isnan(value) and math.isnan(found))
-    assert isinstance(found, float) and (math.isnan(value) or len(repr(found)) <= len(str(np.float32(value))) + 2)
+    (number,) = json.loads(text)["outputs"]
+    assert isinstance(number, float)
+    if math.isnan(value):
+        assert math.isnan(number)
+    else:
+        assert np.float32(number) == value and number == float(str(np.float32(value)))
 
 
 @pytest.mark.parametrize("name", ["classify", "regress"])
-def test_classify_and_regress_are_not_implemented(name, ask):
-    status, found = ask("POST", f"/v1/models/examples:{name}", {"examples": [{"x": 1.5}]})
-    assert (
-        status == 501 and f"{name.capitalize()} is not implemented" in found["error"] and "TensorFlow Serving" in found["error"]
+def test_classify_and_regress_are_not_implemented(name, call):
+    status, document = call("POST", f"/v1/models/examples:{name}", {"examples": [{"x": 1.5}]})
+    text = f"{name.capitalize()} is not implemented by this server; host the model with TensorFlow Serving to use it"
+    assert (status, document) == (501, {"error": text})
+
+
+def test_json_has_the_layout_of_json_dumps(odd_server):
+    requests = (
+        ("POST", DTYPES, {"signature_name": "sum", "instances": [{"a": [0.1], "b": [2]}]}),
+        ("POST", DTYPES, {"signature_name": "sum", "inputs": {"a": [[0.1]], "b": [[2]]}}),
+        ("POST", DTYPES, {}),
+        ("GET", "/v1/models/dtypes", None),
+        ("GET", "/v1/models/dtypes/metadata", None),
     )
+    for method, path, body in requests:
+        connection = http.client.HTTPConnection("127.0.0.1", odd_server.rest_port, timeout=10)
+        connection.request(method, path, None if body is None else json.dumps(body))
+        text = connection.getresponse().read().decode()
+        connection.close()
+        assert text == json.dumps(json.loads(text))

@@ -1,4 +1,4 @@
-"""The REST server's end: what is under way is answered, nothing else is waited for."""
+"""The REST server's shutdown: requests in progress are answered, idle connections are closed."""
 
 import http.client
 import socket
@@ -9,18 +9,18 @@ import pytest
 from serving.embedded.rest.server import RestServer
 
 BODY = bytes(8_000_000)
-"""More than a connection takes at once."""
+"""Larger than a socket's buffers."""
 
 
-class Held(RestServer):
-    """Answers once it may."""
+class SlowRestServer(RestServer):
+    """Answers /slow after the test has set `go`."""
 
     def __init__(self):
         self.began, self.go = threading.Event(), threading.Event()
         super().__init__(None, None, "127.0.0.1", 0, threads=2, timeout_s=30, metrics_path=None)
 
     def answer(self, environ, start_response):
-        if environ["PATH_INFO"] == "/held":
+        if environ["PATH_INFO"] == "/slow":
             self.began.set()
             assert self.go.wait(30)
         start_response("200 OK", [("Content-Length", str(len(BODY)))])
@@ -29,26 +29,26 @@ class Held(RestServer):
 
 @pytest.fixture
 def rest():
-    made = Held()
-    made.start()
-    yield made
-    made.go.set()
+    server = SlowRestServer()
+    server.start()
+    yield server
+    server.go.set()
 
 
 def connect(rest):
     return http.client.HTTPConnection("127.0.0.1", rest.port, timeout=30)
 
 
-def get(rest, path, answers):
+def get(rest, path, sizes):
     connection = connect(rest)
     connection.request("GET", path)
-    answers.append(len(connection.getresponse().read()))
+    sizes.append(len(connection.getresponse().read()))
     connection.close()
 
 
-def test_an_answer_under_way_is_given_whole_and_no_new_connection_is_taken(rest, caplog):
-    answers = []
-    caller = threading.Thread(target=get, args=(rest, "/held", answers))
+def test_stop_finishes_requests_and_refuses_new_connections(rest, caplog):
+    sizes = []
+    caller = threading.Thread(target=get, args=(rest, "/slow", sizes))
     caller.start()
     assert rest.began.wait(30)
     stopper = threading.Thread(target=rest.stop)
@@ -59,12 +59,12 @@ def test_an_answer_under_way_is_given_whole_and_no_new_connection_is_taken(rest,
     rest.go.set()
     caller.join(30)
     stopper.join(30)
-    assert answers == [len(BODY)]
+    assert sizes == [len(BODY)]
     assert not rest._thread.is_alive()
     assert [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")] == []
 
 
-def test_a_connection_without_a_question_is_not_waited_for(rest):
+def test_stop_closes_an_idle_connection(rest):
     connection = connect(rest)
     connection.request("GET", "/")
     assert len(connection.getresponse().read()) == len(BODY)

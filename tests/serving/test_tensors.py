@@ -1,4 +1,4 @@
-"""Tensors without TensorFlow: the same bytes and values as TensorFlow's own."""
+"""Tensor messages without TensorFlow: the same bytes and values as TensorFlow's."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ ARRAYS = st.sampled_from(DTYPES).flatmap(
 
 
 @given(ARRAYS)
-def test_arrays_come_back(array):
+def test_an_array_survives_the_round_trip(array):
     np.testing.assert_array_equal(to_array(to_proto(array)), array)
     message = wire.Tensor()
     typed_proto(array, message)
@@ -26,7 +26,7 @@ def test_arrays_come_back(array):
 
 
 @given(ARRAYS)
-def test_tensorflow_reads_ours_and_we_read_tensorflows(array):
+def test_tensorflow_reads_our_tensors_and_we_read_its_tensors(array):
     import tensorflow as tf
     from tensorflow.core.framework.tensor_pb2 import TensorProto
 
@@ -35,17 +35,17 @@ def test_tensorflow_reads_ours_and_we_read_tensorflows(array):
     np.testing.assert_array_equal(to_array(wire.Tensor.FromString(theirs.SerializeToString())), array)
 
 
-def test_texts_come_back():
+def test_strings_survive_the_round_trip():
     assert to_array(to_proto(np.array([b"a", b"\xff"], object))).tolist() == [b"a", b"\xff"]
 
 
-def test_fewer_typed_values_repeat_the_last():
+def test_missing_typed_values_repeat_the_last_value():
     message = wire.Tensor(dtype=1, float_val=[1, 2])
     message.tensor_shape.dim.add(size=4)
     assert to_array(message).tolist() == [1, 2, 2, 2]
 
 
-def test_no_typed_values_at_all_are_zeros():
+def test_a_tensor_without_typed_values_is_zeros():
     message = wire.Tensor(dtype=1)
     message.tensor_shape.dim.add(size=3)
     assert to_array(message).tolist() == [0, 0, 0]
@@ -67,13 +67,13 @@ def shaped(*sizes, **fields):
         wire.Tensor(dtype=1, tensor_shape=wire.TensorShape(unknown_rank=True)), shaped(*[1] * 40, dtype=1, float_val=[1]),
     ],
 )  # fmt: skip
-def test_what_is_no_tensor_is_refused(message):
+def test_an_invalid_tensor_is_refused(message):
     with pytest.raises(TensorError):
         to_array(message)
 
 
 @given(st.binary(max_size=64))
-def test_garbage_is_refused_or_an_array(data):
+def test_random_bytes_are_refused_or_an_array(data):
     try:
         message = wire.Tensor.FromString(data)
         to_array(message)
@@ -81,7 +81,7 @@ def test_garbage_is_refused_or_an_array(data):
         return
 
 
-def test_sizes_too_large_to_multiply_are_no_tensor_even_without_elements():
+def test_sizes_that_overflow_are_refused_even_without_elements():
     for content in (b"", b"1234"):
         message = wire.Tensor(dtype=1, tensor_content=content)
         for size in (0, 1 << 62, 1 << 62):

@@ -1,12 +1,13 @@
-"""models.config as TensorFlow Serving itself reads it."""
+"""models.config, parsed with TensorFlow Serving's own messages."""
 
+import pytest
 from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
 from serving.tf_serving.__main__ import main
 
 
-def test_every_model_is_listed_in_tensorflow_servings_own_terms(grid_models, capsys):
+def test_models_config_lists_every_model(grid_models, capsys):
     assert main(["--models-dir", str(grid_models), "--mounted-at", "/models/"]) == 0
     text = (grid_models / "models.config").read_text()
     config = text_format.Parse(text, model_server_config_pb2.ModelServerConfig()).model_config_list.config
@@ -19,3 +20,17 @@ def test_a_folder_without_models_is_refused(tmp_path, capsys):
     assert main(["--models-dir", str(tmp_path)]) == 2
     assert "holds no models" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--models", "x"], "unrecognized arguments: --models x"),
+        (["--mounted", "/x"], "unrecognized arguments: --mounted /x"),
+        (["--models-dir"], "expected one argument"),
+    ],
+)
+def test_wrong_flags_are_one_line_and_exit_code_2(flags, message, capsys):
+    assert main(flags) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and message in error and len(error.splitlines()) == 1

@@ -1,1 +1,1 @@
-"""Which models and versions are served, and how they come to be."""
+"""Model configs, versions on disk, the version policy, and the manager that loads and unloads them."""

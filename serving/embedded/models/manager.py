@@ -1,14 +1,12 @@
-"""Which versions are served, and what state each is in.
+"""Loads and unloads models' versions, and finds the version that a request means.
 
-`follow` looks at the models' folders and does what version_policy says until
-there is nothing left to do, several models at once; requests meanwhile find the
-version that is served by one dictionary look-up. `reconfigure` replaces the
-models that there are to serve.
+`apply` reads the models' folders and executes version_policy's actions until none
+is left, several models at once; requests meanwhile find a loaded version by one
+dictionary look-up. `reconfigure` replaces the set of configured models.
 """
 
 import contextlib
 import gc
-import itertools
 import logging
 import os
 import sys
@@ -18,18 +16,21 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from protos import predict_pb2 as wire
 from serving.embedded.models import version_files
 from serving.embedded.models.model_config import ModelConfig
+from serving.embedded.models.servable import Servable
+from serving.embedded.models.version_files import Fingerprint, VersionFiles
 from serving.embedded.models.version_policy import Verb, next_action
 from serving.embedded.status import StatusError, failed_precondition, invalid_argument, not_found, unknown
 from serving.embedded.telemetry.logs import event, log
 from serving.embedded.telemetry.metrics import Metrics
 
 State = wire.ModelVersionStatus
+LOAD_THREAD_NICENESS = 10
 _UNKNOWN = 2
+"""google.rpc.Code of a version that failed to load."""
 
 
 @dataclass(frozen=True)
@@ -37,226 +38,235 @@ class Loading:
     """How versions are loaded; the names are tensorflow_model_server's flags."""
 
     num_load_threads: int = 1
-    """Models that are loaded at once, once the server is up."""
+    """Models loaded at once while the server serves. At the start every core loads."""
     max_num_load_retries: int = 5
     load_retry_interval_s: float = 60.0
     allow_labels_for_unavailable: bool = True
-    """Whether a label may name a version that is not served yet."""
+    """Whether a new label may name a version that is not available yet."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A version that could not be loaded."""
+    """A version that failed to load."""
 
-    fingerprint: Any
+    fingerprint: Fingerprint
     tries: int
-    at_s: float
-    """When it was last tried."""
+    last_try_s: float
 
 
 @dataclass
 class Model:
     config: ModelConfig
-    served: dict[int, Any] = field(default_factory=dict)
-    """Version -> session."""
+    served: dict[int, Servable] = field(default_factory=dict)
+    """Version -> servable."""
     states: dict[int, wire.ModelVersionStatus] = field(default_factory=dict)
-    loaded: dict[int, Any] = field(default_factory=dict)
-    """Version -> fingerprint of the files that are served."""
+    loaded: dict[int, Fingerprint] = field(default_factory=dict)
+    """Version -> fingerprint of the files it was loaded from."""
     failed: dict[int, Failure] = field(default_factory=dict)
-    missed: bool = False
-    """Whether the last look found no version at all."""
+    was_empty: bool = False
+    """Whether the last poll found no version in the folder."""
 
 
-def _step_back() -> None:
-    """Let this thread run where no call wants the core (Linux, where a thread has a niceness of its own)."""
+def _lower_priority() -> None:
+    """Let calls run before this thread (Linux, where each thread has a niceness of its own)."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOAD_THREAD_NICENESS)
 
 
 class ModelManager:
-    """Serves the wanted versions of the models that are configured."""
+    """Keeps the configured versions of the configured models loaded. `find` and `states` are thread-safe."""
 
     def __init__(
         self,
-        load: Callable[[Path], Any],
+        load: Callable[[Path], Servable],
         load_error: type[Exception],
         stopping: threading.Event,
         loading: Loading | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """`stopping`: once it is set, no further model is looked at."""
+        """Start without models.
+
+        Args:
+            load: from a version's folder to a servable.
+            load_error: what `load` raises for an invalid version; any other exception is logged with its traceback.
+            stopping: once it is set, no further version is loaded.
+            loading: threads and retries.
+            metrics: counts loads.
+        """
         self._metrics = metrics or Metrics()
         self._load, self._load_error = load, load_error
         self._loading = loading or Loading()
         self._models: dict[str, Model] = {}
-        self._wanted: set[str] = set()
-        self._generations = itertools.count(1)
-        self.generation = 0
-        """Another number after every change of what `find` answers."""
-        self._busy = threading.RLock()
+        self._configured: set[str] = set()
+        self._lock = threading.RLock()
+        """Held while versions change."""
         self._stopping = stopping
-        # nobody is disturbed by what is loaded at the start, so all cores load then, as TensorFlow Serving does
+        # no calls compete with the first loads, so every core loads then, as in TensorFlow Serving
         self._pool = futures.ThreadPoolExecutor(max(os.cpu_count() or 1, self._loading.num_load_threads), "load")
-        self._is_start = True
+        self._is_first = True
 
-    def follow(self, configs: Mapping[str, ModelConfig], now_s: float, at_once: bool = False) -> int:
-        """Serve these models, as far as they can be, and drop all others; the number of models served.
+    def apply(self, configs: Mapping[str, ModelConfig], now_s: float, at_once: bool = False) -> int:
+        """Load the versions of these models, unload all others, and return the number of models served.
 
-        What does not load does not hold up the rest. `at_once`: a model without
-        any version is dropped at the first look, not at the second.
+        A model that fails to load does not delay the others.
+
+        Args:
+            configs: the models to serve, by name.
+            now_s: monotonic time, for the interval between retries.
+            at_once: unload a model whose folder is empty now, instead of after two polls.
         """
-        with self._busy:
+        with self._lock:
             for name, config in configs.items():
-                model = self._models.setdefault(name, Model(config))
-                if model.config != config:
-                    model.config = config
-                    self.generation = next(self._generations)
-            self._wanted = set(configs)
-            self._refresh(now_s, at_once)
+                self._models.setdefault(name, Model(config)).config = config
+            self._configured = set(configs)
+            self._update(now_s, at_once)
         return len(self.served())
 
     def reconfigure(self, configs: Mapping[str, ModelConfig], now_s: float) -> None:
-        """Replace the whole configuration, or nothing of it. Raises StatusError where a part cannot be had.
+        """Replace the whole configuration, or nothing of it. Raises StatusError if a part cannot be served.
 
-        As tensorflow/serving's ServerCore::ReloadConfig: new models must become
-        available, labels must name versions that are.
+        As in tensorflow/serving's ServerCore::ReloadConfig new models must become
+        available, and labels must name available versions.
         """
-        with self._busy:
-            # what has no version at all is refused before anything is touched: its model may be answering now
+        with self._lock:
+            # refuse empty folders before anything changes: the model may be served from another folder now
             self._refuse(
                 name for name, config in configs.items() if not config.policy.aspired(version_files.versions(config.base_path))
             )
-            before = {name: self._models[name].config for name in self._wanted}
-            self.follow({**before, **configs}, now_s, at_once=True)
+            before = {name: self._models[name].config for name in self._configured}
+            self.apply({**before, **configs}, now_s, at_once=True)
             try:
                 self._refuse(name for name, config in configs.items() if not self._is_served_from(name, config))
-                if wrong_label := self._wrong_label(configs, before):
-                    raise failed_precondition(wrong_label)
+                if label_error := self._label_error(configs, before):
+                    raise failed_precondition(label_error)
             except StatusError:
-                self.follow(before, now_s, at_once=True)
+                self.apply(before, now_s, at_once=True)
                 raise
-            self.follow(configs, now_s, at_once=True)
+            self.apply(configs, now_s, at_once=True)
 
     def _is_served_from(self, name: str, config: ModelConfig) -> bool:
-        """Whether a version of the folder that is configured answers, and not one of where the model was before."""
+        """Whether a version of the configured folder is loaded; one of the model's previous folder does not count."""
         return any(version_files.is_in(fingerprint, config.base_path) for fingerprint in self._models[name].loaded.values())
 
     def _refuse(self, names: Iterable[str]) -> None:
-        """Raise StatusError where there are models that cannot be served."""
+        """Raise StatusError if there are models that cannot be served."""
         if missing := sorted(names):
             raise unknown(f"{len(missing)} servable(s) did not become available: {{{', '.join(missing)}}}")
 
-    def _wrong_label(self, configs: Mapping[str, ModelConfig], before: Mapping[str, ModelConfig]) -> str:
-        """What is wrong with the labels of a configuration; empty: nothing."""
+    def _label_error(self, configs: Mapping[str, ModelConfig], before: Mapping[str, ModelConfig]) -> str:
+        """The first error in the labels of a configuration; empty: none."""
         for name, config in configs.items():
-            known = before[name].labels if name in before else {}
+            old_labels = before[name].labels if name in before else {}
             for label, version in config.labels.items():
-                is_new = known.get(label, version) == version
-                if version not in self._models[name].served and not (self._loading.allow_labels_for_unavailable and is_new):
+                is_moved = old_labels.get(label, version) != version
+                if version not in self._models[name].served and (is_moved or not self._loading.allow_labels_for_unavailable):
                     return (
                         f"Request to assign label to version {version} of model {name}, "
                         "which is not currently available for inference"
                     )
         return ""
 
-    def _refresh(self, now_s: float, at_once: bool) -> None:
-        work = {self._pool.submit(self._look_after, name, now_s, at_once): name for name in sorted(self._models)}
-        for done in futures.as_completed(work):
-            error = done.exception()
+    def _update(self, now_s: float, at_once: bool) -> None:
+        """Load and unload versions of every model, in the pool's threads."""
+        tasks = {self._pool.submit(self._update_model, name, now_s, at_once): name for name in sorted(self._models)}
+        for task in futures.as_completed(tasks):
+            error = task.exception()
             if error is not None:
-                log.error("looking after model %s failed; the others go on", work[done], exc_info=error)
-        if self._is_start:
-            self._is_start = False
+                log.error("updating model %s failed; other models are not affected", tasks[task], exc_info=error)
+        if self._is_first:
+            self._is_first = False
             self._pool.shutdown()
-            self._pool = futures.ThreadPoolExecutor(max(1, self._loading.num_load_threads), "load", _step_back)
-            # what was made up to here stays: Python need not look through it for garbage again and again
+            self._pool = futures.ThreadPoolExecutor(max(1, self._loading.num_load_threads), "load", _lower_priority)
+            # freeze start-up objects so that garbage collections do not traverse them again
             gc.collect()
             gc.freeze()
 
-    def _look_after(self, name: str, now_s: float, at_once: bool) -> None:
+    def _update_model(self, name: str, now_s: float, at_once: bool) -> None:
+        """Execute version_policy's actions for one model until none is left."""
         if self._stopping.is_set():
             return
         model = self._models[name]
-        on_disk = version_files.versions(model.config.base_path) if name in self._wanted else {}
-        if not on_disk and model.served and not (model.missed or at_once):
-            # a version that is being replaced is away for a moment: gone is what is gone twice
-            model.missed = True
+        on_disk = version_files.versions(model.config.base_path) if name in self._configured else {}
+        if not on_disk and model.served and not (model.was_empty or at_once):
+            # a version that is replaced by renames is missing for a moment: unload after two empty polls
+            model.was_empty = True
             return
-        model.missed = False
-        prints = {version: found.fingerprint for version, found in on_disk.items()}
+        model.was_empty = False
+        fingerprints = {version: files.fingerprint for version, files in on_disk.items()}
         for version in sorted(model.config.policy.aspired(on_disk)):
             if version not in model.states:
-                self._mark(model, version, State.START)
+                self._set_state(model, version, State.START)
         while not self._stopping.is_set():
-            failed = {version: failure.fingerprint for version, failure in model.failed.items() if not self._due(failure, now_s)}
-            action = next_action(prints, model.loaded, failed, model.config.policy)
+            failed = {
+                version: failure.fingerprint for version, failure in model.failed.items() if not self._may_retry(failure, now_s)
+            }
+            action = next_action(fingerprints, model.loaded, failed, model.config.policy)
             if action is None:
                 return
             if action.verb is Verb.LOAD:
-                self._take_up(name, model, action.version, on_disk[action.version], now_s)
+                self._load_version(name, model, action.version, on_disk[action.version], now_s)
             else:
-                self._drop(name, model, action.version)
+                self._unload_version(name, model, action.version)
 
-    def _due(self, failure: Failure, now_s: float) -> bool:
-        """Whether a version that failed is tried again though its files are the same."""
-        waited = now_s - failure.at_s >= self._loading.load_retry_interval_s
-        return failure.tries <= self._loading.max_num_load_retries and waited and now_s > failure.at_s
+    def _may_retry(self, failure: Failure, now_s: float) -> bool:
+        """Whether a version that failed is tried again although its files are unchanged."""
+        waited = now_s - failure.last_try_s >= self._loading.load_retry_interval_s
+        return failure.tries <= self._loading.max_num_load_retries and waited and now_s > failure.last_try_s
 
-    def _take_up(self, name: str, model: Model, version: int, found: version_files.VersionFiles, now_s: float) -> None:
+    def _load_version(self, name: str, model: Model, version: int, files: VersionFiles, now_s: float) -> None:
         begin = time.perf_counter()
         is_served = version in model.served
         if not is_served:
-            self._mark(model, version, State.LOADING)
+            self._set_state(model, version, State.LOADING)
         try:
-            session = self._load(found.path)
+            servable = self._load(files.path)
         except Exception as error:
             if not isinstance(error, self._load_error):
-                log.exception("loading version %d of %s failed in a way that was not thought of", version, name)
+                log.exception("loading version %d of %s failed unexpectedly", version, name)
             before = model.failed.get(version)
-            tries = before.tries + 1 if before and before.fingerprint == found.fingerprint else 1
-            model.failed[version] = Failure(found.fingerprint, tries, now_s)
-            # what is there goes on answering where its files were overwritten by worse ones
-            self._mark(model, version, State.AVAILABLE if is_served else State.END, str(error))
-            self._metrics.load_failed(name)
+            tries = before.tries + 1 if before and before.fingerprint == files.fingerprint else 1
+            model.failed[version] = Failure(files.fingerprint, tries, now_s)
+            # a loaded version stays available if its files were overwritten by invalid ones
+            self._set_state(model, version, State.AVAILABLE if is_served else State.END, str(error))
+            self._metrics.count_failed_load(name)
             event("load_failed", logging.ERROR, model=name, version=version, tries=tries, error=error)
             return
         model.failed.pop(version, None)
-        model.served = {**model.served, version: session}
-        self.generation = next(self._generations)
-        model.loaded[version] = found.fingerprint
-        self._mark(model, version, State.AVAILABLE)
+        model.served = {**model.served, version: servable}
+        model.loaded[version] = files.fingerprint
+        self._set_state(model, version, State.AVAILABLE)
         seconds = time.perf_counter() - begin
-        self._metrics.loaded(name, seconds)
+        self._metrics.count_load(name, seconds)
         event("loaded", model=name, version=version, ms=1000 * seconds)
 
-    def _drop(self, name: str, model: Model, version: int) -> None:
-        self._mark(model, version, State.UNLOADING)
-        # a new dictionary: requests under way keep the session that they found
-        model.served = {v: session for v, session in model.served.items() if v != version}
-        self.generation = next(self._generations)
+    def _unload_version(self, name: str, model: Model, version: int) -> None:
+        self._set_state(model, version, State.UNLOADING)
+        # a new dictionary: calls in flight keep the servable that they found
+        model.served = {v: servable for v, servable in model.served.items() if v != version}
         model.loaded.pop(version, None)
-        self._mark(model, version, State.END)
+        self._set_state(model, version, State.END)
         event("unloaded", model=name, version=version)
 
-    def _mark(self, model: Model, version: int, state: int, error: str = "") -> None:
-        status = wire.ModelVersionStatus(version=version, state=state)  # type: ignore[arg-type]
+    def _set_state(self, model: Model, version: int, state: wire.ModelVersionStatus.State, error: str = "") -> None:
+        status = wire.ModelVersionStatus(version=version, state=state)
         status.status.error_code = _UNKNOWN if error else 0
         status.status.error_message = error
         model.states = {**model.states, version: status}
 
     def close(self) -> None:
-        """No model is looked after any more; what is loaded is let go."""
+        """Wait for loads in progress, then unload everything."""
         self._pool.shutdown(wait=True)
-        with self._busy:
+        with self._lock:
             for model in self._models.values():
                 model.served = {}
 
     def is_known(self, name: str) -> bool:
-        """Whether there is, or was, a model of this name."""
+        """Whether a model of this name is or was configured."""
         return name in self._models
 
     def versions_by_state(self) -> dict[str, int]:
+        """The number of versions in each state, by the state's name."""
         count = dict.fromkeys(State.State.keys(), 0)
         for model in list(self._models.values()):
             for status in model.states.values():
@@ -264,10 +274,11 @@ class ModelManager:
         return count
 
     def served(self) -> dict[str, list[int]]:
+        """Model -> its loaded versions, for models that have any."""
         return {name: sorted(model.served) for name, model in list(self._models.items()) if model.served}
 
-    def find(self, spec: wire.ModelSpec) -> tuple[int, Any]:
-        """(version, session) of a model spec. Raises StatusError as TensorFlow Serving words it."""
+    def find(self, spec: wire.ModelSpec) -> tuple[int, Servable]:
+        """(version, servable) of a model spec. Raises StatusError with TensorFlow Serving's texts."""
         if not spec.name:
             raise invalid_argument("ServableRequest: name is empty" if spec.ByteSize() else "Missing ModelSpec")
         model = self._models.get(spec.name)

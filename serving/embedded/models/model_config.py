@@ -1,7 +1,7 @@
-"""Model configs: which models, where, which of their versions, under which labels.
+"""Model configs: a model's folder, the versions to serve, and their labels.
 
-From TensorFlow Serving's text proto (--model_config_file), from a reload
-request, or of every model in one folder.
+Read from TensorFlow Serving's text proto (--model_config_file), from a reload
+request, or from a folder of models.
 """
 
 from collections.abc import Mapping
@@ -30,16 +30,16 @@ class ModelConfig:
 
 
 def from_folder(models_dir: Path) -> dict[str, ModelConfig]:
-    """Every model of a folder, its newest version. Raises OSError where it cannot be listed."""
+    """Configs of every model in a folder, newest version each. Raises OSError if it cannot be listed."""
     try:
-        homes = sorted(path for path in models_dir.iterdir() if path.is_dir() and not path.name.startswith("."))
+        folders = sorted(path for path in models_dir.iterdir() if path.is_dir() and not path.name.startswith("."))
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    return {home.name: ModelConfig(home.name, home) for home in homes}
+    return {folder.name: ModelConfig(folder.name, folder) for folder in folders}
 
 
 def from_file(path: Path) -> dict[str, ModelConfig]:
-    """The models of a text proto. Raises InputError with what is wrong, and where."""
+    """Read a ModelServerConfig as text proto. Raises InputError."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -48,7 +48,7 @@ def from_file(path: Path) -> dict[str, ModelConfig]:
     try:
         text_format.Parse(text, config)
     except text_format.ParseError as error:
-        raise InputError(f"{path}: is no ModelServerConfig: {error}") from None
+        raise InputError(f"{path}: cannot be read as ModelServerConfig: {error}") from None
     try:
         return from_proto(config)
     except StatusError as error:
@@ -56,22 +56,22 @@ def from_file(path: Path) -> dict[str, ModelConfig]:
 
 
 def from_proto(config: pb.ModelServerConfig) -> dict[str, ModelConfig]:
-    """The models of a config. Raises StatusError (INVALID_ARGUMENT) where it is wrong; nothing of it counts then."""
+    """The models of a ModelServerConfig. Raises StatusError (INVALID_ARGUMENT) if any entry is wrong."""
     if config.WhichOneof("config") == "custom_model_config":
         raise invalid_argument("custom_model_config is not supported; list the models in model_config_list")
-    found: dict[str, ModelConfig] = {}
+    configs: dict[str, ModelConfig] = {}
     for entry in config.model_config_list.config:
         if not entry.name:
             raise invalid_argument("a model has no name in model_config_list")
-        if entry.name in found:
+        if entry.name in configs:
             raise invalid_argument(f"Duplicate model name {entry.name} in model_config_list")
         if not entry.base_path:
             raise invalid_argument(f"model {entry.name} has no base_path")
         platform = entry.model_platform or (PLATFORM if entry.model_type == pb.TENSORFLOW else "")
         if platform != PLATFORM:
             raise invalid_argument(f'model {entry.name} has model_platform "{entry.model_platform}"; it must be "{PLATFORM}"')
-        found[entry.name] = ModelConfig(entry.name, Path(entry.base_path), _policy(entry), dict(entry.version_labels))
-    return found
+        configs[entry.name] = ModelConfig(entry.name, Path(entry.base_path), _policy(entry), dict(entry.version_labels))
+    return configs
 
 
 def _policy(entry: pb.ModelConfig) -> VersionPolicy:
@@ -81,9 +81,9 @@ def _policy(entry: pb.ModelConfig) -> VersionPolicy:
             return VersionPolicy(latest=None)
         case "specific":
             if not policy.specific.versions:
-                raise invalid_argument(f"model {entry.name} asks for specific versions, but names none")
+                raise invalid_argument(f"the specific version policy of model {entry.name} has no versions; add them")
             return VersionPolicy(latest=None, specific=tuple(policy.specific.versions))
         case "latest":
-            # TensorFlow Serving reads 0 as its default, 1
+            # 0 means the default, 1, as in TensorFlow Serving
             return VersionPolicy(latest=policy.latest.num_versions or 1)
     return NEWEST

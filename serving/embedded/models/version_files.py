@@ -1,22 +1,24 @@
-"""What lies in a model's folder: its versions."""
+"""The versions in a model's folder, and a fingerprint of each version's files."""
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
+Fingerprint = tuple[tuple[str, int, int], ...]
+"""The folder, then (path, bytes, mtime in ns) of every file in it: changes while a copy is in progress."""
+
 
 @dataclass(frozen=True)
 class VersionFiles:
     path: Path
-    fingerprint: tuple[tuple[str, int, int], ...]
-    """The folder, then (name, bytes, mtime in ns) of every file: changes while a copy is under way."""
+    fingerprint: Fingerprint
 
 
 def versions(base_path: Path) -> dict[int, VersionFiles]:
-    """Version -> files. A version is a folder named by a number that holds a
-    saved_model.pb; everything else is left alone, as TensorFlow Serving does.
+    """Version -> files. Raises OSError if a folder cannot be listed, because its content is then unknown.
 
-    Raises OSError where a folder cannot be listed: what is there is then unknown.
+    A version is a folder that is named by a number and holds a saved_model.pb; as
+    in TensorFlow Serving anything else is ignored.
     """
     return {
         int(folder.name): VersionFiles(folder, _fingerprint(folder))
@@ -25,15 +27,15 @@ def versions(base_path: Path) -> dict[int, VersionFiles]:
     }
 
 
-def is_in(fingerprint: tuple[tuple[str, int, int], ...], base_path: Path) -> bool:
-    """Whether a version is one of this folder."""
+def is_in(fingerprint: Fingerprint, base_path: Path) -> bool:
+    """Whether the version of this fingerprint is in this model folder."""
     return Path(fingerprint[0][0]).parent == base_path
 
 
 def scan(models_dir: Path) -> dict[str, dict[int, VersionFiles]]:
-    """Model -> versions, of every model in a folder that has one. Raises OSError."""
-    found = {home.name: versions(home) for home in _folders(models_dir)}
-    return {name: there for name, there in found.items() if there}
+    """Model -> versions, of every model in a folder that has a version. Raises OSError."""
+    models = {folder.name: versions(folder) for folder in _folders(models_dir)}
+    return {name: files for name, files in models.items() if files}
 
 
 def is_version(name: str) -> bool:
@@ -46,21 +48,21 @@ def _folders(parent: Path) -> list[Path]:
         with os.scandir(parent) as entries:
             return sorted(Path(entry.path) for entry in entries if entry.is_dir() and not entry.name.startswith("."))
     except (FileNotFoundError, NotADirectoryError):
-        return []  # gone while it was looked at; any other error says nothing about what is there
+        return []  # removed, so empty; any other error leaves the content unknown
 
 
-def _fingerprint(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    marks: list[tuple[str, int, int]] = []
-    left = [str(folder)]
-    # a look at 1,000 models is made every second beside their calls: os.scandir costs a fifth of pathlib
-    while left:
+def _fingerprint(folder: Path) -> Fingerprint:
+    files: list[tuple[str, int, int]] = []
+    pending = [str(folder)]
+    # 1,000 models are polled every second beside their calls: os.scandir takes a fifth of pathlib's time
+    while pending:
         try:
-            with os.scandir(left.pop()) as entries:
+            with os.scandir(pending.pop()) as entries:
                 for entry in entries:
                     status = entry.stat()
-                    marks.append((entry.path, status.st_size, status.st_mtime_ns))
+                    files.append((entry.path, status.st_size, status.st_mtime_ns))
                     if entry.is_dir(follow_symlinks=False):
-                        left.append(entry.path)
+                        pending.append(entry.path)
         except OSError:
             continue
-    return ((str(folder), 0, 0), *sorted(marks))
+    return ((str(folder), 0, 0), *sorted(files))

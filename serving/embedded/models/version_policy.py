@@ -1,15 +1,25 @@
-"""Which version of a model to load or to drop: a snapshot in, at most one action out."""
+"""Which version of a model to load or unload next: a snapshot in, at most one action out.
+
+The invariants, for every policy:
+- Availability: a version is unloaded only after every wanted version is loaded
+  (TensorFlow Serving's AvailabilityPreservingPolicy), or if the folder is empty.
+- Fallback: if the wanted versions fail to load and none is loaded, the newest
+  older version that loads is served, until a wanted version loads. A policy that
+  names specific versions has no fallback.
+- A version that failed is tried again after its files have changed; the caller
+  leaves it out of `failed` for a timed retry.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-Fingerprint = tuple[tuple[str, int, int], ...]
+from serving.embedded.models.version_files import Fingerprint
 
 
 class Verb(Enum):
     LOAD = "load"
-    DROP = "drop"
+    UNLOAD = "unload"
 
 
 @dataclass(frozen=True)
@@ -23,11 +33,11 @@ class VersionPolicy:
     """Which of the versions on disk are wanted, as TensorFlow Serving's model_version_policy."""
 
     latest: int | None = 1
-    """The newest so many; None: all, or the specific ones."""
+    """Number of newest versions; None: all of them, or the specific ones."""
     specific: tuple[int, ...] | None = None
 
     def aspired(self, on_disk: Mapping[int, object]) -> set[int]:
-        """The versions wanted of those there are."""
+        """The wanted versions among those on disk."""
         if self.specific is not None:
             return set(self.specific) & set(on_disk)
         return set(sorted(on_disk, reverse=True)[: self.latest])
@@ -42,26 +52,26 @@ def next_action(
     failed: Mapping[int, Fingerprint],
     policy: VersionPolicy = NEWEST,
 ) -> Action | None:
-    """The next step towards serving the versions that the policy wants.
+    """The next step towards serving the versions that the policy wants; None: nothing to do.
 
-    Versions come with the fingerprint of their files. What is wanted is loaded,
-    the newest first, before anything else is dropped, and again once its files
-    have changed. A version that failed is tried again then too: it may have been
-    half copied. While one fails, what is loaded keeps answering.
+    Args:
+        on_disk: version -> fingerprint of its files.
+        loaded: the same for loaded versions, as of their load.
+        failed: the same for versions that failed to load and are not due for a retry.
+        policy: which versions are wanted.
     """
     if not on_disk:
-        # a model whose folder is gone is dropped, as TensorFlow Serving does
-        return Action(Verb.DROP, min(loaded)) if loaded else None
+        # a model whose folder is gone is unloaded, as in TensorFlow Serving
+        return Action(Verb.UNLOAD, min(loaded)) if loaded else None
     wanted = policy.aspired(on_disk)
-    due = [v for v in wanted if loaded.get(v) != on_disk[v] and failed.get(v) != on_disk[v]]
-    if due:
-        return Action(Verb.LOAD, max(due))
-    failing = [v for v in wanted if loaded.get(v) != on_disk[v]]
-    if failing and not loaded and policy.specific is None:
-        # an older version is better than none
-        older = [v for v in on_disk if v not in wanted and failed.get(v) != on_disk[v]]
+    not_loaded = [version for version in wanted if loaded.get(version) != on_disk[version]]
+    untried = [version for version in not_loaded if failed.get(version) != on_disk[version]]
+    if untried:
+        return Action(Verb.LOAD, max(untried))
+    if not_loaded and not loaded and policy.specific is None:
+        older = [version for version in on_disk if version not in wanted and failed.get(version) != on_disk[version]]
         return Action(Verb.LOAD, max(older)) if older else None
-    if failing:
+    if not_loaded:
         return None
-    stale = [v for v in loaded if v not in wanted]
-    return Action(Verb.DROP, min(stale)) if stale else None
+    unwanted = [version for version in loaded if version not in wanted]
+    return Action(Verb.UNLOAD, min(unwanted)) if unwanted else None

@@ -1,4 +1,4 @@
-"""JSON requests of the REST API -> messages, as tensorflow/serving's json_tensor.cc has them: same forms, same words."""
+"""JSON requests of the REST API as messages, with the formats and error texts of tensorflow/serving's json_tensor.cc."""
 
 import base64
 import binascii
@@ -19,7 +19,7 @@ _INTEGERS: dict[int, tuple[str, int, int]] = {
     6: ("int_val", -(2**31), 2**31 - 1), 9: ("int64_val", -(2**63), 2**63 - 1), 22: ("uint32_val", 0, 2**32 - 1),
     23: ("uint64_val", 0, 2**64 - 1),
 }  # fmt: skip
-"""dtype -> field, least, greatest that the JSON may hold."""
+"""dtype -> (field, smallest value, largest value that the JSON may have)."""
 _FLOATS: dict[int, tuple[str, Any, str, int]] = {
     1: ("float_val", np.float32, "float", 24),
     2: ("double_val", np.float64, "double", 53),
@@ -33,7 +33,7 @@ def parse(body: bytes) -> dict[str, Any]:
     if not body:
         raise invalid_argument("JSON Parse error: The document is empty")
     try:
-        found = json.loads(body)
+        document = json.loads(body)
     except UnicodeDecodeError as error:
         raise invalid_argument(f"JSON Parse error: Invalid encoding in string. at offset: {error.start}") from None
     except json.JSONDecodeError as error:
@@ -42,29 +42,32 @@ def parse(body: bytes) -> dict[str, Any]:
         raise invalid_argument("JSON Parse error: nested too deeply") from None
     except ValueError as error:
         raise invalid_argument(f"JSON Parse error: {error}") from None
-    if not isinstance(found, dict):
-        raise _format(found, "Is not object")
-    return found
+    if not isinstance(document, dict):
+        raise _format_error(document, "Is not object")
+    return document
 
 
 def signature_name(doc: Mapping[str, Any]) -> str:
-    """Raises StatusError."""
+    """The signature's name in a request; empty: the default. Raises StatusError."""
     name = doc.get("signature_name", "")
     if not isinstance(name, str):
-        raise _format(doc, "not formatted correctly. 'signature_name' key must be a string value.")
+        raise _format_error(doc, "not formatted correctly. 'signature_name' key must be a string value.")
     return name
 
 
 def fill_predict_request(doc: Mapping[str, Any], inputs: Mapping[str, int], request: wire.PredictRequest) -> str:
-    """Put a request's tensors (`inputs`: key -> dtype) into a message; ROW or COLUMNAR. Raises StatusError."""
+    """Fill a message with a request's tensors and return the layout, ROW or COLUMNAR. Raises StatusError.
+
+    `inputs`: input key -> dtype.
+    """
     if "instances" in doc:
         if "inputs" in doc:
-            raise _format(doc, "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist ")
+            raise _format_error(doc, "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist ")
         instances = doc["instances"]
         if not isinstance(instances, list):
-            raise _format(doc, "Excepting 'instances' to be an list/array")
+            raise _format_error(doc, "Excepting 'instances' to be an list/array")
         if not instances:
-            raise _format(doc, "No values in 'instances' array")
+            raise _format_error(doc, "No values in 'instances' array")
         _fill_rows(instances, inputs, request)
         return ROW
     if "inputs" not in doc:
@@ -82,7 +85,7 @@ def fill_predict_request(doc: Mapping[str, Any], inputs: Mapping[str, int], requ
         shape = _shape(value[key])
         tensor = request.inputs[key]
         _fill(value[key], 0, shape, dtype, tensor)
-        _set(tensor, dtype, shape)
+        _set_dtype_and_shape(tensor, dtype, shape)
     return COLUMNAR
 
 
@@ -96,8 +99,8 @@ def _fill_rows(instances: list[Any], inputs: Mapping[str, int], request: wire.Pr
     only = next(iter(inputs))
     for number, element in enumerate(instances):
         if (isinstance(element, dict) and not _is_base64(element)) != are_objects:
-            told = "object but got list" if are_objects else "value/list but got object"
-            raise invalid_argument(f"Expecting {told} at item {number} of input list")
+            expected = "object but got list" if are_objects else "value/list but got object"
+            raise invalid_argument(f"Expecting {expected} at item {number} of input list")
         items = element if are_objects else {only: element}
         for key, item in items.items():
             try:
@@ -106,7 +109,7 @@ def _fill_rows(instances: list[Any], inputs: Mapping[str, int], request: wire.Pr
                 shape = _shape(item)
                 _fill(item, 0, shape, inputs[key], request.inputs[key])
                 if shapes.setdefault(key, shape) != shape:
-                    raise _unlike(shapes[key], shape)
+                    raise _shape_error(shapes[key], shape)
             except StatusError as error:
                 named = f" key: {key}" if are_objects else ""
                 raise invalid_argument(
@@ -118,17 +121,17 @@ def _fill_rows(instances: list[Any], inputs: Mapping[str, int], request: wire.Pr
                 f"keys must be equal to: {','.join(sorted(inputs))}"
             )
     for key, shape in shapes.items():
-        _set(request.inputs[key], inputs[key], [len(instances), *shape])
+        _set_dtype_and_shape(request.inputs[key], inputs[key], [len(instances), *shape])
 
 
-def _unlike(expected: list[int], shape: list[int]) -> StatusError:
+def _shape_error(expected: list[int], shape: list[int]) -> StatusError:
     if math.prod(expected) != math.prod(shape):
         return invalid_argument(f"Expecting tensor size: {math.prod(expected)} but got: {math.prod(shape)}")
     return invalid_argument(f"Expecting shape [{_join(expected)}] but got: [{_join(shape)}]")
 
 
 def _shape(value: Any) -> list[int]:
-    """Sizes along the first element of every list."""
+    """The shape of nested lists, taken from the first element of each. Raises StatusError."""
     shape = []
     while isinstance(value, list):
         shape.append(len(value))
@@ -166,20 +169,20 @@ def _add(value: Any, dtype: int, tensor: wire.Tensor) -> None:
         elif isinstance(value, str):
             tensor.string_val.append(_utf8(value))
         else:
-            raise _type(value, dtype)
+            raise _type_error(value, dtype)
     elif dtype == _BOOL:
         if not isinstance(value, bool):
-            raise _type(value, dtype)
+            raise _type_error(value, dtype)
         tensor.bool_val.append(value)
     elif dtype in _INTEGERS:
-        field, least, greatest = _INTEGERS[dtype]
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= greatest:
-            raise _type(value, dtype)
+        field, smallest, largest = _INTEGERS[dtype]
+        if not isinstance(value, int) or isinstance(value, bool) or not smallest <= value <= largest:
+            raise _type_error(value, dtype)
         getattr(tensor, field).append(value)
     elif dtype in _FLOATS:
         field, kind, name, digits = _FLOATS[dtype]
         if not isinstance(value, (int, float)) or isinstance(value, bool):
-            raise _type(value, dtype)
+            raise _type_error(value, dtype)
         if isinstance(value, int) and abs(value) >= 1 << digits:
             raise invalid_argument(f"Cannot convert JSON value: {_text(value)} to {name} without loss of precision.")
         if math.isfinite(value) and abs(value) > float(np.finfo(kind).max):
@@ -189,7 +192,7 @@ def _add(value: Any, dtype: int, tensor: wire.Tensor) -> None:
         raise unimplemented(f"Conversion of JSON Value: {_text(value)} to type: {TYPE_NAMES.get(dtype, dtype)}")
 
 
-def _set(tensor: wire.Tensor, dtype: int, shape: list[int]) -> None:
+def _set_dtype_and_shape(tensor: wire.Tensor, dtype: int, shape: list[int]) -> None:
     tensor.dtype = dtype
     for size in shape:
         tensor.tensor_shape.dim.add(size=size)
@@ -213,17 +216,17 @@ def _utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise invalid_argument(f"JSON Value: {_text(text)} is no valid text: it holds half of a surrogate pair") from None
+        raise invalid_argument(f"JSON Value: {_text(text)} is not valid text: it holds half of a surrogate pair") from None
 
 
-def _type(value: Any, dtype: int) -> StatusError:
+def _type_error(value: Any, dtype: int) -> StatusError:
     return invalid_argument(
         f"JSON Value: {_text(value)} Type: {_json_type(value)} is not of expected type: {TYPE_NAMES.get(dtype, dtype)}"
     )
 
 
-def _format(value: Any, told: str) -> StatusError:
-    return invalid_argument(f"JSON Value: {_text(value)} {told}")
+def _format_error(value: Any, problem: str) -> StatusError:
+    return invalid_argument(f"JSON Value: {_text(value)} {problem}")
 
 
 def _json_type(value: Any) -> str:
@@ -234,7 +237,7 @@ def _json_type(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """JSON for an error's words, cut where it is long."""
+    """JSON for an error text, truncated to 500 characters."""
     try:
         text = json.dumps(value)
     except RecursionError:

@@ -1,4 +1,4 @@
-"""Responses of the REST API as JSON, in the layouts of tensorflow/serving's json_tensor.cc and http_rest_api_util.cc."""
+"""JSON responses of the REST API, with the keys and values of tensorflow/serving's json_tensor.cc and http_rest_api_util.cc."""
 
 import base64
 import json
@@ -40,6 +40,7 @@ def from_tensors(arrays: Mapping[str, NDArray[Any]], dtypes: Mapping[str, int], 
 
 
 def from_error(message: str) -> str:
+    """The JSON of an error."""
     return json.dumps({"error": message})
 
 
@@ -65,7 +66,7 @@ def _string(text: bytes, as_bytes: bool) -> Any:
 
 
 def from_status(states: Sequence[wire.ModelVersionStatus]) -> str:
-    """Versions and their states."""
+    """The JSON of a model's versions and their states."""
     versions = [
         {
             "version": str(status.version),
@@ -74,11 +75,11 @@ def from_status(states: Sequence[wire.ModelVersionStatus]) -> str:
         }
         for status in states
     ]
-    return json.dumps({"model_version_status": versions}, indent=1)
+    return json.dumps({"model_version_status": versions})
 
 
 def from_metadata(model: str, version: int, signatures: wire.SignatureDefMap) -> str:
-    """The signatures of a model, with protobuf's field names."""
+    """The JSON of a model's signatures, with protobuf's field names."""
     definitions = {
         name: {
             "inputs": {key: _tensor_info(info) for key, info in sorted(definition.inputs.items())},
@@ -88,7 +89,7 @@ def from_metadata(model: str, version: int, signatures: wire.SignatureDefMap) ->
         for name, definition in sorted(signatures.signature_def.items())
     }
     spec = {"name": model, "signature_name": "", "version": str(version)}
-    return json.dumps({"model_spec": spec, "metadata": {"signature_def": {"signature_def": definitions}}}, indent=1)
+    return json.dumps({"model_spec": spec, "metadata": {"signature_def": {"signature_def": definitions}}})
 
 
 def _tensor_info(info: wire.TensorInfo) -> dict[str, Any]:

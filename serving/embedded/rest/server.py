@@ -1,4 +1,4 @@
-"""The REST API beside gRPC, and the page of metrics: tensorflow/serving's paths, forms and statuses over waitress.
+"""The REST API and the Prometheus metrics: tensorflow/serving's paths, JSON and HTTP statuses, over waitress.
 
 POST /v1/models/SA101[/versions/3|/labels/stable]:predict|classify|regress
 GET  /v1/models/SA101[/versions/3|/labels/stable][/metadata]
@@ -32,7 +32,7 @@ MAX_BODY_BYTES = 1 << 30
 
 
 class RestServer:
-    """An HTTP server in threads of its own."""
+    """An HTTP server with its own threads."""
 
     def __init__(
         self,
@@ -44,7 +44,20 @@ class RestServer:
         timeout_s: float,
         metrics_path: str | None,
     ) -> None:
-        """`timeout_s`: what takes longer is answered 504. `metrics_path` None: no page of metrics. Raises InputError."""
+        """Listen; `start` begins to answer.
+
+        Args:
+            manager: the models.
+            metrics: counts requests; served at `metrics_path`.
+            host: address to listen on.
+            port: 0: the system chooses.
+            threads: concurrent requests.
+            timeout_s: requests that take longer are answered 504.
+            metrics_path: path of the Prometheus metrics; None: no metrics.
+
+        Raises:
+            InputError: the address is unusable.
+        """
         self._manager, self._metrics = manager, metrics
         self._timeout_s, self._metrics_path = timeout_s, metrics_path
         try:
@@ -61,29 +74,29 @@ class RestServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """No new connections; answers under way are given."""
+        """Refuse new connections, finish requests in progress, and close."""
         trigger = self._server.trigger
-        # all in the loop's own thread: it may be about to wait on what is closed
+        # in the event loop's thread: select() must not wait on a socket that another thread closes
         trigger.pull_trigger(lambda: wasyncore.dispatcher.close(self._server))
         self._server.task_dispatcher.shutdown()
         trigger.pull_trigger(self._end_when_sent)
         self._thread.join(5)
 
     def _end_when_sent(self) -> None:
-        """The loop ends with its last connection."""
+        """Close every connection after its response; the event loop ends with the last."""
         for connection in list(self._server.active_channels.values()):
             connection.close_when_flushed = True
         self._server.trigger.close()
 
     def answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """One HTTP request, as WSGI calls it."""
-        # WSGI hands over the path's bytes as Latin-1
+        """Answer one HTTP request (a WSGI application)."""
+        # WSGI decodes the path's bytes as Latin-1
         path = environ["PATH_INFO"].encode("latin-1").decode("utf-8", "replace")
-        kind = "application/json"
+        content_type = "application/json"
         status = grpc.StatusCode.OK
         try:
             if self._metrics_path is not None and path == self._metrics_path:
-                kind, body = "text/plain", self._metrics.text()
+                content_type, body = "text/plain", self._metrics.text()
             elif not path.lower().startswith("/v1/"):
                 start_response("404 Not Found", [("Content-Length", "0")])
                 return [b""]
@@ -94,17 +107,17 @@ class RestServer:
         except Exception as error:
             log.exception("%s %s failed", environ["REQUEST_METHOD"], path)
             status, body = grpc.StatusCode.INTERNAL, json_response.from_error(f"{type(error).__name__}: {error}").encode()
-        start_response(HTTP_STATUS[status], [("Content-Type", kind), ("Content-Length", str(len(body)))])
+        start_response(HTTP_STATUS[status], [("Content-Type", content_type), ("Content-Length", str(len(body)))])
         return [body]
 
     def _api(self, http_method: str, path: str, environ: dict[str, Any]) -> str:
-        if http_method == "POST" and (found := _INFERENCE.fullmatch(path)):
-            if found["method"].lower() != "predict":
-                raise not_implemented(found["method"].capitalize())
-            return self._predict(_spec(found), environ)
-        if http_method == "GET" and (found := _STATUS.fullmatch(path)):
-            spec = _spec(found)
-            if not found["metadata"]:
+        if http_method == "POST" and (match := _INFERENCE.fullmatch(path)):
+            if match["method"].lower() != "predict":
+                raise not_implemented(match["method"].capitalize())
+            return self._predict(_spec(match), environ)
+        if http_method == "GET" and (match := _STATUS.fullmatch(path)):
+            spec = _spec(match)
+            if not match["metadata"]:
                 return json_response.from_status(self._manager.states(spec))
             request = wire.GetModelMetadataRequest(model_spec=spec, metadata_field=["signature_def"])
             version = get_model_metadata(self._manager, request).version
@@ -125,7 +138,7 @@ class RestServer:
             version = outputs.version
             text = json_response.from_tensors(outputs.arrays, outputs.dtypes, layout)
             if time.perf_counter() - begin > self._timeout_s:
-                raise deadline_exceeded(f"not answered within --rest_api_timeout_in_ms {1000 * self._timeout_s:.0f}")
+                raise deadline_exceeded(f"the request took longer than --rest_api_timeout_in_ms {1000 * self._timeout_s:.0f}")
             return text
         except StatusError as error:
             status = error.code
@@ -144,12 +157,12 @@ class RestServer:
         return dict(signature.inputs)
 
 
-def _spec(found: re.Match[str]) -> wire.ModelSpec:
-    spec = wire.ModelSpec(name=found["model"])
-    if found["version"]:
-        if int(found["version"]) >= 1 << 63:
-            raise invalid_argument(f"Failed to convert version: {found['version']} to numeric.")
-        spec.version.value = int(found["version"])
-    elif found["label"]:
-        spec.version_label = found["label"]
+def _spec(match: re.Match[str]) -> wire.ModelSpec:
+    spec = wire.ModelSpec(name=match["model"])
+    if match["version"]:
+        if int(match["version"]) >= 1 << 63:
+            raise invalid_argument(f"Failed to convert version: {match['version']} to numeric.")
+        spec.version.value = int(match["version"])
+    elif match["label"]:
+        spec.version_label = match["label"]
     return spec

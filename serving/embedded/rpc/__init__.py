@@ -1,1 +1,1 @@
-"""One file per RPC, the gRPC method around them, and the one place where an error becomes a status."""
+"""One file per RPC, and the gRPC method around them, which turns errors into statuses."""

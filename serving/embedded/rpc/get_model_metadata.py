@@ -1,7 +1,7 @@
 """PredictionService.GetModelMetadata, with the checks and texts of tensorflow/serving's get_model_metadata_impl.cc."""
 
 from protos import predict_pb2 as wire
-from serving.embedded.models.manager import ModelManager
+from serving.embedded.models.servable import ServableFinder
 from serving.embedded.rpc.grpc_method import RpcResult
 from serving.embedded.status import invalid_argument
 
@@ -9,7 +9,7 @@ _FIELD = "signature_def"
 _TYPE_URL = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 
 
-def get_model_metadata(manager: ModelManager, request: wire.GetModelMetadataRequest) -> RpcResult:
+def get_model_metadata(models: ServableFinder, request: wire.GetModelMetadataRequest) -> RpcResult:
     """The signatures of a model. Raises StatusError."""
     if not request.HasField("model_spec"):
         raise invalid_argument("Missing ModelSpec")
@@ -18,10 +18,10 @@ def get_model_metadata(manager: ModelManager, request: wire.GetModelMetadataRequ
     for name in request.metadata_field:
         if name != _FIELD:
             raise invalid_argument(f"Metadata field {name} is not supported")
-    version, session = manager.find(request.model_spec)
+    version, servable = models.find(request.model_spec)
     response = wire.GetModelMetadataResponse()
     response.model_spec.name = request.model_spec.name
     response.model_spec.version.value = version
     response.metadata[_FIELD].type_url = _TYPE_URL
-    response.metadata[_FIELD].value = session.definitions.SerializeToString()
+    response.metadata[_FIELD].value = servable.definitions.SerializeToString()
     return RpcResult(version, response)

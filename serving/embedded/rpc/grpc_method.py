@@ -1,4 +1,4 @@
-"""A gRPC method out of a function of the request message: deadline, errors, metrics."""
+"""A gRPC method around a function of the request message: deadline, errors, metrics."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ MAX_DETAILS_CHARS = 1024
 
 
 class RpcResult(NamedTuple):
-    """What an RPC's function returns."""
+    """The result of an RPC's function."""
 
     version: int
     """The model version that answered; 0: none did."""

@@ -1,12 +1,12 @@
 """PredictionService.Predict, with the checks and texts of tensorflow/serving's predict_util.cc."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
 from protos import predict_pb2 as wire
-from serving.embedded.models.manager import ModelManager
+from serving.embedded.models.servable import ServableFinder, Signature
 from serving.embedded.rpc.grpc_method import RpcResult
 from serving.embedded.status import failed_precondition, invalid_argument
 from serving.tensors import BITS, DT_STRING, TensorError, to_array, typed_proto
@@ -21,7 +21,7 @@ TYPE_NAMES = {
 
 
 class Outputs(NamedTuple):
-    """What a signature returned."""
+    """The outputs of a signature's run."""
 
     version: int
     signature: str
@@ -29,9 +29,9 @@ class Outputs(NamedTuple):
     dtypes: Mapping[str, int]
 
 
-def predict(manager: ModelManager, request: wire.PredictRequest) -> RpcResult:
+def predict(models: ServableFinder, request: wire.PredictRequest) -> RpcResult:
     """Run a signature. Raises StatusError."""
-    outputs = run_predict(manager, request)
+    outputs = run_predict(models, request)
     response = wire.PredictResponse()
     response.model_spec.name = request.model_spec.name
     response.model_spec.version.value = outputs.version
@@ -42,32 +42,34 @@ def predict(manager: ModelManager, request: wire.PredictRequest) -> RpcResult:
     return RpcResult(outputs.version, response)
 
 
-def run_predict(manager: ModelManager, request: wire.PredictRequest) -> Outputs:
+def run_predict(models: ServableFinder, request: wire.PredictRequest) -> Outputs:
     """Run a signature and return its outputs as arrays. Raises StatusError."""
     if not request.HasField("model_spec"):
         raise invalid_argument("Missing ModelSpec")
     spec = request.model_spec
-    version, session = manager.find(spec)
+    version, servable = models.find(spec)
     name = spec.signature_name or DEFAULT_SIGNATURE
-    signature = session.signatures.get(name)
+    signature = servable.signatures.get(name)
     if signature is None:
         raise failed_precondition(f'Serving signature key "{name}" not found.')
-    inputs = _input_arrays(signature, session.definitions.signature_def[name], request.inputs)
+    inputs = _input_arrays(signature, servable.definitions.signature_def[name], request.inputs)
     outputs = _output_keys(signature, request.output_filter)
-    values = session.run(name, inputs, outputs)
+    values = servable.run(name, inputs, outputs)
     return Outputs(version, name, dict(zip(outputs, values, strict=True)), signature.outputs)
 
 
-def _input_arrays(signature: Any, definition: wire.SignatureDef, sent: Any) -> dict[str, Any]:
-    wanted = signature.inputs
-    if len(sent) > len(wanted) or (len(sent) < len(wanted) and not signature.defaults):
-        extra, missing = set(sent) - set(wanted), set(wanted) - set(sent)
+def _input_arrays(
+    signature: Signature, definition: wire.SignatureDef, sent: Mapping[str, wire.Tensor]
+) -> dict[str, NDArray[Any]]:
+    expected = signature.inputs
+    if len(sent) > len(expected) or (len(sent) < len(expected) and not signature.defaults):
+        extra, missing = set(sent) - set(expected), set(expected) - set(sent)
         raise invalid_argument(
-            f"input size does not match signature: {len(sent)}!={len(wanted)} len({{{_join(sent)}}}) != "
-            f"len({{{_join(wanted)}}}). Sent extra: {{{_join(extra)}}}. Missing but required: {{{_join(missing)}}}."
+            f"input size does not match signature: {len(sent)}!={len(expected)} len({{{_join(sent)}}}) != "
+            f"len({{{_join(expected)}}}). Sent extra: {{{_join(extra)}}}. Missing but required: {{{_join(missing)}}}."
         )
     arrays = {}
-    for key, dtype in wanted.items():
+    for key, dtype in expected.items():
         if key not in sent:
             if key not in signature.defaults:
                 raise invalid_argument(
@@ -90,7 +92,7 @@ def _input_arrays(signature: Any, definition: wire.SignatureDef, sent: Any) -> d
     return arrays
 
 
-def _output_keys(signature: Any, output_filter: Collection[str]) -> list[str]:
+def _output_keys(signature: Signature, output_filter: Collection[str]) -> list[str]:
     if not output_filter:
         return list(signature.outputs)
     chosen: list[str] = []
@@ -106,5 +108,5 @@ def _output_keys(signature: Any, output_filter: Collection[str]) -> list[str]:
     return chosen
 
 
-def _join(keys: Any) -> str:
+def _join(keys: Iterable[str]) -> str:
     return ",".join(sorted(keys))

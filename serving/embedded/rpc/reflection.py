@@ -1,7 +1,4 @@
-"""gRPC reflection: lets grpcurl and the like find out what can be asked.
-
-It tells TensorFlow Serving's own descriptors, out of a pool of their own.
-"""
+"""gRPC server reflection, with TensorFlow Serving's own descriptors, for grpcurl and similar tools."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,12 +12,12 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 import protos
 
 MAX_STREAMS = 4
-"""Reflection is a stream, and an open one holds its thread: those that answer predictions must not be held."""
+"""Concurrent reflection streams. Each occupies a thread, so they have a pool of their own beside the predictions'."""
 _DESCRIPTORS = Path(protos.__file__).with_name("tensorflow_serving.binpb")
 
 
 def add_to(server: Any, services: tuple[str, ...]) -> None:
-    """Tell these services."""
+    """Add the reflection service, which lists these services."""
     pool = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(_DESCRIPTORS.read_bytes()).file:
         pool.Add(file)

@@ -1,4 +1,4 @@
-"""PredictionService's RPCs that no policy uses: answered UNIMPLEMENTED, with the server that has them."""
+"""PredictionService's RPCs that no policy uses: answered UNIMPLEMENTED with a reference to TensorFlow Serving."""
 
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -9,6 +9,7 @@ RPCS = ("Classify", "Regress", "MultiInference")
 
 
 def not_implemented(name: str) -> StatusError:
+    """The error of an RPC that this server does not implement."""
     return unimplemented(f"{name} is not implemented by this server; host the model with TensorFlow Serving to use it")
 
 

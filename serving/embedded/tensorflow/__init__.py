@@ -1,1 +1,1 @@
-"""TensorFlow through its C API: the shared library and a loaded SavedModel."""
+"""TensorFlow through its C API: the shared library, and a loaded SavedModel."""

@@ -1,11 +1,10 @@
-"""TensorFlow's C API by ctypes: as much of it as it takes to load a SavedModel and run it.
+"""The part of TensorFlow's C API that loads and runs a SavedModel, through ctypes.
 
-TensorFlow's shared library is opened by itself, without its Python package:
-what loads a model is then the C++ loader that TensorFlow Serving calls, which
-holds no Python lock while it works, a server is up in a second, and a run costs
-a quarter of what it costs through `tf.compat.v1.Session`
-(`python -m benchmarks.session`). Declarations: tensorflow/c/c_api.h, tf_tensor.h,
-tf_tstring.h.
+The shared library is opened without TensorFlow's Python package. Models are then
+loaded by the C++ loader that TensorFlow Serving calls, without Python's GIL; the
+server starts in a second, and a run takes a quarter of the time of
+`tf.compat.v1.Session` (`python -m benchmarks.session`). Declarations:
+tensorflow/c/c_api.h, tf_tensor.h, tf_tstring.h.
 """
 
 import ctypes
@@ -69,11 +68,11 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "TF_StringDealloc": (None, (_P,)),
 }
 _SLOW = ("TF_LoadSessionFromSavedModel", "TF_SessionRun", "TF_CloseSession", "TF_DeleteSession", "TF_DeleteGraph")
-"""What may take long, and so must let other threads of Python go on."""
+"""Functions that may take long: called without the GIL, so that other Python threads run."""
 
 
 class TensorFlowError(Exception):
-    """What TensorFlow refused: `code` is a gRPC status code's number, the text its own."""
+    """An error that TensorFlow reports: `code` is the number of a gRPC status code, the text is TensorFlow's."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -81,7 +80,7 @@ class TensorFlowError(Exception):
 
 
 class Library:
-    """The functions of the C API, by their names without `TF_`."""
+    """The functions of the C API, by their names without the prefix `TF_`."""
 
     NewTensor: Any
     StringInit: Any
@@ -89,39 +88,39 @@ class Library:
     StringDealloc: Any
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError where the library cannot be opened."""
-        # the second handle keeps Python's lock: giving it up and taking it again costs more than these functions
-        patient, brief = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
+        """Open the library. Raises OSError."""
+        # PyDLL keeps the GIL: releasing and acquiring it takes longer than these functions
+        without_gil, with_gil = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
         for name, (result, arguments) in _FUNCTIONS.items():
-            function = getattr(patient if name in _SLOW else brief, name)
+            function = getattr(without_gil if name in _SLOW else with_gil, name)
             function.restype, function.argtypes = result, arguments
             setattr(self, name.removeprefix("TF_"), function)
-        self._texts: dict[int, Any] = {}
-        """Memory of the text tensors that are alive, by its address."""
-        self._free_texts = _Deallocator(self._free)
+        self._strings: dict[int, Any] = {}
+        """Address -> memory of the string tensors that TensorFlow still refers to."""
+        self._deallocator = _Deallocator(self._free)
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"the C API has no {name}, or it is not declared here")
+        raise AttributeError(f"TF_{name} is not declared here")
 
-    def new_texts(self, texts: list[bytes], dims: Any) -> int:
-        """A tensor of texts. They are freed with the last that holds them, which may be a variable of the graph."""
-        size = STRING_SIZE * len(texts)
+    def new_string_tensor(self, strings: list[bytes], dims: Any) -> int:
+        """A new TF_Tensor of strings. TensorFlow frees them with their last reference, which a variable may hold."""
+        size = STRING_SIZE * len(strings)
         memory = ctypes.create_string_buffer(max(size, 1))
         begin = ctypes.addressof(memory)
-        for i, text in enumerate(texts):
+        for i, string in enumerate(strings):
             self.StringInit(begin + i * STRING_SIZE)
-            self.StringCopy(begin + i * STRING_SIZE, text, len(text))
-        self._texts[begin] = memory
-        tensor: int = self.NewTensor(STRING, dims, len(dims), begin, size, self._free_texts, None)
+            self.StringCopy(begin + i * STRING_SIZE, string, len(string))
+        self._strings[begin] = memory
+        tensor: int = self.NewTensor(STRING, dims, len(dims), begin, size, self._deallocator, None)
         return tensor
 
     def _free(self, begin: int, size: int, _: Any) -> None:
-        for at in range(begin, begin + size, STRING_SIZE):
-            self.StringDealloc(at)
-        del self._texts[begin]
+        for string in range(begin, begin + size, STRING_SIZE):
+            self.StringDealloc(string)
+        del self._strings[begin]
 
     def raise_for(self, status: int) -> None:
-        """Raise TensorFlowError where a TF_Status is none of success."""
+        """Raise TensorFlowError unless a TF_Status is OK."""
         code = self.GetCode(status)
         if code:
             raise TensorFlowError(code, self.Message(status).decode(errors="replace"))
@@ -129,19 +128,19 @@ class Library:
     @staticmethod
     def content(buffer: int) -> bytes:
         """The bytes of a TF_Buffer."""
-        found = _Buffer.from_address(buffer)
-        return ctypes.string_at(found.data, found.length)
+        view = _Buffer.from_address(buffer)
+        return ctypes.string_at(view.data, view.length)
 
 
 @functools.cache
 def library() -> Library:
-    """TensorFlow's library, opened once. Raises ImportError where there is none."""
+    """TensorFlow's library, opened once. Raises ImportError if it is not installed."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # of a 64-64 actor they make a run twice as long
+    # oneDNN's operations double the time of a 64-64 actor's run
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     spec = importlib.util.find_spec("tensorflow")
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    found = sorted(path for place in places for path in Path(place).glob("libtensorflow_cc.*"))
-    if not found:
-        raise ImportError("TensorFlow is not installed, or without libtensorflow_cc: pip install 'greenserve[serving]'")
-    return Library(found[0])
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    libraries = sorted(path for folder in folders for path in Path(folder).glob("libtensorflow_cc.*"))
+    if not libraries:
+        raise ImportError("TensorFlow's libtensorflow_cc is not installed: pip install 'greenserve[serving]'")
+    return Library(libraries[0])

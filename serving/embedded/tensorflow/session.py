@@ -1,8 +1,8 @@
-"""A loaded SavedModel, ready to run: the only file of the server that reaches TensorFlow.
+"""A loaded SavedModel, ready to run (models/servable.Servable), through TensorFlow's C API.
 
-Loaded by TensorFlow's own C++ loader, tag `serve`, into a session set up as
-TensorFlow Serving sets one up. Graphs of actors are small, so an operation runs
-in its caller's thread: handing it to a pool would cost more than the operation.
+TensorFlow's C++ loader loads tag `serve`, as in TensorFlow Serving. Graphs of
+actors are small, so operations run in the calling thread: a thread pool would
+cost more than the operation.
 """
 
 import ctypes
@@ -11,7 +11,6 @@ import re
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from city.errors import first_line
 from protos import predict_pb2 as wire
 from protos import tensorflow_pb2
+from serving.embedded.models.servable import LoadError, Signature
 from serving.embedded.status import StatusError
 from serving.embedded.tensorflow.library import STRING, STRING_SIZE, Library, Output, TensorFlowError, library
 from serving.tensors import BITS, TensorError, to_array
@@ -30,27 +30,11 @@ _CONFIG = tensorflow_pb2.ConfigProto(inter_op_parallelism_threads=-1, intra_op_p
 _TENSOR_NAME = re.compile(r"\^?([^:]+)(?::(\d+))?")
 _DTYPES = {number: np.dtype(name) for number, name in BITS.items()}
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
-_here = threading.local()
-
-
-class LoadError(Exception):
-    """A version folder that cannot be loaded; the text says why."""
-
-
-@dataclass(frozen=True)
-class Signature:
-    """A SignatureDef as plain Python, in the order of its keys."""
-
-    method_name: str
-    inputs: Mapping[str, int]
-    """Key -> dtype."""
-    outputs: Mapping[str, int]
-    defaults: Mapping[str, NDArray[Any]]
-    """Inputs that a request may leave out."""
+_thread = threading.local()
 
 
 class _RunArguments(NamedTuple):
-    """Arguments of TF_SessionRun for one signature and choice of outputs."""
+    """Arguments of TF_SessionRun for a signature and a list of its outputs."""
 
     keys: tuple[str, ...]
     feeds: Any
@@ -59,10 +43,10 @@ class _RunArguments(NamedTuple):
 
 
 class Session:
-    """One version of a model. Safe to use from many threads; freed with its last reference."""
+    """One version of a model. Thread-safe; TensorFlow's session is freed with the last reference."""
 
     def __init__(self, path: Path) -> None:
-        """Load. Raises LoadError."""
+        """Load a version's folder. Raises LoadError."""
         tf = self._tf = library()
         options, status, buffer, graph = tf.NewSessionOptions(), tf.NewStatus(), tf.NewBuffer(), tf.NewGraph()
         session = None
@@ -76,7 +60,7 @@ class Session:
             self.definitions = wire.SignatureDefMap()
             for name, definition in tensorflow_pb2.MetaGraphDef.FromString(tf.content(buffer)).signature_def.items():
                 self.definitions.signature_def[name].CopyFrom(definition)
-            self.signatures = {name: _signature(found) for name, found in self.definitions.signature_def.items()}
+            self.signatures = {name: _signature(definition) for name, definition in self.definitions.signature_def.items()}
         except BaseException as error:
             _free(tf, session, graph)
             if isinstance(error, TensorFlowError | TensorError | UnicodeEncodeError):
@@ -88,35 +72,41 @@ class Session:
             tf.DeleteSessionOptions(options)
         self._session, self._graph = session, graph
         self._all_outputs: dict[str, _RunArguments] = {}
-        """By signature, the arguments that request every output; clients choose other orders, so those are not kept."""
-        # the process's end frees it too, and another thread may still be running it then
+        """By signature, the arguments that request all outputs in the signature's order. Bounded by the number of
+        signatures: clients choose other lists of outputs, and their arguments are not kept."""
+        # not at exit: the process frees it anyway, and another thread may still be running it
         weakref.finalize(self, _free, tf, session, graph).atexit = False
 
     def run(self, signature: str, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
-        """The named outputs of a signature for arrays by input key, in order.
+        """Run a signature and return the named outputs, in order.
 
-        Numbers that NumPy does not know are the integers that hold them
-        (`serving.tensors.BITS`). Raises StatusError with TensorFlow's own code
-        and words.
+        Args:
+            signature: name of the signature.
+            inputs: an array for each input key. A dtype that NumPy lacks is given and
+                returned as the integers that hold it (`serving.tensors.BITS`).
+            outputs: output keys.
+
+        Raises:
+            StatusError: with TensorFlow's code and text.
         """
         tf = self._tf
         arguments = self._arguments(signature, tuple(outputs))
         types = self.signatures[signature].inputs
         status = _status(tf)
-        fed: list[int] = []
-        fetched = (ctypes.c_void_p * arguments.output_count)()
+        input_tensors: list[int] = []
+        output_tensors = (ctypes.c_void_p * arguments.output_count)()
         try:
             for key in arguments.keys:
-                fed.append(_to_tensor(tf, inputs[key], types[key]))
-            feeds = (ctypes.c_void_p * len(fed))(*fed)
+                input_tensors.append(_to_tensor(tf, inputs[key], types[key]))
+            feed_values = (ctypes.c_void_p * len(input_tensors))(*input_tensors)
             tf.SessionRun(
                 self._session,
                 None,
                 arguments.feeds,
-                feeds,
-                len(fed),
+                feed_values,
+                len(input_tensors),
                 arguments.fetches,
-                fetched,
+                output_tensors,
                 arguments.output_count,
                 None,
                 0,
@@ -124,21 +114,21 @@ class Session:
                 status,
             )
             tf.raise_for(status)
-            return [_to_array(tf, int(tensor)) for tensor in fetched if tensor is not None]
+            return [_to_array(tf, int(tensor)) for tensor in output_tensors if tensor is not None]
         except TensorFlowError as error:
             raise StatusError(_CODES[error.code], str(error)) from None
         finally:
-            for tensor in fetched:
+            for tensor in output_tensors:
                 if tensor:
                     tf.DeleteTensor(tensor)
-            # only now: what was fetched may be what was fed
-            for tensor in fed:
+            # after the fetched tensors: an output may share an input's memory
+            for tensor in input_tensors:
                 tf.DeleteTensor(tensor)
 
     def _arguments(self, signature: str, outputs: tuple[str, ...]) -> _RunArguments:
         is_all = outputs == tuple(self.signatures[signature].outputs)
-        if is_all and (known := self._all_outputs.get(signature)) is not None:
-            return known
+        if is_all and (cached := self._all_outputs.get(signature)) is not None:
+            return cached
         definition = self.definitions.signature_def[signature]
         keys = tuple(sorted(definition.inputs))
         feeds = (Output * len(keys))(*(self._output(definition.inputs[key].name) for key in keys))
@@ -149,10 +139,10 @@ class Session:
         return arguments
 
     def _output(self, name: str) -> Output:
-        """A tensor of the graph by its name. Raises StatusError where the graph has none."""
-        found = _TENSOR_NAME.fullmatch(name)
-        operation = self._tf.GraphOperationByName(self._graph, found[1].encode()) if found else None
-        index = int(found[2] or 0) if found else 0
+        """The graph's tensor of this name. Raises StatusError if there is none."""
+        match = _TENSOR_NAME.fullmatch(name)
+        operation = self._tf.GraphOperationByName(self._graph, match[1].encode()) if match else None
+        index = int(match[2] or 0) if match else 0
         if not operation or index >= self._tf.OperationNumOutputs(operation):
             message = f"Tensor {name}, specified in either feed_devices or fetch_devices was not found in the Graph"
             raise StatusError(grpc.StatusCode.NOT_FOUND, message)
@@ -163,14 +153,14 @@ def _signature(definition: wire.SignatureDef) -> Signature:
     return Signature(
         definition.method_name,
         {key: definition.inputs[key].dtype for key in sorted(definition.inputs)},
-        # a variable itself (TF1) is told as a reference, 100 above its numbers' dtype; what is fetched are the numbers
+        # an output that is a TF1 variable has the reference dtype, 100 above that of the fetched values
         {key: definition.outputs[key].dtype % 100 for key in sorted(definition.outputs)},
         {key: to_array(tensor, bits=True) for key, tensor in definition.defaults.items()},
     )
 
 
 class _Status:
-    """A TF_Status, freed with the thread that it belongs to."""
+    """A TF_Status, freed when its thread ends."""
 
     def __init__(self, tf: Library) -> None:
         self._tf = tf
@@ -182,28 +172,28 @@ class _Status:
 
 def _status(tf: Library) -> int:
     """This thread's TF_Status."""
-    status: _Status | None = getattr(_here, "status", None)
+    status: _Status | None = getattr(_thread, "status", None)
     if status is None:
-        status = _here.status = _Status(tf)
+        status = _thread.status = _Status(tf)
     return int(status.pointer)
 
 
 def _to_tensor(tf: Library, array: NDArray[Any], dtype: int) -> int:
-    """A tensor with a copy of the array."""
+    """A new TF_Tensor with a copy of the array."""
     shape = array.shape
     dims = (ctypes.c_int64 * len(shape))(*shape)
     if dtype == STRING:
-        return tf.new_texts([bytes(text) for text in array.reshape(-1).tolist()], dims)
+        return tf.new_string_tensor([bytes(string) for string in array.reshape(-1).tolist()], dims)
     size = array.nbytes
     tensor: int = tf.AllocateTensor(dtype, dims, len(shape), size)
-    # a small array's bytes are had faster than its address
+    # copying the bytes of a small array is faster than asking for its address
     contiguous = np.ascontiguousarray(array)
     data: Any = contiguous.tobytes() if size < 1 << 14 else contiguous.ctypes.data
-    place = tf.TensorData(tensor)
-    if size and not place:
+    address = tf.TensorData(tensor)
+    if size and not address:
         tf.DeleteTensor(tensor)
         raise _no_memory(size)
-    ctypes.memmove(place, data, size)
+    ctypes.memmove(address, data, size)
     return tensor
 
 
@@ -212,15 +202,16 @@ def _no_memory(size: int) -> StatusError:
 
 
 def _to_array(tf: Library, tensor: int) -> NDArray[Any]:
+    """A copy of a TF_Tensor's values. Raises StatusError for a dtype that cannot be sent."""
     dtype = tf.TensorType(tensor)
     shape = [tf.Dim(tensor, i) for i in range(tf.NumDims(tensor))]
     data = tf.TensorData(tensor)
     if dtype == STRING:
-        found = np.empty(math.prod(shape), object)
-        for i in range(len(found)):
-            text = data + i * STRING_SIZE
-            found[i] = ctypes.string_at(tf.StringGetDataPointer(text), tf.StringGetSize(text))
-        return found.reshape(shape)
+        strings = np.empty(math.prod(shape), object)
+        for i in range(len(strings)):
+            string = data + i * STRING_SIZE
+            strings[i] = ctypes.string_at(tf.StringGetDataPointer(string), tf.StringGetSize(string))
+        return strings.reshape(shape)
     kind = _DTYPES.get(dtype)
     if kind is None:
         raise StatusError(grpc.StatusCode.UNIMPLEMENTED, f"an output of dtype {dtype} cannot be sent")

@@ -1,38 +1,38 @@
-"""The guard's own command line."""
+"""The guard's command line."""
 
 import pytest
 
 from city.errors import InputError
 from controller.guard.__main__ import parse
 
-OWN = ["--", "-c", "any.sumocfg"]
+SUMO_ARGUMENTS = ["--", "-c", "any.sumocfg"]
 
 
 @pytest.mark.parametrize(
-    ("words", "order"),
+    ("argv", "order"),
     [
-        (["--sumo", "127.0.0.1:1"], 1),  # SUMO ends for all where one of several clients has no number
+        (["--sumo", "127.0.0.1:1"], 1),  # SUMO ends for all clients if one of several has no order
         (["--sumo", "127.0.0.1:1", "--order", "3"], 3),
-        (OWN, 1),
-        (["--clients", "1", *OWN], None),
+        (SUMO_ARGUMENTS, 1),
+        (["--clients", "1", *SUMO_ARGUMENTS], None),
     ],
 )
-def test_a_guard_beside_others_has_a_place_among_them(words, order):
-    assert parse(words)[0].order == order
+def test_guard_has_an_order_if_sumo_has_other_clients(argv, order):
+    assert parse(argv)[0].order == order
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("argv", "message"),
     [
-        ([], "say --sumo HOST:PORT to attach, or --"),
-        (["--sumo", "127.0.0.1:1", *OWN], "say --sumo HOST:PORT to attach, or --"),
-        (["--watchdog-s", "nan", *OWN], "--watchdog-s nan must lie between"),
-        (["--first-s", "inf", *OWN], "--first-s inf must be a time"),
-        (["--idle-s", "-1", *OWN], "--idle-s -1 must be a time"),
-        (["--sumo-port", "-1", *OWN], "--sumo-port -1 must lie between"),
-        (["--clients", "0", *OWN], "--clients 0 must be 1 at least"),
+        ([], "pass --sumo HOST:PORT to attach, or --"),
+        (["--sumo", "127.0.0.1:1", *SUMO_ARGUMENTS], "pass --sumo HOST:PORT to attach, or --"),
+        (["--watchdog-s", "nan", *SUMO_ARGUMENTS], "--watchdog-s nan must lie between"),
+        (["--first-s", "inf", *SUMO_ARGUMENTS], "--first-s inf must be a time"),
+        (["--idle-s", "-1", *SUMO_ARGUMENTS], "--idle-s -1 must be a time"),
+        (["--sumo-port", "-1", *SUMO_ARGUMENTS], "--sumo-port -1 must lie between"),
+        (["--clients", "0", *SUMO_ARGUMENTS], "--clients 0 must be at least 1"),
     ],
 )
-def test_numbers_that_make_no_sense_are_refused(words, told):
-    with pytest.raises(InputError, match=told):
-        parse(words)
+def test_invalid_flags_are_refused(argv, message):
+    with pytest.raises(InputError, match=message):
+        parse(argv)

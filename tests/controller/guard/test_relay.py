@@ -1,4 +1,4 @@
-"""The relay: every message whole and in order, whatever the pieces; nothing left with SUMO when a controller goes."""
+"""The relay: whole messages in order, however they are split; no answer of SUMO outstanding after a controller."""
 
 import contextlib
 import itertools
@@ -23,17 +23,17 @@ class Sumo:
     """Stands for SUMO: answers the n-th message with n."""
 
     def __init__(self, end):
-        self.end, self.heard = end, []
+        self.end, self.received = end, []
         self.thread = threading.Thread(target=self._answer, daemon=True)
         self.thread.start()
 
     def _answer(self):
-        frames = MessageSplitter()
+        splitter = MessageSplitter()
         with contextlib.suppress(OSError):
-            while data := self.end.recv(3):  # in the smallest pieces
-                for message in frames.feed(data):
-                    self.heard.append(message)
-                    self.end.sendall(wire.message([struct.pack("!i", len(self.heard))]))
+            while data := self.end.recv(3):  # in small pieces
+                for message in splitter.feed(data):
+                    self.received.append(message)
+                    self.end.sendall(wire.message([struct.pack("!i", len(self.received))]))
 
 
 @contextlib.contextmanager
@@ -59,50 +59,53 @@ def relay(watchdog_s=60.0, stopped=lambda: False, clock=None, answers=True):
 
 
 def messages(sock, count):
-    frames, found = MessageSplitter(), []
+    splitter, received = MessageSplitter(), []
     sock.settimeout(10)
-    while len(found) < count:
-        found += frames.feed(sock.recv(1 << 16))
-    return found
+    while len(received) < count:
+        received += splitter.feed(sock.recv(1 << 16))
+    return received
 
 
-OWN = {"version": wire.message([wire.command(wire.GETVERSION, b"")]), "will": wire.message([wire.command(wire.WILL, b"[]")])}
+ANSWERED_BY_GUARD = {
+    "version": wire.message([wire.command(wire.GETVERSION, b"")]),
+    "handover": wire.message([wire.command(wire.HANDOVER, b"[]")]),
+}
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.sampled_from(["step", "version", "will"]), max_size=12), st.integers(1, 50))
-def test_answers_come_in_the_order_of_the_questions_whoever_gives_them(kinds, piece):
+@given(st.lists(st.sampled_from(["step", "version", "handover"]), max_size=12), st.integers(1, 50))
+def test_answers_follow_the_order_of_requests_of_both_kinds(kinds, piece):
     with relay() as (_, controller, sumo, _, _):
-        stream = b"".join(OWN.get(kind, STEP) for kind in kinds)
+        stream = b"".join(ANSWERED_BY_GUARD.get(kind, STEP) for kind in kinds)
         for at in range(0, len(stream), piece):
             controller.sendall(stream[at : at + piece])
-        found = messages(controller, len(kinds))
+        received = messages(controller, len(kinds))
         numbers = itertools.count(1)
-        expected = {"version": VERSION, "will": wire.ok(wire.WILL)}
-        assert found == [expected.get(kind) or wire.message([struct.pack("!i", next(numbers))]) for kind in kinds]
-        assert sumo.heard == [STEP] * kinds.count("step")
+        expected = {"version": VERSION, "handover": wire.ok(wire.HANDOVER)}
+        assert received == [expected.get(kind) or wire.message([struct.pack("!i", next(numbers))]) for kind in kinds]
+        assert sumo.received == [STEP] * kinds.count("step")
 
 
-def test_a_goodbye_is_answered_behind_what_was_asked_and_is_not_sumos():
+def test_close_is_answered_after_earlier_requests_and_not_forwarded():
     with relay() as (made, controller, sumo, _, _):
         controller.sendall(STEP + CLOSE)
         assert len(messages(controller, 2)) == 2
-        assert made.test_end() == [End.CLOSED] and sumo.heard == [STEP]
+        assert made.test_end() == [End.CLOSED] and sumo.received == [STEP]
 
 
 @pytest.mark.parametrize("cut", [1, 5, len(STEP) - 1])
-def test_half_a_message_never_reaches_sumo_and_no_answer_is_left(cut):
+def test_incomplete_message_never_reaches_sumo(cut):
     with relay() as (made, controller, sumo, upstream, _):
         controller.sendall(STEP * 3 + STEP[:cut])
         controller.close()  # its answers are unread
         assert made.test_end() == [End.LOST]
-        assert sumo.heard == [STEP] * 3
+        assert sumo.received == [STEP] * 3
         upstream.setblocking(False)
         with pytest.raises(BlockingIOError):
             upstream.recv(1)
 
 
-def test_a_silent_controller_is_cut_off_but_not_while_sumo_thinks():
+def test_silent_controller_is_cut_off_unless_it_waits_for_sumo():
     now = [0.0]
     with relay(watchdog_s=5, clock=lambda: now[0], answers=False) as (made, controller, _, _, end):
         controller.sendall(STEP)
@@ -110,7 +113,7 @@ def test_a_silent_controller_is_cut_off_but_not_while_sumo_thinks():
         now[0] = 1000.0
         controller.settimeout(1.2)
         with pytest.raises(TimeoutError):
-            controller.recv(1)  # SUMO has not answered: nobody is silent but SUMO
+            controller.recv(1)  # the controller waits for SUMO's answer, so it is not silent
         end.sendall(wire.message([b"answer"]))
         assert messages(controller, 1)
         now[0] = 2000.0
@@ -118,15 +121,15 @@ def test_a_silent_controller_is_cut_off_but_not_while_sumo_thinks():
         assert controller.recv(1) == b""
 
 
-def test_garbage_from_a_controller_ends_it_and_not_sumo():
-    for garbage in (struct.pack("!i", -5), wire.message([]), wire.message([wire.command(wire.WILL, b"no will")])):
+def test_malformed_message_ends_the_controllers_connection_only():
+    for malformed in (struct.pack("!i", -5), wire.message([]), wire.message([wire.command(wire.HANDOVER, b"not JSON")])):
         with relay() as (made, controller, sumo, _, _):
-            controller.sendall(STEP + garbage)
-            assert made.test_end() == [End.LOST] and made.why
-            assert sumo.heard == [STEP]
+            controller.sendall(STEP + malformed)
+            assert made.test_end() == [End.LOST] and made.error
+            assert sumo.received == [STEP]
 
 
-def test_a_second_controller_is_turned_away():
+def test_second_controller_is_refused():
     with relay() as (made, controller, _, _, _), socket.create_connection(made._listener.getsockname()) as second:
         second.settimeout(10)
         assert second.recv(1) == b""
@@ -134,7 +137,7 @@ def test_a_second_controller_is_turned_away():
         assert messages(controller, 1)
 
 
-def test_a_visitor_that_has_gone_before_it_is_let_in_ends_nothing():
+def test_client_that_is_gone_before_accept_does_not_end_the_relay():
     class Aborted:
         def __init__(self, listener):
             self.listener, self.fileno = listener, listener.fileno
@@ -145,14 +148,14 @@ def test_a_visitor_that_has_gone_before_it_is_let_in_ends_nothing():
 
     with relay() as (made, controller, _, _, _):
         made._listener = Aborted(made._listener)
-        with socket.create_connection(made._listener.listener.getsockname()) as visitor:
-            visitor.settimeout(10)
-            assert visitor.recv(1) == b""
+        with socket.create_connection(made._listener.listener.getsockname()) as client:
+            client.settimeout(10)
+            assert client.recv(1) == b""
         controller.sendall(STEP)
         assert messages(controller, 1)
 
 
-def test_the_end_of_sumo_ends_the_relay():
+def test_end_of_sumo_ends_the_relay():
     with relay(answers=False) as (made, controller, _, _, end):
         controller.sendall(STEP)
         end.recv(100)
@@ -161,10 +164,10 @@ def test_the_end_of_sumo_ends_the_relay():
         assert controller.recv(1) == b""
 
 
-def test_a_sumo_that_resets_while_it_is_sent_to_ends_the_relay_too():
+def test_reset_by_sumo_while_sending_ends_the_relay():
     with relay(answers=False) as (made, controller, _, _, end):
         for _ in range(200):
-            controller.sendall(STEP * 1000)  # more than the sockets hold: the relay is sending
+            controller.sendall(STEP * 1000)  # more than the socket buffers take, so the relay is still sending
             if made._to_sumo:
                 break
         end.close()

@@ -1,0 +1,65 @@
+"""The sumo-rl dialect: its observation by the formula, its phase sequencer second by second."""
+
+import math
+
+import numpy as np
+import pytest
+
+from controller.dialects.sumo_rl import GreenPhaseSequencer, SumoRlObserver, yellow_between
+from controller.observation import PhaseState, shares_of
+from tests.controller.test_observation import LENGTH_M, readings
+
+
+@pytest.fixture
+def sequencer():
+    made = GreenPhaseSequencer(["GGrr", "GrGr", "rrGG"], delta_time_s=5, yellow_s=2, min_green_s=5)
+    made.enter(0, ["rrrr"])
+    return made
+
+
+def test_observation_is_phase_bit_densities_queues():
+    newest = readings((3, 1, 9), (2, 0, 9))
+    observer = SumoRlObserver(np.array([2, 0]), 3, greens=3)
+    x = observer.observe(newest, shares_of(newest, LENGTH_M), PhaseState((1,), True))
+    assert x.dtype == np.float32 and len(x) == observer.size == 3 + 1 + 4
+    # capacity of lane 0: 75 / (2.5 + 5) = 10; lane 2: 50 / 7.5 is less than its 9 vehicles
+    assert x.tolist() == pytest.approx([0, 1, 0, 1, 1.0, 0.3, 1.0, 0.2])
+
+
+def test_first_green_is_forced_at_the_start(sequencer):
+    assert sequencer.requested_states(0) == ("GGrr",)
+    sequencer.enter(0, ["rrGG"], start=True)
+    assert sequencer.requested_states(0) == ("GGrr",)
+
+
+def test_shown_green_is_kept_when_taking_over_later(sequencer):
+    sequencer.enter(50, ["rrGG"])
+    assert sequencer.requested_states(50) == ("rrGG",) and sequencer.phase_state(50).phases == (2,)
+
+
+def test_change_before_yellow_and_min_green_is_ignored(sequencer):
+    sequencer.decide(5, (2,))
+    assert sequencer.requested_states(5) == ("GGrr",) and not sequencer.phase_state(5).min_green_passed
+    assert sequencer.phase_state(7).min_green_passed
+
+
+def test_change_shows_yellow_then_the_new_green(sequencer):
+    sequencer.decide(10, (1,))
+    # links that stay green keep it; only links that turn red show yellow
+    assert sequencer.requested_states(10) == sequencer.requested_states(11) == ("Gyrr",)
+    assert sequencer.next_change_s(10) == 12
+    assert sequencer.requested_states(12) == ("GrGr",)
+    assert sequencer.next_change_s(12) == math.inf
+
+
+def test_time_since_change_counts_from_the_start_of_yellow(sequencer):
+    sequencer.decide(10, (1,))
+    assert not sequencer.phase_state(16).min_green_passed and sequencer.phase_state(17).min_green_passed
+
+
+def test_decisions_are_delta_time_apart(sequencer):
+    assert sequencer.next_decision_s(15) == 20
+
+
+def test_yellow_replaces_only_greens_that_turn_red():
+    assert yellow_between("GgsG", "rsrG") == "yysG"

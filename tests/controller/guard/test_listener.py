@@ -1,0 +1,46 @@
+"""The guard's listener: which connections it accepts."""
+
+import socket
+
+import pytest
+
+from controller.guard.listener import Listener
+from controller.sumo import wire
+
+VERSION_REQUEST = wire.message([wire.command(wire.GETVERSION, b"")])
+
+
+@pytest.fixture
+def listener():
+    made = Listener(0, None)
+    yield made
+    made.close()
+
+
+def test_traci_client_is_accepted_with_its_first_message_unread(listener):
+    with socket.create_connection(("127.0.0.1", listener.port)) as client:
+        client.sendall(VERSION_REQUEST)
+        with listener.accept(5.0) as controller:
+            assert controller.recv(100) == VERSION_REQUEST
+
+
+@pytest.mark.parametrize("content", [b"GET / HTTP/1.0", b"\x00", b"\xff" * 8])
+def test_connection_that_does_not_look_like_traci_is_closed(listener, content):
+    with socket.create_connection(("127.0.0.1", listener.port)) as client:
+        client.sendall(content)
+        client.shutdown(socket.SHUT_WR)
+        assert listener.accept(5.0) is None
+
+
+def test_accept_without_a_client_returns_none(listener):
+    assert listener.accept(0.0) is None
+
+
+def test_client_that_is_gone_before_accept_is_none(listener):
+    class Aborted(socket.socket):
+        def accept(self):
+            raise ConnectionAbortedError("gone")
+
+    listener.listener.close()
+    listener.listener = Aborted()
+    assert listener.accept(0.0) is None

@@ -1,0 +1,52 @@
+"""Which versions of a model may be followed, with requests of two threads."""
+
+import pytest
+
+from controller.policies.served_contracts import ServedContracts
+from protos import policy_pb2 as pb
+
+A = pb.PolicyContract(tl="a", origin=pb.Origin(model_number=1))
+
+
+class FakeClient:
+    """Answers every request with one contract; calls `meanwhile` during the request."""
+
+    def __init__(self, contract, meanwhile=lambda: None):
+        self.contract, self.meanwhile, self.requested = contract, meanwhile, []
+
+    def contracts(self, versions, timeout_s):
+        self.requested.append(dict(versions))
+        self.meanwhile()
+        return dict.fromkeys(versions, self.contract)
+
+
+def test_result_of_a_request_before_forget_is_dropped():
+    client = FakeClient(A, lambda: contracts.forget())
+    contracts = ServedContracts(client, {"a": A})
+    contracts.check("a")
+    assert not contracts.is_known("a", 1)
+    client.meanwhile = lambda: None
+    contracts.compare({"a": 1}, 1.0)
+    assert contracts.objection("a", 1) is None
+
+
+def test_check_requests_the_newest_version_that_may_be_followed():
+    client = FakeClient(A)
+    contracts = ServedContracts(client, {"a": A})
+    contracts.compare({"a": 2}, 1.0)
+    client.contract = pb.PolicyContract(tl="b")
+    contracts.compare({"a": 3}, 1.0)
+    assert not contracts.all_same("a")
+    contracts.check("a")
+    assert client.requested[-1] == {"a": 2}
+    assert "another contract" in str(contracts.objection("a", 2)) and contracts.objection("a", 1) is None
+
+
+def test_failed_check_names_its_tl(caplog):
+    def broken():
+        raise RuntimeError("broken")
+
+    contracts = ServedContracts(FakeClient(A, broken), {"a": A})
+    with pytest.raises(RuntimeError, match="broken"):
+        contracts._check_next()
+    assert "a: its contract cannot be requested" in caplog.text

@@ -1,0 +1,291 @@
+"""One call for all TLs while the fleet agrees with their own models."""
+
+import shutil
+import time
+
+import numpy as np
+import pytest
+
+from controller.policies import served_fleet
+from controller.policies.served_contracts import fetch_contracts
+from controller.policies.served_fleet import ServedFleet
+from controller.policies.served_policies import ServedPolicies
+from export.__main__ import main as export
+from protos import policy_pb2 as pb
+from serving.client import Client
+from serving.embedded.config import ServerConfig
+from serving.errors import BadAnswer, ModelNotFound
+from tests.serving.conftest import running
+
+TLS = ("SA101", "SA103", "SA104", "SA108")
+
+
+@pytest.fixture(scope="module")
+def fleet_models(grid_models, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fleet") / "models"
+    for tl in TLS:
+        shutil.copytree(grid_models / tl, folder / tl)
+    assert export(["fleet", "city", "--tl", ",".join(TLS), "--models-dir", str(folder)]) == 0
+    return folder
+
+
+class City:
+    """A server with a fleet, its client, and the policies of a controller."""
+
+    def __init__(self, server, client, pinned=None):
+        self.server, self.client = server, client
+        self.contracts = fetch_contracts(client, TLS, None)
+        self.fleet = ServedFleet(client, "city", self.contracts, pinned)
+        self.policies = ServedPolicies(client, self.contracts, pinned, 5.0, fleet=self.fleet)
+        rng = np.random.default_rng(0)
+        self.observations = {tl: rng.random(c.observation.size, np.float32) for tl, c in self.contracts.items()}
+
+    def calls(self, model):
+        labels = {"model_name": model, "version": "1", "API": "Predict", "entrypoint": "GRPC", "status": "OK"}
+        return self.server.metrics.registry.get_sample_value(":tensorflow:serving:request_count", labels) or 0
+
+    def count_calls(self, ask):
+        before = {model: self.calls(model) for model in ("city", *TLS)}
+        answers = ask()
+        return answers, {model: self.calls(model) - count for model, count in before.items() if self.calls(model) > count}
+
+
+@pytest.fixture
+def city(fleet_models, tmp_path):
+    shutil.copytree(fleet_models, tmp_path / "models")
+    server_config = ServerConfig(tmp_path / "models", port=0, poll_s=3600)
+    with running(server_config) as server, Client(f"127.0.0.1:{server.port}", retries=0) as client:
+        city = City(server, client)
+        city.models = tmp_path / "models"
+        yield city
+
+
+def as_numbers(answers):
+    return {tl: np.asarray(answer, np.float64).reshape(-1) for tl, answer in answers.items()}
+
+
+def agree(a, b):
+    a, b = as_numbers(a), as_numbers(b)
+    return a.keys() == b.keys() and all(np.allclose(a[tl], b[tl], atol=1e-5) for tl in a)
+
+
+def test_fleet_answers_for_all_tls_in_one_call_as_their_own_models(city):
+    own, counts = city.count_calls(lambda: city.policies.ask(city.observations))
+    assert set(counts) == set(TLS)
+    city.fleet.update()
+    together, counts = city.count_calls(lambda: city.policies.ask(city.observations))
+    assert counts == {"city": 1} and agree(own, together)
+    some = {tl: city.observations[tl] for tl in TLS[:2]}
+    answers, counts = city.count_calls(lambda: city.policies.ask(some))
+    assert counts == {"city": 1} and agree(answers, {tl: own[tl] for tl in some})
+
+
+def test_single_tl_is_answered_by_its_own_model(city):
+    city.fleet.update()
+    _, counts = city.count_calls(lambda: city.policies.ask({"SA103": city.observations["SA103"]}))
+    assert counts == {"SA103": 1}
+
+
+def test_tl_whose_own_model_is_newer_is_excluded(city):
+    shutil.copytree(city.models / "SA103" / "1", city.models / "SA103" / "2")
+    city.server.poll_once()
+    city.fleet.update()
+    answers, counts = city.count_calls(lambda: city.policies.ask(city.observations))
+    assert counts == {"city": 1} and city.fleet.coverage.tls == set(TLS) - {"SA103"}
+    assert not any(isinstance(answer, Exception) for answer in answers.values())
+
+
+def test_pinned_run_uses_only_a_fleet_of_the_pinned_versions(city):
+    for pinned, tls in ((1, set(TLS)), (7, None)):
+        fleet = ServedFleet(city.client, "city", city.contracts, pinned)
+        fleet.update()
+        assert (fleet.coverage and fleet.coverage.tls) == tls
+
+
+def test_tl_with_another_contract_in_the_fleet_is_excluded(city):
+    changed = pb.PolicyContract()
+    changed.CopyFrom(city.contracts["SA104"])
+    changed.timing.yellow_s += 1
+    fleet = ServedFleet(city.client, "city", {**city.contracts, "SA104": changed}, None)
+    fleet.update()
+    assert fleet.coverage.tls == set(TLS) - {"SA104"}
+
+
+def test_removed_fleet_costs_no_answer(city):
+    city.fleet.update()
+    shutil.rmtree(city.models / "city")
+    city.server.poll_once()
+    city.server.poll_once()
+    answers, counts = city.count_calls(lambda: city.policies.ask(city.observations))
+    assert set(counts) == set(TLS) and not any(isinstance(answer, Exception) for answer in answers.values())
+    assert city.fleet.coverage is None
+    city.fleet.update()
+    assert city.fleet.coverage is None
+
+
+def test_new_version_of_the_fleet_is_used_only_after_an_update(city):
+    city.fleet.update()
+    (city.models / "city" / "1").rename(city.models / "city" / "2")
+    city.server.poll_once()
+    _, counts = city.count_calls(lambda: city.policies.ask(city.observations))
+    assert "city" not in counts
+    city.fleet.update()
+    assert city.fleet.coverage.version == 2
+
+
+def test_hanging_fleet_leaves_time_for_the_tls_own_models(city, monkeypatch):
+    city.fleet.update()
+    find = city.server.manager.find
+
+    def slow(spec):
+        if spec.name == "city":
+            time.sleep(1.0)
+        return find(spec)
+
+    monkeypatch.setattr(city.server.manager, "find", slow)
+    policies = ServedPolicies(city.client, city.contracts, None, 0.6, fleet=city.fleet)
+    answers = policies.ask(city.observations)
+    assert not any(isinstance(answer, Exception) for answer in answers.values())
+    assert city.fleet.coverage is None
+
+
+def test_updates_find_a_fleet_that_is_published_later(city, monkeypatch):
+    monkeypatch.setattr(served_fleet, "UPDATE_INTERVAL_S", 0.01)
+    (city.models / "city").rename(city.models.parent / "away")
+    city.server.poll_once()
+    city.server.poll_once()
+    fleet = ServedFleet(city.client, "city", city.contracts, None)
+    fleet.update()
+    assert fleet.coverage is None
+    fleet.updating.start()
+    try:
+        (city.models.parent / "away").rename(city.models / "city")
+        city.server.poll_once()
+        for _ in range(1000):
+            if fleet.coverage is not None:
+                break
+            time.sleep(0.01)
+        assert fleet.coverage.tls == set(TLS)
+    finally:
+        fleet.updating.stop()
+
+
+def test_failed_update_leaves_nothing_covered(city, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("broken")
+
+    city.fleet.update()
+    monkeypatch.setattr(city.client, "status", broken)
+    with pytest.raises(RuntimeError, match="broken"):
+        city.fleet._update_or_drop()
+    assert city.fleet.coverage is None
+
+
+def test_update_that_is_stopped_halfway_covers_nothing(city):
+    city.fleet.updating.stop()
+    city.fleet.update()
+    assert city.fleet.coverage is None
+
+
+def test_deadline_counts_from_the_observation(city):
+    policies = ServedPolicies(city.client, city.contracts, None, 1.0, lambda: 100.0)
+    answers = policies.ask(city.observations, 98.0)
+    assert all("deadline" in str(answer).lower() for answer in answers.values())
+
+
+def test_version_replaced_under_its_number_is_not_followed(city, caplog):
+    city.fleet.update()
+    assert city.fleet.coverage.tls == set(TLS)
+    (city.models / "SA103" / "1").rename(city.models.parent / "old")
+    shutil.copytree(city.models / "SA101" / "1", city.models / "SA103" / "1")
+    city.server.poll_once()
+    for tl in TLS:
+        city.policies.contracts.check(tl)
+    assert "SA103: the server now answers with version 1, with another contract: not followed" in caplog.text
+    answers = city.policies.ask(city.observations)
+    assert {tl for tl, answer in answers.items() if isinstance(answer, Exception)} == {"SA103"}
+
+
+def replace_action(monkeypatch, change):
+    """Let the fleet's answers carry another action."""
+    call = Client._call_predict
+
+    def changed(self, request, timeout_s):
+        outputs = call(self, request, timeout_s)
+        return {**outputs, "action": change(np.array(outputs["action"]))} if request.model_spec.name == "city" else outputs
+
+    monkeypatch.setattr(Client, "_call_predict", changed)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_only_the_tl_whose_numbers_are_not_finite_has_no_answer(city, number, monkeypatch):
+    city.fleet.update()
+    own = city.policies.ask(city.observations)
+    columns = city.fleet.coverage.fleet.actions["SA103"]
+
+    def spoil(action):
+        action = action.astype(np.float32)
+        action.reshape(-1)[columns] = number
+        return action
+
+    replace_action(monkeypatch, spoil)
+    answers, counts = city.count_calls(lambda: city.policies.ask(city.observations))
+    assert isinstance(answers.pop("SA103"), BadAnswer)
+    assert agree(answers, {tl: own[tl] for tl in answers})
+    assert counts == {"city": 1} and city.fleet.coverage.tls == set(TLS), "the fleet is not suspended"
+
+
+@pytest.mark.parametrize("change", [lambda action: action.astype(str).astype(object), lambda action: action[:, :-1]])
+def test_fleet_answer_without_numbers_or_of_another_size_suspends_the_fleet(city, change, monkeypatch):
+    city.fleet.update()
+    replace_action(monkeypatch, change)
+    answers = city.policies.ask(city.observations)
+    monkeypatch.undo()
+    assert city.fleet.coverage is None
+    assert agree(answers, city.policies.ask(city.observations))
+
+
+def test_update_in_progress_does_not_revive_a_suspended_fleet(city, monkeypatch):
+    city.fleet.update()
+    status = city.client.status
+
+    def suspend_meanwhile(model):
+        if model == "SA104" and city.fleet.coverage is not None:
+            city.fleet.suspend("no answer")
+        return status(model)
+
+    monkeypatch.setattr(city.client, "status", suspend_meanwhile)
+    city.fleet.update()
+    assert city.fleet.coverage is None
+    city.fleet.update()
+    assert city.fleet.coverage.tls == set(TLS), "an update that begins after the suspension may"
+
+
+def not_found(model):
+    raise ModelNotFound(model)
+
+
+def test_no_longer_served_is_logged_only_if_the_fleet_was_served(city, caplog):
+    caplog.set_level("INFO", "controller")
+    never = ServedFleet(city.client, "never", city.contracts, None)
+    never.update()
+    assert caplog.text == ""
+    city.fleet.update()
+    city.client.status = not_found
+    for _ in range(2):
+        city.fleet.update()
+    lines = [record.message for record in caplog.records if record.name == "controller"]
+    assert lines == [
+        "fleet city version 1 answers for 4 of 4 TLs",
+        "fleet city is no longer served; every TL's own model is asked",
+    ]
+
+
+def test_not_served_after_a_suspension_is_not_logged_as_no_longer_served(city, caplog):
+    caplog.set_level("INFO", "controller")
+    city.fleet.update()
+    city.fleet.suspend("no answer")
+    caplog.clear()
+    city.client.status = not_found
+    city.fleet.update()
+    assert caplog.text == ""

@@ -1,0 +1,147 @@
+"""TraCI messages over a socket pair."""
+
+import socket
+import threading
+
+import pytest
+
+from controller.sumo import wire
+from controller.sumo.link import Interrupts, SumoConnectionLost
+from controller.sumo.messages import Messages
+from controller.sumo.programs import StderrReader
+
+
+@pytest.fixture
+def ends():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield Messages(ours, StderrReader(None), Interrupts()), theirs
+
+
+def test_posted_messages_go_out_with_send_or_before_a_wait(ends):
+    messages, sumo = ends
+    messages.post(b"one, ")
+    messages.post(b"two")
+    messages.send()
+    assert sumo.recv(100) == b"one, two"
+    messages.post(b"three")
+    sumo.sendall(wire.message([b"answer"]))
+    assert list(messages.answers(1)) == [b"answer"]
+    assert sumo.recv(100) == b"three"
+
+
+def test_large_message_is_sent_while_waiting_for_the_answer(ends):
+    messages, sumo = ends
+    sumo.setblocking(False)
+    large, taken = bytes(1 << 22), 0
+    messages.post(large)
+    messages.send()
+    poll = messages._poll
+
+    class Poll:
+        """SUMO receives in parts, and answers once it has everything."""
+
+        def poll(self, wait_ms):
+            nonlocal taken
+            taken += len(sumo.recv(1 << 20))
+            if taken == len(large):
+                sumo.send(wire.message([b"answer"]))
+            return poll.poll(wait_ms)
+
+        def modify(self, *args):
+            poll.modify(*args)
+
+    messages._poll = Poll()
+    assert list(messages.answers(1)) == [b"answer"]
+
+
+def test_answers_are_whole_however_they_are_split(ends):
+    messages, sumo = ends
+    stream = wire.message([b"first"]) + wire.message([]) + wire.message([b"third"])
+    answers = messages.answers(3)
+    for k in range(len(stream)):
+        sumo.sendall(stream[k : k + 1])
+        messages._exchange()
+    assert list(answers) == [b"first", b"", b"third"]
+
+
+def test_last_message_follows_what_was_posted(ends):
+    messages, sumo = ends
+    messages.post(b"begun, ")
+    assert not messages.end(b"last", wait=False), "without waiting there is no answer"
+    assert sumo.recv(100) == b"begun, last"
+
+
+def test_end_reads_every_answer_until_sumo_closes(ends):
+    messages, sumo = ends
+    old = wire.message([bytes(1 << 19)])
+
+    def serve():
+        assert sumo.recv(100) == b"last"
+        sumo.sendall(old + old)
+        sumo.sendall(wire.ok(wire.CLOSE))
+        sumo.shutdown(socket.SHUT_WR)
+        after_close.append(sumo.recv(100))
+
+    after_close = []
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    assert messages.end(b"last")
+    thread.join(10)
+    assert after_close == [b""], "an answer was not read"
+
+
+def test_lost_connection_is_reported_by_send_and_wait(ends):
+    messages, sumo = ends
+    sumo.close()
+    with pytest.raises(SumoConnectionLost):
+        list(messages.answers(1))
+    messages.post(b"more")
+    with pytest.raises(SumoConnectionLost):
+        messages.send()
+        messages.send()
+    assert not messages.end(b"last")
+
+
+def test_message_with_an_invalid_size_ends_the_connection(ends):
+    messages, sumo = ends
+    sumo.sendall(b"\0\0\0\3")
+    with pytest.raises(SumoConnectionLost, match="a message of 3 bytes"):
+        list(messages.answers(1))
+
+
+@pytest.fixture
+def silent_ends(monkeypatch):
+    """(messages, SUMO's end, what the operator has requested): SUMO takes messages and never answers."""
+    monkeypatch.setattr("controller.sumo.messages.POLL_INTERVAL_S", 0.001)
+    requested = {"abort": 0, "quit": 0}
+    checks = {"abort": 0, "quit": 0}
+
+    def is_requested(kind):
+        def check():
+            checks[kind] += 1
+            return 0 < requested[kind] <= checks[kind]
+
+        return check
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        interrupts = Interrupts(is_requested("abort"), is_requested("quit"))
+        yield Messages(ours, StderrReader(None), interrupts), theirs, requested, checks
+
+
+def test_end_waits_for_a_silent_sumo_until_quit_is_requested(silent_ends, monkeypatch, caplog):
+    messages, sumo, requested, checks = silent_ends
+    clock = iter(range(0, 1 << 20, 1000))  # 1000 s of silence between two checks
+    monkeypatch.setattr("controller.sumo.messages.time.monotonic", lambda: next(clock))
+    requested["abort"], requested["quit"] = 1, 50
+    assert not messages.end(b"last")
+    assert checks["quit"] == 50, "neither an abort nor any time of silence ends the wait"
+    assert "leaving now would end the simulation for its other clients" in caplog.text
+    assert sumo.recv(100) == b"last" and sumo.recv(100) == b""
+
+
+def test_end_without_wait_does_not_wait_for_sumo(silent_ends):
+    messages, sumo, _, checks = silent_ends
+    assert not messages.end(b"last", wait=False)
+    assert checks == {"abort": 0, "quit": 0} and sumo.recv(100) == b"last" and sumo.recv(100) == b""

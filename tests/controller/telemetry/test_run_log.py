@@ -1,0 +1,72 @@
+"""The log of a run: one line per kind of mode change, overrides at debug level only."""
+
+import logging
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from controller.decision_step import RunCounters
+from controller.fallback.control_mode import ControlMode
+from controller.safety.conflicts import Reason
+from controller.safety.signal_safety import Override
+from controller.telemetry.health import Health
+from controller.telemetry.metrics import Metrics
+from controller.telemetry.run_log import MAX_NAMED_TLS, RunLog
+
+TLS = [f"SA{number}" for number in range(101, 131)]
+
+
+@pytest.fixture
+def metrics():
+    return Metrics(CollectorRegistry())
+
+
+@pytest.fixture
+def events(metrics, caplog):
+    caplog.set_level(logging.DEBUG, "controller")
+    return RunLog(metrics, Health(lambda: 0.0), TLS).events()
+
+
+def lines(caplog, level=logging.INFO):
+    return [record.getMessage() for record in caplog.records if record.levelno >= level]
+
+
+def test_outage_writes_one_line_per_kind_of_mode_change(events, metrics, caplog):
+    for tl in TLS[:25]:
+        events.mode_change(tl, ControlMode.POLICY, ControlMode.HOLD, 60.0, "Unavailable: no server")
+    for tl in TLS[25:27]:
+        events.mode_change(tl, ControlMode.HOLD, ControlMode.FALLBACK, 60.0, "Unavailable: no server")
+    events.mode_change(TLS[27], ControlMode.RECOVERING, ControlMode.POLICY, 60.0, "")
+    assert lines(caplog) == []
+    events.step(RunCounters(), 60.0)
+    assert lines(caplog) == [
+        f"25 TLs: {', '.join(TLS[:10])} and 15 more at 60: POLICY -> HOLD (Unavailable: no server)",
+        f"2 TLs: {TLS[25]}, {TLS[26]} at 60: HOLD -> FALLBACK (Unavailable: no server)",
+        f"{TLS[27]} at 60: RECOVERING -> POLICY",
+    ]
+    assert MAX_NAMED_TLS == 10
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "INFO"]
+    mode = {tl: metrics.registry.get_sample_value("controller_mode", {"tl": tl}) for tl in TLS}
+    assert [mode[tl] for tl in (TLS[24], TLS[26], TLS[27], TLS[29])] == [1, 2, 0, 0]
+
+
+def test_mode_changes_are_logged_once(events, caplog):
+    events.mode_change("SA101", ControlMode.POLICY, ControlMode.HOLD, 60.0, "late")
+    events.step(RunCounters(), 60.0)
+    events.step(RunCounters(), 65.0)
+    assert lines(caplog) == ["SA101 at 60: POLICY -> HOLD (late)"]
+
+
+def test_overrides_and_missing_answers_are_logged_at_debug_level_only(events, metrics, caplog):
+    events.override(Override("A0", Reason.MIN_GREEN, "rrrG", "GgGr"), 61.0)
+    events.missing_answer("SA101", "late", 61.0)
+    events.step(RunCounters(), 61.0)
+    assert lines(caplog) == []
+    debug = lines(caplog, logging.DEBUG)
+    assert debug == [
+        "A0 at 61: requested rrrG, permitted GgGr: a green has not reached its min green (min_green)",
+        "SA101 at 61: late",
+    ]
+    value = metrics.registry.get_sample_value
+    assert value("controller_safety_overrides_total", {"reason": "min_green"}) == 1
+    assert value("controller_missing_answers_total", {"tl": "SA101"}) == 1

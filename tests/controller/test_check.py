@@ -1,0 +1,90 @@
+"""`greenserve check`: every TL's contract compared with the network."""
+
+import subprocess
+import sys
+
+import pytest
+
+from controller.check import main
+from tests.conftest import GRID
+
+
+@pytest.fixture
+def city(grid_models, tmp_path):
+    """A copy of the sample city.toml that reads the exported models."""
+    text = (GRID / "city.toml").read_text()
+    text = text.replace('"grid.sumocfg"', f'"{GRID / "grid.sumocfg"}"').replace(
+        'models_dir = "models"', f'models_dir = "{grid_models}"'
+    )
+    (tmp_path / "city.toml").write_text(text)
+    return tmp_path / "city.toml"
+
+
+def table(capsys):
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    header, *rows, total = captured.out.splitlines()
+    assert header.split() == ["TL", "VERSION", "DIALECT", "CONTRACT"]
+    return {row.split()[0]: row.split(maxsplit=3) for row in rows}, total
+
+
+def test_sample_city_fits_and_every_tl_has_a_row(city, capsys, grid_city):
+    assert main(["--city", str(city)]) == 0
+    rows, total = table(capsys)
+    assert list(rows) == list(grid_city.tls)
+    assert rows["SA101"] == ["SA101", "1", "sumo-rl", "fits"] and rows["SA103"] == ["SA103", "1", "sappo", "fits"]
+    assert {row[3] for row in rows.values()} == {"fits"}
+    assert total == f"8 of 8 TLs fit the network {GRID / 'grid.net.xml'}"
+
+
+def test_tl_that_does_not_fit_has_its_reason_in_its_row(city, capsys):
+    text = city.read_text().replace('[tl.SA103]\nsignals = ["A2"]', '[tl.SA103]\nsignals = ["A9"]')
+    city.write_text(text + '\n[tl.SA999]\nsignals = ["Z9"]\ndialect = "sumo-rl"\n')
+    assert main(["--city", str(city)]) == 2
+    rows, total = table(capsys)
+    assert "has signals A9, but the served model was exported for A2" in rows["SA103"][3]
+    assert rows["SA999"][1:3] == ["-", "sumo-rl"] and "SA999: holds no version; export it" in rows["SA999"][3]
+    assert rows["SA101"][3] == "fits" and total.startswith("7 of 9 TLs fit")
+
+
+def test_selected_tls_and_versions_are_checked(city, capsys):
+    assert main(["--city", str(city), "--infer-tl", "SA102"]) == 0
+    assert list(table(capsys)[0]) == ["SA102"]
+    assert main(["--city", str(city), "--infer-tl", "SA102", "--model-number", "9"]) == 2
+    assert table(capsys)[0]["SA102"][3] != "fits"
+
+
+def test_contracts_are_read_from_a_server_if_it_is_passed(city, capsys, grid_server):
+    city.write_text(city.read_text().replace("models_dir", "# models_dir"))
+    assert main(["--city", str(city), "--server", grid_server]) == 0
+    assert table(capsys)[1].startswith("8 of 8 TLs fit")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--infer-tl", "SA9"], "there is no TL SA9"),
+        (["--city", "none.toml"], "none.toml: no such file"),
+    ],
+)
+def test_wrong_input_is_one_error_line(city, capsys, flags, message):
+    assert main(["--city", str(city), *flags]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.startswith("error: ") and captured.err.count("\n") == 1
+    assert message in captured.err
+
+
+def test_path_that_cannot_be_used_is_one_error_line(city, capsys, grid_models):
+    city.write_text(city.read_text().replace(str(grid_models), "x" * 300))
+    assert main(["--city", str(city)]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ") and captured.err.endswith("File name too long; name another path\n")
+
+
+def test_check_does_not_import_tensorflow(city):
+    code = (
+        "import sys; from greenserve.__main__ import main; code = main(['check', *sys.argv[1:]]); "
+        "sys.exit(9 if {'tensorflow', 'keras'} & set(sys.modules) else code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, "--city", str(city)], capture_output=True, text=True)
+    assert done.returncode == 0 and "8 of 8 TLs fit" in done.stdout, done.stderr

@@ -1,0 +1,68 @@
+"""Flags of the controller and of its guard, completed by city.toml."""
+
+from pathlib import Path
+
+import pytest
+
+from city.errors import InputError
+from controller.config import parse
+from controller.guard.__main__ import parse as parse_guard
+
+CITY = """
+[controller]
+{controller}
+[tl.SA101]
+signals = ["A0"]
+dialect = "sumo-rl"
+"""
+
+
+@pytest.fixture
+def write_city(tmp_path):
+    def write(controller=""):
+        (tmp_path / "city.toml").write_text(CITY.format(controller=controller))
+        return str(tmp_path / "city.toml")
+
+    return write
+
+
+@pytest.mark.parametrize("guard", [[], ["--no-guard"]])
+@pytest.mark.parametrize("others", [["--clients", "2"], ["--sumo", "127.0.0.1:1"]])
+def test_watchdog_must_be_twice_the_deadline_with_other_clients(write_city, guard, others):
+    city = write_city("watchdog_s = 2")
+    assert parse(["--city", city, "--deadline-ms", "1000", *others, *guard]).guard is not bool(guard)
+    with pytest.raises(InputError, match=r"1001 ms \(deadline_ms\).* silent for 2 s: set watchdog_s to at least twice"):
+        parse(["--city", city, "--deadline-ms", "1001", *others, *guard])
+
+
+def test_single_client_has_no_watchdog(write_city):
+    assert not parse(["--city", write_city("watchdog_s = 2"), "--deadline-ms", "1001"]).guard
+
+
+@pytest.mark.parametrize(
+    ("controller", "flags", "watchdog_s"),
+    [("", [], 10.0), ("watchdog_s = 3.5", [], 3.5), ("watchdog_s = 3.5", ["--watchdog-s", "7"], 7.0)],
+)
+def test_guard_takes_watchdog_s_from_city_toml_unless_it_is_passed(
+    write_city, monkeypatch, tmp_path, controller, flags, watchdog_s
+):
+    city = write_city(controller)
+    attach = ["--sumo", "127.0.0.1:1"]
+    assert parse_guard([*attach, *flags, "--city", city])[0].watchdog_s == watchdog_s
+    monkeypatch.chdir(Path(city).parent)
+    assert parse_guard([*attach, *flags])[0].watchdog_s == watchdog_s, "./city.toml is the default"
+
+
+def test_guard_works_without_a_city(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert parse_guard(["--sumo", "127.0.0.1:1"])[0].watchdog_s == 10.0
+    with pytest.raises(InputError, match=r"city.toml: no such file"):
+        parse_guard(["--sumo", "127.0.0.1:1", "--city", "city.toml"])
+
+
+def test_dialect_settings_are_checked_at_the_start(write_city):
+    city = write_city()
+    with Path(city).open("a") as file:
+        file.write('state = "d"\n')
+    with pytest.raises(InputError, match=r"city.toml: \[tl.SA101\] state and action are settings of the sappo dialect"):
+        parse(["--city", city])

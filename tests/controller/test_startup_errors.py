@@ -1,0 +1,301 @@
+"""Wrong input is refused before any signal is touched: one line, exit code 2."""
+
+import contextlib
+import os
+import shutil
+import socket
+import tempfile
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from city import config, network
+from city.errors import InputError
+from city.network import Phase
+from controller import daemon
+from controller.__main__ import main
+from controller.sumo.network import RunningSignal, check_city, check_contract, check_running
+from export import contract
+from protos import policy_pb2 as pb
+from tests.conftest import GRID
+from tests.end_to_end.programs import CITY, free_port
+
+
+def assert_refused(capsys, *parts):
+    err = capsys.readouterr().err
+    lines = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1 and "Traceback" not in err, err
+    for part in parts:
+        assert part in lines[0], lines[0]
+
+
+class TestCity:
+    """The served models against city.toml."""
+
+    def contracts(self, grid_city, grid_street, *tls):
+        return {tl: contract.build(grid_city, grid_city.tls[tl], grid_street) for tl in tls}
+
+    def test_sample_city_fits(self, grid_city, grid_street):
+        check_city(grid_city, self.contracts(grid_city, grid_street, *grid_city.tls))
+
+    def test_model_of_another_signal_is_refused(self, grid_city, grid_street):
+        contracts = self.contracts(grid_city, grid_street, "SA101", "SA102")
+        contracts["SA102"].signal_ids[0] = "A0"
+        with pytest.raises(InputError, match=r"SA102: .* has signals A1, but the served model was exported for A0"):
+            check_city(grid_city, contracts)
+
+    def test_model_of_another_action_is_refused(self, grid_city, grid_street):
+        contracts = self.contracts(grid_city, grid_street, "SA103")
+        contracts["SA103"].action.kind = "gro"
+        with pytest.raises(InputError, match="has action kc, but the served model was exported for gro"):
+            check_city(grid_city, contracts)
+
+    def test_signal_in_two_contracts_is_refused(self, grid_city, grid_street):
+        contracts = self.contracts(grid_city, grid_street, "SA101", "SA102")
+        tls = {**grid_city.tls, "SA102": replace(grid_city.tls["SA102"], signals=("A0",))}
+        contracts["SA102"].signal_ids[0] = "A0"
+        with pytest.raises(InputError, match="signal A0 is in the contracts of both SA101 and SA102"):
+            check_city(replace(grid_city, tls=tls), contracts)
+
+
+class TestContract:
+    """A contract against the network."""
+
+    @pytest.fixture
+    def changeable(self, grid_city, grid_street):
+        made = contract.build(grid_city, grid_city.tls["SA101"], grid_street)
+        copy = pb.PolicyContract()
+        copy.CopyFrom(made)
+        return copy
+
+    def test_network_of_training_fits(self, changeable, grid_street):
+        check_contract(changeable, grid_street)
+
+    def test_incomplete_contract_is_refused_with_what_is_missing(self, changeable, grid_street):
+        changeable.missing.append("timing")
+        with pytest.raises(InputError, match=r"contract of SA101 is incomplete: timing missing"):
+            check_contract(changeable, grid_street)
+
+    def test_missing_signal_is_refused(self, changeable, grid_street):
+        with pytest.raises(InputError, match=r"another signal A0: the network .* has no signal of this name"):
+            check_contract(changeable, replace(grid_street, signals={"Z9": grid_street.signals["A0"]}))
+
+    def test_missing_lane_is_named(self, changeable, grid_street):
+        signal = grid_street.signals["A0"]
+        street = replace(grid_street, signals={"A0": replace(signal, lanes=signal.lanes[:-1])})
+        with pytest.raises(InputError, match=rf"8 lanes then, 7 now \(gone: {signal.lanes[-1]}; new: none\)"):
+            check_contract(changeable, street)
+
+    def test_other_phases_are_refused(self, changeable, grid_street):
+        changeable.signals[0].phases[0].state = "G" * 12
+        with pytest.raises(InputError, match="has other phases now"):
+            check_contract(changeable, grid_street)
+
+    def test_phase_that_the_safety_rules_never_permit_is_refused(self, changeable, grid_street):
+        signal = grid_street.signals["A0"]
+        trained = next(p for p in signal.programs if p.id == changeable.signals[0].program_id)
+        changeable.signals[0].phases[1].state = off = "o" * len(signal.links)
+        states = [phase.state for phase in changeable.signals[0].phases]
+        phases = tuple(Phase(state, p.duration_s, p.min_s, p.max_s) for state, p in zip(states, trained.phases, strict=True))
+        program = replace(trained, phases=phases)
+        running = {"A0": RunningSignal(program.id, states[0], {program.id: program})}
+        with pytest.raises(
+            InputError, match=rf"SA101: signal A0: phase '{off}' of program .* is not a state of 12 links with r, y"
+        ):
+            check_running(changeable, running, None, grid_street)
+
+    def test_other_durations_matter_only_to_plan_actions(self, grid_city, grid_street):
+        for tl, matters in (("SA103", False), ("SA107", True)):
+            changed = contract.build(grid_city, grid_city.tls[tl], grid_street)
+            changed.signals[0].phases[0].duration_s += 1
+            with pytest.raises(InputError, match="other durations") if matters else contextlib.nullcontext():
+                check_contract(changed, grid_street)
+
+    def test_contract_that_contradicts_itself_is_refused(self, changeable, grid_street):
+        changeable.observation.size += 1
+        with pytest.raises(InputError, match="21 features for an observation of 22"):
+            check_contract(changeable, grid_street)
+
+    @pytest.mark.parametrize(
+        ("tl", "change", "message"),
+        [
+            ("SA101", lambda p: setattr(p.action, "size", 7), "action size 7, but its signal has 4 green phases"),
+            ("SA103", lambda p: setattr(p.action, "size", 3), "action size 3, but its signals take 1"),
+            ("SA108", lambda p: setattr(p.action, "size", 1), "action size 1, but its signals take 2"),
+            ("SA107", lambda p: setattr(p.action, "kind", "grx"), "has action 'grx'"),
+            ("SA101", lambda p: setattr(p.action, "kind", "kc"), "has action 'kc'"),
+            ("SA101", lambda p: p.observation.features.reverse(), "lists features that its signal does not have"),
+            ("SA101", lambda p: setattr(p.timing, "decision_interval_s", 0), "decision_interval_s 0"),
+            ("SA107", lambda p: setattr(p.timing, "control_cycle", 0), "control_cycle 0"),
+            ("SA103", lambda p: setattr(p.observation, "state", "q"), "unknown state 'q'"),
+        ],
+    )
+    def test_sizes_kinds_and_features_are_checked_by_the_dialect(self, grid_city, grid_street, tl, change, message):
+        changed = contract.build(grid_city, grid_city.tls[tl], grid_street)
+        change(changed)
+        with pytest.raises(InputError, match=message):
+            check_contract(changed, grid_street)
+
+
+def test_unreachable_model_server(capsys):
+    assert main(["--city", CITY, "--server", f"127.0.0.1:{free_port()}"]) == 2
+    assert_refused(capsys, "no model server answers at 127.0.0.1:", "python -m serving")
+
+
+def test_model_that_is_not_served(capsys, grid_server, tmp_path):
+    text = (GRID / "city.toml").read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg")).replace("tl.SA108", "tl.SA999")
+    (tmp_path / "city.toml").write_text(text)
+    assert main(["--city", str(tmp_path / "city.toml"), "--server", grid_server, "--infer-tl", "SA101,SA999"]) == 2
+    assert_refused(capsys, "serves no model SA999", "python -m export --tl SA999")
+    assert main(["--city", CITY, "--server", grid_server, "--model-number", "9"]) == 2
+    assert_refused(capsys, "serves no model SA101 version 9", "it serves version 1")
+
+
+def test_unknown_tl(capsys, grid_server):
+    assert main(["--city", CITY, "--server", grid_server, "--infer-tl", "SA 9"]) == 2
+    assert_refused(capsys, "no TL SA9", "SA101")
+
+
+def test_unreachable_sumo(capsys, grid_server, monkeypatch):
+    monkeypatch.setattr("controller.sumo.start.ATTACH_TIMEOUT_S", 0.1)
+    assert main(["--city", CITY, "--server", grid_server, "--no-guard", "--sumo", f"127.0.0.1:{free_port()}"]) == 2
+    assert_refused(capsys, "no SUMO listens at 127.0.0.1:")
+
+
+def test_error_of_the_guard_is_printed_by_the_controller(capsys, grid_server):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["--city", CITY, "--server", grid_server, "--clients", "2", "--sumo-port", port]) == 2
+        assert_refused(capsys, f"--sumo-port {port}: cannot be listened on")
+
+
+def test_sumo_that_fails_to_start_is_reported_with_its_error(capsys, grid_server):
+    assert main(["--city", CITY, "--server", grid_server, "--", "--route-files", "nowhere.rou.xml"]) == 2
+    assert_refused(capsys, "SUMO ended before", "nowhere.rou.xml")
+
+
+def test_end_before_the_begin(capsys, grid_server):
+    assert main(["--city", CITY, "--server", grid_server, "--end", "50", "--http", "127.0.0.1:0", "--", "--begin", "60"]) == 2
+    assert_refused(capsys, "--end 50 lies before second 60")
+
+
+def test_network_without_a_lane_of_training(capsys, grid_server, tmp_path):
+    for name in ("city.toml", "grid.sumocfg", "fixed_time.add.xml", "demand.rou.xml"):
+        shutil.copy(GRID / name, tmp_path)
+    net = (GRID / "grid.net.xml").read_text()
+    kept = [line for line in net.splitlines() if not (' tl="A0"' in line and 'linkIndex="2"' in line)]
+    (tmp_path / "grid.net.xml").write_text("\n".join(kept))
+    assert main(["--city", str(tmp_path / "city.toml"), "--server", grid_server]) == 2
+    assert_refused(capsys, "SA101", "signal A0", "lanes then, 7 now", "gone: ")
+
+
+def test_invalid_and_contradicting_flags(capsys):
+    for flags, message in (
+        (["--sumo", "127.0.0.1:1", "--seed", "3"], "--seed is for a SUMO started here"),
+        (["--libsumo", "--clients", "2"], "--libsumo has no other clients"),
+        (["--server", "nonsense"], "must be HOST:PORT"),
+        (["--deadline-ms", "0"], "must lie between"),
+        (["--clients", "0"], "must be at least 1"),
+        (["--end", "nan"], "must be a simulated second"),
+        (["--model-number", "99999999999999999999"], "must be a version"),
+        (["--summary", "/nonexistent/x.json"], "there is no folder /nonexistent"),
+        (["--summary", "/"], "is a folder"),
+        (["--summary", "x" * 300], "too long; name another path"),
+        (["--order", "99999999999"], "--order 99999999999 must be"),
+        (["--clients", "2", "--sumo-port", "70000"], "--sumo-port 70000 must lie between"),
+        (["--server", "unix:/" + "x" * 107], "107 bytes"),
+        (["--fleet", "a/b"], "--fleet: 'a/b' is not a valid TL name"),
+        (["--clients", "2", "--deadline-ms", "9000"], "set watchdog_s to at least twice the deadline"),
+    ):
+        assert main(["--city", CITY, *flags]) == 2
+        assert_refused(capsys, message)
+
+
+@pytest.mark.parametrize(("target", "message"), [("gone/x.json", "there is no folder"), ("link", "is a link to itself")])
+def test_summary_that_is_a_link_is_checked_at_its_target(capsys, tmp_path, target, message):
+    (tmp_path / "link").symlink_to(tmp_path / target)
+    assert main(["--city", CITY, "--summary", str(tmp_path / "link")]) == 2
+    assert_refused(capsys, message)
+
+
+def test_temporary_folder_that_cannot_hold_a_guards_record(capsys, grid_server, tmp_path, monkeypatch):
+    (tmp_path / f"greenserve-{os.getuid()}").write_text("in the way")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert main(["--city", CITY, "--server", grid_server, "--clients", "2", "--sumo-port", str(free_port())]) == 2
+    assert_refused(capsys, "a guard cannot be started", "set TMPDIR", "--no-guard")
+
+
+@pytest.mark.parametrize("flags", [["--no-guard"], []])
+def test_port_that_closes_the_connection_is_not_a_sumo_server(capsys, grid_server, flags):
+    def close():
+        while True:
+            with contextlib.suppress(OSError):
+                client = listener.accept()[0]
+                client.recv(1)
+                client.close()
+                continue
+            return
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        closing = threading.Thread(target=close)
+        closing.start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        assert main(["--city", CITY, "--server", grid_server, "--sumo", address, *flags, "--http", "127.0.0.1:0"]) == 2
+        listener.shutdown(socket.SHUT_RDWR)
+        closing.join()
+    assert_refused(capsys, address, "closed the connection")
+
+
+def test_simulation_past_its_end_is_refused():
+    simulation = SimpleNamespace(getTime=lambda: 34838.0, getEndTime=lambda: 3600.0)
+    link = SimpleNamespace(api=SimpleNamespace(simulation=simulation))
+    with pytest.raises(InputError, match="at second 34838 and its end was 3600: nothing is left to control"):
+        daemon._end_s(SimpleNamespace(end_s=None), link)
+    simulation.getTime = lambda: 3599.0
+    assert daemon._end_s(SimpleNamespace(end_s=None), link) == 3600
+
+
+def test_missing_city(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([]) == 2
+    assert_refused(capsys, "city.toml: no such file", "--city")
+
+
+def test_metrics_port_in_use(capsys, grid_server):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main(["--city", CITY, "--server", grid_server, "--http", f"127.0.0.1:{port}"]) == 2
+    assert_refused(capsys, "cannot serve metrics", "--http")
+
+
+def test_links_of_the_file_and_of_sumo_are_compared(grid_street):
+    from controller.sumo.network import running_signals
+
+    class Other:
+        """A simulation of another network under the same signal names."""
+
+        class trafficlight:
+            @staticmethod
+            def getIDList():
+                return ["A0"]
+
+            @staticmethod
+            def getControlledLinks(signal):
+                return [[("x_0", "y_0", ":z")]] * len(grid_street.signals["A0"].links)
+
+    with pytest.raises(InputError, match=r"SUMO runs 12 links .* or other lanes; lanes only in the file"):
+        running_signals(Other, grid_street, ["A0"])
+    with pytest.raises(InputError, match="signal B1 is not in the running simulation; it has A0"):
+        running_signals(Other, grid_street, ["B1"])
+
+
+def test_city_without_tls_is_refused(capsys, tmp_path):
+    (tmp_path / "city.toml").write_text("[network]\nnet = 'x.net.xml'\n")
+    assert main(["--city", str(tmp_path / "city.toml")]) == 2
+    assert_refused(capsys, "describes no TL")
+    with pytest.raises(InputError, match="neither sumocfg nor net"):
+        network.of_city(config.City(tmp_path / "city.toml"))

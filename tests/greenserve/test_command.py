@@ -1,0 +1,81 @@
+"""The installed command `greenserve`: its subcommands, their errors and --help."""
+
+import logging
+import signal
+
+import pytest
+
+from greenserve.__main__ import COMMANDS, main
+
+
+@pytest.fixture(autouse=True)
+def unchanged_process():
+    """Commands install signal handlers and log handlers; the test process keeps its own."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    root = logging.getLogger()
+    log_handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = log_handlers
+    root.setLevel(level)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def error_line(capsys):
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert captured.out == "" and len(lines) == 1 and lines[0].startswith("error: "), captured
+    return lines[0]
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_unknown_flag_is_one_error_line_and_exit_code_2(command, capsys):
+    assert main([command, "--no-such-flag"]) == 2
+    error_line(capsys)
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_abbreviated_flag_is_refused(command, capsys):
+    assert main([command, "--hel"]) == 2
+    error_line(capsys)
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_help_of_every_command_names_the_command(command, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: greenserve {command}")
+
+
+def test_help_lists_every_command(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert all(f"  {command} " in text and summary in text for command, (_, summary) in COMMANDS.items())
+
+
+@pytest.mark.parametrize("argv", [["contrl"], ["contr"], [], ["--vers"]])
+def test_unknown_or_missing_command_is_one_error_line(argv, capsys):
+    assert main(argv) == 2
+    assert "greenserve --help" in error_line(capsys)
+
+
+def test_missing_dependency_names_the_extra(monkeypatch, capsys):
+    def run(argv):
+        raise ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow")
+
+    monkeypatch.setitem(COMMANDS, "serve", (run, ""))
+    assert main(["serve"]) == 2
+    assert "No module named 'tensorflow'; install greenserve with the extra" in error_line(capsys)
+
+
+def test_missing_module_of_our_own_is_not_reported_as_a_missing_extra(monkeypatch):
+    def run(argv):
+        raise ModuleNotFoundError("No module named 'serving.none'", name="serving.none")
+
+    monkeypatch.setitem(COMMANDS, "serve", (run, ""))
+    with pytest.raises(ModuleNotFoundError):
+        main(["serve"])

@@ -1,0 +1,212 @@
+"""The client's channel: addresses, several servers, TLS, retries; and fleets and other signatures over it."""
+
+import contextlib
+from concurrent import futures
+
+import grpc
+import numpy as np
+import pytest
+
+from protos import predict_pb2 as pb
+from serving.client import Client, Fleet, Tls
+from serving.client.channel import grpc_target
+from serving.contract import ContractError
+from serving.embedded.config import ServerConfig, Ssl
+from serving.errors import BadAnswer, BadRequest, Overloaded, Unavailable
+from tests.serving.conftest import running
+from tests.serving.test_listening import pair
+
+X = np.zeros(17, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("127.0.0.1:8500", ("127.0.0.1:8500", False)),
+        ("localhost:8500", ("localhost:8500", False)),
+        ("[::1]:8500", ("[::1]:8500", False)),
+        ("unix:/run/s", ("unix:/run/s", False)),
+        ("serving.city.svc:8500", ("dns:///serving.city.svc:8500", True)),
+        ("127.0.0.1:1, 127.0.0.1:2", ("ipv4:127.0.0.1:1,127.0.0.1:2", True)),
+        ("dns:///serving:8500", ("dns:///serving:8500", True)),
+    ],
+)
+def test_an_address_becomes_a_grpc_target(address, expected):
+    assert grpc_target(address) == expected
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "x", ":1", "host:", "host:port", "host:70000", "a:1,b:2", "127.0.0.1:1,[::1]:2", "127.0.0.1:1,", f"unix:/{'x' * 107}"],
+)
+def test_an_invalid_address_is_a_value_error(address):
+    with pytest.raises(ValueError, match="address"):
+        Client(address)
+
+
+@contextlib.contextmanager
+def scripted(response):
+    """A server whose Predict is a function of the call's number; yields its address and its calls."""
+    calls = []
+
+    def predict(request, context):
+        calls.append(request)
+        return response(len(calls), context)
+
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    handlers = {"Predict": grpc.unary_unary_rpc_method_handler(predict, response_serializer=pb.PredictResponse.SerializeToString)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("tensorflow.serving.PredictionService", handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}", calls
+    finally:
+        server.stop(None)
+
+
+def failing(code, times):
+    def response(number, context):
+        if number <= times:
+            context.abort(code, "not now")
+        return pb.PredictResponse()
+
+    return response
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED])
+def test_a_refused_call_is_retried(code):
+    with scripted(failing(code, 2)) as (address, calls), Client(address) as client:
+        assert client.predict("m", X, timeout_s=10) == {} and len(calls) == 3
+    with scripted(failing(code, 9)) as (address, calls), Client(address, retries=1) as client:
+        with pytest.raises((Unavailable, Overloaded)):
+            client.predict("m", X, timeout_s=10)
+        assert len(calls) == 2
+
+
+def test_an_invalid_request_or_retries_0_is_called_once():
+    with scripted(failing(grpc.StatusCode.INVALID_ARGUMENT, 9)) as (address, calls), Client(address) as client:
+        with pytest.raises(BadRequest):
+            client.predict("m", X, timeout_s=10)
+        assert len(calls) == 1
+    with scripted(failing(grpc.StatusCode.UNAVAILABLE, 9)) as (address, calls), Client(address, retries=0) as client:
+        with pytest.raises(Unavailable):
+            client.predict("m", X, timeout_s=10)
+        assert len(calls) == 1
+
+
+def test_calls_are_balanced_and_skip_a_server_that_is_down(grid_models):
+    config = ServerConfig(grid_models, port=0, poll_s=0)
+    with contextlib.ExitStack() as stack:
+        first, second = (stack.enter_context(running(config)) for _ in range(2))
+        both = f"127.0.0.1:{first.port},127.0.0.1:{second.port}"
+        with Client(both) as client:
+            for _ in range(20):
+                client.predict("SA103", X, timeout_s=10)
+            # both connections are ready: from here on calls alternate
+            earlier = [requests(server) for server in (first, second)]
+            for _ in range(20):
+                client.predict("SA103", X, timeout_s=10)
+            new = [requests(server) - count for server, count in zip((first, second), earlier, strict=True)]
+            assert new == [10, 10]
+            first.stop()
+            for _ in range(10):
+                client.predict("SA103", X, timeout_s=10)
+
+
+def requests(server):
+    return sum(
+        float(line.rsplit(" ", 1)[1])
+        for line in server.metrics.text().decode().splitlines()
+        if line.startswith(":tensorflow:serving:request_count{")
+    )
+
+
+def test_the_client_uses_tls_and_mtls(grid_models):
+    authority = pair("authority")
+    key, certificate, *_ = pair("server", authority)
+    client_key, client_certificate, *_ = pair("client", authority)
+    ssl = Ssl(key, certificate, authority[1], client_verify=True)
+    with running(ServerConfig(grid_models, port=0, poll_s=0, ssl=ssl)) as server:
+        address = f"127.0.0.1:{server.port}"
+        with Client(address, tls=Tls(authority[1], client_certificate, client_key)) as client:
+            assert client.predict("SA103", X, timeout_s=10)["action"].shape == (1, 1)
+        with Client(address, tls=Tls(authority[1]), retries=0) as client, pytest.raises(Unavailable):
+            client.predict("SA103", X, timeout_s=10)
+        with Client(address, retries=0) as client, pytest.raises(Unavailable):
+            client.predict("SA103", X, timeout_s=10)
+
+
+@pytest.fixture(scope="module")
+def fleet_server(grid_models, tmp_path_factory):
+    import shutil
+
+    from export.__main__ import main
+
+    folder = tmp_path_factory.mktemp("fleet") / "models"
+    shutil.copytree(grid_models, folder)
+    assert main(["fleet", "city", "--tl", "all", "--models-dir", str(folder)]) == 0
+    with running(ServerConfig(folder, port=0, poll_s=0)) as server:
+        yield f"127.0.0.1:{server.port}"
+
+
+def test_a_fleet_answers_as_its_single_models(fleet_server):
+    rng = np.random.default_rng(5)
+    with Client(fleet_server) as client:
+        fleet = client.fleet("city")
+        assert len(fleet.observations) > 3
+        xs = {tl: rng.random(columns.stop - columns.start, dtype=np.float32) for tl, columns in fleet.observations.items()}
+        actions = client.predict_fleet(fleet, xs, timeout_s=10)
+        assert set(actions) == set(xs)
+        for tl, x in xs.items():
+            single = client.predict(tl, x, timeout_s=10)["action"].reshape(-1)
+            np.testing.assert_allclose(actions[tl], single, atol=1e-5)
+        some = dict(list(xs.items())[:2])
+        assert set(client.predict_fleet(fleet, some)) == set(some)
+        assert set(fleet.versions.values()) == {1}
+
+
+def test_one_tls_nan_is_that_tls_bad_answer_alone(fleet_server):
+    with Client(fleet_server) as client:
+        fleet = client.fleet("city")
+        bad, other, unrequested, *_ = fleet.actions
+        row = np.arange(fleet.contract.action.size, dtype=np.float32)[None]
+        for value in (np.nan, np.inf, -np.inf):
+            for tl in (bad, unrequested):
+                action = row.copy()
+                action[0, fleet.actions[tl]] = value
+                result = fleet.split(action, [bad, other])
+                assert set(result) == {bad, other}
+                np.testing.assert_array_equal(result[other], row[0, fleet.actions[other]])
+                if tl == bad:
+                    assert isinstance(result[bad], BadAnswer) and "not finite" in str(result[bad])
+                else:
+                    np.testing.assert_array_equal(result[bad], row[0, fleet.actions[bad]])
+
+
+def test_inputs_and_answers_that_do_not_fit_a_fleet_are_refused(fleet_server):
+    with Client(fleet_server) as client:
+        fleet = client.fleet("city")
+        tl = next(iter(fleet.observations))
+        with pytest.raises(ContractError, match="SA999 is not one of"):
+            client.predict_fleet(fleet, {"SA999": X})
+        with pytest.raises(ContractError, match=r"takes \d+ numbers, not \(3,\)"):
+            client.predict_fleet(fleet, {tl: np.zeros(3, np.float32)})
+        with pytest.raises(ContractError, match="not a fleet"):
+            client.fleet("SA103")
+        with pytest.raises(BadAnswer, match="answered no action"):
+            fleet.split(None, [tl])
+        with pytest.raises(BadAnswer, match="answered 1 numbers"):
+            fleet.split(np.zeros((1, 1)), [tl])
+        assert isinstance(fleet, Fleet)
+
+
+def test_run_takes_any_signature_and_output_filter(odd_server):
+    with Client(f"127.0.0.1:{odd_server.port}") as client:
+        sent = {"a": np.float32([[1]]), "b": np.float32([[2]])}
+        assert list(client.run("dtypes", sent, "sum", outputs=["difference"])) == ["difference"]
+        strings = client.run("dtypes", {"x": np.array([b"a", b"\xff"], object)}, "string")["y"]
+        assert strings.tolist() == [b"a", b"\xff"]
+        with pytest.raises(BadRequest, match="Unrecognized servable version label"):
+            client.run("dtypes", sent, "sum", label="gold")
+        with pytest.raises(BadRequest, match=r"input a of dtypes: arrays of datetime64"):
+            client.run("dtypes", {"a": np.array(["2020-01-01"], "datetime64[s]")}, "sum")

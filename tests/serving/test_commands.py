@@ -1,0 +1,90 @@
+"""The commands `python -m serving predict` and `status`."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+
+from serving.commands import main
+
+
+def run(capsys, *argv):
+    """(exit code, stdout, stderr) of a command."""
+    code = main(list(argv))
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_predict_prints_the_action_as_json(grid_server, capsys, tmp_path, monkeypatch):
+    numbers = np.linspace(0, 1, 17, dtype=np.float32)
+    np.save(tmp_path / "x.npy", numbers)
+    (tmp_path / "x.json").write_text(json.dumps(numbers.tolist()))
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(numbers.tolist())))
+    actions = []
+    for observation in (",".join(map(str, numbers.tolist())), str(tmp_path / "x.npy"), str(tmp_path / "x.json"), "-"):
+        code, out, _ = run(capsys, "predict", "SA103", "--observation", observation, "--server", grid_server)
+        assert code == 0
+        actions.append(json.loads(out))
+    assert all(action == actions[0] for action in actions) and len(actions[0]["action"]) == 1
+    code, out, _ = run(capsys, "predict", "SA101", "--observation=zeros", "--server", grid_server, "--model_version=1")
+    assert code == 0 and set(json.loads(out)) == {"action", "probabilities"}
+
+
+def test_status_lists_named_models_or_those_of_models_dir(grid_server, grid_models, capsys, tmp_path):
+    (tmp_path / "city.toml").write_text(f'[serving]\nmodels_dir = "{grid_models}"\naddress = "{grid_server}"\n')
+    code, out, _ = run(capsys, "status", "--city", str(tmp_path / "city.toml"))
+    assert code == 0
+    rows = [line.split() for line in out.splitlines()]
+    assert rows[0] == ["MODEL", "VERSION", "STATE"] and ["SA103", "1", "AVAILABLE"] in rows
+    assert len(rows) == 1 + len([path for path in grid_models.iterdir() if path.is_dir()])
+    code, out, _ = run(capsys, "status", "SA103", "unknown", "--server", grid_server)
+    assert code == 2 and "unknown  -        NOT SERVED" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        (["predict", "SA103", "--observation", "1,2"], 2, "--observation has 2 numbers; SA103 takes 17"),
+        (["predict", "SA103", "--observation", "x"], 2, "must be numbers separated by commas"),
+        (["predict", "SA103", "--observation", "none.npy"], 2, "must be numbers separated by commas"),
+        (["predict", "SA103", "--observation", "none.npy", "--server", "127.0.0.1:1"], 2, "No such file"),
+        (["predict", "unknown", "--observation", "zeros"], 2, "Latest(unknown)"),
+        (["predict", "SA103", "--observation", "zeros", "--version_label", "gold"], 2, "label: gold"),
+        (["predict", "SA103"], 2, "--observation"),
+        (["status", "--timeout_s", "0"], 2, "must lie between 0 and 3600"),
+        (["predict", "SA103", "--obs", "zeros"], 2, "the following arguments are required: --observation"),
+        (["predict", "SA103", "--observation=zeros", "--model_v=1"], 2, "unrecognized arguments: --model_v=1"),
+        (["status", "x", "--time", "1"], 2, "unrecognized arguments: --time 1"),
+        (["status", "x", "--tls_key", "k"], 2, "belong together"),
+        (["status", "x", "--tls_ca", "none.pem"], 2, "none.pem: cannot be read"),
+        (["status", "x", "--server", "nonsense"], 2, "must be HOST:PORT"),
+        (["status", "x", "--city", "none.toml"], 2, "no such file"),
+        (["status", "x", "--server", "127.0.0.1:1", "--timeout_s", "2"], 1, "start one (python -m serving) or pass --server"),
+    ],
+)
+def test_wrong_input_is_one_error_line(argv, code, message, grid_server, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if "--server" not in argv and "--city" not in argv:
+        argv = [*argv, "--server", grid_server]
+    exit_code, _, err = run(capsys, *argv)
+    assert exit_code == code and message in err and len(err.strip().splitlines()) == 1, err
+
+
+def test_status_without_names_and_without_models_dir_says_what_to_do(grid_server, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for reason in ("models cannot be read (No such file or directory)", "models has no models"):
+        code, out, err = run(capsys, "status", "--server", grid_server)
+        assert (code, out) == (2, "") and len(err.splitlines()) == 1
+        assert reason in err and err.endswith("pass their names: status MODEL [MODEL ...]\n")
+        (tmp_path / "models").mkdir(exist_ok=True)
+
+
+def test_status_asks_the_given_server_about_the_models_of_city_toml(grid_server, capsys, tmp_path, monkeypatch):
+    for name in ("SA103", "SA999", ".draft"):
+        (tmp_path / "policies" / name).mkdir(parents=True)
+    (tmp_path / "city.toml").write_text('[serving]\nmodels_dir = "policies"\naddress = "127.0.0.1:1"\n')
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run(capsys, "status", "--server", grid_server)
+    assert code == 0
+    assert [line.split() for line in out.splitlines()[1:]] == [["SA103", "1", "AVAILABLE"], ["SA999", "-", "NOT", "SERVED"]]

@@ -1,0 +1,62 @@
+"""A client replaces its connection without losing a call."""
+
+import time
+
+import numpy as np
+import pytest
+
+from serving.client import Client
+from serving.embedded.config import ServerConfig
+from serving.errors import DeadlineExceeded, Unavailable
+from tests.end_to_end.faults import Fault, Proxy
+from tests.serving.conftest import running
+
+X = np.zeros(17, np.float32)
+
+
+@pytest.fixture(params=["TCP", "Unix socket"])
+def proxy(request, tmp_path, grid_models):
+    with running(ServerConfig(grid_models, port=0, poll_s=0, drain_s=0, socket_path=tmp_path / "s")) as server:
+        opened = Proxy(server.port if request.param == "TCP" else tmp_path / "s")
+        yield opened
+        opened.close()
+
+
+def test_reconnect_leaves_a_half_open_connection(proxy):
+    with Client(proxy.address, retries=0) as client:
+        client.predict("SA103", X)
+        proxy.fault = Fault.HALF_OPEN
+        proxy.fault = Fault.NONE  # only new connections reach the server
+        with pytest.raises(DeadlineExceeded):
+            client.predict("SA103", X, timeout_s=0.3)
+        client.reconnect()
+        assert client.predict("SA103", X, timeout_s=5)["action"].shape == (1, 1)
+
+
+@pytest.mark.parametrize("server", ["grid_server", "grid_unix"])
+def test_calls_succeed_after_every_reconnect(server, request):
+    with Client(request.getfixturevalue(server)) as client:
+        for _ in range(20):
+            client.reconnect()
+            assert client.predict("SA103", X, timeout_s=5)["action"].shape == (1, 1)
+
+
+def test_reconnect_connects_before_the_next_call(proxy):
+    with Client(proxy.address, retries=0) as client:
+        client.predict("SA103", X)
+        before = len(proxy.connections)
+        client.reconnect()
+        end_s = time.monotonic() + 20
+        while len(proxy.connections) == before:
+            assert time.monotonic() < end_s, "no connection before the next call"
+            time.sleep(0.001)
+
+
+def test_reconnect_without_a_server_is_unavailable(tmp_path, caplog):
+    for address in (f"unix:{tmp_path / 's'}", "127.0.0.1:1"):
+        with Client(address, retries=0) as client:
+            for _ in range(3):
+                client.reconnect()
+            with pytest.raises(Unavailable):
+                client.predict("SA103", X, timeout_s=5)
+    assert not caplog.records

@@ -1,0 +1,278 @@
+"""RPCs of the embedded server: deadlines, queue bounds, sizes, reflection, logs, malformed requests, UNIMPLEMENTED."""
+
+import logging
+import subprocess
+import sys
+import threading
+import time
+from concurrent import futures
+
+import grpc
+import numpy as np
+import pytest
+from google.protobuf import descriptor_pool, wrappers_pb2
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensorflow_serving.apis import classification_pb2, inference_pb2, model_pb2, regression_pb2
+
+from protos import predict_pb2 as wire
+from serving.client import Client
+from serving.embedded.config import ServerConfig
+from serving.embedded.rpc.grpc_method import GrpcMethod
+from serving.embedded.telemetry.logs import _value
+from serving.embedded.telemetry.metrics import Metrics
+from serving.errors import DeadlineExceeded, Overloaded
+from tests.serving.conftest import running
+
+SPEC = model_pb2.ModelSpec(name="SA103", version=wrappers_pb2.Int64Value(value=200))
+PREDICT = "/tensorflow.serving.PredictionService/Predict"
+X = np.zeros(17, np.float32)
+
+
+class BlockedPredict:
+    """Blocks every Predict of a server until `go` is set, and counts them."""
+
+    def __init__(self, server, monkeypatch):
+        self.go, self.count = threading.Event(), 0
+        find = server.manager.find
+
+        def blocked(spec):
+            self.count += 1
+            assert self.go.wait(30)
+            return find(spec)
+
+        monkeypatch.setattr(server.manager, "find", blocked)
+
+
+def test_calls_beyond_max_queued_calls_are_refused_at_once(grid_models, monkeypatch):
+    with running(ServerConfig(grid_models, port=0, poll_s=0, threads=1, max_queued_calls=2)) as server:
+        predict = BlockedPredict(server, monkeypatch)
+        with Client(f"127.0.0.1:{server.port}", retries=0, max_in_flight=9) as client, futures.ThreadPoolExecutor(9) as pool:
+            calls = [pool.submit(client.predict, "SA103", X, timeout_s=30) for _ in range(9)]
+            refused = 0
+            for call in futures.as_completed(calls, timeout=25):
+                if call.exception() is None:
+                    break
+                assert isinstance(call.exception(), Overloaded)
+                refused += 1
+                if refused == 6:
+                    predict.go.set()  # one call runs and two are queued
+            assert refused == 6
+            assert sum(call.exception() is None for call in calls) == 3
+
+
+def requests(server):
+    labels = {"model_name": "SA103", "version": "1", "API": "Predict", "entrypoint": "GRPC", "status": "OK"}
+    return server.metrics.registry.get_sample_value(":tensorflow:serving:request_count", labels)
+
+
+def test_a_queued_call_whose_deadline_passed_is_not_run(grid_models, monkeypatch):
+    with running(ServerConfig(grid_models, port=0, poll_s=0, threads=1)) as server:
+        predict = BlockedPredict(server, monkeypatch)
+        with Client(f"127.0.0.1:{server.port}", retries=0) as client, futures.ThreadPoolExecutor(4) as pool:
+            first = pool.submit(client.predict, "SA103", X, timeout_s=30)
+            while not predict.count:
+                time.sleep(0.001)
+            late = [pool.submit(client.predict, "SA103", X, timeout_s=0.2) for _ in range(3)]
+            for call in late:
+                assert isinstance(call.exception(timeout=20), DeadlineExceeded)
+            predict.go.set()
+            assert first.result(timeout=20)
+            client.predict("SA103", X, timeout_s=20)
+            assert requests(server) == 2, "the calls whose deadline passed in the queue were not run"
+
+
+def test_a_message_of_12_mb_is_accepted(odd_server):
+    with Client(f"127.0.0.1:{odd_server.port}") as client:
+        x = np.ones((1, 3_000_000), np.float32)
+        assert client.run("dtypes", {"x": x}, "float32", timeout_s=20)["y"].shape == x.shape
+
+
+def test_reflection_lists_tensorflow_servings_services_and_messages(odd_server):
+    with grpc.insecure_channel(f"127.0.0.1:{odd_server.port}") as channel:
+        database = ProtoReflectionDescriptorDatabase(channel)
+        services = set(database.get_services())
+        assert {"tensorflow.serving.PredictionService", "tensorflow.serving.ModelService", "grpc.health.v1.Health"} <= services
+        pool = descriptor_pool.DescriptorPool(database)
+        predict = pool.FindServiceByName("tensorflow.serving.PredictionService").methods_by_name["Predict"]
+        assert predict.input_type.full_name == "tensorflow.serving.PredictRequest"
+        tensor = predict.input_type.fields_by_name["inputs"].message_type.fields_by_name["value"].message_type
+        assert (
+            tensor.full_name == "tensorflow.TensorProto"
+            and "DT_BFLOAT16" in tensor.fields_by_name["dtype"].enum_type.values_by_name
+        )
+
+
+def test_health_can_be_disabled(grid_models):
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+    with (
+        running(ServerConfig(grid_models, port=0, poll_s=0, health=False)) as server,
+        grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+        pytest.raises(grpc.RpcError) as refused,
+    ):
+        health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+    assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_loads_and_unloads_are_logged_and_failed_requests_are_not(grid_models, tmp_path):
+    import shutil
+
+    shutil.copytree(grid_models / "SA103", tmp_path / "m" / "SA103")
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logger = logging.getLogger("serving")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        with running(ServerConfig(tmp_path / "m", port=0, poll_s=3600)) as server:
+            with Client(f"127.0.0.1:{server.port}") as client, pytest.raises(Exception, match="unknown-model"):
+                client.predict("unknown-model", X)
+            assert "unknown-model" not in server.metrics.text().decode(), "clients cannot add labels"
+            shutil.copytree(tmp_path / "m" / "SA103" / "1", tmp_path / "m" / "SA103" / "2")
+            server.poll_once()
+            (tmp_path / "m" / "SA103" / "3").mkdir()
+            (tmp_path / "m" / "SA103" / "3" / "saved_model.pb").write_bytes(b"x y")
+            server.poll_once()
+            assert (
+                server.metrics.registry.get_sample_value("serving_model_loads_total", {"model_name": "SA103", "status": "fail"})
+                == 1
+            )
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+    events = [line.split(" ms=")[0] for line in lines]
+    assert events[0] == "loaded model=SA103 version=1" and "unloaded model=SA103 version=1" in events
+    assert any(line.startswith('load_failed model=SA103 version=3 tries=1 error="') for line in lines)
+    assert not any("unknown-model" in line for line in lines)
+
+
+@given(st.text())
+def test_an_event_is_one_line_for_any_value(text):
+    assert len(f"event key={_value(text)}".splitlines()) == 1
+
+
+def test_the_server_does_not_import_tensorflow(grid_models):
+    code = (
+        "import sys; from pathlib import Path; from serving.embedded.config import ServerConfig; "
+        "from serving.embedded.server import Server; s = Server(ServerConfig(Path(sys.argv[1]), port=0, poll_s=0)); s.start(); "
+        "s.stop(); print('tensorflow' in sys.modules, len(s.manager._models))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(grid_models)], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split()[0] == "False" and int(done.stdout.split()[1]) > 3, done.stderr
+
+
+shapes = st.lists(st.one_of(st.integers(-3, 40), st.sampled_from([2**31, 2**50, 2**63 - 1, -(2**63)])), max_size=4)
+
+
+@st.composite
+def malformed(draw):
+    message = wire.PredictRequest()
+    message.model_spec.name = draw(st.sampled_from(["SA103", "SA101", "unknown", "", "\x00", "é" * 50]))
+    message.model_spec.signature_name = draw(st.sampled_from(["", "serving_default", "policy", "none"]))
+    if draw(st.booleans()):
+        message.model_spec.version.value = draw(st.integers(-(2**63), 2**63 - 1))
+    for key in draw(st.lists(st.sampled_from(["observation", "rows", "other", ""]), max_size=3)):
+        tensor = message.inputs[key]
+        tensor.dtype = draw(st.integers(-2, 140))
+        tensor.tensor_shape.unknown_rank = draw(st.booleans())
+        for size in draw(shapes):
+            tensor.tensor_shape.dim.add(size=size)
+        tensor.tensor_content = draw(st.binary(max_size=80))
+        tensor.float_val.extend(draw(st.lists(st.floats(width=32), max_size=3)))
+        tensor.int_val.extend(draw(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=3)))
+        tensor.string_val.extend(draw(st.lists(st.binary(max_size=9), max_size=3)))
+    message.output_filter.extend(draw(st.lists(st.sampled_from(["action", "", "x"]), max_size=3)))
+    return message.SerializeToString()
+
+
+@pytest.fixture(scope="module")
+def raw(grid_server):
+    with grpc.insecure_channel(grid_server) as channel:
+        yield {
+            name: channel.unary_unary(f"/tensorflow.serving.{name}")
+            for name in (
+                "PredictionService/Predict", "PredictionService/Classify", "PredictionService/Regress",
+                "PredictionService/MultiInference", "PredictionService/GetModelMetadata", "ModelService/GetModelStatus",
+                "ModelService/HandleReloadConfigRequest",
+            )
+        }  # fmt: skip
+
+
+ALLOWED = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "UNIMPLEMENTED"}
+
+
+def code_of(call, data):
+    try:
+        call(data, timeout=20)
+    except grpc.RpcError as error:
+        return error.code().name, error.details()
+    return "OK", ""
+
+
+@given(malformed())
+@settings(max_examples=400, deadline=None)
+def test_a_malformed_request_is_answered_with_a_client_error(raw, request_bytes):
+    code, details = code_of(raw["PredictionService/Predict"], request_bytes)
+    assert code in ALLOWED, (code, details)
+
+
+@given(st.sampled_from(["Predict", "GetModelMetadata"]), st.binary(max_size=60))
+@settings(max_examples=200, deadline=None)
+def test_random_bytes_are_answered_with_a_client_error(raw, name, data):
+    code, details = code_of(raw[f"PredictionService/{name}"], data)
+    assert code in ALLOWED or (code == "INTERNAL" and "cannot be parsed" in details), (code, details)
+
+
+@given(st.binary(max_size=60))
+@settings(max_examples=100, deadline=None)
+def test_random_bytes_never_reload_the_configuration(raw, grid_server, data):
+    for name in ("GetModelStatus", "HandleReloadConfigRequest"):
+        code, details = code_of(raw[f"ModelService/{name}"], data)
+        assert code != "OK", (name, data)
+        assert code in ALLOWED or (code == "INTERNAL" and "cannot be parsed" in details), (code, details)
+
+
+def test_a_method_does_not_run_after_the_deadline():
+    class Expired:
+        def time_remaining(self):
+            return 0.0
+
+        def abort(self, code, details):
+            raise RuntimeError(code.name)
+
+    def function(request):
+        raise AssertionError("ran after the deadline")
+
+    with pytest.raises(RuntimeError, match="DEADLINE_EXCEEDED"):
+        GrpcMethod("Predict", function, wire.PredictRequest, Metrics(), lambda name: True)(b"", Expired())
+
+
+def test_long_details_are_truncated_as_in_tensorflow_serving(grid_models):
+    with (
+        running(ServerConfig(grid_models, port=0, poll_s=0)) as server,
+        grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+    ):
+        request = wire.PredictRequest(model_spec=wire.ModelSpec(name="SA103"))
+        request.inputs["x" * 20_000].dtype = 1
+        with pytest.raises(grpc.RpcError) as refused:
+            channel.unary_unary(PREDICT)(request.SerializeToString(), timeout=10)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert refused.value.details().endswith("x...TRUNCATED") and len(refused.value.details()) == 1024 + len("...TRUNCATED")
+
+
+@pytest.mark.parametrize(
+    ("name", "request_message"),
+    [
+        ("Classify", classification_pb2.ClassificationRequest(model_spec=SPEC)),
+        ("Regress", regression_pb2.RegressionRequest(model_spec=SPEC)),
+        ("MultiInference", inference_pb2.MultiInferenceRequest(tasks=[inference_pb2.InferenceTask(model_spec=SPEC)])),
+    ],
+)
+def test_rpcs_for_tf_examples_are_unimplemented(name, request_message, raw):
+    code, details = code_of(raw[f"PredictionService/{name}"], request_message.SerializeToString())
+    assert code == "UNIMPLEMENTED"
+    assert details == f"{name} is not implemented by this server; host the model with TensorFlow Serving to use it"

@@ -1,0 +1,394 @@
+"""The embedded server: start, new and invalid versions, drain."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from protos import predict_pb2 as wire
+from serving.client import Client
+from serving.embedded.__main__ import main
+from serving.embedded.config import ServerConfig
+from serving.embedded.server import Server
+from serving.embedded.telemetry.logs import log
+from serving.errors import ModelNotFound, ServingError
+from tests.conftest import GRID
+from tests.serving import saved_models
+from tests.serving.conftest import running
+
+X = np.zeros(17, np.float32)
+MODEL = "SA103"
+
+
+@contextlib.contextmanager
+def served(folder):
+    """(server, client); the test calls poll_once, no timer does."""
+    server = Server(ServerConfig(folder, port=0, poll_s=3600))
+    server.start()
+    client = Client(f"127.0.0.1:{server.port}")
+    try:
+        yield server, client
+    finally:
+        client.close()
+        server.stop()
+
+
+@pytest.fixture
+def models(tmp_path, grid_models):
+    shutil.copytree(grid_models / MODEL, tmp_path / "models" / MODEL)
+    return tmp_path / "models"
+
+
+def version_of(client):
+    return client.predict_many({MODEL: X}, timeout_s=5)[MODEL].version
+
+
+def test_a_new_version_is_loaded_and_the_old_one_unloaded(models):
+    with served(models) as (server, client):
+        assert version_of(client) == 1
+        shutil.copytree(models / MODEL / "1", models / MODEL / "4")
+        server.poll_once()
+        assert version_of(client) == 4
+        assert [(s.version, s.state) for s in client.status(MODEL)] == [(4, 30), (1, 50)]
+
+
+def test_no_call_fails_while_versions_change(models):
+    with served(models) as (server, client):
+        failures, stop = [], threading.Event()
+
+        def call():
+            while not stop.is_set():
+                result = client.predict_many({MODEL: X}, timeout_s=5)[MODEL]
+                if isinstance(result, Exception):
+                    failures.append(result)
+
+        caller = threading.Thread(target=call)
+        caller.start()
+        for version in range(2, 8):
+            draft = models / MODEL / f".{version}"
+            shutil.copytree(models / MODEL / "1", draft)
+            draft.rename(models / MODEL / str(version))
+            server.poll_once()
+        stop.set()
+        caller.join()
+        assert version_of(client) == 7 and failures == []
+
+
+def test_an_older_version_is_served_while_the_newest_fails_to_load(models):
+    bad = models / MODEL / "2"
+    bad.mkdir()
+    (bad / "saved_model.pb").write_bytes(b"garbage")
+    with served(models) as (server, client):
+        assert version_of(client) == 1
+        newest = client.status(MODEL)[0]
+        assert newest.version == 2 and newest.state == 50 and newest.status.error_code != 0
+        # it is tried again after its files have changed
+        shutil.rmtree(bad)
+        shutil.copytree(models / MODEL / "1", bad)
+        server.poll_once()
+        assert version_of(client) == 2
+
+
+def test_a_half_copied_version_is_served_when_it_is_complete(models):
+    half = models / MODEL / "5"
+    shutil.copytree(models / MODEL / "1", half)
+    data = half / "variables" / "variables.data-00000-of-00001"
+    content = data.read_bytes()
+    data.unlink()
+    with served(models) as (server, client):
+        assert version_of(client) == 1
+        data.write_bytes(content)
+        server.poll_once()
+        assert version_of(client) == 5
+
+
+def test_folders_that_are_not_versions_are_ignored(models):
+    (models / MODEL / "notes").mkdir()
+    (models / MODEL / ".7.draft-1").mkdir()
+    (models / MODEL / "9").mkdir()
+    (models / "empty").mkdir()
+    (models / "file").write_text("x")
+    with served(models) as (_, client):
+        assert version_of(client) == 1
+        assert len(client.status(MODEL)) == 1
+        with pytest.raises(ModelNotFound):
+            client.status("empty")
+
+
+def test_an_invalid_model_does_not_affect_the_others(models):
+    bad = models / "AA1" / "1"
+    bad.mkdir(parents=True)
+    (bad / "saved_model.pb").write_bytes(b"")
+    with served(models) as (_, client):
+        assert version_of(client) == 1
+
+
+def test_a_model_whose_folder_is_removed_is_unloaded(models):
+    with served(models) as (server, client):
+        shutil.rmtree(models / MODEL)
+        server.poll_once()
+        server.poll_once()
+        with pytest.raises(ModelNotFound):
+            client.predict(MODEL, X)
+
+
+def test_health_is_not_serving_while_the_server_drains(models):
+    server = Server(ServerConfig(models, port=0))
+    server.start()
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=20)
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        stopper = threading.Thread(target=server.stop)
+        stopper.start()
+        assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        watch.cancel()
+        stopper.join()
+
+
+def test_sigterm_drains_and_exits_with_0(models):
+    command = [sys.executable, "-m", "serving", "--models-dir", str(models), "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        address = process.stdout.readline().removeprefix("ready at ").strip()
+        client = Client(address)
+        assert client.predict(MODEL, X, timeout_s=5)["action"].shape == (1, 1)
+        client.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert "Traceback" not in process.stderr.read()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+@pytest.fixture
+def restored_process():
+    """Restores what main() sets in this process: signal handlers and the log's stream."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    log_settings = (log.handlers[:], log.level, log.propagate)
+    yield
+    log.handlers[:], log.level, log.propagate = log_settings
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_wrong_flags_are_one_line_and_exit_code_2(models, capsys, tmp_path, restored_process):
+    city = ["--city", str(GRID / "city.toml")]
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for flags, message in (
+            (["--models-dir", str(tmp_path / "none"), *city], "no such folder"),
+            (["--models-dir", str(models), "--port", port, *city], "cannot listen on 127.0.0.1:"),
+            (["--models-dir", str(models), "--port", "70000", *city], "must lie between"),
+            (["--models-dir", str(models), "--poll-s", "90000", *city], "must be at most 86400"),
+            (["--models-dir", str(models), "--model_base_path", str(models), *city], "both name the models"),
+            (["--model_name", "x", *city], "--model_name needs --model_base_path"),
+            (["--model_config_file", str(tmp_path / "none.config"), *city], "none.config: cannot be read"),
+            (
+                ["--enable_profiler=true", *city],
+                "--enable_profiler is a flag of tensorflow_model_server that this server does not",
+            ),
+            (["--rest_api_port", "70000", *city], "--rest_api_port 70000 must lie between"),
+            (["--models-dir", str(models), "--port=0", "--rest_api_port", port, *city], "choose another --rest_api_port"),
+            (["--models-dir", str(models), "--port=9000", "--rest_api_port=9000", *city], "cannot be the same as --port"),
+            (
+                ["--models-dir", str(models), "--monitoring_config_file", "x", *city],
+                "--monitoring_config_file needs --rest_api_port",
+            ),
+            (
+                ["--models-dir", str(models), "--batching_parameters_file", "x", *city],
+                "--batching_parameters_file is a flag of tensorflow_model_server that",
+            ),
+            (["--rest_api_timeout_in_ms=0", *city], "must lie between 1 and 86400000"),
+            (["--enable_batching=true", *city], "this server does not batch"),
+            (["--nonsense", *city], "unknown argument --nonsense"),
+            (["--rest_api_p=1", *city], "unknown argument --rest_api_p=1"),
+            (["--models", str(models), *city], "unknown argument --models"),
+            (["--num_load_threads", "0", *city], "--num_load_threads 0 must lie between 1"),
+            (["--city", str(tmp_path / "city.toml")], "no such file"),
+        ):
+            assert main(flags) == 2
+            lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+            assert len(lines) == 1 and message in lines[0], lines
+
+
+def test_a_version_number_beyond_int64_is_ignored(models):
+    shutil.copytree(models / MODEL / "1", models / MODEL / "20240101123045123456789")
+    with served(models) as (_, client):
+        assert version_of(client) == 1
+
+
+def test_an_invalid_warm_up_file_fails_its_own_version_only(models):
+    import tensorflow as tf
+
+    bad = models / "AA1" / "1"
+    shutil.copytree(models / MODEL / "1", bad)
+    with tf.io.TFRecordWriter(str(bad / "assets.extra" / "tf_serving_warmup_requests")) as file:
+        file.write(b"\xff\xff\xff\xff")
+    with served(models) as (server, client):
+        assert version_of(client) == 1
+        assert client.status("AA1")[0].status.error_code != 0
+        shutil.copytree(models / MODEL / "1", models / MODEL / "2")
+        server.poll_once()
+        assert version_of(client) == 2
+
+
+def test_a_folder_that_cannot_be_listed_unloads_nothing(models, monkeypatch):
+    with served(models) as (server, client):
+        from serving.embedded.models import model_config, version_files
+
+        def fails(_):
+            raise OSError(24, "Too many open files")
+
+        for module, name in ((version_files, "versions"), (model_config, "from_folder")):
+            with monkeypatch.context() as patch:
+                patch.setattr(module, name, fails)
+                for _ in range(3):
+                    with contextlib.suppress(OSError):
+                        server.poll_once()
+            assert version_of(client) == 1
+
+
+def test_an_overwritten_version_is_reloaded_without_a_gap(models, grid_models):
+    with served(models) as (server, client):
+        before = client.predict(MODEL, np.ones(17, np.float32))["action"]
+        folder = models / MODEL
+        (folder / "1").rename(folder / ".1.old")
+        server.poll_once()
+        assert version_of(client) == 1, "a poll between the two renames unloads nothing"
+        from benchmarks.random_models import random_actor
+        from export.contract import incomplete
+        from export.saved_model import write
+
+        (folder / "1").mkdir()
+        write.write(folder / "1", random_actor(17, 1, 5, False), incomplete(MODEL, 17, "kc", 1))
+        server.poll_once()
+        assert version_of(client) == 1
+        assert not np.array_equal(client.predict(MODEL, np.ones(17, np.float32))["action"], before)
+
+
+def test_a_version_that_waits_to_be_loaded_is_in_state_start(models):
+    from serving.embedded.models.manager import ModelManager
+    from serving.embedded.models.model_config import ModelConfig
+    from serving.embedded.models.version_policy import VersionPolicy
+
+    for version in ("2", "3"):
+        shutil.copytree(models / MODEL / "1", models / MODEL / version)
+    seen = []
+
+    def load(path):
+        seen.append({version: status.state for version, status in manager._models[MODEL].states.items()})
+        return object()
+
+    manager = ModelManager(load, ValueError, threading.Event())
+    manager.apply({MODEL: ModelConfig(MODEL, models / MODEL, VersionPolicy(latest=None))}, 0.0)
+    manager.close()
+    # START 10, LOADING 20, AVAILABLE 30, the newest first
+    assert seen == [{1: 10, 2: 10, 3: 20}, {1: 10, 2: 20, 3: 30}, {1: 20, 2: 30, 3: 30}]
+
+
+def test_a_reload_to_an_invalid_version_is_refused(models, tmp_path):
+    from serving.embedded.models.model_config import ModelConfig
+    from serving.embedded.status import StatusError
+
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "1").mkdir(parents=True)
+    (elsewhere / "1" / "saved_model.pb").write_bytes(b"garbage")
+    with served(models) as (server, client):
+        with pytest.raises(StatusError, match=r"1 servable\(s\) did not become available: {SA103}"):
+            server.reconfigure({MODEL: ModelConfig(MODEL, elsewhere)})
+        assert version_of(client) == 1
+        status = client.status(MODEL)[0]
+        assert status.state == 30, "the loaded version stays available"
+
+
+def test_a_model_moved_to_an_equal_folder_is_loaded_from_there(models, tmp_path):
+    from serving.embedded.models.model_config import ModelConfig
+
+    shutil.copytree(models / MODEL, tmp_path / "copy")
+    with served(models) as (server, client):
+        before = server.manager._models[MODEL].served[1]
+        server.reconfigure({MODEL: ModelConfig(MODEL, tmp_path / "copy")})
+        assert version_of(client) == 1 and server.manager._models[MODEL].served[1] is not before
+
+
+def test_a_warm_up_record_may_leave_out_its_model(grid_models, tmp_path):
+    import tensorflow as tf
+
+    from protos import prediction_log_pb2 as pb
+
+    shutil.copytree(grid_models / "SA103", tmp_path / "SA103")
+    file = tmp_path / "SA103" / "1" / "assets.extra" / "tf_serving_warmup_requests"
+    record = pb.PredictionLog()
+    tensor = record.predict_log.request.inputs["observation"]
+    tensor.dtype = 1
+    for size in (1, 17):
+        tensor.tensor_shape.dim.add(size=size)
+    with tf.io.TFRecordWriter(str(file)) as records:
+        for log_record in (record, pb.PredictionLog()):
+            records.write(log_record.SerializeToString())
+    with running(ServerConfig(tmp_path, port=0, poll_s=0)) as server:
+        assert server.manager.served() == {"SA103": [1]}
+
+
+def test_an_unexpected_load_error_is_a_failed_load(grid_models, monkeypatch):
+    config = ServerConfig(grid_models, port=0, poll_s=3600)
+    with running(config) as server:
+        manager = server.manager
+        attempts = []
+
+        def failing(path):
+            attempts.append(path)
+            raise RuntimeError("unexpected")
+
+        manager._load = failing
+        folder = manager._models["SA103"].config.base_path
+        os.utime(folder / "1" / "saved_model.pb")
+        for now_s in (1.0, 2.0, 3.0):
+            manager.apply({name: model.config for name, model in manager._models.items()}, now_s)
+        (status,) = manager.states(wire.ModelSpec(name="SA103"))
+        assert len(attempts) == 1 and "unexpected" in status.status.error_message
+
+
+def test_sigterm_exits_with_0_while_a_run_outlasts_the_drain(tmp_path):
+    saved_models.write_slow(tmp_path / "models" / "SLOW" / "1", 600)
+    city = tmp_path / "city.toml"
+    city.write_text("")
+    models = str(tmp_path / "models")
+    command = [sys.executable, "-m", "serving", "--models-dir", models, "--port", "0", "--city", str(city)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        address = process.stdout.readline().removeprefix("ready at ").strip()
+        with Client(address, retries=0) as client:
+            failures = []
+
+            def call_model():
+                try:
+                    client.run("SLOW", {"x": np.ones((1, 1), np.float32)}, timeout_s=60)
+                except ServingError as error:
+                    failures.append(error)
+
+            call = threading.Thread(target=call_model)
+            call.start()
+            time.sleep(0.5)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+            call.join(60)
+            assert len(failures) == 1, "the run must outlast the drain"
+    finally:
+        process.kill()
+        process.communicate()

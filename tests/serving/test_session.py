@@ -1,0 +1,98 @@
+"""TensorFlow sessions: the memory of inputs, outputs and threads, default inputs, and the bound on cached arguments."""
+
+import itertools
+import threading
+
+import numpy as np
+import pytest
+
+from serving.client import Client
+from serving.embedded.config import ServerConfig
+from serving.embedded.tensorflow import session
+from serving.embedded.tensorflow.library import library
+from serving.embedded.tensorflow.session import _to_array, _to_tensor
+from tests.serving import saved_models
+from tests.serving.conftest import running
+
+
+@pytest.fixture(scope="module")
+def stateful(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stateful")
+    saved_models.write_memory(folder / "MEMORY" / "1")
+    saved_models.write_defaults(folder / "DEFAULTS" / "1")
+    saved_models.write_reference(folder / "REFERENCE" / "1")
+    with running(ServerConfig(folder, port=0, poll_s=3600)) as server, Client(f"127.0.0.1:{server.port}") as client:
+        yield client
+
+
+def test_a_variable_keeps_the_numbers_of_its_own_call(stateful):
+    values = [stateful.run("MEMORY", {"x": np.full(4, n, np.float32)})["before"][0] for n in range(1, 8)]
+    assert values == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_a_variable_keeps_the_strings_of_its_own_call(stateful):
+    strings = [b"%d" % n * 60 for n in range(6)]
+    values = [stateful.run("MEMORY", {"x": np.array([string])}, signature="strings")["before"][0] for string in strings]
+    assert values == [b"first", *strings[:-1]]
+
+
+@pytest.mark.parametrize("signature", ["serving_default", "soft"])
+def test_a_missing_input_has_the_signatures_default(stateful, signature):
+    for b in (1.0, 5.0, 9.0):
+        y = stateful.run("DEFAULTS", {"b": np.float32([b])}, signature=signature)["y"]
+        assert y == [70 + b]
+
+
+def test_a_tf1_variable_can_be_an_output(stateful):
+    outputs = stateful.run("REFERENCE", {"x": np.float32([4])})
+    assert outputs["y"].tolist() == [1, 2] and outputs["y"].dtype == np.float32 and outputs["z"] == [5]
+
+
+def test_arrays_in_fortran_order_are_copied_by_value():
+    tf = library()
+    for size in (10, 300):
+        array = np.asfortranarray(np.arange(size * size, dtype=np.float32).reshape(size, size))
+        tensor = _to_tensor(tf, array, 1)
+        assert np.array_equal(_to_array(tf, tensor), array)
+        tf.DeleteTensor(tensor)
+
+
+def test_the_strings_of_requests_are_freed(stateful, monkeypatch):
+    before, freed = len(library()._strings), []
+    free = library().StringDealloc
+    monkeypatch.setattr(library(), "StringDealloc", lambda string: (freed.append(string), free(string)))
+    for n in range(50):
+        stateful.run("MEMORY", {"x": np.array([b"%d" % n * 60])}, signature="strings")
+    # the variable holds the last string
+    assert len(library()._strings) <= before + 1 and len(freed) >= 49
+
+
+def test_a_threads_tf_status_is_freed_when_the_thread_ends():
+    created, freed = [], []
+
+    class Library:
+        def NewStatus(self):
+            created.append(7)
+            return 7
+
+        def DeleteStatus(self, pointer):
+            freed.append(pointer)
+
+    def run():
+        assert session._status(Library()) == session._status(Library()) == 7
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert created == freed == [7]
+
+
+def test_cached_run_arguments_are_bounded_for_any_order_of_outputs(odd_models):
+    version = session.Session(odd_models / "dtypes" / "1")
+    inputs = {"a": np.float32([[5]]), "b": np.float32([[1]])}
+    values = {"sum": 6, "difference": 4}
+    for length in range(1, 5):
+        for outputs in itertools.product(values, repeat=length):
+            assert [array.item() for array in version.run("sum", inputs, outputs)] == [values[key] for key in outputs]
+    assert list(version._all_outputs) == ["sum"]
+    assert version._all_outputs["sum"].output_count == 2
