@@ -12,11 +12,11 @@ a process of its own, in turns of a twelfth of the simulated time (`benchmarks.t
   these signals can cost;
 - the same messages, no work: the cost of TraCI and of switching between two processes;
   and the same with a call of a bare Python gRPC echo per decision step;
-- the controller over TraCI, through a guard, over libsumo: reads, observations, the same random
-  actions, safety rules, commands, monitors;
-- the controller with served 64-64 actors, as a fleet over TCP and over a Unix socket, and as single
-  models over TCP; and the same run with a bare gRPC echo in the policies' place. These
-  are compared with the replay of the recorded run with the fleet;
+- the controller over TraCI, through a guard, over libsumo: reads, observations, the same
+  random actions, safety rules, commands, monitors;
+- the controller with served 64-64 actors, as a fleet over TCP and over a Unix socket, and
+  as single models over TCP; they are compared with the replay of the recorded run with
+  the fleet, and with the same run with a bare gRPC echo in the policies' place;
 - sumo-rl from PyPI (pip install sumo-rl) over TraCI and over libsumo, with a random policy.
 
 Last, the parts of a decision step. Streets: the sample city, cologne8 and ingolstadt7 if
@@ -104,28 +104,28 @@ def parts(begin_s: float, seconds: float) -> list[float]:
 
 def cases_of(sumocfg: Path, seconds: str, folder: Path, tcp: str, unix: str, echo: str, with_sumo_rl: bool) -> dict[str, Case]:
     """The cases of a street. `tcp`, `unix`: of the model server; `echo`: of the echo server."""
-    cfg, random, served = str(sumocfg), str(folder / "random.json"), str(folder / "served.json")
+    random, served = str(folder / "random.json"), str(folder / "served.json")
     base, base_served = "libsumo, no reads", "libsumo, no reads (fleet's run)"
     with_echo = "controller over TraCI, gRPC echo"
+    fleet_references = (with_echo, base_served)
+    # name: (kind, variant, address, recording, references)
+    table: dict[str, tuple[str, str, str, str, tuple[str, ...]]] = {
+        "plain SUMO, fixed-time programs": ("plain", "", "", "", ()),
+        base: ("replay", "", "", random, ()),
+        "the same messages, no work": ("exchange", "", "", random, (base,)),
+        "controller over TraCI": ("controlled", "traci", "", "", (base,)),
+        "controller over TraCI and a guard": ("controlled", "guard", "", "", (base,)),
+        "controller over libsumo": ("controlled", "libsumo", "", "", (base,)),
+        base_served: ("replay", "", "", served, ()),
+        "the same messages, gRPC echo": ("exchange", "", echo, served, (base_served,)),
+        with_echo: ("controlled", "traci-echo", echo, served, (base_served,)),
+        "controller over TraCI, fleet": ("controlled", "traci-fleet", tcp, "", fleet_references),
+        "controller over TraCI, fleet, Unix": ("controlled", "traci-fleet", unix, "", fleet_references),
+        "controller over TraCI, single models": ("controlled", "traci-single", tcp, "", fleet_references),
+    }
     cases = {
-        "plain SUMO, fixed-time programs": Case(command("plain", cfg, seconds, "", "", "")),
-        base: Case(command("replay", cfg, seconds, "", "", random)),
-        "the same messages, no work": Case(command("exchange", cfg, seconds, "", "", random), (base,)),
-        "controller over TraCI": Case(command("controlled", cfg, seconds, "traci", "", ""), (base,)),
-        "controller over TraCI and a guard": Case(command("controlled", cfg, seconds, "guard", "", ""), (base,)),
-        "controller over libsumo": Case(command("controlled", cfg, seconds, "libsumo", "", ""), (base,)),
-        base_served: Case(command("replay", cfg, seconds, "", "", served)),
-        "the same messages, gRPC echo": Case(command("exchange", cfg, seconds, "", echo, served), (base_served,)),
-        with_echo: Case(command("controlled", cfg, seconds, "traci-echo", echo, served), (base_served,)),
-        "controller over TraCI, fleet": Case(
-            command("controlled", cfg, seconds, "traci-fleet", tcp, ""), (with_echo, base_served)
-        ),
-        "controller over TraCI, fleet, Unix": Case(
-            command("controlled", cfg, seconds, "traci-fleet", unix, ""), (with_echo, base_served)
-        ),
-        "controller over TraCI, single models": Case(
-            command("controlled", cfg, seconds, "traci-single", tcp, ""), (with_echo, base_served)
-        ),
+        name: Case(command(kind, str(sumocfg), seconds, variant, address, recording), references)
+        for name, (kind, variant, address, recording, references) in table.items()
     }
     if with_sumo_rl:
         for name, transport in (("sumo-rl over TraCI", sumo_rl_loop.TRACI), ("sumo-rl over libsumo", sumo_rl_loop.LIBSUMO)):
@@ -135,14 +135,13 @@ def cases_of(sumocfg: Path, seconds: str, folder: Path, tcp: str, unix: str, ech
 
 def measure(name: str, sumocfg: Path, seconds: str, rounds: int, with_sumo_rl: bool) -> None:
     """Run and print all cases of a street."""
-    cfg = str(sumocfg)
     street = network.of_sumocfg(sumocfg)
     until = parts(street.begin_s, float(seconds))
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
-        with serving(folder, cfg) as (tcp, unix), server("-c", ECHO) as echo:
+        with serving(folder, str(sumocfg)) as (tcp, unix), server("-c", ECHO) as echo:
             for variant, recording in (("traci", folder / "random.json"), ("traci-fleet", folder / "served.json")):
-                take_turns({variant: command("controlled", cfg, seconds, variant, tcp, str(recording))}, until[-1:])
+                take_turns({variant: command("controlled", str(sumocfg), seconds, variant, tcp, str(recording))}, until[-1:])
             cases = cases_of(sumocfg, seconds, folder, tcp, unix, echo, with_sumo_rl)
             times: dict[str, list[float]] = {case: [] for case in cases}
             for k in range(rounds):
@@ -155,7 +154,7 @@ def measure(name: str, sumocfg: Path, seconds: str, rounds: int, with_sumo_rl: b
     print(f"\n{name}: {len(contracts_of(street))} signals, {seconds} s simulated, {rounds} rounds in {TURNS} turns each")
     print("  time of a round, ratio of the sums, median of the turns' ratios:")
     for case, (_, references, _) in cases.items():
-        print(f"  {case:<32}{sum(times[case]) * TURNS / len(times[case]):>9.2f} s {ratios(times, case, references)}", flush=True)
+        print(f"  {case:<37}{sum(times[case]) * TURNS / len(times[case]):>9.2f} s {ratios(times, case, references)}", flush=True)
     print("  parts of a decision step, with the fleet:")
     for part, spent in sorted(stopwatch.seconds.items(), key=lambda pair: -pair[1]):
         print(f"    {part:<48}{1000 * spent:>9.3f} ms {100 * spent / sum(stopwatch.seconds.values()):>5.0f} %")

@@ -99,7 +99,7 @@ def _loop(
         logged_s = steps.now
         while steps.now < end_s and not stop.is_requested():
             steps.step(end_s)
-            if steps.now >= logged_s + SUMMARY_INTERVAL_S:
+            if logged_s + SUMMARY_INTERVAL_S <= steps.now < end_s:
                 logged_s = steps.now
                 log_summary(steps)
         steps.feed_monitors()

@@ -131,7 +131,7 @@ class Intersection:
             try:
                 self._policy_sequencer.decide(now, action)
             except (IndexError, ValueError) as error:
-                # a contract that contradicts itself is refused at the start; if one passes, the street goes on
+                # contracts that contradict themselves are refused at the start; if one passes, the run continues
                 failure = f"the action cannot be taken: {error}"
             self.observer.decided()
         self.next_decision_s = round_to_ms(self._policy_sequencer.next_decision_s(now))

@@ -1,4 +1,4 @@
-"""The exporter: checkpoint files -> an inference-only SavedModel that is proved.
+"""The exporter: checkpoint files -> an inference-only SavedModel with a parity check.
 
 Reading order: __main__ -> locate -> checkpoints/ -> actors/ -> contract ->
 saved_model -> warmup -> verify -> publish.

@@ -1,7 +1,7 @@
-"""`python -m export`: export TLs one by one; one that fails does not stop the others.
+"""`python -m export`: export TLs one by one; a TL that fails does not stop the others.
 
-The way of one TL is `single_model.export`; `describe`, `inspect` and `fleet`
-are commands of their own.
+`single_model.export` exports one TL; `describe`, `inspect` and `fleet` are
+subcommands.
 """
 
 import os
@@ -19,34 +19,38 @@ from tqdm import tqdm
 from city.errors import InputError
 from export.config import Job, parse, prepare
 
+MAX_NAMES = 20
+"""TLs that the summary lists by name."""
+
 
 def main(argv: list[str] | None = None, prog: str = "python -m export") -> int:
+    """Run the exporter or a subcommand; the exit code."""
     stopping = threading.Event()
 
     def interrupt(*_: object) -> NoReturn:
         stopping.set()
         raise KeyboardInterrupt
 
-    # an end from outside must clean up like Ctrl-C; only a main thread may say so
+    # SIGTERM cleans up like Ctrl-C; only the main thread can install handlers
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, interrupt)
-    words = sys.argv[1:] if argv is None else argv
+    arguments = sys.argv[1:] if argv is None else argv
     try:
-        match words[:1]:
+        match arguments[:1]:
             case ["describe"]:
                 from export.show import describe
 
-                return describe.main(words[1:], f"{prog} describe")
+                return describe.main(arguments[1:], f"{prog} describe")
             case ["inspect"]:
                 from export.show import inspect_checkpoint
 
-                return inspect_checkpoint.main(words[1:], f"{prog} inspect")
+                return inspect_checkpoint.main(arguments[1:], f"{prog} inspect")
             case ["fleet"]:
                 from export.fleets import export_fleet
 
-                return export_fleet.main(words[1:], f"{prog} fleet")
-        return run(prepare(parse(words, prog)), stopping)
+                return export_fleet.main(arguments[1:], f"{prog} fleet")
+        return run(prepare(parse(arguments, prog)), stopping)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -56,52 +60,49 @@ def main(argv: list[str] | None = None, prog: str = "python -m export") -> int:
 
 
 def run(job: Job, stopping: threading.Event) -> int:
-    """Export every TL of the job; the exit code: 0, 2 where an input was wrong, 1 where a model was not proved.
+    """Export every TL of the job; the exit code: 0, 2 if an input was wrong, 1 if a model failed its verification.
 
-    `stopping`: set where an end was asked for. Raises KeyboardInterrupt then.
+    `stopping`: set when the process shall end. Raises KeyboardInterrupt then.
     """
     from export import quiet, single_model
     from export.saved_model.verify import NotInferenceOnly, ParityError
 
     quiet.first_session()
     begin = time.perf_counter()
-    wrong: dict[str, str] = {}
-    unproved: dict[str, str] = {}
-    # a bar where there is somebody to look at it; else the lines alone
+    input_errors: dict[str, str] = {}
+    failures: dict[str, str] = {}
+    # a progress bar only on a terminal
     with tqdm(job.tls, unit="TL", disable=len(job.tls) == 1 or not sys.stderr.isatty(), leave=False) as bar:
         for tl in bar:
             try:
                 bar.write(single_model.export(job, tl), file=sys.stdout)
                 sys.stdout.flush()
             except InputError as error:
-                wrong[tl] = str(error)
+                input_errors[tl] = str(error)
                 bar.write(f"error: {error}", file=sys.stderr)
             except (ParityError, NotInferenceOnly) as error:
-                unproved[tl] = f"{tl}: not published: {error}"
-                bar.write(f"error: {unproved[tl]}", file=sys.stderr)
-            except Exception as error:  # noqa: BLE001 - one TL's surprise must not stop the others
+                failures[tl] = f"{tl}: not published: {error}"
+                bar.write(f"error: {failures[tl]}", file=sys.stderr)
+            except Exception as error:  # noqa: BLE001 - an unexpected error of a TL must not stop the others
                 if stopping.is_set():
-                    raise KeyboardInterrupt from None  # C code has made an error of its own of it
-                told = " ".join(str(error).split())[:300]
-                unproved[tl] = f"{tl}: not published: unexpected {type(error).__name__}: {told}"
-                bar.write(f"error: {unproved[tl]}", file=sys.stderr)
+                    raise KeyboardInterrupt from None  # C code may turn the interrupt into another error
+                reason = " ".join(str(error).split())[:300]
+                failures[tl] = f"{tl}: not published: unexpected {type(error).__name__}: {reason}"
+                bar.write(f"error: {failures[tl]}", file=sys.stderr)
     if len(job.tls) > 1:
-        _summary(job, {**wrong, **unproved}, time.perf_counter() - begin)
-    return 2 if wrong else 1 if unproved else 0
-
-
-NAMED = 20
+        _summary(job, {**input_errors, **failures}, time.perf_counter() - begin)
+    return 2 if input_errors else 1 if failures else 0
 
 
 def _summary(job: Job, failed: dict[str, str], took_s: float) -> None:
     done = len(job.tls) - len(failed)
-    told = f"{done} of {len(job.tls)} TLs exported in {took_s:.1f} s"
+    summary = f"{done} of {len(job.tls)} TLs exported in {took_s:.1f} s"
     if not failed:
-        print(told)
+        print(summary)
         return
-    named = [tl for tl in job.tls if tl in failed]
-    more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
-    print(f"{told}; not: {', '.join(named[:NAMED])}{more}", file=sys.stderr)
+    names = [tl for tl in job.tls if tl in failed]
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    print(f"{summary}; not: {', '.join(names[:MAX_NAMES])}{more}", file=sys.stderr)
 
 
 if __name__ == "__main__":

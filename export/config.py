@@ -1,4 +1,4 @@
-"""What one call of the exporter is to do, out of flags and city.toml."""
+"""Settings of an exporter call, from flags and city.toml."""
 
 import argparse
 from collections.abc import Sequence
@@ -25,27 +25,27 @@ class Job:
     """None: no city, or one without a network; contracts stay incomplete."""
     tls: tuple[str, ...]
     model_path: Path
-    found: tuple[Candidate, ...]
+    candidates: tuple[Candidate, ...]
     """Every checkpoint under model_path."""
     model_number: int | None
     models_dir: Path
     target_tls: tuple[str, ...]
-    """TLs in the order in which training had them."""
+    """Target TLs in training's order."""
     scope: str | None
     output_tensor: str | None
     action: str | None
-    """Kind of the action, where there is no city and no file name to tell it."""
+    """Kind of the action, if neither a city nor the file name defines it."""
     actor: str | None
     """Architecture; None: city.toml's, or recognised."""
     layers: tuple[str, ...] | None
-    """Names of layers in the order in which they are called, where their names do not count."""
+    """Names of layers in call order, for layers without numbers."""
     overwrite: bool
     keep: int | None
     """Versions of a TL to keep. None: all."""
 
 
 def parse(argv: list[str] | None = None, prog: str = "python -m export") -> argparse.Namespace:
-    """Read the command line; no file is looked at. Raises InputError."""
+    """Read the command line, without reading any file. Raises InputError."""
     parser = Parser(
         prog=prog,
         description="Turn trained actors into SavedModels that TensorFlow Serving can host.",
@@ -57,24 +57,24 @@ def parse(argv: list[str] | None = None, prog: str = "python -m export") -> argp
     )
     parser.add_argument("--model-path", type=Path, metavar="DIR", help="folder of checkpoints (default: [training] model_path)")
     parser.add_argument("--model-number", type=int, metavar="N", help="trial or round to export (default: the newest)")
-    parser.add_argument("--models-dir", type=Path, metavar="DIR", help="where models go (default: [serving] models_dir)")
+    parser.add_argument("--models-dir", type=Path, metavar="DIR", help="folder for models (default: [serving] models_dir)")
     parser.add_argument("--scope", metavar="NAME", help="the actor's scope in a checkpoint of several agents, such as Actor_0")
     parser.add_argument(
-        "--target-tls", action="append", metavar="TL", help="the training's target TLs in order: whose is Actor_0, Actor_1, ..."
+        "--target-tls", action="append", metavar="TL", help="training's target TLs in order: the TLs of Actor_0, Actor_1, ..."
     )
     parser.add_argument(
-        "--actor", metavar="NAME", help="architecture, where the checkpoint does not tell: mlp, mlp-res, ..., or module:function"
+        "--actor", metavar="NAME", help="architecture, if it is not recognised: mlp, mlp-res, ..., or module:function"
     )
-    parser.add_argument("--layers", metavar="A,B,...", help="names of an actor's layers in call order, where they do not count")
+    parser.add_argument("--layers", metavar="A,B,...", help="names of an actor's layers in call order, if they have no numbers")
     parser.add_argument(
-        "--output-tensor", metavar="NAME", help="the actor's output in a training graph, where the one guessed is not it"
+        "--output-tensor", metavar="NAME", help="the actor's output in a training graph (default: found in the graph)"
     )
     parser.add_argument("--action", choices=dialects.action_kinds(), help="kind of the action, without a city.toml")
     parser.add_argument("--overwrite", action="store_true", help="replace a version that exists")
     parser.add_argument("--keep", type=int, metavar="N", help="versions of a TL to keep, the newest (default: all)")
     args = parser.parse_args(argv)
     if args.model_number is not None and not 0 <= args.model_number < 1 << 63:
-        raise InputError(f"--model-number {args.model_number} must be a version, such as 3")
+        raise InputError(f"--model-number {args.model_number} must be a version number, such as 3")
     if args.keep is not None and args.keep < 1:
         raise InputError(f"--keep {args.keep} must be at least 1: the newest version is never removed")
     return args
@@ -88,20 +88,22 @@ def prepare(args: argparse.Namespace) -> Job:
         dialects.check_city(city)
     model_path = args.model_path or (city.training.model_path if city else None)
     if model_path is None:
-        raise InputError("no folder of checkpoints: say --model-path DIR, or [training] model_path in city.toml")
-    found = tuple(locate.candidates(model_path))
-    words = [word.strip() for value in args.target_tls or () for word in value.split(",") if word.strip()]
-    targets = tuple(map(names.canonical, words)) or (city.training.target_tls if city else None) or ()
+        raise InputError("no folder of checkpoints: pass --model-path DIR, or set [training] model_path in city.toml")
+    candidates = tuple(locate.candidates(model_path))
+    given = [name.strip() for value in args.target_tls or () for name in value.split(",") if name.strip()]
+    targets = tuple(map(names.canonical, given)) or (city.training.target_tls if city else None) or ()
     known = list(city.tls) if city and city.tls else None
-    tls = names.select(args.tl, known or _from_names(args.tl, found, targets), "--tl")
+    tls = names.select(args.tl, known or _from_names(args.tl, candidates, targets), "--tl")
     for flag, value in (("scope", args.scope), ("output-tensor", args.output_tensor)):
         if value and len(tls) > 1:
             key = flag.replace("-", "_")
             raise InputError(
-                f"--{flag} is one actor's, but --tl asks for {len(tls)} TLs; export them one by one, or set {key} in city.toml"
+                f"--{flag} applies to one actor, but --tl has {len(tls)} TLs; export them one by one, or set {key} in city.toml"
             )
     if args.action and city is not None and any(tl in city.tls for tl in tls):
-        raise InputError(f"--action {args.action} is for checkpoints without a city; {city.path} tells the action of its TLs")
+        raise InputError(
+            f"--action {args.action} is for checkpoints without a city; {city.path} defines the action; leave --action out"
+        )
     has_network = city is not None and (city.network.sumocfg or city.network.net)
     return Job(
         city=city,
@@ -110,7 +112,7 @@ def prepare(args: argparse.Namespace) -> Job:
         model_path=model_path,
         model_number=args.model_number if args.model_number is not None else (city.training.model_number if city else None),
         models_dir=args.models_dir or (city.serving.models_dir if city else Path("models")),
-        found=found,
+        candidates=candidates,
         target_tls=targets,
         scope=args.scope,
         output_tensor=args.output_tensor,
@@ -128,8 +130,8 @@ def _city(path: Path | None, model_path: Path | None) -> City | None:
     return city_config.load(path or Path("city.toml"))
 
 
-def _from_names(asked: list[str], found: Sequence[Candidate], targets: Sequence[str]) -> list[str]:
-    """Without a city every TL asked for is a TL; `all` are those that file names tell, and the training's target TLs."""
-    told = [*locate.tls_named(found), *targets]
-    words = [word.strip() for value in asked for word in value.split(",") if word.strip() and word.strip() != "all"]
-    return list(dict.fromkeys([*told, *map(names.canonical, words)]))
+def _from_names(asked: list[str], candidates: Sequence[Candidate], targets: Sequence[str]) -> list[str]:
+    """TLs without a city: those asked for; `all`: those in file names, and training's target TLs."""
+    every = [*locate.tls_named(candidates), *targets]
+    given = [name.strip() for value in asked for name in value.split(",") if name.strip() and name.strip() != "all"]
+    return list(dict.fromkeys([*every, *map(names.canonical, given)]))

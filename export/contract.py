@@ -1,4 +1,4 @@
-"""The policy contract of a TL, out of city.toml, the street network and the checkpoint's file name."""
+"""The policy contract of a TL, from city.toml, the street network and the checkpoint's file name."""
 
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,7 @@ _BOUNDS = {"actionp": (0, 1), "add_time_s": (0, MAX_FILE_NAME_SETTING)}
 
 
 def build(city: City, tl: TL, street: StreetNetwork) -> pb.PolicyContract:
-    """The contract of a TL, complete but for its origin. Raises InputError."""
+    """The contract of a TL, complete except for its origin. Raises InputError."""
     networks = []
     for signal in tl.signals:
         if signal not in street.signals:
@@ -72,7 +72,7 @@ def agree_or_raise(city: City | None, name: str, candidate: Candidate, key: str,
 
 
 def incomplete(tl: str, observation_size: int, action_kind: str, action_size: int) -> pb.PolicyContract:
-    """The contract of a checkpoint without a street: its sizes, and what is missing."""
+    """The contract of a checkpoint without a street: its sizes and its missing parts."""
     return pb.PolicyContract(
         tl=tl,
         observation=pb.Observation(size=observation_size),

@@ -1,4 +1,4 @@
-"""Where a TL's checkpoint is: what lies under model_path, and what its names say."""
+"""Find a TL's checkpoint under model_path, and read settings from its name."""
 
 import os
 import re
@@ -33,20 +33,20 @@ class Candidate:
     format: str
     """Name of the source that reads it."""
     number: int | None
-    """Model number, as the name tells it."""
+    """Model number in the name."""
     newest: bool = False
     """Whether a `checkpoint` state file names it as the latest."""
 
     @property
     def label(self) -> str:
-        """Its name; of a folder that is called by its number alone, with the one that holds it."""
+        """Its name; of a folder named by a number, with its parent's name."""
         name = f"{self.path.parent.name}/{self.path.name}" if self.path.name.isdigit() else self.path.name
-        # a name may hold what no terminal and no contract can
+        # a file name may contain bytes that a terminal or a contract cannot
         return re.sub(r"[\x00-\x1f\x7f]", "?", name.encode("utf-8", "backslashreplace").decode())
 
     @property
     def sizes(self) -> tuple[int, ...] | None:
-        """Hidden sizes that the file name tells (netSz); None: it tells none."""
+        """Hidden sizes in the file name (netSz); None: it has none."""
         match = _SIZES.search(self.path.name)
         return tuple(int(n) for n in re.findall(r"\d+", match[1])) if match else None
 
@@ -63,20 +63,22 @@ class Candidate:
     def named(self, tl: str) -> bool:
         return tl in self._squeezed[0] and contains_tl(self.path.name, tl)
 
-    def is_nobodys(self, model_path: Path, known: Sequence[str]) -> bool:
-        """Whether neither its name nor a folder on its way carries any TL's name."""
+    def has_no_tl(self, model_path: Path, known: Sequence[str]) -> bool:
+        """Whether neither its name nor a folder of its path contains a TL's name."""
         parts = self.path.relative_to(model_path).parts
         return not any(TL_PATTERN.search(part) or any(tl in part and contains_tl(part, tl) for tl in known) for part in parts)
 
     def housed(self, tl: str, model_path: Path) -> bool:
-        """Whether the folder that holds it carries the TL's name."""
+        """Whether its folder's name contains the TL's name."""
         return tl in self._squeezed[1] and self.path.parent != model_path and contains_tl(self.path.parent.name, tl)
 
 
 def candidates(model_path: Path) -> list[Candidate]:
     """Every checkpoint under model_path. Raises InputError if there is no such folder."""
     if not model_path.is_dir():
-        raise InputError(f"{model_path}: no such folder; name the checkpoints' folder with --model-path or [training] model_path")
+        raise InputError(
+            f"{model_path}: no such folder; pass the folder of checkpoints with --model-path or [training] model_path"
+        )
     found: list[Candidate] = []
     for here, folders, names in os.walk(model_path):
         folder = Path(here)
@@ -102,63 +104,74 @@ def candidate_of(file: Path) -> Candidate | None:
 
 
 def choose(tl: str, found: Sequence[Candidate], model_path: Path, wanted: int | None, known: Sequence[str] = ()) -> Candidate:
-    """The checkpoint of a TL: of the number asked for, else the newest.
+    """The checkpoint of a TL: the one with the wanted number, else the newest.
 
-    A checkpoint is a TL's where its name, or the folder that holds it, carries
-    the TL's; one without any TL's name may hold several agents, and counts
-    where no other does (`known`: the TLs there are, whatever they are called).
-    Raises InputError with the places looked at.
+    A checkpoint belongs to a TL if its name or its folder's name contains the
+    TL's. A checkpoint without a TL's name may hold several agents, and is used
+    if the TL has no other.
+
+    Args:
+        tl: the TL.
+        found: every checkpoint under model_path.
+        model_path: the folder of checkpoints.
+        wanted: the model number; None: the newest.
+        known: the city's TLs, whose names may have any form.
+
+    Raises:
+        InputError: there is no such checkpoint, or more than one.
     """
     pool = [c for c in found if c.named(tl)] or [c for c in found if c.housed(tl, model_path)]
-    pool = pool or [c for c in found if c.is_nobodys(model_path, known)]
-    where = f"looked at {len(found)} checkpoints under {model_path}"
+    pool = pool or [c for c in found if c.has_no_tl(model_path, known)]
+    where = f"searched {len(found)} checkpoints under {model_path}"
     if not pool:
         seen = ", ".join(dict.fromkeys(c.label for c in found[:8])) or "none"
         raise InputError(f"no checkpoint for {tl}: {where} ({seen}{', ...' if len(found) > 8 else ''})")
     numbers = sorted({c.number for c in pool if c.number is not None})
     if wanted is not None:
-        # one without a number takes the one that is said
+        # a checkpoint without a number takes the wanted one
         pool = [c for c in pool if c.number == wanted] or [c for c in pool if c.number is None]
         if not pool:
-            raise InputError(f"no checkpoint of {tl} with model number {wanted}: {where}; there are {_some(numbers)}")
+            raise InputError(f"no checkpoint of {tl} with model number {wanted}: {where}; available: {_some(numbers)}")
     elif numbers:
         newest = [c for folder in {c.path.parent for c in pool} for c in _newest([c for c in pool if c.path.parent == folder])]
         pool = [c for c in newest if c.number == max(other.number for other in newest if other.number is not None)]
     if len(pool) > 1:
-        told = ", ".join(str(c.path.relative_to(model_path)) for c in pool)
+        paths = ", ".join(str(c.path.relative_to(model_path)) for c in pool)
         if pool[0].number is None:
-            raise InputError(f"{tl} has several checkpoints without a number: {told}; narrow --model-path")
-        raise InputError(f"{tl} has several checkpoints of one number: {told}; narrow --model-path or say --model-number")
+            raise InputError(f"{tl} has several checkpoints without a number: {paths}; narrow --model-path")
+        raise InputError(
+            f"{tl} has several checkpoints with the same number: {paths}; narrow --model-path or pass --model-number"
+        )
     return pool[0]
 
 
 def _newest(pool: Sequence[Candidate]) -> list[Candidate]:
-    """Of the checkpoints of one folder: the one its state file names, else the highest number."""
+    """The newest checkpoint of a folder: the one in its state file, else the highest number."""
     numbers = [c.number for c in pool if c.number is not None]
     return [c for c in pool if c.newest and c.number is not None] or [c for c in pool if numbers and c.number == max(numbers)]
 
 
 def tls_named(found: Sequence[Candidate]) -> list[str]:
-    """The TLs that checkpoint names speak of, for a folder without a city."""
-    told: dict[str, None] = {}
+    """The TLs in the names of checkpoints, for a folder without a city."""
+    tls: dict[str, None] = {}
     for candidate in found:
         for text in (candidate.path.name, candidate.path.parent.name):
             match = TL_PATTERN.search(text)
             if match:
-                told[canonical(match[0].strip("_- "))] = None
+                tls[canonical(match[0].strip("_- "))] = None
                 break
-    return sorted(told)
+    return sorted(tls)
 
 
 def number(name: str) -> int | None:
-    """The model number that a name tells: trial_3, round-3, or a CheckpointManager's -3."""
+    """The model number in a name: trial_3, round-3, or a CheckpointManager's -3."""
     stem = re.sub(r"(\.weights)?\.(h5|hdf5|keras|npz)$", "", name)
     match = _TRIAL.search(stem) or _MANAGED.search(stem)
     return int(match[1]) if match else None
 
 
 def _is_training(name: str) -> bool:
-    """Whether a file is a critic's, an optimizer's or an older copy's alone, by the words of its name."""
+    """Whether a file only holds a critic, an optimizer or an old copy, by the words of its name."""
     lower = name.lower()
     words = set(re.findall(r"[a-z]+", lower))
     if re.search(r"(target|old)[_-]?(actor|policy|pi|net)|(actor|policy|pi)[_-](target|old)", lower):
@@ -167,7 +180,7 @@ def _is_training(name: str) -> bool:
 
 
 def _latest(folder: Path) -> str | None:
-    """What the `checkpoint` state file of a folder calls the latest."""
+    """The latest checkpoint according to the `checkpoint` state file of a folder."""
     try:
         text = (folder / "checkpoint").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

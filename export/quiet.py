@@ -1,4 +1,4 @@
-"""Keeps notes of TensorFlow's C++ side off the terminal of whoever exports; no log level turns them off."""
+"""Keep notes of TensorFlow's C++ code off the terminal; no log level turns them off."""
 
 import contextlib
 import logging
@@ -18,17 +18,17 @@ _NOTES = (
 
 
 def first_session() -> None:
-    """Run the process's first session, whose start-up notes would stand between the exporter's own lines."""
+    """Run the process's first session with its start-up notes suppressed, and silence TensorFlow's loggers."""
     tf.get_logger().setLevel("ERROR")
-    # a corrupt fingerprint of a SavedModel is no reason for a traceback on the terminal
+    # absl logs a traceback for a corrupt fingerprint of a SavedModel
     logging.getLogger("absl").setLevel(logging.CRITICAL)
-    with notes(), tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    with without_notes(), tf.Graph().as_default(), tf.compat.v1.Session() as session:
         session.run(tf.constant(0))
 
 
 @contextlib.contextmanager
-def notes() -> Iterator[None]:
-    """Hold what the block writes to stderr, and pass on what is no such note."""
+def without_notes() -> Iterator[None]:
+    """Buffer what the block writes to stderr, and pass on everything except known notes."""
     sys.stderr.flush()
     terminal = os.dup(2)
     try:

@@ -40,7 +40,7 @@ def export(job: Job, tl: str) -> str:
     """
     begin = time.perf_counter()
     known = [*job.tls, *job.target_tls, *(job.city.tls if job.city else ())]
-    candidate = locate.choose(tl, job.found, job.model_path, job.model_number, known)
+    candidate = locate.choose(tl, job.candidates, job.model_path, job.model_number, known)
     number = candidate.number if candidate.number is not None else 1 if job.model_number is None else job.model_number
     if number >= MAX_MODEL_NUMBER:
         raise InputError(
@@ -147,7 +147,8 @@ def _line(
     return "; ".join(
         [
             f"{tl}: {candidate.label} -> {job.models_dir / tl / str(number)} "
-            f"({rebuilt.actor.description}, {contract.action.kind} {shape}), largest difference{against} {difference:.1e}, {took_s:.2f} s",
+            f"({rebuilt.actor.description}, {contract.action.kind} {shape}), "
+            f"largest difference{against} {difference:.1e}, {took_s:.2f} s",
             *notes,
         ]
     )

@@ -158,9 +158,9 @@ def _models(args: argparse.Namespace) -> list[str]:
     try:
         names = sorted(path.name for path in models_dir.iterdir() if path.is_dir() and not path.name.startswith("."))
     except OSError as error:
-        raise InputError(_cannot_list(f"{models_dir} cannot be read ({error.strerror})")) from None
+        raise InputError(_cannot_list(f"the folder {models_dir} cannot be read ({error.strerror})")) from None
     if not names:
-        raise InputError(_cannot_list(f"{models_dir} has no models"))
+        raise InputError(_cannot_list(f"the folder {models_dir} has no models"))
     return names
 
 

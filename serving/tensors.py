@@ -23,7 +23,7 @@ BITS: dict[int, str] = {
     **NUMPY, 11: "i1", 12: "u1", 13: "<i4", 14: "<u2", 15: "<i2", 16: "<u2",
     24: "u1", 25: "u1", 29: "i1", 30: "u1",
 }  # fmt: skip
-"""The same, and for dtypes that NumPy lacks (quantized, bfloat16, float8, int4) the integers that hold them."""
+"""The same, and for dtypes that NumPy does not have (quantized, bfloat16, float8, int4) the integers that hold them."""
 _DTYPES = {number: np.dtype(name) for number, name in BITS.items()}
 _NUMERIC_DTYPES = {number: kind for number, kind in _DTYPES.items() if number < 24}
 _NUMBER = {np.dtype(name): number for number, name in NUMPY.items()}
@@ -64,7 +64,7 @@ def to_array(message: Any, bits: bool = False) -> NDArray[Any]:
     Numbers are tensor_content or typed values. As in TensorFlow, fewer typed
     values than elements repeat the last one, and no typed values are zeros.
     NumPy has no bfloat16: it becomes float32 of the same value, quantized numbers
-    become their integers. With `bits` every dtype that NumPy lacks becomes the
+    become their integers. With `bits` every dtype that NumPy does not have becomes the
     integers that hold it (`BITS`).
     """
     dtype, tensor_shape = message.dtype, message.tensor_shape
@@ -129,7 +129,7 @@ def _typed(values: list[Any], dtype: int, kind: np.dtype[Any], shape: list[int],
 def typed_proto(array: NDArray[Any], message: Any, dtype: int | None = None) -> None:
     """Fill a tensor message with typed values, as TensorFlow's AsProtoField does.
 
-    `dtype`: TensorFlow's number, if the array holds the integers of a dtype that NumPy lacks.
+    `dtype`: TensorFlow's number, if the array holds the integers of a dtype that NumPy does not have.
     """
     number = _dtype_number(array, dtype)
     if number == DT_STRING:

@@ -1,4 +1,4 @@
-"""Shared set-up: the sample city, the data beside the project, small networks."""
+"""Shared fixtures: the sample city, real training output and networks, small networks, servers."""
 
 import subprocess
 from pathlib import Path
@@ -10,7 +10,7 @@ from hypothesis import settings
 from city import config, network
 from city.network import SignalNetwork
 
-# how long an example takes tells of the machine, not of the code
+# the duration of an example depends on the machine
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
@@ -38,9 +38,9 @@ def grid_street(grid_city) -> network.StreetNetwork:
 
 @pytest.fixture
 def crossing() -> SignalNetwork:
-    """Four links: 0 and 2 go straight, 1 turns left across 2, 3 crosses both straights.
+    """Four links: 0 and 2 go straight on, 1 turns left across 2, 3 crosses both.
 
-    Link 1 yields to 2; 3 is a foe of 0, 1 and 2, and nobody yields.
+    Link 1 yields to 2; 3 is a foe of 0, 1 and 2 without right of way between them.
     """
     foes = np.zeros((4, 4), bool)
     yields = np.zeros((4, 4), bool)
@@ -72,7 +72,7 @@ CROSSROADS = {
 
 @pytest.fixture(scope="session")
 def crossroads(tmp_path_factory) -> SignalNetwork:
-    """A street of 70 and one of 50 km/h, and crossings over three arms; the first has a link for each direction."""
+    """A junction of a 70 km/h and a 50 km/h street with three pedestrian crossings; the first has a link per direction."""
     from controller.sumo.programs import sumo_program
 
     folder = tmp_path_factory.mktemp("crossroads")
@@ -86,7 +86,7 @@ def crossroads(tmp_path_factory) -> SignalNetwork:
 
 @pytest.fixture(scope="session")
 def grid_models(tmp_path_factory) -> Path:
-    """The sample city's checkpoints, exported by the real exporter."""
+    """Folder of the sample city's models, exported from its checkpoints."""
     from export.__main__ import main
 
     folder = tmp_path_factory.mktemp("grid") / "models"

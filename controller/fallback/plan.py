@@ -1,4 +1,4 @@
-"""The way back onto a signal's own program: yellow, then red, then the program from a green.
+"""The transition to a signal's own program: yellow, then red, then the program from a green.
 
 SUMO's `setProgram` alone switches abruptly, from any green to any other.
 """
@@ -22,7 +22,7 @@ class FallbackPlan:
 
         A synchronised program shows phase (now - offset) mod cycle, as SUMO's static
         programs do. It is entered in step, to keep its green waves: in the green that
-        runs if enough of it is left, else early in the next one, until that one's end.
+        runs if at least min green of it remains, else early in the next green, until its end.
         """
         greens = self.program.greens
         durations = [phase.duration_s for phase in self.program.phases]

@@ -51,7 +51,7 @@ class Guard:
 
         Args:
             link: the connection to SUMO.
-            listener: where controllers connect.
+            listener: accepts controllers.
             watchdog_s: wall time for which a controller may be silent.
             first_s: wall time for which the simulation waits for a first controller.
             idle_s: wall time for which the guard steps on without a controller.
@@ -59,14 +59,15 @@ class Guard:
             clock: wall time in s.
 
         Raises:
-            InputError: `link` leads to a guard; SumoConnectionLost: SUMO has ended.
+            InputError: the link is to a guard, not to SUMO.
+            SumoConnectionLost: SUMO has ended.
         """
         self._link, self._listener, self._clock = link, listener, clock
         self._watchdog_s, self._first_s, self._idle_s = watchdog_s, first_s, idle_s
         self._ends_with_controller = ends_with_controller
         number, text = link.version()
         if text.endswith(wire.GUARDED):
-            raise InputError("--sumo leads to a guard already; a controller connects to it with --no-guard")
+            raise InputError("--sumo is the address of a guard, not of SUMO; a controller connects to it with --no-guard")
         self._version = wire.version_answer(number, f"{text} {wire.GUARDED}")
         self._step_s = max(MIN_STEP_S, float(link.api.simulation.getDeltaT()))
         self._end_s = float(link.api.simulation.getEndTime())
@@ -91,13 +92,13 @@ class Guard:
             log.error("%s; the guard ends", error)
             return 1
         finally:
-            # in every case: SUMO would end for the other clients if this one just dropped
+            # in every case: SUMO ends for the other clients if this one drops
             self._listener.close()
             self._link.close()
         return 0
 
     def _run(self) -> None:
-        # the simulation begins with the controller, unless that never connects: the other clients must not wait for ever
+        # the simulation begins when the controller connects; if it never does, the other clients must not wait for ever
         controller = self._wait_for_first()
         is_first = controller is not None
         if controller is None:
@@ -116,7 +117,7 @@ class Guard:
             if end is End.SUMO_GONE:
                 raise SumoConnectionLost(self._link.error_message() or "SUMO has closed the connection")
             handovers = relay.handovers or ()
-            # a controller that returns and cannot start, because its files do not fit, may return once they are fixed
+            # a controller that reconnects but cannot start, because its files do not fit, may reconnect once they are fixed
             has_ended = end is End.CLOSED and self._ends_with_controller and (is_first or relay.handovers is not None)
             if has_ended or end is End.STOPPED:
                 self._listener.close()
@@ -237,7 +238,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.guard"
         return 2
     except KeyboardInterrupt:
         return 130
-    # the reader may be gone already: then the guard is there for the next controller
+    # if the reader has ended already, the guard waits for the next controller
     with contextlib.suppress(OSError):
         print(f"ready {guard.port}", flush=True)
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

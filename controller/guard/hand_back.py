@@ -1,4 +1,4 @@
-"""Bringing the signals of a controller that is gone back onto their fallback plans, second by second."""
+"""Hand the signals of a lost controller back to their fallback plans, second by second."""
 
 import logging
 from collections.abc import Sequence
@@ -49,20 +49,20 @@ def hand_back(link: TraciLink, handovers: Sequence[SignalHandover], step_s: floa
 
 
 def _adopt(link: TraciLink, handover: SignalHandover, now: float) -> SignalSafety | None:
-    """The signal as it shows now; None if it runs a program of its own."""
+    """Safety rules that start from the shown state; None if the signal runs its own program."""
     program, shown = link.running(handover.signal)
     if program != ONLINE:
         return None
     safety = handover.safety()
     if len(shown) != safety.rules.links:
         raise ValueError(f"a signal of {safety.rules.links} links, but SUMO shows {shown}")
-    # the guard does not know since when this is shown: all ages count from now, which is on the safe side
+    # since when this state is shown is unknown: ages count from now, which is the safe assumption
     safety.adopt(shown, now)
     return safety
 
 
 def _switch(link: TraciLink, handover: SignalHandover) -> None:
-    """The last resort."""
+    """Switch a signal to its program without a safe transition: the last resort."""
     log.error("%s: switched to its program at once, without a safe transition", handover.signal)
     try:
         link.switch_program(handover.signal, handover.plan.program.id)

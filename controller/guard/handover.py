@@ -33,7 +33,7 @@ class SignalHandover:
     plan: FallbackPlan
 
     def safety(self) -> SignalSafety:
-        """Safety rules that can clear the signal; they know no foes."""
+        """Safety rules that can clear the signal; they have no foes."""
         links = len(self.approach_mps)
         no_foes = np.zeros((links, links), bool)
         network = SignalNetwork(
@@ -60,11 +60,12 @@ def handovers_of(intersections: Iterable[Intersection]) -> list[SignalHandover]:
 
 
 def encode(handovers: Iterable[SignalHandover]) -> bytes:
+    """Encode handover plans as JSON."""
     return json.dumps([asdict(handover) for handover in handovers]).encode()
 
 
 def decode(content: bytes) -> list[SignalHandover]:
-    """Raises MalformedHandover."""
+    """Decode handover plans. Raises MalformedHandover."""
     try:
         return [_decode_signal(item) for item in json.loads(content)]
     except (ValueError, KeyError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""The loopback port on which a guard accepts controllers, and the record by which a controller finds it."""
+"""The loopback port on which a guard accepts controllers, and the record with which a controller finds it."""
 
 import contextlib
 import fcntl
@@ -32,7 +32,7 @@ class Listener:
         self._path, self._record = record, _write(record, self.port) if record is not None else None
 
     def accept(self, timeout_s: float) -> socket.socket | None:
-        """Accept a client whose first bytes look like TraCI; others are closed. None: there is none."""
+        """Accept a client whose first bytes look like TraCI; others are closed. None: no such client."""
         self.listener.settimeout(timeout_s)
         with contextlib.suppress(TimeoutError, BlockingIOError, ConnectionError):
             connection = self.listener.accept()[0]
@@ -43,7 +43,7 @@ class Listener:
         return None
 
     def close(self) -> None:
-        """Accept no more controllers: one that connected now would wait for ever."""
+        """Accept no more controllers: a client that connected now would wait for ever."""
         self.listener.close()
         if self._path is not None and self._record is not None:
             self._path.unlink(missing_ok=True)
@@ -65,7 +65,7 @@ def port_of(record: Path) -> int | None:
 
 
 def _looks_like_traci(connection: socket.socket) -> bool:
-    """Whether the first message arrives at once and has a controller's length: the simulation stands still meanwhile."""
+    """Whether the first message arrives at once and has a controller's length; the simulation waits meanwhile."""
     connection.settimeout(FIRST_MESSAGE_TIMEOUT_S)
     try:
         size = connection.recv(4, socket.MSG_PEEK | socket.MSG_WAITALL)

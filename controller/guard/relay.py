@@ -1,9 +1,8 @@
-"""Forwarding TraCI messages between a controller and SUMO, whole ones only.
+"""Forward TraCI messages between a controller and SUMO, only whole ones.
 
-The guard answers a few messages itself: the version, to which it adds its own mark;
-the order among SUMO's clients, which it has already; the handover plans, which it
-keeps; and the close, because a controller that leaves may leave signals that are
-not on their plans.
+The guard answers four commands itself: GETVERSION, with its suffix; SETORDER, because
+it has its place among SUMO's clients already; HANDOVER, whose plans it keeps; and
+CLOSE, because the controller's signals may not run their own programs yet.
 """
 
 import contextlib
@@ -19,8 +18,8 @@ from controller.sumo import wire
 from controller.sumo.wire import MessageSplitter
 
 POLL_INTERVAL_S = 0.5
-"""Wall time between two looks at the clock and at the stop flag."""
-CHUNK_BYTES = 1 << 18
+"""Wall time between two checks of the watchdog and of the stop flag."""
+MAX_RECEIVE_BYTES = 1 << 18
 
 
 class End(Enum):
@@ -43,24 +42,33 @@ class Relay:
         listener: socket.socket,
         version: bytes,
         watchdog_s: float,
-        stopped: Callable[[], bool],
+        is_stopped: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`version`: the answer to GETVERSION. `watchdog_s`: wall time for which a controller may be silent."""
+        """Prepare to forward.
+
+        Args:
+            controller, sumo: the two connections.
+            listener: refuses further controllers meanwhile.
+            version: the whole answer to GETVERSION.
+            watchdog_s: wall time for which the controller may be silent.
+            is_stopped: whether to end now.
+            clock: wall time in s.
+        """
         self._controller, self._sumo, self._listener = controller, sumo, listener
-        self._version, self._watchdog_s, self._stopped, self._clock = version, watchdog_s, stopped, clock
+        self._version, self._watchdog_s, self._is_stopped, self._clock = version, watchdog_s, is_stopped, clock
         self._to_sumo, self._to_controller = bytearray(), bytearray()
         self._requests, self._answers = MessageSplitter(), MessageSplitter()
         self._due: deque[bytes | None] = deque()
-        """The answers that the controller waits for, in order; None: SUMO gives it."""
-        self._closing = False
+        """Answers that the controller waits for, in order; None: an answer of SUMO."""
+        self._is_closing = False
         self.handovers: list[handover.SignalHandover] | None = None
-        """None: no plans were registered, so no signal is this controller's."""
+        """None: the controller registered no plans, so it controls no signal."""
         self.error = ""
-        """What was wrong with the controller's message."""
+        """Why the controller's message was malformed."""
 
     def run(self) -> End:
-        """Forward messages until the end; afterwards no answer of SUMO is outstanding, unless it is gone."""
+        """Forward messages until the end; then no answer of SUMO is outstanding, unless its connection is lost."""
         for connection in (self._controller, self._sumo):
             connection.setblocking(False)
         end = self._run()
@@ -68,7 +76,7 @@ class Relay:
         if end in (End.LOST, End.HUNG, End.STOPPED) and not self._settle():
             end = End.SUMO_GONE
         self._sumo.setblocking(True)
-        if self._closing and end is End.LOST:
+        if self._is_closing and end is End.LOST:
             return End.CLOSED  # it sent CLOSE and did not wait for the answer
         return end
 
@@ -76,12 +84,12 @@ class Relay:
         poll = select.poll()
         poll.register(self._listener, select.POLLIN)
         active_s = self._clock()
-        while not self._stopped():
+        while not self._is_stopped():
             poll.register(self._controller, select.POLLIN | (select.POLLOUT if self._to_controller else 0))
             poll.register(self._sumo, select.POLLIN | (select.POLLOUT if self._to_sumo else 0))
             for file, event in poll.poll(1000 * POLL_INTERVAL_S):
                 if file == self._listener.fileno():
-                    # one controller at a time; this one may have gone again already
+                    # one controller at a time; this client may have closed its connection already
                     with contextlib.suppress(OSError):
                         self._listener.accept()[0].close()
                     continue
@@ -97,7 +105,7 @@ class Relay:
                         return End.SUMO_GONE
                     self.error = str(error)
                     return End.LOST
-            if self._closing and not self._due and not self._to_controller:
+            if self._is_closing and not self._due and not self._to_controller:
                 return End.CLOSED
             # a controller may be silent while it waits for SUMO, which may wait for its other clients
             if None not in self._due and self._clock() - active_s > self._watchdog_s:
@@ -105,14 +113,14 @@ class Relay:
         return End.STOPPED
 
     def _receive_controller(self, event: int) -> bool:
-        """False if it has gone."""
+        """Receive requests; False if the controller has closed the connection."""
         try:
             if event & select.POLLOUT:
                 del self._to_controller[: self._controller.send(self._to_controller)]
             if event & (select.POLLIN | select.POLLHUP | select.POLLERR):
-                data = self._controller.recv(CHUNK_BYTES)
+                data = self._controller.recv(MAX_RECEIVE_BYTES)
                 for message in self._requests.feed(data):
-                    self._take(message)
+                    self._handle(message)
                 if not data:
                     return False
         except BlockingIOError:
@@ -123,7 +131,8 @@ class Relay:
         self._send_sumo()
         return True
 
-    def _take(self, message: bytes) -> None:
+    def _handle(self, message: bytes) -> None:
+        """Answer a request here or forward it. Raises MalformedMessage."""
         try:
             begin = 5 if message[4] else 9
             identifier = message[begin]
@@ -135,19 +144,19 @@ class Relay:
                     self.handovers = handover.decode(message[begin + 1 :])
                 except handover.MalformedHandover as error:
                     raise wire.MalformedMessage(str(error)) from None
-            self._closing |= identifier == wire.CLOSE
+            self._is_closing |= identifier == wire.CLOSE
             self._due.append(self._version if identifier == wire.GETVERSION else wire.ok(identifier))
             return
         self._to_sumo += message
         self._due.append(None)
 
     def _receive_sumo(self, event: int) -> bool:
-        """False if it has gone."""
+        """Receive answers; False if SUMO has closed the connection."""
         try:
             if event & select.POLLOUT:
                 self._send_sumo()
             if event & (select.POLLIN | select.POLLHUP | select.POLLERR):
-                data = self._sumo.recv(CHUNK_BYTES)
+                data = self._sumo.recv(MAX_RECEIVE_BYTES)
                 if not data:
                     return False
                 for message in self._answers.feed(data):
@@ -162,28 +171,29 @@ class Relay:
         return True
 
     def _flush_own_answers(self) -> None:
+        """Send the guard's own answers that are next in order."""
         while self._due and self._due[0] is not None:
             self._to_controller += self._due.popleft() or b""
         self._send_controller()
 
     def _send_controller(self) -> None:
-        """Send to the controller what its socket takes now."""
+        """Send to the controller without waiting."""
         if self._to_controller:
             try:
                 del self._to_controller[: self._controller.send(self._to_controller)]
             except OSError:
-                return  # the next read notices that it has gone
+                return  # the next receive reports the lost connection
 
     def _send_sumo(self) -> None:
-        """Send to SUMO what its socket takes now."""
+        """Send to SUMO without waiting."""
         if self._to_sumo:
             try:
                 del self._to_sumo[: self._sumo.send(self._to_sumo)]
             except OSError:
-                return  # the next read notices that it has gone
+                return  # the next receive reports the lost connection
 
     def _settle(self) -> bool:
-        """Finish the exchange with SUMO: nothing half sent, no answer outstanding. False if it has gone."""
+        """Finish the exchange with SUMO: no message half sent, no answer outstanding. False if the connection is lost."""
         poll = select.poll()
         while self._to_sumo or None in self._due or not self._answers.is_between:
             poll.register(self._sumo, select.POLLIN | (select.POLLOUT if self._to_sumo else 0))

@@ -1,4 +1,4 @@
-"""A controller's guard: one that holds the connection to SUMO already, else a new one."""
+"""Connect through the guard that holds the connection to SUMO, or start one."""
 
 import contextlib
 import fcntl
@@ -45,7 +45,8 @@ def open_guarded(
         interrupts: what the operator has asked for.
 
     Raises:
-        InputError: no guard can be started or found; GuardBusy: it takes no controller now.
+        InputError: no guard can be started or reached.
+        GuardBusy: the guard accepts no controller now.
     """
     host, port = sumo or ("127.0.0.1", sumo_port)
     flags = ["--watchdog-s", str(watchdog_s)]
@@ -82,7 +83,7 @@ def open_guarded(
 
 
 def _attach(port: int, interrupts: Interrupts, process: subprocess.Popen[bytes] | None = None) -> TraciLink:
-    """A link through a guard. Raises InputError; GuardBusy if it takes no controller now."""
+    """Open a link through a guard. Raises InputError; GuardBusy if it accepts no controller now."""
     link = start.attach("127.0.0.1", port, interrupts, process=process, through_guard=True)
     try:
         link.version()
@@ -112,17 +113,27 @@ def _find_or_spawn(record: Path | None, flags: Sequence[str], log_file: Path | N
     with record.with_suffix(".lock").open("w") as lock:
         # of two controllers that start at once the second waits until the first one's guard has its record
         fcntl.flock(lock, fcntl.LOCK_EX)
-        found = port_of(record)
-        if found is not None:
-            return found
+        port = port_of(record)
+        if port is not None:
+            return port
         return _spawn(["--record", str(record), "--lock", str(lock.fileno()), *flags], log_file, lock.fileno())
 
 
 def _spawn(flags: Sequence[str], log_file: Path | None, *kept_descriptors: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "controller.guard", "--spawned", *flags]
+    # -P: a user's own controller.py in the working directory must not be run instead
+    command = [sys.executable, "-P", "-m", "controller.guard", "--spawned", *flags]
+    root = str(Path(__file__).resolve().parents[2])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
     with log_file.open("a") if log_file is not None else contextlib.nullcontext() as file:
         # a session of its own: signals to the controller's process group must not end the guard
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, start_new_session=True, pass_fds=kept_descriptors)
+        return subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=file,
+            start_new_session=True,
+            pass_fds=kept_descriptors,
+            env=environment,
+        )
 
 
 def _port(process: subprocess.Popen[bytes]) -> int:

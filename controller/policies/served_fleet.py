@@ -50,7 +50,7 @@ class ServedFleet:
         self.updating = PeriodicThread(f"the update of fleet {name}", UPDATE_INTERVAL_S, self._update_or_drop)
 
     def update(self, spread_s: float = 0.0) -> None:
-        """Find out what the fleet covers now; what cannot be found out is not covered.
+        """Determine which TLs the fleet covers now; a TL whose versions are unknown is not covered.
 
         `spread_s`: wall time over which the requests are spread, so that a thousand of them do not delay a decision.
         """
@@ -72,7 +72,7 @@ class ServedFleet:
                 log.info("%s", message or f"fleet {self.name} is no longer served; every TL's own model is asked")
 
     def suspend(self, reason: str) -> None:
-        """Stop using it until the next update."""
+        """Stop using the fleet until the next update."""
         with self._write_lock:
             self._suspensions += 1
             self.coverage = None

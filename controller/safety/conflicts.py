@@ -1,6 +1,6 @@
-"""Which states of a signal are free of conflicts, by the network's foes and right of way.
+"""Conflicts of signal states, by the network's foes and right of way.
 
-Sets of links are ints used as bit masks, so a check is a few operations.
+Sets of links are ints used as bit masks, so that a check takes few operations.
 """
 
 from collections import defaultdict
@@ -10,9 +10,9 @@ from enum import StrEnum
 from city.network import SignalNetwork
 
 GREEN = "Gg"
-_ALLOWED = frozenset("rygGsu")
+_VALID_CHARACTERS = frozenset("rygGsu")
 MAX_KNOWN_STATES = 10_000
-"""A policy that invents states must not fill the memory."""
+"""States whose result is kept; bounded, because a policy may request any state."""
 
 PROTECTED, PERMISSIVE, YELLOW = (defaultdict(lambda: "0", {ord(c): "1"}) for c in "Ggy")
 """Translation tables for `links_that_show`."""
@@ -42,43 +42,43 @@ EXPLANATIONS = {
 
 
 class ConflictRules:
-    """Which states of a signal are free of conflicts."""
+    """The conflict rules of one signal."""
 
     def __init__(self, network: SignalNetwork) -> None:
         self.links = len(network.links)
         self.foes = [_mask(row) for row in network.foes]
         self.yields = [_mask(row) for row in network.yields]
         self.yielded_by = [_mask(column) for column in network.yields.T]
-        self._known: dict[str, Reason | None] = {}
+        self._objections: dict[str, Reason | None] = {}
 
     def objection(self, state: str) -> Reason | None:
         """MALFORMED or CONFLICT; None if the state may be shown."""
-        if state not in self._known:
-            if len(self._known) > MAX_KNOWN_STATES:
-                self._known.clear()
-            self._known[state] = self._judge(state)
-        return self._known[state]
+        if state not in self._objections:
+            if len(self._objections) > MAX_KNOWN_STATES:
+                self._objections.clear()
+            self._objections[state] = self._compute_objection(state)
+        return self._objections[state]
 
-    def _judge(self, state: str) -> Reason | None:
-        if len(state) != self.links or not _ALLOWED.issuperset(state):
+    def _compute_objection(self, state: str) -> Reason | None:
+        if len(state) != self.links or not _VALID_CHARACTERS.issuperset(state):
             return Reason.MALFORMED
         return Reason.CONFLICT if self.conflicts(state) else None
 
     def conflicts(self, state: str) -> list[tuple[int, int]]:
-        """Pairs (i, j) of green foes of which neither shows g and yields to the other."""
+        """Pairs (i, j) of green foes, neither of which shows g and yields to the other."""
         green, permissive = _mask(c in GREEN for c in state), _mask(c == "g" for c in state)
         pairs = []
         for i, c in enumerate(state):
-            against = self.foes[i] & green & ~(self.yielded_by[i] & permissive) if c in GREEN else 0
+            conflicting = self.foes[i] & green & ~(self.yielded_by[i] & permissive) if c in GREEN else 0
             if c == "g":
-                against &= ~self.yields[i]
-            if against:
-                pairs += [(i, j) for j in range(self.links) if against >> j & 1]
+                conflicting &= ~self.yields[i]
+            if conflicting:
+                pairs += [(i, j) for j in range(self.links) if conflicting >> j & 1]
         return pairs
 
 
 def links_that_show(kind: Mapping[int, str], state: Iterable[str]) -> int:
-    """The links of a permitted state that show PROTECTED, PERMISSIVE or YELLOW, as a mask."""
+    """The links of a state that show PROTECTED, PERMISSIVE or YELLOW, as a mask."""
     return int("".join(state).translate(kind)[::-1] or "0", 2)
 
 

@@ -1,8 +1,8 @@
-"""The monitor: compares what SUMO shows with the rules of the road, and raises alarms.
+"""The monitor: checks the states that SUMO shows, and raises alarms.
 
-It shares no code with the safety rules, so that a mistake there does not hide here,
-and it changes nothing. It is fed the state that a signal showed from one moment to
-another, and keeps what each link showed before and since when.
+It shares no code with the safety rules, so that an error there cannot hide itself
+here, and it never changes a signal. It is fed each state that a signal showed, with
+its begin and end, and keeps the colour of each link and since when it shows it.
 """
 
 import math
@@ -15,7 +15,7 @@ from city.network import SignalNetwork
 
 
 class Rule(StrEnum):
-    """The rule that was broken; the names are a metric's label."""
+    """A rule that was broken; the values are labels of a metric."""
 
     CONFLICT = "conflict"
     """Two foes had green, and neither yields to the other."""
@@ -27,7 +27,7 @@ class Rule(StrEnum):
     MAX_RED_EXCEEDED = "max_red_exceeded"
     """A link was red for longer than max red and the time it takes to serve it."""
     INVALID_STATE = "invalid_state"
-    """Characters that are not valid in a state."""
+    """The state has invalid characters."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Alarm:
 
 @dataclass(frozen=True)
 class Limits:
-    """What every signal must keep to, in s (walking speed in m/s)."""
+    """Limits that every signal must keep, in s (walking speed in m/s)."""
 
     yellow_s: float
     min_green_s: float
@@ -52,11 +52,11 @@ class Limits:
 _ROUNDING_S = 1e-3
 """SUMO counts milliseconds: sums of seconds differ by less."""
 MAX_KNOWN = 10_000
-"""States and pairs of states whose comparison is kept."""
+"""States, and pairs of states, whose result is kept."""
 
 
 class _Change(NamedTuple):
-    """The difference between two states, whatever the ages of their colours. Links by index."""
+    """The difference between two states, independent of how long they lasted. Links by index."""
 
     turned: tuple[int, ...]
     """Links that changed colour."""
@@ -64,15 +64,15 @@ class _Change(NamedTuple):
     was_yellow: tuple[int, ...]
     """Of these, by their colour before."""
     awaits: tuple[tuple[int, int], ...]
-    """(a link that gets its green, a foe that is red and must be clear)."""
+    """(link that turns green, red foe that must be clear)."""
     faults: tuple[tuple[Rule, str], ...]
 
 
 class SignalMonitor:
-    """One signal."""
+    """The monitor of one signal."""
 
     def __init__(self, network: SignalNetwork, limits: Limits, greens: Sequence[str] = ()) -> None:
-        """`greens`: the phases that may serve a link; max red does not apply to a link that none or all of them serve."""
+        """`greens`: the green phases; max red applies to links that some of them serve and some do not."""
         self.signal = network.id
         links = range(len(network.links))
         self._foes = [[j for j in links if network.foes[i, j]] for i in links]
@@ -81,7 +81,7 @@ class SignalMonitor:
         self._is_crossing = [
             length_m > 0 and not mps > 0 for length_m, mps in zip(network.crossing_m, network.approach_mps, strict=True)
         ]
-        self._yellow_s = [max(limits.yellow_s, _yellow_of(3.6 * mps)) for mps in network.approach_mps]
+        self._yellow_s = [max(limits.yellow_s, _required_yellow_s(3.6 * mps)) for mps in network.approach_mps]
         self._clear_s = [max(limits.all_red_s, length_m / limits.walking_speed_mps) for length_m in network.crossing_m]
         self._min_green_s = limits.min_green_s
         served = [{state[i] in "gG" for state in greens} for i in links]
@@ -90,21 +90,21 @@ class SignalMonitor:
         self._max_red_s = limits.max_red_s + (1 + len(greens)) * change_s
         self._state = ""
         self._since: list[float | None] = []
-        """By link, since when it shows its colour; None: since before it was monitored."""
+        """By link, since when it shows its colour; None: unknown, since before it was monitored."""
         self._monitored_s = math.inf
         self._waited_s = [0.0] * len(network.links)
-        """By link, how long it was red under this controller before the signal ran its own program, while it stays red there."""
+        """By link, how long it was red under control before the signal ran its own program, if it has stayed red since."""
         self._max_waited_s = 0.0
         self._reported: set[int] = set()
         self._is_controlled = True
         self._changes: dict[tuple[str, str], _Change] = {}
         self._faults: dict[str, list[tuple[Rule, str]]] = {}
-        """Results that depend on states alone."""
+        """Results that depend only on states."""
 
     def see_program(self, state: str, begin_s: float) -> list[Alarm]:
-        """The signal ran its own program from begin_s on, and showed `state` last. Returns alarms of the handover.
+        """Take that the signal ran its own program from begin_s on and shows `state`.
 
-        What the program does after that is not judged.
+        Returns the alarms of the handover; what the program shows later is not judged.
         """
         alarms: list[Alarm] = []
         if self._is_controlled and self._state and len(state) == len(self._state):
@@ -117,7 +117,7 @@ class SignalMonitor:
         return alarms
 
     def see(self, state: str, begin_s: float, end_s: float) -> list[Alarm]:
-        """The signal showed `state` from begin_s to end_s. Returns the alarms."""
+        """Check that the signal showed `state` from begin_s to end_s. Returns the alarms."""
         alarms: list[Alarm] = []
         is_taken_over = not self._is_controlled
         if is_taken_over:
@@ -128,14 +128,14 @@ class SignalMonitor:
                 self._waited_s = [0.0] * len(state)
             else:
                 self._change(state, begin_s, alarms)
-            self._judge(state, begin_s, alarms)
+            self._check_state(state, begin_s, alarms)
             self._state = state
         if end_s - self._monitored_s + self._max_waited_s > self._max_red_s:
             self._check_max_red(end_s, alarms)
         return alarms
 
     def _change(self, state: str, now: float, alarms: list[Alarm]) -> None:
-        """Check the changes of colour and how long the colours before lasted."""
+        """Check the changes of colour, and how long the colours before them lasted."""
         change, since = self._between(self._state, state), self._since
         for rule, message in change.faults:
             alarms.append(self._alarm(rule, now, message))
@@ -154,16 +154,18 @@ class SignalMonitor:
         for i, j in change.awaits:
             red_since = since[j]
             if red_since is not None and now - red_since + _ROUNDING_S < self._clear_s[j]:
-                message = f"link {i} got its green {now - red_since:.3g} s after its foe {j}, not {self._clear_s[j]:.3g} s"
+                message = (
+                    f"link {i} turned green {now - red_since:.3g} s after its foe {j} turned red, not {self._clear_s[j]:.3g} s"
+                )
                 alarms.append(self._alarm(Rule.CLEARANCE, now, message))
 
     def _between(self, before: str, state: str) -> _Change:
-        found = self._changes.get((before, state))
-        if found is None:
+        change = self._changes.get((before, state))
+        if change is None:
             if len(self._changes) > MAX_KNOWN:
                 self._changes.clear()
-            found = self._changes[before, state] = self._compare(before, state)
-        return found
+            change = self._changes[before, state] = self._compare(before, state)
+        return change
 
     def _compare(self, before: str, state: str) -> _Change:
         old, new = [_colour(c) for c in before], [_colour(c) for c in state]
@@ -175,21 +177,21 @@ class SignalMonitor:
             if old[i] == "yellow" and new[i] == "green":
                 faults.append((Rule.YELLOW, f"link {i} went from yellow to green"))
         for i, c in enumerate(state):
-            # a change from g to G also needs clear foes: it does not yield any more
+            # a change from g to G needs clear foes as well: G does not yield
             if new[i] != "green" or (old[i] == "green" and not (before[i] == "g" and c == "G")):
                 continue
             for j in self._foes[i]:
                 if c == "g" and j in self._yields_to[i]:
                     continue
                 if new[j] == "yellow":
-                    faults.append((Rule.CLEARANCE, f"link {i} got its green while its foe {j} was yellow"))
+                    faults.append((Rule.CLEARANCE, f"link {i} turned green while its foe {j} was yellow"))
                 elif new[j] == "red" and self._clear_s[j] > 0:
                     awaits.append((i, j))
         was_green, was_yellow = (tuple(i for i in turned if old[i] == c) for c in ("green", "yellow"))
         return _Change(turned, was_green, was_yellow, tuple(awaits), tuple(faults))
 
-    def _judge(self, state: str, now: float, alarms: list[Alarm]) -> None:
-        """Check the state by itself."""
+    def _check_state(self, state: str, now: float, alarms: list[Alarm]) -> None:
+        """Check the state on its own."""
         if state not in self._faults:
             if len(self._faults) > MAX_KNOWN:
                 self._faults.clear()
@@ -211,6 +213,7 @@ class SignalMonitor:
         return faults
 
     def _check_max_red(self, now: float, alarms: list[Alarm]) -> None:
+        """Report each link beyond max red once, until it is served."""
         for i in self._bounded:
             red_s = self._red_s(i, now)
             if i not in self._reported and red_s > self._max_red_s:
@@ -229,12 +232,12 @@ class SignalMonitor:
 
 
 def _colour(c: str) -> str:
-    """`off` is blinking or dark: no link waits there."""
+    """The colour of a character; `off` is blinking or dark, and a link does not wait there."""
     return {"g": "green", "G": "green", "y": "yellow", "Y": "yellow", "o": "off", "O": "off"}.get(c, "red")
 
 
-def _yellow_of(kmh: float) -> float:
-    """RiLSA: 3 s up to 50 km/h, 4 s up to 60, 5 s up to 70; a second more beyond."""
+def _required_yellow_s(kmh: float) -> float:
+    """Yellow in s by approach speed (RiLSA): 3 s up to 50 km/h, 4 s up to 60, 5 s up to 70, 6 s above."""
     if kmh < 50.5:
         return 3.0
     if kmh < 60.5:

@@ -1,4 +1,4 @@
-"""How long a signal's colours must last at least, and may last at most."""
+"""Least and greatest durations of a signal's colours."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Max green and max red: which links have waited too long, and the green phase that serves them."""
+"""Max green and max red: links that exceed them, and the green phase that serves such a link."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from controller.simulation_time import round_to_ms
 
 
 class ServiceBounds:
-    """The bounds of one signal's links. States, and since when links show their colours, are passed in."""
+    """The bounds of one signal's links. States, and the time since which links show their colours, are passed in."""
 
     def __init__(self, rules: ConflictRules, times: SafetyTimes, greens: Sequence[str]) -> None:
         self._rules, self._times = rules, times
@@ -28,7 +28,7 @@ class ServiceBounds:
         return min((round_to_ms(since[i] + bound_s[colour(state[i])]) for i in self._bounded), default=math.inf)
 
     def forced(self, state: str, since: Sequence[float], requested: str, now: float) -> tuple[Reason, str] | None:
-        """The green phase to show because a bound is exceeded; the requested state itself if that serves the waiting link."""
+        """(reason, green phase to show) if a bound is exceeded; the requested state itself if it serves the waiting link."""
         ages = {i: round_to_ms(now - since[i]) for i in self._bounded}
         waiting = sorted((i for i in ages if colour(state[i]) == "r"), key=lambda i: -ages[i])
         expired = {i for i in ages if state[i] in GREEN and requested[i] in GREEN and ages[i] >= self._times.max_green_s}
@@ -37,7 +37,7 @@ class ServiceBounds:
             serving = [green for green in self._greens if green[i] in GREEN]
             relieving = [green for green in serving if not any(green[j] in GREEN for j in blocked_by)]
             if ages[i] >= self._times.max_red_s:
-                # fixed until it is shown: otherwise it could be abandoned on the way, again and again
+                # kept until it is shown: otherwise each new request could restart the transition
                 return Reason.MAX_RED, requested if requested in serving else (relieving or serving)[0]
             if blocked_by and requested[i] not in GREEN and relieving:
                 return Reason.MAX_GREEN, relieving[0]

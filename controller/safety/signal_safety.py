@@ -1,20 +1,20 @@
 """The safety rules: applied last, and to everything that controls a signal.
 
 Only this module can make a `PermittedState`, and it is all that the SUMO side
-accepts. One `SignalSafety` follows one signal: it knows which state is shown and
-since when each link has been green, yellow or red, and turns a requested state into
-the nearest permitted state:
+accepts. One `SignalSafety` follows one signal: it keeps the shown state and since
+when each link has been green, yellow or red, and turns a requested state into the
+nearest permitted state:
 
 - malformed requested states and those with a conflict are replaced by holding;
 - a link that loses its green keeps it for min green, then shows yellow by approach
   speed, then red; a pedestrian crossing has no yellow;
 - a yellow that has begun is finished;
 - a link gets its green once every foe is clear: neither green nor yellow, and red
-  for all_red_s, a crossing for its walking time; `g` needs that only of foes that it
-  does not yield to: it yields to those that the junction's right of way puts first
-  and that some phase of the programs shows green at the same time;
-- a link that exceeds max red (or whose foes exceed max green) is served by a green
-  phase of the program that has it.
+  for all_red_s, a crossing for its walking time; for `g` this applies only to foes
+  that it does not yield to: it yields to foes with priority by the junction's right of
+  way that some phase shows green at the same time;
+- a link that exceeds max red, or whose foes exceed max green, is served by a green
+  phase of the program.
 """
 
 import math
@@ -43,7 +43,7 @@ _SEAL = object()
 
 @final
 class PermittedState:
-    """A signal state that passed the safety rules; only this module makes one."""
+    """A signal state that passed the safety rules; only this module creates one."""
 
     __slots__ = ("signal", "state")
     signal: str
@@ -51,12 +51,12 @@ class PermittedState:
 
     def __init__(self, signal: str, state: str, *, seal: object) -> None:
         if seal is not _SEAL:
-            raise TypeError("only controller.safety makes a PermittedState")
+            raise TypeError("only controller.safety creates a PermittedState")
         object.__setattr__(self, "signal", signal)
         object.__setattr__(self, "state", state)
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError("a PermittedState does not change")
+        raise AttributeError("a PermittedState is immutable")
 
     def __repr__(self) -> str:
         return f"PermittedState({self.signal}, {self.state})"
@@ -75,18 +75,20 @@ class PermittedHandover:
 
     def __init__(self, signal: str, program: str, phase: int, remaining_s: float | None, *, seal: object) -> None:
         if seal is not _SEAL:
-            raise TypeError("only controller.safety makes a PermittedHandover")
+            raise TypeError("only controller.safety creates a PermittedHandover")
         object.__setattr__(self, "signal", signal)
         object.__setattr__(self, "program", program)
         object.__setattr__(self, "phase", phase)
         object.__setattr__(self, "remaining_s", remaining_s)
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError("a PermittedHandover does not change")
+        raise AttributeError("a PermittedHandover is immutable")
 
 
 @dataclass(frozen=True)
 class Override:
+    """A requested state that the safety rules replaced."""
+
     signal: str
     reason: Reason
     requested: str
@@ -95,7 +97,7 @@ class Override:
 
 _OFF = str.maketrans("oOY", "yyy")
 _NONE: frozenset[Reason] = frozenset()
-_NOTHING = ("", _NONE)
+_NOTHING_REPORTED = ("", _NONE)
 
 
 class _Transition(NamedTuple):
@@ -103,7 +105,7 @@ class _Transition(NamedTuple):
 
     following: PermittedState
     reasons: frozenset[Reason]
-    """Why that is not the target itself."""
+    """Why it differs from the target."""
     turned: tuple[int, ...]
     """Links that change colour."""
     settles_s: float
@@ -111,7 +113,7 @@ class _Transition(NamedTuple):
 
 
 class SignalSafety:
-    """The state shown by one signal and what may follow it."""
+    """The safety rules of one signal: the state that it shows, and which state may follow."""
 
     def __init__(self, network: SignalNetwork, times: SafetyTimes, greens: Sequence[str] = ()) -> None:
         self.signal = network.id
@@ -119,14 +121,14 @@ class SignalSafety:
         self.rules = ConflictRules(network)
         self.approach_mps, self.crossing_m = network.approach_mps, network.crossing_m
         # a link that vehicles share with pedestrians needs its yellow
-        self._crossing = [m > 0 and mps == 0 for m, mps in zip(network.crossing_m, network.approach_mps, strict=True)]
+        self._is_crossing = [m > 0 and mps == 0 for m, mps in zip(network.crossing_m, network.approach_mps, strict=True)]
         self.yellow_s = [max(times.yellow_s, yellow_s_at(mps)) for mps in network.approach_mps]
-        """By link."""
+        """Yellow by link, s."""
         self.clearance_s = [max(times.all_red_s, length_m / times.walking_speed_mps) for length_m in network.crossing_m]
         """By link: how long it must be red before a foe gets its green, s."""
         self._has_clearance = any(self.clearance_s)
         self._transitions: dict[tuple[str, str], _Transition] = {}
-        """By (state, target), while every link has shown its colour for long enough."""
+        """By (state, target), for links that have all shown their colours for long enough."""
         self._state = "r" * self.rules.links
         self._since = [-math.inf] * self.rules.links
         self._waiting_since = [math.inf] * self.rules.links
@@ -138,7 +140,7 @@ class SignalSafety:
         self.overdue_s = math.inf
         """When max green or max red is next exceeded; inf: never."""
         self._bounds = ServiceBounds(self.rules, times, greens)
-        self._reported = _NOTHING
+        self._reported = _NOTHING_REPORTED
 
     @property
     def shown(self) -> str:
@@ -161,7 +163,7 @@ class SignalSafety:
         self.overdue_s = self._bounds.first_exceeded_s(self._state, self._waiting_since)
 
     def observe_program(self, shown: str, now: float) -> None:
-        """Take what the signal's own program shows: links that it serves are not waiting any more."""
+        """Take the state that the signal's own program shows: links that it serves are not waiting any more."""
         shown = shown.translate(_OFF)
         self._waiting_since = [
             min(waits, now) if colour(c) == "r" else now for c, waits in zip(shown, self._waiting_since, strict=True)
@@ -183,7 +185,7 @@ class SignalSafety:
             reasons |= transition.reasons
             self._show(transition, now)
         if not reasons:
-            self._reported = _NOTHING
+            self._reported = _NOTHING_REPORTED
             return self._permitted, []
         if (requested, reasons) == self._reported:
             return self._permitted, []
@@ -217,11 +219,11 @@ class SignalSafety:
         Raises ValueError while the signal is not cleared.
         """
         if not self.is_cleared(now):
-            raise ValueError(f"signal {self.signal} shows {self._state}; it must be all red before its program goes on")
+            raise ValueError(f"signal {self.signal} shows {self._state}; it must be all red before its program continues")
         return PermittedHandover(self.signal, program, phase, remaining_s, seal=_SEAL)
 
     def _target(self, requested: str, now: float) -> tuple[str, frozenset[Reason]]:
-        """The state to move towards: the requested one, or what replaces it as a whole, and why."""
+        """(target state, reasons): the requested state, or the state that replaces it, and why."""
         objection = self.rules.objection(requested)
         if objection is None and self._forced is None and now < self.overdue_s:
             return requested, _NONE
@@ -248,17 +250,17 @@ class SignalSafety:
     def _transition(self, target: str, now: float) -> _Transition:
         """The next state on the way to a target that is free of conflicts.
 
-        Ages only matter below a bound. If none is below, which is nearly always,
-        the transition depends on the two states alone and is looked up.
+        Ages matter only below a bound. If none is below, as in nearly every step, the
+        transition depends only on the two states and is cached.
         """
         if now < self._settled_s:
             return self._compute_transition(target, now)
-        found = self._transitions.get((self._state, target))
-        if found is None:
+        transition = self._transitions.get((self._state, target))
+        if transition is None:
             if len(self._transitions) > MAX_KNOWN_STATES:
                 self._transitions.clear()
-            found = self._transitions[self._state, target] = self._compute_transition(target, math.inf)
-        return found
+            transition = self._transitions[self._state, target] = self._compute_transition(target, math.inf)
+        return transition
 
     def _compute_transition(self, target: str, now: float) -> _Transition:
         """`now`: inf if every link has shown its colour for long enough."""
@@ -276,7 +278,7 @@ class SignalSafety:
                     rising.append((i, wanted))
                 elif age < times.min_green_s:
                     reasons.add(Reason.MIN_GREEN)
-                elif self._crossing[i]:
+                elif self._is_crossing[i]:
                     following[i] = "r"
                 else:
                     following[i] = "y"

@@ -22,7 +22,7 @@ class SumoConnectionLost(Exception):
 
 
 class CommandRejected(Exception):
-    """SUMO rejected a command; the connection goes on."""
+    """SUMO rejected a command; the connection is still usable."""
 
 
 class WaitAborted(Exception):
@@ -45,7 +45,7 @@ class StepResult(NamedTuple):
     shown: Sequence[tuple[float, Sequence[str]]]
     """Segment by segment: its end in s, and the states that the tracked signals showed, in the order of `track`.
 
-    The last segment is left out: see `Link.shown`.
+    The last segment is not included: see `Link.shown`.
     """
     rejected: dict[str, str]
     """Signals whose command SUMO rejected, and its text."""
@@ -89,8 +89,8 @@ class Link(Protocol):
     def read(self, due: tuple[str, ...]) -> StepResult:
         """Wait until all segments are simulated, and read the lanes of the TLs that are due.
 
-        Raises SumoConnectionLost, WaitAborted, or CommandRejected if SUMO refuses
-        to be read. Rejected signal commands are part of the result.
+        Raises SumoConnectionLost, WaitAborted, or CommandRejected if SUMO rejects
+        a step or a getter. Rejected signal commands are part of the result.
         """
 
     def shown(self) -> dict[str, str]:
@@ -127,7 +127,7 @@ class TrackedLanes:
 
     def track(self, lanes_of: Mapping[str, Sequence[str]], counted: Sequence[str]) -> None:
         self.lanes_of = {tl: tuple(lanes) for tl, lanes in lanes_of.items()}
-        # SUMO looks every lane up in a sorted tree: neighbours in this order share most of their path
+        # SUMO searches each lane in a sorted tree: neighbours in this order share most of the path
         self.lanes = tuple(sorted({lane for lanes in self.lanes_of.values() for lane in lanes}))
         self.row = {lane: i for i, lane in enumerate(self.lanes)}
         self.counted = tuple(counted)
@@ -144,7 +144,7 @@ class TrackedLanes:
         return names, np.array(rows, np.intp)
 
     def count_departures(self, lane: str, vehicles: Sequence[str]) -> None:
-        """Count the vehicles that are on the lane no more."""
+        """Count the vehicles that are no longer on the lane."""
         now = frozenset(vehicles)
         self.readings.departed[self.row[lane]] += len(self._vehicles[lane] - now)
         self._vehicles[lane] = now

@@ -1,4 +1,4 @@
-"""TraCI messages over a socket: sent without waiting, their answers taken in order."""
+"""TraCI messages over a socket: sent without waiting, answers received in order."""
 
 import logging
 import select
@@ -14,8 +14,9 @@ from controller.sumo.wire import MalformedMessage, MessageSplitter
 log = logging.getLogger("controller")
 
 POLL_INTERVAL_S = 1.0
-"""Wall time between two looks at what the operator asked for, while SUMO is silent."""
+"""Wall time between two checks of the operator's requests, while SUMO is silent."""
 SILENCE_LOG_INTERVAL_S = 30.0
+"""Wall time between two warnings that SUMO is silent, at the end."""
 
 
 class Messages:
@@ -27,7 +28,7 @@ class Messages:
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
         self._outgoing = bytearray()
-        """What the socket has not taken yet."""
+        """Not sent yet."""
         self._incoming = MessageSplitter()
         self._arrived: deque[bytes] = deque()
 
@@ -36,7 +37,7 @@ class Messages:
         self._outgoing += message
 
     def send(self) -> None:
-        """Send without waiting: what the socket does not take now goes out later. Raises SumoConnectionLost."""
+        """Send without waiting; bytes that the socket buffer does not take are sent later. Raises SumoConnectionLost."""
         try:
             del self._outgoing[: self.socket.send(self._outgoing, socket.MSG_DONTWAIT)]
         except BlockingIOError:
@@ -61,7 +62,7 @@ class Messages:
         try:
             self._poll.modify(self.socket, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
             if not self._poll.poll(1000 * POLL_INTERVAL_S):
-                # another client of the simulation may take its time, and SUMO ends for all if this one leaves
+                # SUMO may be waiting for another client, and ends for all clients if this one leaves
                 if self._interrupts.abort_requested():
                     raise WaitAborted("SUMO has not answered yet")
                 return
@@ -115,7 +116,7 @@ class Messages:
                             now - silent_since,
                         )
         except OSError:
-            return has_answer  # SUMO has gone already
+            return has_answer  # SUMO has closed the connection already
         finally:
             self.socket.close()
         return has_answer

@@ -1,4 +1,4 @@
-"""The running network: checks that the street in SUMO fits the files and the contracts."""
+"""Check that city.toml, the network files, the contracts and the running SUMO agree."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,43 +19,48 @@ class RunningSignal:
     """A signal as SUMO runs it now."""
 
     program: str
+    """Id of the program that is its fallback plan."""
     shown: str
+    """The state that it shows."""
     programs: Mapping[str, Program]
     """By id, in SUMO's order."""
 
 
-_TYPES = {0: "static", 3: "actuated", 4: "NEMA", 5: "delay_based"}
+_PROGRAM_TYPES = {0: "static", 3: "actuated", 4: "NEMA", 5: "delay_based"}
 
 
 def running_signals(api: Any, street: StreetNetwork, signals: Sequence[str]) -> dict[str, RunningSignal]:
     """Read signals from SUMO and compare them with the network file.
 
-    Raises InputError if a signal is missing or its links differ from the file's:
-    the conflict rules come from the file and must be those of the street.
+    Raises InputError if a signal is missing or its links differ from the file's,
+    from which the conflict rules are taken.
     """
     ids = set(api.trafficlight.getIDList())
-    found: dict[str, RunningSignal] = {}
+    running: dict[str, RunningSignal] = {}
     for signal in signals:
         if signal not in ids:
             raise InputError(f"signal {signal} is not in the running simulation; it has {_list(sorted(ids))}")
         if signal not in street.signals:
-            raise InputError(f"{street.net_file}: has no signal {signal}, but SUMO runs one: is it another network?")
-        _same_links(api, street, street.signals[signal])
+            raise InputError(
+                f"{street.net_file}: has no signal {signal}, but SUMO does; start SUMO and the controller on the same network"
+            )
+        _check_links(api, street, street.signals[signal])
         programs = {}
         for logic in api.trafficlight.getAllProgramLogics(signal):
             phases = tuple(Phase(p.state, p.duration, p.minDur, p.maxDur) for p in logic.phases)
             known = {program.id: program for program in street.signals[signal].programs}.get(logic.programID)
-            kind = _TYPES.get(int(logic.type), str(logic.type))
+            kind = _PROGRAM_TYPES.get(int(logic.type), str(logic.type))
             programs[logic.programID] = Program(logic.programID, kind, known.offset_s if known else 0, phases)
         program = api.trafficlight.getProgram(signal)
         if program == "online":
-            # a client left it frozen: its plan is the one that the files make active
+            # a client left it frozen: its plan is the program that the files make active
             program = street.signals[signal].active_program
-        found[signal] = RunningSignal(program, api.trafficlight.getRedYellowGreenState(signal), programs)
-    return found
+        running[signal] = RunningSignal(program, api.trafficlight.getRedYellowGreenState(signal), programs)
+    return running
 
 
-def _same_links(api: Any, street: StreetNetwork, signal: SignalNetwork) -> None:
+def _check_links(api: Any, street: StreetNetwork, signal: SignalNetwork) -> None:
+    """Raise InputError unless SUMO and the file have the same links."""
     running = [sorted({(pair[0], pair[1]) for pair in link if pair}) for link in api.trafficlight.getControlledLinks(signal.id)]
     filed = [sorted(set(link)) for link in signal.links]
     # states may be longer than the number of links: either side may omit the empty ones
@@ -65,11 +70,11 @@ def _same_links(api: Any, street: StreetNetwork, signal: SignalNetwork) -> None:
         filed.pop()
     if running == filed:
         return
-    lost = {lane for link in filed for lane, _ in link} - {lane for link in running for lane, _ in link}
-    detail = f"; lanes only in the file: {_list(sorted(lost))}" if lost else ""
+    missing = {lane for link in filed for lane, _ in link} - {lane for link in running for lane, _ in link}
+    detail = f"; lanes only in the file: {_list(sorted(missing))}" if missing else ""
     raise InputError(
-        f"signal {signal.id}: SUMO runs {len(running)} links where {street.net_file} has {len(filed)}, or other lanes{detail}; "
-        "start SUMO and the controller on the same network"
+        f"signal {signal.id}: SUMO runs {len(running)} links and {street.net_file} has {len(filed)}, or their lanes differ"
+        f"{detail}; start SUMO and the controller on the same network"
     )
 
 
@@ -81,15 +86,15 @@ def check_city(city: City, contracts: Mapping[str, pb.PolicyContract]) -> None:
         expected = {
             "signals": (list(settings.signals), list(contract.signal_ids)),
             "dialect": (settings.dialect, contract.observation.dialect),
-            # the exporter took what city.toml leaves out from the checkpoint's file name
+            # the exporter took settings that city.toml leaves out from the checkpoint's file name
             "state": (settings.state or contract.observation.state, contract.observation.state),
             "action": (settings.action or contract.action.kind, contract.action.kind),
         }
-        for key, (ours, theirs) in expected.items():
-            if not contract.missing and ours != theirs:
+        for key, (in_city, in_contract) in expected.items():
+            if not contract.missing and in_city != in_contract:
                 raise InputError(
-                    f"{tl}: {city.path} has {key} {_plain(ours)}, but the served model was exported for {_plain(theirs)}; "
-                    f"export it again (python -m export --tl {tl}) or fix city.toml"
+                    f"{tl}: {city.path} has {key} {_plain(in_city)}, but the served model was exported for "
+                    f"{_plain(in_contract)}; export it again (python -m export --tl {tl}) or fix city.toml"
                 )
         for signal in contract.signal_ids:
             if signal in owner:
@@ -102,7 +107,7 @@ def _plain(value: object) -> str:
 
 
 def check_contract(contract: pb.PolicyContract, street: StreetNetwork) -> None:
-    """Raise InputError unless the network file is the street that the contract describes."""
+    """Raise InputError unless the network file has the signals, lanes and phases that the contract describes."""
     try:
         check(contract)
         dialects.of(contract).check_contract(contract)
@@ -115,37 +120,35 @@ def check_contract(contract: pb.PolicyContract, street: StreetNetwork) -> None:
             raise InputError(f"{where}: the network {street.net_file} has no signal of this name")
         lanes = list(signal.lanes)
         if lanes != list(trained.lane_ids):
-            gone = [lane for lane in trained.lane_ids if lane not in lanes]
+            missing = [lane for lane in trained.lane_ids if lane not in lanes]
             new = [lane for lane in lanes if lane not in trained.lane_ids]
             raise InputError(
-                f"{where}: {len(trained.lane_ids)} lanes then, {len(lanes)} now (gone: {_list(gone)}; new: {_list(new)}); "
+                f"{where}: {len(trained.lane_ids)} lanes then, {len(lanes)} now (missing: {_list(missing)}; new: {_list(new)}); "
                 "train it again or use the network it was trained on"
             )
-        program = _trained_program(contract, signal)
+        program = next((program for program in signal.programs if program.id == trained.program_id), None)
         if program is None:
             raise InputError(
                 f"{contract.tl}: signal {trained.id} has no program {trained.program_id!r}, which the policy was trained on; "
-                "is an additional file missing?"
+                "add the additional file that defines it to the sumocfg, or train it again"
             )
-        _same_phases(contract, where, program, trained, "now")
-
-
-def _trained_program(contract: pb.PolicyContract, signal: SignalNetwork) -> Program | None:
-    trained = next(message for message in contract.signals if message.id == signal.id)
-    return next((program for program in signal.programs if program.id == trained.program_id), None)
+        _check_phases_of_training(contract, where, program, trained, "now")
 
 
 def check_running(contract: pb.PolicyContract, running: Mapping[str, RunningSignal], api: Any, street: StreetNetwork) -> None:
-    """Raise InputError unless SUMO runs what the files and the contract describe: programs, phases, lengths."""
+    """Raise InputError unless SUMO runs the programs, phases and lane lengths of the files and the contract."""
     for trained in contract.signals:
         signal, now = street.signals[trained.id], running[trained.id]
         where = f"{contract.tl}: signal {trained.id}"
         program = now.programs.get(trained.program_id)
         if program is None:
-            raise InputError(f"{where}: SUMO has no program {trained.program_id!r}; it has {_list(list(now.programs))}")
+            raise InputError(
+                f"{where}: SUMO has no program {trained.program_id!r}, only {_list(list(now.programs))}; "
+                "start it with the additional files of training"
+            )
         if now.program not in now.programs:
             raise InputError(f"{where}: its plan {now.program!r} is not among SUMO's programs {_list(list(now.programs))}")
-        _same_phases(contract, where, program, trained, "in the running simulation")
+        _check_phases_of_training(contract, where, program, trained, "in the running simulation")
         if len(now.shown) != len(signal.links):
             raise InputError(
                 f"{where}: SUMO shows a state of {len(now.shown)} links, but {street.net_file} has {len(signal.links)}"
@@ -176,7 +179,7 @@ def check_phases(where: str, signal: SignalNetwork, trained: pb.Signal) -> None:
             )
 
 
-def _same_phases(contract: pb.PolicyContract, where: str, program: Program, trained: pb.Signal, place: str) -> None:
+def _check_phases_of_training(contract: pb.PolicyContract, where: str, program: Program, trained: pb.Signal, place: str) -> None:
     if [phase.state for phase in program.phases] != [phase.state for phase in trained.phases]:
         raise InputError(
             f"{where}: its program {trained.program_id!r} has other phases {place} than in training; "

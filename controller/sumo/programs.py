@@ -1,4 +1,4 @@
-"""The SUMO program: where it is, and why it failed."""
+"""The path of the SUMO programs, and the error of one that failed."""
 
 import contextlib
 import os
@@ -21,10 +21,10 @@ def sumo_program(name: str = "sumo") -> str:
         candidates.append(Path(sumo.SUMO_HOME) / "bin" / name)
     if "SUMO_HOME" in os.environ:
         candidates.append(Path(os.environ["SUMO_HOME"]) / "bin" / name)
-    found = next((str(path) for path in candidates if path.is_file()), shutil.which(name))
-    if found is None:
+    program = next((str(path) for path in candidates if path.is_file()), shutil.which(name))
+    if program is None:
         raise InputError(f"the program {name} was not found; install eclipse-sumo or set SUMO_HOME")
-    return found
+    return program
 
 
 class StderrReader:

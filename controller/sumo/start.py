@@ -1,4 +1,4 @@
-"""Starting a SUMO program, and attaching to one that runs already."""
+"""Start a SUMO program, or attach to one that runs already."""
 
 import contextlib
 import logging
@@ -17,14 +17,18 @@ from controller.sumo.traci_link import TraciLink
 
 log = logging.getLogger("controller")
 
-ATTACH_TIMEOUT_S, START_TIMEOUT_S = 10.0, 60.0
-"""Wall time until SUMO listens: one that runs already, one that is started here."""
+ATTACH_TIMEOUT_S = 10.0
+"""Wall time within which a SUMO that runs already must listen."""
+START_TIMEOUT_S = 60.0
+"""Wall time within which a SUMO started here must listen."""
 CLOSE_TIMEOUT_S = 5.0
+"""Wall time for closing a connection that is not used."""
 CONNECT_INTERVAL_S = 0.05
+"""Wall time between two attempts to connect."""
 
 
-def _leave(connection: Any) -> None:
-    """Close a connection cleanly: SUMO ends for all its clients when one just drops."""
+def _close(connection: Any) -> None:
+    """Close a connection cleanly: SUMO ends for all its clients if one drops."""
     if connection._socket is None:
         return  # SUMO has closed it
     with contextlib.suppress(OSError, traci.TraCIException, traci.FatalTraCIError):
@@ -33,13 +37,21 @@ def _leave(connection: Any) -> None:
 
 
 def start(arguments: Sequence[str], clients: int, interrupts: Interrupts, order: int | None = None, port: int = 0) -> TraciLink:
-    """Start the sumo program on a loopback port (0: a free one) and connect to it. Raises InputError."""
+    """Start the sumo program on a loopback port and connect to it. Raises InputError.
+
+    Args:
+        arguments: of the sumo program.
+        clients: clients that SUMO waits for, this one included.
+        interrupts: what the operator has asked for.
+        order: this client's place among them; None: the only client.
+        port: TraCI port; 0: a free one.
+    """
     if not port:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
     else:
-        # another program on this port would be taken for the SUMO that is started
+        # otherwise a program that listens on this port already would be mistaken for the SUMO started here
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -67,9 +79,17 @@ def attach(
     process: subprocess.Popen[bytes] | None = None,
     through_guard: bool = False,
 ) -> TraciLink:
-    """Connect to a SUMO that listens, or to the guard of one. Raises InputError."""
+    """Connect to a SUMO, or to a guard. Raises InputError.
+
+    Args:
+        host, port: address of SUMO or of the guard.
+        interrupts: what the operator has asked for.
+        order: this client's place among several; None: not set.
+        process: the SUMO or the guard started here; None: it was started elsewhere.
+        through_guard: whether the address is a guard's.
+    """
     stderr = StderrReader(process.stderr if process is not None else None)
-    limit = time.monotonic() + (ATTACH_TIMEOUT_S if process is None else START_TIMEOUT_S)
+    give_up_s = time.monotonic() + (ATTACH_TIMEOUT_S if process is None else START_TIMEOUT_S)
     while True:
         try:
             with contextlib.redirect_stdout(None):
@@ -78,22 +98,22 @@ def attach(
         except (traci.FatalTraCIError, OSError) as error:
             if process is not None and process.poll() is not None:
                 raise InputError(f"SUMO ended before the simulation began: {stderr.error() or 'it gave no reason'}") from None
-            if time.monotonic() > limit:
+            if time.monotonic() > give_up_s:
                 raise InputError(f"no SUMO listens at {host}:{port} ({error}); start it with --remote-port {port}") from None
             time.sleep(CONNECT_INTERVAL_S)
     if order is not None:
         try:
             connection.setOrder(order)
         except KeyboardInterrupt:
-            _leave(connection)
+            _close(connection)
             raise
         except traci.TraCIException as error:
-            _leave(connection)
+            _close(connection)
             raise InputError(
-                f"SUMO at {host}:{port} refuses this client as number {order}: {error}; choose another --order"
+                f"SUMO at {host}:{port} refuses order {order} for this client: {error}; pass another --order"
             ) from None
         except (traci.FatalTraCIError, OSError) as error:
-            _leave(connection)
+            _close(connection)
             if process is not None:
                 raise InputError(f"SUMO ended before the simulation began: {stderr.error() or error}") from None
             raise InputError(

@@ -74,7 +74,7 @@ class TraciLink:
             process: the SUMO started here, or the guard; None: it was started elsewhere.
             stderr: of `process`.
             interrupts: what the operator has asked for.
-            through_guard: whether the connection leads to a guard.
+            through_guard: whether the connection is to a guard.
         """
         self._through_guard, self._is_guarded = through_guard, False
         self._api = api
@@ -220,7 +220,7 @@ class TraciLink:
         return int(number), str(text)
 
     def running(self, signal: str) -> tuple[str, str]:
-        """(program, state) of a signal, requested by itself. Raises CommandRejected."""
+        """(program, state) of a signal, in a request of its own. Raises CommandRejected."""
         try:
             return self.api.trafficlight.getProgram(signal), self.api.trafficlight.getRedYellowGreenState(signal)
         except traci.TraCIException as error:
@@ -228,7 +228,7 @@ class TraciLink:
 
     def switch_program(self, signal: str, program: str) -> None:
         with contextlib.suppress(CommandRejected):
-            self.shown()  # its answer is due first; that it is rejected is no reason to leave the signal as it is
+            self.shown()  # its answer is due first; if it is a rejection, the signal is switched all the same
         answer = self._request(wire.message([wire.set_string(wire.SET_TL, wire.PROGRAM, signal, program)]))
         try:
             wire.Reader(answer).status()
@@ -268,11 +268,11 @@ class TraciLink:
     def close(self) -> None:
         """Close cleanly, and wait for the end of a SUMO that was started here."""
         with contextlib.suppress(SumoConnectionLost, CommandRejected, WaitAborted):
-            self.shown()  # its answer is due before that to the close; without one, the close shows it
-        # a guard sees to what is left, so there is no need to wait for SUMO's other clients
+            self.shown()  # its answer is due before that to CLOSE; if SUMO has ended, the next call reports it
+        # a guard hands the signals back, so this need not wait for SUMO's other clients
         wait = not (self._is_guarded and self._interrupts.abort_requested())
         is_closed = self._messages.end(wire.message([wire.command(wire.CLOSE, b"")]), wait)
-        # a guard that has cut this controller off goes on without it
+        # a guard that has cut this controller off keeps running
         if is_closed or not self._through_guard:
             self.wait()
 
@@ -284,6 +284,6 @@ class TraciLink:
                 self._process.wait(1)
             if self._interrupts.abort_requested():
                 if self._through_guard:
-                    return  # the guard ends by itself; killed, it would end the simulation for the others
+                    return  # the guard ends on its own; killing it would end the simulation for the other clients
                 self._process.kill()
                 self._process.wait()

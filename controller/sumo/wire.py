@@ -1,4 +1,4 @@
-"""TraCI messages of many commands: encoding and bulk decoding.
+"""Encode and decode TraCI messages of many commands.
 
 A message is its length (int32, itself included) and commands; a command is its
 length (one byte, or a zero byte and int32), its id and its content; all numbers
@@ -6,8 +6,8 @@ are big-endian. The answer has a status for every command, and after the status
 of a getter its value. https://sumo.dlr.de/docs/TraCI/Protocol.html
 
 The size of a numeric getter's answer follows from the name of its object, so the
-position of each value is known before the answer arrives: NumPy takes all of
-them at once.
+position of each value is known before the answer arrives, and NumPy decodes all
+values at once.
 """
 
 import functools
@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from controller.sumo.link import CommandRejected
 
-# the same numbers as in traci.constants
+# equal to traci.constants
 GETVERSION, SETORDER = 0x00, 0x03
 HANDOVER = 0xF7
-"""Not TraCI's: a controller registers its handover plans with its guard."""
+"""Not a TraCI command: a controller registers its handover plans with its guard."""
 GUARDED = "behind a guard"
 """Suffix of SUMO's version text if a guard answers."""
 GET_LANE, GET_SIM, GET_TL = 0xA3, 0xAB, 0xA2
@@ -35,9 +35,6 @@ TYPE_INT, TYPE_DOUBLE, TYPE_STRING, TYPE_STRING_LIST = 0x09, 0x0B, 0x0C, 0x0E
 _STATUS_BYTES = 7  # length, command, result, an empty description's int32
 _VALUE_BYTES = {TYPE_INT: 4, TYPE_DOUBLE: 8}
 
-Bytes = NDArray[np.uint8]
-
-
 SET_OK = bytes((_STATUS_BYTES, SET_TL, 0, 0, 0, 0, 0))
 """SUMO's answer to a signal command that it accepted."""
 
@@ -47,10 +44,11 @@ STEPPED = bytes((_STATUS_BYTES, SIMSTEP, 0, 0, 0, 0, 0)) + bytes(4)
 
 
 class MalformedMessage(Exception):
-    """Bytes that are not a valid TraCI message; the connection cannot go on."""
+    """Bytes that are not a valid TraCI message; the connection cannot be used any more."""
 
 
 def command(identifier: int, content: bytes) -> bytes:
+    """Encode a command."""
     size = len(content) + 2
     head = struct.pack("!BB", size, identifier) if size <= 255 else struct.pack("!BiB", 0, size + 4, identifier)
     return head + content
@@ -62,6 +60,7 @@ def _name(text: str) -> bytes:
 
 
 def get(domain: int, variable: int, name: str) -> bytes:
+    """Encode a getter of a variable of the object `name`."""
     return command(domain, struct.pack("!B", variable) + _name(name))
 
 
@@ -79,10 +78,12 @@ def set_double(domain: int, variable: int, name: str, value: float) -> bytes:
 
 
 def step(until_s: float) -> bytes:
+    """Encode a step to simulated second `until_s`."""
     return command(SIMSTEP, struct.pack("!d", until_s))
 
 
 def message(commands: Sequence[bytes]) -> bytes:
+    """Encode a message of commands."""
     body = b"".join(commands)
     return struct.pack("!i", len(body) + 4) + body
 
@@ -106,7 +107,7 @@ class MessageSplitter:
 
     @property
     def is_between(self) -> bool:
-        """Whether no message is incomplete."""
+        """Whether every message is complete."""
         return not self._data
 
     def feed(self, data: bytes) -> Iterator[bytes]:
@@ -202,7 +203,7 @@ def _raise_first_rejection(answer: bytes) -> None:
 
 
 class Reader:
-    """Reads an answer value by value, for values without a fixed size."""
+    """Reads an answer value by value, for values of variable size."""
 
     def __init__(self, answer: bytes, at: int = 0) -> None:
         self._answer = answer
@@ -223,7 +224,7 @@ class Reader:
     def _string(self) -> str:
         (size,) = self._take("!i")
         if not 0 <= size <= self.remaining:
-            raise MalformedMessage(f"a string of {size} bytes where {self.remaining} remain")
+            raise MalformedMessage(f"a string of {size} bytes, but {self.remaining} remain")
         raw = self._answer[self.at : self.at + size]
         self.at += size
         return raw.decode(errors="replace")
@@ -266,6 +267,6 @@ class Reader:
         return [self._string() for _ in range(count)]
 
     def stepped(self) -> None:
-        """The status of a step. Subscription results that follow belong to other clients."""
+        """Check the status of a step. Subscription results that follow belong to other clients."""
         if self.status() != SIMSTEP:
             raise MalformedMessage("an answer to a command other than the step")

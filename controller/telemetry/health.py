@@ -11,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from city.errors import InputError
 
 MAX_CONNECTIONS = 16
+"""Open connections; each holds a thread."""
 IDLE_TIMEOUT_S = 10.0
 """Wall time after which an idle connection is closed."""
 STALE_S = 60.0
@@ -18,7 +19,7 @@ STALE_S = 60.0
 
 
 class Health:
-    """The controller's health: starting, running, stopping, or stuck."""
+    """The controller's state: starting, running, stopping, or stuck."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -26,12 +27,14 @@ class Health:
         self._beat_s = clock()
 
     def beat(self) -> None:
-        # the steps of a release beat too, and must not turn stopping into running
+        """Report that a step was taken."""
+        # the steps of a release report as well, and must not turn stopping into running
         if self._state != "stopping":
             self._state = "running"
         self._beat_s = self._clock()
 
     def stopping(self) -> None:
+        """Report that the release has begun."""
         self._state = "stopping"
 
     def status(self) -> tuple[bool, str]:
@@ -42,7 +45,7 @@ class Health:
 
 
 class _BoundedHTTPServer(ThreadingHTTPServer):
-    """Closes connections beyond MAX_CONNECTIONS: each open one holds a thread."""
+    """An HTTP server that closes connections beyond MAX_CONNECTIONS."""
 
     daemon_threads = True
 
@@ -64,7 +67,7 @@ class _BoundedHTTPServer(ThreadingHTTPServer):
 
 
 class HttpServer:
-    """Serves both endpoints in threads of its own."""
+    """The HTTP server of both endpoints, in threads of its own."""
 
     def __init__(self, address: tuple[str, int], registry: CollectorRegistry, health: Health) -> None:
         """Raises InputError if the address cannot be listened on."""
@@ -79,7 +82,7 @@ class HttpServer:
                     is_healthy, state = health.status()
                     self._respond(200 if is_healthy else 503, "text/plain; charset=utf-8", f"{state}\n".encode())
                 else:
-                    self._respond(404, "text/plain; charset=utf-8", b"try /metrics or /healthz\n")
+                    self._respond(404, "text/plain; charset=utf-8", b"not found; the paths are /metrics and /healthz\n")
 
             def _respond(self, code: int, kind: str, body: bytes) -> None:
                 self.send_response(code)
@@ -89,13 +92,13 @@ class HttpServer:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Scrapes are not logged."""
+                """Requests are not logged."""
 
         try:
             self._server = _BoundedHTTPServer(address, Handler)
         except OSError as error:
             raise InputError(
-                f"cannot serve metrics at {address[0]}:{address[1]}: {error.strerror}; choose another --http"
+                f"cannot serve metrics at {address[0]}:{address[1]}: {error.strerror}; pass another --http"
             ) from None
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()

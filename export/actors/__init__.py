@@ -1,8 +1,8 @@
-"""Actors as lists of steps: what every reader gives and every writer takes.
+"""Actors as lists of steps: the result of every reader and the input of every writer.
 
-An architecture says which steps a checkpoint's layers make; `numpy_actor`
+An architecture defines which steps a checkpoint's layers form; `numpy_actor`
 evaluates them in NumPy, `saved_model` writes them as TensorFlow operations.
-The two share the list and nothing else, so that one can prove the other.
+The two share only the list, so that one can verify the other.
 """
 
 from collections.abc import Mapping
@@ -64,7 +64,7 @@ class Activation:
 
 @dataclass(frozen=True)
 class Branch:
-    """Remember the value, for a later Join."""
+    """Store the value for a later Join."""
 
 
 @dataclass(frozen=True)
@@ -108,23 +108,23 @@ class Actor:
     @property
     def weights(self) -> tuple[Weight, ...]:
         """Every variable, in order of its name."""
-        found = [
+        weights = [
             Weight(weight_name(k, part), step.stored_as.get(part, f"{step.name}/{part}"), values)
             for k, step in enumerate(self.steps)
             if isinstance(step, Dense | BatchNorm)
             for part in WEIGHTS
             if (values := getattr(step, part, None)) is not None
         ]
-        return tuple(sorted(found, key=lambda weight: weight.name))
+        return tuple(sorted(weights, key=lambda weight: weight.name))
 
     @property
     def description(self) -> str:
-        """The architecture and the activations it was taken to have."""
+        """The architecture with its activations."""
         kinds = dict.fromkeys(step.kind for step in self.steps if isinstance(step, Activation))
         norms = dict.fromkeys(f"epsilon {step.epsilon:g}" for step in self.steps if isinstance(step, BatchNorm))
         return " ".join([self.architecture, *kinds, *norms])
 
 
 def weight_name(step: int, part: str) -> str:
-    """Name, in an exported model, of what belongs to a step."""
+    """Name of a step's variable in an exported model."""
     return f"actor/{step:03d}_{part}"

@@ -61,10 +61,10 @@ def build(where: Path, layers: Layers, hints: ArchitectureHints, categorical: bo
         layers = _in_order(where, layers, hints, categorical)
     name = hints.architecture or recognise(where, layers, hints)
     if name not in BUILDERS:
-        raise InputError(f"--actor {name!r} is not one of {', '.join(BUILDERS)}, nor MODULE:FUNCTION")
+        raise InputError(f"--actor {name!r} is unknown; pass {', '.join(BUILDERS)} or MODULE:FUNCTION")
     for kind in (hints.hidden_activation, hints.output_activation):
         if kind not in ACTIVATIONS:
-            raise InputError(f"activation {kind!r} is not one of {', '.join(ACTIVATIONS)}")
+            raise InputError(f"activation {kind!r} is unknown; use {', '.join(ACTIVATIONS)}")
     steps = BUILDERS[name](where, layers, hints)
     _check_chain(where, name, steps)
     _check_sizes(where, name, layers, hints)
@@ -269,7 +269,7 @@ def _check_chain(where: Path, name: str, steps: Sequence[Step]) -> None:
         elif isinstance(step, BatchNorm):
             if width is not None and step.mean.shape != (width,):
                 raise InputError(
-                    f"{where}: {before} has {width} outputs and {step.name} has shape {list(step.mean.shape)}: this is not a {name}"
+                    f"{where}: {before} has {width} outputs and {step.name} has shape {list(step.mean.shape)}: this is not {name}"
                 )
         elif isinstance(step, Branch):
             branches.append(width)

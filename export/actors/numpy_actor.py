@@ -1,4 +1,4 @@
-"""An actor's steps in NumPy, float64: the reference that an exported model is measured against."""
+"""An actor's steps in NumPy, float64: the reference of an exported model's parity check."""
 
 from math import erf
 
@@ -40,7 +40,7 @@ def activate(kind: str, x: Floats) -> Floats:
 
 
 def evaluate(actor: Actor, observations: NDArray[np.float32], categorical: bool) -> Floats:
-    """[n, A] means in [-1, 1], or [n, choices] probabilities where the actor is categorical."""
+    """[n, A] means in [-1, 1], or [n, choices] probabilities if the actor is categorical."""
     x: Floats = observations.astype(np.float64)
     open_branches: list[Floats] = []
     for step in actor.steps:

@@ -24,9 +24,9 @@ PARTS = {
     "moving_mean": "mean",
     "moving_variance": "variance",
 }
-"""Last part of a variable's name -> what it is of its layer."""
+"""Last part of a variable's name -> the part of its layer."""
 MAX_ELEMENTS = 1 << 28
-"""A variable of more numbers (1 GiB of float32) is no actor's: a corrupt shape must not ask for endless memory."""
+"""A variable of more numbers (1 GiB of float32) cannot be an actor's: a corrupt shape must not allocate unlimited memory."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class Checkpoint:
     load: Callable[[str], NDArray[Any]]
     """Values by readable name."""
     ordered: bool
-    """Whether the names come in the order in which the model was put together; else they are counted."""
+    """Whether the names are in the model's order; else they are ordered by their numbers."""
     keys: Mapping[str, str] | None = None
-    """Where one variable may have several names: what is stored by each. None: every name is a variable of its own."""
+    """Name -> stored key, if a variable may have several names. None: every name is a separate variable."""
     first: int | None = 0
     """Number of a model's first layer (`check_numbers`)."""
 
     def value(self, name: str) -> NDArray[Any]:
-        """A variable's values. Raises InputError where they cannot be read."""
+        """A variable's values. Raises InputError if they cannot be read."""
         shape = self.stored[name].shape
         if elements(shape) > MAX_ELEMENTS:
             raise InputError(f"{self.where}: {name} has shape {list(shape)}, more than any actor's; the file is corrupt")
@@ -84,7 +84,7 @@ def natural(name: str) -> list[int | str]:
 
 
 def unread_variables(checkpoint: Checkpoint, taken: Iterable[str]) -> tuple[str, ...]:
-    """Names of what a checkpoint holds beside the variables taken; one name for what has several."""
+    """Names of a checkpoint's variables that were not taken; one name per variable."""
     keys = checkpoint.keys or {name: name for name in checkpoint.stored}
     read = {keys[name] for name in taken}
     names: dict[str, str] = {}

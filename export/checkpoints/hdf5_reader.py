@@ -1,9 +1,9 @@
-"""Reading HDF5 in a process of its own.
+"""Read HDF5 in a helper process.
 
-The HDF5 library may loop for ever or crash on a corrupt file. So a small helper
-process reads, within a time and a memory limit, and what it has read is plain
-arrays; an exporter that waits in vain ends the helper and says so. One helper
-serves all files of a run.
+The HDF5 library may loop forever or crash on a corrupt file. Therefore a helper
+process reads the file, within a time and a memory limit, and sends plain arrays;
+after the time limit the exporter ends the helper and refuses the file. One
+helper reads all files of a run.
 """
 
 import atexit
@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 
 from city.errors import InputError, first_line
 
-LIMIT_S = 20
+READ_TIMEOUT_S = 20
 """A weights file is read in milliseconds."""
-START_S = 60.0
-"""For the helper's own start, on a machine under load."""
-MEMORY_BYTES = 6 << 30
+START_TIMEOUT_S = 60.0
+"""For the helper's start on a machine under load."""
+MAX_MEMORY_BYTES = 6 << 30
 MAX_BYTES = 2 << 30
-"""Of all arrays of a file."""
+"""Size of all arrays of a file."""
 
 
 @dataclass(frozen=True)
@@ -54,20 +54,20 @@ class Helper:
         self._connection: Connection | None = None
 
     def read(self, path: Path) -> Contents:
-        """The contents of a file. Raises InputError where it cannot be read."""
+        """The contents of a file. Raises InputError if it cannot be read."""
         try:
             connection = self._started()
-            connection.send((str(path), LIMIT_S))
-            if not connection.poll(2 * LIMIT_S):
+            connection.send((str(path), READ_TIMEOUT_S))
+            if not connection.poll(2 * READ_TIMEOUT_S):
                 raise EOFError
             answer = connection.recv()
         except (OSError, EOFError):
-            # it crashed, or its alarm ended it
+            # the helper crashed, or its alarm ended it
             self.close()
-            told = f"the HDF5 library crashes on it, or does not end within {LIMIT_S} s; the file is corrupt"
-            raise InputError(f"{path}: cannot be read as HDF5 weights: {told}") from None
+            reason = f"the HDF5 library crashes on it, or does not finish within {READ_TIMEOUT_S} s; the file is corrupt"
+            raise InputError(f"{path}: cannot be read as HDF5 weights: {reason}") from None
         except BaseException:
-            self.close()  # an interrupt: what it still answers is nobody's answer
+            self.close()  # an interrupt: a late reply must not be read as the next one
             raise
         if isinstance(answer, str):
             raise InputError(f"{path}: cannot be read as HDF5 weights: {answer}")
@@ -91,7 +91,7 @@ class Helper:
             path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
             # not forked: TensorFlow's threads and locks must not be copied
             self._process = subprocess.Popen(
-                [sys.executable, "-c", f"from {__name__} import serve; serve({theirs.fileno()})"],
+                [sys.executable, "-P", "-c", f"from {__name__} import serve; serve({theirs.fileno()})"],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -101,7 +101,7 @@ class Helper:
             theirs.close()
             self._connection = ours
             atexit.register(self.close)
-            if not ours.poll(START_S):
+            if not ours.poll(START_TIMEOUT_S):
                 raise EOFError
             ours.recv()
         return self._connection
@@ -109,9 +109,9 @@ class Helper:
 
 def serve(descriptor: int) -> None:
     """The helper's loop: (path, seconds) in, Contents or an error's text out; ends with its parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the exporter's business
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the exporter handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     import h5py  # noqa: F401 - before the first file, so that its time is the file's own
 
@@ -122,7 +122,7 @@ def serve(descriptor: int) -> None:
             path, limit_s = connection.recv()
         except EOFError:
             return
-        # an alarm that nobody handles ends a process even within a loop of the library's
+        # an alarm without a handler ends the process even inside the library
         signal.alarm(limit_s)
         try:
             answer: Contents | str = contents(Path(path))

@@ -21,9 +21,9 @@ _KERAS3_NORM = {"0": "gamma", "1": "beta", "2": "mean", "3": "variance"}
 
 
 def read(path: Path, everything: bool = False) -> Layers:
-    """The actor's layers of a weights file. Raises InputError where it is corrupt or no such file.
+    """The actor's layers of a weights file. Raises InputError if it is corrupt or missing.
 
-    `everything`: whether all that it holds must be a layer's, or of training.
+    `everything`: whether every variable must belong to a layer or to training.
     """
     file = _contents(path)
     found, order = _keras3(path, file) if file.layers is None else _keras2(path, file)
@@ -67,18 +67,18 @@ _HELPER = Helper()
 
 @functools.lru_cache(maxsize=1)
 def _read(path: Path, _mtime_ns: int, _size: int) -> Contents:
-    """Read once for all that is asked of a file."""
+    """Cached, because several functions read the same file."""
     return _HELPER.read(path)
 
 
 def _keras2(path: Path, file: Contents) -> tuple[Found, list[str]]:
-    """Layers stand in layer_names in the model's order; their counters mean nothing."""
+    """layer_names has the layers in the model's order; their numbers have no meaning."""
     found: Found = {}
     for name, weights in file.layers or ():
         for weight in weights:
             layer, _, part = weight.split(":")[0].rpartition("/")
             if part in PARTS:
-                # a block of several layers is one entry of layer_names: its weights' names tell them apart
+                # a block of several layers is one entry of layer_names: its weights' names distinguish them
                 stored = f"{name}/{weight}"
                 if stored not in file.arrays:
                     raise InputError(f"{path}: variable {stored} is missing")
@@ -104,7 +104,7 @@ def _keras3(path: Path, file: Contents) -> tuple[Found, list[str]]:
 def _weights(path: Path, name: str, file: Contents) -> NDArray[np.float32]:
     values = file.arrays[name]
     if values.dtype.kind != "f":
-        raise InputError(f"{path}: {name} holds {values.dtype}, no weights")
+        raise InputError(f"{path}: {name} holds {values.dtype}, not weights")
     return np.asarray(values, np.float32)
 
 

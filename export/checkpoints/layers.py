@@ -18,9 +18,9 @@ Found = dict[str, dict[str, tuple[str, Weights]]]
 
 
 def read_layers(checkpoint: Checkpoint, scope: str, whole: bool = False) -> Layers:
-    """The layers of the actor that a scope of a checkpoint holds ("": all of it). Raises InputError.
+    """The layers of the actor in a scope of a checkpoint ("": all of it). Raises InputError.
 
-    `whole`: whether everything in that scope must be a layer's, or of training.
+    `whole`: whether every variable in that scope must belong to a layer or to training.
     """
     prefix = f"{scope}/" if scope else ""
     found: Found = {}
@@ -36,8 +36,8 @@ def read_layers(checkpoint: Checkpoint, scope: str, whole: bool = False) -> Laye
         keys.add(key)
         values = checkpoint.value(name)
         if values.dtype.kind != "f":
-            raise InputError(f"{checkpoint.where}: {name} holds {values.dtype}, no weights")
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
+            raise InputError(f"{checkpoint.where}: {name} holds {values.dtype}, not weights")
+        with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are refused
             found.setdefault(layer, {})[PARTS[part]] = name, np.asarray(values, np.float32)
         taken.add(name)
     if not found:
@@ -59,7 +59,7 @@ def read_layers(checkpoint: Checkpoint, scope: str, whole: bool = False) -> Laye
         parts = _parts(order, tops)  # they count otherwise than they were made
     if len(parts) == 1:
         return every
-    # names that do not count (fc_one, output; attributes of a model) do not tell the order in which layers are called
+    # names without numbers (fc_one, output; attributes of a model) do not define the call order
     groups = []
     for name, own in parts.items():
         dense = tuple(layer for layer in every.dense if layer.name in own)
@@ -111,7 +111,7 @@ def _is_log_std(variable: StoredVariable, output_sizes: set[int]) -> bool:
 
 
 BATCH_NORM_EPSILON = 1e-5
-"""The seed system's; weights files do not tell it."""
+"""The seed system's; weights files do not contain it."""
 
 
 def check_numbers(where: Path, order: list[str], first: int | None = 0) -> None:
@@ -131,7 +131,7 @@ def check_numbers(where: Path, order: list[str], first: int | None = 0) -> None:
 
 
 def layers(where: Path, found: Found, order: list[str], unread: tuple[str, ...]) -> Layers:
-    """The layers in order, each once it is known to be whole.
+    """The layers in order, each checked for completeness.
 
     Raises InputError that names the variables which are missing or wrong.
     """
@@ -141,7 +141,7 @@ def layers(where: Path, found: Found, order: list[str], unread: tuple[str, ...])
         stored_as = {part: stored for part, (stored, _) in found[name].items()}
         for part, values in parts.items():
             if not np.isfinite(values).all():
-                raise InputError(f"{where}: {name}/{part} has values that are not finite; the training has diverged")
+                raise InputError(f"{where}: {name}/{part} has non-finite values; the training has diverged")
         if "mean" in parts or "variance" in parts:
             norms.append(_batch_norm(where, name, parts, stored_as))
         else:
@@ -158,18 +158,18 @@ def _dense(where: Path, name: str, parts: dict[str, Weights], stored_as: dict[st
         raise InputError(f"{where}: variable {name}/kernel is missing")
     kernel, bias = parts["kernel"], parts.get("bias")
     if kernel.ndim != 2 or 0 in kernel.shape or (bias is not None and bias.shape != kernel.shape[1:]):
-        told = "none" if bias is None else list(bias.shape)
-        raise InputError(f"{where}: {name} is no dense layer: kernel {list(kernel.shape)}, bias {told}")
+        bias_shape = "none" if bias is None else list(bias.shape)
+        raise InputError(f"{where}: {name} is not a dense layer: kernel {list(kernel.shape)}, bias {bias_shape}")
     return Dense(name, kernel, bias, stored_as)
 
 
 def _batch_norm(where: Path, name: str, parts: dict[str, Weights], stored_as: dict[str, str]) -> BatchNorm:
-    for part, told in (("mean", "moving_mean"), ("variance", "moving_variance")):
+    for part, stored_part in (("mean", "moving_mean"), ("variance", "moving_variance")):
         if part not in parts:
-            raise InputError(f"{where}: variable {name}/{told} is missing")
+            raise InputError(f"{where}: variable {name}/{stored_part} is missing")
     shapes = {values.shape for values in parts.values()}
     if len(shapes) > 1 or len(parts["mean"].shape) != 1:
-        raise InputError(f"{where}: {name} is no batch norm: its variables have shapes {sorted(map(list, shapes))}")
+        raise InputError(f"{where}: {name} is not a batch norm: its variables have shapes {sorted(map(list, shapes))}")
     if (parts["variance"] < 0).any():
         raise InputError(f"{where}: {name}/moving_variance is negative")
     return BatchNorm(name, parts.get("gamma"), parts.get("beta"), parts["mean"], parts["variance"], BATCH_NORM_EPSILON, stored_as)

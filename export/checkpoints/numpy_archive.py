@@ -15,7 +15,7 @@ from export.checkpoints.source import Source
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """The variables of an archive; names may be parted by `/` or `.` and end with `:0`. Raises InputError."""
+    """The variables of an archive; names may be separated by `/` or `.` and end with `:0`. Raises InputError."""
     stored, keys = {}, {}
     try:
         with zipfile.ZipFile(path) as archive:
@@ -29,7 +29,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
                 name = name if "/" in name else name.replace(".", "/")
                 stored[name] = StoredVariable(name, shape, dtype.name)
                 keys[name] = entry.filename
-    except Exception as error:  # noqa: BLE001 - zipfile, zlib and NumPy raise many kinds for one cause: the file
+    except Exception as error:  # noqa: BLE001 - zipfile, zlib and NumPy raise several exceptions for a corrupt file
         raise InputError(f"{path}: cannot be read as an .npz archive: {first_line(error)}") from None
     if any(re.fullmatch(r"arr_\d+", name) for name in stored):
         raise InputError(
@@ -44,7 +44,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
         except Exception as error:  # noqa: BLE001 - as above
             raise InputError(f"{path}: {name} cannot be read: {first_line(error)}") from None
 
-    # layers counted by name are in the order of their numbers, whoever sorted the names; others as they were written
+    # layers numbered by name are ordered by number; others are in the order of the archive
     stems = {re.sub(r"_?\d+$", "", name.rpartition("/")[0]) for name in stored}
     return Checkpoint(path, stored, load, ordered=len(stems) > 1, first=None)
 
@@ -53,7 +53,7 @@ def _header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     version = npy.read_magic(file)
     read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
     if read is None:
-        raise ValueError(f"format version {version} is not known")
+        raise ValueError(f"format version {version} is not supported")
     shape, _, dtype = read(file)
     return shape, dtype
 

@@ -45,14 +45,14 @@ def candidates(names: Iterable[str]) -> list[str]:
 def choose(where: Path, names: Sequence[str], tl: str, scope: str | None, target_tls: Sequence[str] = ()) -> str:
     """The scope of a TL's actor, "" for the whole checkpoint.
 
-    One that is said; else one that carries the TL's name; else, of numbered
-    actors, the one at the TL's place among the training's target TLs; else the
-    only actor there is. Raises InputError with what there is.
+    The given scope; else the scope with the TL's name; else, of numbered actors,
+    the one at the TL's place among the training's target TLs; else the only
+    actor. Raises InputError with the scopes to choose from.
     """
     if scope is not None:
         chosen = scope.strip("/") if scope != "." else ""
         if chosen and not any(name.startswith(chosen + "/") for name in names):
-            raise InputError(f"{where}: has no scope {scope}; there are {_list(candidates(names))}")
+            raise InputError(f"{where}: has no scope {scope}; its scopes are {_list(candidates(names))}")
         return chosen
     holders = {holder for name in names if split(name)[1] in PARTS and (holder := _holder(name)) is not None}
     holders = {holder for holder in holders if not any(map(is_training, holder.split("/")))}
@@ -71,7 +71,7 @@ def choose(where: Path, names: Sequence[str], tl: str, scope: str | None, target
         return tops.pop()
     if not tops:
         raise InputError(f"{where}: holds no layers of an actor; python -m export inspect lists what it holds")
-    raise InputError(f"{where}: none of its scopes is an actor's; name it with --scope. Top scopes: {_list(tops)}")
+    raise InputError(f"{where}: none of its scopes is an actor's by name; pass --scope. Top scopes: {_list(tops)}")
 
 
 def why_unread(name: str, scope: str) -> str:
@@ -105,7 +105,7 @@ def is_unnamed_log_std(name: str) -> bool:
 
 @functools.lru_cache(maxsize=100_000)
 def _training(name: str) -> tuple[str | None, bool]:
-    """What of training a variable serves, None where its name tells nothing; whether it is some agent's."""
+    """(the part of training that a variable serves, or None if its name does not show it; whether it belongs to an agent)."""
     parts = name.split("/")
     last = parts[-1].lower()
     is_agents = any(is_actor(part) or TL_PATTERN.search(part) for part in parts)
@@ -124,28 +124,28 @@ def _training(name: str) -> tuple[str | None, bool]:
 
 
 def group_unread(names: Iterable[str], scope: str) -> dict[str, list[str]]:
-    """Why -> what an export left unread; what lies outside the actor's top scope as `Critic_0/* (6)`."""
-    told: dict[str, dict[str, int]] = {}
+    """Unread variables by reason; those outside the actor's top scope are summarised as `Critic_0/* (6)`."""
+    groups: dict[str, dict[str, int]] = {}
     for name in names:
         top, _, rest = name.partition("/")
         entry = f"{top}/*" if rest and scope and top != scope.split("/")[0] else name
-        counted = told.setdefault(why_unread(name, scope), {})
-        counted[entry] = counted.get(entry, 0) + 1
+        counts = groups.setdefault(why_unread(name, scope), {})
+        counts[entry] = counts.get(entry, 0) + 1
     return {
-        why: [f"{entry} ({count})" if entry.endswith("/*") else entry for entry, count in sorted(counted.items())]
-        for why, counted in sorted(told.items())
+        why: [f"{entry} ({count})" if entry.endswith("/*") else entry for entry, count in sorted(counts.items())]
+        for why, counts in sorted(groups.items())
     }
 
 
 def _holder(name: str) -> str | None:
-    """What holds a variable's layer: `a/b/dense/kernel` -> `a/b`."""
+    """Scope of a variable's layer: `a/b/dense/kernel` -> `a/b`."""
     layer = split(name)[0]
     return layer.rpartition("/")[0] if layer else None
 
 
 def _actors(holders: Iterable[str]) -> set[str]:
-    """The outermost actor scopes, each down to the innermost that is called one right within it."""
-    found = set()
+    """The outermost actor scopes, each extended by directly nested actor scopes."""
+    actors = set()
     for holder in holders:
         parts = holder.split("/")
         for k, part in enumerate(parts):
@@ -153,30 +153,30 @@ def _actors(holders: Iterable[str]) -> set[str]:
                 end = k + 1
                 while end < len(parts) and is_actor(parts[end]):
                     end += 1
-                found.add("/".join(parts[:end]))
+                actors.add("/".join(parts[:end]))
                 break
-    return found
+    return actors
 
 
 def _numbered(where: Path, tl: str, actors: list[str], target_tls: Sequence[str]) -> str:
     if tl not in target_tls:
-        whose = f"which one is {tl}'s" if tl else "which one"
+        whose = f"{tl}'s" if tl else "one"
         raise InputError(
-            f"{where}: holds the actors {_list(actors)}; say with --scope {whose}, "
-            "or with [training] target_tls in which order training had its TLs"
+            f"{where}: holds the actors {_list(actors)}; pass --scope to choose {whose}, "
+            "or set [training] target_tls to training's TLs in order"
         )
     if len(actors) != len(target_tls):
         raise InputError(
             f"{where}: holds {len(actors)} actors ({_list(actors)}), but training's target TLs are "
-            f"{len(target_tls)} ({', '.join(target_tls)}); say --scope, or mend [training] target_tls"
+            f"{len(target_tls)} ({', '.join(target_tls)}); pass --scope, or fix [training] target_tls"
         )
     return actors[list(target_tls).index(tl)]
 
 
-def _only(where: Path, tl: str, found: Iterable[str | None], told: str) -> str:
-    chosen = sorted({scope for scope in found if scope is not None}, key=natural)
+def _only(where: Path, tl: str, scopes: Iterable[str | None], what: str) -> str:
+    chosen = sorted({scope for scope in scopes if scope is not None}, key=natural)
     if len(chosen) > 1:
-        raise InputError(f"{where}: {told} {_list(chosen)} carry {tl}'s name; say with --scope which one is the actor's")
+        raise InputError(f"{where}: {what} {_list(chosen)} have {tl}'s name; pass --scope to choose the actor's")
     return chosen[0]
 
 

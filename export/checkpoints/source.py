@@ -1,4 +1,4 @@
-"""What a source of checkpoints provides, with defaults for files that hold weights alone."""
+"""The interface of a checkpoint source, with defaults for files that hold only weights."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # TensorFlow takes seconds to import, and locating checkpoint
 
 @dataclass(frozen=True)
 class Wanted:
-    """What an export wants of a checkpoint."""
+    """The actor that an export needs from a checkpoint."""
 
     tl: str
     scope: str | None
@@ -41,7 +41,7 @@ class Rebuilt:
     reference_model: "ReferenceModel | None"
     scope: str
     note: str = ""
-    """What a user should know about how it was rebuilt."""
+    """A note for the user about how it was rebuilt."""
 
 
 class Source(ABC):
@@ -74,9 +74,9 @@ class Source(ABC):
         return read_layers(checkpoint, scope, whole)
 
     def rebuild(self, path: Path, label: str, wanted: Wanted) -> Rebuilt:
-        """The actor of a checkpoint; here: of one that holds weights alone. Raises InputError.
+        """The actor of a checkpoint; by default of a file that holds only weights. Raises InputError.
 
-        `label`: how messages call the checkpoint.
+        `label`: the checkpoint's name in messages.
         """
         if wanted.output_tensor is not None:
             raise InputError(f"{wanted.tl}: --output-tensor needs a graph, and {label} holds only weights")

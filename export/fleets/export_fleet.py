@@ -139,7 +139,7 @@ def export(job: FleetJob) -> str:
     stacked = sum(len(group.members) for group in groups if group.stacked)
     return (
         f"{job.name}: {len(members)} TLs -> {job.models_dir / job.name / str(number)} ({len(groups)} groups, {stacked} TLs "
-        f"stacked, {contract.observation.size} numbers in, {contract.action.size} out), largest difference from the single models "
+        f"stacked, {contract.observation.size} numbers in, {contract.action.size} out), largest difference from single models "
         f"{difference:.1e}, {time.perf_counter() - begin:.1f} s"
     )
 

@@ -64,8 +64,8 @@ def group_members(members: Sequence[Member]) -> list[Group]:
             alike.setdefault(_kind(member), {}).setdefault(_shapes(member.actor), []).append(k)
         else:
             alone.append(Group((member,)))
-    found = [chosen for shapes in alike.values() for chosen in _merged(shapes)]
-    return [Group(tuple(members[k] for k in sorted(chosen))) for chosen in found] + alone
+    merged = [chosen for shapes in alike.values() for chosen in _merged(shapes)]
+    return [Group(tuple(members[k] for k in sorted(chosen))) for chosen in merged] + alone
 
 
 def _kind(member: Member) -> tuple[Any, ...]:
@@ -156,7 +156,7 @@ def _layers(members: Sequence[Member]) -> list[tuple[int, str, list[NDArray[np.f
 
 
 def _stack(part: str, arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """[n, in, out] of kernels, [n, 1, units] of vectors; smaller arrays are padded so that the padding does not change an action."""
+    """[n, in, out] of kernels, [n, 1, units] of vectors; padding of smaller arrays does not change an action."""
     stacked = np.full(_stacked_shape(part, arrays), part == "variance", np.float32)
     for row, array in zip(stacked, arrays, strict=True):
         own = row if part == "kernel" else row[0]

@@ -1,1 +1,1 @@
-"""Actors cut out of a trainer's own graph: MetaGraphs, SavedModels, Keras models, a user's builder."""
+"""Actors extracted from a trainer's own graph: MetaGraphs, SavedModels, Keras models, a user's builder."""

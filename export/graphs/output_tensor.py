@@ -1,10 +1,10 @@
-"""Where an actor begins and ends in a training graph: its observation, its deterministic output.
+"""Find an actor's observation and its deterministic output in a training graph.
 
-The output is the mean (or the logits), not the sampled action, not a loss. From
-the product of the actor's last layer the way goes on through what works on each
-number alone (a bias, tanh, a scale, a clip), as far as a tensor that training
-uses: that noise is added to, or that is compared with an action. What is not
-clear is asked, never guessed.
+The output is the mean (or the logits), not the sampled action, not a loss. The
+search starts at the product of the actor's last layer and follows element-wise
+operations (a bias, tanh, a scale, a clip) to a tensor that training uses: one to
+which noise is added, or which is compared with an action. An unclear output is
+refused, never guessed.
 """
 
 import collections
@@ -36,12 +36,12 @@ _SWITCHES = {
     "train": False, "training": False, "phase": False, "learning": False,
     "keep": 1.0, "prob": 1.0, "dropout": 0.0, "rate": 0.0,
 }  # fmt: skip
-"""What placeholders that steer training are at inference, by a word of their name."""
+"""Values of training switches at inference, by a word of their name."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A GraphDef with its nodes by name and by what they feed."""
+    """A GraphDef with its nodes by name, and the consumers of each node."""
 
     nodes: Mapping[str, Any]
     consumers: Mapping[str, list[str]]
@@ -59,21 +59,21 @@ class Graph:
         return cls({node.name: node for node in graph.node}, consumers, variables)
 
     def behind(self, name: str) -> dict[str, Any]:
-        """Every node that a node needs, itself too."""
-        found: dict[str, Any] = {}
+        """Every node that a node needs, including itself."""
+        needed: dict[str, Any] = {}
         stack = [name]
         while stack:
             node = self.nodes.get(stack.pop())
-            if node is not None and node.name not in found:
-                found[node.name] = node
+            if node is not None and node.name not in needed:
+                needed[node.name] = node
                 stack += [node_of(source) for source in node.input if not source.startswith("^")]
-        return found
+        return needed
 
 
 def constants(where: Path, behind: Mapping[str, Any], observation: str) -> dict[str, Any]:
     """Values at inference of the placeholders that an output needs beside the observation.
 
-    Raises InputError with the name of one whose value nothing tells.
+    Raises InputError with the name of a placeholder of unknown value.
     """
     values: dict[str, Any] = {}
     for node in behind.values():
@@ -82,7 +82,7 @@ def constants(where: Path, behind: Mapping[str, Any], observation: str) -> dict[
         value = switch(node)
         if value is None and node.op != "PlaceholderWithDefault":
             raise InputError(
-                f"{where}: the output needs placeholder {node.name}, whose value at inference nothing tells; "
+                f"{where}: the output needs placeholder {node.name}, and its value at inference is unknown; "
                 "name another tensor with --output-tensor"
             )
         if value is not None:
@@ -91,19 +91,19 @@ def constants(where: Path, behind: Mapping[str, Any], observation: str) -> dict[
 
 
 def switch(node: Any) -> Any:
-    """What a placeholder that steers training is at inference; None: it does not steer, or is unknown."""
+    """Value of a training switch at inference; None: the placeholder is not a known switch."""
     dtype, shape = node.attr["dtype"].type, node.attr["shape"].shape
     if dtype == types_pb2.DT_BOOL:
         return False
     if dtype not in _FLOATS or shape.dim:
-        return None  # one that steers is a single number
+        return None  # a switch is a scalar
     words = re.findall(r"[a-z]+", node.name.rsplit("/", 1)[-1].lower())
-    told = next((value for key, value in _SWITCHES.items() if key in words), None)
-    return None if told is None else float(told)
+    value = next((value for key, value in _SWITCHES.items() if key in words), None)
+    return None if value is None else float(value)
 
 
 def fed(behind: Mapping[str, Any]) -> list[str]:
-    """Placeholders that must be fed: what steers nothing, and has no value of its own unless it is an observation's."""
+    """Placeholders that must be fed: no training switches, and no defaults except an observation's."""
     return [
         node.name
         for node in behind.values()
@@ -114,32 +114,32 @@ def fed(behind: Mapping[str, Any]) -> list[str]:
 
 
 def observation(where: Path, behind: Mapping[str, Any], output: str) -> str:
-    """The one placeholder that is an output's observation: floats, a row for each. Raises InputError."""
-    found = fed(behind)
-    if len(found) != 1:
-        told = f"the placeholders {', '.join(sorted(found))}" if found else "no placeholder of an observation"
-        raise InputError(f"{where}: tensor {output} needs {told}; name the actor's own output with --output-tensor")
-    node = behind[found[0]]
+    """The only placeholder that an output needs: the observation, float [-1, O]. Raises InputError."""
+    inputs = fed(behind)
+    if len(inputs) != 1:
+        needed = f"the placeholders {', '.join(sorted(inputs))}" if inputs else "no placeholder of an observation"
+        raise InputError(f"{where}: tensor {output} needs {needed}; name the actor's own output with --output-tensor")
+    node = behind[inputs[0]]
     dims = node.attr["shape"].shape.dim
     if node.attr["dtype"].type not in _FLOATS or (dims and len(dims) != 2):
-        told = types_pb2.DataType.Name(node.attr["dtype"].type).removeprefix("DT_").lower()
+        dtype = types_pb2.DataType.Name(node.attr["dtype"].type).removeprefix("DT_").lower()
         raise InputError(
-            f"{where}: its observation {node.name} is {told} {[dim.size for dim in dims]}, not rows of numbers; "
-            "an actor that takes such is not one that can be served"
+            f"{where}: its observation {node.name} is {dtype} {[dim.size for dim in dims]}, not rows of numbers; "
+            "such an actor cannot be served"
         )
-    return found[0]
+    return inputs[0]
 
 
 class NotInGraph(InputError):
-    """A graph that does not run the actor on a placeholder: it tells nothing of it."""
+    """A graph that does not run the actor on a placeholder."""
 
 
-def guess(where: Path, graph: Graph, layers: Iterable[str], own: Callable[[str], bool], categorical: bool) -> str:
+def find_output(where: Path, graph: Graph, layers: Iterable[str], own: Callable[[str], bool], categorical: bool) -> str:
     """The output tensor of the actor that has these layers' variables.
 
     `own`: whether a variable node is the actor's beside its layers (such as the
-    statistics that normalise its observation). Raises InputError where no tensor
-    is clear, NotInGraph where the graph does not run the actor on a placeholder.
+    statistics that normalise its observation). Raises InputError if the output
+    is unclear, NotInGraph if the graph does not run the actor on a placeholder.
     """
     wanted = {name for name in layers if name in graph.nodes and graph.nodes[name].op in VARIABLES}
     head, others = _head(where, graph, wanted)
@@ -147,7 +147,7 @@ def guess(where: Path, graph: Graph, layers: Iterable[str], own: Callable[[str],
     foreign = sorted(n for n, node in behind.items() if node.op in VARIABLES and n not in wanted and not own(n))
     if foreign:
         raise InputError(
-            f"{where}: what its actor gives needs variables of others too ({', '.join(foreign[:5])}); "
+            f"{where}: the output of its actor needs variables outside its scope too ({', '.join(foreign[:5])}); "
             "name its mean with --output-tensor"
         )
     if random := [name for name, node in behind.items() if node.op in RANDOM and not _is_dropout(name)]:
@@ -170,7 +170,7 @@ def guess(where: Path, graph: Graph, layers: Iterable[str], own: Callable[[str],
         return f"{way[-1]}:0"
     after = [graph.nodes[name].op for name in way[used[-1] + 1 :]]
     if not categorical and any(op in BOUNDED for op in after):
-        raise InputError(f"{where}: its actor's mean is {way[used[-1]]} or {way[-1]}; say which with --output-tensor")
+        raise InputError(f"{where}: its actor's mean is {way[used[-1]]} or {way[-1]}; choose one with --output-tensor")
     return f"{way[used[-1]]}:0"
 
 
@@ -187,8 +187,8 @@ def _head(where: Path, graph: Graph, wanted: set[str]) -> tuple[str, list[str]]:
         plain = [name for name in heads if not re.search(r"std|sigma|var\b|scale|dev", _kernel(graph, name, wanted).lower())]
         chosen = named if len(named) == 1 else plain
         if len(chosen) != 1:
-            told = ", ".join(sorted(_kernel(graph, name, wanted) for name in heads))
-            raise InputError(f"{where}: its actor ends with several layers ({told}); name its mean with --output-tensor")
+            kernels = ", ".join(sorted(_kernel(graph, name, wanted) for name in heads))
+            raise InputError(f"{where}: its actor ends with several layers ({kernels}); name its mean with --output-tensor")
         return chosen[0], [name for name in heads if name != chosen[0]]
     return heads[0], []
 
@@ -205,12 +205,14 @@ def _kernel(graph: Graph, product: str, wanted: set[str]) -> str:
 
 
 def _way(where: Path, graph: Graph, head: str, is_training: Callable[[str], bool], categorical: bool) -> list[str]:
-    """Tensors from the last layer's product on, each a function of the one before alone. Raises InputError."""
+    """Tensors from the last layer's product on, each a function of the previous one only. Raises InputError."""
     way = [head]
     while True:
         after = [name for name in _consumers(graph, way[-1]) if not is_training(name)]
         if any(graph.nodes[name].op in SLICES for name in after):
-            raise InputError(f"{where}: what its last layer gives is taken apart after {way[-1]}; say --output-tensor")
+            raise InputError(
+                f"{where}: the output of its last layer is split after {way[-1]}; name its mean with --output-tensor"
+            )
         on = [name for name in after if graph.nodes[name].op in ON_EACH and not _with_itself(graph, name, way[-1])]
         if categorical and any(graph.nodes[name].op == "Softmax" for name in on):
             return way
@@ -224,12 +226,12 @@ def _way(where: Path, graph: Graph, head: str, is_training: Callable[[str], bool
 
 
 def _with_itself(graph: Graph, name: str, source: str) -> bool:
-    """Whether an operation takes a tensor twice: a square, as losses have it."""
+    """Whether an operation takes a tensor twice, like the square of a loss."""
     return [node_of(taken) for taken in graph.nodes[name].input].count(source) > 1
 
 
 def _consumers(graph: Graph, name: str) -> list[str]:
-    """What a tensor feeds, gradients, updates and shapes left out."""
+    """Consumers of a tensor, without gradients, updates and shapes."""
     return [
         after
         for after in dict.fromkeys(graph.consumers.get(name, ()))
@@ -240,14 +242,14 @@ def _consumers(graph: Graph, name: str) -> list[str]:
 
 def _reached(graph: Graph, variables: Iterable[str]) -> list[str]:
     """Nodes that variables feed."""
-    found: dict[str, None] = {}
+    reached: dict[str, None] = {}
     stack = sorted(variables)
     while stack:
         for name in _consumers(graph, stack.pop()):
-            if name not in found:
-                found[name] = None
+            if name not in reached:
+                reached[name] = None
                 stack.append(name)
-    return list(found)
+    return list(reached)
 
 
 def _is_dropout(name: str) -> bool:

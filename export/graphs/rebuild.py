@@ -1,7 +1,7 @@
 """From a trainer's graph to an inference-only actor, and the reference model that it is compared with.
 
 A graph takes precedence over weights alone: it has activations and wiring, and the
-trainer's own answers can be compared. If an architecture gives the same answers as
+trainer's own actions can be compared. If an architecture gives the same actions as
 the graph, its steps are exported (a fleet stacks them); else the graph's own
 operations are.
 """
@@ -29,9 +29,9 @@ def from_meta_graph(path: Path, label: str, wanted: Wanted, checkpoint: Checkpoi
     """The actor of a TF1 checkpoint with its `.meta` file. Raises InputError."""
     scope = scopes.choose(path, list(checkpoint.stored), wanted.tl, wanted.scope, wanted.target_tls)
     try:
-        found = read_layers(checkpoint, scope)
-        layers: Layers | None = found
-        parts: list[Dense | BatchNorm] = [*found.dense, *found.norms]
+        readable = read_layers(checkpoint, scope)
+        layers: Layers | None = readable
+        parts: list[Dense | BatchNorm] = [*readable.dense, *readable.norms]
         kept = [stored for layer in parts for stored in layer.stored_as.values()]
     except InputError as error:
         # perhaps layers of an unknown kind: their graph can be exported without knowing them
@@ -65,7 +65,7 @@ def from_meta_graph(path: Path, label: str, wanted: Wanted, checkpoint: Checkpoi
 
 
 def from_function(path: Path, label: str, wanted: Wanted, trained: Trained, read: Callable[[], Layers]) -> Rebuilt:
-    """The actor of a TensorFlow function; `read` gives its layers. Raises InputError."""
+    """The actor of a TensorFlow function; `read`: returns its layers. Raises InputError."""
     reference = trained.reference_model
     try:
         steps = matching(path, read(), wanted.hints, reference.evaluate, reference.inputs, wanted.categorical)
@@ -107,7 +107,7 @@ def _complete_sizes(path: Path, source: Source, checkpoint: Checkpoint, scope: s
 def _refuse_named_architecture(label: str, wanted: Wanted, reference: ReferenceModel) -> None:
     if wanted.hints.architecture is not None:
         raise InputError(
-            f"{wanted.tl}: {label} is not of architecture {wanted.hints.architecture}: its layers do not answer like "
+            f"{wanted.tl}: {label} is not of architecture {wanted.hints.architecture}: its layers do not act like "
             f"{reference.description}; leave the architecture out to export that graph itself, or name another --output-tensor"
         )
 

@@ -1,7 +1,7 @@
 """Actors that come as TensorFlow functions: SavedModels from training, whole Keras models, a user's own builder.
 
 A function's graph and the variables it captures are all that is needed: the
-actor is cut out of it like out of a MetaGraph.
+actor is extracted from it as from a MetaGraph.
 """
 
 import os
@@ -27,7 +27,7 @@ _THE_MEAN = re.compile(r"mean|mu|loc|logits|prob|action|policy", re.I)
 
 @dataclass(frozen=True)
 class Trained:
-    """An actor as a function, its reference_model, and its variables by name."""
+    """An actor as a function, its reference model, and its variables by name."""
 
     graph: TrainedGraph
     reference_model: ReferenceModel
@@ -42,7 +42,7 @@ def of_saved_model(path: Path, output: str | None, categorical: bool) -> Trained
             raise ValueError("it holds no graph")
         loaded = tf.saved_model.load(os.fspath(path))
         functions = _functions(loaded)
-    except Exception as error:  # noqa: BLE001 - TensorFlow raises many kinds for one cause: the files
+    except Exception as error:  # noqa: BLE001 - TensorFlow raises several exceptions for corrupt files
         raise InputError(f"{path}: cannot be read as a SavedModel: {first_line(error)}") from None
     signature, _, key = (output or "").rpartition(":")
     if not functions:
@@ -51,7 +51,7 @@ def of_saved_model(path: Path, output: str | None, categorical: bool) -> Trained
         raise InputError(f"{path}: has no signature {signature}; there are {', '.join(functions)}")
     chosen = signature or next((name for name in ("serving_default", "serve", "__call__") if name in functions), None)
     if chosen is None and len(functions) > 1:
-        raise InputError(f"{path}: has the functions {', '.join(functions)}; say which with --output-tensor FUNCTION:OUTPUT")
+        raise InputError(f"{path}: has the functions {', '.join(functions)}; choose one with --output-tensor FUNCTION:OUTPUT")
     concrete = functions[chosen or next(iter(functions))]
     return of_function(path, concrete, _named_variables(concrete), key or None, categorical, keep=loaded)
 
@@ -61,15 +61,20 @@ def of_keras(
 ) -> Trained:
     """The actor that a Keras model (or any callable of an observation) is. Raises InputError.
 
-    `size`: of an observation, where the model does not tell; `names`: id of each
-    variable -> its name in the checkpoint.
+    Args:
+        where: the file, for messages.
+        model: the callable.
+        size: size of an observation, if the model does not define it.
+        names: id of each variable -> its name in the checkpoint.
+        output: name of the output; None: it is searched for.
+        categorical: whether the output is logits or probabilities.
     """
     inputs = getattr(model, "inputs", None)
     if inputs is not None and len(inputs) > 1:
         raise InputError(f"{where}: the model takes {len(inputs)} inputs, not one observation")
     size = inputs[0].shape[-1] if inputs else size
     if size is None:
-        raise InputError(f"{where}: the model does not tell how many numbers an observation has")
+        raise InputError(f"{where}: the model does not define the size of an observation")
 
     def call_model(observation: Any) -> Any:
         return model(observation, training=False)
@@ -90,19 +95,19 @@ def of_keras(
 def of_function(
     where: Path, concrete: Any, names: Mapping[Any, str], output: str | None, categorical: bool, keep: Any
 ) -> Trained:
-    """The actor that a concrete function computes; `keep` is what owns its variables. Raises InputError."""
+    """The actor that a concrete function computes; `keep`: the owner of its variables. Raises InputError."""
     own = concrete.inputs[: len(concrete.inputs) - len(concrete.captured_inputs)]
     floats = [tensor for tensor in own if tensor.dtype.is_floating]
     if len(floats) > 1:
         floats = [tensor for tensor in floats if re.search(r"obs|state", tensor.name)] or floats
     if len(floats) != 1:
-        told = ", ".join(tensor.op.name for tensor in own) or "nothing"
-        raise InputError(f"{where}: takes {told}, not one observation")
+        arguments = ", ".join(tensor.op.name for tensor in own) or "nothing"
+        raise InputError(f"{where}: takes {arguments}, not one observation")
     constants, variables = _captured(where, concrete, names)
     for tensor in own:
         if tensor is not floats[0]:
             if tensor.dtype != tf.bool:
-                raise InputError(f"{where}: takes {tensor.op.name} beside the observation, whose value nothing tells")
+                raise InputError(f"{where}: takes {tensor.op.name} beside the observation, and its value at inference is unknown")
             constants[tensor.op.name] = False
     observation = floats[0].op.name
     dtype = floats[0].dtype
@@ -113,15 +118,15 @@ def of_function(
         positional, named = concrete.structured_input_signature
         held = keep  # a function does not own the variables it captures
         if positional:
-            found = concrete(*(arguments[tensor.op.name] for tensor in own))
+            outputs = concrete(*(arguments[tensor.op.name] for tensor in own))
         else:
-            found = concrete(**{key: arguments[tensor.op.name] for key, tensor in zip(sorted(named), own, strict=True)})
+            outputs = concrete(**{key: arguments[tensor.op.name] for key, tensor in zip(sorted(named), own, strict=True)})
         assert held is not None
-        return list(tf.nest.flatten(found))
+        return list(tf.nest.flatten(outputs))
 
     size = _size(floats[0], variables, concrete)
     if size is None:
-        raise InputError(f"{where}: does not tell how many numbers an observation has")
+        raise InputError(f"{where}: does not define the size of an observation")
     index = _output(where, concrete, output, lambda x: call(x), size)
     graph = TrainedGraph(where, concrete.graph.as_graph_def(), observation, concrete.outputs[index].name, constants, variables)
 
@@ -136,17 +141,17 @@ def of_function(
 
 
 def _functions(loaded: Any) -> dict[str, Any]:
-    """Functions of a loaded SavedModel that can be an actor: its signatures, else what was traced of its methods."""
-    found = {name: function for name, function in loaded.signatures.items() if function.outputs}
-    if found:
-        return found
+    """Functions of a loaded SavedModel that can be an actor: its signatures, else its traced methods."""
+    functions = {name: function for name, function in loaded.signatures.items() if function.outputs}
+    if functions:
+        return functions
     for name in dir(loaded):
         traced = getattr(getattr(loaded, name, None), "concrete_functions", None)
         for concrete in traced or ():
-            # of several traces the one for inference: a flag of training is bound to False in it
+            # use the inference trace: its training flag is bound to False
             if concrete.outputs and not any(value is True for value in tf.nest.flatten(concrete.structured_input_signature)):
-                found.setdefault(name, concrete)
-    return found
+                functions.setdefault(name, concrete)
+    return functions
 
 
 def _named_variables(concrete: Any) -> dict[Any, str]:
@@ -171,7 +176,7 @@ def _captured(where: Path, concrete: Any, names: Mapping[Any, str]) -> tuple[dic
             variables[placeholder.op.name] = unique, variable.numpy()
         else:
             raise InputError(
-                f"{where}: its function needs {placeholder.op.name}, which is no variable; no actor of ours has that"
+                f"{where}: its function needs {placeholder.op.name}, which is not a variable; such an actor cannot be exported"
             )
     return constants, variables
 
@@ -200,13 +205,13 @@ def _output(where: Path, concrete: Any, asked: str | None, call: Callable[[Any],
     first, again = call(probe), call(probe)
     fitting = [
         k
-        for k, (one, two) in enumerate(zip(first, again, strict=True))
-        if one.dtype.is_floating and one.shape.rank in (1, 2) and one.shape[0] == 4 and np.array_equal(one, two)
+        for k, (before, after) in enumerate(zip(first, again, strict=True))
+        if before.dtype.is_floating and before.shape.rank in (1, 2) and before.shape[0] == 4 and np.array_equal(before, after)
     ]
-    # of several, one is taken for what it is called, never because it is the one that is left
+    # of several outputs, one is chosen by its name, never by elimination
     fitting = [k for k in fitting if named and _THE_MEAN.search(keys[k]) and not _NOT_THE_MEAN.search(keys[k])]
     if len(fitting) != 1:
-        raise InputError(f"{where}: has the outputs {', '.join(keys)}; say which is the mean with --output-tensor")
+        raise InputError(f"{where}: has the outputs {', '.join(keys)}; choose the mean with --output-tensor")
     return fitting[0]
 
 

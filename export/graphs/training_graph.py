@@ -67,7 +67,7 @@ def read(
     if output is None:
         nodes = graph.variables
         own = {node for name, node in nodes.items() if scopes.why_unread(name, scope) == scopes.NO_REASON}
-        output = output_tensor.guess(
+        output = output_tensor.find_output(
             meta, graph, [nodes[name] for name in layers if name in nodes], own.__contains__, categorical
         )
     elif node_of(output) not in graph.nodes:
@@ -89,9 +89,7 @@ def read(
                 raise InputError(f"{prefix}: variable {stored} is missing, which tensor {output} of its graph needs")
             variables[node.name] = stored, checkpoint.value(stored)
     if not variables:
-        raise InputError(
-            f"{meta}: tensor {output} needs no variable; it is not the output of an actor; name another tensor with --output-tensor"
-        )
+        raise InputError(f"{meta}: tensor {output} needs no variable; it is not an actor's output; pass another --output-tensor")
     constants = output_tensor.constants(meta, behind, observation)
     return TrainedGraph(meta, extract(whole, [output], graph.nodes), observation, output, constants, variables)
 

@@ -1,6 +1,6 @@
 """A user's own architecture: `--actor module:function`.
 
-    def build(sizes):              # sizes.inputs, sizes.hidden, sizes.outputs; None where nothing tells
+    def build(sizes):              # sizes.inputs, sizes.hidden, sizes.outputs; None if unknown
         return keras.Sequential([...])
 
     def build(sizes):              # or a callable on the checkpoint's variables
@@ -10,7 +10,7 @@
 
 A Keras model takes its weights from the checkpoint as Keras and
 tf.train.Checkpoint restore them; every one of its variables must be there
-(`assert_existing_objects_matched`), and what else the checkpoint holds is left.
+(`assert_existing_objects_matched`), and other variables of the checkpoint are ignored.
 """
 
 import importlib
@@ -30,12 +30,12 @@ from export.graphs.trained_function import Trained
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is known of an actor's sizes; None where nothing tells."""
+    """Known sizes of an actor; None if unknown."""
 
     inputs: int | None
     """Numbers of an observation."""
     hidden: tuple[int, ...] | None
-    """Units of the hidden layers, as the file name or city.toml tells them."""
+    """Units of the hidden layers, from the file name or city.toml."""
     outputs: int | None
     """Numbers of an action, or choices."""
 
@@ -44,38 +44,40 @@ def load(spec: str) -> Callable[[Sizes], Any]:
     """The function that `module:function` names. Raises InputError."""
     module, _, name = spec.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
+        function = getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's module raises
         raise InputError(f"--actor {spec}: cannot be imported: {type(error).__name__}: {first_line(error)}") from None
-    if not callable(found):
-        raise InputError(f"--actor {spec}: {name} is no function")
-    return found  # type: ignore[no-any-return]
+    if not callable(function):
+        raise InputError(f"--actor {spec}: {name} is not a function")
+    return function  # type: ignore[no-any-return]
 
 
 def build(spec: str, sizes: Sizes, checkpoint: Checkpoint, scope: str, categorical: bool) -> Trained:
-    """What the user's function makes of a checkpoint. Raises InputError."""
+    """The actor that the user's function builds from a checkpoint. Raises InputError."""
     builder = load(spec)
     for name in ("keras", "tf_keras"):
         if name in sys.modules:  # layers are counted from the start for every model, whatever was built before it
             sys.modules[name].backend.clear_session()
     try:
-        made = builder(sizes)
+        built = builder(sizes)
     except InputError:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's function raises
         raise InputError(f"--actor {spec}: raised {type(error).__name__}: {first_line(error)}") from None
-    if hasattr(made, "weights") and callable(made):
-        return _keras(spec, made, sizes, checkpoint, scope, categorical)
-    if callable(made):
-        return _on_variables(spec, made, sizes, checkpoint, scope, categorical)
-    raise InputError(f"--actor {spec}: returned {type(made).__name__}, neither a Keras model nor a callable on variables")
+    if hasattr(built, "weights") and callable(built):
+        return _keras(spec, built, sizes, checkpoint, scope, categorical)
+    if callable(built):
+        return _on_variables(spec, built, sizes, checkpoint, scope, categorical)
+    raise InputError(f"--actor {spec}: returned {type(built).__name__}, neither a Keras model nor a callable on variables")
 
 
 def _keras(spec: str, model: Any, sizes: Sizes, checkpoint: Checkpoint, scope: str, categorical: bool) -> Trained:
     where = checkpoint.where
     if not getattr(model, "built", True) or not model.weights:
         if sizes.inputs is None:
-            raise InputError(f"--actor {spec}: the model has no defined inputs and nothing tells their number; use --city")
+            raise InputError(
+                f"--actor {spec}: the model has no defined inputs and the size of an observation is unknown; pass --city"
+            )
         try:
             model(np.zeros((1, sizes.inputs), np.float32))
         except Exception as error:  # noqa: BLE001 - whatever a user's model raises
@@ -91,12 +93,12 @@ def _keras(spec: str, model: Any, sizes: Sizes, checkpoint: Checkpoint, scope: s
             names = _assign(model, checkpoint, scope)
     except InputError:
         raise
-    except Exception as error:  # noqa: BLE001 - Keras and TensorFlow raise several kinds for one cause
+    except Exception as error:  # noqa: BLE001 - Keras and TensorFlow raise several exceptions if the weights do not fit
         raise InputError(f"{where}: does not fit the model of --actor {spec}: {first_line(error)}") from None
     return trained_function.of_keras(where, model, sizes.inputs, names, None, categorical)
 
 
-def _on_variables(spec: str, made: Any, sizes: Sizes, checkpoint: Checkpoint, scope: str, categorical: bool) -> Trained:
+def _on_variables(spec: str, actor: Any, sizes: Sizes, checkpoint: Checkpoint, scope: str, categorical: bool) -> Trained:
     variables = {
         relative: tf.Variable(checkpoint.value(name), trainable=False, name=name.replace(":", "_"))
         for relative, name in _within(checkpoint, scope).items()
@@ -106,7 +108,7 @@ def _on_variables(spec: str, made: Any, sizes: Sizes, checkpoint: Checkpoint, sc
 
     def act(observation: Any, training: bool = False) -> Any:
         try:
-            return made(observation, variables)
+            return actor(observation, variables)
         except KeyError as error:
             raise InputError(
                 f"--actor {spec}: variable {error} is not in {checkpoint.where}; there are {', '.join(list(variables)[:12])}"
@@ -116,7 +118,7 @@ def _on_variables(spec: str, made: Any, sizes: Sizes, checkpoint: Checkpoint, sc
 
 
 def _nested(scope: str, model: Any) -> dict[str, Any]:
-    """Keywords of the tf.train.Checkpoint in which the model stands where its scope says."""
+    """Keywords of the tf.train.Checkpoint that holds the model in its scope."""
     if not scope:
         return {"root": model}
     *outer, inner = scope.split("/")
@@ -164,11 +166,11 @@ def _assign(model: Any, checkpoint: Checkpoint, scope: str) -> dict[int, str]:
 def _by_identity(model: Any, checkpoint: Checkpoint, scope: str) -> dict[int, str]:
     """Names of a restored model's variables in the checkpoint, by their values."""
     inside = {name: checkpoint.value(name) for name in _within(checkpoint, scope).values()}
-    found = {}
+    names_by_id = {}
     for weight in model.weights:
         values = np.asarray(weight)
         name = next((name for name, stored in inside.items() if np.array_equal(stored, values)), None)
         if name is not None:
             inside.pop(name)
-            found[id(getattr(weight, "_value", weight))] = name
-    return found
+            names_by_id[id(getattr(weight, "_value", weight))] = name
+    return names_by_id

@@ -1,10 +1,10 @@
-"""Publishing a version: written beside, proved, then renamed to its number.
+"""Publish a version: write a draft, verify it, then rename it to its number.
 
-TensorFlow Serving takes a new version folder up within a second, a half-copied
-one too; a folder whose name is no number it leaves alone. So a draft is a hidden
-folder, and a version that is replaced is exchanged with its draft in one step.
-Each draft is locked by who writes it: what a killed exporter left is swept up by
-the next one, and two at once on one TL do not meet.
+TensorFlow Serving loads a new version folder within a second, even a half-copied
+one, and ignores folders whose names are not numbers. Therefore a draft is a
+hidden folder, and a replaced version is exchanged with its draft in one step.
+Its exporter locks a draft: the next exporter removes the drafts of killed
+exporters only, and concurrent exporters of a TL do not interfere.
 """
 
 import contextlib
@@ -27,12 +27,12 @@ _NOTHING_SPECIAL, _RENAME_EXCHANGE, _AT_FDCWD = (errno.ENOSYS, errno.EINVAL, err
 
 @path_errors_as_input_errors()
 def check_free(models_dir: Path, tl: str, number: int, overwrite: bool) -> None:
-    """Raise InputError where a version exists and may not be replaced."""
+    """Raise InputError if a version exists and may not be replaced."""
     target = models_dir / tl / str(number)
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise InputError(f"{target} is a link or a file, no folder of a version; remove it, or say another --model-number")
+        raise InputError(f"{target} is a link or a file, not a version folder; remove it, or pass another --model-number")
     if target.exists() and not overwrite:
-        raise InputError(f"{target} exists already; say --overwrite to replace it, or --model-number for another trial")
+        raise InputError(f"{target} exists already; pass --overwrite to replace it, or --model-number for another trial")
 
 
 @contextlib.contextmanager
@@ -40,8 +40,8 @@ def version(models_dir: Path, tl: str, number: int, overwrite: bool, keep: int |
     """An empty folder to write a version into; published when the block ends well.
 
     `keep`: versions of the TL to keep, the newest and this one; None: all.
-    Raises InputError where the version exists and may not be overwritten, or
-    where the folder cannot be written. What goes wrong leaves nothing behind.
+    Raises InputError if the version exists and may not be overwritten, or if the
+    folder cannot be written. After an error no draft remains.
     """
     check_free(models_dir, tl, number, overwrite)
     home = models_dir / tl
@@ -52,7 +52,7 @@ def version(models_dir: Path, tl: str, number: int, overwrite: bool, keep: int |
             _flush(draft)
             with _alone(home):
                 _put(draft, target, overwrite)
-                _discard(draft)  # where it was exchanged, the old version
+                _discard(draft)  # after an exchange, the old version
                 _flush_folder(home)
                 if keep is not None:
                     _prune(home, keep, number)
@@ -64,9 +64,9 @@ def version(models_dir: Path, tl: str, number: int, overwrite: bool, keep: int |
 
 @contextlib.contextmanager
 def _draft(home: Path, number: int) -> Iterator[Path]:
-    """An empty hidden folder, locked; gone when the block ends, at whatever moment an interrupt comes.
+    """An empty hidden folder, locked; removed when the block ends, whenever an interrupt comes.
 
-    Raises InputError where it cannot be made.
+    Raises InputError if it cannot be created.
     """
     draft = home / _hidden(number, "draft")
     held = None
@@ -84,24 +84,24 @@ def _draft(home: Path, number: int) -> Iterator[Path]:
         try:
             _discard(draft)
         except BaseException:
-            # an end asked for while we clean up comes after it; rmtree may make an OSError of it
+            # finish an interrupted clean-up first; rmtree may turn the interrupt into an OSError
             _discard(draft)
             raise
         finally:
             if held is not None:
                 os.close(held)
             with contextlib.suppress(OSError):
-                home.rmdir()  # only where it is empty
+                home.rmdir()  # succeeds only if it is empty
 
 
 def versions(home: Path) -> list[int]:
     """The versions of a TL, oldest first."""
-    found = (path for path in home.iterdir() if path.name.isascii() and path.name.isdigit() and path.is_dir())
-    return sorted(int(path.name) for path in found)
+    folders = (path for path in home.iterdir() if path.name.isascii() and path.name.isdigit() and path.is_dir())
+    return sorted(int(path.name) for path in folders)
 
 
 def _put(draft: Path, target: Path, overwrite: bool) -> None:
-    """Give the draft its number; a version that has it may be replaced, never lost."""
+    """Rename the draft to its number; an existing version may be replaced, never lost."""
     try:
         draft.rename(target)
         return
@@ -111,7 +111,7 @@ def _put(draft: Path, target: Path, overwrite: bool) -> None:
         if not overwrite:
             raise InputError(f"{target} was published by another exporter meanwhile; it was not changed") from None
     if _exchange(draft, target):
-        return  # the draft's folder holds the old version now
+        return  # the draft's folder now holds the old version
     aside = target.with_name(_hidden(int(target.name), "old"))
     target.rename(aside)
     try:
@@ -124,22 +124,22 @@ def _put(draft: Path, target: Path, overwrite: bool) -> None:
     _discard(aside)
 
 
-def _hidden(number: int, what: str) -> str:
-    """A name of nobody else's, of another exporter's least of all."""
-    return f".{number}.{what}-{os.getpid()}-{secrets.token_hex(3)}"
+def _hidden(number: int, state: str) -> str:
+    """A unique hidden name."""
+    return f".{number}.{state}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
-def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two folders in one step; False where system or file system has no such call."""
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchange two folders in one step; False if the system or file system does not support it."""
     exchange = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if exchange is None:
         return False
-    if exchange(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+    if exchange(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0:
         return True
     number = ctypes.get_errno()
     if number in _NOTHING_SPECIAL:
         return False
-    raise OSError(number, os.strerror(number), str(other))
+    raise OSError(number, os.strerror(number), str(second))
 
 
 def _prune(home: Path, keep: int, published: int) -> None:
@@ -147,13 +147,13 @@ def _prune(home: Path, keep: int, published: int) -> None:
     for number in versions(home)[:-keep]:
         if number != published:
             aside = home / _hidden(number, "old")
-            # a server must see the version whole, or not at all
+            # a server must see the complete version or none
             (home / str(number)).rename(aside)
             _discard(aside)
 
 
 def _sweep(home: Path) -> None:
-    """Remove what killed exporters left; a version that one had put aside, and not replaced, comes back."""
+    """Remove drafts of killed exporters; restore a version that was moved aside and not replaced."""
     for path in home.iterdir():
         match = _DRAFT.fullmatch(path.name)
         if match is None or not path.is_dir():
@@ -161,7 +161,7 @@ def _sweep(home: Path) -> None:
         try:
             held = _lock(path)
         except BlockingIOError:
-            continue  # its exporter is at work
+            continue  # its exporter is running
         except FileNotFoundError:
             continue  # its exporter has just ended
         try:
@@ -178,7 +178,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _lock(folder: Path) -> int:
-    """A descriptor that holds a folder's lock. Raises BlockingIOError where another process holds it."""
+    """A descriptor that holds a folder's lock. Raises BlockingIOError if another process holds it."""
     held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -192,7 +192,7 @@ def _lock(folder: Path) -> int:
 
 @contextlib.contextmanager
 def _alone(home: Path) -> Iterator[None]:
-    """One exporter at a time renames within a TL's folder; it takes a moment, so others wait."""
+    """Hold the lock of a TL's folder: one exporter at a time renames in it, which is quick."""
     held = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with contextlib.suppress(OSError):  # a file system without locks
@@ -203,7 +203,7 @@ def _alone(home: Path) -> Iterator[None]:
 
 
 def _flush(folder: Path) -> None:
-    """What is published must survive a power cut: a rename may reach the disk before the data does."""
+    """Flush a draft to disk, because a rename may reach the disk before the data does."""
     for path in folder.rglob("*"):
         _flush_folder(path)
     _flush_folder(folder)
@@ -218,11 +218,11 @@ def _flush_folder(path: Path) -> None:
 
 
 def _discard(folder: Path) -> None:
-    """Remove a folder; what somebody else removes meanwhile is removed as well."""
+    """Remove a folder; another process may remove parts of it at the same time."""
 
-    def failed(_function: object, _path: object, told: tuple[type, BaseException, object]) -> None:
-        if not isinstance(told[1], FileNotFoundError):
-            raise told[1]
+    def failed(_function: object, _path: object, info: tuple[type, BaseException, object]) -> None:
+        if not isinstance(info[1], FileNotFoundError):
+            raise info[1]
 
     if folder.exists():
         shutil.rmtree(folder, onerror=failed)

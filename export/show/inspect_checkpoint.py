@@ -1,4 +1,4 @@
-"""`python -m export inspect CHECKPOINT`: a checkpoint's variables, and what an export would take as what."""
+"""`python -m export inspect CHECKPOINT`: list a checkpoint's variables and their use in an export."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -8,6 +8,7 @@ import tensorflow as tf
 from city import names
 from city.arguments import Parser
 from city.errors import InputError, path_errors_as_input_errors
+from export import quiet
 from export.actors import WEIGHTS, Actor, BatchNorm, Dense
 from export.actors.architectures import ArchitectureHints
 from export.checkpoints import scopes, source_of
@@ -20,16 +21,14 @@ from export.rebuild import rebuild
 
 
 def main(argv: list[str], prog: str = "python -m export inspect") -> int:
-    from export import quiet
-
     parser = Parser(prog=prog, description="List a checkpoint's variables.")
     parser.add_argument(
         "checkpoint",
         type=Path,
         help="an HDF5 or .npz file, a TensorFlow checkpoint's prefix (or its .index), a SavedModel's folder",
     )
-    parser.add_argument("--tl", default="", help="the TL whose actor is looked for, where there are several")
-    parser.add_argument("--target-tls", default="", help="the training's target TLs in order, with commas")
+    parser.add_argument("--tl", default="", help="the TL, if the checkpoint holds several actors")
+    parser.add_argument("--target-tls", default="", help="training's target TLs in order, separated by commas")
     parser.add_argument("--scope", help="the actor's scope")
     parser.add_argument("--actor", help="architecture, or module:function")
     parser.add_argument("--output-tensor", help="the actor's output in a training graph")
@@ -68,33 +67,33 @@ def _candidate(path: Path) -> Candidate:
     if not path.name:
         raise InputError("inspect needs a checkpoint: a file, a prefix or a SavedModel's folder")
     prefix = path.with_name(path.name.removesuffix(".index").removesuffix(".meta"))
-    # a prefix is no file: its index stands for it
+    # a prefix is not a file; its index represents it
     candidate = candidate_of(path) if path.suffix != ".meta" else None
     return candidate or Candidate(prefix, TensorFlowCheckpoint.format, number(prefix.name))
 
 
 def lines(candidate: Candidate, wanted: Wanted) -> Iterable[str]:
-    """A line for each variable: name, shape, dtype, and what an export takes it as. Raises InputError."""
+    """A line for each variable: name, shape, dtype, and its use in an export. Raises InputError."""
     checkpoint = source_of(candidate.format).open(candidate.path)
     stored = checkpoint.stored
     taken: dict[str, str] = {}
     scope = wanted.scope or ""
     try:
         rebuilt = rebuild(candidate, wanted)
-        taken, scope, note = _taken(rebuilt, checkpoint), rebuilt.scope, _told(rebuilt)
+        taken, scope, note = _taken(rebuilt, checkpoint), rebuilt.scope, _summary(rebuilt)
     except InputError as error:
         note = f"nothing would be exported: {error}"
     width = max((len(name) for name in stored), default=0)
     for name in sorted(stored, key=natural):
-        as_what = taken.get(name) or f"- ({scopes.why_unread(name, scope)})"
-        yield f"{name:<{width}}  {stored[name].shape!s:<14} {stored[name].dtype:<8} {as_what}"
+        use = taken.get(name) or f"- ({scopes.why_unread(name, scope)})"
+        yield f"{name:<{width}}  {stored[name].shape!s:<14} {stored[name].dtype:<8} {use}"
     yield note
 
 
 def _taken(rebuilt: Rebuilt, checkpoint: Checkpoint) -> dict[str, str]:
-    """Variable -> what an export takes it as, such as `dense 0 kernel`."""
+    """Variable -> its use in an export, such as `dense 0 kernel`."""
     if not isinstance(rebuilt.actor, Actor):
-        # a Keras model calls its variables by other names than its file does: their values tell
+        # a Keras model and its file name variables differently; compare their values
         values = {weight.values.tobytes() for weight in rebuilt.actor.weights}
         names = {weight.stored_as for weight in rebuilt.actor.weights}
         by_name = names <= set(checkpoint.stored)
@@ -103,20 +102,20 @@ def _taken(rebuilt: Rebuilt, checkpoint: Checkpoint) -> dict[str, str]:
             for name in checkpoint.stored
             if (name in names if by_name else checkpoint.value(name).tobytes() in values)
         }
-    found = {}
-    for word, layers in (("dense", _of(rebuilt.actor, Dense)), ("batch norm", _of(rebuilt.actor, BatchNorm))):
+    use = {}
+    for kind, layers in (("dense", _of(rebuilt.actor, Dense)), ("batch norm", _of(rebuilt.actor, BatchNorm))):
         for k, layer in enumerate(layers):
             for part in WEIGHTS:
                 if part in layer.stored_as:
-                    found[layer.stored_as[part]] = f"{word} {k} {part}"
-    return found
+                    use[layer.stored_as[part]] = f"{kind} {k} {part}"
+    return use
 
 
 def _of(actor: Actor, kind: type) -> Sequence[Dense | BatchNorm]:
     return [step for step in actor.steps if isinstance(step, Dense | BatchNorm) and isinstance(step, kind)]
 
 
-def _told(rebuilt: Rebuilt) -> str:
+def _summary(rebuilt: Rebuilt) -> str:
     shape = " -> ".join(map(str, rebuilt.actor.widths))
     against = f"; compared with {rebuilt.reference_model.description}" if rebuilt.reference_model else ""
     note = f"; {rebuilt.note}" if rebuilt.note else ""

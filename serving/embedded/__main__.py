@@ -7,20 +7,23 @@ import signal
 import sys
 import threading
 
-# gRPC would log a line of its own beside ours if a port is taken
+# otherwise gRPC logs a second line beside our error if a port is in use
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from city.errors import InputError
 from serving.embedded.flags import parse
 from serving.embedded.telemetry import logs
 
+GC_THRESHOLD = 20_000
+"""Allocations between garbage collections."""
+
 
 def main(argv: list[str] | None = None, prog: str = "python -m serving") -> int:
     logs.configure(sys.stderr)
-    # calls leave little for the garbage collector; Python's default threshold runs it every dozen calls
-    gc.set_threshold(20_000)
+    # calls leave few cycles behind; Python's default threshold would collect every dozen calls
+    gc.set_threshold(GC_THRESHOLD)
     stop = threading.Event()
-    # before the slow import: a signal during start-up must end it as cleanly
+    # before the slow import: a signal during start-up must also exit cleanly
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
@@ -38,7 +41,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m serving") -> int:
     while not stop.wait(3600):
         pass
     server.stop()
-    # a call that outlasts the drain may still run inside TensorFlow, whose own shutdown would crash under it
+    # a call that outlasts the drain may still run inside TensorFlow, which crashes if it is shut down then
     logging.shutdown()
     sys.stdout.flush()
     os._exit(0)

@@ -13,6 +13,10 @@ from serving.embedded.models import model_config
 from serving.embedded.models.manager import Loading
 from serving.embedded.models.model_config import ModelConfig
 
+MAX_COUNT = 100_000
+"""Of threads, retries and queued calls."""
+DAY_S = 86_400
+"""Bound on every interval and timeout."""
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 # fmt: off
 UNSUPPORTED_FLAGS = frozenset({
@@ -201,15 +205,17 @@ def _check(args: argparse.Namespace) -> None:
         ("rest_api_num_threads", 1),
     )  # fmt: skip
     for name, minimum in bounds:
-        if getattr(args, name) is not None and not minimum <= getattr(args, name) <= 100_000:
-            raise InputError(f"--{name} {getattr(args, name)} must lie between {minimum} and 100000")
+        if getattr(args, name) is not None and not minimum <= getattr(args, name) <= MAX_COUNT:
+            raise InputError(f"--{name} {getattr(args, name)} must lie between {minimum} and {MAX_COUNT}")
     for name in ("file_system_poll_wait_seconds", "model_config_file_poll_wait_seconds"):
-        if not abs(getattr(args, name)) <= 86400:
-            raise InputError(f"--{name} {getattr(args, name):g} must be at most 86400")
-    if not 1 <= args.rest_api_timeout_in_ms <= 86_400_000:
-        raise InputError(f"--rest_api_timeout_in_ms {args.rest_api_timeout_in_ms} must lie between 1 and 86400000 (a day)")
-    if not 0 <= args.load_retry_interval_micros <= 86_400_000_000:
-        raise InputError(f"--load_retry_interval_micros {args.load_retry_interval_micros} must be at most 86400000000 (a day)")
+        if not abs(getattr(args, name)) <= DAY_S:
+            raise InputError(f"--{name} {getattr(args, name):g} must be at most {DAY_S}")
+    if not 1 <= args.rest_api_timeout_in_ms <= 1000 * DAY_S:
+        raise InputError(f"--rest_api_timeout_in_ms {args.rest_api_timeout_in_ms} must lie between 1 and {1000 * DAY_S} (a day)")
+    if not 0 <= args.load_retry_interval_micros <= 1_000_000 * DAY_S:
+        raise InputError(
+            f"--load_retry_interval_micros {args.load_retry_interval_micros} must be at most {1_000_000 * DAY_S} (a day)"
+        )
 
 
 def _boolean(text: str) -> bool:

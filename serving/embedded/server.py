@@ -4,7 +4,6 @@ The path of a call: rpc/grpc_method -> rpc/<name> -> models/manager (which versi
 -> tensorflow/session -> the response message.
 """
 
-import contextlib
 import functools
 import os
 import socket
@@ -280,9 +279,14 @@ def _check_socket_path(path: Path) -> None:
     if path.exists() and not path.is_socket():
         raise InputError(_socket_error(path, "it exists and is not a socket"))
     # gRPC would unlink the socket of a running server as well as that of a killed one
-    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(ConnectionRefusedError, FileNotFoundError):
-        probe.connect(str(path))
-        raise InputError(_socket_error(path, "it is in use"))
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return
+        except OSError as error:
+            raise InputError(_socket_error(path, f"it cannot be replaced ({error.strerror})")) from None
+    raise InputError(_socket_error(path, "it is in use"))
 
 
 def _port_error(host: str, port: int, flag: str) -> str:

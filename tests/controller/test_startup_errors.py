@@ -85,7 +85,7 @@ class TestContract:
     def test_missing_lane_is_named(self, changeable, grid_street):
         signal = grid_street.signals["A0"]
         street = replace(grid_street, signals={"A0": replace(signal, lanes=signal.lanes[:-1])})
-        with pytest.raises(InputError, match=rf"8 lanes then, 7 now \(gone: {signal.lanes[-1]}; new: none\)"):
+        with pytest.raises(InputError, match=rf"8 lanes then, 7 now \(missing: {signal.lanes[-1]}; new: none\)"):
             check_contract(changeable, street)
 
     def test_other_phases_are_refused(self, changeable, grid_street):
@@ -188,7 +188,7 @@ def test_network_without_a_lane_of_training(capsys, grid_server, tmp_path):
     kept = [line for line in net.splitlines() if not (' tl="A0"' in line and 'linkIndex="2"' in line)]
     (tmp_path / "grid.net.xml").write_text("\n".join(kept))
     assert main(["--city", str(tmp_path / "city.toml"), "--server", grid_server]) == 2
-    assert_refused(capsys, "SA101", "signal A0", "lanes then, 7 now", "gone: ")
+    assert_refused(capsys, "SA101", "signal A0", "lanes then, 7 now", "missing: ")
 
 
 def test_invalid_and_contradicting_flags(capsys):
@@ -287,7 +287,7 @@ def test_links_of_the_file_and_of_sumo_are_compared(grid_street):
             def getControlledLinks(signal):
                 return [[("x_0", "y_0", ":z")]] * len(grid_street.signals["A0"].links)
 
-    with pytest.raises(InputError, match=r"SUMO runs 12 links .* or other lanes; lanes only in the file"):
+    with pytest.raises(InputError, match=r"SUMO runs 12 links .* or their lanes differ; lanes only in the file"):
         running_signals(Other, grid_street, ["A0"])
     with pytest.raises(InputError, match="signal B1 is not in the running simulation; it has A0"):
         running_signals(Other, grid_street, ["B1"])

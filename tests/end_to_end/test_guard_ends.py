@@ -1,4 +1,4 @@
-"""The guard without our controller: however either ends, the signals run their programs and other clients continue."""
+"""The guard with a minimal controller or none: however either ends, the signals run their programs and other clients continue."""
 
 import contextlib
 import signal

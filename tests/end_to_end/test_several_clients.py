@@ -116,7 +116,7 @@ def test_an_order_in_use_is_refused_and_the_other_client_continues(grid_server):
             connecting = pool.submit(connect, port, 1)
             with controller("--sumo", f"127.0.0.1:{port}", "--order", "1", "--server", grid_server) as process:
                 assert process.wait(20) == 2
-                assert "refuses this client as number 1" in process.stderr.read()
+                assert "refuses order 1 for this client" in process.stderr.read()
             client = connecting.result(20)
         step_until(client, 30, [])
         client.close()

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -55,7 +56,7 @@ def refused(capsys, *parts):
         assert part in lines[0], lines[0]
 
 
-def answers_of_each(models, contract, x):
+def actions_of_each(models, contract, x):
     found = []
     for member in contract.members:
         own = x[:, member.observation_begin : member.observation_begin + member.observation_size]
@@ -72,9 +73,9 @@ def test_a_fleet_acts_like_its_models_of_every_kind(models, capsys):
     assert sorted(member.tl for member in contract.members) == [f"SA10{k}" for k in range(1, 6)]
     assert {member.version for member in contract.members} == {4}
     x = np.random.default_rng(0).standard_normal((17, contract.observation.size)).astype(np.float32)
-    answers = run(models / "city" / "1", "serving_default", observation=x)["action"]
-    assert answers.dtype == np.float32 and answers.shape == (17, contract.action.size)
-    assert np.abs(answers - answers_of_each(models, contract, x)).max() <= 1e-6
+    actions = run(models / "city" / "1", "serving_default", observation=x)["action"]
+    assert actions.dtype == np.float32 and actions.shape == (17, contract.action.size)
+    assert np.abs(actions - actions_of_each(models, contract, x)).max() <= 1e-6
     recorded = json.loads((models / "city" / "1" / "assets.extra" / "export.json").read_text())
     assert {tuple(entry["tls"]): entry["stacked"] for entry in recorded["groups"]} == {
         ("SA101", "SA102", "SA104"): True,
@@ -99,11 +100,11 @@ def test_the_served_sample_fleet_gives_every_tl_its_action(grid_models, tmp_path
         for member in contract.members:
             check(member.contract)
         x = np.random.default_rng(0).random(contract.observation.size).astype(np.float32)
-        answers = client.predict("grid", x)["action"].reshape(-1)
+        actions = client.predict("grid", x)["action"].reshape(-1)
         for member in contract.members:
             own = x[member.observation_begin : member.observation_begin + member.observation_size]
             expected = client.predict(member.tl, own)["action"].reshape(-1)
-            got = answers[member.action_begin : member.action_begin + member.action_size]
+            got = actions[member.action_begin : member.action_begin + member.action_size]
             np.testing.assert_allclose(got, expected, atol=1e-6, rtol=0)
         client.close()
     finally:
@@ -116,7 +117,7 @@ shapes = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 6), st.booleans()
 @given(shapes=shapes, budget=st.sampled_from([0, 20_000, 10**9]))
 @settings(max_examples=25, deadline=None)
 def test_grouping_and_padding_change_no_action(shapes, budget):
-    """Any mixture of sizes and kinds, padded not at all, a little or to one group: NumPy's answers, TL by TL."""
+    """Any mixture of sizes and kinds, padded not at all, a little or to one group: NumPy's actions, TL by TL."""
     import tensorflow as tf
 
     from export.actors import numpy_actor
@@ -138,15 +139,15 @@ def test_grouping_and_padding_change_no_action(shapes, budget):
             assert tuple(shape) == values[name].shape
             return tf.constant(values.pop(name))
 
-    answers = fleet_graph.build(groups, tf.constant(x), Given()).numpy()
+    actions = fleet_graph.build(groups, tf.constant(x), Given()).numpy()
     assert not values, "every weight is used"
     begin = column = 0
     for member in ordered:
         own = numpy_actor.evaluate(member.actor, x[:, begin : begin + member.actor.inputs], member.categorical)
-        got = answers[:, column : column + member.columns]
+        got = actions[:, column : column + member.columns]
         np.testing.assert_allclose(got, own.argmax(1)[:, None] if member.categorical else own, atol=1e-5)
         begin, column = begin + member.actor.inputs, column + member.columns
-    assert column == answers.shape[1]
+    assert column == actions.shape[1]
 
 
 def test_a_fleet_that_fails_the_parity_check_is_not_published(models, monkeypatch, capsys):
@@ -188,7 +189,7 @@ def test_invalid_input_to_a_fleet_gives_one_error_line(models, tmp_path, capsys)
         ("city", "--tl", "SA999", "--models-dir", str(models)): "SA999 has no model under",
         ("city", "--tl", "all", "--models-dir", str(tmp_path / "nowhere")): "nowhere: no such folder",
         ("SA101", "--tl", "all", "--city", str(GRID / "city.toml")): "has a TL of that name",
-        ("a/b", "--tl", "all", "--models-dir", str(models)): "is no name for a TL",
+        ("a/b", "--tl", "all", "--models-dir", str(models)): "is not a valid TL name",
         ("city", "--tl", "all", "--models-dir", str(models), "--keep", "0"): "--keep 0 must be at least 1",
         ("city", "--tl", "all", "--models-dir", str(models), "--model-number", "-1"): "must be a version number",
     }.items():
@@ -231,3 +232,54 @@ def test_an_inconsistent_fleet_contract_is_refused():
             check_fleet(contract)
     with pytest.raises(ContractError, match="is a fleet of 2 TLs"):
         check(whole(member("A", 0), member("B", 3, column=1)))
+
+
+DAMAGED_STEPS = [
+    b"",
+    b"[]",
+    b"{}",
+    b'{"steps":[]}',
+    b'{"steps":[{"join":""}]}',
+    b'{"steps":[{"dense":"x"},{"activation":"odd"}]}',
+]
+
+
+@pytest.mark.parametrize("content", DAMAGED_STEPS)
+def test_a_model_with_a_damaged_actor_json_is_read_as_a_graph(content, grid_models, tmp_path):
+    shutil.copytree(grid_models / "SA103", tmp_path / "SA103")
+    (tmp_path / "SA103" / "1" / "assets.extra" / actor_file.FILE_NAME).write_bytes(content)
+    _, actor = read.read(tmp_path / "SA103" / "1")
+    assert actor.architecture == "graph"
+
+
+def test_categorical_actors_without_output_bias_are_stacked(checkpoints):
+    """Negative logits: a padded column of zeros would win the argmax."""
+    rng = np.random.default_rng(3)
+    for tl, choices in {"SA101": 2, "SA102": 5}.items():
+        kernels = {"dense": rng.random((9, 8)), "dense_1": -1 - rng.random((8, choices))}
+        values = {f"{layer}/kernel": kernel.astype(np.float32) for layer, kernel in kernels.items()}
+        np.savez(checkpoints / f"{tl}_trial_1.npz", **values, **{"dense/bias": np.ones(8, np.float32)})
+    models = checkpoints.parent / "models"
+    flags = ["--model-path", str(checkpoints), "--models-dir", str(models), "--action", "categorical"]
+    assert main(["--tl", "all", *flags]) == 0
+    assert build(models) == 0
+    contract = contract_of(models / "city" / "1")
+    x = rng.standard_normal((64, contract.observation.size)).astype(np.float32)
+    actions = run(models / "city" / "1", "serving_default", observation=x)["action"]
+    np.testing.assert_array_equal(actions, actions_of_each(models, contract, x))
+    groups = json.loads((models / "city" / "1" / "assets.extra" / "export.json").read_text())["groups"]
+    assert [(entry["tls"], entry["stacked"]) for entry in groups] == [(["SA101", "SA102"], True)]
+
+
+def test_a_graph_actor_with_as_many_outputs_as_inputs_joins_a_fleet(checkpoints):
+    x = observation = keras3.Input((9,))
+    x = keras3.layers.Dense(9, "elu")(x)
+    model = writers.randomise(keras3.Model(observation, keras3.layers.Dense(9, "tanh")(x * 0.5)))
+    model.save(checkpoints / "SA101_trial_1.keras")
+    models = checkpoints.parent / "models"
+    assert main(["--model-path", str(checkpoints), "--tl", "all", "--models-dir", str(models)]) == 0
+    _, actor = read.read(models / "SA101" / "1")
+    assert actor.architecture == "graph" and actor.inputs == actor.outputs == 9
+    assert build(models) == 0
+    actions = run(models / "city" / "1", "serving_default", observation=writers.X)["action"]
+    np.testing.assert_allclose(actions, writers.actions(model), atol=1e-5)

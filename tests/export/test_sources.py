@@ -135,7 +135,7 @@ def test_the_same_input_gives_the_same_bytes(grid_models, tmp_path, monkeypatch)
 def test_describe_prints_the_contract_and_the_signatures(grid_models, capsys):
     assert main(["describe", str(grid_models / "SA108" / "1")]) == 0
     output = capsys.readouterr().out
-    for words in (
+    for part in (
         "SA108 1",
         "sappo vd",
         "kc, 2 values",
@@ -145,7 +145,7 @@ def test_describe_prints_the_contract_and_the_signatures(grid_models, capsys):
         "decides every 8 s",
         "parity",
     ):
-        assert words in output, output
+        assert part in output, output
 
 
 def test_describe_refuses_a_folder_without_a_model(tmp_path, capsys):

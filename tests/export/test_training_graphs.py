@@ -1,4 +1,4 @@
-"""TF1 sessions: agents by name, by order, by their training graph; the actor cut out of it."""
+"""TF1 sessions: agents found by name, by order and by their training graph; the actor extracted from it."""
 
 import pytest
 import tensorflow as tf
@@ -8,22 +8,22 @@ from tests.export import writers
 from tests.export.exporting import export, exported, manifest, refused, same, version
 from tests.export.test_sources import run
 from tests.export.test_writers import WHOLE
-from tests.export.writers import X, answers, keras3
+from tests.export.writers import X, actions, keras3
 
 v1 = tf.compat.v1
 
 
-def test_one_agent_of_a_session_is_found_and_compared_with_its_graph(checkpoints, capsys):
+def test_an_agent_of_a_session_is_compared_with_its_graph(checkpoints, capsys):
     held = writers.tf1_agents(checkpoints, "x_SA101_trial_0", ["actor"])
     same(exported(checkpoints), held["actor"])
-    told = manifest(checkpoints)
-    assert told["parity"]["reference"] == "the trainer's own graph, tensor actor/Tanh:0" or "Tanh" in told["parity"]["reference"]
-    assert set(told["left_unread"]) == {"counter", "critic", "optimizer", "training only"}
-    assert {entry["name"].rsplit(".", 1)[-1] for entry in told["source"]["files"]} == {"index", "meta", "data-00000-of-00001"}
+    recorded = manifest(checkpoints)
+    assert recorded["parity"]["reference"] == "the trainer's own graph, tensor actor/Tanh:0"
+    assert set(recorded["left_unread"]) == {"counter", "critic", "optimizer", "training only"}
+    assert {entry["name"].rsplit(".", 1)[-1] for entry in recorded["source"]["files"]} == {"index", "meta", "data-00000-of-00001"}
     assert "optimizer" in capsys.readouterr().out
 
 
-def test_the_graph_tells_the_hidden_activation(checkpoints, capsys):
+def test_the_graph_defines_the_hidden_activation(checkpoints, capsys):
     held = writers.tf1_agents(checkpoints, "x_SA101_trial_0", ["actor"], hidden=tf.nn.elu)
     same(exported(checkpoints), held["actor"])
     assert "(mlp elu tanh" in capsys.readouterr().out
@@ -40,34 +40,34 @@ def switched(x):
     return v1.cond(training, lambda: x * tf.random.uniform(tf.shape(x)), lambda: x * 1.5)
 
 
-CUT = {
-    "an activation of its own": {},
-    "a dropout that is off": {"before_mean": lambda x: v1.nn.dropout(x, keep_prob=v1.placeholder(tf.float32, (), "keep_prob"))},
-    "a branch of training": {"before_mean": switched},
+EXTRACTED = {
+    "an unknown activation": {},
+    "an inactive dropout": {"before_mean": lambda x: v1.nn.dropout(x, keep_prob=v1.placeholder(tf.float32, (), "keep_prob"))},
+    "a training branch": {"before_mean": switched},
 }
 
 
-@pytest.mark.parametrize("what", CUT)
+@pytest.mark.parametrize("what", EXTRACTED)
 @pytest.mark.parametrize("resource", [False, True])
-def test_an_actor_is_cut_out_of_its_training_graph(what, resource, checkpoints):
+def test_an_actor_is_extracted_from_its_training_graph(what, resource, checkpoints):
     (v1.enable_resource_variables if resource else v1.disable_resource_variables)()
     try:
-        held = writers.tf1_agents(checkpoints, "x_SA101_trial_0", ["Actor_0"], hidden=strange, **CUT[what])
+        held = writers.tf1_agents(checkpoints, "x_SA101_trial_0", ["Actor_0"], hidden=strange, **EXTRACTED[what])
     finally:
         v1.enable_resource_variables()
     same(exported(checkpoints), held["Actor_0"])
-    told = manifest(checkpoints)
-    assert told["actor"]["architecture"] == "graph"
-    assert [entry["from"] for entry in told["variables"]] == [
+    recorded = manifest(checkpoints)
+    assert recorded["actor"]["architecture"] == "graph"
+    assert [entry["from"] for entry in recorded["variables"]] == [
         f"Actor_0/{layer}/{part}" for layer in ("dense", "dense_1", "dense_2") for part in ("kernel", "bias")
     ]
-    assert not any("Random" in op or op in ("Switch", "Merge") for op in told["operations"])
-    assert told["operations"]["Placeholder"] == 2, "observation and rows"
+    assert not any("Random" in op or op in ("Switch", "Merge") for op in recorded["operations"])
+    assert recorded["operations"]["Placeholder"] == 2, "observation and rows"
 
 
 @pytest.mark.parametrize("how", ["tf1", *WHOLE])
 @pytest.mark.filterwarnings("ignore")
-def test_a_cut_graph_has_the_same_bytes_whatever_came_before(how, checkpoints, tmp_path):
+def test_an_extracted_graph_always_has_the_same_bytes(how, checkpoints, tmp_path):
     if how == "tf1":
         writers.tf1_agents(checkpoints, "x_SA101_trial_0", ["actor"], hidden=strange)
     else:
@@ -96,7 +96,7 @@ def _without_time(data):
     return model.SerializeToString(deterministic=True)
 
 
-def test_the_output_tensor_may_be_said_and_must_be_the_mean(checkpoints, capsys):
+def test_a_given_output_tensor_must_be_the_mean(checkpoints, capsys):
     held = writers.tf1_agents(checkpoints, "x_SA101_trial_0", ["actor"])
     same(exported(checkpoints, "--output-tensor", "actor/Tanh"), held["actor"])
     capsys.readouterr()
@@ -117,7 +117,7 @@ def test_an_output_tensor_needs_a_graph(checkpoints, capsys):
     refused(capsys, "--output-tensor needs a graph")
 
 
-def test_agents_of_one_session_go_by_the_order_of_the_target_tls(checkpoints, capsys):
+def test_agents_are_assigned_in_the_order_of_target_tls(checkpoints, capsys):
     scopes = ["Actor_0", "Actor_1", "Actor_2"]
     held = writers.tf1_agents(checkpoints, "x-trial_7", scopes, sharded=True)
     assert len(list(checkpoints.glob("*.data-*"))) > 1, "more than one shard"
@@ -134,7 +134,7 @@ def test_agents_of_one_session_go_by_the_order_of_the_target_tls(checkpoints, ca
     assert "cannot be read" in capsys.readouterr().err
 
 
-def test_city_toml_may_tell_the_order_of_the_target_tls(checkpoints, tmp_path):
+def test_city_toml_may_define_the_order_of_target_tls(checkpoints, tmp_path):
     held = writers.tf1_agents(checkpoints, "x-trial_7", ["Actor_0", "Actor_1"])
     (tmp_path / "city.toml").write_text(
         '[training]\ntarget_tls = ["SA 104", "SA 101"]\n'
@@ -143,23 +143,23 @@ def test_city_toml_may_tell_the_order_of_the_target_tls(checkpoints, tmp_path):
     same(exported(checkpoints, "--city", str(tmp_path / "city.toml")), held["Actor_1"])
 
 
-def test_scopes_that_carry_the_tls_name_need_no_order(checkpoints):
+def test_scopes_with_tl_names_need_no_order(checkpoints):
     held = writers.tf1_agents(checkpoints, "x-trial_7", ["SA_1010", "SA_101", "SA_104"])
     same(exported(checkpoints), held["SA_101"])
-    left = manifest(checkpoints)["left_unread"]
-    assert left["another agent"] == ["SA_1010/* (6)", "SA_104/* (6)"]
+    unread = manifest(checkpoints)["left_unread"]
+    assert unread["another agent"] == ["SA_1010/* (6)", "SA_104/* (6)"]
 
 
 def test_an_estimators_checkpoint_is_read_by_its_names(checkpoints, capsys):
     expected = writers.estimator(checkpoints)
     assert export(checkpoints, "--model-number", "2") == 0
-    told = manifest(checkpoints)
-    assert told["source"]["name"] == "model.ckpt-2" and "counter" in told["left_unread"]
+    recorded = manifest(checkpoints)
+    assert recorded["source"]["name"] == "model.ckpt-2" and "counter" in recorded["left_unread"]
     same(run(version(checkpoints), "serving_default", observation=X)["action"], expected)
-    assert "the trainer's graph was not used" in capsys.readouterr().out, "its input is no placeholder"
+    assert "the trainer's graph was not used" in capsys.readouterr().out, "its input is not a placeholder"
 
 
-def test_a_meta_graph_that_cannot_be_read_is_told(checkpoints, capsys):
+def test_a_corrupt_meta_graph_is_refused(checkpoints, capsys):
     held = writers.tf1_agents(checkpoints, "x_SA101_trial_0", ["actor"])
     meta = checkpoints / "x_SA101_trial_0.meta"
     whole = meta.read_bytes()
@@ -190,22 +190,22 @@ def test_statistics_of_the_observation_are_part_of_the_actor(checkpoints):
     assert "actor/statistics" in {entry["from"] for entry in manifest(checkpoints)["variables"]}
 
 
-def test_statistics_of_another_scope_are_never_left_out_in_silence(checkpoints, capsys):
+def test_statistics_of_another_scope_are_refused(checkpoints, capsys):
     expected, tensor = normalised(False, checkpoints, "SA101_trial_1")
     assert export(checkpoints) == 2
-    refused(capsys, "needs variables of others too (running/mean)", "--output-tensor")
+    refused(capsys, "needs variables outside its scope too (running/mean)", "--output-tensor")
     same(exported(checkpoints, "--output-tensor", tensor), expected)
 
 
-def test_numbers_of_an_actor_that_no_layer_takes_are_refused_where_there_is_no_graph(checkpoints, capsys):
+def test_unknown_variables_of_an_actor_without_a_graph_are_refused(checkpoints, capsys):
     normalised(True, checkpoints, "SA101_trial_1")
     (checkpoints / "SA101_trial_1.meta").unlink()
     assert export(checkpoints) == 2
     refused(capsys, "actor/statistics [9] is not part of a layer, but may be part of the actor")
-    assert export(checkpoints, "--actor", "mlp") == 0, "who says so may leave it out"
+    assert export(checkpoints, "--actor", "mlp") == 0, "--actor leaves it out"
 
 
-def test_a_normalisation_layer_is_exported_with_its_model_and_refused_without(checkpoints, capsys):
+def test_a_normalisation_layer_needs_the_whole_model(checkpoints, capsys):
     layer = keras3.layers.Normalization()
     layer.adapt(X)
     model = keras3.Sequential([keras3.Input((9,)), layer, keras3.layers.Dense(2, "tanh")])
@@ -213,10 +213,10 @@ def test_a_normalisation_layer_is_exported_with_its_model_and_refused_without(ch
     assert export(checkpoints) == 2
     refused(capsys, "layers/normalization")
     model.save(checkpoints / "SA101_trial_3.keras")
-    same(exported(checkpoints), answers(model))
+    same(exported(checkpoints), actions(model))
 
 
-def test_of_two_heads_the_mean_is_taken_not_the_deviation(checkpoints):
+def test_of_two_heads_the_mean_is_exported(checkpoints):
     """A deviation that depends on the state, and actor and critic on one trunk."""
     with tf.Graph().as_default(), v1.Session() as session:
         observation = v1.placeholder(tf.float32, [None, 9], "observation")

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tests.export import writers
 from tests.export.exporting import export, exported, manifest, refused, same
-from tests.export.writers import answers, keras3
+from tests.export.writers import actions, keras3
 
 v1 = tf.compat.v1
 
@@ -52,20 +52,21 @@ BUILT = {
 
 
 @pytest.mark.parametrize("how", BUILT)
-def test_a_users_keras_model_takes_the_checkpoints_weights(how, checkpoints, my_actors):
+def test_a_users_keras_model_gets_the_checkpoints_weights(how, checkpoints, my_actors):
     model = writers.functional(keras3)
     BUILT[how](model, checkpoints)
-    same(exported(checkpoints, "--actor", "my_actors:model"), answers(model))
+    same(exported(checkpoints, "--actor", "my_actors:model"), actions(model))
 
 
 def test_a_users_callable_gets_the_actors_variables(checkpoints, my_actors):
     held = writers.tf1_agents(checkpoints, "x-trial_7", ["Actor_0", "Actor_1"], hidden=tf.tanh)
     same(exported(checkpoints, "--actor", "my_actors:on_variables", "--scope", "Actor_1"), held["Actor_1"])
-    told = manifest(checkpoints)
-    assert "Actor_1/dense/kernel" in {entry["from"] for entry in told["variables"]} and "another agent" in told["left_unread"]
+    recorded = manifest(checkpoints)
+    assert "Actor_1/dense/kernel" in {entry["from"] for entry in recorded["variables"]}
+    assert "another agent" in recorded["left_unread"]
 
 
-def test_a_users_model_that_does_not_fit_the_checkpoint_is_refused(checkpoints, my_actors, capsys):
+def test_a_users_model_of_other_sizes_is_refused(checkpoints, my_actors, capsys):
     BUILT["checkpoint"](writers.functional(keras3), checkpoints)
     for builder, why in {
         "my_actors:wider": "does not fit the model of --actor my_actors:wider",

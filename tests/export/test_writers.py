@@ -13,7 +13,7 @@ import tensorflow as tf
 from tests.export import writers
 from tests.export.exporting import export, exported, manifest, refused, same, version
 from tests.export.test_sources import run
-from tests.export.writers import X, answers, keras2, keras3
+from tests.export.writers import X, actions, keras2, keras3
 
 v1 = tf.compat.v1
 
@@ -43,7 +43,7 @@ def test_weights_of_an_mlp_are_read_from_every_writer(kind, how, checkpoints):
     keras, write = WEIGHTS[how]
     model = getattr(writers, kind)(keras)
     write(model, checkpoints)
-    same(exported(checkpoints), answers(model))
+    same(exported(checkpoints), actions(model))
     assert version(checkpoints).name == "3"
 
 
@@ -64,7 +64,7 @@ def test_whole_models_need_no_architecture(how, checkpoints):
     keras, write = WHOLE[how]
     model = writers.functional(keras)
     write(model, checkpoints)
-    same(exported(checkpoints), answers(model))
+    same(exported(checkpoints), actions(model))
     recorded = manifest(checkpoints)
     assert recorded["actor"]["architecture"] == "graph" and "trainer's own graph" in recorded["parity"]["reference"]
     assert len(recorded["variables"]) == 10, "three dense layers and a norm; no optimizer, no counters"
@@ -78,7 +78,7 @@ def test_whole_models_define_their_activations(how, checkpoints, capsys):
     keras, write = WHOLE[how]
     model = writers.sequential(keras, hidden="elu")
     write(model, checkpoints)
-    same(exported(checkpoints), answers(model))
+    same(exported(checkpoints), actions(model))
     assert "(mlp elu tanh" in capsys.readouterr().out
 
 
@@ -86,7 +86,7 @@ def test_whole_models_define_their_activations(how, checkpoints, capsys):
 def test_subclassed_saved_models_without_defined_inputs_are_exported(keras, checkpoints):
     model = writers.subclassed(keras)
     tf.saved_model.save(model, str(checkpoints / "SA101_trial_3"))
-    same(exported(checkpoints), answers(model))
+    same(exported(checkpoints), actions(model))
 
 
 def test_weights_of_a_model_of_unknown_classes_can_be_used(checkpoints, capsys):
@@ -94,7 +94,7 @@ def test_weights_of_a_model_of_unknown_classes_can_be_used(checkpoints, capsys):
     model.save(checkpoints / "SA101_trial_3.keras")
     assert export(checkpoints) == 2
     refused(capsys, "its wiring is not known", "--actor NAME to take only its weights")
-    same(exported(checkpoints, "--actor", "mlp"), answers(model))
+    same(exported(checkpoints, "--actor", "mlp"), actions(model))
 
 
 def test_weights_of_an_unknown_architecture_are_refused(checkpoints, capsys):
@@ -138,14 +138,14 @@ class Heads(tf.Module):
 def test_of_several_outputs_only_the_mean_is_exported(checkpoints, capsys):
     agent = Heads()
     tf.saved_model.save(agent, str(checkpoints / "SA101_trial_2"), signatures={"act": agent.act})
-    same(exported(checkpoints), answers(agent.actor))
+    same(exported(checkpoints), actions(agent.actor))
     assert len(manifest(checkpoints)["variables"]) == 6
     capsys.readouterr()
     assert export(checkpoints, "--overwrite", "--output-tensor", "action") == 2
     refused(capsys, "is random", "--output-tensor")
     assert export(checkpoints, "--overwrite", "--output-tensor", "nothing") == 2
     refused(capsys, "has no output nothing; there are action, log_prob, mean, value")
-    same(exported(checkpoints, "--overwrite", "--output-tensor", "act:mean"), answers(agent.actor))
+    same(exported(checkpoints, "--overwrite", "--output-tensor", "act:mean"), actions(agent.actor))
 
 
 # tf.distribute

@@ -1,6 +1,6 @@
 """Training output of many ages, each written by its real writer: TF1 sessions and Savers, Keras 2 and 3, tf.train.Checkpoint.
 
-Every writer takes a folder to write into and gives the actor's own answers to X.
+Every writer takes a folder to write into and returns the actor's own actions for X.
 """
 
 import itertools
@@ -24,7 +24,7 @@ def randomise(model, seed=1):
     return model
 
 
-def answers(model):
+def actions(model):
     return np.asarray(model(X, training=False))
 
 
@@ -34,7 +34,7 @@ def sequential(keras, hidden="relu", head="tanh", sizes=(8, 7), outputs=2):
 
 
 def functional(keras):
-    """A residual wiring that is none of the architectures, with a norm whose epsilon is Keras's own."""
+    """A residual wiring that is not a known architecture, with a norm whose epsilon is Keras's own."""
     x = observation = keras.Input((9,))
     x = y = keras.layers.Dense(8, "elu")(x)
     x = keras.layers.BatchNormalization()(x)
@@ -63,7 +63,7 @@ def subclassed(keras):
 
 
 def tf1_agents(folder, name, scopes, *, hidden=None, sharded=False, before_mean=None, wrap=lambda mean: mean, keep=False):
-    """PPO agents of one TF1 session: actor, critic, sampling, loss, slots, summaries and all. Answers by scope."""
+    """PPO agents of one TF1 session: actor, critic, sampling, loss, slots, summaries and all. Returns actions by scope."""
     hidden = hidden or tf.nn.relu
     with tf.Graph().as_default(), v1.Session(config=v1.ConfigProto(device_count={"CPU": 2})) as session:
         v1.set_random_seed(1)
@@ -110,7 +110,7 @@ def dense(x, units, name, activation):
 
 
 def estimator(folder):
-    """What an Estimator's saver writes: model.ckpt-N in shards beside a state file; the input is no placeholder."""
+    """What an Estimator's saver writes: model.ckpt-N in shards beside a state file; the input is not a placeholder."""
     with tf.Graph().as_default(), v1.Session() as session:
         x = v1.data.make_one_shot_iterator(tf.data.Dataset.from_tensors(X).repeat()).get_next()
         with v1.variable_scope("actor"):
@@ -144,7 +144,7 @@ keras3 = tf.keras
 __all__ = [
     "Agent",
     "X",
-    "answers",
+    "actions",
     "estimator",
     "functional",
     "keras2",

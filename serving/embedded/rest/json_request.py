@@ -25,7 +25,10 @@ _FLOATS: dict[int, tuple[str, Any, str, int]] = {
     2: ("double_val", np.float64, "double", 53),
 }
 _STRING, _BOOL = 7, 10
-_MAX_DEPTH = 64
+MAX_DEPTH = 64
+"""Of nested lists."""
+MAX_TEXT_CHARS = 500
+"""Of a JSON value in an error."""
 
 
 def parse(body: bytes) -> dict[str, Any]:
@@ -135,8 +138,8 @@ def _shape(value: Any) -> list[int]:
     shape = []
     while isinstance(value, list):
         shape.append(len(value))
-        if len(shape) > _MAX_DEPTH:
-            raise invalid_argument(f"a list is nested more than {_MAX_DEPTH} deep")
+        if len(shape) > MAX_DEPTH:
+            raise invalid_argument(f"a list is nested more than {MAX_DEPTH} deep")
         if not value:
             break
         value = value[0]
@@ -237,12 +240,12 @@ def _json_type(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """JSON for an error text, truncated to 500 characters."""
+    """JSON for an error text, truncated to MAX_TEXT_CHARS."""
     try:
         text = json.dumps(value)
     except RecursionError:
         return "..."
-    return text if len(text) <= 500 else text[:500] + "..."
+    return text if len(text) <= MAX_TEXT_CHARS else text[:MAX_TEXT_CHARS] + "..."
 
 
 def _join(sizes: list[int]) -> str:

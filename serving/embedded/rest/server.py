@@ -29,6 +29,8 @@ _MODEL = r"(?i:/v1/models)/(?P<model>[^/:]+)(?:/(?i:versions)/(?P<version>\d+)|/
 _INFERENCE = re.compile(_MODEL + r":(?P<method>(?i:classify|regress|predict))")
 _STATUS = re.compile(_MODEL + r"(?P<metadata>/(?i:metadata))?")
 MAX_BODY_BYTES = 1 << 30
+STOP_TIMEOUT_S = 5.0
+"""Wall time that open connections have to take their responses."""
 
 
 class RestServer:
@@ -80,7 +82,7 @@ class RestServer:
         trigger.pull_trigger(lambda: wasyncore.dispatcher.close(self._server))
         self._server.task_dispatcher.shutdown()
         trigger.pull_trigger(self._end_when_sent)
-        self._thread.join(5)
+        self._thread.join(STOP_TIMEOUT_S)
 
     def _end_when_sent(self) -> None:
         """Close every connection after its response; the event loop ends with the last."""

@@ -82,7 +82,7 @@ class Session:
 
         Args:
             signature: name of the signature.
-            inputs: an array for each input key. A dtype that NumPy lacks is given and
+            inputs: an array for each input key. A dtype that NumPy does not have is given and
                 returned as the integers that hold it (`serving.tensors.BITS`).
             outputs: output keys.
 

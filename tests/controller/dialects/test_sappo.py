@@ -34,7 +34,7 @@ class TestObservation:
         observer = SappoObserver("vd", np.array([0, 1]), LENGTH_M, (4, 8))
         observer.observe(readings((0, 0, 0), departed=(10, 5, 0)), None, PhaseState((0, 0), True))
         observer.decided()
-        # an observation without a decision: the volume goes on counting
+        # an observation without a decision: the volume keeps counting
         observer.observe(readings((0, 0, 0), departed=(12, 5, 0)), None, PhaseState((0, 0), True))
         x = observer.observe(readings((3, 3, 0), departed=(14, 13, 0)), None, PhaseState((3, 7), True))
         # densities 3/75 and 3/30 per m; 4 and 8 vehicles departed since the last decision

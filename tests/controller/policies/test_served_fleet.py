@@ -289,3 +289,13 @@ def test_not_served_after_a_suspension_is_not_logged_as_no_longer_served(city, c
     city.client.status = not_found
     city.fleet.update()
     assert caplog.text == ""
+
+
+def test_fleet_that_never_had_a_version_is_not_logged_as_no_longer_served(city, caplog):
+    caplog.set_level("INFO", "controller")
+    city.client.status = lambda model: []
+    city.fleet.update()
+    city.client.status = not_found
+    city.fleet.update()
+    lines = [record.message for record in caplog.records if record.name == "controller"]
+    assert lines == ["fleet city is not used: no version of it is available"]

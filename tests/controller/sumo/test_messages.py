@@ -20,10 +20,10 @@ def ends():
 
 def test_posted_messages_go_out_with_send_or_before_a_wait(ends):
     messages, sumo = ends
-    messages.post(b"one, ")
-    messages.post(b"two")
+    messages.post(b"first, ")
+    messages.post(b"second")
     messages.send()
-    assert sumo.recv(100) == b"one, two"
+    assert sumo.recv(100) == b"first, second"
     messages.post(b"three")
     sumo.sendall(wire.message([b"answer"]))
     assert list(messages.answers(1)) == [b"answer"]

@@ -68,9 +68,9 @@ def test_any_lanes_and_numbers_are_decoded(rows):
 
 
 @given(st.binary(max_size=200))
-def test_malformed_numbers_raise(garbage):
+def test_malformed_numbers_raise(content):
     with pytest.raises((MalformedMessage, CommandRejected)):
-        getters(["lane_0", "lane_1", "a_much_longer_name_of_a_lane_0"]).decode(garbage)
+        getters(["lane_0", "lane_1", "a_much_longer_name_of_a_lane_0"]).decode(content)
 
 
 @given(st.integers(0, 10_000), st.integers(0, 255))
@@ -108,9 +108,9 @@ def test_lists_of_strings_are_decoded(texts):
 
 
 @given(st.binary(max_size=120))
-def test_malformed_strings_raise_only_our_errors(garbage):
+def test_malformed_strings_raise_only_our_errors(content):
     with contextlib.suppress(MalformedMessage, CommandRejected):
-        Reader(garbage).value()
+        Reader(content).value()
 
 
 def test_huge_list_length_raises_before_allocation():

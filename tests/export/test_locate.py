@@ -10,7 +10,7 @@ from export.__main__ import main
 from tests.conftest import GRID
 from tests.export import writers
 from tests.export.exporting import export, exported, refused, same
-from tests.export.writers import X, answers, dense, keras2, keras3
+from tests.export.writers import X, actions, dense, keras2, keras3
 
 v1 = tf.compat.v1
 
@@ -63,8 +63,8 @@ def test_every_model_of_a_builder_gets_its_own_weights(checkpoints, tmp_path, mo
         np.savez(checkpoints / f"{tl}_trial_1.npz", **values)
         hidden = np.tanh(X @ values["dense/kernel"] + values["dense/bias"])
         expected[tl] = np.tanh(hidden @ values["dense_1/kernel"] + values["dense_1/bias"])
-    for tl, answer in expected.items():
-        same(exported(checkpoints, "--actor", "pair_builder:build", tl=tl), answer)
+    for tl, action in expected.items():
+        same(exported(checkpoints, "--actor", "pair_builder:build", tl=tl), action)
 
 
 def test_a_model_with_a_lambda_layer_is_refused(checkpoints, capsys):
@@ -80,7 +80,7 @@ def test_files_of_critics_and_old_copies_are_ignored(name, checkpoints):
     model.save_weights(checkpoints / "SA101_trial_3_actor.weights.h5")
     other = writers.randomise(writers.sequential(keras3), 9)
     other.save_weights(checkpoints / f"SA101_trial_4_{name}.weights.h5")
-    same(exported(checkpoints), answers(model))
+    same(exported(checkpoints), actions(model))
 
 
 def test_a_state_file_counts_only_for_its_own_folder(checkpoints):
@@ -130,7 +130,7 @@ def test_layers_numbered_out_of_order_need_the_layers_flag(checkpoints, capsys):
     tf.train.Checkpoint(actor=model).write(str(checkpoints / "SA101-1"))
     assert export(checkpoints) == 2
     refused(capsys, "does not define the order of its layers h1, h3, h2, out")
-    same(exported(checkpoints, "--layers", "h1,h2,h3,out"), answers(model))
+    same(exported(checkpoints, "--layers", "h1,h2,h3,out"), actions(model))
 
 
 def test_a_normaliser_beside_the_actor_is_refused(checkpoints, capsys):
@@ -163,8 +163,8 @@ def test_odd_names_fail_alone_with_one_line_each(checkpoints, capsys):
     captured = capsys.readouterr()
     errors = [line for line in captured.err.splitlines() if line.startswith("error: ")]
     assert "Traceback" not in captured.err and len(errors) == 3, captured.err
-    for line, told in zip(errors, ("more than a version can be", "SA102-3: cannot be read", "is a link or a file"), strict=True):
-        assert told in line
+    for line, part in zip(errors, ("more than a version can be", "SA102-3: cannot be read", "is a link or a file"), strict=True):
+        assert part in line
     lines = captured.out.splitlines()
     assert [line.split(":")[0] for line in lines] == ["SA103", "SA104", "SA109"]
 
@@ -182,15 +182,20 @@ def test_a_damaged_manifest_does_not_stop_describe_or_a_fleet(content, grid_mode
     assert main(["describe", str(tmp_path / "SA103" / "1")]) == 0
     assert "export.json is damaged" in capsys.readouterr().out
     assert main(["fleet", "city", "--tl", "all", "--models-dir", str(tmp_path)]) == 0, (
-        "read from the manifest would be wrong: actor.json has the steps"
+        "a fleet reads actor.json, not the manifest"
     )
 
 
-@pytest.mark.parametrize("words", [[], ["--tl"], ["--model-number", "x"], ["fleet"], ["inspect"], ["describe"], ["inspect", "."],
-                                   ["inspect", ""], ["--nonsense", "--tl", "SA101"]])  # fmt: skip
-def test_an_invalid_command_line_gives_one_error_line(words, capsys, tmp_path, monkeypatch):
+INVALID = [
+    [], ["--tl"], ["--model-number", "x"], ["fleet"], ["inspect"], ["describe"], ["inspect", "."], ["inspect", ""],
+    ["--nonsense", "--tl", "SA101"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", INVALID)
+def test_an_invalid_command_line_gives_one_error_line(arguments, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
+    assert main(arguments) == 2
     err = capsys.readouterr().err
     assert err.startswith("error: ") and len(err.splitlines()) == 1, err
 
@@ -203,4 +208,4 @@ def test_inspecting_a_folder_shows_its_latest_checkpoint(shared, capsys):
 def test_keras_2_files_are_read_without_keras_2(checkpoints):
     model = writers.sequential(keras2)
     model.save_weights(str(checkpoints / "SA101_trial_1.h5"))
-    same(exported(checkpoints), answers(model))
+    same(exported(checkpoints), actions(model))

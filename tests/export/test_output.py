@@ -1,4 +1,4 @@
-"""What an export tells: inspect, kinds of actions, a bar and a summary."""
+"""The exporter's output: inspect, kinds of actions, a progress bar and a summary, nothing of TensorFlow's."""
 
 import contextlib
 import fcntl
@@ -13,48 +13,49 @@ import numpy as np
 import tensorflow as tf
 
 from export.__main__ import main
+from tests.conftest import GRID, ROOT
 from tests.export import writers
 from tests.export.exporting import export, refused, same, version
 from tests.export.test_sources import run
-from tests.export.writers import X, answers, keras3
+from tests.export.writers import X, actions, keras3
 
 v1 = tf.compat.v1
 
 
-def test_inspect_tells_what_every_kind_of_checkpoint_holds(checkpoints, capsys):
+def test_inspect_lists_the_variables_of_every_source(checkpoints, capsys):
     model = writers.functional(keras3)
     model.save(checkpoints / "a.keras")
     tf.saved_model.save(model, str(checkpoints / "b"))
     np.savez(checkpoints / "c.npz", **{w.path: w.numpy() for w in writers.sequential(keras3).weights})
     writers.tf1_agents(checkpoints, "d", ["Actor_0", "Actor_1"])
-    for words, told in {
+    for arguments, parts in {
         ("a.keras",): ["batch_normalization/vars/3  (8,)           float32  weight of the graph", "would make it graph"],
         ("b",): ["weight of the graph", "an export would make it graph"],
         ("c.npz",): ["dense 2 bias", "mlp relu tanh, 9 -> 8 -> 7 -> 2"],
         ("d.index", "--tl", "SA104", "--target-tls", "SA101,SA 104"): [
             "dense 0 kernel", "- (another agent)", "- (counter)", "compared with the trainer's own graph",
         ],
-        ("d",): ["nothing would be exported", "say with --scope"],
+        ("d",): ["nothing would be exported", "pass --scope"],
     }.items():  # fmt: skip
-        assert main(["inspect", str(checkpoints / words[0]), *words[1:]]) == 0
+        assert main(["inspect", str(checkpoints / arguments[0]), *arguments[1:]]) == 0
         out = capsys.readouterr().out
-        for words_told in told:
-            assert words_told in out, out
+        for part in parts:
+            assert part in out, out
     assert main(["inspect", str(checkpoints / "nothing.npz")]) == 2
     refused(capsys, "nothing.npz: cannot be read as an .npz archive")
 
 
-def test_the_kind_of_action_may_be_said_where_no_city_tells_it(checkpoints, capsys):
+def test_the_action_flag_applies_without_a_city(checkpoints, capsys):
     model = writers.sequential(keras3, head="softmax", outputs=4)
     model.save(checkpoints / "SA101_trial_3.keras")
     assert export(checkpoints, "--action", "categorical") == 0
-    answers_ = run(version(checkpoints), "serving_default", observation=X)
-    np.testing.assert_array_equal(answers_["action"], answers(model).argmax(axis=1))
-    same(answers_["probabilities"], answers(model))
-    assert answers_["action"].dtype == np.int64
+    outputs = run(version(checkpoints), "serving_default", observation=X)
+    np.testing.assert_array_equal(outputs["action"], actions(model).argmax(axis=1))
+    same(outputs["probabilities"], actions(model))
+    assert outputs["action"].dtype == np.int64
 
 
-def test_a_softmax_in_a_training_graph_is_known_for_one(checkpoints):
+def test_a_softmax_in_a_training_graph_is_recognised(checkpoints):
     with tf.Graph().as_default(), v1.Session() as session:
         observation = v1.placeholder(tf.float32, [None, 9], "state")
         with v1.variable_scope("pi"):
@@ -67,7 +68,7 @@ def test_a_softmax_in_a_training_graph_is_known_for_one(checkpoints):
         same(run(version(checkpoints), "serving_default", observation=X)["probabilities"], expected)
 
 
-def test_many_tls_show_a_bar_to_who_looks_at_it_and_a_summary_to_all(checkpoints, tmp_path):
+def test_many_tls_show_a_progress_bar_and_a_summary(checkpoints, tmp_path):
     for k in range(3):
         writers.sequential(keras3).save_weights(checkpoints / f"SA10{k}_trial_1.weights.h5")
     (checkpoints / "SA103_trial_1.weights.h5").write_bytes(b"broken")
@@ -95,3 +96,22 @@ def test_many_tls_show_a_bar_to_who_looks_at_it_and_a_summary_to_all(checkpoints
     assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["SA100", "SA101", "SA102"]
     assert b"TL/s" in shown or b"s/TL" in shown
     assert b"3 of 4 TLs exported" in shown and b"not: SA103" in shown
+
+
+def test_a_fresh_process_prints_only_its_own_lines(tmp_path):
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("TF_", "GLOG", "PYTHONWARNINGS"))}
+
+    def run_export(*arguments):
+        command = [sys.executable, "-m", "export", *arguments]
+        environment["PYTHONPATH"] = str(ROOT)
+        done = subprocess.run(command, cwd=GRID, env=environment, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.splitlines()
+
+    tls = [f"SA10{k}" for k in range(1, 9)]
+    lines = run_export("--tl", "all", "--models-dir", str(tmp_path))
+    assert [line.split(":")[0] for line in lines[:-1]] == tls and lines[-1].startswith("8 of 8 TLs exported in ")
+    (line,) = run_export("fleet", "grid", "--tl", "all", "--models-dir", str(tmp_path))
+    assert line.startswith("grid: 8 TLs -> ")
+    assert run_export("describe", str(tmp_path / "SA101" / "1"))[0].startswith("SA101 1 ")
+    assert run_export("inspect", "checkpoints/PPO-_SA101_trial_1")[0].startswith("actor/dense/bias ")

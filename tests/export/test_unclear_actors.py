@@ -1,4 +1,4 @@
-"""Actors that are easily taken for others: exported as they are, or refused; never published as something else."""
+"""Actors that resemble known architectures: exported exactly, or refused; never published as another actor."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ v1 = tf.compat.v1
 
 
 def trained(folder, build, name="SA101_trial_1", shape=(None, 9), feed=None, placeholder="observation", dtype=tf.float32):
-    """A TF1 training graph around `build(observation) -> mean`, with sampling and a loss. The mean's answers to X."""
+    """A TF1 training graph around `build(observation) -> mean`, with sampling and a loss. Returns the means for X."""
     with tf.Graph().as_default(), v1.Session() as session:
         v1.set_random_seed(1)
         observation = v1.placeholder(dtype, shape, placeholder)
@@ -53,7 +53,7 @@ MEANS = {
 
 
 @pytest.mark.parametrize("how", MEANS)
-def test_the_mean_is_what_training_samples_around(how, checkpoints):
+def test_the_exported_mean_is_the_one_that_training_samples(how, checkpoints):
     expected = trained(checkpoints, MEANS[how])
     assert export(checkpoints) == 0
     version = next((checkpoints.parent / "models" / "SA101").iterdir())
@@ -61,7 +61,7 @@ def test_the_mean_is_what_training_samples_around(how, checkpoints):
 
 
 @pytest.mark.parametrize("loss", ["power", "square", "product", "mean"])
-def test_what_only_a_loss_makes_of_the_mean_is_not_the_mean(loss, checkpoints):
+def test_a_loss_of_the_mean_is_not_exported_as_the_mean(loss, checkpoints):
     """A graph that neither samples nor compares with an action."""
     losses = {"power": lambda m: m**2, "square": tf.square, "product": lambda m: m * m, "mean": lambda m: m}
     with tf.Graph().as_default(), v1.Session() as session:
@@ -88,19 +88,19 @@ def convolution(x):
 
 
 @pytest.mark.parametrize("layer", [layer_norm, convolution])
-def test_layers_of_an_unknown_kind_are_cut_out_with_their_graph(layer, checkpoints, capsys):
+def test_layers_of_an_unknown_kind_are_exported_as_a_graph(layer, checkpoints, capsys):
     expected = trained(checkpoints, lambda x: tf.tanh(last(layer(x))))
     same(exported(checkpoints), expected)
     kept = {entry["from"] for entry in manifest(checkpoints)["variables"]}
     assert any("/ln/" in name or "/conv/" in name for name in kept) and not any("log_std" in name for name in kept)
     (checkpoints / "SA101_trial_1.meta").unlink()
-    assert export(checkpoints, "--overwrite") == 2, "weights alone do not tell what such a layer does"
-    refused(capsys, "is missing" if layer is layer_norm else "is no dense layer")
+    assert export(checkpoints, "--overwrite") == 2, "weights do not define what such a layer does"
+    refused(capsys, "is missing" if layer is layer_norm else "is not a dense layer")
 
 
 @pytest.mark.parametrize("kind", ["clip", "relu6"])
-def test_what_differs_only_far_from_zero_is_no_mlp(kind, checkpoints):
-    """relu6 and relu answer alike where training saw its observations."""
+def test_an_actor_that_differs_far_from_zero_is_not_an_mlp(kind, checkpoints):
+    """relu6 and relu are equal in the range of training's observations."""
     build = MEANS["a clip far out"] if kind == "clip" else MEANS["relu6"]
     trained(checkpoints, build)
     assert export(checkpoints) == 0
@@ -123,19 +123,19 @@ def two_heads(x, extra):
         lambda mean, std: tf.reduce_sum(mean * std, name="diagnostic"),
     ],
 )
-def test_what_is_made_of_mean_and_deviation_is_not_the_mean(extra, checkpoints):
+def test_functions_of_mean_and_deviation_are_not_the_mean(extra, checkpoints):
     expected = trained(checkpoints, lambda x: two_heads(x, extra))
     same(exported(checkpoints), expected)
 
 
-def test_a_last_layer_that_is_taken_apart_must_be_told_where(checkpoints, capsys):
+def test_a_split_last_layer_needs_the_output_tensor_flag(checkpoints, capsys):
     def build(x):
         mean, _ = tf.split(last(x, 4), 2, axis=1)
         return tf.tanh(mean, name="mean")
 
     expected = trained(checkpoints, build)
     assert export(checkpoints) == 2
-    refused(capsys, "is taken apart after", "--output-tensor")
+    refused(capsys, "is split after", "--output-tensor")
     same(exported(checkpoints, "--output-tensor", "actor/mean"), expected)
 
 
@@ -152,25 +152,28 @@ def test_a_mask_and_a_temperature_are_part_of_a_categorical_actor(checkpoints):
         expected = session.run(probabilities, {observation: X})
     assert export(checkpoints, "--action", "categorical") == 0
     version = next((checkpoints.parent / "models" / "SA101").iterdir())
-    answer = run(version, "serving_default", observation=X)
-    same(answer["probabilities"], expected)
-    assert 1 not in answer["action"]
+    outputs = run(version, "serving_default", observation=X)
+    same(outputs["probabilities"], expected)
+    assert 1 not in outputs["action"]
 
 
 OBSERVATIONS = {
-    "two of them": ({"placeholder": "observation"}, lambda x: tf.concat([x, v1.placeholder(tf.float32, [None, 3], "more")], 1)),
+    "two observations": (
+        {"placeholder": "observation"},
+        lambda x: tf.concat([x, v1.placeholder(tf.float32, [None, 3], "more")], 1),
+    ),
     "whole numbers": ({"dtype": tf.int32}, lambda x: tf.cast(x, tf.float32)),
-    "one at a time": ({"shape": (9,)}, lambda x: x[None]),
-    "noise on it": ({}, lambda x: x + 0.0 * tf.random.normal(tf.shape(x))),
+    "one per run": ({"shape": (9,)}, lambda x: x[None]),
+    "a noisy observation": ({}, lambda x: x + 0.0 * tf.random.normal(tf.shape(x))),
 }
 
 
 @pytest.mark.parametrize("what", OBSERVATIONS)
-def test_observations_that_cannot_be_served_are_refused_with_the_graph_at_hand(what, checkpoints, capsys):
+def test_observations_that_cannot_be_served_are_refused(what, checkpoints, capsys):
     options, prepare = OBSERVATIONS[what]
 
     def feed(observation):
-        values = {observation: X[0] if what == "one at a time" else X}
+        values = {observation: X[0] if what == "one per run" else X}
         for node in tf.compat.v1.get_default_graph().get_operations():
             if node.name == "actor/more":
                 values[node.outputs[0]] = X[:, :3]
@@ -182,7 +185,7 @@ def test_observations_that_cannot_be_served_are_refused_with_the_graph_at_hand(w
 
 
 @pytest.mark.parametrize("name", ["train_obs", "flow_rate", "keep_state"])
-def test_an_observation_may_be_called_like_a_switch_of_training(name, checkpoints):
+def test_an_observation_may_have_the_name_of_a_training_switch(name, checkpoints):
     expected = trained(checkpoints, lambda x: tf.tanh(last(x)), placeholder=name)
     same(exported(checkpoints), expected)
 
@@ -207,7 +210,7 @@ class Outputs(tf.Module):
         lambda mean, sample, value: {"x": mean, "y": value},
     ],
 )
-def test_an_output_is_never_taken_because_it_is_what_is_left(give, checkpoints, capsys):
+def test_an_output_is_never_chosen_by_elimination(give, checkpoints, capsys):
     module = Outputs(give)
     tf.saved_model.save(module, str(checkpoints / "SA101_trial_1"), signatures={"serving_default": module.act})
     assert export(checkpoints) == 2
