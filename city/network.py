@@ -90,7 +90,6 @@ class StreetNetwork:
     signals: dict[str, SignalNetwork]
     lane_length_m: dict[str, float]
     """Of every incoming and outgoing lane of a signal."""
-    lane_speed_mps: dict[str, float]
     begin_s: float = 0.0
     end_s: float | None = None
 
@@ -257,7 +256,6 @@ class _Reader:
             net_file,
             signals,
             {lane: self.length[lane] for lane in lanes},
-            {lane: self.speed[lane] for lane in lanes},
             begin_s,
             end_s,
         )

@@ -84,6 +84,8 @@ def _contract(city: city_config.City, tl: str, server: str | None, version: int 
     versions = [int(path.name) for path in folder.iterdir() if path.name.isdigit()] if folder.is_dir() else []
     if version is None and not versions:
         raise InputError(f"{folder}: holds no version; export it (greenserve export --tl {tl})")
+    if version is not None and version not in versions:
+        raise InputError(f"{folder}: holds no version {version}; it holds {', '.join(map(str, sorted(versions))) or 'none'}")
     return from_saved_model(folder / str(max(versions) if version is None else version))
 
 

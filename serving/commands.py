@@ -29,8 +29,14 @@ def main(argv: list[str], prog: str = "python -m serving") -> int:
             try:
                 return _predict(client, args) if args.command == "predict" else _show_status(client, args)
             except (Unavailable, DeadlineExceeded) as error:
-                message = f"no model server answers at {client.address} ({error}); start one (python -m serving) or pass --server"
-                raise type(error)(message) from None
+                hint = (
+                    "pass --server, or check its TLS settings"
+                    if args.tls_ca
+                    else "start one (python -m serving) or pass --server"
+                )
+                raise type(error)(f"no model server answers at {client.address} ({error}); {hint}") from None
+            except ModelNotFound as error:
+                raise ModelNotFound(f"{client.address}: {error}; status lists what it serves") from None
     except (InputError, ModelNotFound, BadRequest) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -64,6 +70,8 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if not 0 < args.timeout_s <= MAX_TIMEOUT_S:
         raise InputError(f"--timeout_s {args.timeout_s:g} must lie between 0 and {MAX_TIMEOUT_S:g}")
+    if args.command == "predict" and args.model_version is not None and args.version_label:
+        raise InputError("--model_version and --version_label both select the version; pass one of them")
     if (args.tls_certificate is None) != (args.tls_key is None):
         raise InputError("--tls_certificate and --tls_key belong together; pass both")
     return args
@@ -79,7 +87,7 @@ def _client(args: argparse.Namespace) -> Client:
     tls = None
     if args.tls_ca is not None or args.tls_certificate is not None:
         ca, certificate, key = (
-            None if path is None else _read(path) for path in (args.tls_ca, args.tls_certificate, args.tls_key)
+            None if path is None else _read_pem(path) for path in (args.tls_ca, args.tls_certificate, args.tls_key)
         )
         tls = Tls(ca, certificate, key)
     try:
@@ -93,6 +101,8 @@ def _predict(client: Client, args: argparse.Namespace) -> int:
     signatures = client.signatures(args.model, args.model_version, args.version_label, timeout_s=args.timeout_s).signature_def
     size = _size(args.model, signatures)
     observation = np.zeros(size, np.float32) if numbers is None else numbers
+    if not np.isfinite(observation).all():
+        raise InputError(f"--observation {args.observation!r} has numbers that are not finite; replace them")
     if observation.shape != (size,):
         raise InputError(f"--observation has {observation.size} numbers; {args.model} takes {size}")
     outputs = client.run(
@@ -168,8 +178,11 @@ def _cannot_list(reason: str) -> str:
     return f"no model is named, the server's API cannot list models, and {reason}; pass their names: status MODEL [MODEL ...]"
 
 
-def _read(path: Path) -> bytes:
+def _read_pem(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    if b"-----BEGIN " not in content:
+        raise InputError(f"{path}: is not PEM; it must begin with a line such as -----BEGIN CERTIFICATE-----")
+    return content

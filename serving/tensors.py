@@ -33,6 +33,8 @@ _FIELD = {
     16: "int_val", 17: "int_val", 18: "dcomplex_val", 19: "half_val", 22: "uint32_val", 23: "uint64_val",
     24: "float8_val", 25: "float8_val", 29: "int_val", 30: "int_val",
 }  # fmt: skip
+_SAME_TYPE_FIELDS = frozenset((1, 2, 3, 9, 22, 23))
+"""Numeric dtypes whose typed field has the dtype itself: float, double, int32, int64, uint32, uint64."""
 MAX_ELEMENTS = 1 << 26
 
 
@@ -87,7 +89,9 @@ def to_array(message: Any, bits: bool = False) -> NDArray[Any]:
             raise TensorError(f"tensor_content of {len(content)} bytes for shape {shape}, which takes {count * kind.itemsize}")
         array = _reshape(np.frombuffer(content, kind), shape)
     else:
-        array = _typed(list(getattr(message, _FIELD[dtype])), dtype, kind, shape, count)
+        values = getattr(message, _FIELD[dtype])
+        # fields of the very same type are copied as a block; others are converted number by number, which checks their range
+        array = _typed(values if dtype in _SAME_TYPE_FIELDS else list(values), dtype, kind, shape, count)
     if dtype == _BFLOAT16 and not bits:
         # a bfloat16 is the upper half of a float32
         return (array.astype("<u4") << 16).view("<f4")
@@ -110,7 +114,7 @@ def _reshape(array: NDArray[Any], shape: list[int]) -> NDArray[Any]:
         raise TensorError(f"shape {shape}: {error}") from None
 
 
-def _typed(values: list[Any], dtype: int, kind: np.dtype[Any], shape: list[int], count: int) -> NDArray[Any]:
+def _typed(values: Any, dtype: int, kind: np.dtype[Any], shape: list[int], count: int) -> NDArray[Any]:
     if kind.kind == "c":
         values = [complex(a, b) for a, b in zip(values[::2], values[1::2], strict=False)]
     if len(values) > count:

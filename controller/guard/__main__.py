@@ -237,7 +237,8 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.guard"
         print(f"error: {error}", file=sys.stdout if "--spawned" in argv else sys.stderr, flush=True)
         return 2
     except KeyboardInterrupt:
-        return 130
+        print("error: interrupted before SUMO was connected", file=sys.stderr)
+        return 1
     # if the reader has ended already, the guard waits for the next controller
     with contextlib.suppress(OSError):
         print(f"ready {guard.port}", flush=True)

@@ -82,14 +82,15 @@ class RunLog:
             self._metrics.inference_s.observe(inference_s)
 
     def flush(self, now: float) -> None:
-        """Write the mode changes of this decision step: one line per kind of change."""
+        """Write the mode changes of this decision step: one line per kind of change, with its most frequent reason."""
         changes, self._mode_changes = self._mode_changes, {}
         for (old, new), tls in changes.items():
             level = logging.INFO if new is ControlMode.POLICY else logging.WARNING
             named = ", ".join(tl for tl, _ in tls[:MAX_NAMED_TLS])
             more = f" and {len(tls) - MAX_NAMED_TLS} more" if len(tls) > MAX_NAMED_TLS else ""
             count = f"{len(tls)} TLs: " if len(tls) > 1 else ""
-            reason = f" ({tls[0][1]})" if tls[0][1] else ""
+            reasons = Counter(reason for _, reason in tls if reason).most_common()
+            reason = f" ({reasons[0][0]}{f'; {len(reasons) - 1} other reasons' if len(reasons) > 1 else ''})" if reasons else ""
             log.log(level, "%s%s%s at %g: %s -> %s%s", count, named, more, now, old.name, new.name, reason)
 
 

@@ -61,10 +61,12 @@ def build(where: Path, layers: Layers, hints: ArchitectureHints, categorical: bo
         layers = _in_order(where, layers, hints, categorical)
     name = hints.architecture or recognise(where, layers, hints)
     if name not in BUILDERS:
-        raise InputError(f"--actor {name!r} is unknown; pass {', '.join(BUILDERS)} or MODULE:FUNCTION")
+        raise InputError(
+            f"{where}: actor {name!r} (--actor, or [tl.NAME] actor) is not one of {', '.join(BUILDERS)} or MODULE:FUNCTION"
+        )
     for kind in (hints.hidden_activation, hints.output_activation):
         if kind not in ACTIVATIONS:
-            raise InputError(f"activation {kind!r} is unknown; use {', '.join(ACTIVATIONS)}")
+            raise InputError(f"{where}: activation {kind!r} in [tl.NAME] of city.toml is not one of {', '.join(ACTIVATIONS)}")
     steps = BUILDERS[name](where, layers, hints)
     _check_chain(where, name, steps)
     _check_sizes(where, name, layers, hints)

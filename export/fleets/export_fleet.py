@@ -1,5 +1,6 @@
 """`python -m export fleet NAME --tl all`: one SavedModel from exported models, so that one Predict serves many TLs."""
 
+import argparse
 import datetime
 import hashlib
 import json
@@ -44,7 +45,7 @@ class FleetJob:
 def main(argv: list[str], prog: str = "python -m export fleet") -> int:
     """Build a fleet; the exit code: 0, or 1 if its verification fails. Raises InputError."""
     quiet.first_session()
-    job = parse(argv, prog)
+    job = prepare(parse(argv, prog))
     try:
         print(export(job))
     except (verify.ParityError, verify.NotInferenceOnly) as error:
@@ -53,9 +54,8 @@ def main(argv: list[str], prog: str = "python -m export fleet") -> int:
     return 0
 
 
-@path_errors_as_input_errors()
-def parse(argv: list[str], prog: str = "python -m export fleet") -> FleetJob:
-    """Read the command line and city.toml, and list the exported TLs. Raises InputError."""
+def parse(argv: list[str], prog: str = "python -m export fleet") -> argparse.Namespace:
+    """Read the command line; no file is looked at. Raises InputError."""
     parser = Parser(prog=prog, description="Build one SavedModel from exported models, so that one Predict serves many TLs.")
     parser.add_argument("name", metavar="NAME", help="the fleet's name, such as city")
     parser.add_argument(
@@ -67,12 +67,18 @@ def parse(argv: list[str], prog: str = "python -m export fleet") -> FleetJob:
     parser.add_argument("--overwrite", action="store_true", help="replace a version that exists")
     parser.add_argument("--keep", type=int, metavar="N", help="versions of the fleet to keep, the newest (default: all)")
     args = parser.parse_args(argv)
-    city = city_config.load(args.city or Path("city.toml")) if args.city or Path("city.toml").is_file() else None
-    models_dir = args.models_dir or (city.serving.models_dir if city else Path("models"))
     if args.model_number is not None and not 0 <= args.model_number < 1 << 63:
         raise InputError(f"--model-number {args.model_number} must be a version number, such as 3")
     if args.keep is not None and args.keep < 1:
         raise InputError(f"--keep {args.keep} must be at least 1: the newest version is never removed")
+    return args
+
+
+@path_errors_as_input_errors()
+def prepare(args: argparse.Namespace) -> FleetJob:
+    """Read city.toml and list the exported TLs. Raises InputError."""
+    city = city_config.load(args.city or Path("city.toml")) if args.city or Path("city.toml").is_file() else None
+    models_dir = args.models_dir or (city.serving.models_dir if city else Path("models"))
     name = names.canonical(args.name)
     if city is not None and name in city.tls:
         raise InputError(f"fleet {name}: {city.path} has a TL of that name; choose another name for the fleet")
@@ -81,6 +87,8 @@ def parse(argv: list[str], prog: str = "python -m export fleet") -> FleetJob:
     exported = _exported(models_dir)
     if name in exported:
         raise InputError(f"fleet {name}: {models_dir / name} is a TL's model; choose another name for the fleet")
+    if not exported:
+        raise InputError(f"{models_dir}: holds no TL's model; export the TLs first (python -m export --tl all)")
     known = [tl for tl in exported if tl != name and (city is None or not city.tls or tl in city.tls)]
     asked = [word.strip() for value in args.tl for word in value.split(",")]
     missing = [tl for tl in map(names.canonical, filter(lambda w: w not in ("", "all"), asked)) if tl not in known]

@@ -20,6 +20,8 @@ from serving.contract import ACTION, CATEGORICAL, INPUT, SIGNATURE, ContractErro
 
 def meta_graph(folder: Path) -> meta_graph_pb2.MetaGraphDef:
     """The MetaGraph of a version's folder. Raises InputError if it holds no model."""
+    if not (folder / "saved_model.pb").is_file():
+        raise InputError(f"{folder}: has no saved_model.pb; pass the folder of a version, such as models/SA101/1")
     try:
         model = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
         return model.meta_graphs[0]

@@ -69,6 +69,8 @@ def _candidate(path: Path) -> Candidate:
     prefix = path.with_name(path.name.removesuffix(".index").removesuffix(".meta"))
     # a prefix is not a file; its index represents it
     candidate = candidate_of(path) if path.suffix != ".meta" else None
+    if not path.exists() and not prefix.with_name(f"{prefix.name}.index").is_file():
+        raise InputError(f"{path}: no such file, and no checkpoint with this prefix; name a checkpoint")
     return candidate or Candidate(prefix, TensorFlowCheckpoint.format, number(prefix.name))
 
 
