@@ -30,9 +30,9 @@ LIMITS = (0, 50_000, 200_000, 500_000, 1_000_000, 2_000_000, 10**12)
 
 def milliseconds(members: list[Member], limit: int) -> tuple[int, float]:
     """The number of groups under a limit of padding in bytes, and the p50 of a run in ms."""
-    if not hasattr(fleet_graph, "GROUP_BYTES"):
-        raise RuntimeError("fleet_graph has no limit GROUP_BYTES to vary")
-    fleet_graph.GROUP_BYTES = limit
+    if not hasattr(fleet_graph, "MAX_PADDING_BYTES"):
+        raise RuntimeError("fleet_graph has no limit MAX_PADDING_BYTES to vary")
+    fleet_graph.MAX_PADDING_BYTES = limit
     groups = fleet_graph.group_members(members)
     size = sum(member.actor.inputs for group in groups for member in group.members)
     options = config_pb2.ConfigProto(inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1)

@@ -11,8 +11,8 @@ import numpy as np
 from controller.decision_step import DecisionSteps
 from controller.observation import Observation
 from controller.policies.policy import Action
-from controller.safety.signal_safety import PermittedState
-from controller.sumo.link import SignalCommand, StepResult
+from controller.safety.signal_safety import PermittedState, SignalCommand
+from controller.sumo.link import StepResult
 
 
 class RunRecorder:

@@ -1,4 +1,4 @@
-"""Command lines whose errors are one line, like every other wrong input's."""
+"""Argument parser whose errors are one-line InputErrors."""
 
 import argparse
 from typing import Any, NoReturn
@@ -32,5 +32,5 @@ def host_and_port(text: str, flag: str) -> tuple[str, int]:
         if parsed.hostname and parsed.port is not None and parsed.netloc == text:
             return parsed.hostname, parsed.port
     except ValueError:
-        pass  # a port that is no number below 65536; named below like every other mistake
+        pass  # the port is not a number below 65536; named below like every other mistake
     raise InputError(f"{flag} {text!r} must be HOST:PORT, such as 127.0.0.1:8500")

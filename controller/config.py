@@ -7,12 +7,10 @@ from pathlib import Path
 from city import config as city_config
 from city import names
 from city.arguments import Parser, host_and_port, split_arguments
-from city.config import City
+from city.config import MAX_DEADLINE_MS, City
 from city.errors import InputError, path_errors_as_input_errors
 from controller import dialects
 from serving.client.channel import grpc_target
-
-MAX_DEADLINE_MS = 60_000
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class ControllerConfig:
 @path_errors_as_input_errors()
 def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConfig:
     """Read the command line. Raises InputError."""
-    own, sumo_options = split_arguments(argv)
+    own_arguments, sumo_options = split_arguments(argv)
     parser = Parser(
         prog=prog,
         description="Control a city's signals with served policies.",
@@ -91,7 +89,7 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
         "--log-level", choices=("debug", "info", "warning", "error"), default="info",
         help="debug explains every override and missing answer (default: info)",
     )  # fmt: skip
-    args = parser.parse_args(own)
+    args = parser.parse_args(own_arguments)
     city = city_config.load(args.city)
     if not city.tls:
         raise InputError(f"{args.city}: describes no TL; add tables such as [tl.SA101]")
@@ -112,7 +110,7 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
         raise InputError(f"{wrong[0]} is for a SUMO started here; it cannot be combined with --sumo {args.sumo}")
     if args.libsumo and (args.clients > 1 or args.order is not None):
         raise InputError("--libsumo has no other clients; leave --clients and --order out")
-    check_numbers(args.clients, args.order, args.sumo_port)
+    check_client_flags(args.clients, args.order, args.sumo_port)
     if args.end is not None and not 0 <= args.end < 1e9:
         raise InputError(f"--end {args.end:g} must be a simulated second, such as 3600")
     if args.model_number is not None and not 0 <= args.model_number < 1 << 63:
@@ -154,7 +152,7 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
     )
 
 
-def check_numbers(clients: int, order: int | None, sumo_port: int) -> None:
+def check_client_flags(clients: int, order: int | None, sumo_port: int) -> None:
     """Raises InputError."""
     if not 1 <= clients < 1 << 31:
         raise InputError(f"--clients {clients} must be at least 1: this controller is one of them")

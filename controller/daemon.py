@@ -104,7 +104,7 @@ def _loop(
                 log_summary(steps)
         steps.feed_monitors()
         metrics.simulation_s.set(steps.now)
-        health.stopping()
+        health.begin_stopping()
         must_release = steps.now < end_s or not is_only_client
         if must_release and not release(steps, link, end_s if is_only_client else float("inf"), stop):
             return 1
@@ -157,10 +157,10 @@ def _end_s(config: ControllerConfig, link: Link) -> float:
     begin_s = float(link.api.simulation.getTime())
     if config.end_s is not None:
         if config.end_s <= begin_s:
-            raise InputError(f"--end {config.end_s:g} lies before second {begin_s:g}, the simulation's current time")
+            raise InputError(f"--end {config.end_s:g}: the simulation is already at second {begin_s:g}; pass a later --end")
         return config.end_s
     # SUMO's own end: of its configuration, or of the arguments after --
     configured_s = float(link.api.simulation.getEndTime())
     if 0 < configured_s <= begin_s:
-        raise InputError(f"the simulation is at second {begin_s:g} and its end was {configured_s:g}: nothing is left to control")
+        raise InputError(f"the simulation is at second {begin_s:g}, its end was {configured_s:g}; set a later end for SUMO")
     return configured_s if configured_s > 0 else float("inf")

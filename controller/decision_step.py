@@ -34,12 +34,12 @@ import numpy as np
 from city.network import StreetNetwork
 from controller.fallback.control_mode import ControlMode
 from controller.intersection import Intersection
-from controller.observation import MAX_BATCHES, ObservationBatch, shares_of
+from controller.observation import MAX_CACHED_BATCHES, ObservationBatch, shares_of
 from controller.policies.policy import Policies
 from controller.safety.monitor import Alarm, SignalMonitor
-from controller.safety.signal_safety import Override, PermittedHandover
+from controller.safety.signal_safety import Override, PermittedHandover, SignalCommand
 from controller.simulation_time import round_to_ms
-from controller.sumo.link import CommandRejected, Link, SignalCommand
+from controller.sumo.link import CommandRejected, Link
 
 MAX_SEGMENTS = 64
 """Segments of one exchange, so that an operator who stops the controller need not wait long."""
@@ -58,7 +58,7 @@ class RunCounters:
     steps: int = 0
     """Decision steps: moments at which at least one TL was due."""
     missing_answers: Counter[str] = field(default_factory=Counter)
-    """By TL: answers that were no decision."""
+    """By TL: requests without a valid action."""
     overrides: Counter[str] = field(default_factory=Counter)
     """By reason."""
     rejections: int = 0
@@ -183,9 +183,9 @@ class DecisionSteps:
         overrides: list[Override] = []
         due = [x for x in self.intersections.values() if self._due_s[x.tl] <= now]
         for x in due:
-            own, more = x.commands(now)
-            commands += own
-            overrides += more
+            new_commands, new_overrides = x.commands(now)
+            commands += new_commands
+            overrides += new_overrides
         self._link.set(commands)
         for x in due:
             self._due_s[x.tl] = x.next_due_s(now)
@@ -238,7 +238,7 @@ class DecisionSteps:
 
     def _batch(self, due: Sequence[Intersection]) -> ObservationBatch:
         if self._read_for not in self._batches:
-            if len(self._batches) > MAX_BATCHES:
+            if len(self._batches) > MAX_CACHED_BATCHES:
                 self._batches.clear()
             self._batches[self._read_for] = ObservationBatch({x.tl: x.observer for x in due})
         return self._batches[self._read_for]

@@ -14,7 +14,7 @@ from controller.fallback.max_pressure import MaxPressure
 from controller.fallback.plan import FallbackPlan, PlanEntry
 from controller.observation import Observation, Observer, PhaseState, Readings, Shares
 from controller.policies.policy import ActionSpace, InvalidAction
-from controller.safety.signal_safety import Override, PermittedHandover, PermittedState, SignalSafety
+from controller.safety.signal_safety import Override, PermittedState, SignalCommand, SignalSafety
 from controller.simulation_time import round_to_ms
 from protos import policy_pb2 as pb
 
@@ -22,8 +22,6 @@ RECOVERY_INTERVAL_S = 2.0
 """A TL without its policy asks it again at every multiple of this: all such TLs at once, in one Predict."""
 RECHECK_INTERVAL_S = 1.0
 """A requested state that is not permitted yet is checked again after this long."""
-
-SignalCommand = PermittedState | PermittedHandover
 
 
 class Intersection:
@@ -107,7 +105,7 @@ class Intersection:
             readings: of this moment; needed if max-pressure is the fallback.
 
         Returns:
-            Why the answer is no decision, or "".
+            Why no action was taken, or "".
         """
         failure = ""
         action = None

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 MIN_GAP_M = 2.5
 """sumo-rl's minimal gap: a lane's capacity is length / (gap + mean vehicle length)."""
-MAX_BATCHES = 256
+MAX_CACHED_BATCHES = 256
 """Sets of TLs whose gather indices are kept."""
 
 Floats = NDArray[np.float64]

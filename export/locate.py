@@ -14,8 +14,8 @@ from export import checkpoints
 _TRIAL = re.compile(r"(?:trial|round)[_-]?(\d+)", re.I)
 _MANAGED = re.compile(r"-(\d+)$")
 _SIZES = re.compile(r"netSz_\((\d[\d, ]*)\)")
-_WORDS = {"state": re.compile(r"_state_([a-z]+)(?=[_-])"), "action": re.compile(r"_action_(?!t_\d)([a-z]+)(?=[_-])")}
-_NUMBERS = {
+_TEXT_SETTINGS = {"state": re.compile(r"_state_([a-z]+)(?=[_-])"), "action": re.compile(r"_action_(?!t_\d)([a-z]+)(?=[_-])")}
+_NUMBER_SETTINGS = {
     "offset_range": re.compile(r"_offset_range_(\d+)(?=[_-])"),
     "control_cycle": re.compile(r"_control_cycle_(\d+)(?=[_-])"),
     "add_time_s": re.compile(r"_add_time_(\d+)(?=[_-])"),
@@ -53,14 +53,16 @@ class Candidate:
     @property
     def settings(self) -> dict[str, str]:
         """Settings of city.toml's [tl.NAME] that the file name contains, as text."""
-        matches = {key: pattern.search(self.path.name + "-") for key, pattern in (*_WORDS.items(), *_NUMBERS.items())}
+        matches = {
+            key: pattern.search(self.path.name + "-") for key, pattern in (*_TEXT_SETTINGS.items(), *_NUMBER_SETTINGS.items())
+        }
         return {key: match[1] for key, match in matches.items() if match}
 
     @cached_property
     def _squeezed(self) -> tuple[str, str]:
         return tuple(re.sub(r"[\s_]+", "", name) for name in (self.path.name, self.path.parent.name))  # type: ignore[return-value]
 
-    def named(self, tl: str) -> bool:
+    def is_named_after(self, tl: str) -> bool:
         return tl in self._squeezed[0] and contains_tl(self.path.name, tl)
 
     def has_no_tl(self, model_path: Path, known: Sequence[str]) -> bool:
@@ -68,7 +70,7 @@ class Candidate:
         parts = self.path.relative_to(model_path).parts
         return not any(TL_PATTERN.search(part) or any(tl in part and contains_tl(part, tl) for tl in known) for part in parts)
 
-    def housed(self, tl: str, model_path: Path) -> bool:
+    def is_in_folder_of(self, tl: str, model_path: Path) -> bool:
         """Whether its folder's name contains the TL's name."""
         return tl in self._squeezed[1] and self.path.parent != model_path and contains_tl(self.path.parent.name, tl)
 
@@ -120,7 +122,7 @@ def choose(tl: str, found: Sequence[Candidate], model_path: Path, wanted: int | 
     Raises:
         InputError: there is no such checkpoint, or more than one.
     """
-    pool = [c for c in found if c.named(tl)] or [c for c in found if c.housed(tl, model_path)]
+    pool = [c for c in found if c.is_named_after(tl)] or [c for c in found if c.is_in_folder_of(tl, model_path)]
     pool = pool or [c for c in found if c.has_no_tl(model_path, known)]
     where = f"searched {len(found)} checkpoints under {model_path}"
     if not pool:

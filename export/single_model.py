@@ -69,7 +69,7 @@ def export(job: Job, tl: str) -> str:
 
 def _check_assignment(job: Job, tl: str, candidate: Candidate, rebuilt: Rebuilt, settings: TL | None) -> None:
     """Raise InputError if an actor without a TL's name would be exported for several TLs."""
-    if candidate.named(tl) or candidate.housed(tl, job.model_path):
+    if candidate.is_named_after(tl) or candidate.is_in_folder_of(tl, job.model_path):
         return
     is_assigned = bool(settings and settings.scope) or tl in job.target_tls or contains_tl(rebuilt.scope, tl)
     if len(job.tls) > 1 and not is_assigned:
@@ -156,7 +156,7 @@ def _line(
 
 def count_unread(names: Sequence[str], scope: str) -> str:
     """Number of unread variables by reason, such as `critic 6, optimizer 12`."""
-    counts = Counter(scopes.why_unread(name, scope) for name in names)
+    counts = Counter(scopes.unread_reason(name, scope) for name in names)
     return ", ".join(f"{why} {count}" for why, count in sorted(counts.items()))
 
 

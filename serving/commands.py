@@ -49,7 +49,7 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
     parser = Parser(prog=prog)
     commands = parser.add_subparsers(dest="command", required=True)
     predict = commands.add_parser("predict", help="request an action of a model")
-    predict.add_argument("model", metavar="MODEL")
+    predict.add_argument("model", metavar="MODEL", help="name of the model")
     predict.add_argument(
         "--observation", required=True, metavar="X",
         help="numbers separated by commas, a .npy or .json file, - for JSON on stdin, or zeros",

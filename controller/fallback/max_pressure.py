@@ -18,7 +18,7 @@ from controller.observation import Floats, Readings, Rows
 from controller.simulation_time import round_to_ms
 
 DECISION_INTERVAL_S = 5.0
-"""Each change costs a yellow."""
+"""Simulated seconds between two decisions: each change costs a yellow."""
 
 
 class MaxPressure:

@@ -19,7 +19,7 @@ from pathlib import Path
 from city import config as city_config
 from city.arguments import Parser, host_and_port, split_arguments
 from city.errors import InputError
-from controller.config import check_numbers
+from controller.config import check_client_flags
 from controller.guard.hand_back import hand_back
 from controller.guard.handover import SignalHandover
 from controller.guard.listener import Listener
@@ -98,7 +98,7 @@ class Guard:
         return 0
 
     def _run(self) -> None:
-        # the simulation begins when the controller connects; if it never does, the other clients must not wait for ever
+        # the simulation begins when the controller connects; if it never does, the other clients must not wait forever
         controller = self._wait_for_first()
         is_first = controller is not None
         if controller is None:
@@ -134,7 +134,7 @@ class Guard:
     def _step_until_connected(self, handovers: Sequence[SignalHandover]) -> socket.socket | None:
         """Hand back, then step on with the other clients until a controller connects.
 
-        None: asked to stop, or no controller has connected for idle_s.
+        None: stop was requested, or no controller has connected for idle_s.
         """
         hand_back(self._link, handovers, self._step_s)
         now = float(self._link.api.simulation.getTime())
@@ -153,7 +153,7 @@ class Guard:
         return None
 
     def _wait_for_first(self) -> socket.socket | None:
-        """The first controller; None if none has connected in time, or asked to stop."""
+        """The first controller; None if none has connected in time, or stop was requested."""
         give_up_s = self._clock() + self._first_s
         while not self._is_stopped and self._clock() < give_up_s:
             if controller := self._listener.accept(POLL_INTERVAL_S):
@@ -183,14 +183,14 @@ def parse(argv: list[str], prog: str = "python -m controller.guard") -> tuple[ar
         help="wall time for which a controller may be silent (default: [controller] watchdog_s)",
     )
     parser.add_argument(
-        "--first-s",
+        "--first-controller-timeout-s",
         type=float,
         default=60.0,
         metavar="S",
         help="wall time for which the simulation waits for a first controller (default: 60)",
     )
     parser.add_argument(
-        "--idle-s",
+        "--idle-timeout-s",
         type=float,
         default=3600.0,
         metavar="S",
@@ -199,19 +199,22 @@ def parse(argv: list[str], prog: str = "python -m controller.guard") -> tuple[ar
     parser.add_argument("--spawned", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--lock", type=int, metavar="FD", help=argparse.SUPPRESS)
     parser.add_argument("--record", type=Path, metavar="FILE", help="write port and process id to this file")
-    own, sumo_arguments = split_arguments(argv)
-    args = parser.parse_args(own)
+    own_arguments, sumo_arguments = split_arguments(argv)
+    args = parser.parse_args(own_arguments)
     if bool(args.sumo) == bool(sumo_arguments):
         raise InputError("pass --sumo HOST:PORT to attach, or -- and the arguments of a SUMO to start")
-    check_numbers(args.clients, args.order, args.sumo_port)
+    check_client_flags(args.clients, args.order, args.sumo_port)
     if args.order is None and (args.sumo or args.clients > 1):
         args.order = 1  # as a controller: SUMO ends for all if one of several clients has no order
     if args.watchdog_s is None:
         city = args.city or (Path("city.toml") if Path("city.toml").is_file() else None)
         args.watchdog_s = (city_config.load(city).controller if city else city_config.Controller()).watchdog_s
-    if not 0 < args.watchdog_s < 3600:
-        raise InputError(f"--watchdog-s {args.watchdog_s:g} must lie between 0 and 3600")
-    for flag, value in (("--first-s", args.first_s), ("--idle-s", args.idle_s)):
+    if not 0 < args.watchdog_s <= city_config.MAX_WATCHDOG_S:
+        raise InputError(f"--watchdog-s {args.watchdog_s:g} must lie between 0 and {city_config.MAX_WATCHDOG_S}")
+    for flag, value in (
+        ("--first-controller-timeout-s", args.first_controller_timeout_s),
+        ("--idle-timeout-s", args.idle_timeout_s),
+    ):
         if not 0 <= value < math.inf:
             raise InputError(f"{flag} {value:g} must be a time in s, such as 60")
     return args, sumo_arguments
@@ -259,7 +262,14 @@ def _open(args: argparse.Namespace, sumo_arguments: Sequence[str], opened: list[
             link = start.start(sumo_arguments, args.clients, Interrupts(), args.order, args.sumo_port)
         undo.callback(link.close)
         try:
-            guard = Guard(link, listener, args.watchdog_s, args.first_s, args.idle_s, ends_with_controller=args.spawned)
+            guard = Guard(
+                link,
+                listener,
+                args.watchdog_s,
+                args.first_controller_timeout_s,
+                args.idle_timeout_s,
+                ends_with_controller=args.spawned,
+            )
         except (SumoConnectionLost, link.connection_error, OSError) as error:
             raise InputError(f"SUMO ended before the simulation began: {link.error_message() or error}") from None
         opened.append(guard)

@@ -13,12 +13,12 @@ log = logging.getLogger("controller.guard")
 
 ONLINE = "online"
 """SUMO's program id of a signal that a client sets state by state."""
-MARGIN_S = 10.0
+HAND_BACK_MARGIN_S = 10.0
 """Simulated seconds beyond what a safe transition takes."""
 
 
 def hand_back(link: TraciLink, handovers: Sequence[SignalHandover], step_s: float) -> None:
-    """Yellow, red, then the fallback plan, for every signal that is still set by a client. Raises SumoConnectionLost."""
+    """Bring every signal that a client still sets onto its fallback plan, by yellow and red. Raises SumoConnectionLost."""
     now = float(link.api.simulation.getTime())
     entries: dict[str, PlanEntry] = {}
     end_s = now
@@ -31,7 +31,7 @@ def hand_back(link: TraciLink, handovers: Sequence[SignalHandover], step_s: floa
             continue
         if safety is not None:
             entries[handover.signal] = PlanEntry(safety, handover.plan)
-            end_s = max(end_s, now + safety.clearing_s + MARGIN_S)
+            end_s = max(end_s, now + safety.clearing_s + HAND_BACK_MARGIN_S)
     while now < end_s and not all(entry.is_confirmed for entry in entries.values()):
         commands = [command for entry in entries.values() if (command := entry.next(now)[0]) is not None]
         link.set(commands)

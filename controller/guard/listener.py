@@ -43,7 +43,7 @@ class Listener:
         return None
 
     def close(self) -> None:
-        """Accept no more controllers: a client that connected now would wait for ever."""
+        """Accept no more controllers: a client that connected now would wait forever."""
         self.listener.close()
         if self._path is not None and self._record is not None:
             self._path.unlink(missing_ok=True)

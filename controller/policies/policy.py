@@ -28,7 +28,7 @@ class Policies(Protocol):
 
 
 class InvalidAction(Exception):
-    """An answer that is no action of the contract."""
+    """An answer that is not a valid action of the contract."""
 
 
 class ActionSpace:

@@ -42,7 +42,7 @@ def fetch_contracts(client: Client, tls: Iterable[str], model_number: int | None
                 "start one (python -m serving) or pass --server"
             ) from None
         if contract.tl != tl:
-            raise InputError(f"{client.address}: model {tl}{pinned} holds the policy of {contract.tl}")
+            raise InputError(f"{client.address}: model {tl}{pinned} holds the policy of {contract.tl}; export {tl} again")
         contracts[tl] = contract
     return contracts
 

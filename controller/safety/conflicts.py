@@ -11,7 +11,7 @@ from city.network import SignalNetwork
 
 GREEN = "Gg"
 _VALID_CHARACTERS = frozenset("rygGsu")
-MAX_KNOWN_STATES = 10_000
+MAX_CACHED_STATES = 10_000
 """States whose result is kept; bounded, because a policy may request any state."""
 
 PROTECTED, PERMISSIVE, YELLOW = (defaultdict(lambda: "0", {ord(c): "1"}) for c in "Ggy")
@@ -54,7 +54,7 @@ class ConflictRules:
     def objection(self, state: str) -> Reason | None:
         """MALFORMED or CONFLICT; None if the state may be shown."""
         if state not in self._objections:
-            if len(self._objections) > MAX_KNOWN_STATES:
+            if len(self._objections) > MAX_CACHED_STATES:
                 self._objections.clear()
             self._objections[state] = self._compute_objection(state)
         return self._objections[state]

@@ -51,7 +51,7 @@ class Limits:
 
 _ROUNDING_S = 1e-3
 """SUMO counts milliseconds: sums of seconds differ by less."""
-MAX_KNOWN = 10_000
+MAX_CACHED_STATES = 10_000
 """States, and pairs of states, whose result is kept."""
 
 
@@ -162,7 +162,7 @@ class SignalMonitor:
     def _between(self, before: str, state: str) -> _Change:
         change = self._changes.get((before, state))
         if change is None:
-            if len(self._changes) > MAX_KNOWN:
+            if len(self._changes) > MAX_CACHED_STATES:
                 self._changes.clear()
             change = self._changes[before, state] = self._compare(before, state)
         return change
@@ -193,7 +193,7 @@ class SignalMonitor:
     def _check_state(self, state: str, now: float, alarms: list[Alarm]) -> None:
         """Check the state on its own."""
         if state not in self._faults:
-            if len(self._faults) > MAX_KNOWN:
+            if len(self._faults) > MAX_CACHED_STATES:
                 self._faults.clear()
             self._faults[state] = self._faults_of(state)
         for rule, message in self._faults[state]:

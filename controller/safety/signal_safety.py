@@ -25,7 +25,7 @@ from typing import NamedTuple, final
 from city.network import SignalNetwork
 from controller.safety.conflicts import (
     GREEN,
-    MAX_KNOWN_STATES,
+    MAX_CACHED_STATES,
     PERMISSIVE,
     PROTECTED,
     YELLOW,
@@ -83,6 +83,9 @@ class PermittedHandover:
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a PermittedHandover is immutable")
+
+
+SignalCommand = PermittedState | PermittedHandover
 
 
 @dataclass(frozen=True)
@@ -257,7 +260,7 @@ class SignalSafety:
             return self._compute_transition(target, now)
         transition = self._transitions.get((self._state, target))
         if transition is None:
-            if len(self._transitions) > MAX_KNOWN_STATES:
+            if len(self._transitions) > MAX_CACHED_STATES:
                 self._transitions.clear()
             transition = self._transitions[self._state, target] = self._compute_transition(target, math.inf)
         return transition

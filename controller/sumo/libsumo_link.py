@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from city.errors import InputError
-from controller.observation import MAX_BATCHES, Readings, Rows
-from controller.safety.signal_safety import PermittedHandover, PermittedState
-from controller.sumo.link import CommandRejected, SignalCommand, StepResult, SumoConnectionLost, TrackedLanes
+from controller.observation import MAX_CACHED_BATCHES, Readings, Rows
+from controller.safety.signal_safety import PermittedHandover, PermittedState, SignalCommand
+from controller.sumo.link import CommandRejected, StepResult, SumoConnectionLost, TrackedLanes
 from controller.sumo.programs import sumo_program
 
 
@@ -66,7 +66,7 @@ class LibsumoLink:
         self._shown = dict(zip(self._signals, self._states(), strict=True))
         lane, readings = self.api.lane, self._table.readings
         if due not in self._rows:
-            if len(self._rows) > MAX_BATCHES:
+            if len(self._rows) > MAX_CACHED_BATCHES:
                 self._rows.clear()
             self._rows[due] = self._table.rows_of(due)
         names, rows = self._rows[due]

@@ -12,9 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from controller.observation import Readings, Rows
-from controller.safety.signal_safety import PermittedHandover, PermittedState
-
-SignalCommand = PermittedState | PermittedHandover
+from controller.safety.signal_safety import SignalCommand
 
 
 class SumoConnectionLost(Exception):

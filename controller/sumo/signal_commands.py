@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from controller.safety.signal_safety import PermittedHandover, PermittedState
+from controller.safety.signal_safety import PermittedHandover, PermittedState, SignalCommand
 from controller.sumo import wire
-from controller.sumo.link import CommandRejected, SignalCommand
+from controller.sumo.link import CommandRejected
 
 
 def encode_commands(command: SignalCommand) -> list[bytes]:

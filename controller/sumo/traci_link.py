@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import traci
 
-from controller.observation import MAX_BATCHES, Readings, Rows
+from controller.observation import MAX_CACHED_BATCHES, Readings, Rows
+from controller.safety.signal_safety import SignalCommand
 from controller.sumo import wire
 from controller.sumo.link import (
     CommandRejected,
     Interrupts,
-    SignalCommand,
     StepResult,
     SumoConnectionLost,
     TrackedLanes,
@@ -120,7 +120,7 @@ class TraciLink:
 
     def _getters_for(self, due: tuple[str, ...]) -> tuple[wire.NumberGetters, slice | Rows, bytes]:
         if due not in self._getters:
-            if len(self._getters) > MAX_BATCHES:
+            if len(self._getters) > MAX_CACHED_BATCHES:
                 self._getters.clear()
             lanes, rows = self._table.rows_of(due)
             wanted = [(wire.GET_LANE, variable, lane, kind) for lane in lanes for variable, kind in _LANE_NUMBERS]

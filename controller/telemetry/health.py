@@ -14,7 +14,7 @@ MAX_CONNECTIONS = 16
 """Open connections; each holds a thread."""
 IDLE_TIMEOUT_S = 10.0
 """Wall time after which an idle connection is closed."""
-STALE_S = 60.0
+STALE_TIMEOUT_S = 60.0
 """Wall time without a step after which the controller counts as stuck."""
 
 
@@ -33,13 +33,13 @@ class Health:
             self._state = "running"
         self._beat_s = self._clock()
 
-    def stopping(self) -> None:
+    def begin_stopping(self) -> None:
         """Report that the release has begun."""
         self._state = "stopping"
 
     def status(self) -> tuple[bool, str]:
         """(whether the controller is healthy, its state)."""
-        if self._state == "running" and self._clock() - self._beat_s > STALE_S:
+        if self._state == "running" and self._clock() - self._beat_s > STALE_TIMEOUT_S:
             return False, "stuck"
         return self._state == "running", self._state
 

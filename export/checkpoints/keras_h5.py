@@ -12,7 +12,7 @@ from city.errors import InputError
 from export.actors.architectures import Layers, build
 from export.checkpoints.checkpoint import PARTS, Checkpoint, StoredVariable, natural
 from export.checkpoints.hdf5_reader import Contents, Helper
-from export.checkpoints.layers import Found, check_numbers, layers, output_sizes, refuse_unknown_variables
+from export.checkpoints.layers import LayerParts, check_numbers, layers, output_sizes, refuse_unknown_variables
 from export.checkpoints.source import Rebuilt, Source, Wanted
 
 _NUMBERED = re.compile(r"(_layer_checkpoint_dependencies|layers)/")
@@ -71,9 +71,9 @@ def _read(path: Path, _mtime_ns: int, _size: int) -> Contents:
     return _HELPER.read(path)
 
 
-def _keras2(path: Path, file: Contents) -> tuple[Found, list[str]]:
+def _keras2(path: Path, file: Contents) -> tuple[LayerParts, list[str]]:
     """layer_names has the layers in the model's order; their numbers have no meaning."""
-    found: Found = {}
+    found: LayerParts = {}
     for name, weights in file.layers or ():
         for weight in weights:
             layer, _, part = weight.split(":")[0].rpartition("/")
@@ -86,9 +86,9 @@ def _keras2(path: Path, file: Contents) -> tuple[Found, list[str]]:
     return found, list(found)
 
 
-def _keras3(path: Path, file: Contents) -> tuple[Found, list[str]]:
+def _keras3(path: Path, file: Contents) -> tuple[LayerParts, list[str]]:
     """layers/<name>/vars/<0 kernel, 1 bias | 0 gamma, 1 beta, 2 mean, 3 variance>; names count up in the model's order."""
-    found: Found = {}
+    found: LayerParts = {}
     for name in file.arrays:
         layer, _, part = name.rpartition("/vars/")
         if layer and part.isdigit() and not layer.startswith("optimizer"):

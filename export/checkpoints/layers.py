@@ -13,7 +13,7 @@ from export.actors.architectures import Layers
 from export.checkpoints import scopes
 from export.checkpoints.checkpoint import PARTS, Checkpoint, StoredVariable, natural, split, unread_variables
 
-Found = dict[str, dict[str, tuple[str, Weights]]]
+LayerParts = dict[str, dict[str, tuple[str, Weights]]]
 """Layer -> part -> (the variable's name in the checkpoint, its values)."""
 
 
@@ -23,7 +23,7 @@ def read_layers(checkpoint: Checkpoint, scope: str, whole: bool = False) -> Laye
     `whole`: whether every variable in that scope must belong to a layer or to training.
     """
     prefix = f"{scope}/" if scope else ""
-    found: Found = {}
+    found: LayerParts = {}
     taken, keys = set(), set()
     for name in checkpoint.stored:
         layer, part = split(name)
@@ -75,7 +75,7 @@ def _parts(order: Iterable[str], part_of: Mapping[str, str]) -> dict[str, list[s
     return parts
 
 
-def output_sizes(found: Found, order: Sequence[str]) -> set[int]:
+def output_sizes(found: LayerParts, order: Sequence[str]) -> set[int]:
     """Sizes that the actor's output may have: the last dense layer's units, and those that no layer takes as its input."""
     shapes = [found[name]["kernel"][1].shape for name in order if "kernel" in found[name]]
     matrices = [shape for shape in shapes if len(shape) == 2]
@@ -95,10 +95,10 @@ def refuse_unknown_variables(where: Path, unread: Iterable[StoredVariable], scop
         output_sizes: sizes that a log_std may have.
     """
     for variable in unread:
-        why = scopes.why_unread(variable.name, scope)
+        why = scopes.unread_reason(variable.name, scope)
         if scopes.is_unnamed_log_std(variable.name) and not _is_log_std(variable, output_sizes):
-            why = scopes.NO_REASON
-        its_own = why == scopes.NO_REASON and (variable.shape or (scope and not scopes.is_setting(variable.name)))
+            why = scopes.UNKNOWN_USE
+        its_own = why == scopes.UNKNOWN_USE and (variable.shape or (scope and not scopes.is_setting(variable.name)))
         if "float" in variable.dtype and (its_own or scopes.is_normaliser(variable.name)):
             raise InputError(
                 f"{where}: {variable.name} {list(variable.shape)} is not part of a layer, but may be part of the actor; no known "
@@ -117,7 +117,7 @@ BATCH_NORM_EPSILON = 1e-5
 def check_numbers(where: Path, order: list[str], first: int | None = 0) -> None:
     """TF1 and Keras number a model's layers dense, dense_1, ...: a gap is a layer that is missing.
 
-    `first`: number of the first layer; None where counters run on from another model's.
+    `first`: number of the first layer; None if counters continue from another model's.
     """
     for k, name in enumerate(order):
         match = re.fullmatch(r"(.*\bdense)(?:_(\d+))?", name)
@@ -130,7 +130,7 @@ def check_numbers(where: Path, order: list[str], first: int | None = 0) -> None:
             raise InputError(f"{where}: variable {wanted}/kernel is missing")
 
 
-def layers(where: Path, found: Found, order: list[str], unread: tuple[str, ...]) -> Layers:
+def layers(where: Path, found: LayerParts, order: list[str], unread: tuple[str, ...]) -> Layers:
     """The layers in order, each checked for completeness.
 
     Raises InputError that names the variables which are missing or wrong.
@@ -146,7 +146,7 @@ def layers(where: Path, found: Found, order: list[str], unread: tuple[str, ...])
             norms.append(_batch_norm(where, name, parts, stored_as))
         else:
             dense.append(_dense(where, name, parts, stored_as))
-    # the output may go without a bias, and so may all the layers between first and last where norms shift them
+    # the output may go without a bias, and so may all the layers between first and last if norms shift them
     bare = [layer.name for layer in dense[:-1] if layer.bias is None]
     if bare and not (norms and len(bare) == len(dense) - 2 and dense[0].bias is not None):
         raise InputError(f"{where}: variable {bare[0]}/bias is missing")

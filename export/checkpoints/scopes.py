@@ -16,23 +16,23 @@ _TRAINING = {
 _ACTOR = {"actor", "actors", "pi", "policy"}
 _UNNAMED_LOG_STD = re.compile(r"(^|/)actor_output(_\d+)?/Variable(:\d+)?$")
 """The seed system's off-policy actors store their log_std under this name, as float64."""
-NO_REASON = "not part of the actor's layers"
+UNKNOWN_USE = "not part of the actor's layers"
 """Of a variable in the actor's own scope that is neither part of a layer nor known to serve training."""
 
 
 @functools.lru_cache(maxsize=100_000)
-def words(component: str) -> frozenset[str]:
+def name_parts(component: str) -> frozenset[str]:
     """Words of a scope's name: `actorOptimizer_1` -> actor, optimizer."""
     return frozenset(word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", component))
 
 
 def is_training(component: str) -> bool:
     """Whether a scope only serves training: a critic's, an optimizer's, a target network's."""
-    return bool(words(component) & _TRAINING)
+    return bool(name_parts(component) & _TRAINING)
 
 
 def is_actor(component: str) -> bool:
-    return bool(words(component) & _ACTOR) and not is_training(component)
+    return bool(name_parts(component) & _ACTOR) and not is_training(component)
 
 
 def candidates(names: Iterable[str]) -> list[str]:
@@ -74,12 +74,12 @@ def choose(where: Path, names: Sequence[str], tl: str, scope: str | None, target
     raise InputError(f"{where}: none of its scopes is an actor's by name; pass --scope. Top scopes: {_list(tops)}")
 
 
-def why_unread(name: str, scope: str) -> str:
+def unread_reason(name: str, scope: str) -> str:
     """Why an export leaves a variable of a checkpoint unread."""
     why, is_agents = _training(name)
     if why is None and scope and not name.startswith(scope + "/"):
         return "another agent" if is_agents else f"outside {scope}"
-    return why or NO_REASON
+    return why or UNKNOWN_USE
 
 
 def is_setting(name: str) -> bool:
@@ -112,9 +112,9 @@ def _training(name: str) -> tuple[str | None, bool]:
     # a slot is named after its variable, in the scope of its variable
     if re.fullmatch(r"(adam|adagrad|rmsprop|momentum|ftrl|adadelta|exponentialmovingaverage)(_\d+)?|beta[12]_power", last):
         return "optimizer", is_agents
-    if any(words(part) & {"optimizer", "optimizers", "optim", "opt", "adam", "slots"} for part in parts):
+    if any(name_parts(part) & {"optimizer", "optimizers", "optim", "opt", "adam", "slots"} for part in parts):
         return "optimizer", is_agents
-    if any(words(part) & {"critic", "value", "vf", "vpred", "baseline"} for part in parts):
+    if any(name_parts(part) & {"critic", "value", "vf", "vpred", "baseline"} for part in parts):
         return "critic", is_agents
     if re.search(r"(global_)?step$|save_counter|epoch|episode|iteration", last):
         return "counter", is_agents
@@ -129,7 +129,7 @@ def group_unread(names: Iterable[str], scope: str) -> dict[str, list[str]]:
     for name in names:
         top, _, rest = name.partition("/")
         entry = f"{top}/*" if rest and scope and top != scope.split("/")[0] else name
-        counts = groups.setdefault(why_unread(name, scope), {})
+        counts = groups.setdefault(unread_reason(name, scope), {})
         counts[entry] = counts.get(entry, 0) + 1
     return {
         why: [f"{entry} ({count})" if entry.endswith("/*") else entry for entry, count in sorted(counts.items())]

@@ -21,7 +21,7 @@ from export.graphs.graph_actor import GraphActor
 from export.saved_model.meta_graph import Variables
 from export.saved_model.write import ACTIVATIONS, import_graph
 
-GROUP_BYTES = 1_000_000
+MAX_PADDING_BYTES = 1_000_000
 """Padding that costs as much as one more group's operations (0.1 to 0.2 ms on 2 cores: `python -m benchmarks.fleet_groups`)."""
 NO_CHOICE = np.float32(-np.inf)
 """Logit of a padded column, which the argmax never chooses."""
@@ -95,7 +95,7 @@ def _merged(shapes: dict[Shapes, list[int]]) -> list[list[int]]:
     while len(groups) > 1:
         costs = [(_padding(first, second), k) for k, (first, second) in enumerate(itertools.pairwise(groups))]
         least, k = min(costs)
-        if least > GROUP_BYTES:
+        if least > MAX_PADDING_BYTES:
             break
         (a, mine), (b, theirs) = groups[k : k + 2]
         groups[k : k + 2] = [(_around(a, b), mine + theirs)]

@@ -21,7 +21,7 @@ from export.graphs import training_graph, user_builder
 from export.graphs.graph_actor import GraphActor, ReferenceModel, extract_actor
 from export.graphs.meta_graph_file import meta_graph_path
 from export.graphs.output_tensor import NotInGraph
-from export.graphs.trained_function import Trained
+from export.graphs.trained_function import TrainedActor
 from export.graphs.user_builder import Sizes
 
 
@@ -38,7 +38,7 @@ def from_meta_graph(path: Path, label: str, wanted: Wanted, checkpoint: Checkpoi
         layers, unreadable = None, error
         prefix = f"{scope}/" if scope else ""
         inside = [name for name in checkpoint.stored if name.startswith(prefix)]
-        kept = [name for name in inside if scopes.why_unread(name, scope) == scopes.NO_REASON]
+        kept = [name for name in inside if scopes.unread_reason(name, scope) == scopes.UNKNOWN_USE]
     try:
         trained = training_graph.read(path, checkpoint, scope, kept, wanted.output_tensor, wanted.categorical)
         reference = training_graph.reference_model(trained, wanted.categorical, wanted.output_tensor is not None)
@@ -64,7 +64,7 @@ def from_meta_graph(path: Path, label: str, wanted: Wanted, checkpoint: Checkpoi
     return Rebuilt(_with_unread(graph_actor, checkpoint), reference, scope)
 
 
-def from_function(path: Path, label: str, wanted: Wanted, trained: Trained, read: Callable[[], Layers]) -> Rebuilt:
+def from_function(path: Path, label: str, wanted: Wanted, trained: TrainedActor, read: Callable[[], Layers]) -> Rebuilt:
     """The actor of a TensorFlow function; `read`: returns its layers. Raises InputError."""
     reference = trained.reference_model
     try:

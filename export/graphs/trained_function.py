@@ -26,7 +26,7 @@ _THE_MEAN = re.compile(r"mean|mu|loc|logits|prob|action|policy", re.I)
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedActor:
     """An actor as a function, its reference model, and its variables by name."""
 
     graph: TrainedGraph
@@ -34,7 +34,7 @@ class Trained:
     checkpoint: Checkpoint
 
 
-def of_saved_model(path: Path, output: str | None, categorical: bool) -> Trained:
+def of_saved_model(path: Path, output: str | None, categorical: bool) -> TrainedActor:
     """The actor of a SavedModel that training wrote; `output`: KEY or SIGNATURE:KEY. Raises InputError."""
     try:
         model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
@@ -58,7 +58,7 @@ def of_saved_model(path: Path, output: str | None, categorical: bool) -> Trained
 
 def of_keras(
     where: Path, model: Any, size: int | None, names: Mapping[int, str], output: str | None, categorical: bool
-) -> Trained:
+) -> TrainedActor:
     """The actor that a Keras model (or any callable of an observation) is. Raises InputError.
 
     Args:
@@ -94,7 +94,7 @@ def of_keras(
 
 def of_function(
     where: Path, concrete: Any, names: Mapping[Any, str], output: str | None, categorical: bool, keep: Any
-) -> Trained:
+) -> TrainedActor:
     """The actor that a concrete function computes; `keep`: the owner of its variables. Raises InputError."""
     own = concrete.inputs[: len(concrete.inputs) - len(concrete.captured_inputs)]
     floats = [tensor for tensor in own if tensor.dtype.is_floating]
@@ -137,7 +137,7 @@ def of_function(
             raise InputError(f"{where}: cannot be run: {first_line(error)}") from None
 
     reference_model = training_graph.check(graph, run, size, categorical, output is not None)
-    return Trained(graph, reference_model, _checkpoint(where, variables))
+    return TrainedActor(graph, reference_model, _checkpoint(where, variables))
 
 
 def _functions(loaded: Any) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def read(
     whole, graph = _read(meta, (stat.st_mtime_ns, stat.st_size))
     if output is None:
         nodes = graph.variables
-        own = {node for name, node in nodes.items() if scopes.why_unread(name, scope) == scopes.NO_REASON}
+        own = {node for name, node in nodes.items() if scopes.unread_reason(name, scope) == scopes.UNKNOWN_USE}
         output = output_tensor.find_output(
             meta, graph, [nodes[name] for name in layers if name in nodes], own.__contains__, categorical
         )

@@ -25,7 +25,7 @@ import tensorflow as tf
 from city.errors import InputError, first_line
 from export.checkpoints.checkpoint import PARTS, Checkpoint, natural
 from export.graphs import trained_function
-from export.graphs.trained_function import Trained
+from export.graphs.trained_function import TrainedActor
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def load(spec: str) -> Callable[[Sizes], Any]:
     return function  # type: ignore[no-any-return]
 
 
-def build(spec: str, sizes: Sizes, checkpoint: Checkpoint, scope: str, categorical: bool) -> Trained:
+def build(spec: str, sizes: Sizes, checkpoint: Checkpoint, scope: str, categorical: bool) -> TrainedActor:
     """The actor that the user's function builds from a checkpoint. Raises InputError."""
     builder = load(spec)
     for name in ("keras", "tf_keras"):
@@ -71,7 +71,7 @@ def build(spec: str, sizes: Sizes, checkpoint: Checkpoint, scope: str, categoric
     raise InputError(f"--actor {spec}: returned {type(built).__name__}, neither a Keras model nor a callable on variables")
 
 
-def _keras(spec: str, model: Any, sizes: Sizes, checkpoint: Checkpoint, scope: str, categorical: bool) -> Trained:
+def _keras(spec: str, model: Any, sizes: Sizes, checkpoint: Checkpoint, scope: str, categorical: bool) -> TrainedActor:
     where = checkpoint.where
     if not getattr(model, "built", True) or not model.weights:
         if sizes.inputs is None:
@@ -98,7 +98,7 @@ def _keras(spec: str, model: Any, sizes: Sizes, checkpoint: Checkpoint, scope: s
     return trained_function.of_keras(where, model, sizes.inputs, names, None, categorical)
 
 
-def _on_variables(spec: str, actor: Any, sizes: Sizes, checkpoint: Checkpoint, scope: str, categorical: bool) -> Trained:
+def _on_variables(spec: str, actor: Any, sizes: Sizes, checkpoint: Checkpoint, scope: str, categorical: bool) -> TrainedActor:
     variables = {
         relative: tf.Variable(checkpoint.value(name), trainable=False, name=name.replace(":", "_"))
         for relative, name in _within(checkpoint, scope).items()

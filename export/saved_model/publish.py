@@ -21,8 +21,8 @@ from pathlib import Path
 from city.errors import InputError, path_errors_as_input_errors
 
 _DRAFT = re.compile(r"\.(\d+)\.(draft|old)-.+")
-_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EIO)
-_NOTHING_SPECIAL, _RENAME_EXCHANGE, _AT_FDCWD = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP), 2, -100
+_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EIO)
+_UNSUPPORTED_ERRNOS, _RENAME_EXCHANGE, _AT_FDCWD = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP), 2, -100
 
 
 @path_errors_as_input_errors()
@@ -50,14 +50,14 @@ def version(models_dir: Path, tl: str, number: int, overwrite: bool, keep: int |
         try:
             yield draft
             _flush(draft)
-            with _alone(home):
-                _put(draft, target, overwrite)
+            with _folder_lock(home):
+                _rename_to_version(draft, target, overwrite)
                 _discard(draft)  # after an exchange, the old version
                 _flush_folder(home)
                 if keep is not None:
                     _prune(home, keep, number)
         except OSError as error:
-            if error.errno in _OF_THE_DISK:
+            if error.errno in _DISK_ERRNOS:
                 raise InputError(f"{target}: cannot be written: {error.strerror}; nothing was published") from None
             raise
 
@@ -69,14 +69,14 @@ def _draft(home: Path, number: int) -> Iterator[Path]:
     Raises InputError if it cannot be created.
     """
     draft = home / _hidden(number, "draft")
-    held = None
+    lock_fd = None
     try:
         try:
             home.mkdir(parents=True, exist_ok=True)
-            with _alone(home):
-                _sweep(home)
+            with _folder_lock(home):
+                _remove_stale_drafts(home)
                 draft.mkdir()
-                held = _lock(draft)
+                lock_fd = _lock(draft)
         except OSError as error:
             raise InputError(f"{home}: cannot be written: {error.strerror}; nothing was published") from None
         yield draft
@@ -88,8 +88,8 @@ def _draft(home: Path, number: int) -> Iterator[Path]:
             _discard(draft)
             raise
         finally:
-            if held is not None:
-                os.close(held)
+            if lock_fd is not None:
+                os.close(lock_fd)
             with contextlib.suppress(OSError):
                 home.rmdir()  # succeeds only if it is empty
 
@@ -100,7 +100,7 @@ def versions(home: Path) -> list[int]:
     return sorted(int(path.name) for path in folders)
 
 
-def _put(draft: Path, target: Path, overwrite: bool) -> None:
+def _rename_to_version(draft: Path, target: Path, overwrite: bool) -> None:
     """Rename the draft to its number; an existing version may be replaced, never lost."""
     try:
         draft.rename(target)
@@ -137,7 +137,7 @@ def _exchange(first: Path, second: Path) -> bool:
     if exchange(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0:
         return True
     number = ctypes.get_errno()
-    if number in _NOTHING_SPECIAL:
+    if number in _UNSUPPORTED_ERRNOS:
         return False
     raise OSError(number, os.strerror(number), str(second))
 
@@ -152,14 +152,14 @@ def _prune(home: Path, keep: int, published: int) -> None:
             _discard(aside)
 
 
-def _sweep(home: Path) -> None:
+def _remove_stale_drafts(home: Path) -> None:
     """Remove drafts of killed exporters; restore a version that was moved aside and not replaced."""
     for path in home.iterdir():
         match = _DRAFT.fullmatch(path.name)
         if match is None or not path.is_dir():
             continue
         try:
-            held = _lock(path)
+            lock_fd = _lock(path)
         except BlockingIOError:
             continue  # its exporter is running
         except FileNotFoundError:
@@ -170,7 +170,7 @@ def _sweep(home: Path) -> None:
             else:
                 _discard(path)
         finally:
-            os.close(held)
+            os.close(lock_fd)
 
 
 def _is_whole(folder: Path) -> bool:
@@ -179,27 +179,27 @@ def _is_whole(folder: Path) -> bool:
 
 def _lock(folder: Path) -> int:
     """A descriptor that holds a folder's lock. Raises BlockingIOError if another process holds it."""
-    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    lock_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
-            os.close(held)
+            os.close(lock_fd)
             raise
         # a file system without locks: names with process ids keep exporters of one machine apart
-    return held
+    return lock_fd
 
 
 @contextlib.contextmanager
-def _alone(home: Path) -> Iterator[None]:
+def _folder_lock(home: Path) -> Iterator[None]:
     """Hold the lock of a TL's folder: one exporter at a time renames in it, which is quick."""
-    held = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
+    lock_fd = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(held, fcntl.LOCK_EX)
+            fcntl.flock(lock_fd, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(held)
+        os.close(lock_fd)
 
 
 def _flush(folder: Path) -> None:
@@ -210,11 +210,11 @@ def _flush(folder: Path) -> None:
 
 
 def _flush_folder(path: Path) -> None:
-    held = os.open(path, os.O_RDONLY)
+    lock_fd = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(held)
+        os.fsync(lock_fd)
     finally:
-        os.close(held)
+        os.close(lock_fd)
 
 
 def _discard(folder: Path) -> None:

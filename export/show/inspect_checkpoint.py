@@ -87,7 +87,7 @@ def lines(candidate: Candidate, wanted: Wanted) -> Iterable[str]:
         note = f"nothing would be exported: {error}"
     width = max((len(name) for name in stored), default=0)
     for name in sorted(stored, key=natural):
-        use = taken.get(name) or f"- ({scopes.why_unread(name, scope)})"
+        use = taken.get(name) or f"- ({scopes.unread_reason(name, scope)})"
         yield f"{name:<{width}}  {stored[name].shape!s:<14} {stored[name].dtype:<8} {use}"
     yield note
 

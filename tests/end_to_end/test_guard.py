@@ -52,7 +52,7 @@ def test_a_trainer_continues_while_the_controller_is_killed_and_restarted(grid_s
         with controller(*flags, "--end", "1") as misconfigured:
             # a controller that reconnects and cannot start does not end the guard
             trainer.until(lambda: misconfigured.poll() is not None, 20_000)
-            assert misconfigured.returncode == 2 and "--end 1 lies before second" in misconfigured.stderr.read()
+            assert misconfigured.returncode == 2 and "--end 1: the simulation is already at second" in misconfigured.stderr.read()
         with controller(*flags) as again:
             trainer.until(lambda: trainer.online() == set(SIGNALS), 20_000)
             trainer.step(60)
@@ -114,7 +114,7 @@ def test_a_crash_of_sumo_or_of_a_client_is_one_line_per_program(grid_server, cra
 
 
 def test_other_clients_do_not_wait_for_a_controller_forever():
-    with sumo(2) as (port, _), guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--first-s", 0.5) as process:
+    with sumo(2) as (port, _), guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--first-controller-timeout-s", 0.5) as process:
         trainer = Trainer(port)
         trainer.step(60)
         assert process.stdout.readline().startswith("ready ")

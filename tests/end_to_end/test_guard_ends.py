@@ -79,7 +79,10 @@ def test_signals_that_a_controller_leaves_set_are_handed_back(street, closes, sp
 
 def test_a_guard_behind_a_guard_is_refused():
     listener = free_port()
-    with sumo(2) as (port, _), guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--port", listener, "--first-s", 0) as process:
+    with (
+        sumo(2) as (port, _),
+        guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--port", listener, "--first-controller-timeout-s", 0) as process,
+    ):
         trainer = Trainer(port)
         trainer.step(5)
         with guard("--sumo", f"127.0.0.1:{listener}") as second:
@@ -90,7 +93,10 @@ def test_a_guard_behind_a_guard_is_refused():
 
 
 def test_a_guard_outlives_a_parent_that_ends_before_it_is_ready():
-    with sumo(2) as (port, _), guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--first-s", 0.2, "--spawned") as process:
+    with (
+        sumo(2) as (port, _),
+        guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--first-controller-timeout-s", 0.2, "--spawned") as process,
+    ):
         process.stdout.close()
         trainer = Trainer(port)
         trainer.step(100)
@@ -120,7 +126,9 @@ def test_a_guard_stopped_before_other_clients_connect_ends_its_sumo():
 
 def test_an_idle_guard_leaves_the_simulation_to_other_clients():
     with sumo(2) as (port, _):
-        with guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--first-s", 0, "--idle-s", 0.3) as process:
+        with guard(
+            "--sumo", f"127.0.0.1:{port}", "--order", 2, "--first-controller-timeout-s", 0, "--idle-timeout-s", 0.3
+        ) as process:
             trainer = Trainer(port)
             trainer.until(lambda: process.poll() is not None, 100_000)
             assert process.returncode == 0 and "leaving the simulation to the other clients" in process.stderr.read()
@@ -130,14 +138,14 @@ def test_an_idle_guard_leaves_the_simulation_to_other_clients():
 
 def test_an_idle_guard_ends_with_the_simulation():
     arguments = ("-c", GRID / "grid.sumocfg", "--no-step-log", "--no-warnings", "--end", 40)
-    with guard("--clients", 1, "--first-s", 0, "--", *arguments) as process:
+    with guard("--clients", 1, "--first-controller-timeout-s", 0, "--", *arguments) as process:
         assert process.wait(60) == 0
         assert "before the simulation's end, second 40" in process.stderr.read()
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.0\r\n\r\n"])
 def test_a_connection_that_is_not_traci_is_closed(sent):
-    with sumo(2) as (port, _), guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--first-s", 0) as process:
+    with sumo(2) as (port, _), guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--first-controller-timeout-s", 0) as process:
         trainer = Trainer(port)
         trainer.step(5)
         listener = int(process.stdout.readline().split()[1])

@@ -124,11 +124,11 @@ def test_grouping_and_padding_change_no_action(shapes, budget):
     from export.saved_model.meta_graph import Variables
 
     members = [Member(f"TL{k}", random_actor(a, b, k, c), c) for k, (a, b, c) in enumerate(shapes)]
-    before, fleet_graph.GROUP_BYTES = fleet_graph.GROUP_BYTES, budget
+    before, fleet_graph.MAX_PADDING_BYTES = fleet_graph.MAX_PADDING_BYTES, budget
     try:
         groups = fleet_graph.group_members(members)
     finally:
-        fleet_graph.GROUP_BYTES = before
+        fleet_graph.MAX_PADDING_BYTES = before
     ordered = [member for one in groups for member in one.members]
     assert sorted(member.tl for member in ordered) == sorted(member.tl for member in members)
     x = np.random.default_rng(1).standard_normal((3, sum(m.actor.inputs for m in ordered))).astype(np.float32)

@@ -10,7 +10,7 @@ import urllib.request
 import pytest
 from prometheus_client import CollectorRegistry
 
-from controller.telemetry.health import MAX_CONNECTIONS, STALE_S, Health, HttpServer
+from controller.telemetry.health import MAX_CONNECTIONS, STALE_TIMEOUT_S, Health, HttpServer
 from controller.telemetry.metrics import Metrics
 
 
@@ -37,10 +37,10 @@ def test_healthz_follows_the_state_of_the_controller(served):
     assert get(f"{url}/healthz") == (503, "starting\n")
     health.beat()
     assert get(f"{url}/healthz") == (200, "running\n")
-    clock[0] += STALE_S + 1
+    clock[0] += STALE_TIMEOUT_S + 1
     assert get(f"{url}/healthz") == (503, "stuck\n")
     health.beat()
-    health.stopping()
+    health.begin_stopping()
     assert get(f"{url}/healthz") == (503, "stopping\n")
     health.beat()  # the steps of a release
     assert get(f"{url}/healthz") == (503, "stopping\n")
