@@ -150,7 +150,7 @@ def test_describe_prints_the_contract_and_the_signatures(grid_models, capsys):
 
 def test_describe_refuses_a_folder_without_a_model(tmp_path, capsys):
     assert main(["describe", str(tmp_path)]) == 2
-    assert "holds no SavedModel" in capsys.readouterr().err
+    assert "has no saved_model.pb; pass the folder of a version" in capsys.readouterr().err
 
 
 def test_inspect_lists_variables_and_their_use(shared, capsys):
