@@ -29,7 +29,7 @@ lint: $(VENV)/.ready
 	$(BIN)/mypy
 
 docs: $(VENV)/.ready
-	$(BIN)/mkdocs build --strict --quiet --site-dir out/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir out/site
 
 # Five demand seeds that training never saw: served policies against fixed-time plans.
 evaluate: $(VENV)/.ready
