@@ -15,12 +15,21 @@ class InputError(Exception):
         super().__init__(" ".join(message.split()))
 
 
-_PATH_ERRORS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
+_PATH_ERRORS = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.EEXIST,
+    errno.ENOTDIR,
+    errno.EISDIR,
+)
 
 
 @contextlib.contextmanager
 def path_errors_as_input_errors() -> Iterator[None]:
-    """Turn the system's refusal of a path (no permission, name too long) into InputError."""
+    """Turn the system's refusal of a path (no permission, name too long, a file where a folder belongs) into InputError."""
     try:
         yield
     except OSError as error:

@@ -1,5 +1,6 @@
 """Lane readings, and what dialects make observations from."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -92,16 +93,16 @@ class Observer(Protocol):
         """A decision was taken on the last observation: volumes count from there."""
 
 
-class GatheringObserver:
+class GatheringObserver(ABC):
     """An observer whose lane numbers are shares: a batch gathers those of many TLs in one indexing operation."""
 
     size: int
     columns: Rows
     """[size], the column of `Shares.row` of each number; column 0, a zero, for those that `write_phase_state` sets."""
 
+    @abstractmethod
     def write_phase_state(self, out: Observation, phase_state: PhaseState) -> None:
         """Write the numbers that are not of a lane into an observation, float32 [size]."""
-        raise NotImplementedError
 
 
 class ObservationBatch:

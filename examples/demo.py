@@ -15,7 +15,6 @@ import pipeline
 from report_page import write_report
 
 from city.arguments import Parser
-from city.errors import InputError, path_errors_as_input_errors
 
 SEED = 42
 STAGES = 4
@@ -73,13 +72,4 @@ def change(before: float, after: float) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        with path_errors_as_input_errors():
-            sys.exit(main())
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except pipeline.StageFailed as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit("error: interrupted; every program that the demo started has ended")
+    sys.exit(pipeline.exit_code(main))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from city import config
+from city.errors import InputError, path_errors_as_input_errors
 from controller.sumo.programs import sumo_program
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS, Trips, read_trips
 
@@ -28,6 +29,21 @@ STOP_TIMEOUT_S = 30.0
 
 class StageFailed(Exception):
     """A program of a stage failed; the text names its log."""
+
+
+def exit_code(main: Callable[[], int]) -> int:
+    """Run an example's `main`; print an expected error in one line. 2: wrong input, 1: a stage failed or Ctrl-C."""
+    try:
+        with path_errors_as_input_errors():
+            return main()
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except StageFailed as error:
+        print(f"error: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("error: interrupted; every program that was started has ended", file=sys.stderr)
+    return 1
 
 
 @dataclass(frozen=True)

@@ -73,11 +73,16 @@ def parse(argv: list[str] | None = None, prog: str = "python -m export") -> argp
     parser.add_argument("--overwrite", action="store_true", help="replace a version that exists")
     parser.add_argument("--keep", type=int, metavar="N", help="versions of a TL to keep, the newest (default: all)")
     args = parser.parse_args(argv)
+    check_versions(args)
+    return args
+
+
+def check_versions(args: argparse.Namespace) -> None:
+    """Check the values of `--model-number` and `--keep`. Raises InputError."""
     if args.model_number is not None and not 0 <= args.model_number < 1 << 63:
         raise InputError(f"--model-number {args.model_number} must be a version number, such as 3")
     if args.keep is not None and args.keep < 1:
         raise InputError(f"--keep {args.keep} must be at least 1: the newest version is never removed")
-    return args
 
 
 @path_errors_as_input_errors()

@@ -19,7 +19,7 @@ from city import names
 from city.arguments import Parser
 from city.errors import InputError, path_errors_as_input_errors
 from city.version import VERSION
-from export import quiet, single_model
+from export import config, quiet, single_model
 from export.fleets import fleet_graph
 from export.fleets.fleet_graph import Group, Member
 from export.saved_model import manifest, meta_graph, publish, read, verify, warmup
@@ -67,10 +67,7 @@ def parse(argv: list[str], prog: str = "python -m export fleet") -> argparse.Nam
     parser.add_argument("--overwrite", action="store_true", help="replace a version that exists")
     parser.add_argument("--keep", type=int, metavar="N", help="versions of the fleet to keep, the newest (default: all)")
     args = parser.parse_args(argv)
-    if args.model_number is not None and not 0 <= args.model_number < 1 << 63:
-        raise InputError(f"--model-number {args.model_number} must be a version number, such as 3")
-    if args.keep is not None and args.keep < 1:
-        raise InputError(f"--keep {args.keep} must be at least 1: the newest version is never removed")
+    config.check_versions(args)
     return args
 
 

@@ -1,9 +1,11 @@
 """The demo's stages: their output goes to log files, and an error names the file."""
 
+import subprocess
 import sys
 
 import pytest
 
+from city.errors import InputError
 from tests.conftest import GRID, ROOT
 
 
@@ -38,3 +40,25 @@ def test_a_failed_stage_names_its_log_and_quotes_its_end(pipeline, tmp_path):
     log = tmp_path / "controller_1.log"
     assert f"the controller ended with exit code 2; its log is {log}" in str(failed.value)
     assert "error: no model server answers at 127.0.0.1:1" in str(failed.value)
+
+
+def test_an_out_folder_that_is_a_file_is_one_error_line_and_the_file_stays(tmp_path):
+    out = tmp_path / "out"
+    out.write_text("mine")
+    demo = subprocess.run([sys.executable, ROOT / "examples/demo.py", "--out", out], capture_output=True, text=True, check=False)
+    assert (demo.returncode, demo.stderr) == (2, f"error: {out}: File exists; name another path\n")
+    assert out.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [("InputError", 2, "wrong"), ("StageFailed", 1, "failed"), ("KeyboardInterrupt", 1, "interrupted; every program")],
+)
+def test_an_expected_end_of_an_example_is_one_line_and_an_exit_code(pipeline, capfd, error, code, text):
+    errors = {"InputError": InputError, "StageFailed": pipeline.StageFailed, "KeyboardInterrupt": KeyboardInterrupt}
+
+    def main():
+        raise errors[error](text)
+
+    assert pipeline.exit_code(main) == code
+    assert capfd.readouterr().err.startswith(f"error: {text}")
