@@ -33,4 +33,4 @@ def host_and_port(text: str, flag: str) -> tuple[str, int]:
             return parsed.hostname, parsed.port
     except ValueError:
         pass  # the port is not a number below 65536; named below like every other mistake
-    raise InputError(f"{flag} {text!r} must be HOST:PORT, such as 127.0.0.1:8500")
+    raise InputError(f"{flag} {text!r} must be HOST:PORT with a port below 65536, such as 127.0.0.1:8500")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from city import names
+from city.arguments import host_and_port
 from city.errors import InputError
 
 FALLBACKS = ("plan", "max-pressure")
@@ -19,6 +20,7 @@ RENAMED_KEYS = {
     ("[tl]", "sizes"): "hidden_sizes",
 }
 """(table, old key) -> the key's name since 0.2."""
+_TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float), "Path": (str,)}
 MAX_DEADLINE_MS, MAX_WATCHDOG_S = 60_000, 3599
 
 
@@ -186,6 +188,8 @@ def load(path: Path) -> City:
         )
     if control.recovery_answers < 1:
         raise InputError(f"{path}: [controller] recovery_answers = {control.recovery_answers} must be at least 1")
+    if control.http_address is not None:
+        host_and_port(control.http_address, f"{path}: [controller] http_address")
     if control.fallback not in FALLBACKS:
         raise InputError(f"{path}: [controller] fallback = {control.fallback!r} must be one of {', '.join(FALLBACKS)}")
     return City(path=path, tls=_tls(path, here, raw.get("tl", {})), **read)
@@ -198,7 +202,10 @@ def _tls(path: Path, here: Path, table: Any) -> dict[str, TL]:
     owner: dict[str, str] = {}
     for written, body in table.items():
         where = f"[tl.{written}]"
-        name = names.canonical(written)
+        try:
+            name = names.canonical(written)
+        except InputError as error:
+            raise InputError(f"{path}: {where} {error}") from None
         if name in tls:
             raise InputError(f"{path}: {where} defines TL {name} a second time")
         if not isinstance(body, dict):
@@ -219,9 +226,6 @@ def _check_tl(path: Path, where: str, tl: TL) -> None:
     for key in ("delta_time_s", "control_cycle", "offset_range", "action_t_s"):
         if getattr(tl, key) == 0:
             raise InputError(f"{path}: {where} {key} = 0 must be at least 1")
-
-
-_TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float), "Path": (str,)}
 
 
 def _section(path: Path, here: Path, where: str, kind: type, body: Any) -> Any:

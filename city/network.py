@@ -96,10 +96,13 @@ class StreetNetwork:
 
 def of_city(city: City) -> StreetNetwork:
     """The street that city.toml's [network] names. Raises InputError."""
-    if city.network.sumocfg is not None:
-        return of_sumocfg(city.network.sumocfg)
-    if city.network.net is not None:
-        return read(city.network.net)
+    for key, path in (("sumocfg", city.network.sumocfg), ("net", city.network.net)):
+        if path is not None:
+            if not path.is_file():
+                raise InputError(
+                    f"{city.path}: [network] {key}: there is no file {path}; fix its path, which is relative to city.toml"
+                )
+            return of_sumocfg(path) if key == "sumocfg" else read(path)
     raise InputError(f"{city.path}: [network] has neither sumocfg nor net; add one of them")
 
 

@@ -17,7 +17,7 @@ from controller.safety.monitor import Limits, SignalMonitor
 from controller.safety.safety_times import SafetyTimes, times_for
 from controller.safety.signal_safety import SignalSafety
 from controller.sumo.link import Link
-from controller.sumo.network import check_contract, check_running, fallback_plan, running_signals
+from controller.sumo.network import check_contract_matches_network, check_sumo_matches_contract, fallback_plan, running_signals
 from protos import policy_pb2 as pb
 
 
@@ -36,10 +36,10 @@ def assemble(
     """
     signals = [signal for contract in contracts for signal in contract.signal_ids]
     for contract in contracts:
-        check_contract(contract, street)
+        check_contract_matches_network(contract, street)
     running = running_signals(link.api, street, signals)
     for contract in contracts:
-        check_running(contract, running, link.api, street)
+        check_sumo_matches_contract(contract, running, link.api, street)
     now = float(link.api.simulation.getTime())
     is_max_pressure = control.fallback == "max-pressure"
     lanes_of = {contract.tl: [lane for signal in contract.signals for lane in signal.lane_ids] for contract in contracts}

@@ -11,7 +11,7 @@ from city.errors import InputError, path_errors_as_input_errors
 from city.network import StreetNetwork
 from controller import dialects
 from controller.policies.served_contracts import fetch_contracts
-from controller.sumo.network import check_city, check_contract, check_phases
+from controller.sumo.network import check_contract_matches_network, check_contracts_match_city, check_phases
 from protos import policy_pb2 as pb
 from serving.client import Client
 from serving.contract import ContractError, from_saved_model
@@ -50,7 +50,7 @@ def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row]]:
     city = city_config.load(args.city)
     if not city.tls:
         raise InputError(f"{args.city}: describes no TL; add tables such as [tl.SA101]")
-    dialects.check_city(city)
+    dialects.check_city_settings(city)
     street = network.of_city(city)
     tls = names.select(args.infer_tl or ["all"], list(city.tls), "--infer-tl")
     return street, [_row(city, street, tl, args.server, args.model_number) for tl in tls]
@@ -63,8 +63,8 @@ def _row(city: city_config.City, street: StreetNetwork, tl: str, server: str | N
         return tl, "-", city.tls[tl].dialect, str(error)
     number, dialect = str(contract.origin.model_number), contract.observation.dialect or "-"
     try:
-        check_city(city, {tl: contract})
-        check_contract(contract, street)
+        check_contracts_match_city(city, {tl: contract})
+        check_contract_matches_network(contract, street)
         for trained in contract.signals:
             check_phases(f"{tl}: signal {trained.id}", street.signals[trained.id], trained)
     except InputError as error:

@@ -93,7 +93,7 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
     city = city_config.load(args.city)
     if not city.tls:
         raise InputError(f"{args.city}: describes no TL; add tables such as [tl.SA101]")
-    dialects.check_city(city)
+    dialects.check_city_settings(city)
     if args.deadline_ms is not None:
         if not 0 < args.deadline_ms <= MAX_DEADLINE_MS:
             raise InputError(f"--deadline-ms {args.deadline_ms:g} must lie between 0 and {MAX_DEADLINE_MS}")
@@ -145,7 +145,7 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
         seed=args.seed,
         end_s=args.end,
         tripinfo=args.tripinfo,
-        http=host_and_port(http, "--http" if args.http else f"{city.path}: [controller] http_address") if http else None,
+        http=host_and_port(http, "--http") if http else None,
         summary=args.summary,
         log_level=args.log_level,
         sumo_options=tuple(sumo_options),

@@ -23,10 +23,10 @@ from controller.policies.served_policies import ServedPolicies
 from controller.release import Stop, abandon, log_connection_lost, release, release_at_once
 from controller.sumo import libsumo_link, start
 from controller.sumo.link import CommandRejected, Link, SumoConnectionLost, WaitAborted
-from controller.sumo.network import check_city
+from controller.sumo.network import check_contracts_match_city
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS
 from controller.telemetry.health import Health, HttpServer
-from controller.telemetry.metrics import Metrics
+from controller.telemetry.metrics import ControllerMetrics
 from controller.telemetry.run_log import RunLog, figures, log_summary
 from serving.client import Client
 
@@ -42,14 +42,14 @@ def run(config: ControllerConfig, stop: Stop) -> int:
     Raises InputError if something does not fit, before any signal is touched.
     """
     street = network.of_city(config.city)
-    metrics, health = Metrics(CollectorRegistry()), Health()
+    metrics, health = ControllerMetrics(CollectorRegistry()), Health()
     with contextlib.ExitStack() as closing:
         client = Client(config.server, retries=0)  # a decision step asks once: what failed is asked again at the next
         closing.callback(client.close)
         if config.http:
             closing.callback(HttpServer(config.http, metrics.registry, health).close)
         contracts = fetch_contracts(client, config.infer_tls, config.model_number)
-        check_city(config.city, contracts)
+        check_contracts_match_city(config.city, contracts)
         control = config.city.controller
         fleet = ServedFleet(client, config.fleet, contracts, config.model_number) if config.fleet else None
         if fleet is not None:
@@ -91,7 +91,13 @@ def run(config: ControllerConfig, stop: Stop) -> int:
 
 
 def _loop(
-    steps: DecisionSteps, end_s: float, config: ControllerConfig, link: Link, stop: Stop, metrics: Metrics, health: Health
+    steps: DecisionSteps,
+    end_s: float,
+    config: ControllerConfig,
+    link: Link,
+    stop: Stop,
+    metrics: ControllerMetrics,
+    health: Health,
 ) -> int:
     is_only_client = config.attach is None and config.clients == 1
     stop.is_controlling = True

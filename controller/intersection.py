@@ -7,7 +7,7 @@ and for a trainer alike.
 import math
 from collections.abc import Container, Sequence
 
-from city.config import Controller as ControllerConfig
+from city.config import Controller as ControllerSettings
 from controller.dialects import PhaseSequencer
 from controller.fallback.control_mode import ControlMode, ModeState, next_mode
 from controller.fallback.max_pressure import MaxPressure
@@ -34,7 +34,7 @@ class Intersection:
         sequencer: PhaseSequencer,
         safeties: Sequence[SignalSafety],
         plans: Sequence[FallbackPlan],
-        config: ControllerConfig,
+        config: ControllerSettings,
         max_pressure: MaxPressure | None = None,
     ) -> None:
         """Put a TL together.

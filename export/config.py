@@ -49,7 +49,7 @@ def parse(argv: list[str] | None = None, prog: str = "python -m export") -> argp
     parser = Parser(
         prog=prog,
         description="Turn trained actors into SavedModels that TensorFlow Serving can host.",
-        epilog="Also: python -m export describe MODEL/VERSION; inspect CHECKPOINT; fleet NAME --tl all.",
+        epilog="Also: greenserve describe MODEL/VERSION, greenserve inspect CHECKPOINT, greenserve fleet NAME --tl all.",
     )
     parser.add_argument("--city", type=Path, help="city.toml (default: ./city.toml)")
     parser.add_argument(
@@ -90,11 +90,11 @@ def prepare(args: argparse.Namespace) -> Job:
     """Read the city and its network, and find the checkpoints. Raises InputError."""
     city = _city(args.city, args.model_path)
     if city:
-        dialects.check_city(city)
+        dialects.check_city_settings(city)
     model_path = args.model_path or (city.training.model_path if city else None)
     if model_path is None:
         raise InputError("no folder of checkpoints: pass --model-path DIR, or set [training] model_path in city.toml")
-    candidates = tuple(locate.candidates(model_path))
+    candidates = tuple(locate.find_candidates(model_path))
     given = [name.strip() for value in args.target_tls or () for name in value.split(",") if name.strip()]
     targets = tuple(map(names.canonical, given)) or (city.training.target_tls if city else None) or ()
     known = list(city.tls) if city and city.tls else None

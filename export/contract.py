@@ -29,7 +29,10 @@ def build(city: City, tl: TL, street: StreetNetwork) -> pb.PolicyContract:
     programs = {network.id: {program.id: program for program in network.programs} for network in networks}
     for trained in contract.signals:
         if not programs[trained.id][trained.program_id].greens:
-            raise InputError(f"{tl.name}: program {trained.program_id!r} of signal {trained.id} has no green phase")
+            raise InputError(
+                f"{tl.name}: program {trained.program_id!r} of signal {trained.id} has no green phase; "
+                "add a phase with G or g, without y"
+            )
     return contract
 
 

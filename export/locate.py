@@ -75,7 +75,7 @@ class Candidate:
         return tl in self._squeezed[1] and self.path.parent != model_path and contains_tl(self.path.parent.name, tl)
 
 
-def candidates(model_path: Path) -> list[Candidate]:
+def find_candidates(model_path: Path) -> list[Candidate]:
     """Every checkpoint under model_path. Raises InputError if there is no such folder."""
     if not model_path.is_dir():
         raise InputError(
@@ -105,7 +105,9 @@ def candidate_of(file: Path) -> Candidate | None:
     return None
 
 
-def choose(tl: str, found: Sequence[Candidate], model_path: Path, wanted: int | None, known: Sequence[str] = ()) -> Candidate:
+def choose_candidate(
+    tl: str, candidates: Sequence[Candidate], model_path: Path, wanted: int | None, known: Sequence[str] = ()
+) -> Candidate:
     """The checkpoint of a TL: the one with the wanted number, else the newest.
 
     A checkpoint belongs to a TL if its name or its folder's name contains the
@@ -114,7 +116,7 @@ def choose(tl: str, found: Sequence[Candidate], model_path: Path, wanted: int | 
 
     Args:
         tl: the TL.
-        found: every checkpoint under model_path.
+        candidates: every checkpoint under model_path.
         model_path: the folder of checkpoints.
         wanted: the model number; None: the newest.
         known: the city's TLs, whose names may have any form.
@@ -122,12 +124,12 @@ def choose(tl: str, found: Sequence[Candidate], model_path: Path, wanted: int | 
     Raises:
         InputError: there is no such checkpoint, or more than one.
     """
-    pool = [c for c in found if c.is_named_after(tl)] or [c for c in found if c.is_in_folder_of(tl, model_path)]
-    pool = pool or [c for c in found if c.has_no_tl(model_path, known)]
-    where = f"searched {len(found)} checkpoints under {model_path}"
+    pool = [c for c in candidates if c.is_named_after(tl)] or [c for c in candidates if c.is_in_folder_of(tl, model_path)]
+    pool = pool or [c for c in candidates if c.has_no_tl(model_path, known)]
+    where = f"searched {len(candidates)} checkpoints under {model_path}"
     if not pool:
-        seen = ", ".join(dict.fromkeys(c.label for c in found[:8])) or "none"
-        raise InputError(f"no checkpoint for {tl}: {where} ({seen}{', ...' if len(found) > 8 else ''})")
+        seen = ", ".join(dict.fromkeys(c.label for c in candidates[:8])) or "none"
+        raise InputError(f"no checkpoint for {tl}: {where} ({seen}{', ...' if len(candidates) > 8 else ''})")
     numbers = sorted({c.number for c in pool if c.number is not None})
     if wanted is not None:
         # a checkpoint without a number takes the wanted one
@@ -153,10 +155,10 @@ def _newest(pool: Sequence[Candidate]) -> list[Candidate]:
     return [c for c in pool if c.newest and c.number is not None] or [c for c in pool if numbers and c.number == max(numbers)]
 
 
-def tls_named(found: Sequence[Candidate]) -> list[str]:
+def tls_named(candidates: Sequence[Candidate]) -> list[str]:
     """The TLs in the names of checkpoints, for a folder without a city."""
     tls: dict[str, None] = {}
-    for candidate in found:
+    for candidate in candidates:
         for text in (candidate.path.name, candidate.path.parent.name):
             match = TL_PATTERN.search(text)
             if match:

@@ -40,7 +40,7 @@ def export(job: Job, tl: str) -> str:
     """
     begin = time.perf_counter()
     known = [*job.tls, *job.target_tls, *(job.city.tls if job.city else ())]
-    candidate = locate.choose(tl, job.candidates, job.model_path, job.model_number, known)
+    candidate = locate.choose_candidate(tl, job.candidates, job.model_path, job.model_number, known)
     number = candidate.number if candidate.number is not None else 1 if job.model_number is None else job.model_number
     if number >= MAX_MODEL_NUMBER:
         raise InputError(

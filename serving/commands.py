@@ -30,9 +30,7 @@ def main(argv: list[str], prog: str = "python -m serving") -> int:
                 return _predict(client, args) if args.command == "predict" else _show_status(client, args)
             except (Unavailable, DeadlineExceeded) as error:
                 hint = (
-                    "pass --server, or check its TLS settings"
-                    if args.tls_ca
-                    else "start one (python -m serving) or pass --server"
+                    "pass --server, or check its TLS settings" if args.tls_ca else "start one (greenserve serve) or pass --server"
                 )
                 raise type(error)(f"no model server answers at {client.address} ({error}); {hint}") from None
             except ModelNotFound as error:

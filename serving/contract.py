@@ -61,13 +61,13 @@ def check_fleet(contract: pb.PolicyContract) -> None:
     observation = action = 0
     seen: set[str] = set()
     for member in contract.members:
-        own = member.contract
-        columns = 1 if own.action.kind == CATEGORICAL else own.action.size
-        if member.tl != own.tl or member.tl in seen:
-            raise ContractError(f"fleet {contract.tl} lists {member.tl} {'twice' if member.tl in seen else f'as {own.tl}'}")
+        single = member.contract
+        columns = 1 if single.action.kind == CATEGORICAL else single.action.size
+        if member.tl != single.tl or member.tl in seen:
+            raise ContractError(f"fleet {contract.tl} lists {member.tl} {'twice' if member.tl in seen else f'as {single.tl}'}")
         if (member.observation_begin, member.action_begin) != (observation, action):
             raise ContractError(f"fleet {contract.tl}: the columns of {member.tl} do not follow those before it")
-        if (member.observation_size, member.action_size) != (own.observation.size, columns) or columns < 1:
+        if (member.observation_size, member.action_size) != (single.observation.size, columns) or columns < 1:
             raise ContractError(f"fleet {contract.tl}: the columns of {member.tl} are not those of its contract")
         seen.add(member.tl)
         observation += member.observation_size

@@ -104,7 +104,7 @@ def of(contract: pb.PolicyContract) -> Dialect:
     return find(contract.observation.dialect, f"the contract of {contract.tl}:")
 
 
-def check_city(city: City) -> None:
+def check_city_settings(city: City) -> None:
     """Raise InputError unless every [tl.NAME] table fits its dialect."""
     for name, tl in city.tls.items():
         where = f"{city.path}: [tl.{name}]"

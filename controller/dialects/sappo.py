@@ -168,10 +168,16 @@ def _check_plans(tl: TL, signals: Sequence[pb.Signal]) -> None:
     cycles = {signal.id: sum(phase.duration_s for phase in signal.phases) for signal in signals}
     for signal in signals:
         if any(phase.duration_s != int(phase.duration_s) or phase.duration_s < 1 for phase in signal.phases):
-            raise InputError(f"{tl.name}: action {tl.action} needs a plan of whole seconds; signal {signal.id} has other phases")
+            raise InputError(
+                f"{tl.name}: action {tl.action} needs a plan of whole seconds; signal {signal.id} has other phases; "
+                "round their durations in its program"
+            )
     if len(set(cycles.values())) > 1:
         lengths = ", ".join(f"{signal} {cycle:g} s" for signal, cycle in cycles.items())
-        raise InputError(f"{tl.name}: action {tl.action} needs one cycle length for all its signals; they have {lengths}")
+        raise InputError(
+            f"{tl.name}: action {tl.action} needs one cycle length for all its signals; they have {lengths}; "
+            "give their programs the same cycle, or make them TLs of their own"
+        )
 
 
 class SappoObserver:

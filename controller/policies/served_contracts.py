@@ -32,14 +32,14 @@ def fetch_contracts(client: Client, tls: Iterable[str], model_number: int | None
         except ModelNotFound as error:
             raise InputError(
                 f"{client.address} serves no model {tl}{pinned} ({error}); {_versions(client, tl)}"
-                f"export it (python -m export --tl {tl}) or leave it out with --infer-tl"
+                f"export it (greenserve export --tl {tl}) or leave it out with --infer-tl"
             ) from None
         except ContractError as error:
             raise InputError(f"{client.address}: model {tl}{pinned}: {error}") from None
         except ServingError as error:
             raise InputError(
                 f"no model server answers at {client.address} ({error.code}: {error}); "
-                "start one (python -m serving) or pass --server"
+                "start one (greenserve serve) or pass --server"
             ) from None
         if contract.tl != tl:
             raise InputError(f"{client.address}: model {tl}{pinned} holds the policy of {contract.tl}; export {tl} again")

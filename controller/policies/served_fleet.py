@@ -58,18 +58,16 @@ class ServedFleet:
         try:
             coverage, message = self._find_coverage(spread_s)
         except ModelNotFound:
-            coverage, message = None, ""
+            coverage, message = None, f"fleet {self.name} is not served; every TL's own model is asked"
         except (ServingError, ContractError) as error:
             coverage, message = None, f"fleet {self.name} is not used: {error}"
         with self._write_lock:
             if suspensions != self._suspensions:
                 return
-            was_served = self.coverage is not None
             self.coverage = coverage
         if message != self._logged:
             self._logged = message
-            if message or was_served:
-                log.info("%s", message or f"fleet {self.name} is no longer served; every TL's own model is asked")
+            log.info("%s", message)
 
     def suspend(self, reason: str) -> None:
         """Stop using the fleet until the next update."""

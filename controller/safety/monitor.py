@@ -13,6 +13,11 @@ from typing import NamedTuple
 
 from city.network import SignalNetwork
 
+_ROUNDING_S = 1e-3
+"""SUMO counts milliseconds: sums of seconds differ by less."""
+MAX_CACHED_STATES = 10_000
+"""States, and pairs of states, whose result is kept."""
+
 
 class Rule(StrEnum):
     """A rule that was broken; the values are labels of a metric."""
@@ -47,12 +52,6 @@ class Limits:
     all_red_s: float
     max_red_s: float = math.inf
     walking_speed_mps: float = 1.2
-
-
-_ROUNDING_S = 1e-3
-"""SUMO counts milliseconds: sums of seconds differ by less."""
-MAX_CACHED_STATES = 10_000
-"""States, and pairs of states, whose result is kept."""
 
 
 class _Change(NamedTuple):

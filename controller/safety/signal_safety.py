@@ -38,6 +38,9 @@ from controller.safety.safety_times import SafetyTimes, yellow_s_at
 from controller.safety.service_bounds import ServiceBounds
 from controller.simulation_time import round_to_ms
 
+_OFF = str.maketrans("oOY", "yyy")
+_NONE: frozenset[Reason] = frozenset()
+_NOTHING_REPORTED = ("", _NONE)
 _SEAL = object()
 
 
@@ -96,11 +99,6 @@ class Override:
     reason: Reason
     requested: str
     permitted: str
-
-
-_OFF = str.maketrans("oOY", "yyy")
-_NONE: frozenset[Reason] = frozenset()
-_NOTHING_REPORTED = ("", _NONE)
 
 
 class _Transition(NamedTuple):

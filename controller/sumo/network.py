@@ -13,6 +13,8 @@ from controller.safety.conflicts import ConflictRules, Reason
 from protos import policy_pb2 as pb
 from serving.contract import ContractError, check
 
+_PROGRAM_TYPES = {0: "static", 3: "actuated", 4: "NEMA", 5: "delay_based"}
+
 
 @dataclass(frozen=True)
 class RunningSignal:
@@ -24,9 +26,6 @@ class RunningSignal:
     """The state that it shows."""
     programs: Mapping[str, Program]
     """By id, in SUMO's order."""
-
-
-_PROGRAM_TYPES = {0: "static", 3: "actuated", 4: "NEMA", 5: "delay_based"}
 
 
 def running_signals(api: Any, street: StreetNetwork, signals: Sequence[str]) -> dict[str, RunningSignal]:
@@ -78,7 +77,7 @@ def _check_links(api: Any, street: StreetNetwork, signal: SignalNetwork) -> None
     )
 
 
-def check_city(city: City, contracts: Mapping[str, pb.PolicyContract]) -> None:
+def check_contracts_match_city(city: City, contracts: Mapping[str, pb.PolicyContract]) -> None:
     """Raise InputError unless the contracts are those of the city's TLs, each signal in one of them only."""
     owner: dict[str, str] = {}
     for tl, contract in contracts.items():
@@ -94,7 +93,7 @@ def check_city(city: City, contracts: Mapping[str, pb.PolicyContract]) -> None:
             if not contract.missing and in_city != in_contract:
                 raise InputError(
                     f"{tl}: {city.path} has {key} {_plain(in_city)}, but the served model was exported for "
-                    f"{_plain(in_contract)}; export it again (python -m export --tl {tl}) or fix city.toml"
+                    f"{_plain(in_contract)}; export it again (greenserve export --tl {tl}) or fix city.toml"
                 )
         for signal in contract.signal_ids:
             if signal in owner:
@@ -106,7 +105,7 @@ def _plain(value: object) -> str:
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 
-def check_contract(contract: pb.PolicyContract, street: StreetNetwork) -> None:
+def check_contract_matches_network(contract: pb.PolicyContract, street: StreetNetwork) -> None:
     """Raise InputError unless the network file has the signals, lanes and phases that the contract describes."""
     try:
         check(contract)
@@ -135,7 +134,9 @@ def check_contract(contract: pb.PolicyContract, street: StreetNetwork) -> None:
         _check_phases_of_training(contract, where, program, trained, "now")
 
 
-def check_running(contract: pb.PolicyContract, running: Mapping[str, RunningSignal], api: Any, street: StreetNetwork) -> None:
+def check_sumo_matches_contract(
+    contract: pb.PolicyContract, running: Mapping[str, RunningSignal], api: Any, street: StreetNetwork
+) -> None:
     """Raise InputError unless SUMO runs the programs, phases and lane lengths of the files and the contract."""
     for trained in contract.signals:
         signal, now = street.signals[trained.id], running[trained.id]
@@ -147,18 +148,23 @@ def check_running(contract: pb.PolicyContract, running: Mapping[str, RunningSign
                 "start it with the additional files of training"
             )
         if now.program not in now.programs:
-            raise InputError(f"{where}: its plan {now.program!r} is not among SUMO's programs {_list(list(now.programs))}")
+            raise InputError(
+                f"{where}: its plan {now.program!r} is not among SUMO's programs {_list(list(now.programs))}; "
+                "start SUMO and the controller on the same network"
+            )
         _check_phases_of_training(contract, where, program, trained, "in the running simulation")
         if len(now.shown) != len(signal.links):
             raise InputError(
-                f"{where}: SUMO shows a state of {len(now.shown)} links, but {street.net_file} has {len(signal.links)}"
+                f"{where}: SUMO shows a state of {len(now.shown)} links, but {street.net_file} has {len(signal.links)}; "
+                "start SUMO and the controller on the same network"
             )
         check_phases(where, signal, trained)
         for lane in trained.lane_ids:
             length_m = float(api.lane.getLength(lane))
             if abs(length_m - street.lane_length_m[lane]) > 0.01:
                 raise InputError(
-                    f"{where}: lane {lane} is {length_m:g} m in SUMO and {street.lane_length_m[lane]:g} m in {street.net_file}"
+                    f"{where}: lane {lane} is {length_m:g} m in SUMO and {street.lane_length_m[lane]:g} m in {street.net_file}; "
+                    "start SUMO and the controller on the same network"
                 )
 
 
@@ -188,7 +194,8 @@ def _check_phases_of_training(contract: pb.PolicyContract, where: str, program: 
     durations = [(phase.duration_s, phase.min_s, phase.max_s) for phase in program.phases]
     if dialects.of(contract).runs_plan(contract) and durations != [(p.duration_s, p.min_s, p.max_s) for p in trained.phases]:
         raise InputError(
-            f"{where}: its plan {trained.program_id!r} has other durations {place} than in training, which its actions refer to"
+            f"{where}: its plan {trained.program_id!r} has other durations {place} than in training, which its actions refer to; "
+            "train it again or use the program it was trained on"
         )
 
 

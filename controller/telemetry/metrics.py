@@ -7,7 +7,7 @@ from controller.safety.monitor import Rule
 _BUCKETS_S = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1.0)
 
 
-class Metrics:
+class ControllerMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
         self.steps = Counter("controller_decision_steps", "Moments at which at least one TL was due", registry=registry)

@@ -12,7 +12,7 @@ from controller.safety.conflicts import EXPLANATIONS
 from controller.safety.monitor import Alarm
 from controller.safety.signal_safety import Override
 from controller.telemetry.health import Health
-from controller.telemetry.metrics import Metrics
+from controller.telemetry.metrics import ControllerMetrics
 
 log = logging.getLogger("controller")
 
@@ -23,7 +23,7 @@ MAX_NAMED_TLS = 10
 class RunLog:
     """Counts events in metrics and writes them to the log, one line per kind and decision step."""
 
-    def __init__(self, metrics: Metrics, health: Health, tls: Iterable[str]) -> None:
+    def __init__(self, metrics: ControllerMetrics, health: Health, tls: Iterable[str]) -> None:
         self._metrics, self._health = metrics, health
         self._mode_changes: dict[tuple[ControlMode, ControlMode], list[tuple[str, str]]] = {}
         """(old, new) -> (TL, reason) of this decision step."""

@@ -17,6 +17,12 @@ from numpy.typing import NDArray
 from city.errors import InputError
 from export.actors import ACTIVATIONS, Activation, Actor, BatchNorm, Branch, Dense, Join, Step, numpy_actor
 
+OUTPUT_ACTIVATIONS = ("tanh", "linear", "sigmoid")
+MATCH_TOLERANCES = {1.0: 1e-5, 10.0: 1e-4, 100.0: 1e-3, 1000.0: 1e-2}
+"""Scale of observations -> tolerance between equal actions: float32 has seven digits."""
+MAX_GROUPS = 7
+"""Groups whose orders are all tried: 7! = 5,040."""
+
 
 @dataclass(frozen=True)
 class Layers:
@@ -89,7 +95,7 @@ def matching(
     """
     rng = np.random.default_rng(2)
     # far beyond training's observations too, where a clip or a relu6 shows
-    probes = [(scale * rng.standard_normal((64, inputs))).astype(np.float32) for scale in MATCH]
+    probes = [(scale * rng.standard_normal((64, inputs))).astype(np.float32) for scale in MATCH_TOLERANCES]
     answers = [reference_model(probe, categorical) for probe in probes]
     hidden = dict.fromkeys([hints.hidden_activation, *ACTIVATIONS])
     output = [hints.output_activation] if categorical else dict.fromkeys([hints.output_activation, *OUTPUT_ACTIVATIONS])
@@ -109,16 +115,10 @@ def matching(
         if all(
             (mine := numpy_actor.evaluate(actor, probe, categorical)).shape == theirs.shape
             and np.abs(mine - theirs).max() <= near
-            for probe, theirs, near in zip(probes, answers, MATCH.values(), strict=True)
+            for probe, theirs, near in zip(probes, answers, MATCH_TOLERANCES.values(), strict=True)
         ):
             return actor
     return None
-
-
-OUTPUT_ACTIVATIONS = ("tanh", "linear", "sigmoid")
-MATCH = {1.0: 1e-5, 10.0: 1e-4, 100.0: 1e-3, 1000.0: 1e-2}
-"""Scale of observations -> tolerance between equal actions: float32 has seven digits."""
-MAX_GROUPS = 7
 
 
 def _in_order(where: Path, layers: Layers, hints: ArchitectureHints, categorical: bool) -> Layers:

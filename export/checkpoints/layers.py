@@ -15,6 +15,8 @@ from export.checkpoints.checkpoint import PARTS, Checkpoint, StoredVariable, nat
 
 LayerParts = dict[str, dict[str, tuple[str, Weights]]]
 """Layer -> part -> (the variable's name in the checkpoint, its values)."""
+BATCH_NORM_EPSILON = 1e-5
+"""The seed system's; weights files do not contain it."""
 
 
 def read_layers(checkpoint: Checkpoint, scope: str, whole: bool = False) -> Layers:
@@ -54,8 +56,8 @@ def read_layers(checkpoint: Checkpoint, scope: str, whole: bool = False) -> Laye
         return every  # as the user wrote them
     tops = {layer: layer.removeprefix(prefix).split("/")[0] for layer in order}
     parts = _parts(order, {layer: re.sub(r"[_-]?\d+", "", top) for layer, top in tops.items()})
-    made = [list(dict.fromkeys(tops[layer] for layer in own)) for own in parts.values()]
-    if any(own != sorted(own, key=natural) for own in made):
+    made = [list(dict.fromkeys(tops[layer] for layer in part)) for part in parts.values()]
+    if any(names != sorted(names, key=natural) for names in made):
         parts = _parts(order, tops)  # they count otherwise than they were made
     if len(parts) == 1:
         return every
@@ -108,10 +110,6 @@ def refuse_unknown_variables(where: Path, unread: Iterable[StoredVariable], scop
 
 def _is_log_std(variable: StoredVariable, output_sizes: set[int]) -> bool:
     return variable.dtype == "float64" and variable.shape in {(size,) for size in output_sizes}
-
-
-BATCH_NORM_EPSILON = 1e-5
-"""The seed system's; weights files do not contain it."""
 
 
 def check_numbers(where: Path, order: list[str], first: int | None = 0) -> None:

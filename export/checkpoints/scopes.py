@@ -35,14 +35,14 @@ def is_actor(component: str) -> bool:
     return bool(name_parts(component) & _ACTOR) and not is_training(component)
 
 
-def candidates(names: Iterable[str]) -> list[str]:
+def actor_scopes(names: Iterable[str]) -> list[str]:
     """Scopes that hold layers and serve more than training, in natural order; `.` is the whole checkpoint."""
     found = {holder for name in names if split(name)[1] in PARTS and (holder := _holder(name)) is not None}
     kept = [scope for scope in found if not any(map(is_training, scope.split("/")))]
     return sorted((scope or "." for scope in kept), key=natural)
 
 
-def choose(where: Path, names: Sequence[str], tl: str, scope: str | None, target_tls: Sequence[str] = ()) -> str:
+def choose_scope(where: Path, names: Sequence[str], tl: str, scope: str | None, target_tls: Sequence[str] = ()) -> str:
     """The scope of a TL's actor, "" for the whole checkpoint.
 
     The given scope; else the scope with the TL's name; else, of numbered actors,
@@ -52,7 +52,7 @@ def choose(where: Path, names: Sequence[str], tl: str, scope: str | None, target
     if scope is not None:
         chosen = scope.strip("/") if scope != "." else ""
         if chosen and not any(name.startswith(chosen + "/") for name in names):
-            raise InputError(f"{where}: has no scope {scope}; its scopes are {_list(candidates(names))}")
+            raise InputError(f"{where}: has no scope {scope}; its scopes are {_list(actor_scopes(names))}")
         return chosen
     holders = {holder for name in names if split(name)[1] in PARTS and (holder := _holder(name)) is not None}
     holders = {holder for holder in holders if not any(map(is_training, holder.split("/")))}
@@ -70,7 +70,7 @@ def choose(where: Path, names: Sequence[str], tl: str, scope: str | None, target
     if len(tops) == 1:
         return tops.pop()
     if not tops:
-        raise InputError(f"{where}: holds no layers of an actor; python -m export inspect lists what it holds")
+        raise InputError(f"{where}: holds no layers of an actor; greenserve inspect lists what it holds")
     raise InputError(f"{where}: none of its scopes is an actor's by name; pass --scope. Top scopes: {_list(tops)}")
 
 

@@ -81,6 +81,6 @@ class Source(ABC):
         if wanted.output_tensor is not None:
             raise InputError(f"{wanted.tl}: --output-tensor needs a graph, and {label} holds only weights")
         checkpoint = self.open(path)
-        scope = scopes.choose(path, list(checkpoint.stored), wanted.tl, wanted.scope, wanted.target_tls)
+        scope = scopes.choose_scope(path, list(checkpoint.stored), wanted.tl, wanted.scope, wanted.target_tls)
         layers = self.layers(path, checkpoint, scope, whole=wanted.hints.architecture is None)
         return Rebuilt(build(path, layers, wanted.hints, wanted.categorical), None, scope)

@@ -85,12 +85,12 @@ def prepare(args: argparse.Namespace) -> FleetJob:
     if name in exported:
         raise InputError(f"fleet {name}: {models_dir / name} is a TL's model; choose another name for the fleet")
     if not exported:
-        raise InputError(f"{models_dir}: holds no TL's model; export the TLs first (python -m export --tl all)")
+        raise InputError(f"{models_dir}: holds no TL's model; export the TLs first (greenserve export --tl all)")
     known = [tl for tl in exported if tl != name and (city is None or not city.tls or tl in city.tls)]
     asked = [word.strip() for value in args.tl for word in value.split(",")]
     missing = [tl for tl in map(names.canonical, filter(lambda w: w not in ("", "all"), asked)) if tl not in known]
     if missing:
-        raise InputError(f"{missing[0]} has no model under {models_dir}; export it first (python -m export --tl {missing[0]})")
+        raise InputError(f"{missing[0]} has no model under {models_dir}; export it first (greenserve export --tl {missing[0]})")
     return FleetJob(name, tuple(names.select(args.tl, known, "--tl")), models_dir, args.model_number, args.overwrite, args.keep)
 
 

@@ -122,10 +122,10 @@ def build(groups: Sequence[Group], observation: Any, variables: Variables) -> An
     begin, actions = 0, []
     for k, group in enumerate(groups):
         width = sum(member.actor.inputs for member in group.members)
-        own = observation[:, begin : begin + width]
+        columns = observation[:, begin : begin + width]
         begin += width
         actions.append(
-            _stacked(k, group.members, own, variables) if group.stacked else _single(k, group.members[0], own, variables)
+            _stacked(k, group.members, columns, variables) if group.stacked else _single(k, group.members[0], columns, variables)
         )
     return tf.concat(actions, axis=1) if len(actions) > 1 else actions[0]
 
@@ -147,7 +147,7 @@ def _layers(members: Sequence[Member]) -> list[tuple[int, str, list[NDArray[np.f
     """(step, part, every member's array) of stacked members."""
     steps = [member.actor.steps for member in members if isinstance(member.actor, Actor)]
     return [
-        (j, part, [getattr(own[j], part) for own in steps])
+        (j, part, [getattr(member_steps[j], part) for member_steps in steps])
         for j, step in enumerate(steps[0])
         if isinstance(step, Dense | BatchNorm)
         for part in WEIGHTS
@@ -159,8 +159,8 @@ def _stack(part: str, arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float
     """[n, in, out] of kernels, [n, 1, units] of vectors; padding of smaller arrays does not change an action."""
     stacked = np.full(_stacked_shape(part, arrays), part == "variance", np.float32)
     for row, array in zip(stacked, arrays, strict=True):
-        own = row if part == "kernel" else row[0]
-        own[tuple(slice(size) for size in array.shape)] = array
+        target = row if part == "kernel" else row[0]
+        target[tuple(slice(size) for size in array.shape)] = array
     return stacked
 
 
@@ -207,10 +207,10 @@ def _stacked(k: int, members: Sequence[Member], observation: Any, variables: Var
             x = tf.where(is_choice, x, NO_CHOICE)
         return tf.transpose(tf.cast(tf.argmax(x, axis=2, output_type=tf.int64), tf.float32))
     outputs = [member.actor.outputs for member in members]
-    most = max(outputs)
-    x = tf.reshape(tf.transpose(x, [1, 0, 2]), [-1, n * most])
-    if min(outputs) < most:
-        x = tf.gather(x, np.concatenate([row * most + np.arange(size) for row, size in enumerate(outputs)]), axis=1)
+    widest_action = max(outputs)
+    x = tf.reshape(tf.transpose(x, [1, 0, 2]), [-1, n * widest_action])
+    if min(outputs) < widest_action:
+        x = tf.gather(x, np.concatenate([row * widest_action + np.arange(size) for row, size in enumerate(outputs)]), axis=1)
     return x
 
 
@@ -227,5 +227,5 @@ def _single(k: int, member: Member, observation: Any, variables: Variables) -> A
     """The action of a trainer's graph, as in the TL's own model."""
     actor = member.actor
     assert isinstance(actor, GraphActor)
-    own = tuple((f"group_{k:04d}/{w.name}", w.values.shape, str(w.values.dtype)) for w in actor.weights)
-    return tf.reshape(import_graph(actor.graph, actor.output, own, observation, variables), [-1, member.columns])
+    names = tuple((f"group_{k:04d}/{w.name}", w.values.shape, str(w.values.dtype)) for w in actor.weights)
+    return tf.reshape(import_graph(actor.graph, actor.output, names, observation, variables), [-1, member.columns])

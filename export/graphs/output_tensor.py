@@ -134,17 +134,19 @@ class NotInGraph(InputError):
     """A graph that does not run the actor on a placeholder."""
 
 
-def find_output(where: Path, graph: Graph, layers: Iterable[str], own: Callable[[str], bool], categorical: bool) -> str:
+def find_output(
+    where: Path, graph: Graph, layers: Iterable[str], is_actor_variable: Callable[[str], bool], categorical: bool
+) -> str:
     """The output tensor of the actor that has these layers' variables.
 
-    `own`: whether a variable node is the actor's beside its layers (such as the
+    `is_actor_variable`: whether a variable node is the actor's beside its layers (such as the
     statistics that normalise its observation). Raises InputError if the output
     is unclear, NotInGraph if the graph does not run the actor on a placeholder.
     """
     wanted = {name for name in layers if name in graph.nodes and graph.nodes[name].op in VARIABLES}
     head, others = _head(where, graph, wanted)
     behind = graph.behind(head)
-    foreign = sorted(n for n, node in behind.items() if node.op in VARIABLES and n not in wanted and not own(n))
+    foreign = sorted(n for n, node in behind.items() if node.op in VARIABLES and n not in wanted and not is_actor_variable(n))
     if foreign:
         raise InputError(
             f"{where}: the output of its actor needs variables outside its scope too ({', '.join(foreign[:5])}); "
@@ -160,7 +162,7 @@ def find_output(where: Path, graph: Graph, layers: Iterable[str], own: Callable[
         return (
             set(fed(needs)) != {observed}
             or any(node.op in RANDOM and not _is_dropout(n) for n, node in needs.items())
-            or any(node.op in VARIABLES and n not in wanted and not own(n) for n, node in needs.items())
+            or any(node.op in VARIABLES and n not in wanted and not is_actor_variable(n) for n, node in needs.items())
             or any(other in needs for other in others)
         )
 

@@ -27,7 +27,7 @@ from export.graphs.user_builder import Sizes
 
 def from_meta_graph(path: Path, label: str, wanted: Wanted, checkpoint: Checkpoint) -> Rebuilt:
     """The actor of a TF1 checkpoint with its `.meta` file. Raises InputError."""
-    scope = scopes.choose(path, list(checkpoint.stored), wanted.tl, wanted.scope, wanted.target_tls)
+    scope = scopes.choose_scope(path, list(checkpoint.stored), wanted.tl, wanted.scope, wanted.target_tls)
     try:
         readable = read_layers(checkpoint, scope)
         layers: Layers | None = readable
@@ -82,7 +82,7 @@ def from_builder(path: Path, wanted: Wanted, source: Source, spec: str) -> Rebui
     checkpoint = source.open(path)
     scope = ""
     if source.has_scopes:
-        scope = scopes.choose(path, list(checkpoint.stored), wanted.tl, wanted.scope, wanted.target_tls)
+        scope = scopes.choose_scope(path, list(checkpoint.stored), wanted.tl, wanted.scope, wanted.target_tls)
     sizes = Sizes(wanted.inputs, wanted.hints.hidden_sizes, wanted.outputs)
     if wanted.inputs is None or wanted.outputs is None:
         sizes = _complete_sizes(path, source, checkpoint, scope, sizes)

@@ -96,15 +96,15 @@ def of_function(
     where: Path, concrete: Any, names: Mapping[Any, str], output: str | None, categorical: bool, keep: Any
 ) -> TrainedActor:
     """The actor that a concrete function computes; `keep`: the owner of its variables. Raises InputError."""
-    own = concrete.inputs[: len(concrete.inputs) - len(concrete.captured_inputs)]
-    floats = [tensor for tensor in own if tensor.dtype.is_floating]
+    parameters = concrete.inputs[: len(concrete.inputs) - len(concrete.captured_inputs)]
+    floats = [tensor for tensor in parameters if tensor.dtype.is_floating]
     if len(floats) > 1:
         floats = [tensor for tensor in floats if re.search(r"obs|state", tensor.name)] or floats
     if len(floats) != 1:
-        arguments = ", ".join(tensor.op.name for tensor in own) or "nothing"
+        arguments = ", ".join(tensor.op.name for tensor in parameters) or "nothing"
         raise InputError(f"{where}: takes {arguments}, not one observation")
     constants, variables = _captured(where, concrete, names)
-    for tensor in own:
+    for tensor in parameters:
         if tensor is not floats[0]:
             if tensor.dtype != tf.bool:
                 raise InputError(f"{where}: takes {tensor.op.name} beside the observation, and its value at inference is unknown")
@@ -113,14 +113,14 @@ def of_function(
     dtype = floats[0].dtype
 
     def call(x: NDArray[Any]) -> list[Any]:
-        arguments = {tensor.op.name: tf.constant(False) for tensor in own}
+        arguments = {tensor.op.name: tf.constant(False) for tensor in parameters}
         arguments[observation] = tf.constant(x, dtype)
         positional, named = concrete.structured_input_signature
         held = keep  # a function does not own the variables it captures
         if positional:
-            outputs = concrete(*(arguments[tensor.op.name] for tensor in own))
+            outputs = concrete(*(arguments[tensor.op.name] for tensor in parameters))
         else:
-            outputs = concrete(**{key: arguments[tensor.op.name] for key, tensor in zip(sorted(named), own, strict=True)})
+            outputs = concrete(**{key: arguments[tensor.op.name] for key, tensor in zip(sorted(named), parameters, strict=True)})
         assert held is not None
         return list(tf.nest.flatten(outputs))
 

@@ -66,9 +66,9 @@ def read(
     whole, graph = _read(meta, (stat.st_mtime_ns, stat.st_size))
     if output is None:
         nodes = graph.variables
-        own = {node for name, node in nodes.items() if scopes.unread_reason(name, scope) == scopes.UNKNOWN_USE}
+        actor_nodes = {node for name, node in nodes.items() if scopes.unread_reason(name, scope) == scopes.UNKNOWN_USE}
         output = output_tensor.find_output(
-            meta, graph, [nodes[name] for name in layers if name in nodes], own.__contains__, categorical
+            meta, graph, [nodes[name] for name in layers if name in nodes], actor_nodes.__contains__, categorical
         )
     elif node_of(output) not in graph.nodes:
         near = [name for name in graph.nodes if name.rsplit("/", 1)[-1] == node_of(output).rsplit("/", 1)[-1]][:5]

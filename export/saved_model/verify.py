@@ -103,7 +103,7 @@ def compare_with_checkpoint(
     with session(folder) as run:
         replay(folder, run)
         outputs = run(SIGNATURE, {INPUT: x})
-        check_contract(run, contract)
+        check_policy_signature(run, contract)
     if reference_model is not None:
         expected = reference_model.evaluate(x, categorical)
     else:
@@ -139,7 +139,7 @@ def compare_with_single_models(
     with session(folder) as run:
         replay(folder, run)
         actions = run(SIGNATURE, {INPUT: x})[ACTION]
-        check_contract(run, contract)
+        check_policy_signature(run, contract)
         # a single row must give what a batch gives
         first_row = run(SIGNATURE, {INPUT: x[:1]})[ACTION]
     largest = float(np.abs(actions[:1] - first_row).max())
@@ -172,7 +172,7 @@ def _other_choices(chosen: NDArray[Any], expected: NDArray[Any], probabilities: 
     return bool((chosen != expected)[clear].any())
 
 
-def check_contract(run: Run, contract: pb.PolicyContract) -> None:
+def check_policy_signature(run: Run, contract: pb.PolicyContract) -> None:
     """Raise ParityError unless signature `policy` gives the contract in every row."""
     rows = run(POLICY_SIGNATURE, {POLICY_INPUT: np.zeros(3, np.int32)})[POLICY_OUTPUT]
     if list(rows) != [contract.SerializeToString(deterministic=True)] * 3:

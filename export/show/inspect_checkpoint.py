@@ -8,6 +8,7 @@ import tensorflow as tf
 from city import names
 from city.arguments import Parser
 from city.errors import InputError, path_errors_as_input_errors
+from controller import dialects
 from export import quiet
 from export.actors import WEIGHTS, Actor, BatchNorm, Dense
 from export.actors.architectures import ArchitectureHints
@@ -18,6 +19,7 @@ from export.checkpoints.tensorflow_files import TensorFlowCheckpoint
 from export.checkpoints.trained_saved_model import MANIFEST
 from export.locate import Candidate, candidate_of, number
 from export.rebuild import rebuild
+from serving.contract import CATEGORICAL
 
 
 def main(argv: list[str], prog: str = "python -m export inspect") -> int:
@@ -31,6 +33,7 @@ def main(argv: list[str], prog: str = "python -m export inspect") -> int:
     parser.add_argument("--target-tls", default="", help="training's target TLs in order, separated by commas")
     parser.add_argument("--scope", help="the actor's scope")
     parser.add_argument("--actor", help="architecture, or module:function")
+    parser.add_argument("--action", choices=dialects.action_kinds(), help="kind of the action (default: values in [-1, 1])")
     parser.add_argument("--output-tensor", help="the actor's output in a training graph")
     args = parser.parse_args(argv)
     targets = [names.canonical(word) for word in args.target_tls.split(",") if word.strip()]
@@ -43,7 +46,7 @@ def main(argv: list[str], prog: str = "python -m export inspect") -> int:
         targets,
         args.output_tensor,
         ArchitectureHints(args.actor, hidden_sizes=candidate.sizes),
-        False,
+        args.action == CATEGORICAL,
         inputs=None,
         outputs=None,
     )
@@ -56,7 +59,7 @@ def _candidate(path: Path) -> Candidate:
     """The checkpoint that a path names: a file of it, its prefix or its folder. Raises InputError."""
     folder = path.parent if path.name == "saved_model.pb" else path
     if (folder / MANIFEST).is_file():
-        raise InputError(f"{folder}: is an exported model, not training output; use python -m export describe")
+        raise InputError(f"{folder}: is an exported model, not training output; use greenserve describe")
     if (folder / "saved_model.pb").is_file():
         path = folder / "saved_model.pb"
     elif path.is_dir():

@@ -94,7 +94,7 @@ def _host_and_port(text: str) -> tuple[str, int]:
             return parsed.hostname, parsed.port
     except ValueError:
         pass  # the port is not a number below 65536
-    raise ValueError(f"address {text!r} must be HOST:PORT, such as 127.0.0.1:8500")
+    raise ValueError(f"address {text!r} must be HOST:PORT with a port below 65536, such as 127.0.0.1:8500")
 
 
 def _ip_version(host: str) -> int | None:

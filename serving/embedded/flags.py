@@ -141,7 +141,7 @@ def _config(args: argparse.Namespace) -> ServerConfig:
     else:
         models_dir = args.models_dir or serving.models_dir
         if not models_dir.is_dir():
-            raise InputError(f"{models_dir}: no such folder; export models into it first (python -m export --tl all)")
+            raise InputError(f"{models_dir}: no such folder; export models into it first (greenserve export --tl all)")
     return ServerConfig(
         models_dir=models_dir,
         host=host,

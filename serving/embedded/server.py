@@ -39,7 +39,7 @@ from serving.embedded.rpc.unimplemented import RPCS as UNIMPLEMENTED_RPCS
 from serving.embedded.rpc.unimplemented import unimplemented_rpc
 from serving.embedded.status import StatusError, aborted
 from serving.embedded.telemetry.logs import event, log
-from serving.embedded.telemetry.metrics import Metrics
+from serving.embedded.telemetry.metrics import ServerMetrics
 from serving.embedded.tensorflow.library import library
 from serving.embedded.tensorflow.session import Session
 from serving.embedded.warmup import warm_up
@@ -63,7 +63,7 @@ class Server:
         self._config = config
         self._stopping = stopping or threading.Event()
         self._polling = threading.Thread(target=self._poll, name="versions", daemon=True)
-        self.metrics = Metrics()
+        self.metrics = ServerMetrics()
         try:
             self.metrics.build = {"version": VERSION, "tensorflow": library().Version().decode()}
         except (ImportError, OSError, AttributeError) as error:
@@ -157,7 +157,7 @@ class Server:
         self._server.start()
         source = config.models_dir or config.model_config_file or next(iter(self._configs.values())).base_path
         if not count:
-            log.warning("%s holds no model yet; export some (python -m export --tl all)", source)
+            log.warning("%s holds no model yet; export some (greenserve export --tl all)", source)
         event("serving", models=count, source=source, grpc=f"{config.host}:{self.port}", rest=self.rest_port or "none")
         if config.poll_s > 0 or config.config_poll_s > 0:
             self._polling.start()

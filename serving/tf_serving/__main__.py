@@ -31,7 +31,7 @@ def write(models_dir: Path, mounted_at: str) -> Path:
     """Write models.config by rename and return its path. Raises InputError if there are no models."""
     models = sorted(scan(models_dir))
     if not models:
-        raise InputError(f"{models_dir}: holds no models; export some first (python -m export --tl all)")
+        raise InputError(f"{models_dir}: holds no models; export some first (greenserve export --tl all)")
     path = models_dir / NAME
     draft = path.with_name(f".{NAME}.draft")
     try:

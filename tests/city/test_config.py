@@ -38,6 +38,9 @@ def test_missing_file_is_refused_with_the_flag(tmp_path):
     ("text", "message"),
     [
         ("[saftey]\nmin_yellow_s = 3", r"unknown table \[saftey\]"),
+        ('[tl."a/b"]\nsignals = ["A"]', r"city.toml: \[tl.a/b\] 'a/b' is not a valid TL name"),
+        ('[controller]\nhttp_address = "foo"', r"\[controller\] http_address 'foo' must be HOST:PORT"),
+        ('[controller]\nhttp_address = "foo:65536"', "a port below 65536"),
         ("[safety]\nmin_yelow_s = 3", "unknown key min_yelow_s"),
         ("[safety]\nmin_yellow_s = 'three'", "must be a number"),
         ("[safety]\nmin_yellow_s = true", "must be a number"),

@@ -5,7 +5,7 @@ import gzip
 import pytest
 import sumolib
 
-from city import network
+from city import config, network
 from city.errors import InputError
 from controller.safety.conflicts import ConflictRules
 from tests.conftest import GRID
@@ -118,7 +118,14 @@ def test_times_are_read_in_sumos_formats(text, expected):
 def test_missing_files_are_refused_by_name(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         network.read(tmp_path / "none.net.xml")
-    config = tmp_path / "a.sumocfg"
-    config.write_text("<configuration><input/></configuration>")
+    sumocfg = tmp_path / "a.sumocfg"
+    sumocfg.write_text("<configuration><input/></configuration>")
     with pytest.raises(InputError, match="net-file is missing"):
-        network.of_sumocfg(config)
+        network.of_sumocfg(sumocfg)
+
+
+@pytest.mark.parametrize("key", ["sumocfg", "net"])
+def test_missing_network_of_a_city_is_refused_with_its_key(key, tmp_path):
+    (tmp_path / "city.toml").write_text(f'[network]\n{key} = "none.xml"')
+    with pytest.raises(InputError, match=rf"city.toml: \[network\] {key}: there is no file .*/none.xml; fix its path"):
+        network.of_city(config.load(tmp_path / "city.toml"))

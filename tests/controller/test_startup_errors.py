@@ -16,7 +16,12 @@ from city.errors import InputError
 from city.network import Phase
 from controller import daemon
 from controller.__main__ import main
-from controller.sumo.network import RunningSignal, check_city, check_contract, check_running
+from controller.sumo.network import (
+    RunningSignal,
+    check_contract_matches_network,
+    check_contracts_match_city,
+    check_sumo_matches_contract,
+)
 from export import contract
 from protos import policy_pb2 as pb
 from tests.conftest import GRID
@@ -38,26 +43,26 @@ class TestCity:
         return {tl: contract.build(grid_city, grid_city.tls[tl], grid_street) for tl in tls}
 
     def test_sample_city_fits(self, grid_city, grid_street):
-        check_city(grid_city, self.contracts(grid_city, grid_street, *grid_city.tls))
+        check_contracts_match_city(grid_city, self.contracts(grid_city, grid_street, *grid_city.tls))
 
     def test_model_of_another_signal_is_refused(self, grid_city, grid_street):
         contracts = self.contracts(grid_city, grid_street, "SA101", "SA102")
         contracts["SA102"].signal_ids[0] = "A0"
         with pytest.raises(InputError, match=r"SA102: .* has signals A1, but the served model was exported for A0"):
-            check_city(grid_city, contracts)
+            check_contracts_match_city(grid_city, contracts)
 
     def test_model_of_another_action_is_refused(self, grid_city, grid_street):
         contracts = self.contracts(grid_city, grid_street, "SA103")
         contracts["SA103"].action.kind = "gro"
         with pytest.raises(InputError, match="has action kc, but the served model was exported for gro"):
-            check_city(grid_city, contracts)
+            check_contracts_match_city(grid_city, contracts)
 
     def test_signal_in_two_contracts_is_refused(self, grid_city, grid_street):
         contracts = self.contracts(grid_city, grid_street, "SA101", "SA102")
         tls = {**grid_city.tls, "SA102": replace(grid_city.tls["SA102"], signals=("A0",))}
         contracts["SA102"].signal_ids[0] = "A0"
         with pytest.raises(InputError, match="signal A0 is in the contracts of both SA101 and SA102"):
-            check_city(replace(grid_city, tls=tls), contracts)
+            check_contracts_match_city(replace(grid_city, tls=tls), contracts)
 
 
 class TestContract:
@@ -71,27 +76,27 @@ class TestContract:
         return copy
 
     def test_network_of_training_fits(self, changeable, grid_street):
-        check_contract(changeable, grid_street)
+        check_contract_matches_network(changeable, grid_street)
 
     def test_incomplete_contract_is_refused_with_what_is_missing(self, changeable, grid_street):
         changeable.missing.append("timing")
         with pytest.raises(InputError, match=r"contract of SA101 is incomplete: timing missing"):
-            check_contract(changeable, grid_street)
+            check_contract_matches_network(changeable, grid_street)
 
     def test_missing_signal_is_refused(self, changeable, grid_street):
         with pytest.raises(InputError, match=r"another signal A0: the network .* has no signal of this name"):
-            check_contract(changeable, replace(grid_street, signals={"Z9": grid_street.signals["A0"]}))
+            check_contract_matches_network(changeable, replace(grid_street, signals={"Z9": grid_street.signals["A0"]}))
 
     def test_missing_lane_is_named(self, changeable, grid_street):
         signal = grid_street.signals["A0"]
         street = replace(grid_street, signals={"A0": replace(signal, lanes=signal.lanes[:-1])})
         with pytest.raises(InputError, match=rf"8 lanes then, 7 now \(missing: {signal.lanes[-1]}; new: none\)"):
-            check_contract(changeable, street)
+            check_contract_matches_network(changeable, street)
 
     def test_other_phases_are_refused(self, changeable, grid_street):
         changeable.signals[0].phases[0].state = "G" * 12
         with pytest.raises(InputError, match="has other phases now"):
-            check_contract(changeable, grid_street)
+            check_contract_matches_network(changeable, grid_street)
 
     def test_phase_that_the_safety_rules_never_permit_is_refused(self, changeable, grid_street):
         signal = grid_street.signals["A0"]
@@ -104,19 +109,19 @@ class TestContract:
         with pytest.raises(
             InputError, match=rf"SA101: signal A0: phase '{off}' of program .* is not a state of 12 links with r, y"
         ):
-            check_running(changeable, running, None, grid_street)
+            check_sumo_matches_contract(changeable, running, None, grid_street)
 
     def test_other_durations_matter_only_to_plan_actions(self, grid_city, grid_street):
         for tl, matters in (("SA103", False), ("SA107", True)):
             changed = contract.build(grid_city, grid_city.tls[tl], grid_street)
             changed.signals[0].phases[0].duration_s += 1
             with pytest.raises(InputError, match="other durations") if matters else contextlib.nullcontext():
-                check_contract(changed, grid_street)
+                check_contract_matches_network(changed, grid_street)
 
     def test_contract_that_contradicts_itself_is_refused(self, changeable, grid_street):
         changeable.observation.size += 1
         with pytest.raises(InputError, match="21 features for an observation of 22"):
-            check_contract(changeable, grid_street)
+            check_contract_matches_network(changeable, grid_street)
 
     @pytest.mark.parametrize(
         ("tl", "change", "message"),
@@ -136,19 +141,19 @@ class TestContract:
         changed = contract.build(grid_city, grid_city.tls[tl], grid_street)
         change(changed)
         with pytest.raises(InputError, match=message):
-            check_contract(changed, grid_street)
+            check_contract_matches_network(changed, grid_street)
 
 
 def test_unreachable_model_server(capsys):
     assert main(["--city", CITY, "--server", f"127.0.0.1:{free_port()}"]) == 2
-    assert_refused(capsys, "no model server answers at 127.0.0.1:", "python -m serving")
+    assert_refused(capsys, "no model server answers at 127.0.0.1:", "greenserve serve")
 
 
 def test_model_that_is_not_served(capsys, grid_server, tmp_path):
     text = (GRID / "city.toml").read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg")).replace("tl.SA108", "tl.SA999")
     (tmp_path / "city.toml").write_text(text)
     assert main(["--city", str(tmp_path / "city.toml"), "--server", grid_server, "--infer-tl", "SA101,SA999"]) == 2
-    assert_refused(capsys, "serves no model SA999", "python -m export --tl SA999")
+    assert_refused(capsys, "serves no model SA999", "greenserve export --tl SA999")
     assert main(["--city", CITY, "--server", grid_server, "--model-number", "9"]) == 2
     assert_refused(capsys, "serves no model SA101 version 9", "it serves version 1")
 

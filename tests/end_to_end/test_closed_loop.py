@@ -29,7 +29,9 @@ class InProcess:
         self.contracts = contracts
         self.actors = {}
         for tl in contracts:
-            candidate = locate.choose(tl, locate.candidates(city.training.model_path), city.training.model_path, None)
+            candidate = locate.choose_candidate(
+                tl, locate.find_candidates(city.training.model_path), city.training.model_path, None
+            )
             hints = architectures.ArchitectureHints()
             wanted = Wanted(tl, None, (), None, hints, self._is_categorical(tl), inputs=None, outputs=None)
             self.actors[tl] = rebuild(candidate, wanted).actor

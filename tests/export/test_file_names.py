@@ -127,12 +127,12 @@ def test_critics_hidden_folders_and_exports_are_not_candidates(city, grid_models
     (city / "checkpoints" / ".old").mkdir()
     for name in ("x_SA101_critic.h5", "critic_SA101.index", ".old/SA101.h5", "SA101_actor_critic.npz", "notes.txt"):
         (city / "checkpoints" / name).write_bytes(b"")
-    found = locate.candidates(city / "checkpoints")
+    found = locate.find_candidates(city / "checkpoints")
     assert [candidate.label for candidate in found] == ["SA101_actor_critic.npz"]
 
 
 def test_a_saved_model_is_a_single_candidate(tmp_path):
     tf.saved_model.save(tf.Module(), str(tmp_path / "SA101" / "7"))
-    (found,) = locate.candidates(tmp_path)
+    (found,) = locate.find_candidates(tmp_path)
     assert (found.format, found.number, found.label) == ("saved-model", 7, "SA101/7")
-    assert locate.choose("SA101", [found], tmp_path, None) is found
+    assert locate.choose_candidate("SA101", [found], tmp_path, None) is found

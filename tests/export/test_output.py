@@ -32,6 +32,7 @@ def test_inspect_lists_the_variables_of_every_source(checkpoints, capsys):
         ("a.keras",): ["batch_normalization/vars/3  (8,)           float32  weight of the graph", "would make it graph"],
         ("b",): ["weight of the graph", "an export would make it graph"],
         ("c.npz",): ["dense 2 bias", "mlp relu tanh, 9 -> 8 -> 7 -> 2"],
+        ("c.npz", "--action", "categorical"): ["would make it mlp relu, 9 -> 8 -> 7 -> 2"],
         ("d.index", "--tl", "SA104", "--target-tls", "SA101,SA 104"): [
             "dense 0 kernel", "- (another agent)", "- (counter)", "compared with the trainer's own graph",
         ],

@@ -63,7 +63,7 @@ def test_status_lists_named_models_or_those_of_models_dir(grid_server, grid_mode
         (["status", "x", "--tls_ca", "none.pem"], 2, "none.pem: cannot be read"),
         (["status", "x", "--server", "nonsense"], 2, "must be HOST:PORT"),
         (["status", "x", "--city", "none.toml"], 2, "no such file"),
-        (["status", "x", "--server", "127.0.0.1:1", "--timeout_s", "2"], 1, "start one (python -m serving) or pass --server"),
+        (["status", "x", "--server", "127.0.0.1:1", "--timeout_s", "2"], 1, "start one (greenserve serve) or pass --server"),
     ],
 )
 def test_wrong_input_is_one_error_line(argv, code, message, grid_server, capsys, tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from serving.client import Client
 from serving.embedded.config import ServerConfig
 from serving.embedded.rpc.grpc_method import GrpcMethod
 from serving.embedded.telemetry.logs import _value
-from serving.embedded.telemetry.metrics import Metrics
+from serving.embedded.telemetry.metrics import ServerMetrics
 from serving.errors import DeadlineExceeded, Overloaded
 from tests.serving.conftest import running
 
@@ -248,7 +248,7 @@ def test_a_method_does_not_run_after_the_deadline():
         raise AssertionError("ran after the deadline")
 
     with pytest.raises(RuntimeError, match="DEADLINE_EXCEEDED"):
-        GrpcMethod("Predict", function, wire.PredictRequest, Metrics(), lambda name: True)(b"", Expired())
+        GrpcMethod("Predict", function, wire.PredictRequest, ServerMetrics(), lambda name: True)(b"", Expired())
 
 
 def test_long_details_are_truncated_as_in_tensorflow_serving(grid_models):

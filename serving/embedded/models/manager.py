@@ -25,7 +25,7 @@ from serving.embedded.models.version_files import Fingerprint, VersionFiles
 from serving.embedded.models.version_policy import Verb, next_action
 from serving.embedded.status import StatusError, failed_precondition, invalid_argument, not_found, unknown
 from serving.embedded.telemetry.logs import event, log
-from serving.embedded.telemetry.metrics import Metrics
+from serving.embedded.telemetry.metrics import ServerMetrics
 
 State = wire.ModelVersionStatus
 LOAD_THREAD_NICENESS = 10
@@ -83,7 +83,7 @@ class ModelManager:
         load_error: type[Exception],
         stopping: threading.Event,
         loading: Loading | None = None,
-        metrics: Metrics | None = None,
+        metrics: ServerMetrics | None = None,
     ) -> None:
         """Start without models.
 
@@ -94,7 +94,7 @@ class ModelManager:
             loading: threads and retries.
             metrics: counts loads.
         """
-        self._metrics = metrics or Metrics()
+        self._metrics = metrics or ServerMetrics()
         self._load, self._load_error = load, load_error
         self._loading = loading or Loading()
         self._models: dict[str, Model] = {}

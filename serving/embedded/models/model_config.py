@@ -62,11 +62,11 @@ def from_proto(config: pb.ModelServerConfig) -> dict[str, ModelConfig]:
     configs: dict[str, ModelConfig] = {}
     for entry in config.model_config_list.config:
         if not entry.name:
-            raise invalid_argument("a model has no name in model_config_list")
+            raise invalid_argument("a model in model_config_list has no name; add name")
         if entry.name in configs:
             raise invalid_argument(f"Duplicate model name {entry.name} in model_config_list")
         if not entry.base_path:
-            raise invalid_argument(f"model {entry.name} has no base_path")
+            raise invalid_argument(f"model {entry.name} has no base_path; add the folder of its versions")
         platform = entry.model_platform or (PLATFORM if entry.model_type == pb.TENSORFLOW else "")
         if platform != PLATFORM:
             raise invalid_argument(f'model {entry.name} has model_platform "{entry.model_platform}"; it must be "{PLATFORM}"')

@@ -23,7 +23,7 @@ from serving.embedded.rpc.predict import DEFAULT_SIGNATURE, run_predict
 from serving.embedded.rpc.unimplemented import not_implemented
 from serving.embedded.status import HTTP_STATUS, StatusError, deadline_exceeded, invalid_argument
 from serving.embedded.telemetry.logs import log
-from serving.embedded.telemetry.metrics import Metrics
+from serving.embedded.telemetry.metrics import ServerMetrics
 
 _MODEL = r"(?i:/v1/models)/(?P<model>[^/:]+)(?:/(?i:versions)/(?P<version>\d+)|/(?i:labels)/(?P<label>[^/:]+))?"
 _INFERENCE = re.compile(_MODEL + r":(?P<method>(?i:classify|regress|predict))")
@@ -39,7 +39,7 @@ class RestServer:
     def __init__(
         self,
         manager: ModelManager,
-        metrics: Metrics,
+        metrics: ServerMetrics,
         host: str,
         port: int,
         threads: int,

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 
 from serving.embedded.status import StatusError, deadline_exceeded
 from serving.embedded.telemetry.logs import log
-from serving.embedded.telemetry.metrics import Metrics
+from serving.embedded.telemetry.metrics import ServerMetrics
 
 MAX_DETAILS_CHARS = 1024
 
@@ -32,7 +32,7 @@ class GrpcMethod:
         name: str,
         function: Callable[[Any], RpcResult],
         request_type: Any,
-        metrics: Metrics,
+        metrics: ServerMetrics,
         is_known: Callable[[str], bool],
         pool: ThreadPoolExecutor | None = None,
     ) -> None:

@@ -31,7 +31,7 @@ class _Requests:
         self.statuses: dict[str, int] = defaultdict(int)
 
 
-class Metrics:
+class ServerMetrics:
     """The metrics of one server, in a registry of their own."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:

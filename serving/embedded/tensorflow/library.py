@@ -11,6 +11,7 @@ import ctypes
 import functools
 import importlib.util
 import os
+import sys
 from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,9 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "TF_GraphOperationByName": (_P, (_P, c_char_p)),
     "TF_OperationNumOutputs": (c_int, (_P,)),
     "TF_OperationOutputType": (c_int, (Output,)),
+    "TF_NewOperation": (_P, (_P, c_char_p, c_char_p)),
+    "TF_FinishOperation": (_P, (_P, _P)),
+    "TF_NewSession": (_P, (_P, _P, _P)),
     "TF_NewSessionOptions": (_P, ()),
     "TF_SetConfig": (None, (_P, c_char_p, c_size_t, _P)),
     "TF_DeleteSessionOptions": (None, (_P,)),
@@ -143,4 +147,29 @@ def library() -> Library:
     libraries = sorted(path for folder in folders for path in Path(folder).glob("libtensorflow_cc.*"))
     if not libraries:
         raise ImportError("TensorFlow's libtensorflow_cc is not installed: pip install 'greenserve[serving]'")
-    return Library(libraries[0])
+    opened = Library(libraries[0])
+    _run_no_op(opened)
+    return opened
+
+
+def _run_no_op(tf: Library) -> None:
+    """Run a first session, of one NoOp, without stderr: TensorFlow logs two notes there, which no log level turns off."""
+    graph, options, status = tf.NewGraph(), tf.NewSessionOptions(), tf.NewStatus()
+    sys.stderr.flush()
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        no_op = tf.FinishOperation(tf.NewOperation(graph, b"NoOp", b"no_op"), status)
+        session = tf.NewSession(graph, options, status)
+        tf.raise_for(status)
+        tf.SessionRun(session, None, None, None, 0, None, None, 0, (c_void_p * 1)(no_op), 1, None, status)
+        tf.raise_for(status)
+        tf.CloseSession(session, status)
+        tf.DeleteSession(session, status)
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nowhere)
+        tf.DeleteGraph(graph)
+        tf.DeleteSessionOptions(options)
+        tf.DeleteStatus(status)

@@ -14,7 +14,7 @@ from controller.intersection import Intersection
 from controller.observation import Readings, shares_of
 from controller.safety.safety_times import times_for
 from controller.safety.signal_safety import SignalSafety
-from controller.sumo.network import check_contract
+from controller.sumo.network import check_contract_matches_network
 from tests.conftest import GRID
 
 SOURCE = '''
@@ -142,14 +142,14 @@ def toy_dialect(tmp_path, monkeypatch):
 
 def test_unknown_dialect_is_refused_with_the_known_ones(load_city):
     with pytest.raises(InputError, match=r"\[tl.SA101\] dialect 'toy-counts' is not one of sappo, sumo-rl"):
-        dialects.check_city(load_city())
+        dialects.check_city_settings(load_city())
 
 
 @pytest.mark.usefixtures("toy_dialect")
 def test_settings_are_checked_by_the_new_dialect(load_city):
-    dialects.check_city(load_city())
+    dialects.check_city_settings(load_city())
     with pytest.raises(InputError, match=r"city.toml: \[tl.SA101\] state is not a setting of toy-counts"):
-        dialects.check_city(load_city('state = "d"'))
+        dialects.check_city_settings(load_city('state = "d"'))
 
 
 @pytest.mark.usefixtures("toy_dialect")
@@ -159,7 +159,7 @@ def test_intersection_decides_with_the_new_dialect(load_city):
     signal = street.signals["A0"]
     assert "toy-counts" in dialects.names()
     contract = dialects.find("toy-counts", "").build_contract(city.tls["SA101"], [signal], city.safety)
-    check_contract(contract, street)
+    check_contract_matches_network(contract, street)
     dialect = dialects.of(contract)
     times = times_for(contract, Safety(min_yellow_s=3, min_green_s=4), dialect.runs_plan(contract))
     lane_row = {lane: i for i, lane in enumerate(reversed(signal.lanes))}

@@ -265,37 +265,26 @@ def not_found(model):
     raise ModelNotFound(model)
 
 
-def test_no_longer_served_is_logged_only_if_the_fleet_was_served(city, caplog):
+def test_fleet_that_is_not_served_is_logged_once(city, caplog):
     caplog.set_level("INFO", "controller")
     never = ServedFleet(city.client, "never", city.contracts, None)
-    never.update()
-    assert caplog.text == ""
+    for _ in range(2):
+        never.update()
     city.fleet.update()
     city.client.status = not_found
     for _ in range(2):
         city.fleet.update()
     lines = [record.message for record in caplog.records if record.name == "controller"]
     assert lines == [
+        "fleet never is not served; every TL's own model is asked",
         "fleet city version 1 answers for 4 of 4 TLs",
-        "fleet city is no longer served; every TL's own model is asked",
+        "fleet city is not served; every TL's own model is asked",
     ]
 
 
-def test_not_served_after_a_suspension_is_not_logged_as_no_longer_served(city, caplog):
-    caplog.set_level("INFO", "controller")
-    city.fleet.update()
-    city.fleet.suspend("no answer")
-    caplog.clear()
-    city.client.status = not_found
-    city.fleet.update()
-    assert caplog.text == ""
-
-
-def test_fleet_that_never_had_a_version_is_not_logged_as_no_longer_served(city, caplog):
+def test_fleet_without_a_version_is_logged_as_not_used(city, caplog):
     caplog.set_level("INFO", "controller")
     city.client.status = lambda model: []
-    city.fleet.update()
-    city.client.status = not_found
     city.fleet.update()
     lines = [record.message for record in caplog.records if record.name == "controller"]
     assert lines == ["fleet city is not used: no version of it is available"]

@@ -11,13 +11,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from controller.telemetry.health import MAX_CONNECTIONS, STALE_TIMEOUT_S, Health, HttpServer
-from controller.telemetry.metrics import Metrics
+from controller.telemetry.metrics import ControllerMetrics
 
 
 @pytest.fixture
 def served():
     clock = [0.0]
-    health, metrics = Health(lambda: clock[0]), Metrics(CollectorRegistry())
+    health, metrics = Health(lambda: clock[0]), ControllerMetrics(CollectorRegistry())
     server = HttpServer(("127.0.0.1", 0), metrics.registry, health)
     yield clock, health, metrics, f"http://127.0.0.1:{server.port}"
     server.close()
@@ -103,7 +103,7 @@ def test_idle_connections_hold_a_bounded_number_of_threads(served):
 
 def test_idle_connections_time_out_and_free_their_threads(monkeypatch):
     monkeypatch.setattr("controller.telemetry.health.IDLE_TIMEOUT_S", 0.2)
-    server = HttpServer(("127.0.0.1", 0), Metrics(CollectorRegistry()).registry, Health())
+    server = HttpServer(("127.0.0.1", 0), ControllerMetrics(CollectorRegistry()).registry, Health())
     url = f"http://127.0.0.1:{server.port}"
     idle = open_idle(url, MAX_CONNECTIONS + 5)
     try:

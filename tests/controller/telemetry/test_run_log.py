@@ -10,7 +10,7 @@ from controller.fallback.control_mode import ControlMode
 from controller.safety.conflicts import Reason
 from controller.safety.signal_safety import Override
 from controller.telemetry.health import Health
-from controller.telemetry.metrics import Metrics
+from controller.telemetry.metrics import ControllerMetrics
 from controller.telemetry.run_log import MAX_NAMED_TLS, RunLog
 
 TLS = [f"SA{number}" for number in range(101, 131)]
@@ -18,7 +18,7 @@ TLS = [f"SA{number}" for number in range(101, 131)]
 
 @pytest.fixture
 def metrics():
-    return Metrics(CollectorRegistry())
+    return ControllerMetrics(CollectorRegistry())
 
 
 @pytest.fixture
