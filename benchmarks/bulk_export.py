@@ -92,9 +92,9 @@ def measure(kind: str, tls: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tls", type=int, default=1000)
+    parser.add_argument("--tls", type=int, default=1000, help="TLs to export (default: %(default)s)")
     kinds = ["npz", "h5", "checkpoint", "meta", "session"]
-    parser.add_argument("--formats", nargs="+", default=kinds, choices=kinds)
+    parser.add_argument("--formats", nargs="+", default=kinds, choices=kinds, help="checkpoint formats (default: %(default)s)")
     args = parser.parse_args()
     for kind in args.formats:
         measure(kind, min(args.tls, 100) if kind == "session" else args.tls)

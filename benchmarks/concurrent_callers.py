@@ -56,9 +56,9 @@ def check(echo: Callable[[bytes], bytes], predict: Callable[[bytes], bytes], req
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--callers", type=int, default=100)
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--callers", type=int, default=100, help="callers at once (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="duration of a measurement (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds (default: %(default)s)")
     parser.add_argument("--threads", type=int, help="--grpc_max_threads of the embedded server")
     parser.add_argument("--models", type=int, default=1, help="models that are called in turn")
     args = parser.parse_args()

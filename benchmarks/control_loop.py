@@ -177,9 +177,9 @@ def main() -> None:
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", default="1200", help="simulated time; a tenth of it on the generated streets")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each case (default: %(default)s)")
     parser.add_argument("--street", action="append", choices=[*STREETS, *GENERATED], help="default: all")
-    parser.add_argument("--without-sumo-rl", action="store_true")
+    parser.add_argument("--without-sumo-rl", action="store_true", help="leave out the slow comparison with sumo-rl")
     args = parser.parse_args()
     with_sumo_rl = not args.without_sumo_rl and sumo_rl_loop.is_installed()
     if not with_sumo_rl:

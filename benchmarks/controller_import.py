@@ -37,7 +37,7 @@ def measure(code: str) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="rounds (default: %(default)s)")
     rounds = parser.parse_args().rounds
     results: dict[str, list[tuple[float, float]]] = {name: [] for name in CASES}
     for _ in range(rounds):

@@ -103,9 +103,9 @@ def measure(tls: int, calls: int, shapes: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tls", type=int, nargs="+", default=[10, 100, 1000])
-    parser.add_argument("--calls", type=int, default=100)
-    parser.add_argument("--shapes", type=int, default=1)
+    parser.add_argument("--tls", type=int, nargs="+", default=[10, 100, 1000], help="sizes of the fleets (default: %(default)s)")
+    parser.add_argument("--calls", type=int, default=100, help="calls per round (default: %(default)s)")
+    parser.add_argument("--shapes", type=int, default=1, help="different shapes of actors (default: %(default)s)")
     args = parser.parse_args()
     for tls in args.tls:
         measure(tls, args.calls, args.shapes)

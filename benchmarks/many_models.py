@@ -50,8 +50,8 @@ def show(what: str, times: list[float]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", type=int, default=1000)
-    parser.add_argument("--loads", type=int, default=100)
+    parser.add_argument("--models", type=int, default=1000, help="models to serve (default: %(default)s)")
+    parser.add_argument("--loads", type=int, default=100, help="reloads to measure (default: %(default)s)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder, waiting = Path(name) / "models", Path(name) / "waiting"

@@ -85,8 +85,8 @@ def fuzz(channel: grpc.Channel, pid: int, folder: Path, count: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--reloads", type=int, default=200)
-    parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--reloads", type=int, default=200, help="model reloads (default: %(default)s)")
+    parser.add_argument("--requests", type=int, default=100_000, help="Predict requests (default: %(default)s)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

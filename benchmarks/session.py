@@ -65,8 +65,8 @@ def read_figures(case: str, text: str) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=5000, help="runs of a model (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds (default: %(default)s)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         write_actors(Path(name), 1)

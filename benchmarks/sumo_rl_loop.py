@@ -81,9 +81,9 @@ def route_files(sumocfg: Path) -> list[Path]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sumocfg", type=Path)
-    parser.add_argument("seconds", type=float)
-    parser.add_argument("transport", choices=TRANSPORTS)
+    parser.add_argument("sumocfg", type=Path, help="SUMO configuration")
+    parser.add_argument("seconds", type=float, help="simulated seconds")
+    parser.add_argument("transport", choices=TRANSPORTS, help="traci or libsumo")
     args = parser.parse_args()
     serve_turns(sumo_rl(args.sumocfg, args.seconds, args.transport))
 

@@ -144,12 +144,12 @@ class TestContract:
             check_contract_matches_network(changed, grid_street)
 
 
-def test_unreachable_model_server(capsys):
+def test_unreachable_model_server_is_refused_with_how_to_start_one(capsys):
     assert main(["--city", CITY, "--server", f"127.0.0.1:{free_port()}"]) == 2
     assert_refused(capsys, "no model server answers at 127.0.0.1:", "greenserve serve")
 
 
-def test_model_that_is_not_served(capsys, grid_server, tmp_path):
+def test_model_that_is_not_served_is_refused_with_how_to_export_it(capsys, grid_server, tmp_path):
     text = (GRID / "city.toml").read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg")).replace("tl.SA108", "tl.SA999")
     (tmp_path / "city.toml").write_text(text)
     assert main(["--city", str(tmp_path / "city.toml"), "--server", grid_server, "--infer-tl", "SA101,SA999"]) == 2
@@ -158,12 +158,12 @@ def test_model_that_is_not_served(capsys, grid_server, tmp_path):
     assert_refused(capsys, "serves no model SA101 version 9", "it serves version 1")
 
 
-def test_unknown_tl(capsys, grid_server):
+def test_unknown_tl_is_refused_with_the_known_ones(capsys, grid_server):
     assert main(["--city", CITY, "--server", grid_server, "--infer-tl", "SA 9"]) == 2
     assert_refused(capsys, "no TL SA9", "SA101")
 
 
-def test_unreachable_sumo(capsys, grid_server, monkeypatch):
+def test_unreachable_sumo_is_refused(capsys, grid_server, monkeypatch):
     monkeypatch.setattr("controller.sumo.start.ATTACH_TIMEOUT_S", 0.1)
     assert main(["--city", CITY, "--server", grid_server, "--no-guard", "--sumo", f"127.0.0.1:{free_port()}"]) == 2
     assert_refused(capsys, "no SUMO listens at 127.0.0.1:")
@@ -181,12 +181,12 @@ def test_sumo_that_fails_to_start_is_reported_with_its_error(capsys, grid_server
     assert_refused(capsys, "SUMO ended before", "nowhere.rou.xml")
 
 
-def test_end_before_the_begin(capsys, grid_server):
+def test_end_before_the_begin_is_refused(capsys, grid_server):
     assert main(["--city", CITY, "--server", grid_server, "--end", "50", "--http", "127.0.0.1:0", "--", "--begin", "60"]) == 2
     assert_refused(capsys, "--end 50: the simulation is already at second 60")
 
 
-def test_network_without_a_lane_of_training(capsys, grid_server, tmp_path):
+def test_network_without_a_lane_of_training_is_refused(capsys, grid_server, tmp_path):
     for name in ("city.toml", "grid.sumocfg", "fixed_time.add.xml", "demand.rou.xml"):
         shutil.copy(GRID / name, tmp_path)
     net = (GRID / "grid.net.xml").read_text()
@@ -196,7 +196,7 @@ def test_network_without_a_lane_of_training(capsys, grid_server, tmp_path):
     assert_refused(capsys, "SA101", "signal A0", "lanes then, 7 now", "missing: ")
 
 
-def test_invalid_and_contradicting_flags(capsys):
+def test_invalid_and_contradicting_flags_are_refused(capsys):
     for flags, message in (
         (["--sumo", "127.0.0.1:1", "--seed", "3"], "--seed is for a SUMO started here"),
         (["--libsumo", "--clients", "2"], "--libsumo has no other clients"),
@@ -225,7 +225,7 @@ def test_summary_that_is_a_link_is_checked_at_its_target(capsys, tmp_path, targe
     assert_refused(capsys, message)
 
 
-def test_temporary_folder_that_cannot_hold_a_guards_record(capsys, grid_server, tmp_path, monkeypatch):
+def test_temporary_folder_that_cannot_hold_a_guards_record_is_refused(capsys, grid_server, tmp_path, monkeypatch):
     (tmp_path / f"greenserve-{os.getuid()}").write_text("in the way")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert main(["--city", CITY, "--server", grid_server, "--clients", "2", "--sumo-port", str(free_port())]) == 2
@@ -262,13 +262,13 @@ def test_simulation_past_its_end_is_refused():
     assert daemon._end_s(SimpleNamespace(end_s=None), link) == 3600
 
 
-def test_missing_city(capsys, tmp_path, monkeypatch):
+def test_missing_city_is_refused(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main([]) == 2
     assert_refused(capsys, "city.toml: no such file", "--city")
 
 
-def test_metrics_port_in_use(capsys, grid_server):
+def test_metrics_port_in_use_is_refused(capsys, grid_server):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
