@@ -24,10 +24,10 @@ from controller.observation import Observation
 from controller.policies.policy import Action
 from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
-from controller.sumo import libsumo_link, start
-from controller.sumo.libsumo_link import LibsumoLink
-from controller.sumo.link import Interrupts
-from controller.sumo.traci_link import TraciLink
+from controller.sumo import libsumo_connection, start
+from controller.sumo.connection import Interrupts
+from controller.sumo.libsumo_connection import LibsumoConnection
+from controller.sumo.traci_connection import TraciConnection
 from controller.sumo.wire import MessageSplitter
 from export import contract
 from protos import policy_pb2 as pb
@@ -107,22 +107,22 @@ def check_fleet(fleet: ServedFleet, tls: int) -> None:
         raise RuntimeError("the fleet does not answer for all TLs of the street")
 
 
-def open_link(transport: str, sumocfg: Path) -> Any:
-    """A link to a new SUMO. `transport`: traci, guard or libsumo."""
+def open_connection(transport: str, sumocfg: Path) -> Any:
+    """A connection to a new SUMO. `transport`: traci, guard or libsumo."""
     arguments = ["-c", str(sumocfg), *QUIET]
     if transport == LIBSUMO:
-        return libsumo_link.start_libsumo(arguments)
+        return libsumo_connection.start_libsumo(arguments)
     check_transport(TRACI)
     if transport == GUARD:
         return open_guarded(None, arguments, 1, None, 0, MAX_TURN_S, Interrupts())
     return start.start(arguments, 1, Interrupts())
 
 
-def check_link(link: Any, transport: str) -> None:
-    """Raise RuntimeError if the link is not of the transport that the case is named after."""
-    expected = LibsumoLink if transport == LIBSUMO else TraciLink
-    if type(link) is not expected or link.is_guarded != (transport == GUARD):
-        raise RuntimeError(f"the case over {transport} has a {type(link).__name__}, guarded: {link.is_guarded}")
+def check_connection(connection: Any, transport: str) -> None:
+    """Raise RuntimeError if the connection is not of the transport that the case is named after."""
+    expected = LibsumoConnection if transport == LIBSUMO else TraciConnection
+    if type(connection) is not expected or connection.is_guarded != (transport == GUARD):
+        raise RuntimeError(f"the case over {transport} has a {type(connection).__name__}, guarded: {connection.is_guarded}")
 
 
 def controlled(
@@ -147,26 +147,26 @@ def controlled(
         policies = EchoPolicies(address, Path(recording))
     elif inference:
         contracts, policies, fleet = served_policies(address, contracts, inference == FLEET)
-    link = open_link(transport, sumocfg)
-    steps = assemble(link, street, contracts, policies, config.Safety(), config.Controller())
-    link.register_handover(handover.encode(handover.handovers_of(steps.intersections.values())))
-    check_link(link, transport)
-    recorder = RunRecorder(steps, link, policies) if recording and inference != ECHO else None
+    connection = open_connection(transport, sumocfg)
+    loop = assemble(connection, street, contracts, policies, config.Safety(), config.Controller())
+    connection.register_handover(handover.encode(handover.handovers_of(loop.intersections.values())))
+    check_connection(connection, transport)
+    recorder = RunRecorder(loop, connection, policies) if recording and inference != ECHO else None
     if stopwatch is not None:
         for owner, method, name in (
-            (link._messages, "_exchange", "SUMO: simulating, reading, transport"), (link, "read", "decode readings"),
-            (link, "set", "encode and send commands"), (link, "advance", "encode and send commands"),
-            (steps, "_send_commands", "requested states, safety rules"), (steps, "_decide", "observations, actions"),
-            (policies, "ask", "request to the policies"), (steps, "feed_monitors", "monitors"), (steps, "step", "other"),
+            (connection._messages, "_exchange", "SUMO: simulating, reading, transport"), (connection, "read", "decode readings"),
+            (connection, "set", "encode and send commands"), (connection, "advance", "encode and send commands"),
+            (loop, "_send_commands", "requested states, safety rules"), (loop, "_decide", "observations, actions"),
+            (policies, "ask", "request to the policies"), (loop, "feed_monitors", "monitors"), (loop, "step", "other"),
         ):  # fmt: skip
             stopwatch.wrap(owner, method, name)
-    end_s = steps.now + seconds
-    yield steps.now
-    while steps.now < end_s:
-        steps.step(end_s)
-        yield steps.now
-    link.close()
-    counters = steps.counters
+    end_s = loop.now + seconds
+    yield loop.now
+    while loop.now < end_s:
+        loop.step(end_s)
+        yield loop.now
+    connection.close()
+    counters = loop.counters
     if counters.missing_answers or counters.alarms or counters.rejections or not counters.decisions:
         raise RuntimeError(
             f"the figures would be invalid: {counters.decisions} decisions, missing answers {dict(counters.missing_answers)}, "
@@ -179,7 +179,7 @@ def controlled(
     if recorder is not None:
         recorder.write(Path(recording))
     if stopwatch is not None:
-        stopwatch.seconds = {name: spent / counters.steps for name, spent in stopwatch.seconds.items()}
+        stopwatch.seconds = {name: spent / counters.decision_steps for name, spent in stopwatch.seconds.items()}
 
 
 def replay(sumocfg: Path, seconds: float, variant: str, address: str, recording: str) -> Iterator[float]:
@@ -187,15 +187,15 @@ def replay(sumocfg: Path, seconds: float, variant: str, address: str, recording:
     segments = json.loads(Path(recording).read_text())["segments"]
     if not any(commands for commands, _ in segments):
         raise RuntimeError(f"{recording}: no command was recorded")
-    link = libsumo_link.start_libsumo(["-c", str(sumocfg), *QUIET])
-    light, simulate = link.api.trafficlight, link.api.simulationStep
+    connection = libsumo_connection.start_libsumo(["-c", str(sumocfg), *QUIET])
+    light, simulate = connection.api.trafficlight, connection.api.simulationStep
     yield 0.0
     for commands, until_s in segments:
         for signal, state in commands:
             light.setRedYellowGreenState(signal, state)
         simulate(until_s)
         yield until_s
-    link.close()
+    connection.close()
 
 
 def exchange(sumocfg: Path, seconds: float, variant: str, address: str, recording: str) -> Iterator[float]:
@@ -205,33 +205,33 @@ def exchange(sumocfg: Path, seconds: float, variant: str, address: str, recordin
     """
     recorded = json.loads(Path(recording).read_text())["exchanges"]
     exchanges = [(bytes.fromhex(text), count, until_s) for text, count, until_s in recorded]
-    link = open_link(TRACI, sumocfg)
-    check_link(link, TRACI)
-    link.version()  # SUMO listens before it has loaded its network, and answers once it has
+    connection = open_connection(TRACI, sumocfg)
+    check_connection(connection, TRACI)
+    connection.version()  # SUMO listens before it has loaded its network, and answers once it has
     echo = grpc.insecure_channel(address).unary_unary("/echo/Echo") if address else None
     observations = bytes(4 * sum(c.observation.size for c in contracts_of(network.of_sumocfg(sumocfg))))
     yield 0.0
     splitter, due = MessageSplitter(), 0
     for sent, count, until_s in exchanges:
-        link.socket.sendall(sent)
+        connection.socket.sendall(sent)
         due += count
         while due > 0:  # an answer may arrive before its exchange ends
-            due -= sum(1 for _ in splitter.feed(link.socket.recv(1 << 20)))
+            due -= sum(1 for _ in splitter.feed(connection.socket.recv(1 << 20)))
         if echo is not None:
             call_echo(echo, observations)
         yield until_s
-    link.close()
+    connection.close()
 
 
 def plain(sumocfg: Path, seconds: float, variant: str, address: str, recording: str) -> Iterator[float]:
     """SUMO over libsumo with its fixed-time programs."""
     begin_s = network.of_sumocfg(sumocfg).begin_s
-    link = libsumo_link.start_libsumo(["-c", str(sumocfg), *QUIET])
+    connection = libsumo_connection.start_libsumo(["-c", str(sumocfg), *QUIET])
     yield begin_s
     for k in range(1, int(seconds) // DELTA_S + 1):
-        link.api.simulationStep(begin_s + k * DELTA_S)
+        connection.api.simulationStep(begin_s + k * DELTA_S)
         yield begin_s + k * DELTA_S
-    link.close()
+    connection.close()
 
 
 CASES: tuple[Callable[..., Iterator[float]], ...] = (controlled, replay, exchange, plain)

@@ -51,9 +51,9 @@ from controller import daemon
 from controller.config import parse
 from controller.release import Stop
 samples = []
-def sample(steps):
+def sample(loop):
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    samples.append((steps.now, pages * resource.getpagesize() / 1e6))
+    samples.append((loop.now, pages * resource.getpagesize() / 1e6))
 assert daemon.SUMMARY_INTERVAL_S and daemon.log_summary, "the daemon logs no summary in which memory can be read"
 daemon.SUMMARY_INTERVAL_S, daemon.log_summary = 3600.0, sample
 code = daemon.run(parse(sys.argv[1:]), Stop())

@@ -8,26 +8,26 @@ from typing import Any
 
 import numpy as np
 
-from controller.decision_step import DecisionSteps
+from controller.decision_step import DecisionLoop
 from controller.observation import Observation
 from controller.policies.policy import Action
 from controller.safety.signal_safety import PermittedState, SignalCommand
-from controller.sumo.link import StepResult
+from controller.sumo.connection import StepResult
 
 
 class RunRecorder:
     """Records the commands and messages on their way to SUMO, and the actions."""
 
-    def __init__(self, steps: DecisionSteps, link: Any, policies: Any) -> None:
+    def __init__(self, loop: DecisionLoop, connection: Any, policies: Any) -> None:
         self.segments: list[tuple[list[tuple[str, str]], float]] = []
         """((signal, state) commands, the second simulated to after them)."""
         self.exchanges: list[tuple[str, int, float]] = []
         """(bytes sent, in hex; number of answers to them; the second simulated to)."""
         self.actions: list[dict[str, list[float]]] = []
         """By request to the policies: the actions by TL."""
-        messages = link._messages
+        messages = connection._messages
         self._socket, self._sent = messages.socket, bytearray()
-        set_, advance, read, answers, ask = link.set, link.advance, link.read, messages.answers, policies.ask
+        set_, advance, read, answers, ask = connection.set, connection.advance, connection.read, messages.answers, policies.ask
         newest: list[tuple[str, str]] = []
 
         def recording_set(commands: Sequence[SignalCommand]) -> None:
@@ -70,7 +70,7 @@ class RunRecorder:
             self.actions.append({tl: np.ravel(np.asarray(action, np.float64)).tolist() for tl, action in chosen.items()})
             return chosen
 
-        link.set, link.advance, link.read = recording_set, recording_advance, recording_read
+        connection.set, connection.advance, connection.read = recording_set, recording_advance, recording_read
         messages.answers, messages.socket = recording_answers, self
         policies.ask = recording_ask
 

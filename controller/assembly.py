@@ -1,4 +1,4 @@
-"""Assembling a run: every contract is checked against the running street, and its signals are taken over."""
+"""Assemble a run: check every contract against the running simulation, and take its signals over."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ import numpy as np
 from city import config as city_config
 from city.network import StreetNetwork, green_states
 from controller import dialects
-from controller.decision_step import DecisionSteps, Events
+from controller.decision_step import DecisionLoop, Events
 from controller.fallback import max_pressure
 from controller.fallback.max_pressure import MaxPressure
 from controller.intersection import Intersection
@@ -16,35 +16,35 @@ from controller.policies.policy import Policies
 from controller.safety.monitor import Limits, SignalMonitor
 from controller.safety.safety_times import SafetyTimes, times_for
 from controller.safety.signal_safety import SignalSafety
-from controller.sumo.link import Link
+from controller.sumo.connection import SumoConnection
 from controller.sumo.network import check_contract_matches_network, check_sumo_matches_contract, fallback_plan, running_signals
 from protos import policy_pb2 as pb
 
 
 def assemble(
-    link: Link,
+    connection: SumoConnection,
     street: StreetNetwork,
     contracts: Sequence[pb.PolicyContract],
     policies: Policies,
     safety: city_config.Safety,
     control: city_config.Controller,
     events: Events | None = None,
-) -> DecisionSteps:
-    """Check every contract against the running street and take its signals over.
+) -> DecisionLoop:
+    """Check every contract against the running simulation and take its signals over.
 
-    Raises InputError with what does not fit.
+    Raises InputError with what differs.
     """
     signals = [signal for contract in contracts for signal in contract.signal_ids]
     for contract in contracts:
         check_contract_matches_network(contract, street)
-    running = running_signals(link.api, street, signals)
+    running = running_signals(connection.api, street, signals)
     for contract in contracts:
-        check_sumo_matches_contract(contract, running, link.api, street)
-    now = float(link.api.simulation.getTime())
+        check_sumo_matches_contract(contract, running, connection.api, street)
+    now = float(connection.api.simulation.getTime())
     is_max_pressure = control.fallback == "max-pressure"
     lanes_of = {contract.tl: [lane for signal in contract.signals for lane in signal.lane_ids] for contract in contracts}
-    counted = [
-        lane for contract in contracts if dialects.of(contract).counts_departures(contract) for lane in lanes_of[contract.tl]
+    outflow_lanes = [
+        lane for contract in contracts if dialects.of(contract).counts_outflow(contract) for lane in lanes_of[contract.tl]
     ]
     pressure_lanes_of = {
         contract.tl: [
@@ -54,13 +54,13 @@ def assemble(
         for contract in contracts
         if is_max_pressure
     }
-    link.track(
+    connection.track(
         pressure_lanes_of or lanes_of,
-        list(dict.fromkeys(counted)),
+        list(dict.fromkeys(outflow_lanes)),
         {signal: len(street.signals[signal].links) for signal in signals},
     )
-    lane_row = {lane: i for i, lane in enumerate(link.lanes)}
-    length_m = np.array([street.lane_length_m[lane] for lane in link.lanes])
+    lane_row = {lane: i for i, lane in enumerate(connection.lanes)}
+    length_m = np.array([street.lane_length_m[lane] for lane in connection.lanes])
     intersections = []
     monitors = []
     for contract in contracts:
@@ -81,18 +81,20 @@ def assemble(
         for network, states in zip(networks, greens, strict=True):
             monitor = SignalMonitor(network, limits, states)
             # the take-over from the signal's program is monitored as well
-            monitor.see_program(running[network.id].shown, now)
+            monitor.follow_program(running[network.id].shown, now)
             monitors.append(monitor)
         intersection.start(now, [running[signal].shown for signal in contract.signal_ids])
         intersections.append(intersection)
-    step_s = float(link.api.simulation.getDeltaT())
-    return DecisionSteps(link, intersections, policies, street, events or Events(), now, step_s, monitors, bool(counted))
+    step_s = float(connection.api.simulation.getDeltaT())
+    return DecisionLoop(
+        connection, intersections, policies, street, events or Events(), now, step_s, monitors, bool(outflow_lanes)
+    )
 
 
 def _max_pressure(
     contract: pb.PolicyContract, street: StreetNetwork, lane_row: dict[str, int], length_m: Floats, times: SafetyTimes
 ) -> MaxPressure | None:
-    """None if a signal has no green to choose: such a TL falls back to its plan."""
+    """Max-pressure of a TL; None if a signal has no green to choose: such a TL falls back to its plan."""
     greens = [green_states(phase.state for phase in signal.phases) for signal in contract.signals]
     if not all(greens):
         return None

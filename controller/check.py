@@ -16,22 +16,22 @@ from protos import policy_pb2 as pb
 from serving.client import Client
 from serving.contract import ContractError, from_saved_model
 
-FITS = "fits"
+MATCHES = "matches"
 Row = tuple[str, str, str, str]
-"""(TL, version, dialect, what does not fit or "fits")."""
+"""(TL, version, dialect, what differs, or "matches")."""
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m controller.check") -> int:
-    """Print the table. Exit code: 0 if every TL fits; 2 if one does not, or the input is wrong."""
+    """Print the table. Exit code: 0 if every TL matches; 2 if one does not, or the input is wrong."""
     try:
         street, rows = _check(sys.argv[1:] if argv is None else argv, prog)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     _print_table(rows)
-    misfits = sum(row[3] != FITS for row in rows)
-    print(f"{len(rows) - misfits} of {len(rows)} TLs fit the network {street.net_file}")
-    return 2 if misfits else 0
+    mismatches = sum(row[3] != MATCHES for row in rows)
+    print(f"{len(rows) - mismatches} of {len(rows)} TLs match the network {street.net_file}")
+    return 2 if mismatches else 0
 
 
 @path_errors_as_input_errors()
@@ -45,7 +45,9 @@ def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row]]:
     parser.add_argument(
         "--server", metavar="HOST:PORT", help="read contracts from this model server (default: from [serving] models_dir)"
     )
-    parser.add_argument("--model-number", type=int, metavar="N", help="version to check (default: the newest)")
+    parser.add_argument(
+        "--model-number", type=int, metavar="N", help="version to check (default: [training] model_number, else the newest)"
+    )
     args = parser.parse_args(argv)
     city = city_config.load(args.city)
     if not city.tls:
@@ -53,7 +55,8 @@ def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row]]:
     dialects.check_city_settings(city)
     street = network.of_city(city)
     tls = names.select(args.infer_tl or ["all"], list(city.tls), "--infer-tl")
-    return street, [_row(city, street, tl, args.server, args.model_number) for tl in tls]
+    version = args.model_number if args.model_number is not None else city.training.model_number
+    return street, [_row(city, street, tl, args.server, version) for tl in tls]
 
 
 def _row(city: city_config.City, street: StreetNetwork, tl: str, server: str | None, version: int | None) -> Row:
@@ -65,11 +68,11 @@ def _row(city: city_config.City, street: StreetNetwork, tl: str, server: str | N
     try:
         check_contracts_match_city(city, {tl: contract})
         check_contract_matches_network(contract, street)
-        for trained in contract.signals:
-            check_phases(f"{tl}: signal {trained.id}", street.signals[trained.id], trained)
+        for expected in contract.signals:
+            check_phases(f"{tl}: signal {expected.id}", street.signals[expected.id], expected)
     except InputError as error:
         return tl, number, dialect, str(error)
-    return tl, number, dialect, FITS
+    return tl, number, dialect, MATCHES
 
 
 def _contract(city: city_config.City, tl: str, server: str | None, version: int | None) -> pb.PolicyContract:

@@ -60,12 +60,19 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
     parser.add_argument(
         "--fleet", metavar="NAME", help="fleet to ask for all TLs at once, '' for none (default: [serving] fleet)"
     )
-    parser.add_argument("--model-number", type=int, metavar="N", help="pin this version (default: the newest served)")
+    parser.add_argument(
+        "--model-number",
+        type=int,
+        metavar="N",
+        help="version to request (default: [training] model_number, else the newest served)",
+    )
     parser.add_argument(
         "--deadline-ms", type=float, metavar="MS", help="bound on one decision (default: [controller] deadline_ms)"
     )
     parser.add_argument("--sumo", metavar="HOST:PORT", help="attach to a running SUMO (default: start one)")
-    parser.add_argument("--order", type=int, metavar="N", help="this client's place among several (default: 1)")
+    parser.add_argument(
+        "--order", type=int, metavar="N", help="TraCI client order, as setOrder (default: 1 if there are several clients)"
+    )
     parser.add_argument(
         "--clients", type=int, default=1, metavar="N", help="clients that the started SUMO waits for (default: 1)"
     )
@@ -96,7 +103,7 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
     dialects.check_city_settings(city)
     if args.deadline_ms is not None:
         if not 0 < args.deadline_ms <= MAX_DEADLINE_MS:
-            raise InputError(f"--deadline-ms {args.deadline_ms:g} must lie between 0 and {MAX_DEADLINE_MS}")
+            raise InputError(f"--deadline-ms {args.deadline_ms:g} must be above 0 and at most {MAX_DEADLINE_MS}")
         city = replace(city, controller=replace(city.controller, deadline_ms=args.deadline_ms))
     attach = host_and_port(args.sumo, "--sumo") if args.sumo else None
     start_only = {
@@ -153,9 +160,9 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
 
 
 def check_client_flags(clients: int, order: int | None, sumo_port: int) -> None:
-    """Raises InputError."""
+    """Check the flags for several clients of one SUMO. Raises InputError."""
     if not 1 <= clients < 1 << 31:
-        raise InputError(f"--clients {clients} must be at least 1: this controller is one of them")
+        raise InputError(f"--clients {clients} must lie between 1 and {(1 << 31) - 1}: this controller is one of them")
     if order is not None and not -(1 << 31) <= order < 1 << 31:
         raise InputError(f"--order {order} must be a number, such as 1; SUMO serves its clients in this order")
     if not 0 <= sumo_port <= 65535:
@@ -166,9 +173,9 @@ def _check_summary(path: Path) -> None:
     """Raise InputError if the summary could not be written at the end."""
     path = Path(os.path.realpath(path))
     if path.is_symlink():
-        raise InputError(f"--summary {path}: is a link to itself; name a file")
+        raise InputError(f"--summary {path}: is a symbolic link to itself; name a file")
     if not path.parent.is_dir():
-        raise InputError(f"--summary {path}: there is no folder {path.parent}")
+        raise InputError(f"--summary {path}: there is no folder {path.parent}; create it")
     if path.is_dir():
         raise InputError(f"--summary {path}: is a folder; name a file in it")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
@@ -176,7 +183,7 @@ def _check_summary(path: Path) -> None:
 
 
 def _fleet(flag: str | None, city: City) -> str:
-    """Raises InputError."""
+    """The fleet's name from --fleet or city.toml; "": none. Raises InputError."""
     source, name = (f"{city.path}: [serving] fleet", city.serving.fleet) if flag is None else ("--fleet", flag)
     try:
         return names.canonical(name) if name else ""

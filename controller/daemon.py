@@ -14,15 +14,15 @@ from city.errors import InputError
 from city.network import StreetNetwork
 from controller.assembly import assemble
 from controller.config import ControllerConfig
-from controller.decision_step import DecisionSteps
+from controller.decision_step import DecisionLoop
 from controller.guard import handover
 from controller.guard.start import open_guarded
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
 from controller.release import Stop, abandon, log_connection_lost, release, release_at_once
-from controller.sumo import libsumo_link, start
-from controller.sumo.link import CommandRejected, Link, SumoConnectionLost, WaitAborted
+from controller.sumo import libsumo_connection, start
+from controller.sumo.connection import CommandRejected, SumoConnection, SumoConnectionLost, WaitAborted
 from controller.sumo.network import check_contracts_match_city
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS
 from controller.telemetry.health import Health, HttpServer
@@ -37,14 +37,14 @@ SUMMARY_INTERVAL_S = 600.0
 
 
 def run(config: ControllerConfig, stop: Stop) -> int:
-    """Control until the end of the simulation or until asked to stop; the exit code.
+    """Control until the end of the simulation or until a stop request; return the exit code.
 
     Raises InputError if something does not fit, before any signal is touched.
     """
     street = network.of_city(config.city)
     metrics, health = ControllerMetrics(CollectorRegistry()), Health()
     with contextlib.ExitStack() as closing:
-        client = Client(config.server, retries=0)  # a decision step asks once: what failed is asked again at the next
+        client = Client(config.server, retries=0)  # no retries: a failed request is repeated at the next decision step
         closing.callback(client.close)
         if config.http:
             closing.callback(HttpServer(config.http, metrics.registry, health).close)
@@ -60,26 +60,26 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         policies.contracts.updating.start()
         closing.callback(policies.contracts.updating.stop)
         run_log = RunLog(metrics, health, contracts)
-        link = _open(config, street, stop)
+        connection = _open(config, street, stop)
         try:
-            steps = assemble(link, street, list(contracts.values()), policies, config.city.safety, control, run_log.events())
-            end_s = _end_s(config, link)
-            link.register_handover(handover.encode(handover.handovers_of(steps.intersections.values())))
+            loop = assemble(connection, street, list(contracts.values()), policies, config.city.safety, control, run_log.events())
+            end_s = _end_s(config, connection)
+            connection.register_handover(handover.encode(handover.handovers_of(loop.intersections.values())))
             # Freeze start-up objects so that a garbage collection never delays a decision.
             gc.collect()
             gc.freeze()
-        except (link.connection_error, SumoConnectionLost) as error:
-            link.close()
-            raise InputError(f"SUMO ended before the control began: {link.error_message() or error}") from None
+        except (connection.connection_error, SumoConnectionLost) as error:
+            connection.close()
+            raise InputError(f"SUMO ended before the control began: {connection.error_message() or error}") from None
         except BaseException:
-            link.close()
+            connection.close()
             raise
-        log.info("controlling %s from second %g", ", ".join(contracts), steps.now)
-        code = _loop(steps, end_s, config, link, stop, metrics, health)
-        run_log.flush(steps.now)
-        log_summary(steps)
+        log.info("controlling %s from second %g", ", ".join(contracts), loop.now)
+        code = _loop(loop, end_s, config, connection, stop, metrics, health)
+        run_log.flush(loop.now)
+        log_summary(loop)
         if config.summary is not None:
-            summary = {"second": steps.now, **figures(steps.counters)}
+            summary = {"second": loop.now, **figures(loop.counters)}
             try:
                 config.summary.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
             except OSError as error:
@@ -91,10 +91,10 @@ def run(config: ControllerConfig, stop: Stop) -> int:
 
 
 def _loop(
-    steps: DecisionSteps,
+    loop: DecisionLoop,
     end_s: float,
     config: ControllerConfig,
-    link: Link,
+    connection: SumoConnection,
     stop: Stop,
     metrics: ControllerMetrics,
     health: Health,
@@ -102,43 +102,43 @@ def _loop(
     is_only_client = config.attach is None and config.clients == 1
     stop.is_controlling = True
     try:
-        logged_s = steps.now
-        while steps.now < end_s and not stop.is_requested():
-            steps.step(end_s)
-            if logged_s + SUMMARY_INTERVAL_S <= steps.now < end_s:
-                logged_s = steps.now
-                log_summary(steps)
-        steps.feed_monitors()
-        metrics.simulation_s.set(steps.now)
+        logged_s = loop.now
+        while loop.now < end_s and not stop.is_requested():
+            loop.step(end_s)
+            if logged_s + SUMMARY_INTERVAL_S <= loop.now < end_s:
+                logged_s = loop.now
+                log_summary(loop)
+        loop.feed_monitors()
+        metrics.simulation_s.set(loop.now)
         health.begin_stopping()
-        must_release = steps.now < end_s or not is_only_client
-        if must_release and not release(steps, link, end_s if is_only_client else float("inf"), stop):
+        must_release = loop.now < end_s or not is_only_client
+        if must_release and not release(loop, connection, end_s if is_only_client else float("inf"), stop):
             return 1
         return 0
     except SumoConnectionLost as error:
-        if steps.now >= end_s:
+        if loop.now >= end_s:
             return 0
-        log_connection_lost(steps, link, error)
-        if not link.is_guarded:
-            link.abandon(steps.unreleased())  # SUMO may still read, even if its answer could not be parsed
+        log_connection_lost(loop, connection, error)
+        if not connection.is_guarded:
+            connection.abandon(loop.unreleased())  # SUMO may still read, even if its answer could not be parsed
         return 1
     except WaitAborted:
-        abandon(steps, link)
+        abandon(loop, connection)
         return 1
     except CommandRejected as error:
-        log.error("%s at second %g", error, steps.now)
-        release_at_once(steps, link, stop)
+        log.error("%s at second %g", error, loop.now)
+        release_at_once(loop, connection, stop)
         return 1
     except BaseException:
         # whatever went wrong here must not leave a signal frozen
-        release_at_once(steps, link, stop)
+        release_at_once(loop, connection, stop)
         raise
     finally:
-        # is_controlling stays set: from here on a signal no longer means "before any signal was touched"
-        link.close()
+        # is_controlling stays set: SIGTERM no longer means that no traffic signal was touched yet
+        connection.close()
 
 
-def _open(config: ControllerConfig, street: StreetNetwork, stop: Stop) -> Link:
+def _open(config: ControllerConfig, street: StreetNetwork, stop: Stop) -> SumoConnection:
     interrupts = stop.interrupts()
     if config.guard:
         arguments = () if config.attach else _sumo_arguments(config.city, config)
@@ -148,7 +148,7 @@ def _open(config: ControllerConfig, street: StreetNetwork, stop: Stop) -> Link:
         return start.attach(*config.attach, interrupts=interrupts, order=config.order)
     arguments = _sumo_arguments(config.city, config)
     if config.libsumo:
-        return libsumo_link.start_libsumo(arguments)
+        return libsumo_connection.start_libsumo(arguments)
     return start.start(arguments, config.clients, interrupts, config.order, config.sumo_port)
 
 
@@ -159,14 +159,14 @@ def _sumo_arguments(city: City, config: ControllerConfig) -> Sequence[str]:
     return [*source, "--no-step-log", "true", "--no-warnings", "true", *seed, *trips, *config.sumo_options]
 
 
-def _end_s(config: ControllerConfig, link: Link) -> float:
-    begin_s = float(link.api.simulation.getTime())
+def _end_s(config: ControllerConfig, connection: SumoConnection) -> float:
+    begin_s = float(connection.api.simulation.getTime())
     if config.end_s is not None:
         if config.end_s <= begin_s:
             raise InputError(f"--end {config.end_s:g}: the simulation is already at second {begin_s:g}; pass a later --end")
         return config.end_s
     # SUMO's own end: of its configuration, or of the arguments after --
-    configured_s = float(link.api.simulation.getEndTime())
+    configured_s = float(connection.api.simulation.getEndTime())
     if 0 < configured_s <= begin_s:
         raise InputError(f"the simulation is at second {begin_s:g}, its end was {configured_s:g}; set a later end for SUMO")
     return configured_s if configured_s > 0 else float("inf")

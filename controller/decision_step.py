@@ -1,10 +1,11 @@
 """The decision step: read, observe, choose, permit, apply.
 
 Two round trips whatever the number of TLs: one exchange with SUMO that sends
-commands, simulates to the next decision and reads there, and one Predict for every
-TL that is due. What signals show between two decisions is known at the first of
-them, so the exchange is a sequence of segments, and SUMO simulates each while the
-controller prepares the next:
+commands, simulates to the next decision and reads there, and one exchange with the
+model server for all TLs that are due (a single Predict if a fleet is served). What
+signals show between two decisions is known at the first of them, so the exchange with
+SUMO is a sequence of segments, and SUMO simulates each while the controller prepares
+the next:
 
     controller  | decide t0 | commands t0, step to t1 | commands t1, step to t2 | read t2 | decide t2
                 |           |  + log, monitors of t0  |  + log, monitors of t1  |         |
@@ -37,16 +38,16 @@ from controller.intersection import Intersection
 from controller.observation import MAX_CACHED_BATCHES, ObservationBatch, shares_of
 from controller.policies.policy import Policies
 from controller.safety.monitor import Alarm, SignalMonitor
-from controller.safety.signal_safety import Override, PermittedHandover, SignalCommand
+from controller.safety.signal_safety import Override, PermittedRelease, SignalCommand
 from controller.simulation_time import round_to_ms
-from controller.sumo.link import CommandRejected, Link
+from controller.sumo.connection import CommandRejected, SumoConnection
 
 MAX_SEGMENTS = 64
-"""Segments of one exchange, so that an operator who stops the controller need not wait long."""
+"""Segments of one exchange, so that a stop request need not wait long."""
 MAX_KEPT_TIMES = 20_000
 """Wall times kept for percentiles: memory must not grow with the run."""
 COUNTING_INTERVAL_S = 1.0
-"""Lanes whose departing vehicles are counted are sampled at every whole second."""
+"""Lanes whose outflow is counted are sampled at every whole second."""
 
 
 @dataclass
@@ -54,9 +55,9 @@ class RunCounters:
     """What a run did; counts since the start."""
 
     decisions: int = 0
-    """Actions taken, one per TL and decision moment."""
-    steps: int = 0
-    """Decision steps: moments at which at least one TL was due."""
+    """Valid answers, one per TL and decision moment; in fallback they are counted, but not followed."""
+    decision_steps: int = 0
+    """Moments at which at least one TL was due."""
     missing_answers: Counter[str] = field(default_factory=Counter)
     """By TL: requests without a valid action."""
     overrides: Counter[str] = field(default_factory=Counter)
@@ -102,46 +103,46 @@ class MissingAnswer(Exception):
 NO_ANSWER = MissingAnswer("no answer")
 
 
-class DecisionSteps:
-    """All TLs of a run and the link to their street."""
+class DecisionLoop:
+    """Runs the decision steps of all TLs of a run."""
 
     def __init__(
         self,
-        link: Link,
+        connection: SumoConnection,
         intersections: Sequence[Intersection],
         policies: Policies,
         street: StreetNetwork,
         events: Events,
         now: float,
-        step_s: float,
+        sumo_step_s: float,
         monitors: Sequence[SignalMonitor] = (),
-        counts_departures: bool = False,
+        counts_outflow: bool = False,
     ) -> None:
         """Prepare the first step.
 
         Args:
-            link: tracks the lanes and signals of these TLs already.
+            connection: tracks the lanes and signals of these TLs already.
             intersections: the TLs.
             policies: where actions come from.
             street: lane lengths.
             events: callbacks.
             now: simulated second at which the run begins.
-            step_s: SUMO's step length.
-            monitors: one per signal, in the link's order.
-            counts_departures: whether lanes must be sampled every second.
+            sumo_step_s: SUMO's step length.
+            monitors: one per signal, in the connection's order.
+            counts_outflow: whether lanes must be sampled every second.
         """
         self.counters = RunCounters()
-        self.intersections = {x.tl: x for x in intersections}
-        self._link, self._policies, self._events = link, policies, events
-        self._length_m = np.array([street.lane_length_m[lane] for lane in link.lanes])
-        self._counts_departures = counts_departures
-        self._due_s = {x.tl: -math.inf for x in intersections}
+        self.intersections = {intersection.tl: intersection for intersection in intersections}
+        self._connection, self._policies, self._events = connection, policies, events
+        self._length_m = np.array([street.lane_length_m[lane] for lane in connection.lanes])
+        self._counts_outflow = counts_outflow
+        self._due_s = {intersection.tl: -math.inf for intersection in intersections}
         self.now = self._begin_s = now
-        self._step_s = step_s
+        self._sumo_step_s = sumo_step_s
         self._monitors = list(monitors)
         self._unmonitored: tuple[float, Sequence[tuple[float, Sequence[str]]], dict[str, float]] = (now, (), {})
         """Not fed to the monitors yet: (since when, states shown since then, since when signals run their own programs)."""
-        self._handed_over_s: dict[str, float] = {}
+        self._released_at_s: dict[str, float] = {}
         """By signal, since when it runs its own program, which is not monitored."""
         self._readings_s: float | None = None
         """When the newest readings arrived (time.monotonic)."""
@@ -151,9 +152,9 @@ class DecisionSteps:
         self._batches: dict[tuple[str, ...], ObservationBatch] = {}
 
     def step(self, end_s: float) -> None:
-        """One decision step: decide what is due now, then simulate to the next decision, at most to end_s."""
+        """Run a decision step: decide what is due now, then simulate to the next decision, at most to end_s."""
         self.counters.newest = None
-        due = [x for x in self.intersections.values() if x.next_decision_s <= self.now]
+        due = [intersection for intersection in self.intersections.values() if intersection.next_decision_s <= self.now]
         if due:
             if self._observed != (self.now, due):
                 self._read(due)
@@ -163,16 +164,16 @@ class DecisionSteps:
             sent_s = time_s
             commands, overrides = self._send_commands(sent_s)
             until_s = min(end_s, min(self._due_s.values()))
-            if self._counts_departures:
+            if self._counts_outflow:
                 until_s = min(until_s, math.floor(time_s / COUNTING_INTERVAL_S) * COUNTING_INTERVAL_S + COUNTING_INTERVAL_S)
             time_s = self._next_sumo_step_s(until_s)
-            self._link.advance(time_s)
+            self._connection.advance(time_s)
             # while SUMO simulates: everything that must not delay the next decision
-            self._record(commands, overrides, sent_s)
+            self._count_and_report(commands, overrides, sent_s)
             self.feed_monitors()
             if segment == 0:
                 self._events.step(self.counters, self.now)
-            due = [x for x in self.intersections.values() if x.next_decision_s <= time_s]
+            due = [intersection for intersection in self.intersections.values() if intersection.next_decision_s <= time_s]
             if due or time_s >= end_s:
                 break
         self._read(due)
@@ -181,57 +182,63 @@ class DecisionSteps:
         """Send what is due at second `now`, and find out when each of these TLs is due next."""
         commands: list[SignalCommand] = []
         overrides: list[Override] = []
-        due = [x for x in self.intersections.values() if self._due_s[x.tl] <= now]
-        for x in due:
-            new_commands, new_overrides = x.commands(now)
+        due = [intersection for intersection in self.intersections.values() if self._due_s[intersection.tl] <= now]
+        for intersection in due:
+            new_commands, new_overrides = intersection.commands(now)
             commands += new_commands
             overrides += new_overrides
-        self._link.set(commands)
-        for x in due:
-            self._due_s[x.tl] = x.next_due_s(now)
+        self._connection.set(commands)
+        for intersection in due:
+            self._due_s[intersection.tl] = intersection.next_due_s(now)
         return commands, overrides
 
-    def _record(self, commands: Sequence[SignalCommand], overrides: Sequence[Override], now: float) -> None:
+    def _count_and_report(self, commands: Sequence[SignalCommand], overrides: Sequence[Override], now: float) -> None:
         """Count and report what was sent at second `now`."""
         for command in commands:
-            if isinstance(command, PermittedHandover):
-                self._handed_over_s[command.signal] = now
+            if isinstance(command, PermittedRelease):
+                self._released_at_s[command.signal] = now
             else:
-                self._handed_over_s.pop(command.signal, None)
+                self._released_at_s.pop(command.signal, None)
         for override in overrides:
             self.counters.overrides[override.reason.value] += 1
             self._events.override(override, now)
 
     def _read(self, due: Sequence[Intersection]) -> None:
         """Wait until SUMO has simulated the segments, and read for the TLs that are due there."""
-        self._read_for = tuple(x.tl for x in due)
+        self._read_for = tuple(intersection.tl for intersection in due)
         self.feed_monitors()
-        result = self._link.read(self._read_for)
-        unconfirmed = [x for x in self.intersections.values() if x.awaits_confirmation] if self._handed_over_s else []
+        result = self._connection.read(self._read_for)
+        unconfirmed = (
+            [intersection for intersection in self.intersections.values() if intersection.awaits_confirmation]
+            if self._released_at_s
+            else []
+        )
         for signal in result.rejected:
-            self._handed_over_s.pop(signal, None)
+            self._released_at_s.pop(signal, None)
         # a copy: a signal may be taken over again before the monitors are fed
-        self._unmonitored = self.now, result.shown, dict(self._handed_over_s)
+        self._unmonitored = self.now, result.shown, dict(self._released_at_s)
         self.now = result.time_s
         self._observed = self.now, due
         self._readings_s = time.monotonic()
-        for x in unconfirmed:
-            x.confirm(result.rejected)
-            if not x.is_released and not x.awaits_confirmation:
-                self._due_s[x.tl] = self.now  # rejected: send it again
+        for intersection in unconfirmed:
+            intersection.confirm_sent(result.rejected)
+            if not intersection.is_released and not intersection.awaits_confirmation:
+                self._due_s[intersection.tl] = self.now  # rejected: send it again
         for signal, reason in result.rejected.items():
             self.counters.rejections += 1
             self._events.rejection(f"{signal}: {reason}", self.now)
 
     def feed_monitors(self) -> None:
         """Feed the monitors with what their signals showed up to the newest readings."""
-        (begin_s, shown, handed_over_s), self._unmonitored = self._unmonitored, (self.now, (), {})
+        (begin_s, shown, released_at_s), self._unmonitored = self._unmonitored, (self.now, (), {})
         if self._monitors and begin_s < self.now:
-            shown = [*shown, (self.now, tuple(self._link.shown().values()))]
+            shown = [*shown, (self.now, tuple(self._connection.shown().values()))]
         for end_s, states in shown:
             for monitor, state in zip(self._monitors, states, strict=True):
-                is_controlled = not handed_over_s or handed_over_s.get(monitor.signal, math.inf) > begin_s
-                for alarm in monitor.see(state, begin_s, end_s) if is_controlled else monitor.see_program(state, begin_s):
+                is_controlled = not released_at_s or released_at_s.get(monitor.signal, math.inf) > begin_s
+                for alarm in (
+                    monitor.check_shown(state, begin_s, end_s) if is_controlled else monitor.follow_program(state, begin_s)
+                ):
                     self.counters.alarms[alarm.rule.value] += 1
                     self._events.alarm(alarm)
             begin_s = end_s
@@ -240,7 +247,7 @@ class DecisionSteps:
         if self._read_for not in self._batches:
             if len(self._batches) > MAX_CACHED_BATCHES:
                 self._batches.clear()
-            self._batches[self._read_for] = ObservationBatch({x.tl: x.observer for x in due})
+            self._batches[self._read_for] = ObservationBatch({intersection.tl: intersection.observer for intersection in due})
         return self._batches[self._read_for]
 
     def _next_sumo_step_s(self, time_s: float) -> float:
@@ -249,60 +256,70 @@ class DecisionSteps:
         A command planned for a moment between two steps would take effect late,
         and a yellow that counts from the plan would be short.
         """
-        steps = math.ceil(round_to_ms(time_s - self._begin_s) / self._step_s - 1e-6)
-        return round_to_ms(self._begin_s + steps * self._step_s)
+        sumo_steps = math.ceil(round_to_ms(time_s - self._begin_s) / self._sumo_step_s - 1e-6)
+        return round_to_ms(self._begin_s + sumo_steps * self._sumo_step_s)
 
     def _decide(self, due: Sequence[Intersection]) -> None:
         begin = time.perf_counter()
-        readings = self._link.readings
+        readings = self._connection.readings
         shares = shares_of(readings, self._length_m)
-        observations = self._batch(due).observe(readings, shares, [x.phase_state(self.now) for x in due])
+        observations = self._batch(due).observe(readings, shares, [intersection.phase_state(self.now) for intersection in due])
         asked = time.perf_counter()
         answers = self._policies.ask(observations, self._readings_s)
         answered = time.perf_counter()
-        for x in due:
-            before = x.mode
-            shown = [self._link.shown().get(safety.signal, safety.shown) for safety in x.safeties] if x.on_plan else None
-            failure = x.take(answers.get(x.tl, NO_ANSWER), self.now, shown, readings)
+        for intersection in due:
+            before = intersection.mode
+            shown = (
+                [self._connection.shown().get(safety.signal, safety.shown) for safety in intersection.safeties]
+                if intersection.on_plan
+                else None
+            )
+            failure = intersection.apply_answer(answers.get(intersection.tl, NO_ANSWER), self.now, shown, readings)
             if failure:
-                self.counters.missing_answers[x.tl] += 1
-                self._events.missing_answer(x.tl, failure, self.now)
+                self.counters.missing_answers[intersection.tl] += 1
+                self._events.missing_answer(intersection.tl, failure, self.now)
             else:
                 self.counters.decisions += 1
-            if x.mode is not before:
-                self._events.mode_change(x.tl, before, x.mode, self.now, failure)
-                self.counters.fallbacks += x.mode is ControlMode.FALLBACK and before is not ControlMode.RECOVERING
-        self.counters.steps += 1
+            if intersection.mode is not before:
+                self._events.mode_change(intersection.tl, before, intersection.mode, self.now, failure)
+                self.counters.fallbacks += intersection.mode is ControlMode.FALLBACK and before is not ControlMode.RECOVERING
+        self.counters.decision_steps += 1
         self.counters.add_times(time.perf_counter() - begin, answered - asked)
 
     def release(self, end_s: float, abort_requested: Callable[[], bool] = lambda: False) -> None:
         """Hand every signal back through a safe transition; simulates some seconds more, at most to end_s."""
         self.feed_monitors()
-        for x in self.intersections.values():
-            x.release()
-            self._due_s[x.tl] = -math.inf
-        self._counts_departures = False
-        while self.now < end_s and not abort_requested() and not all(x.is_released for x in self.intersections.values()):
+        for intersection in self.intersections.values():
+            intersection.release()
+            self._due_s[intersection.tl] = -math.inf
+        self._counts_outflow = False
+        while (
+            self.now < end_s
+            and not abort_requested()
+            and not all(intersection.is_released for intersection in self.intersections.values())
+        ):
             self.step(min(end_s, self.now + 1.0))
 
     @property
     def clearing_s(self) -> float:
         """The longest time until every junction is clear, in s."""
-        return max((safety.clearing_s for x in self.intersections.values() for safety in x.safeties), default=0.0)
+        return max(
+            (safety.clearing_s for intersection in self.intersections.values() for safety in intersection.safeties), default=0.0
+        )
 
     def unreleased(self) -> list[tuple[str, str]]:
         """(signal, program) of every signal that SUMO has not confirmed to run its own program."""
-        return [pair for x in self.intersections.values() for pair in x.unreleased()]
+        return [pair for intersection in self.intersections.values() for pair in intersection.unreleased()]
 
-    def switch_back(self) -> tuple[list[str], list[str]]:
-        """Hand back at once what is not released: the last resort.
+    def release_without_transition(self) -> tuple[list[str], list[str]]:
+        """Switch signals that are not released to their programs at once: the last resort.
 
         Returns the signals that were switched, and those that SUMO rejected.
         """
         switched, rejected = [], []
         for signal, program in self.unreleased():
             try:
-                self._link.switch_program(signal, program)
+                self._connection.switch_program(signal, program)
                 switched.append(signal)
             except CommandRejected as error:
                 self._events.rejection(f"{signal}: {error}", self.now)

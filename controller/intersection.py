@@ -11,7 +11,7 @@ from city.config import Controller as ControllerSettings
 from controller.dialects import PhaseSequencer
 from controller.fallback.control_mode import ControlMode, ModeState, next_mode
 from controller.fallback.max_pressure import MaxPressure
-from controller.fallback.plan import FallbackPlan, PlanEntry
+from controller.fallback.plan import FallbackPlan, PlanTransition
 from controller.observation import Observation, Observer, PhaseState, Readings, Shares
 from controller.policies.policy import ActionSpace, InvalidAction
 from controller.safety.signal_safety import Override, PermittedState, SignalCommand, SignalSafety
@@ -60,7 +60,7 @@ class Intersection:
         self.plans = tuple(plans)
         self._config = config
         self._max_pressure = max_pressure
-        self._entries: list[PlanEntry] | None = None
+        self._transitions: list[PlanTransition] | None = None
         """Not None: the signals run their fallback plans, or are on the way there."""
         self._enter_plan_by_s: float | None = None
         """When the transition to the plan must begin at the latest, once the mode is FALLBACK."""
@@ -72,21 +72,21 @@ class Intersection:
         return self.mode_state.mode
 
     def start(self, now: float, shown: Sequence[str]) -> None:
-        """Take the signals over as they show; the first decision is due now."""
+        """Start from the states that the signals show; the first decision is due now."""
         for safety, state in zip(self.safeties, shown, strict=True):
-            safety.adopt(state, now)
+            safety.start_from(state, now)
         self._take_over(now, start=True)
         self.next_decision_s = now
 
     def _take_over(self, now: float, start: bool) -> None:
         self._policy_sequencer.enter(now, [safety.shown for safety in self.safeties], start)
-        self._entries = None
+        self._transitions = None
         self._sent = [None] * len(self.safeties)
 
     @property
     def on_plan(self) -> bool:
         """Whether the signals run their own programs, or are on the way there."""
-        return self._entries is not None
+        return self._transitions is not None
 
     def observe(self, readings: Readings, shares: Shares, now: float) -> Observation:
         """float32 [O], as the contract describes it."""
@@ -95,8 +95,10 @@ class Intersection:
     def phase_state(self, now: float) -> PhaseState:
         return self._policy_sequencer.phase_state(now)
 
-    def take(self, answer: object, now: float, shown: Sequence[str] | None = None, readings: Readings | None = None) -> str:
-        """Take the answer to the observation of second `now`: an action, or an exception.
+    def apply_answer(
+        self, answer: object, now: float, shown: Sequence[str] | None = None, readings: Readings | None = None
+    ) -> str:
+        """Apply the answer to the observation of second `now`: an action, or an exception.
 
         Args:
             answer: an array of the contract's action, or an exception.
@@ -105,7 +107,7 @@ class Intersection:
             readings: of this moment; needed if max-pressure is the fallback.
 
         Returns:
-            Why no action was taken, or "".
+            Why the answer is not a valid action, or ""; in fallback a valid action is not followed.
         """
         failure = ""
         action = None
@@ -127,10 +129,10 @@ class Intersection:
             self._leave_fallback(now, shown)
         if action is not None and self._policy_sequencer.decides_at(now):
             try:
-                self._policy_sequencer.decide(now, action)
+                self._policy_sequencer.apply_action(now, action)
             except (IndexError, ValueError) as error:
                 # contracts that contradict themselves are refused at the start; if one passes, the run continues
-                failure = f"the action cannot be taken: {error}"
+                failure = f"the action cannot be applied: {error}"
             self.observer.decided()
         self.next_decision_s = round_to_ms(self._policy_sequencer.next_decision_s(now))
         if self.mode is ControlMode.HOLD:
@@ -139,19 +141,19 @@ class Intersection:
         return failure
 
     def _observe_plan(self, now: float, shown: Sequence[str] | None) -> None:
-        if self._entries is not None and shown is not None:
+        if self._transitions is not None and shown is not None:
             for safety, state in zip(self.safeties, shown, strict=True):
-                safety.observe_program(state, now)
+                safety.follow_program(state, now)
 
     def _run_fallback(self, now: float, readings: Readings | None) -> None:
         self.next_decision_s = _next_recovery_s(now)
-        if self._max_pressure is not None and self._entries is None and readings is not None:
+        if self._max_pressure is not None and self._transitions is None and readings is not None:
             if self._phase_sequencer is not self._max_pressure:
                 self._phase_sequencer = self._max_pressure
                 self._max_pressure.enter(now, [safety.shown for safety in self.safeties])
             self._max_pressure.decide(now, readings)
             self.next_decision_s = min(self.next_decision_s, self._max_pressure.next_decision_s)
-        elif self._entries is None and not self._must_finish_service(now):
+        elif self._transitions is None and not self._must_finish_service(now):
             self._enter_plan()
 
     def _must_finish_service(self, now: float) -> bool:
@@ -170,52 +172,54 @@ class Intersection:
         if self._phase_sequencer is not self._policy_sequencer:
             self._phase_sequencer = self._policy_sequencer
             self._policy_sequencer.enter(now, [safety.shown for safety in self.safeties])
-        if self._entries is not None:
-            # a signal that has not been handed over shows what it was sent, and its ages are known
-            for safety, entry, state in zip(self.safeties, self._entries, shown or (), strict=shown is not None):
-                if entry.is_confirmed:
-                    safety.adopt(state, now)
+        if self._transitions is not None:
+            # a signal that has not been released shows what it was sent, and its ages are known
+            for safety, transition, state in zip(self.safeties, self._transitions, shown or (), strict=shown is not None):
+                if transition.is_confirmed:
+                    safety.start_from(state, now)
             self._take_over(now, start=False)
 
     def release(self) -> None:
         """Begin the transition to the signals' own programs, for good."""
-        if self._entries is None:
+        if self._transitions is None:
             self._enter_plan()
         self.next_decision_s = math.inf
 
     @property
     def is_released(self) -> bool:
         """Whether SUMO has confirmed that every signal runs its own program."""
-        return self._entries is not None and all(entry.is_confirmed for entry in self._entries)
+        return self._transitions is not None and all(transition.is_confirmed for transition in self._transitions)
 
     @property
     def awaits_confirmation(self) -> bool:
-        """Whether a handover has been sent and not yet confirmed."""
-        return self._entries is not None and any(entry.is_sent and not entry.is_confirmed for entry in self._entries)
+        """Whether a release has been sent and not yet confirmed."""
+        return self._transitions is not None and any(
+            transition.is_sent and not transition.is_confirmed for transition in self._transitions
+        )
 
-    def confirm(self, rejected: Container[str]) -> None:
-        """SUMO has accepted what was sent, except for the rejected signals."""
-        for safety, entry in zip(self.safeties, self._entries or (), strict=False):
-            entry.confirm(safety.signal in rejected)
+    def confirm_sent(self, rejected: Container[str]) -> None:
+        """Mark the releases that were sent as accepted, except for those of the rejected signals."""
+        for safety, transition in zip(self.safeties, self._transitions or (), strict=False):
+            transition.set_result(safety.signal not in rejected)
 
     def unreleased(self) -> list[tuple[str, str]]:
         """(signal, program) of the signals that do not run their own programs."""
         return [
             (safety.signal, plan.program.id)
             for k, (safety, plan) in enumerate(zip(self.safeties, self.plans, strict=True))
-            if self._entries is None or not self._entries[k].is_confirmed
+            if self._transitions is None or not self._transitions[k].is_confirmed
         ]
 
     def _enter_plan(self) -> None:
-        self._entries = [PlanEntry(safety, plan) for safety, plan in zip(self.safeties, self.plans, strict=True)]
+        self._transitions = [PlanTransition(safety, plan) for safety, plan in zip(self.safeties, self.plans, strict=True)]
 
     def commands(self, now: float) -> tuple[list[SignalCommand], list[Override]]:
-        """What must be sent at second `now`: only states that differ from those sent before."""
+        """Commands to send at second `now`: only states that differ from those sent before."""
         commands: list[SignalCommand] = []
         overrides: list[Override] = []
-        if self._entries is not None:
-            for k, entry in enumerate(self._entries):
-                command, more = entry.next(now)
+        if self._transitions is not None:
+            for k, transition in enumerate(self._transitions):
+                command, more = transition.next(now)
                 overrides += more
                 if command is not None and command is not self._sent[k]:
                     commands.append(command)
@@ -232,16 +236,16 @@ class Intersection:
 
     def next_due_s(self, now: float) -> float:
         """The next moment at which this TL needs a step, after its commands of `now`."""
-        if self._entries is not None:
-            if all(entry.is_sent for entry in self._entries):
+        if self._transitions is not None:
+            if all(transition.is_sent for transition in self._transitions):
                 return self.next_decision_s
             return min(self.next_decision_s, round_to_ms(now + RECHECK_INTERVAL_S))
         due_s = min(self.next_decision_s, self._phase_sequencer.next_change_s(now))
         for safety, requested in zip(self.safeties, self._requested, strict=True):
-            if not safety.is_settled(requested):
+            if not safety.shows(requested):
                 return min(due_s, round_to_ms(now + RECHECK_INTERVAL_S))
-            if safety.overdue_s < due_s:
-                due_s = max(safety.overdue_s, round_to_ms(now + RECHECK_INTERVAL_S))
+            if safety.bound_exceeded_at_s < due_s:
+                due_s = max(safety.bound_exceeded_at_s, round_to_ms(now + RECHECK_INTERVAL_S))
         return due_s
 
 

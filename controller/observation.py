@@ -34,7 +34,7 @@ class Readings:
     """float64 [2, lanes]: vehicles, and of these the halting ones, slower than 0.1 m/s."""
     mean_length_m: Floats
     """float64 [lanes]."""
-    departed: Floats
+    outflow: Floats
     """float64 [lanes]: vehicles that left the lane since the controller started."""
 
     @property
@@ -58,14 +58,14 @@ class Shares:
     float32 [1 + 2 lanes], a zero, all densities, all queues.
     """
 
-    row: Observation
+    row: NDArray[np.float32]
 
     @property
-    def density(self) -> Observation:
+    def density(self) -> NDArray[np.float32]:
         return self.row[1 : 1 + len(self.row) // 2]
 
     @property
-    def queue(self) -> Observation:
+    def queue(self) -> NDArray[np.float32]:
         return self.row[1 + len(self.row) // 2 :]
 
 
@@ -90,11 +90,11 @@ class Observer(Protocol):
         """float32 [size]."""
 
     def decided(self) -> None:
-        """A decision was taken on the last observation: volumes count from there."""
+        """Report that a decision was taken on the last observation: volumes count from there."""
 
 
 class GatheringObserver(ABC):
-    """An observer whose lane numbers are shares: a batch gathers those of many TLs in one indexing operation."""
+    """An observer whose lane features are all in `Shares.row`: a batch gathers those of many TLs in one indexing operation."""
 
     size: int
     columns: Rows

@@ -1,10 +1,10 @@
-"""Handing the signals back: through a safe transition if there is time and SUMO answers, else as well as possible."""
+"""Release the signals: through a safe transition if there is time and SUMO answers, else at once."""
 
 import logging
 import signal
 
-from controller.decision_step import DecisionSteps
-from controller.sumo.link import Interrupts, Link, SumoConnectionLost, WaitAborted
+from controller.decision_step import DecisionLoop
+from controller.sumo.connection import Interrupts, SumoConnection, SumoConnectionLost, WaitAborted
 
 log = logging.getLogger("controller")
 
@@ -13,10 +13,10 @@ RELEASE_MARGIN_S = 30.0
 
 
 class Stop:
-    """Counts the signals that ask the controller to stop.
+    """Counts stop requests (SIGTERM, SIGINT, SIGHUP).
 
-    The first asks for a release, the second to stop at once, the third not even to
-    wait for SUMO.
+    The first requests a release, the second a stop without waiting for SUMO's answers,
+    the third a stop without waiting for SUMO at all.
     """
 
     def __init__(self) -> None:
@@ -41,60 +41,62 @@ class Stop:
         return Interrupts(abort_requested=lambda: self.count > 1, quit_requested=lambda: self.count > 2)
 
 
-def release(steps: DecisionSteps, link: Link, end_s: float, stop: Stop) -> bool:
-    """Hand the signals back to their own programs: safely if there is time, else at once. Whether all are released."""
+def release(loop: DecisionLoop, connection: SumoConnection, end_s: float, stop: Stop) -> bool:
+    """Hand the signals back to their own programs: safely if there is time, else at once.
+
+    Returns whether all are released.
+    """
     before = stop.count
-    limit_s = min(end_s, steps.now + steps.clearing_s + RELEASE_MARGIN_S)
+    limit_s = min(end_s, loop.now + loop.clearing_s + RELEASE_MARGIN_S)
     try:
-        steps.release(limit_s, lambda: stop.count > before)
+        loop.release(limit_s, lambda: stop.count > before)
     finally:
-        left_to_guard = _left_to_guard(steps, link)
-        switched, rejected = ([], []) if left_to_guard else steps.switch_back()
+        left_to_guard = _left_to_guard(loop, connection)
+        switched, rejected = ([], []) if left_to_guard else loop.release_without_transition()
         if switched:
             log.warning("handed back at once, without a safe transition: %s", ", ".join(switched))
         if rejected:
-            log.error("SUMO rejected the handover of %s; they stay as they are", ", ".join(rejected))
+            log.error("SUMO rejected the release of %s; they keep their last state", ", ".join(rejected))
         elif not left_to_guard:
-            log.info("released all signals at second %g", steps.now)
-    steps.feed_monitors()
+            log.info("released all signals at second %g", loop.now)
+    loop.feed_monitors()
     return not rejected
 
 
-def release_at_once(steps: DecisionSteps, link: Link, stop: Stop) -> None:
+def release_at_once(loop: DecisionLoop, connection: SumoConnection, stop: Stop) -> None:
     """Hand the signals back without further steps, because something is wrong in this process."""
     try:
-        release(steps, link, steps.now, stop)
+        release(loop, connection, loop.now, stop)
     except WaitAborted:
-        abandon(steps, link)
+        abandon(loop, connection)
     except SumoConnectionLost as error:
-        log_connection_lost(steps, link, error)
+        log_connection_lost(loop, connection, error)
 
 
-def log_connection_lost(steps: DecisionSteps, link: Link, error: SumoConnectionLost) -> None:
+def log_connection_lost(loop: DecisionLoop, connection: SumoConnection, error: SumoConnectionLost) -> None:
     """Report that the connection ended before the signals were released."""
-    if link.is_guarded:
+    if connection.is_guarded:
         consequence = "SUMO has ended, or the guard hands the signals back"
     else:
         consequence = "the signals cannot be released any more"
-    subject = "the connection to SUMO" if link.is_guarded else "SUMO"
-    log.error("%s is gone at second %g of the simulation: %s; %s", subject, steps.now, error, consequence)
+    log.error("the connection to SUMO was lost at second %g of the simulation: %s; %s", loop.now, error, consequence)
 
 
-def abandon(steps: DecisionSteps, link: Link) -> None:
-    """Request the handover without waiting: SUMO has not answered, and the operator has asked twice to stop."""
-    if _left_to_guard(steps, link):
+def abandon(loop: DecisionLoop, connection: SumoConnection) -> None:
+    """Request the release without waiting: SUMO has not answered, and a second stop request arrived."""
+    if _left_to_guard(loop, connection):
         return
-    unreleased = steps.unreleased()
+    unreleased = loop.unreleased()
     log.error(
-        "SUMO has not answered and a second signal came: requested the handover of %s, without a safe transition",
+        "SUMO has not answered and a second stop request arrived: requested the release of %s, without a safe transition",
         ", ".join(signal for signal, _ in unreleased),
     )
-    link.abandon(unreleased)
+    connection.abandon(unreleased)
 
 
-def _left_to_guard(steps: DecisionSteps, link: Link) -> bool:
-    """Whether signals are not released, and a guard will hand them back when the link closes."""
-    unreleased = [signal for signal, _ in steps.unreleased()]
-    if unreleased and link.is_guarded:
+def _left_to_guard(loop: DecisionLoop, connection: SumoConnection) -> bool:
+    """Whether signals are not released, and a guard will hand them back when the connection closes."""
+    unreleased = [signal for signal, _ in loop.unreleased()]
+    if unreleased and connection.is_guarded:
         log.warning("left to the guard to hand back: %s", ", ".join(unreleased))
-    return bool(unreleased) and link.is_guarded
+    return bool(unreleased) and connection.is_guarded

@@ -53,7 +53,7 @@ def table(fixed: pipeline.Run, served: pipeline.Run) -> str:
     """Fixed-time plans against served policies, and the controller's figures."""
     f, s, figures = fixed.trips, served.trips, served.figures
     rows = [
-        ("trips finished", f"{f.finished} of {f.all}", f"{s.finished} of {s.all}", ""),
+        ("trips finished", f"{f.finished} of {f.total}", f"{s.finished} of {s.total}", ""),
         ("mean delay", f"{f.delay_s:.1f} s", f"{s.delay_s:.1f} s", change(f.delay_s, s.delay_s)),
         ("mean duration", f"{f.duration_s:.1f} s", f"{s.duration_s:.1f} s", change(f.duration_s, s.duration_s)),
         ("mean waiting time", f"{f.waiting_s:.1f} s", f"{s.waiting_s:.1f} s", change(f.waiting_s, s.waiting_s)),

@@ -45,7 +45,7 @@ def main() -> int:
     print(f"\n{'seed':>6}{'fixed delay':>14}{'served delay':>14}{'change':>10}{'trips':>14}{'missing answers':>17}")
     for seed, before, after, missing_answers in rows:
         change = 100 * (after.delay_s / before.delay_s - 1)
-        trips = f"{after.finished}/{after.all}"
+        trips = f"{after.finished}/{after.total}"
         print(f"{seed:>6}{before.delay_s:>12.1f} s{after.delay_s:>12.1f} s{change:>8.1f} %{trips:>14}{missing_answers:>17}")
     fixed_s = sum(before.delay_s for _, before, _, _ in rows) / len(rows)
     served_s = sum(after.delay_s for _, _, after, _ in rows) / len(rows)

@@ -34,7 +34,7 @@ from city import config, names, network
 from city.arguments import Parser
 from city.errors import InputError
 from controller.assembly import assemble
-from controller.sumo.libsumo_link import start_libsumo
+from controller.sumo.libsumo_connection import start_libsumo
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS, read_trips
 from export import contract
 
@@ -178,17 +178,17 @@ def run_episode(city, agents, rng, route_file, seed, explore, tripinfo, end_s):
     street = network.of_city(city)
     options = ["-c", city.network.sumocfg, "--route-files", route_file, "--seed", seed, "--no-step-log", "--no-warnings"]
     options += ["--tripinfo-output", tripinfo, *TRIPINFO_OPTIONS]
-    link = start_libsumo([str(option) for option in options])
+    connection = start_libsumo([str(option) for option in options])
     try:
         policies = SamplingPolicies(agents, rng, explore)
         contracts = [agent.contract for agent in agents.values()]
-        steps = assemble(link, street, contracts, policies, city.safety, city.controller)
-        rows = {c.tl: [link.lanes.index(lane) for s in c.signals for lane in s.lane_ids] for c in contracts}
-        policies.queue = {tl: (lambda own=own: link.readings.halting[own].sum()) for tl, own in rows.items()}
-        while steps.now < end_s:
-            steps.step(end_s)
+        loop = assemble(connection, street, contracts, policies, city.safety, city.controller)
+        rows = {c.tl: [connection.lanes.index(lane) for s in c.signals for lane in s.lane_ids] for c in contracts}
+        policies.queue = {tl: (lambda own=own: connection.readings.halting[own].sum()) for tl, own in rows.items()}
+        while loop.now < end_s:
+            loop.step(end_s)
     finally:
-        link.close()
+        connection.close()
     for agent in agents.values():
         agent.finish_episode()
     return read_trips(tripinfo)

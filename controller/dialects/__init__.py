@@ -31,8 +31,8 @@ class PhaseSequencer(Protocol):
     def enter(self, now: float, shown: Sequence[str], start: bool = False) -> None:
         """Take over from the states that are shown; `start`: at the beginning of the run."""
 
-    def decide(self, now: float, action: ActionValues) -> None:
-        """Take a decision."""
+    def apply_action(self, now: float, action: ActionValues) -> None:
+        """Start what the policy's action requests."""
 
     def requested_states(self, now: float) -> tuple[str, ...]:
         """The state that each signal should show at second `now`."""
@@ -71,7 +71,7 @@ class Dialect(Protocol):
     def runs_plan(self, contract: pb.PolicyContract) -> bool:
         """Whether actions modify the program's own plan, so that its durations must be those of training."""
 
-    def counts_departures(self, contract: pb.PolicyContract) -> bool:
+    def counts_outflow(self, contract: pb.PolicyContract) -> bool:
         """Whether the observation counts vehicles that left a lane, which must be sampled every second."""
 
     def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> Observer:

@@ -109,26 +109,27 @@ class Sappo:
 
     def check_contract(self, contract: pb.PolicyContract) -> None:
         where, kind, state = f"the contract of {contract.tl}", contract.action.kind, contract.observation.state
+        again = f"export it again (greenserve export --tl {contract.tl})"
         if kind not in ACTIONS:
-            raise ContractError(f"{where} has action {kind!r}, not one of {', '.join(ACTIONS)}")
+            raise ContractError(f"{where} has action {kind!r}, not one of {', '.join(ACTIONS)}; {again}")
         if state not in STATES:
-            raise ContractError(f"{where} has unknown state {state!r}")
+            raise ContractError(f"{where} has state {state!r}, not one of {', '.join(STATES)}; {again}")
         if list(contract.observation.features) != _features(state, contract.signals):
-            raise ContractError(f"{where} lists features that its signals do not have")
+            raise ContractError(f"{where} lists features that its signals do not have; {again}")
         size = _action_size(kind, len(contract.signals))
         if contract.action.size != size:
-            raise ContractError(f"{where} has action size {contract.action.size}, but its signals take {size}")
+            raise ContractError(f"{where} has action size {contract.action.size}, but its signals take {size}; {again}")
         intervals: dict[str, float] = {"decision_interval_s": contract.timing.decision_interval_s}
         if kind in PLAN_ACTIONS:
             intervals = {"control_cycle": contract.timing.control_cycle, "offset_range": contract.action.offset_range}
         for name, value in intervals.items():
             if not value >= 1:
-                raise ContractError(f"{where} has {name} {value:g}; it must be at least 1")
+                raise ContractError(f"{where} has {name} {value:g}, but it must be at least 1; {again}")
 
     def runs_plan(self, contract: pb.PolicyContract) -> bool:
         return contract.action.kind in PLAN_ACTIONS
 
-    def counts_departures(self, contract: pb.PolicyContract) -> bool:
+    def counts_outflow(self, contract: pb.PolicyContract) -> bool:
         return contract.observation.state != "d"
 
     def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> "SappoObserver":
@@ -141,7 +142,7 @@ class Sappo:
         action, timing = contract.action, contract.timing
         if action.kind == "kc":
             return KeepChangeSequencer(programs, timing.decision_interval_s, action.actionp)
-        # the contract's own bounds: the street's floors are the safety rules' business
+        # the contract's own bounds: SignalSafety applies city.toml's [safety] later
         max_green_s = timing.max_green_s or math.inf
         plans = [
             cycle_plan(phases, signal.offset_s, timing.min_green_s, max_green_s)
@@ -164,7 +165,7 @@ def _action_size(kind: str, signals: int) -> int:
 
 
 def _check_plans(tl: TL, signals: Sequence[pb.Signal]) -> None:
-    """Plans are shifted second by second: whole seconds, and one cycle for the whole TL. Raises InputError."""
+    """Raise InputError unless all phases last whole seconds and all signals have the same cycle: plans are shifted by seconds."""
     cycles = {signal.id: sum(phase.duration_s for phase in signal.phases) for signal in signals}
     for signal in signals:
         if any(phase.duration_s != int(phase.duration_s) or phase.duration_s < 1 for phase in signal.phases):
@@ -188,15 +189,15 @@ class SappoObserver:
         self._rows = rows
         self._length_m = length_m[rows]
         self._phase_scale = max(max(phase_counts) - 1, 1)
-        self._departed_before: Floats | None = None
-        self._departed_now: Floats | None = None
+        self._outflow_before: Floats | None = None
+        self._outflow_now: Floats | None = None
         self.size = len(_BLOCKS[state]) * len(rows) + len(phase_counts)
 
     def observe(self, readings: Readings, shares: Shares, phase_state: PhaseState) -> Observation:
         density = readings.vehicles[self._rows] / self._length_m
-        departed = readings.departed[self._rows]
-        volume = departed - (departed if self._departed_before is None else self._departed_before)
-        self._departed_now = departed
+        outflow = readings.outflow[self._rows]
+        volume = outflow - (outflow if self._outflow_before is None else self._outflow_before)
+        self._outflow_now = outflow
         blocks = {
             "d": (density,),
             "v": (volume,),
@@ -207,7 +208,7 @@ class SappoObserver:
         return np.concatenate([*map(_normalise, blocks), phase]).astype(np.float32)
 
     def decided(self) -> None:
-        self._departed_before = self._departed_now
+        self._outflow_before = self._outflow_now
 
 
 def _normalise(block: Floats) -> Floats:
@@ -234,7 +235,7 @@ class KeepChangeSequencer:
             self._phase[k] = next((i for i in greens if phases[i].state == state), greens[0] if greens else 0)
             self._green_from_s[k] = -math.inf
 
-    def decide(self, now: float, action: ActionValues) -> None:
+    def apply_action(self, now: float, action: ActionValues) -> None:
         for k, a in enumerate(action):
             if a >= self._actionp:
                 phases = self._programs[k]
@@ -287,8 +288,10 @@ class CyclePlan:
 
 
 def cycle_plan(phases: Sequence[Phase], offset_s: int, min_green_s: float, max_green_s: float) -> CyclePlan:
-    """The plan of a program. Variable are the phases whose minDur and maxDur differ;
-    if there are none, the greens, within min_green_s and max_green_s.
+    """The plan of a program.
+
+    Phases whose minDur and maxDur differ are variable; if there are none, the greens are,
+    within min_green_s and max_green_s.
     """
     variable = tuple(i for i, phase in enumerate(phases) if phase.min_s != phase.max_s)
     bounds = tuple((phases[i].min_s, phases[i].max_s) for i in variable)
@@ -380,7 +383,7 @@ class PlanSequencer:
         self._due_s = math.ceil(now / self._period_s) * self._period_s
         self._phase_by_second = [phase_by_second(plan, (), self._add_time_s, 0) for plan in self._plans]
 
-    def decide(self, now: float, action: ActionValues) -> None:
+    def apply_action(self, now: float, action: ActionValues) -> None:
         numbers: Iterator[float] = iter(action)
         for k, plan in enumerate(self._plans):
             shift_s = 0

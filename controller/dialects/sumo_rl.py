@@ -74,20 +74,24 @@ class SumoRl:
 
     def check_contract(self, contract: pb.PolicyContract) -> None:
         where = f"the contract of {contract.tl}"
+        again = f"export it again (greenserve export --tl {contract.tl})"
         if contract.action.kind != CATEGORICAL:
-            raise ContractError(f"{where} has action {contract.action.kind!r}, not {CATEGORICAL}")
+            raise ContractError(f"{where} has action {contract.action.kind!r}, not {CATEGORICAL}; {again}")
         greens = len(_greens(contract.signals[0]))
         if list(contract.observation.features) != _features(contract.signals[0], greens):
-            raise ContractError(f"{where} lists features that its signal does not have")
+            raise ContractError(f"{where} lists features that its signal does not have; {again}")
         if contract.action.size != greens:
-            raise ContractError(f"{where} has action size {contract.action.size}, but its signal has {greens} green phases")
+            raise ContractError(
+                f"{where} has action size {contract.action.size}, but its signal has {greens} green phases; {again}"
+            )
         if not contract.timing.decision_interval_s >= 1:
-            raise ContractError(f"{where} has decision_interval_s {contract.timing.decision_interval_s:g}; it must be at least 1")
+            interval_s = contract.timing.decision_interval_s
+            raise ContractError(f"{where} has decision_interval_s {interval_s:g}, but it must be at least 1; {again}")
 
     def runs_plan(self, contract: pb.PolicyContract) -> bool:
         return False
 
-    def counts_departures(self, contract: pb.PolicyContract) -> bool:
+    def counts_outflow(self, contract: pb.PolicyContract) -> bool:
         return False
 
     def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> "SumoRlObserver":
@@ -157,7 +161,7 @@ class GreenPhaseSequencer:
         self._yellow = None
         self._change_allowed_s = round_to_ms(now + self._min_green_s + self._yellow_s)
 
-    def decide(self, now: float, action: ActionValues) -> None:
+    def apply_action(self, now: float, action: ActionValues) -> None:
         chosen = int(action[0])
         if chosen == self._green or now < self._change_allowed_s:
             return

@@ -63,7 +63,7 @@ class MaxPressure:
             # of equal greens the current one stays: a change costs a yellow
             current = sequencer.phase_state(now).phases[0]
             best = current if pressure[current] >= pressure.max() - 1e-12 else int(pressure.argmax())
-            sequencer.decide(now, (best,))
+            sequencer.apply_action(now, (best,))
 
     def requested_states(self, now: float) -> tuple[str, ...]:
         return tuple(sequencer.requested_states(now)[0] for sequencer in self._sequencers)

@@ -6,7 +6,7 @@ SUMO's `setProgram` alone switches abruptly, from any green to any other.
 from dataclasses import dataclass
 
 from city.network import Program
-from controller.safety.signal_safety import Override, PermittedHandover, PermittedState, SignalSafety
+from controller.safety.signal_safety import Override, PermittedRelease, PermittedState, SignalSafety
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class FallbackPlan:
     is_synchronised: bool
     """Whether the program keeps to the clock: a static program whose offset is known."""
 
-    def entry(self, now: float, min_green_s: float) -> tuple[int, float | None]:
+    def entry_phase(self, now: float, min_green_s: float) -> tuple[int, float | None]:
         """(green phase to begin with at second `now`, its remaining time in s or None: its full duration).
 
         A synchronised program shows phase (now - offset) mod cycle, as SUMO's static
@@ -38,30 +38,30 @@ class FallbackPlan:
         return greens[0], None
 
 
-class PlanEntry:
+class PlanTransition:
     """Brings one signal onto its fallback plan through a safe transition."""
 
     def __init__(self, safety: SignalSafety, plan: FallbackPlan) -> None:
         self._safety = safety
         self._plan = plan
         self.is_sent = False
-        """Whether the handover has been sent to SUMO."""
+        """Whether the release has been sent to SUMO."""
         self.is_confirmed = False
         """Whether SUMO has accepted it: the program runs."""
 
-    def next(self, now: float) -> tuple[PermittedState | PermittedHandover | None, list[Override]]:
-        """What to send at second `now`; None once the handover has been sent."""
+    def next(self, now: float) -> tuple[PermittedState | PermittedRelease | None, list[Override]]:
+        """What to send at second `now`; None once the release has been sent."""
         if self.is_sent:
             return None, []
         if self._safety.is_cleared(now):
             self.is_sent = True
-            phase, remaining_s = self._plan.entry(now, self._safety.times.min_green_s)
-            return self._safety.hand_over(self._plan.program.id, phase, now, remaining_s), []
+            phase, remaining_s = self._plan.entry_phase(now, self._safety.times.min_green_s)
+            return self._safety.permit_release(self._plan.program.id, phase, now, remaining_s), []
         state, overrides = self._safety.permit("r" * len(self._safety.shown), now, clearing=True)
         # all red is requested on purpose: the yellow and min green before it are not overrides of a policy
         return state, [override for override in overrides if override.reason.value not in ("yellow", "min_green")]
 
-    def confirm(self, rejected: bool) -> None:
-        """Take SUMO's answer to the handover: done, or to be sent again."""
+    def set_result(self, accepted: bool) -> None:
+        """Report whether SUMO accepted the release; if not, it is sent again."""
         if self.is_sent and not self.is_confirmed:
-            self.is_sent = self.is_confirmed = not rejected
+            self.is_sent = self.is_confirmed = accepted

@@ -1,7 +1,7 @@
 """`python -m controller.guard`: SUMO's client on behalf of a controller, which connects to it instead.
 
 The course of a run: connect to SUMO (or start one) -> wait for a controller -> relay
--> when it is gone, hand its signals back and step on until the next one connects.
+-> when its connection ends, release its signals and keep stepping until the next one connects.
 """
 
 import argparse
@@ -25,8 +25,8 @@ from controller.guard.handover import SignalHandover
 from controller.guard.listener import Listener
 from controller.guard.relay import POLL_INTERVAL_S, End, Relay
 from controller.sumo import start, wire
-from controller.sumo.link import CommandRejected, Interrupts, SumoConnectionLost
-from controller.sumo.traci_link import TraciLink
+from controller.sumo.connection import CommandRejected, Interrupts, SumoConnectionLost
+from controller.sumo.traci_connection import TraciConnection
 
 log = logging.getLogger("controller.guard")
 
@@ -39,7 +39,7 @@ class Guard:
 
     def __init__(
         self,
-        link: TraciLink,
+        connection: TraciConnection,
         listener: Listener,
         watchdog_s: float,
         first_s: float,
@@ -50,30 +50,30 @@ class Guard:
         """Prepare the run.
 
         Args:
-            link: the connection to SUMO.
+            connection: the connection to SUMO.
             listener: accepts controllers.
             watchdog_s: wall time for which a controller may be silent.
             first_s: wall time for which the simulation waits for a first controller.
-            idle_s: wall time for which the guard steps on without a controller.
+            idle_s: wall time for which it keeps stepping the simulation without a controller.
             ends_with_controller: whether the guard ends with a controller that closes in order.
             clock: wall time in s.
 
         Raises:
-            InputError: the link is to a guard, not to SUMO.
+            InputError: the connection is to a guard, not to SUMO.
             SumoConnectionLost: SUMO has ended.
         """
-        self._link, self._listener, self._clock = link, listener, clock
+        self._connection, self._listener, self._clock = connection, listener, clock
         self._watchdog_s, self._first_s, self._idle_s = watchdog_s, first_s, idle_s
         self._ends_with_controller = ends_with_controller
-        number, text = link.version()
+        number, text = connection.version()
         if text.endswith(wire.GUARDED):
             raise InputError("--sumo is the address of a guard, not of SUMO; a controller connects to it with --no-guard")
         self._version = wire.version_answer(number, f"{text} {wire.GUARDED}")
-        self._step_s = max(MIN_STEP_S, float(link.api.simulation.getDeltaT()))
-        self._end_s = float(link.api.simulation.getEndTime())
+        self._step_s = max(MIN_STEP_S, float(connection.api.simulation.getDeltaT()))
+        self._end_s = float(connection.api.simulation.getEndTime())
         """Simulated; 0 or less: none."""
         self._is_stopped = False
-        link.track({}, [], {})
+        connection.track({}, [], {})
 
     @property
     def port(self) -> int:
@@ -86,7 +86,7 @@ class Guard:
         """Run until the controller closes, SUMO ends or `stop`; the exit code."""
         try:
             self._run()
-        except (SumoConnectionLost, self._link.connection_error, OSError) as error:
+        except (SumoConnectionLost, self._connection.connection_error, OSError) as error:
             log.info("SUMO has ended: %s", error)
         except CommandRejected as error:
             log.error("%s; the guard ends", error)
@@ -94,7 +94,7 @@ class Guard:
         finally:
             # in every case: SUMO ends for the other clients if this one drops
             self._listener.close()
-            self._link.close()
+            self._connection.close()
         return 0
 
     def _run(self) -> None:
@@ -106,8 +106,8 @@ class Guard:
         while controller is not None:
             relay = Relay(
                 controller,
-                self._link.socket,
-                self._listener.listener,
+                self._connection.socket,
+                self._listener.socket,
                 self._version,
                 self._watchdog_s,
                 lambda: self._is_stopped,
@@ -115,18 +115,18 @@ class Guard:
             )
             end = relay.run()
             if end is End.SUMO_GONE:
-                raise SumoConnectionLost(self._link.error_message() or "SUMO has closed the connection")
+                raise SumoConnectionLost(self._connection.error_message() or "SUMO has closed the connection")
             handovers = relay.handovers or ()
             # a controller that reconnects but cannot start, because its files do not fit, may reconnect once they are fixed
             has_ended = end is End.CLOSED and self._ends_with_controller and (is_first or relay.handovers is not None)
             if has_ended or end is End.STOPPED:
                 self._listener.close()
-                hand_back(self._link, handovers, self._step_s)
+                hand_back(self._connection, handovers, self._step_s)
                 return
             reasons = {
-                End.LOST: "the controller has gone" + (f" (it sent {relay.error})" if relay.error else ""),
+                End.LOST: "the connection to the controller was lost" + (f" (it sent {relay.error})" if relay.error else ""),
                 End.HUNG: f"the controller was silent for {self._watchdog_s:g} s and is cut off",
-                End.CLOSED: "the controller has left",
+                End.CLOSED: "the controller closed its connection",
             }
             log.warning("%s; its signals run their fallback plans until a controller connects", reasons[end])
             controller, is_first = self._step_until_connected(handovers), False
@@ -136,8 +136,8 @@ class Guard:
 
         None: stop was requested, or no controller has connected for idle_s.
         """
-        hand_back(self._link, handovers, self._step_s)
-        now = float(self._link.api.simulation.getTime())
+        hand_back(self._connection, handovers, self._step_s)
+        now = float(self._connection.api.simulation.getTime())
         give_up_s = self._clock() + self._idle_s
         while not self._is_stopped and self._clock() < give_up_s:
             if controller := self._listener.accept(0.0):
@@ -146,8 +146,8 @@ class Guard:
             if 0 < self._end_s <= now:
                 log.warning("no controller has connected before the simulation's end, second %g", now)
                 return None
-            self._link.advance(now + self._step_s)
-            now = self._link.read(()).time_s
+            self._connection.advance(now + self._step_s)
+            now = self._connection.read(()).time_s
         if not self._is_stopped:
             log.warning("no controller has connected for %g s; leaving the simulation to the other clients", self._idle_s)
         return None
@@ -165,11 +165,13 @@ def parse(argv: list[str], prog: str = "python -m controller.guard") -> tuple[ar
     """Read the command line: flags, and the arguments of a SUMO to start. Raises InputError."""
     parser = Parser(
         prog=prog,
-        description="Hold a TraCI connection for a controller that may die.",
+        description="Hold the TraCI connection, so that the simulation survives a controller crash.",
         epilog="Arguments after -- are passed to the SUMO that is started here.",
     )
     parser.add_argument("--sumo", metavar="HOST:PORT", help="attach to a running SUMO")
-    parser.add_argument("--order", type=int, metavar="N", help="its place among SUMO's clients (default: 1)")
+    parser.add_argument(
+        "--order", type=int, metavar="N", help="TraCI client order, as setOrder (default: 1 if there are several clients)"
+    )
     parser.add_argument("--clients", type=int, default=2, metavar="N", help="clients that a SUMO started here waits for")
     parser.add_argument(
         "--sumo-port", type=int, default=0, metavar="N", help="TraCI port of a SUMO started here (default: a free one)"
@@ -194,11 +196,11 @@ def parse(argv: list[str], prog: str = "python -m controller.guard") -> tuple[ar
         type=float,
         default=3600.0,
         metavar="S",
-        help="wall time for which the guard steps on without a controller (default: 3600)",
+        help="wall time for which it keeps stepping the simulation without a controller (default: 3600)",
     )
     parser.add_argument("--spawned", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--lock", type=int, metavar="FD", help=argparse.SUPPRESS)
-    parser.add_argument("--record", type=Path, metavar="FILE", help="write port and process id to this file")
+    parser.add_argument("--pid-file", type=Path, metavar="FILE", help="write port and process id to this file")
     own_arguments, sumo_arguments = split_arguments(argv)
     args = parser.parse_args(own_arguments)
     if bool(args.sumo) == bool(sumo_arguments):
@@ -210,7 +212,7 @@ def parse(argv: list[str], prog: str = "python -m controller.guard") -> tuple[ar
         city = args.city or (Path("city.toml") if Path("city.toml").is_file() else None)
         args.watchdog_s = (city_config.load(city).controller if city else city_config.Controller()).watchdog_s
     if not 0 < args.watchdog_s <= city_config.MAX_WATCHDOG_S:
-        raise InputError(f"--watchdog-s {args.watchdog_s:g} must lie between 0 and {city_config.MAX_WATCHDOG_S}")
+        raise InputError(f"--watchdog-s {args.watchdog_s:g} must be above 0 and at most {city_config.MAX_WATCHDOG_S}")
     for flag, value in (
         ("--first-controller-timeout-s", args.first_controller_timeout_s),
         ("--idle-timeout-s", args.idle_timeout_s),
@@ -252,26 +254,26 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.guard"
 def _open(args: argparse.Namespace, sumo_arguments: Sequence[str], opened: list[Guard]) -> Guard:
     """Connect; the guard is put into `opened` as well, for the signal handler. Raises InputError."""
     with contextlib.ExitStack() as undo:
-        listener = Listener(args.port, args.record)
+        listener = Listener(args.port, args.pid_file)
         undo.callback(listener.close)
         if args.lock is not None:
-            os.close(args.lock)  # the record is there for the next controller
+            os.close(args.lock)  # the PID file is there for the next controller
         if args.sumo:
-            link = start.attach(*host_and_port(args.sumo, "--sumo"), interrupts=Interrupts(), order=args.order)
+            connection = start.attach(*host_and_port(args.sumo, "--sumo"), interrupts=Interrupts(), order=args.order)
         else:
-            link = start.start(sumo_arguments, args.clients, Interrupts(), args.order, args.sumo_port)
-        undo.callback(link.close)
+            connection = start.start(sumo_arguments, args.clients, Interrupts(), args.order, args.sumo_port)
+        undo.callback(connection.close)
         try:
             guard = Guard(
-                link,
+                connection,
                 listener,
                 args.watchdog_s,
                 args.first_controller_timeout_s,
                 args.idle_timeout_s,
                 ends_with_controller=args.spawned,
             )
-        except (SumoConnectionLost, link.connection_error, OSError) as error:
-            raise InputError(f"SUMO ended before the simulation began: {link.error_message() or error}") from None
+        except (SumoConnectionLost, connection.connection_error, OSError) as error:
+            raise InputError(f"SUMO ended before the simulation began: {connection.error_message() or error}") from None
         opened.append(guard)
         undo.pop_all()
         return guard

@@ -3,11 +3,11 @@
 import logging
 from collections.abc import Sequence
 
-from controller.fallback.plan import PlanEntry
+from controller.fallback.plan import PlanTransition
 from controller.guard.handover import SignalHandover
 from controller.safety.signal_safety import SignalSafety
-from controller.sumo.link import CommandRejected
-from controller.sumo.traci_link import TraciLink
+from controller.sumo.connection import CommandRejected
+from controller.sumo.traci_connection import TraciConnection
 
 log = logging.getLogger("controller.guard")
 
@@ -17,54 +17,54 @@ HAND_BACK_MARGIN_S = 10.0
 """Simulated seconds beyond what a safe transition takes."""
 
 
-def hand_back(link: TraciLink, handovers: Sequence[SignalHandover], step_s: float) -> None:
+def hand_back(connection: TraciConnection, handovers: Sequence[SignalHandover], step_s: float) -> None:
     """Bring every signal that a client still sets onto its fallback plan, by yellow and red. Raises SumoConnectionLost."""
-    now = float(link.api.simulation.getTime())
-    entries: dict[str, PlanEntry] = {}
+    now = float(connection.api.simulation.getTime())
+    transitions: dict[str, PlanTransition] = {}
     end_s = now
     for handover in handovers:
         try:
-            safety = _adopt(link, handover, now)
+            safety = _rules_from_shown(connection, handover, now)
         except (ValueError, IndexError, CommandRejected) as error:
-            log.error("%s: its handover plan does not fit: %s", handover.signal, error)
-            _switch(link, handover)
+            log.error("%s: invalid handover plan: %s", handover.signal, error)
+            _switch(connection, handover)
             continue
         if safety is not None:
-            entries[handover.signal] = PlanEntry(safety, handover.plan)
+            transitions[handover.signal] = PlanTransition(safety, handover.plan)
             end_s = max(end_s, now + safety.clearing_s + HAND_BACK_MARGIN_S)
-    while now < end_s and not all(entry.is_confirmed for entry in entries.values()):
-        commands = [command for entry in entries.values() if (command := entry.next(now)[0]) is not None]
-        link.set(commands)
-        link.advance(now + step_s)
-        result = link.read(())
+    while now < end_s and not all(transition.is_confirmed for transition in transitions.values()):
+        commands = [command for transition in transitions.values() if (command := transition.next(now)[0]) is not None]
+        connection.set(commands)
+        connection.advance(now + step_s)
+        result = connection.read(())
         now = result.time_s
-        for signal, entry in entries.items():
-            entry.confirm(signal in result.rejected)
+        for signal, transition in transitions.items():
+            transition.set_result(signal not in result.rejected)
     for handover in handovers:
-        if handover.signal in entries and not entries[handover.signal].is_confirmed:
+        if handover.signal in transitions and not transitions[handover.signal].is_confirmed:
             log.error("%s: could not be cleared in time", handover.signal)
-            _switch(link, handover)
-    if entries:
-        log.info("handed %d signals back to their fallback plans at second %g", len(entries), now)
+            _switch(connection, handover)
+    if transitions:
+        log.info("handed %d signals back to their fallback plans at second %g", len(transitions), now)
 
 
-def _adopt(link: TraciLink, handover: SignalHandover, now: float) -> SignalSafety | None:
+def _rules_from_shown(connection: TraciConnection, handover: SignalHandover, now: float) -> SignalSafety | None:
     """Safety rules that start from the shown state; None if the signal runs its own program."""
-    program, shown = link.running(handover.signal)
+    program, shown = connection.running(handover.signal)
     if program != ONLINE:
         return None
     safety = handover.safety()
     if len(shown) != safety.rules.links:
         raise ValueError(f"a signal of {safety.rules.links} links, but SUMO shows {shown}")
     # since when this state is shown is unknown: ages count from now, which is the safe assumption
-    safety.adopt(shown, now)
+    safety.start_from(shown, now)
     return safety
 
 
-def _switch(link: TraciLink, handover: SignalHandover) -> None:
+def _switch(connection: TraciConnection, handover: SignalHandover) -> None:
     """Switch a signal to its program without a safe transition: the last resort."""
     log.error("%s: switched to its program at once, without a safe transition", handover.signal)
     try:
-        link.switch_program(handover.signal, handover.plan.program.id)
+        connection.switch_program(handover.signal, handover.plan.program.id)
     except CommandRejected as error:
         log.error("%s: SUMO rejects the switch: %s", handover.signal, error)

@@ -1,4 +1,4 @@
-"""The loopback port on which a guard accepts controllers, and the record with which a controller finds it."""
+"""The loopback port on which a guard accepts controllers, and the PID file with which a controller finds it."""
 
 import contextlib
 import fcntl
@@ -19,23 +19,23 @@ MAX_FIRST_MESSAGE_BYTES = 1 << 10
 class Listener:
     """Listens from the start, so that a controller may connect before SUMO's other clients do."""
 
-    def __init__(self, port: int, record: Path | None) -> None:
+    def __init__(self, port: int, pid_file: Path | None) -> None:
         """`port`: 0 for a free one. Raises InputError."""
-        self.listener = socket.socket()
-        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket = socket.socket()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            self.listener.bind(("127.0.0.1", port))
+            self.socket.bind(("127.0.0.1", port))
         except (OSError, OverflowError) as error:
             raise InputError(f"--port {port}: cannot be listened on ({error}); choose another") from None
-        self.listener.listen(4)
-        self.port = int(self.listener.getsockname()[1])
-        self._path, self._record = record, _write(record, self.port) if record is not None else None
+        self.socket.listen(4)
+        self.port = int(self.socket.getsockname()[1])
+        self._path, self._pid_file = pid_file, _write(pid_file, self.port) if pid_file is not None else None
 
     def accept(self, timeout_s: float) -> socket.socket | None:
         """Accept a client whose first bytes look like TraCI; others are closed. None: no such client."""
-        self.listener.settimeout(timeout_s)
+        self.socket.settimeout(timeout_s)
         with contextlib.suppress(TimeoutError, BlockingIOError, ConnectionError):
-            connection = self.listener.accept()[0]
+            connection = self.socket.accept()[0]
             if _looks_like_traci(connection):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 return connection
@@ -44,17 +44,17 @@ class Listener:
 
     def close(self) -> None:
         """Accept no more controllers: a client that connected now would wait forever."""
-        self.listener.close()
-        if self._path is not None and self._record is not None:
+        self.socket.close()
+        if self._path is not None and self._pid_file is not None:
             self._path.unlink(missing_ok=True)
-            self._record.close()
-            self._record = None
+            self._pid_file.close()
+            self._pid_file = None
 
 
-def port_of(record: Path) -> int | None:
-    """The port of a running guard, None if it has ended: a guard locks its record while it listens."""
+def port_of(pid_file: Path) -> int | None:
+    """The port of a running guard, None if it has ended: a guard locks its PID file while it listens."""
     try:
-        with record.open(encoding="utf-8") as file:
+        with pid_file.open(encoding="utf-8") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -75,7 +75,7 @@ def _looks_like_traci(connection: socket.socket) -> bool:
 
 
 def _write(path: Path, port: int) -> TextIO:
-    """Write the record, locked as long as it is open. Raises InputError."""
+    """Write the PID file, locked as long as it is open. Raises InputError."""
     beside = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         file = beside.open("w", encoding="utf-8")
@@ -86,5 +86,5 @@ def _write(path: Path, port: int) -> TextIO:
     except OSError as error:
         with contextlib.suppress(OSError):
             beside.unlink()
-        raise InputError(f"--record {path}: cannot be written ({error})") from None
+        raise InputError(f"--pid-file {path}: cannot be written ({error})") from None
     return file

@@ -1,7 +1,7 @@
 """Forward TraCI messages between a controller and SUMO, only whole ones.
 
 The guard answers four commands itself: GETVERSION, with its suffix; SETORDER, because
-it has its place among SUMO's clients already; HANDOVER, whose plans it keeps; and
+its own order among SUMO's clients is set already; HANDOVER, whose plans it keeps; and
 CLOSE, because the controller's signals may not run their own programs yet.
 """
 
@@ -59,7 +59,7 @@ class Relay:
         self._version, self._watchdog_s, self._is_stopped, self._clock = version, watchdog_s, is_stopped, clock
         self._to_sumo, self._to_controller = bytearray(), bytearray()
         self._requests, self._answers = MessageSplitter(), MessageSplitter()
-        self._due: deque[bytes | None] = deque()
+        self._pending_answers: deque[bytes | None] = deque()
         """Answers that the controller waits for, in order; None: an answer of SUMO."""
         self._is_closing = False
         self.handovers: list[handover.SignalHandover] | None = None
@@ -73,7 +73,7 @@ class Relay:
             connection.setblocking(False)
         end = self._run()
         self._controller.close()
-        if end in (End.LOST, End.HUNG, End.STOPPED) and not self._settle():
+        if end in (End.LOST, End.HUNG, End.STOPPED) and not self._drain_sumo():
             end = End.SUMO_GONE
         self._sumo.setblocking(True)
         if self._is_closing and end is End.LOST:
@@ -105,10 +105,10 @@ class Relay:
                         return End.SUMO_GONE
                     self.error = str(error)
                     return End.LOST
-            if self._is_closing and not self._due and not self._to_controller:
+            if self._is_closing and not self._pending_answers and not self._to_controller:
                 return End.CLOSED
             # a controller may be silent while it waits for SUMO, which may wait for its other clients
-            if None not in self._due and self._clock() - active_s > self._watchdog_s:
+            if None not in self._pending_answers and self._clock() - active_s > self._watchdog_s:
                 return End.HUNG
         return End.STOPPED
 
@@ -145,10 +145,10 @@ class Relay:
                 except handover.MalformedHandover as error:
                     raise wire.MalformedMessage(str(error)) from None
             self._is_closing |= identifier == wire.CLOSE
-            self._due.append(self._version if identifier == wire.GETVERSION else wire.ok(identifier))
+            self._pending_answers.append(self._version if identifier == wire.GETVERSION else wire.ok(identifier))
             return
         self._to_sumo += message
-        self._due.append(None)
+        self._pending_answers.append(None)
 
     def _receive_sumo(self, event: int) -> bool:
         """Receive answers; False if SUMO has closed the connection."""
@@ -160,7 +160,7 @@ class Relay:
                 if not data:
                     return False
                 for message in self._answers.feed(data):
-                    self._due.popleft()
+                    self._pending_answers.popleft()
                     self._to_controller += message
                     self._flush_own_answers()
         except BlockingIOError:
@@ -172,8 +172,8 @@ class Relay:
 
     def _flush_own_answers(self) -> None:
         """Send the guard's own answers that are next in order."""
-        while self._due and self._due[0] is not None:
-            self._to_controller += self._due.popleft() or b""
+        while self._pending_answers and self._pending_answers[0] is not None:
+            self._to_controller += self._pending_answers.popleft() or b""
         self._send_controller()
 
     def _send_controller(self) -> None:
@@ -192,10 +192,10 @@ class Relay:
             except OSError:
                 return  # the next receive reports the lost connection
 
-    def _settle(self) -> bool:
+    def _drain_sumo(self) -> bool:
         """Finish the exchange with SUMO: no message half sent, no answer outstanding. False if the connection is lost."""
         poll = select.poll()
-        while self._to_sumo or None in self._due or not self._answers.is_between:
+        while self._to_sumo or None in self._pending_answers or not self._answers.is_between:
             poll.register(self._sumo, select.POLLIN | (select.POLLOUT if self._to_sumo else 0))
             for _, event in poll.poll(1000):
                 try:

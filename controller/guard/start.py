@@ -14,8 +14,8 @@ from pathlib import Path
 from city.errors import InputError
 from controller.guard.listener import port_of
 from controller.sumo import start
-from controller.sumo.link import Interrupts, SumoConnectionLost
-from controller.sumo.traci_link import TraciLink
+from controller.sumo.connection import Interrupts, SumoConnectionLost
+from controller.sumo.traci_connection import TraciConnection
 
 log = logging.getLogger("controller")
 
@@ -32,8 +32,8 @@ def open_guarded(
     sumo_port: int,
     watchdog_s: float,
     interrupts: Interrupts,
-) -> TraciLink:
-    """Open a link to SUMO through a guard.
+) -> TraciConnection:
+    """Open a connection to SUMO through a guard.
 
     Args:
         sumo: (host, port) of a SUMO that runs; None: the guard starts one.
@@ -56,10 +56,10 @@ def open_guarded(
     else:
         flags += ["--clients", str(clients), "--sumo-port", str(sumo_port), "--", *arguments]
     try:
-        # without a port known beforehand a later controller could not find the record
-        record = _folder() / f"{host}-{port}-{order}.json" if port else None
-        log_file = _log_file(record)
-        guard = _find_or_spawn(record, flags, log_file)
+        # without a port known beforehand a later controller could not find the PID file
+        pid_file = _folder() / f"{host}-{port}-{order}.json" if port else None
+        log_file = _log_file(pid_file)
+        guard = _find_or_spawn(pid_file, flags, log_file)
     except OSError as error:
         hint = "set TMPDIR to a writable folder, or pass --no-guard" if error.filename else "pass --no-guard"
         raise InputError(f"a guard cannot be started ({error}); {hint}") from None
@@ -82,20 +82,21 @@ def open_guarded(
         raise
 
 
-def _attach(port: int, interrupts: Interrupts, process: subprocess.Popen[bytes] | None = None) -> TraciLink:
-    """Open a link through a guard. Raises InputError; GuardBusy if it accepts no controller now."""
-    link = start.attach("127.0.0.1", port, interrupts, process=process, through_guard=True)
+def _attach(port: int, interrupts: Interrupts, process: subprocess.Popen[bytes] | None = None) -> TraciConnection:
+    """Open a connection through a guard. Raises InputError; GuardBusy if it accepts no controller now."""
+    connection = start.attach("127.0.0.1", port, interrupts, process=process, through_guard=True)
     try:
-        link.version()
+        connection.version()
     except SumoConnectionLost:
-        link.close()
+        connection.close()
         raise GuardBusy(
-            f"the guard at 127.0.0.1:{port}, which holds the connection to SUMO, has a controller already, or is ending"
+            f"the guard at 127.0.0.1:{port}, which holds the connection to SUMO, has a controller already, or is ending; "
+            "stop that controller, or try again in a few seconds"
         ) from None
-    return link
+    return connection
 
 
-def _log_file(record: Path | None) -> Path | None:
+def _log_file(pid_file: Path | None) -> Path | None:
     """The guard's log file; None: this process's stderr.
 
     The guard outlives its controller, so a reader of the controller's stderr through
@@ -103,20 +104,20 @@ def _log_file(record: Path | None) -> Path | None:
     """
     if not stat.S_ISFIFO(os.fstat(2).st_mode):
         return None
-    return record.with_suffix(".log") if record is not None else _folder() / f"{os.getpid()}.log"
+    return pid_file.with_suffix(".log") if pid_file is not None else _folder() / f"{os.getpid()}.log"
 
 
-def _find_or_spawn(record: Path | None, flags: Sequence[str], log_file: Path | None) -> int | subprocess.Popen[bytes]:
-    """The port of the guard that has this record, else a new guard."""
-    if record is None:
+def _find_or_spawn(pid_file: Path | None, flags: Sequence[str], log_file: Path | None) -> int | subprocess.Popen[bytes]:
+    """The port of the guard that has this PID file, else a new guard."""
+    if pid_file is None:
         return _spawn(flags, log_file)
-    with record.with_suffix(".lock").open("w") as lock:
-        # of two controllers that start at once the second waits until the first one's guard has its record
+    with pid_file.with_suffix(".lock").open("w") as lock:
+        # of two controllers that start at once the second waits until the first one's guard has its PID file
         fcntl.flock(lock, fcntl.LOCK_EX)
-        port = port_of(record)
+        port = port_of(pid_file)
         if port is not None:
             return port
-        return _spawn(["--record", str(record), "--lock", str(lock.fileno()), *flags], log_file, lock.fileno())
+        return _spawn(["--pid-file", str(pid_file), "--lock", str(lock.fileno()), *flags], log_file, lock.fileno())
 
 
 def _spawn(flags: Sequence[str], log_file: Path | None, *kept_descriptors: int) -> subprocess.Popen[bytes]:
@@ -150,7 +151,7 @@ def _port(process: subprocess.Popen[bytes]) -> int:
     if word == "ready":
         return int(rest)
     process.wait()
-    raise InputError(rest or "the guard of the connection to SUMO did not start")
+    raise InputError(rest or "the guard of the connection to SUMO did not start; pass --no-guard to control without one")
 
 
 def _folder() -> Path:

@@ -11,7 +11,7 @@ from protos import policy_pb2 as pb
 from protos.predict_pb2 import ModelVersionStatus
 from serving.client import Client
 from serving.contract import ContractError
-from serving.errors import ModelNotFound, ServingError
+from serving.errors import BadRequest, DeadlineExceeded, ModelNotFound, ServingError, Unavailable
 
 log = logging.getLogger("controller")
 
@@ -36,10 +36,19 @@ def fetch_contracts(client: Client, tls: Iterable[str], model_number: int | None
             ) from None
         except ContractError as error:
             raise InputError(f"{client.address}: model {tl}{pinned}: {error}") from None
-        except ServingError as error:
+        except (Unavailable, DeadlineExceeded) as error:
             raise InputError(
                 f"no model server answers at {client.address} ({error.code}: {error}); "
                 "start one (greenserve serve) or pass --server"
+            ) from None
+        except BadRequest as error:
+            raise InputError(
+                f"{client.address}: model {tl}{pinned} has no policy contract ({error.code}: {error}); "
+                f"export it (greenserve export --tl {tl})"
+            ) from None
+        except ServingError as error:
+            raise InputError(
+                f"{client.address}: the contract of model {tl}{pinned} cannot be read ({error.code}: {error}); try again"
             ) from None
         if contract.tl != tl:
             raise InputError(f"{client.address}: model {tl}{pinned} holds the policy of {contract.tl}; export {tl} again")
@@ -95,7 +104,7 @@ class ServedContracts:
         """Whether no version of the TL with another contract has answered."""
         return all(self._is_same[tl].values())
 
-    def objection(self, tl: str, version: int) -> ContractChanged | None:
+    def contract_error(self, tl: str, version: int) -> ContractChanged | None:
         """Why a version's action must not be followed; None: it may be."""
         is_same = self._is_same[tl].get(version)
         if is_same is None:
@@ -105,7 +114,7 @@ class ServedContracts:
         return None
 
     def forget(self) -> None:
-        """Ask all versions again: another server may answer from now on, with other models under the same numbers."""
+        """Forget all results: another server may answer from now on, with other models under the same numbers."""
         self._is_same = {tl: {} for tl in self._is_same}
 
     def compare(self, versions: Mapping[str, int], timeout_s: float) -> None:
@@ -121,9 +130,15 @@ class ServedContracts:
             if self._logged.get((tl, version)) is is_same:
                 continue
             self._logged[tl, version] = is_same
-            suffix = "with the same contract" if is_same else "with another contract: not followed"
-            level = logging.INFO if is_same else logging.WARNING
-            log.log(level, "%s: the server now answers with version %d, %s", tl, version, suffix)
+            if is_same:
+                log.info("%s: the server now answers with version %d, with the same contract", tl, version)
+            else:
+                log.warning(
+                    "%s: the server now answers with version %d, with another contract; its actions are ignored: "
+                    "restart the controller to use it, or serve the previous version",
+                    tl,
+                    version,
+                )
 
     def check(self, tl: str) -> None:
         """Request the contract of the newest version that may be followed once more."""

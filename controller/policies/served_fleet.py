@@ -45,7 +45,7 @@ class ServedFleet:
         """Replaced as a whole, so that another thread may read it at any time."""
         self._write_lock = threading.Lock()
         self._suspensions = 0
-        """Counts `suspend`: an update that began before must not revive the fleet."""
+        """Counts `suspend`: an update that began before must not re-enable the fleet."""
         self._logged = ""
         self.updating = PeriodicThread(f"the update of fleet {name}", UPDATE_INTERVAL_S, self._update_or_drop)
 
@@ -99,11 +99,11 @@ class ServedFleet:
             if tl not in members:
                 excluded[tl] = "is not in it"
             elif not same_contract(members[tl].contract, contract):
-                excluded[tl] = "has another contract there"
+                excluded[tl] = "has another contract in the fleet"
             else:
                 own_version = self._pinned if self._pinned is not None else self._served_version(tl)
                 if own_version != members[tl].version:
-                    excluded[tl] = f"is at version {own_version}, there at {members[tl].version}"
+                    excluded[tl] = f"is served at version {own_version}, the fleet holds version {members[tl].version}"
         tls = frozenset(self._contracts) - frozenset(excluded)
         message = f"fleet {self.name} version {version} answers for {len(tls)} of {len(self._contracts)} TLs"
         if excluded:

@@ -24,7 +24,7 @@ MIN_COMPARE_TIMEOUT_S = 0.1
 
 
 class ServedPolicies:
-    """Asks all TLs that are due at once: the fleet for those that it covers, their own models for the others."""
+    """Requests the actions of all due TLs at once: from the fleet for those that it covers, else from their own models."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class ServedPolicies:
 
     def _ask(self, observations: Mapping[str, Observation], end_s: float) -> dict[str, Action | Exception]:
         answers: dict[str, Action | Exception] = {**self._ask_fleet(observations, end_s)}
-        others = {tl: x for tl, x in observations.items() if tl not in answers}
+        others = {tl: observation for tl, observation in observations.items() if tl not in answers}
         predictions = self._client.predict_many(others, self._pinned, max(end_s - self._clock(), 0.0)) if others else {}
         if self._clock() > end_s + DEADLINE_TOLERANCE_S:
             return dict.fromkeys(observations, DeadlineExceeded("the answers arrived after the deadline"))
@@ -110,7 +110,7 @@ class ServedPolicies:
         coverage = self._fleet.coverage if self._fleet is not None else None
         if self._fleet is None or coverage is None:
             return {}
-        due = {tl: x for tl, x in observations.items() if tl in coverage.tls and self.contracts.all_same(tl)}
+        due = {tl: observation for tl, observation in observations.items() if tl in coverage.tls and self.contracts.all_same(tl)}
         if len(due) < 2:
             return {}
         try:
@@ -123,8 +123,8 @@ class ServedPolicies:
     def _action(self, tl: str, prediction: Prediction | ServingError) -> Action | Exception:
         if isinstance(prediction, ServingError):
             return prediction
-        objection = self.contracts.objection(tl, prediction.version)
-        if objection is not None:
-            return objection
+        contract_error = self.contracts.contract_error(tl, prediction.version)
+        if contract_error is not None:
+            return contract_error
         action = prediction.outputs.get(ACTION)
         return BadAnswer(f"the answer has no output {ACTION!r}") if action is None else action

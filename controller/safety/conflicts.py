@@ -18,7 +18,7 @@ PROTECTED, PERMISSIVE, YELLOW = (defaultdict(lambda: "0", {ord(c): "1"}) for c i
 """Translation tables for `links_that_show`."""
 
 
-class Reason(StrEnum):
+class OverrideReason(StrEnum):
     """Why a requested state was overridden."""
 
     MALFORMED = "malformed"
@@ -31,13 +31,13 @@ class Reason(StrEnum):
 
 
 EXPLANATIONS = {
-    Reason.MALFORMED: "the state has a wrong length or invalid characters (malformed)",
-    Reason.CONFLICT: "foes would be green at the same time (conflict)",
-    Reason.MIN_GREEN: "a green has not reached its min green (min_green)",
-    Reason.YELLOW: "a yellow precedes red, and lasts its time (yellow)",
-    Reason.CLEARANCE: "a foe is not clear yet (clearance)",
-    Reason.MAX_GREEN: "a green has exceeded max green while others wait (max_green)",
-    Reason.MAX_RED: "a link has exceeded max red and is served (max_red)",
+    OverrideReason.MALFORMED: "the state has a wrong length or invalid characters (malformed)",
+    OverrideReason.CONFLICT: "foes would be green at the same time (conflict)",
+    OverrideReason.MIN_GREEN: "a green has not reached its min green (min_green)",
+    OverrideReason.YELLOW: "a link must show its full yellow before red (yellow)",
+    OverrideReason.CLEARANCE: "a foe has not cleared the junction (clearance)",
+    OverrideReason.MAX_GREEN: "a green has exceeded max green while others wait (max_green)",
+    OverrideReason.MAX_RED: "a link has exceeded max red and is served (max_red)",
 }
 
 
@@ -49,20 +49,20 @@ class ConflictRules:
         self.foes = [_mask(row) for row in network.foes]
         self.yields = [_mask(row) for row in network.yields]
         self.yielded_by = [_mask(column) for column in network.yields.T]
-        self._objections: dict[str, Reason | None] = {}
+        self._violations: dict[str, OverrideReason | None] = {}
 
-    def objection(self, state: str) -> Reason | None:
+    def violation(self, state: str) -> OverrideReason | None:
         """MALFORMED or CONFLICT; None if the state may be shown."""
-        if state not in self._objections:
-            if len(self._objections) > MAX_CACHED_STATES:
-                self._objections.clear()
-            self._objections[state] = self._compute_objection(state)
-        return self._objections[state]
+        if state not in self._violations:
+            if len(self._violations) > MAX_CACHED_STATES:
+                self._violations.clear()
+            self._violations[state] = self._find_violation(state)
+        return self._violations[state]
 
-    def _compute_objection(self, state: str) -> Reason | None:
+    def _find_violation(self, state: str) -> OverrideReason | None:
         if len(state) != self.links or not _VALID_CHARACTERS.issuperset(state):
-            return Reason.MALFORMED
-        return Reason.CONFLICT if self.conflicts(state) else None
+            return OverrideReason.MALFORMED
+        return OverrideReason.CONFLICT if self.conflicts(state) else None
 
     def conflicts(self, state: str) -> list[tuple[int, int]]:
         """Pairs (i, j) of green foes, neither of which shows g and yields to the other."""

@@ -19,7 +19,7 @@ MAX_CACHED_STATES = 10_000
 """States, and pairs of states, whose result is kept."""
 
 
-class Rule(StrEnum):
+class MonitorRule(StrEnum):
     """A rule that was broken; the values are labels of a metric."""
 
     CONFLICT = "conflict"
@@ -38,7 +38,7 @@ class Rule(StrEnum):
 @dataclass(frozen=True)
 class Alarm:
     signal: str
-    rule: Rule
+    rule: MonitorRule
     at_s: float
     message: str
 
@@ -64,7 +64,7 @@ class _Change(NamedTuple):
     """Of these, by their colour before."""
     awaits: tuple[tuple[int, int], ...]
     """(link that turns green, red foe that must be clear)."""
-    faults: tuple[tuple[Rule, str], ...]
+    faults: tuple[tuple[MonitorRule, str], ...]
 
 
 class SignalMonitor:
@@ -90,20 +90,20 @@ class SignalMonitor:
         self._state = ""
         self._since: list[float | None] = []
         """By link, since when it shows its colour; None: unknown, since before it was monitored."""
-        self._monitored_s = math.inf
+        self._monitored_from_s = math.inf
         self._waited_s = [0.0] * len(network.links)
         """By link, how long it was red under control before the signal ran its own program, if it has stayed red since."""
         self._max_waited_s = 0.0
         self._reported: set[int] = set()
         self._is_controlled = True
         self._changes: dict[tuple[str, str], _Change] = {}
-        self._faults: dict[str, list[tuple[Rule, str]]] = {}
+        self._faults: dict[str, list[tuple[MonitorRule, str]]] = {}
         """Results that depend only on states."""
 
-    def see_program(self, state: str, begin_s: float) -> list[Alarm]:
-        """Take that the signal ran its own program from begin_s on and shows `state`.
+    def follow_program(self, state: str, begin_s: float) -> list[Alarm]:
+        """Update for a signal that runs its own program from begin_s on and shows `state`.
 
-        Returns the alarms of the handover; what the program shows later is not judged.
+        Returns the alarms of the release; what the program shows later is not checked.
         """
         alarms: list[Alarm] = []
         if self._is_controlled and self._state and len(state) == len(self._state):
@@ -112,24 +112,24 @@ class SignalMonitor:
         self._is_controlled = False
         self._waited_s = [s if _colour(c) == "red" else 0.0 for s, c in zip(self._waited_s, state, strict=False)]
         self._reported = {i for i in self._reported if i < len(state) and _colour(state[i]) == "red"}
-        self._state, self._since, self._monitored_s = state, [None] * len(state), math.inf
+        self._state, self._since, self._monitored_from_s = state, [None] * len(state), math.inf
         return alarms
 
-    def see(self, state: str, begin_s: float, end_s: float) -> list[Alarm]:
+    def check_shown(self, state: str, begin_s: float, end_s: float) -> list[Alarm]:
         """Check that the signal showed `state` from begin_s to end_s. Returns the alarms."""
         alarms: list[Alarm] = []
         is_taken_over = not self._is_controlled
         if is_taken_over:
-            self._is_controlled, self._monitored_s, self._max_waited_s = True, begin_s, max(self._waited_s, default=0.0)
+            self._is_controlled, self._monitored_from_s, self._max_waited_s = True, begin_s, max(self._waited_s, default=0.0)
         if state != self._state or is_taken_over:
             if len(state) != len(self._state):
-                self._since, self._monitored_s, self._reported = [None] * len(state), begin_s, set()
+                self._since, self._monitored_from_s, self._reported = [None] * len(state), begin_s, set()
                 self._waited_s = [0.0] * len(state)
             else:
                 self._change(state, begin_s, alarms)
             self._check_state(state, begin_s, alarms)
             self._state = state
-        if end_s - self._monitored_s + self._max_waited_s > self._max_red_s:
+        if end_s - self._monitored_from_s + self._max_waited_s > self._max_red_s:
             self._check_max_red(end_s, alarms)
         return alarms
 
@@ -141,12 +141,12 @@ class SignalMonitor:
         for i in change.was_green:
             begin_s = since[i]
             if begin_s is not None and now - begin_s + _ROUNDING_S < self._min_green_s:
-                alarms.append(self._alarm(Rule.MIN_GREEN, now, f"link {i} was green for {now - begin_s:.3g} s"))
+                alarms.append(self._alarm(MonitorRule.MIN_GREEN, now, f"link {i} was green for {now - begin_s:.3g} s"))
         for i in change.was_yellow:
             begin_s = since[i]
             if begin_s is not None and now - begin_s + _ROUNDING_S < self._yellow_s[i]:
                 message = f"link {i} was yellow for {now - begin_s:.3g} of {self._yellow_s[i]:g} s"
-                alarms.append(self._alarm(Rule.YELLOW, now, message))
+                alarms.append(self._alarm(MonitorRule.YELLOW, now, message))
         for i in change.turned:
             since[i] = now
         self._reported.difference_update(change.turned)
@@ -156,7 +156,7 @@ class SignalMonitor:
                 message = (
                     f"link {i} turned green {now - red_since:.3g} s after its foe {j} turned red, not {self._clear_s[j]:.3g} s"
                 )
-                alarms.append(self._alarm(Rule.CLEARANCE, now, message))
+                alarms.append(self._alarm(MonitorRule.CLEARANCE, now, message))
 
     def _between(self, before: str, state: str) -> _Change:
         change = self._changes.get((before, state))
@@ -172,9 +172,9 @@ class SignalMonitor:
         awaits, faults = [], []
         for i in turned:
             if old[i] == "green" and new[i] == "red" and not self._is_crossing[i]:
-                faults.append((Rule.YELLOW, f"link {i} went from green to red"))
+                faults.append((MonitorRule.YELLOW, f"link {i} went from green to red"))
             if old[i] == "yellow" and new[i] == "green":
-                faults.append((Rule.YELLOW, f"link {i} went from yellow to green"))
+                faults.append((MonitorRule.YELLOW, f"link {i} went from yellow to green"))
         for i, c in enumerate(state):
             # a change from g to G needs clear foes as well: G does not yield
             if new[i] != "green" or (old[i] == "green" and not (before[i] == "g" and c == "G")):
@@ -183,7 +183,7 @@ class SignalMonitor:
                 if c == "g" and j in self._yields_to[i]:
                     continue
                 if new[j] == "yellow":
-                    faults.append((Rule.CLEARANCE, f"link {i} turned green while its foe {j} was yellow"))
+                    faults.append((MonitorRule.CLEARANCE, f"link {i} turned green while its foe {j} was yellow"))
                 elif new[j] == "red" and self._clear_s[j] > 0:
                     awaits.append((i, j))
         was_green, was_yellow = (tuple(i for i in turned if old[i] == c) for c in ("green", "yellow"))
@@ -198,17 +198,17 @@ class SignalMonitor:
         for rule, message in self._faults[state]:
             alarms.append(self._alarm(rule, now, message))
 
-    def _faults_of(self, state: str) -> list[tuple[Rule, str]]:
+    def _faults_of(self, state: str) -> list[tuple[MonitorRule, str]]:
         faults = []
         if invalid := set(state) - set("rygGsu"):
-            faults.append((Rule.INVALID_STATE, f"{state} contains {' '.join(sorted(invalid))}"))
+            faults.append((MonitorRule.INVALID_STATE, f"{state} contains {' '.join(sorted(invalid))}"))
         for i, c in enumerate(state):
             for j in self._foes[i] if c in "gG" else ():
                 # of two green foes at least one must yield, by showing g and by its right of way
                 yields_i = c == "g" and j in self._yields_to[i]
                 yields_j = state[j] == "g" and i in self._yields_to[j]
                 if i < j and state[j] in "gG" and not yields_i and not yields_j:
-                    faults.append((Rule.CONFLICT, f"{state}: links {i} and {j} are foes"))
+                    faults.append((MonitorRule.CONFLICT, f"{state}: links {i} and {j} are foes"))
         return faults
 
     def _check_max_red(self, now: float, alarms: list[Alarm]) -> None:
@@ -217,16 +217,16 @@ class SignalMonitor:
             red_s = self._red_s(i, now)
             if i not in self._reported and red_s > self._max_red_s:
                 self._reported.add(i)
-                alarms.append(self._alarm(Rule.MAX_RED_EXCEEDED, now, f"link {i} has been red for {red_s:.0f} s"))
+                alarms.append(self._alarm(MonitorRule.MAX_RED_EXCEEDED, now, f"link {i} has been red for {red_s:.0f} s"))
 
     def _red_s(self, i: int, now: float) -> float:
         """How long a link has been red under this controller."""
         if _colour(self._state[i]) != "red":
             return 0.0
         begin_s = self._since[i]
-        return now - begin_s if begin_s is not None else self._waited_s[i] + now - self._monitored_s
+        return now - begin_s if begin_s is not None else self._waited_s[i] + now - self._monitored_from_s
 
-    def _alarm(self, rule: Rule, now: float, message: str) -> Alarm:
+    def _alarm(self, rule: MonitorRule, now: float, message: str) -> Alarm:
         return Alarm(self.signal, rule, now, message)
 
 

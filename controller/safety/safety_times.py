@@ -9,7 +9,7 @@ from protos import policy_pb2 as pb
 
 @dataclass(frozen=True)
 class SafetyTimes:
-    """Times in s that hold for a signal: the contract's, never below the street's floors."""
+    """Times in s that hold for a signal: the stricter of its contract's and those of [safety] in city.toml."""
 
     yellow_s: float
     min_green_s: float
@@ -19,22 +19,22 @@ class SafetyTimes:
     walking_speed_mps: float = 1.2
 
 
-def times_for(contract: pb.PolicyContract, floors: Safety, runs_plan: bool) -> SafetyTimes:
-    """The contract's times, never below the floors of city.toml.
+def times_for(contract: pb.PolicyContract, limits: Safety, runs_plan: bool) -> SafetyTimes:
+    """The stricter of the contract's times and city.toml's [safety].
 
     `runs_plan`: the policy modifies its program's plan. The plan's links may be green
     over several phases, and its durations have bounds of their own, so the contract's
     min and max green do not apply to links.
     """
     timing = contract.timing
-    max_greens = [bound for bound in (0 if runs_plan else timing.max_green_s, floors.max_green_s) if bound]
+    max_greens = [bound for bound in (0 if runs_plan else timing.max_green_s, limits.max_green_s) if bound]
     return SafetyTimes(
-        yellow_s=max(timing.yellow_s, floors.min_yellow_s),
-        min_green_s=max(0.0 if runs_plan else timing.min_green_s, floors.min_green_s),
-        all_red_s=max(timing.all_red_s, floors.all_red_s),
+        yellow_s=max(timing.yellow_s, limits.min_yellow_s),
+        min_green_s=max(0.0 if runs_plan else timing.min_green_s, limits.min_green_s),
+        all_red_s=max(timing.all_red_s, limits.all_red_s),
         max_green_s=min(max_greens, default=math.inf),
-        max_red_s=floors.max_red_s or math.inf,
-        walking_speed_mps=floors.walking_speed_mps,
+        max_red_s=limits.max_red_s or math.inf,
+        walking_speed_mps=limits.walking_speed_mps,
     )
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from controller.safety.conflicts import GREEN, ConflictRules, Reason, colour
+from controller.safety.conflicts import GREEN, ConflictRules, OverrideReason, colour
 from controller.safety.safety_times import SafetyTimes
 from controller.simulation_time import round_to_ms
 
@@ -13,7 +13,7 @@ class ServiceBounds:
 
     def __init__(self, rules: ConflictRules, times: SafetyTimes, greens: Sequence[str]) -> None:
         self._rules, self._times = rules, times
-        self._greens = [state for state in greens if rules.objection(state) is None]
+        self._greens = [state for state in greens if rules.violation(state) is None]
         always_green = [all(state[i] in GREEN for state in self._greens) for i in range(rules.links)]
         sometimes_green = [any(state[i] in GREEN for state in self._greens) for i in range(rules.links)]
         # bounds apply to links that some green phase serves and another does not
@@ -27,7 +27,7 @@ class ServiceBounds:
         bound_s = {"g": self._times.max_green_s, "r": self._times.max_red_s, "y": math.inf}
         return min((round_to_ms(since[i] + bound_s[colour(state[i])]) for i in self._bounded), default=math.inf)
 
-    def forced(self, state: str, since: Sequence[float], requested: str, now: float) -> tuple[Reason, str] | None:
+    def forced(self, state: str, since: Sequence[float], requested: str, now: float) -> tuple[OverrideReason, str] | None:
         """(reason, green phase to show) if a bound is exceeded; the requested state itself if it serves the waiting link."""
         ages = {i: round_to_ms(now - since[i]) for i in self._bounded}
         waiting = sorted((i for i in ages if colour(state[i]) == "r"), key=lambda i: -ages[i])
@@ -38,7 +38,7 @@ class ServiceBounds:
             relieving = [green for green in serving if not any(green[j] in GREEN for j in blocked_by)]
             if ages[i] >= self._times.max_red_s:
                 # kept until it is shown: otherwise each new request could restart the transition
-                return Reason.MAX_RED, requested if requested in serving else (relieving or serving)[0]
+                return OverrideReason.MAX_RED, requested if requested in serving else (relieving or serving)[0]
             if blocked_by and requested[i] not in GREEN and relieving:
-                return Reason.MAX_GREEN, relieving[0]
+                return OverrideReason.MAX_GREEN, relieving[0]
         return None

@@ -30,7 +30,7 @@ from controller.safety.conflicts import (
     PROTECTED,
     YELLOW,
     ConflictRules,
-    Reason,
+    OverrideReason,
     colour,
     links_that_show,
 )
@@ -39,7 +39,7 @@ from controller.safety.service_bounds import ServiceBounds
 from controller.simulation_time import round_to_ms
 
 _OFF = str.maketrans("oOY", "yyy")
-_NONE: frozenset[Reason] = frozenset()
+_NONE: frozenset[OverrideReason] = frozenset()
 _NOTHING_REPORTED = ("", _NONE)
 _SEAL = object()
 
@@ -66,7 +66,7 @@ class PermittedState:
 
 
 @final
-class PermittedHandover:
+class PermittedRelease:
     """Permission to hand a signal to its program, which begins with the given green phase."""
 
     __slots__ = ("phase", "program", "remaining_s", "signal")
@@ -78,17 +78,17 @@ class PermittedHandover:
 
     def __init__(self, signal: str, program: str, phase: int, remaining_s: float | None, *, seal: object) -> None:
         if seal is not _SEAL:
-            raise TypeError("only controller.safety creates a PermittedHandover")
+            raise TypeError("only controller.safety creates a PermittedRelease")
         object.__setattr__(self, "signal", signal)
         object.__setattr__(self, "program", program)
         object.__setattr__(self, "phase", phase)
         object.__setattr__(self, "remaining_s", remaining_s)
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError("a PermittedHandover is immutable")
+        raise AttributeError("a PermittedRelease is immutable")
 
 
-SignalCommand = PermittedState | PermittedHandover
+SignalCommand = PermittedState | PermittedRelease
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Override:
     """A requested state that the safety rules replaced."""
 
     signal: str
-    reason: Reason
+    reason: OverrideReason
     requested: str
     permitted: str
 
@@ -105,11 +105,11 @@ class _Transition(NamedTuple):
     """The next state on the way from one state to another."""
 
     following: PermittedState
-    reasons: frozenset[Reason]
+    reasons: frozenset[OverrideReason]
     """Why it differs from the target."""
     turned: tuple[int, ...]
     """Links that change colour."""
-    settles_s: float
+    settling_time_s: float
     """Duration after which the ages of these links have no further effect."""
 
 
@@ -134,11 +134,11 @@ class SignalSafety:
         self._since = [-math.inf] * self.rules.links
         self._waiting_since = [math.inf] * self.rules.links
         """As `_since`, but includes waiting while the signal ran its own program."""
-        self._settled_s = -math.inf
+        self._ages_matter_until_s = -math.inf
         """When every link will have shown its colour for long enough."""
         self._permitted = PermittedState(self.signal, self._state, seal=_SEAL)
-        self._forced: tuple[Reason, str] | None = None
-        self.overdue_s = math.inf
+        self._forced: tuple[OverrideReason, str] | None = None
+        self.bound_exceeded_at_s = math.inf
         """When max green or max red is next exceeded; inf: never."""
         self._bounds = ServiceBounds(self.rules, times, greens)
         self._reported = _NOTHING_REPORTED
@@ -147,23 +147,23 @@ class SignalSafety:
     def shown(self) -> str:
         return self._state
 
-    def adopt(self, shown: str, now: float) -> None:
+    def start_from(self, shown: str, now: float) -> None:
         """Take over the state that the signal shows; its ages are unknown and count from now.
 
         Only the waiting times of red links continue, so that a TL that alternates
         between modes still serves them. Links that are off (`o`, `O`) count as
         yellow: drivers follow the right of way there, and a yellow clears them.
         """
-        self.observe_program(shown, now)
+        self.follow_program(shown, now)
         shown = shown.translate(_OFF)
         self._state = shown
         self._since = [now] * self.rules.links
-        self._settled_s = round_to_ms(now + self.clearing_s)
+        self._ages_matter_until_s = round_to_ms(now + self.clearing_s)
         self._permitted = PermittedState(self.signal, shown, seal=_SEAL)
         self._forced = None
-        self.overdue_s = self._bounds.first_exceeded_s(self._state, self._waiting_since)
+        self.bound_exceeded_at_s = self._bounds.first_exceeded_s(self._state, self._waiting_since)
 
-    def observe_program(self, shown: str, now: float) -> None:
+    def follow_program(self, shown: str, now: float) -> None:
         """Take the state that the signal's own program shows: links that it serves are not waiting any more."""
         shown = shown.translate(_OFF)
         self._waiting_since = [
@@ -193,7 +193,7 @@ class SignalSafety:
         self._reported = requested, reasons
         return self._permitted, [Override(self.signal, reason, requested, self._state) for reason in sorted(reasons)]
 
-    def is_settled(self, requested: str) -> bool:
+    def shows(self, requested: str) -> bool:
         """Whether the requested state is shown, so that nothing changes before the next request."""
         return self._state == requested and self._forced is None
 
@@ -214,29 +214,29 @@ class SignalSafety:
             for c, since, clearance_s in zip(self._state, self._since, self.clearance_s, strict=True)
         )
 
-    def hand_over(self, program: str, phase: int, now: float, remaining_s: float | None = None) -> PermittedHandover:
-        """Permit the handover to the signal's program, which starts with a green.
+    def permit_release(self, program: str, phase: int, now: float, remaining_s: float | None = None) -> PermittedRelease:
+        """Permit the release of the signal to its program, which starts with a green.
 
         Raises ValueError while the signal is not cleared.
         """
         if not self.is_cleared(now):
             raise ValueError(f"signal {self.signal} shows {self._state}; it must be all red before its program continues")
-        return PermittedHandover(self.signal, program, phase, remaining_s, seal=_SEAL)
+        return PermittedRelease(self.signal, program, phase, remaining_s, seal=_SEAL)
 
-    def _target(self, requested: str, now: float) -> tuple[str, frozenset[Reason]]:
+    def _target(self, requested: str, now: float) -> tuple[str, frozenset[OverrideReason]]:
         """(target state, reasons): the requested state, or the state that replaces it, and why."""
-        objection = self.rules.objection(requested)
-        if objection is None and self._forced is None and now < self.overdue_s:
+        violation = self.rules.violation(requested)
+        if violation is None and self._forced is None and now < self.bound_exceeded_at_s:
             return requested, _NONE
         reasons = _NONE
-        if objection is not None:
-            reasons = frozenset((objection,))
+        if violation is not None:
+            reasons = frozenset((violation,))
             requested = self._state.replace("y", "r")
-            if self.rules.objection(requested) is not None:
+            if self.rules.violation(requested) is not None:
                 requested = "r" * self.rules.links
         if self._forced is not None and self._has_served(self._forced[1], now):
             self._forced = None
-        if self._forced is None and now >= self.overdue_s:
+        if self._forced is None and now >= self.bound_exceeded_at_s:
             self._forced = self._bounds.forced(self._state, self._waiting_since, requested, now)
         if self._forced is not None:
             reason, target = self._forced
@@ -254,7 +254,7 @@ class SignalSafety:
         Ages matter only below a bound. If none is below, as in nearly every step, the
         transition depends only on the two states and is cached.
         """
-        if now < self._settled_s:
+        if now < self._ages_matter_until_s:
             return self._compute_transition(target, now)
         transition = self._transitions.get((self._state, target))
         if transition is None:
@@ -267,7 +267,7 @@ class SignalSafety:
         """`now`: inf if every link has shown its colour for long enough."""
         times, state, reasons = self.times, self._state, set()
         following = list(state)
-        rising: list[tuple[int, str]] = []
+        turning_green: list[tuple[int, str]] = []
         for i, (c, wanted) in enumerate(zip(state, target, strict=True)):
             if c == wanted:
                 continue
@@ -276,27 +276,27 @@ class SignalSafety:
                 if wanted == "g":
                     following[i] = "g"
                 elif wanted == "G":
-                    rising.append((i, wanted))
+                    turning_green.append((i, wanted))
                 elif age < times.min_green_s:
-                    reasons.add(Reason.MIN_GREEN)
+                    reasons.add(OverrideReason.MIN_GREEN)
                 elif self._is_crossing[i]:
                     following[i] = "r"
                 else:
                     following[i] = "y"
                     if wanted != "y":
-                        reasons.add(Reason.YELLOW)
+                        reasons.add(OverrideReason.YELLOW)
             elif c == "y":
                 if age < self.yellow_s[i]:
-                    reasons.add(Reason.YELLOW)
+                    reasons.add(OverrideReason.YELLOW)
                     continue
                 # a link whose green is requested again gets it after it has been red
                 following[i] = "r" if wanted in GREEN else wanted
             elif wanted in GREEN:
-                rising.append((i, wanted))
+                turning_green.append((i, wanted))
             else:
                 following[i] = "r" if wanted == "y" else wanted
-        if rising and not self._raise_greens(rising, following, now):
-            reasons.add(Reason.CLEARANCE)
+        if turning_green and not self._start_greens(turning_green, following, now):
+            reasons.add(OverrideReason.CLEARANCE)
         turned = tuple(i for i, (c, new) in enumerate(zip(state, following, strict=True)) if colour(c) != colour(new))
         permitted = PermittedState(self.signal, "".join(following), seal=_SEAL)
         return _Transition(
@@ -307,21 +307,21 @@ class SignalSafety:
         """The age of a colour beyond which it has no further effect, s."""
         return self.times.min_green_s if c in GREEN else self.yellow_s[i] if c == "y" else self.clearance_s[i]
 
-    def _raise_greens(self, rising: list[tuple[int, str]], following: list[str], now: float) -> bool:
-        """Turn links to G or g as far as what the other links will show permits; whether all of them turned."""
-        rules, all_raised = self.rules, True
+    def _start_greens(self, turning_green: list[tuple[int, str]], following: list[str], now: float) -> bool:
+        """Start the greens that no foe blocks; return whether all of them started."""
+        rules, all_started = self.rules, True
         protected, permissive = links_that_show(PROTECTED, following), links_that_show(PERMISSIVE, following)
         uncleared = links_that_show(YELLOW, following) | self._uncleared(following, now)
-        for i, wanted in rising:
+        for i, wanted in turning_green:
             blocking = rules.foes[i] & (protected | uncleared | permissive & ~rules.yielded_by[i])
             if wanted == "g":
                 blocking &= ~rules.yields[i]
             if blocking:
-                all_raised = False
+                all_started = False
                 continue
             following[i] = wanted
             protected, permissive = (protected | 1 << i, permissive) if wanted == "G" else (protected, permissive | 1 << i)
-        return all_raised
+        return all_started
 
     def _uncleared(self, following: Sequence[str], now: float) -> int:
         """Links that will be red but whose last vehicles or pedestrians may still be on the junction, as a mask."""
@@ -341,5 +341,5 @@ class SignalSafety:
         if transition.turned:
             for i in transition.turned:
                 self._since[i] = self._waiting_since[i] = now
-            self._settled_s = max(self._settled_s, round_to_ms(now + transition.settles_s))
-            self.overdue_s = self._bounds.first_exceeded_s(self._state, self._waiting_since)
+            self._ages_matter_until_s = max(self._ages_matter_until_s, round_to_ms(now + transition.settling_time_s))
+            self.bound_exceeded_at_s = self._bounds.first_exceeded_s(self._state, self._waiting_since)

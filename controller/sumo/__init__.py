@@ -1,1 +1,1 @@
-"""The SUMO side: one link to the simulator, over TraCI or libsumo."""
+"""The SUMO side: one connection to the simulator, over TraCI or libsumo."""

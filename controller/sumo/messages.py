@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
-from controller.sumo.link import Interrupts, SumoConnectionLost, WaitAborted
+from controller.sumo.connection import Interrupts, SumoConnectionLost, WaitAborted
 from controller.sumo.programs import StderrReader
 from controller.sumo.wire import MalformedMessage, MessageSplitter
 
@@ -19,7 +19,7 @@ SILENCE_LOG_INTERVAL_S = 30.0
 """Wall time between two warnings that SUMO is silent, at the end."""
 
 
-class Messages:
+class MessageStream:
     """Sends and receives whole messages."""
 
     def __init__(self, connection: socket.socket, stderr: StderrReader, interrupts: Interrupts) -> None:
@@ -32,7 +32,7 @@ class Messages:
         self._incoming = MessageSplitter()
         self._arrived: deque[bytes] = deque()
 
-    def post(self, message: bytes) -> None:
+    def queue(self, message: bytes) -> None:
         """Queue a message for the next `send`, or for the next wait for an answer."""
         self._outgoing += message
 
@@ -82,12 +82,12 @@ class Messages:
         """Send the last message, wait until SUMO has closed the connection, and close it here.
 
         SUMO ends the simulation for all its clients if one is gone before it has
-        answered, and another client may take minutes. So this waits until the
-        operator asks to quit. Never raises.
+        answered, and another client may take minutes. So this waits until SUMO closes the
+        connection or quit is requested. Never raises.
 
         Args:
             message: follows what has not been sent yet.
-            wait: False if a guard sees to the rest.
+            wait: False if a guard waits for SUMO instead.
 
         Returns:
             Whether SUMO has answered.

@@ -9,7 +9,7 @@ from city.errors import InputError
 from city.network import Phase, Program, SignalNetwork, StreetNetwork
 from controller import dialects
 from controller.fallback.plan import FallbackPlan
-from controller.safety.conflicts import ConflictRules, Reason
+from controller.safety.conflicts import ConflictRules, OverrideReason
 from protos import policy_pb2 as pb
 from serving.contract import ContractError, check
 
@@ -20,8 +20,8 @@ _PROGRAM_TYPES = {0: "static", 3: "actuated", 4: "NEMA", 5: "delay_based"}
 class RunningSignal:
     """A signal as SUMO runs it now."""
 
-    program: str
-    """Id of the program that is its fallback plan."""
+    fallback_program_id: str
+    """Program that its fallback plan runs."""
     shown: str
     """The state that it shows."""
     programs: Mapping[str, Program]
@@ -112,54 +112,57 @@ def check_contract_matches_network(contract: pb.PolicyContract, street: StreetNe
         dialects.of(contract).check_contract(contract)
     except ContractError as error:
         raise InputError(str(error)) from None
-    for trained in contract.signals:
-        signal = street.signals.get(trained.id)
-        where = f"{contract.tl}: the policy was trained on another signal {trained.id}"
+    for expected in contract.signals:
+        signal = street.signals.get(expected.id)
+        where = f"{contract.tl}: signal {expected.id} differs from training"
         if signal is None:
-            raise InputError(f"{where}: the network {street.net_file} has no signal of this name")
-        lanes = list(signal.lanes)
-        if lanes != list(trained.lane_ids):
-            missing = [lane for lane in trained.lane_ids if lane not in lanes]
-            new = [lane for lane in lanes if lane not in trained.lane_ids]
             raise InputError(
-                f"{where}: {len(trained.lane_ids)} lanes then, {len(lanes)} now (missing: {_list(missing)}; new: {_list(new)}); "
-                "train it again or use the network it was trained on"
+                f"{contract.tl}: the network {street.net_file} has no signal {expected.id}, which the policy controls; "
+                "use the network of training"
             )
-        program = next((program for program in signal.programs if program.id == trained.program_id), None)
+        lanes = list(signal.lanes)
+        if lanes != list(expected.lane_ids):
+            missing = [lane for lane in expected.lane_ids if lane not in lanes]
+            new = [lane for lane in lanes if lane not in expected.lane_ids]
+            raise InputError(
+                f"{where}: {len(expected.lane_ids)} lanes in training, {len(lanes)} in {street.net_file} "
+                f"(missing: {_list(missing)}; new: {_list(new)}); train it again or use the network of training"
+            )
+        program = next((program for program in signal.programs if program.id == expected.program_id), None)
         if program is None:
             raise InputError(
-                f"{contract.tl}: signal {trained.id} has no program {trained.program_id!r}, which the policy was trained on; "
+                f"{contract.tl}: signal {expected.id} has no program {expected.program_id!r}, which the policy was trained on; "
                 "add the additional file that defines it to the sumocfg, or train it again"
             )
-        _check_phases_of_training(contract, where, program, trained, "now")
+        _check_phases_of_training(contract, where, program, expected, "now")
 
 
 def check_sumo_matches_contract(
     contract: pb.PolicyContract, running: Mapping[str, RunningSignal], api: Any, street: StreetNetwork
 ) -> None:
     """Raise InputError unless SUMO runs the programs, phases and lane lengths of the files and the contract."""
-    for trained in contract.signals:
-        signal, now = street.signals[trained.id], running[trained.id]
-        where = f"{contract.tl}: signal {trained.id}"
-        program = now.programs.get(trained.program_id)
+    for expected in contract.signals:
+        signal, now = street.signals[expected.id], running[expected.id]
+        where = f"{contract.tl}: signal {expected.id}"
+        program = now.programs.get(expected.program_id)
         if program is None:
             raise InputError(
-                f"{where}: SUMO has no program {trained.program_id!r}, only {_list(list(now.programs))}; "
+                f"{where}: SUMO has no program {expected.program_id!r}, only {_list(list(now.programs))}; "
                 "start it with the additional files of training"
             )
-        if now.program not in now.programs:
+        if now.fallback_program_id not in now.programs:
             raise InputError(
-                f"{where}: its plan {now.program!r} is not among SUMO's programs {_list(list(now.programs))}; "
+                f"{where}: its plan {now.fallback_program_id!r} is not among SUMO's programs {_list(list(now.programs))}; "
                 "start SUMO and the controller on the same network"
             )
-        _check_phases_of_training(contract, where, program, trained, "in the running simulation")
+        _check_phases_of_training(contract, where, program, expected, "in the running simulation")
         if len(now.shown) != len(signal.links):
             raise InputError(
                 f"{where}: SUMO shows a state of {len(now.shown)} links, but {street.net_file} has {len(signal.links)}; "
                 "start SUMO and the controller on the same network"
             )
-        check_phases(where, signal, trained)
-        for lane in trained.lane_ids:
+        check_phases(where, signal, expected)
+        for lane in expected.lane_ids:
             length_m = float(api.lane.getLength(lane))
             if abs(length_m - street.lane_length_m[lane]) > 0.01:
                 raise InputError(
@@ -168,40 +171,40 @@ def check_sumo_matches_contract(
                 )
 
 
-def check_phases(where: str, signal: SignalNetwork, trained: pb.Signal) -> None:
+def check_phases(where: str, signal: SignalNetwork, expected: pb.Signal) -> None:
     """Raise InputError unless the safety rules permit every phase that the policy was trained with."""
     rules = ConflictRules(signal)
-    for phase in trained.phases:
-        if rules.objection(phase.state) is Reason.MALFORMED:
+    for phase in expected.phases:
+        if rules.violation(phase.state) is OverrideReason.MALFORMED:
             raise InputError(
-                f"{where}: phase {phase.state!r} of program {trained.program_id!r} is not a state of "
+                f"{where}: phase {phase.state!r} of program {expected.program_id!r} is not a state of "
                 f"{len(signal.links)} links with r, y, g, G, s and u; it would never be shown: fix the program"
             )
         pairs = rules.conflicts(phase.state)
         if pairs:
             raise InputError(
-                f"{where}: phase {phase.state} of program {trained.program_id!r} gives green to links {pairs[0][0]} and "
+                f"{where}: phase {phase.state} of program {expected.program_id!r} gives green to links {pairs[0][0]} and "
                 f"{pairs[0][1]}, which are foes in the network; the safety rules would never show it: fix the program"
             )
 
 
-def _check_phases_of_training(contract: pb.PolicyContract, where: str, program: Program, trained: pb.Signal, place: str) -> None:
-    if [phase.state for phase in program.phases] != [phase.state for phase in trained.phases]:
+def _check_phases_of_training(contract: pb.PolicyContract, where: str, program: Program, expected: pb.Signal, place: str) -> None:
+    if [phase.state for phase in program.phases] != [phase.state for phase in expected.phases]:
         raise InputError(
-            f"{where}: its program {trained.program_id!r} has other phases {place} than in training; "
+            f"{where}: its program {expected.program_id!r} has other phases {place} than in training; "
             "train it again or use the program it was trained on"
         )
     durations = [(phase.duration_s, phase.min_s, phase.max_s) for phase in program.phases]
-    if dialects.of(contract).runs_plan(contract) and durations != [(p.duration_s, p.min_s, p.max_s) for p in trained.phases]:
+    if dialects.of(contract).runs_plan(contract) and durations != [(p.duration_s, p.min_s, p.max_s) for p in expected.phases]:
         raise InputError(
-            f"{where}: its plan {trained.program_id!r} has other durations {place} than in training, which its actions refer to; "
-            "train it again or use the program it was trained on"
+            f"{where}: its plan {expected.program_id!r} has other durations {place} than in training, "
+            "which its actions refer to; train it again or use the program it was trained on"
         )
 
 
 def fallback_plan(running: RunningSignal, signal: SignalNetwork) -> FallbackPlan:
     """The signal's fallback plan; it is synchronised if it is static and the files give its offset."""
-    program = running.programs[running.program]
+    program = running.programs[running.fallback_program_id]
     has_offset = any(known.id == program.id for known in signal.programs)
     return FallbackPlan(program, is_synchronised=has_offset and program.type == "static")
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from controller.safety.signal_safety import PermittedHandover, PermittedState, SignalCommand
+from controller.safety.signal_safety import PermittedRelease, PermittedState, SignalCommand
 from controller.sumo import wire
-from controller.sumo.link import CommandRejected
+from controller.sumo.connection import CommandRejected
 
 
 def encode_commands(command: SignalCommand) -> list[bytes]:
@@ -12,7 +12,7 @@ def encode_commands(command: SignalCommand) -> list[bytes]:
     signal = command.signal
     if type(command) is PermittedState:
         return [wire.set_string(wire.SET_TL, wire.STATE, signal, command.state)]
-    if type(command) is not PermittedHandover:
+    if type(command) is not PermittedRelease:
         raise TypeError(f"only what the safety rules permit is sent to SUMO, not {command!r}")
     commands = [
         wire.set_string(wire.SET_TL, wire.PROGRAM, signal, command.program),

@@ -11,9 +11,9 @@ from typing import Any
 import traci
 
 from city.errors import InputError
-from controller.sumo.link import Interrupts
+from controller.sumo.connection import Interrupts
 from controller.sumo.programs import StderrReader, sumo_program
-from controller.sumo.traci_link import TraciLink
+from controller.sumo.traci_connection import TraciConnection
 
 log = logging.getLogger("controller")
 
@@ -36,7 +36,9 @@ def _close(connection: Any) -> None:
         connection.close(False)
 
 
-def start(arguments: Sequence[str], clients: int, interrupts: Interrupts, order: int | None = None, port: int = 0) -> TraciLink:
+def start(
+    arguments: Sequence[str], clients: int, interrupts: Interrupts, order: int | None = None, port: int = 0
+) -> TraciConnection:
     """Start the sumo program on a loopback port and connect to it. Raises InputError.
 
     Args:
@@ -78,7 +80,7 @@ def attach(
     order: int | None = None,
     process: subprocess.Popen[bytes] | None = None,
     through_guard: bool = False,
-) -> TraciLink:
+) -> TraciConnection:
     """Connect to a SUMO, or to a guard. Raises InputError.
 
     Args:
@@ -110,7 +112,7 @@ def attach(
         except traci.TraCIException as error:
             _close(connection)
             raise InputError(
-                f"SUMO at {host}:{port} refuses order {order} for this client: {error}; pass another --order"
+                f"SUMO at {host}:{port} rejects order {order} for this client: {error}; pass another --order"
             ) from None
         except (traci.FatalTraCIError, OSError) as error:
             _close(connection)
@@ -120,4 +122,4 @@ def attach(
                 f"{host}:{port} closed the connection ({error}): SUMO ended, or it is not a SUMO server, "
                 "or it is a guard that has a controller"
             ) from None
-    return TraciLink(connection, traci.FatalTraCIError, process, stderr, interrupts, through_guard)
+    return TraciConnection(connection, traci.FatalTraCIError, process, stderr, interrupts, through_guard)

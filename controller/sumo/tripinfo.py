@@ -12,10 +12,10 @@ TRIPINFO_OPTIONS = ("--tripinfo-output.write-unfinished", "true", "--tripinfo-ou
 
 @dataclass(frozen=True)
 class Trips:
-    """Means over all vehicles, in s; delay is time loss + departure delay, as RESCO counts it."""
+    """Counts, and means over all vehicles in s; delay is time loss + departure delay, as RESCO counts it."""
 
     finished: int
-    all: int
+    total: int
     delay_s: float
     duration_s: float
     waiting_s: float

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.sumo.link import CommandRejected
+from controller.sumo.connection import CommandRejected
 
 # equal to traci.constants
 GETVERSION, SETORDER = 0x00, 0x03

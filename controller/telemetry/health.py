@@ -1,4 +1,4 @@
-"""HTTP endpoints: /metrics for Prometheus, /healthz for liveness probes."""
+"""HTTP endpoints: /metrics for Prometheus, /healthz for readiness probes (200 only while running)."""
 
 import threading
 import time
@@ -38,7 +38,7 @@ class Health:
         self._state = "stopping"
 
     def status(self) -> tuple[bool, str]:
-        """(whether the controller is healthy, its state)."""
+        """(whether the controller is ready, its state)."""
         if self._state == "running" and self._clock() - self._beat_s > STALE_TIMEOUT_S:
             return False, "stuck"
         return self._state == "running", self._state
@@ -70,7 +70,7 @@ class HttpServer:
     """The HTTP server of both endpoints, in threads of its own."""
 
     def __init__(self, address: tuple[str, int], registry: CollectorRegistry, health: Health) -> None:
-        """Raises InputError if the address cannot be listened on."""
+        """Listen and serve. Raises InputError if the address cannot be listened on."""
 
         class Handler(BaseHTTPRequestHandler):
             timeout = IDLE_TIMEOUT_S
@@ -79,8 +79,8 @@ class HttpServer:
                 if self.path == "/metrics":
                     self._respond(200, CONTENT_TYPE_LATEST, generate_latest(registry))
                 elif self.path == "/healthz":
-                    is_healthy, state = health.status()
-                    self._respond(200 if is_healthy else 503, "text/plain; charset=utf-8", f"{state}\n".encode())
+                    is_ready, state = health.status()
+                    self._respond(200 if is_ready else 503, "text/plain; charset=utf-8", f"{state}\n".encode())
                 else:
                     self._respond(404, "text/plain; charset=utf-8", b"not found; the paths are /metrics and /healthz\n")
 

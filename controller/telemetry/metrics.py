@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from controller.safety.monitor import Rule
+from controller.safety.monitor import MonitorRule
 
 _BUCKETS_S = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1.0)
 
@@ -11,7 +11,9 @@ class ControllerMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
         self.steps = Counter("controller_decision_steps", "Moments at which at least one TL was due", registry=registry)
-        self.decisions = Counter("controller_decisions", "Actions taken", registry=registry)
+        self.decisions = Counter(
+            "controller_decisions", "Valid answers of policies; in fallback they are not followed", registry=registry
+        )
         self.missing_answers = Counter(
             "controller_missing_answers", "Requests to a policy without a valid action", ["tl"], registry=registry
         )
@@ -21,7 +23,7 @@ class ControllerMetrics:
         self.alarms = Counter(
             "controller_safety_alarms", "Shown states that broke a rule; must stay at 0", ["rule"], registry=registry
         )
-        for rule in Rule:
+        for rule in MonitorRule:
             self.alarms.labels(rule.value)
         self.rejections = Counter("controller_sumo_rejections", "Commands that SUMO rejected", registry=registry)
         self.mode = Gauge(
@@ -34,6 +36,9 @@ class ControllerMetrics:
             buckets=_BUCKETS_S,
         )
         self.inference_s = Histogram(
-            "controller_inference_seconds", "Part of it spent waiting for the policies", registry=registry, buckets=_BUCKETS_S
+            "controller_inference_seconds",
+            "Wall time of a decision step spent waiting for the policies",
+            registry=registry,
+            buckets=_BUCKETS_S,
         )
         self.simulation_s = Gauge("controller_simulation_seconds", "Simulation time", registry=registry)

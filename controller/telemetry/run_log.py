@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from controller.decision_step import DecisionSteps, Events, RunCounters
+from controller.decision_step import DecisionLoop, Events, RunCounters
 from controller.fallback.control_mode import ControlMode
 from controller.safety.conflicts import EXPLANATIONS
 from controller.safety.monitor import Alarm
@@ -21,7 +21,7 @@ MAX_NAMED_TLS = 10
 
 
 class RunLog:
-    """Counts events in metrics and writes them to the log, one line per kind and decision step."""
+    """Counts events in metrics and logs them; the mode changes of a decision step are one line per kind."""
 
     def __init__(self, metrics: ControllerMetrics, health: Health, tls: Iterable[str]) -> None:
         self._metrics, self._health = metrics, health
@@ -99,7 +99,7 @@ def figures(counters: RunCounters) -> dict[str, object]:
     decision_ms, inference_ms = (1000 * np.array(times or [0.0]) for times in (counters.decision_s, counters.inference_s))
     return {
         "decisions": counters.decisions,
-        "decision_steps": counters.steps,
+        "decision_steps": counters.decision_steps,
         "decision_ms_p50": float(np.percentile(decision_ms, 50)),
         "decision_ms_p99": float(np.percentile(decision_ms, 99)),
         "inference_ms_p50": float(np.percentile(inference_ms, 50)),
@@ -115,19 +115,19 @@ def figures(counters: RunCounters) -> dict[str, object]:
     }
 
 
-def log_summary(steps: DecisionSteps) -> None:
-    """One line about the run so far."""
-    values = figures(steps.counters)
-    modes = Counter(x.mode.name for x in steps.intersections.values())
+def log_summary(loop: DecisionLoop) -> None:
+    """Log one line about the run so far."""
+    values = figures(loop.counters)
+    modes = Counter(x.mode.name for x in loop.intersections.values())
     log.info(
         "second %g: %s; %d decisions, p50 %.2f ms, p99 %.2f ms; %d answers missing, %d fallbacks; %d overrides%s",
-        steps.now,
+        loop.now,
         ", ".join(f"{count} {name}" for name, count in sorted(modes.items())),
-        steps.counters.decisions,
+        loop.counters.decisions,
         values["decision_ms_p50"],
         values["decision_ms_p99"],
         values["missing_answers"],
-        steps.counters.fallbacks,
+        loop.counters.fallbacks,
         values["overrides"],
-        "".join(f", {reason} {count}" for reason, count in sorted(steps.counters.overrides.items())),
+        "".join(f", {reason} {count}" for reason, count in sorted(loop.counters.overrides.items())),
     )

@@ -70,9 +70,9 @@ def test_the_controller_runs_over_the_transport_of_its_case(transport):
 
 @pytest.mark.parametrize(("opened", "named"), [("libsumo", "traci"), ("traci", "guard"), ("traci", "libsumo")])
 def test_a_link_of_another_transport_is_an_error(opened, named):
-    link = control_cases.open_link(opened, SUMOCFG)
+    connection = control_cases.open_connection(opened, SUMOCFG)
     try:
         with pytest.raises(RuntimeError, match=f"the case over {named} has a"):
-            control_cases.check_link(link, named)
+            control_cases.check_connection(connection, named)
     finally:
-        link.close()
+        connection.close()

@@ -32,9 +32,9 @@ def test_sample_city_fits_and_every_tl_has_a_row(city, capsys, grid_city):
     assert main(["--city", str(city)]) == 0
     rows, total = table(capsys)
     assert list(rows) == list(grid_city.tls)
-    assert rows["SA101"] == ["SA101", "1", "sumo-rl", "fits"] and rows["SA103"] == ["SA103", "1", "sappo", "fits"]
-    assert {row[3] for row in rows.values()} == {"fits"}
-    assert total == f"8 of 8 TLs fit the network {GRID / 'grid.net.xml'}"
+    assert rows["SA101"] == ["SA101", "1", "sumo-rl", "matches"] and rows["SA103"] == ["SA103", "1", "sappo", "matches"]
+    assert {row[3] for row in rows.values()} == {"matches"}
+    assert total == f"8 of 8 TLs match the network {GRID / 'grid.net.xml'}"
 
 
 def test_tl_that_does_not_fit_has_its_reason_in_its_row(city, capsys):
@@ -44,20 +44,20 @@ def test_tl_that_does_not_fit_has_its_reason_in_its_row(city, capsys):
     rows, total = table(capsys)
     assert "has signals A9, but the served model was exported for A2" in rows["SA103"][3]
     assert rows["SA999"][1:3] == ["-", "sumo-rl"] and "SA999: holds no version; export it" in rows["SA999"][3]
-    assert rows["SA101"][3] == "fits" and total.startswith("7 of 9 TLs fit")
+    assert rows["SA101"][3] == "matches" and total.startswith("7 of 9 TLs match")
 
 
 def test_selected_tls_and_versions_are_checked(city, capsys):
     assert main(["--city", str(city), "--infer-tl", "SA102"]) == 0
     assert list(table(capsys)[0]) == ["SA102"]
     assert main(["--city", str(city), "--infer-tl", "SA102", "--model-number", "9"]) == 2
-    assert table(capsys)[0]["SA102"][3] != "fits"
+    assert table(capsys)[0]["SA102"][3] != "matches"
 
 
 def test_contracts_are_read_from_a_server_if_it_is_passed(city, capsys, grid_server):
     city.write_text(city.read_text().replace("models_dir", "# models_dir"))
     assert main(["--city", str(city), "--server", grid_server]) == 0
-    assert table(capsys)[1].startswith("8 of 8 TLs fit")
+    assert table(capsys)[1].startswith("8 of 8 TLs match")
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_check_does_not_import_tensorflow(city):
         "sys.exit(9 if {'tensorflow', 'keras'} & set(sys.modules) else code)"
     )
     done = subprocess.run([sys.executable, "-c", code, "--city", str(city)], capture_output=True, text=True)
-    assert done.returncode == 0 and "8 of 8 TLs fit" in done.stdout, done.stderr
+    assert done.returncode == 0 and "8 of 8 TLs match" in done.stdout, done.stderr

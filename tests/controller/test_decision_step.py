@@ -1,4 +1,4 @@
-"""Decision steps against a link that stops only at its own steps."""
+"""Decision steps against a connection that stops only at its own loop."""
 
 import itertools
 import time
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from city.config import Controller
-from controller.decision_step import DecisionSteps, Events
+from controller.decision_step import DecisionLoop, Events
 from controller.dialects.sappo import PlanSequencer, cycle_plan
 from controller.dialects.sumo_rl import SumoRlObserver
 from controller.intersection import Intersection
@@ -16,12 +16,12 @@ from controller.observation import Readings
 from controller.safety.monitor import Limits, SignalMonitor
 from controller.safety.safety_times import SafetyTimes
 from controller.safety.signal_safety import SignalSafety
-from controller.sumo.link import StepResult
+from controller.sumo.connection import StepResult
 from protos import policy_pb2 as pb
 from tests.controller.test_intersection import GREENS, PLAN, one_signal
 
 
-class SteppedLink:
+class SteppedConnection:
     """Stops as SUMO does: at the first step at or after the requested moment."""
 
     lanes = tuple("abcd")
@@ -57,132 +57,132 @@ def plan_signal(crossing):
 @pytest.mark.parametrize("step_s", [1.0, 0.5, 0.4, 0.7, 2.0])
 @pytest.mark.parametrize("make", [one_signal, plan_signal])
 def test_yellow_is_never_short_whatever_the_step_length(crossing, make, step_s):
-    link = SteppedLink(step_s)
+    connection = SteppedConnection(step_s)
     flipping = SimpleNamespace(
-        ask=lambda observations, observed_s: {tl: np.array([int(link.now / 10) % 2]) for tl in observations}
+        ask=lambda observations, observed_s: {tl: np.array([int(connection.now / 10) % 2]) for tl in observations}
     )
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
-    steps = DecisionSteps(link, [make(crossing)], flipping, street, Events(), 0.0, step_s)
-    while steps.now < 400:
-        steps.step(400)
-    yellows = [later[0] - now for (now, state), later in itertools.pairwise(link.sent) if "y" in state]
+    loop = DecisionLoop(connection, [make(crossing)], flipping, street, Events(), 0.0, step_s)
+    while loop.now < 400:
+        loop.step(400)
+    yellows = [later[0] - now for (now, state), later in itertools.pairwise(connection.sent) if "y" in state]
     assert len(yellows) > 5 and min(yellows) >= 3.0 - 1e-9, yellows
 
 
 @pytest.mark.parametrize("further_s", [0.0, 3.0])
 def test_readings_are_of_the_moment_and_the_tls_that_decide(crossing, further_s):
     """Even if SUMO simulated further than requested, so that other TLs are due there than those it was read for."""
-    link = SteppedLink(1.0)
-    advance, read, reads = link.advance, link.read, []
+    connection = SteppedConnection(1.0)
+    advance, read, reads = connection.advance, connection.read, []
 
     def advance_further(until_s):
         advance(until_s)
-        link.now += further_s
+        connection.now += further_s
 
     def noted_read(due):
-        reads.append((link.now, due))
+        reads.append((connection.now, due))
         return read(due)
 
     def ask(observations, observed_s):
-        assert reads[-1] == (link.now, tuple(observations))
+        assert reads[-1] == (connection.now, tuple(observations))
         return {tl: np.array([0]) for tl in observations}
 
-    link.advance, link.read = advance_further, noted_read
+    connection.advance, connection.read = advance_further, noted_read
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     other = one_signal(crossing)
     other.tl, other.next_decision_s = "SA102", 2.0
-    steps = DecisionSteps(link, [one_signal(crossing), other], SimpleNamespace(ask=ask), street, Events(), 0.0, 1.0)
-    while steps.now < 100:
-        steps.step(steps.now + 2)
-    assert steps.counters.decisions > 5 and not steps.counters.missing_answers
+    loop = DecisionLoop(connection, [one_signal(crossing), other], SimpleNamespace(ask=ask), street, Events(), 0.0, 1.0)
+    while loop.now < 100:
+        loop.step(loop.now + 2)
+    assert loop.counters.decisions > 5 and not loop.counters.missing_answers
     assert len(reads) == len(set(reads)), "each only once"
 
 
 def test_monitor_judges_what_sumo_shows(crossing):
     """SUMO shows other states than those it was sent: the monitor raises an alarm."""
-    link = SteppedLink(1.0)
+    connection = SteppedConnection(1.0)
     alarms = []
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     monitor = SignalMonitor(crossing, Limits(3, 4, 0))
     constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: np.array([0]) for tl in observations})
     events = Events(alarm=alarms.append)
-    steps = DecisionSteps(link, [one_signal(crossing)], constant, street, events, 0.0, 1.0, [monitor])
+    loop = DecisionLoop(connection, [one_signal(crossing)], constant, street, events, 0.0, 1.0, [monitor])
     for state, rules in (("GgGr", set()), ("GgGG", {"conflict"}), ("rrrr", {"yellow"})):
-        link.state = state
+        connection.state = state
         alarms.clear()
-        steps.step(400)
-        steps.feed_monitors()
+        loop.step(400)
+        loop.feed_monitors()
         assert rules <= {alarm.rule.value for alarm in alarms} and bool(rules) == bool(alarms)
-    assert sum(steps.counters.alarms.values()) > 1
+    assert sum(loop.counters.alarms.values()) > 1
 
 
 def test_monitor_does_not_judge_a_signal_on_its_own_program(crossing):
-    link = SteppedLink(1.0)
+    connection = SteppedConnection(1.0)
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     monitor = SignalMonitor(crossing, Limits(3, 4, 0))
     silent = SimpleNamespace(ask=lambda observations, observed_s: {})
-    steps = DecisionSteps(link, [one_signal(crossing)], silent, street, Events(), 0.0, 1.0, [monitor])
-    while not all(x.is_released for x in steps.intersections.values()):
-        steps.step(400)
-    steps.feed_monitors()
-    before = steps.counters.alarms.total()
-    link.state = "GGGG"
-    steps.step(steps.now + 20)
-    steps.feed_monitors()
-    assert steps.counters.alarms.total() == before
+    loop = DecisionLoop(connection, [one_signal(crossing)], silent, street, Events(), 0.0, 1.0, [monitor])
+    while not all(x.is_released for x in loop.intersections.values()):
+        loop.step(400)
+    loop.feed_monitors()
+    before = loop.counters.alarms.total()
+    connection.state = "GGGG"
+    loop.step(loop.now + 20)
+    loop.feed_monitors()
+    assert loop.counters.alarms.total() == before
 
 
 def test_rejected_handover_is_sent_again_and_the_signal_monitored(crossing):
-    link = SteppedLink(1.0)
-    read, handovers = link.read, []
+    connection = SteppedConnection(1.0)
+    read, handovers = connection.read, []
 
     def rejecting(due):
         result = read(due)
         if len(handovers) != 1:
             return result
-        link.state = "GGGG"
+        connection.state = "GGGG"
         return result._replace(rejected={"X": "not now"})
 
     def set(commands):
-        handovers.extend(link.now for command in commands if not hasattr(command, "state"))
+        handovers.extend(connection.now for command in commands if not hasattr(command, "state"))
 
-    link.read, link.set = rejecting, set
+    connection.read, connection.set = rejecting, set
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: np.array([0]) for tl in observations})
     monitor = SignalMonitor(crossing, Limits(3, 4, 0))
-    steps = DecisionSteps(link, [one_signal(crossing)], constant, street, Events(), 0.0, 1.0, [monitor])
-    steps.step(400)
-    steps.release(100)
-    assert steps.unreleased() == [] and len(handovers) == 2 and steps.counters.rejections == 1
-    assert handovers[1] - handovers[0] <= 1.0 and steps.now < 40
-    assert steps.counters.alarms["conflict"] > 0  # meanwhile it was still under control
+    loop = DecisionLoop(connection, [one_signal(crossing)], constant, street, Events(), 0.0, 1.0, [monitor])
+    loop.step(400)
+    loop.release(100)
+    assert loop.unreleased() == [] and len(handovers) == 2 and loop.counters.rejections == 1
+    assert handovers[1] - handovers[0] <= 1.0 and loop.now < 40
+    assert loop.counters.alarms["conflict"] > 0  # meanwhile it was still under control
 
 
 def test_monitor_judges_the_take_over_from_the_plan(crossing):
-    link = SteppedLink(1.0)
+    connection = SteppedConnection(1.0)
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     answers = {}
     policies = SimpleNamespace(ask=lambda observations, observed_s: answers)
     alarms = []
     monitor = SignalMonitor(crossing, Limits(3, 4, 0))
     events = Events(alarm=alarms.append)
-    steps = DecisionSteps(link, [one_signal(crossing)], policies, street, events, 0.0, 1.0, [monitor])
-    while not steps.intersections["SA101"].is_released:
-        steps.step(400)
+    loop = DecisionLoop(connection, [one_signal(crossing)], policies, street, events, 0.0, 1.0, [monitor])
+    while not loop.intersections["SA101"].is_released:
+        loop.step(400)
     answers["SA101"] = np.array([0])
-    link.state = "rrrG"
-    while steps.intersections["SA101"].on_plan:
-        steps.step(400)
+    connection.state = "rrrG"
+    while loop.intersections["SA101"].on_plan:
+        loop.step(400)
     alarms.clear()
-    link.state = "GgGr"  # from the plan's green to the policy's, without a yellow
-    steps.step(steps.now + 1)
-    steps.feed_monitors()
+    connection.state = "GgGr"  # from the plan's green to the policy's, without a yellow
+    loop.step(loop.now + 1)
+    loop.feed_monitors()
     assert "yellow" in {alarm.rule.value for alarm in alarms}
 
 
 def test_deadline_counts_from_the_arrival_of_the_readings(crossing):
-    link = SteppedLink(1.0)
-    read, times = link.read, []
+    connection = SteppedConnection(1.0)
+    read, times = connection.read, []
 
     def noted_read(due):
         result = read(due)
@@ -193,10 +193,10 @@ def test_deadline_counts_from_the_arrival_of_the_readings(crossing):
         times.extend((observed_s, time.monotonic()))
         return {tl: np.array([0]) for tl in observations}
 
-    link.read = noted_read
+    connection.read = noted_read
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
-    steps = DecisionSteps(link, [one_signal(crossing)], SimpleNamespace(ask=ask), street, Events(), 0.0, 1.0)
+    loop = DecisionLoop(connection, [one_signal(crossing)], SimpleNamespace(ask=ask), street, Events(), 0.0, 1.0)
     for _ in range(5):
-        steps.step(400)
+        loop.step(400)
     for arrived, observed, asked in zip(*[iter(times[:15])] * 3, strict=True):
         assert arrived <= observed <= asked

@@ -14,7 +14,7 @@ from controller.fallback.plan import FallbackPlan
 from controller.intersection import Intersection
 from controller.policies.policy import ActionSpace
 from controller.safety.safety_times import SafetyTimes
-from controller.safety.signal_safety import PermittedHandover, PermittedState, SignalSafety
+from controller.safety.signal_safety import PermittedRelease, PermittedState, SignalSafety
 from protos import policy_pb2 as pb
 
 GREENS = ["GgGr", "rrrG"]
@@ -40,9 +40,9 @@ def play(x, until_s, answer, shown=("GgGr",), begin_s=0):
     sent, now = [], begin_s
     while now < until_s:
         if x.next_decision_s <= now:
-            x.take(answer(now), now, shown)
+            x.apply_answer(answer(now), now, shown)
         sent += [(now, command) for command in x.commands(now)[0]]
-        x.confirm(())
+        x.confirm_sent(())
         now = min(x.next_due_s(now), until_s)
     return sent
 
@@ -67,7 +67,7 @@ def test_missing_answers_lead_to_hold_then_fallback_then_recovery(crossing):
     sent = play(x, 100, lambda now: np.array([0]) if now < 20 or now >= 60 else TimeoutError("late"))
     # HOLD from 20 on, FALLBACK from 30 on: yellow, red, then the program from its green
     assert states(sent)[:3] == [(0, "GgGr"), (30, "yyyr"), (33, "rrrr")]
-    handed = [(now, s.program, s.phase) for now, s in sent if isinstance(s, PermittedHandover)]
+    handed = [(now, s.program, s.phase) for now, s in sent if isinstance(s, PermittedRelease)]
     assert handed == [(33, "0", 0)] or handed == [(34, "0", 0)]
     # two valid answers in a row, then the policy's green again, taken over as shown
     assert x.mode is ControlMode.POLICY
@@ -86,13 +86,13 @@ def test_recovery_starts_from_what_the_plan_shows(crossing):
 
 def test_policy_that_returns_during_the_transition_continues_from_there(crossing):
     x = one_signal(crossing, hold_s=0)
-    x.take(TimeoutError("late"), 10, None)
+    x.apply_answer(TimeoutError("late"), 10, None)
     x.commands(10)
     assert x.on_plan and not x.is_released
     for now in (11, 12):
         x.commands(now)
-    x.take(np.array([0]), 15, None)
-    x.take(np.array([0]), 20, None)
+    x.apply_answer(np.array([0]), 15, None)
+    x.apply_answer(np.array([0]), 20, None)
     assert x.mode is ControlMode.POLICY and not x.on_plan
     assert x.safeties[0].shown in ("rrrr", "yyyr")
     later = [command.state for now in range(21, 40) for command in x.commands(now)[0]]
@@ -104,7 +104,7 @@ def test_tls_in_fallback_ask_their_policies_at_the_same_moments(crossing, failed
     x = one_signal(crossing, hold_s=4)
     asked = []
     while len(asked) < 6:
-        x.take(TimeoutError("late") if failed_s <= 106 else np.array([0]), failed_s, ["GgGr"])
+        x.apply_answer(TimeoutError("late") if failed_s <= 106 else np.array([0]), failed_s, ["GgGr"])
         failed_s = x.next_decision_s
         asked.append(failed_s)
     assert asked == [102, 104, 106, 108, 110, 115], "the second valid answer restores the policy's own moments"
@@ -116,7 +116,7 @@ def test_intermittent_policy_keeps_max_red(crossing, hold_s, period_s, good_s):
     """The policy always requests the first green, and the plan begins with it each time the policy is missing."""
     x = one_signal(crossing, hold_s, SafetyTimes(3, 5, max_red_s=60))
     sent = play(x, 400, lambda now: np.array([0]) if now % period_s < good_s else TimeoutError("late"))
-    assert sum(isinstance(command, PermittedHandover) for _, command in sent) > 5
+    assert sum(isinstance(command, PermittedRelease) for _, command in sent) > 5
     served = [0, *(now for now, state in states(sent) if state == "rrrG"), 400]
     assert len(served) > 4 and max(b - a for a, b in itertools.pairwise(served)) <= 60 + period_s + 15
 
@@ -131,7 +131,7 @@ def test_max_red_service_does_not_delay_the_plan_for_ever(crossing):
     x.start(0, ["GrGr"])
     sent = play(x, 100, lambda now: np.array([0]) if now < 20 else TimeoutError("late"))
     assert sum(state in greens[1:] for _, state in states(sent)) > 4, "links beyond max red are served again and again"
-    assert [now for now, command in sent if isinstance(command, PermittedHandover)]
+    assert [now for now, command in sent if isinstance(command, PermittedRelease)]
 
 
 def test_signal_that_is_off_does_not_count_as_red(crossing):
@@ -147,7 +147,7 @@ def test_signal_that_is_off_does_not_count_as_red(crossing):
 
 def test_tl_in_transition_asks_its_policy_with_the_others(crossing):
     x = one_signal(crossing, 0)
-    x.take(TimeoutError("late"), 101.8, ("GgGr",))
+    x.apply_answer(TimeoutError("late"), 101.8, ("GgGr",))
     x.commands(101.8)
     assert x.next_due_s(101.8) == x.next_decision_s == 102
 
@@ -160,10 +160,10 @@ def test_yellow_keeps_its_duration_when_modes_alternate(crossing):
 
 def test_links_that_the_plan_served_have_not_waited(crossing):
     x = one_signal(crossing, 0, SafetyTimes(3, 5, max_red_s=60))
-    x.take(TimeoutError("late"), 0, ("GgGr",))
+    x.apply_answer(TimeoutError("late"), 0, ("GgGr",))
     sent = play(x, 100, lambda now: TimeoutError("late"), shown=("GgGr",), begin_s=2)
-    x.take(TimeoutError("late"), 100, ("rrrG",))
-    assert isinstance(sent[-1][1], PermittedHandover)
+    x.apply_answer(TimeoutError("late"), 100, ("rrrG",))
+    assert isinstance(sent[-1][1], PermittedRelease)
     sent = play(x, 160, lambda now: np.array([0]), shown=("GgGr",), begin_s=102)
     assert {state for _, state in states(sent)} == {"GgGr"}, "60 s have not passed yet"
     sent = play(x, 180, lambda now: np.array([0]), begin_s=160)
@@ -173,7 +173,7 @@ def test_links_that_the_plan_served_have_not_waited(crossing):
 @pytest.mark.parametrize("answer", [np.array([7]), np.array([np.nan]), "green", None, np.zeros(3), RuntimeError("x")])
 def test_invalid_answer_of_any_kind_means_hold_not_an_exception(crossing, answer):
     x = one_signal(crossing)
-    assert x.take(answer, 0, None) != ""
+    assert x.apply_answer(answer, 0, None) != ""
     assert x.mode is ControlMode.HOLD
     x.commands(0)
 
@@ -185,8 +185,8 @@ def test_release_hands_signals_back_once_they_are_cleared(crossing):
     sent = []
     for now in range(7, 20):
         sent += x.commands(now)[0]
-        x.confirm(())
-    assert isinstance(sent[-1], PermittedHandover) and x.is_released and x.unreleased() == []
+        x.confirm_sent(())
+    assert isinstance(sent[-1], PermittedRelease) and x.is_released and x.unreleased() == []
     assert [s.state for s in sent[:-1]] == ["yyyr", "rrrr"]
 
 
@@ -196,12 +196,12 @@ def test_rejected_handover_is_sent_again(crossing):
     x.release()
     tried = 0
     for now in range(7, 20):
-        tried += sum(isinstance(command, PermittedHandover) for command in x.commands(now)[0])
-        x.confirm({"X"})
+        tried += sum(isinstance(command, PermittedRelease) for command in x.commands(now)[0])
+        x.confirm_sent({"X"})
         assert not x.is_released and x.unreleased() == [("X", "0")]
     assert tried > 3
     x.commands(20)
-    x.confirm(())
+    x.confirm_sent(())
     assert x.is_released and x.unreleased() == []
 
 
@@ -217,7 +217,7 @@ def test_action_outside_the_signals_greens_is_a_failure(crossing):
     x = one_signal(crossing)
     x.contract.action.size = 7  # a contract that contradicts its signal's two greens
     x._action_space = ActionSpace(x.contract)
-    assert "cannot be taken" in x.take(np.array([6]), 20, None)
+    assert "cannot be applied" in x.apply_answer(np.array([6]), 20, None)
 
 
 def test_plan_actions_are_taken_only_at_multiples_of_the_control_cycle(crossing):
@@ -227,14 +227,14 @@ def test_plan_actions_are_taken_only_at_multiples_of_the_control_cycle(crossing)
     safety = SignalSafety(crossing, SafetyTimes(3, 5), GREENS)
     x = Intersection(contract, SumoRlObserver(np.arange(4), 4, 2), sequencer, [safety], [PLAN], Controller())
     x.start(0, ["GgGr"])
-    x.take(np.array([0.0]), 0, None)
-    x.take(TimeoutError("late"), 72, None)
+    x.apply_answer(np.array([0.0]), 0, None)
+    x.apply_answer(TimeoutError("late"), 72, None)
     assert x.next_decision_s == 74, "the policy is asked again soon"
     before = [sequencer.phase_state(t).phases for t in range(100, 136)]
-    x.take(np.array([1.0]), 74, None)
+    x.apply_answer(np.array([1.0]), 74, None)
     assert x.mode is ControlMode.POLICY and x.next_decision_s == 144
     assert [sequencer.phase_state(t).phases for t in range(100, 136)] == before, "decides only at multiples"
-    x.take(np.array([1.0]), 144, None)
+    x.apply_answer(np.array([1.0]), 144, None)
     assert [sequencer.phase_state(t).phases for t in range(172, 208)] != before
 
 
@@ -251,13 +251,13 @@ def test_plan_actions_are_taken_only_at_multiples_of_the_control_cycle(crossing)
 )
 def test_synchronised_plan_is_entered_in_step(now, expected):
     synchronised = FallbackPlan(PLAN.program, is_synchronised=True)
-    assert synchronised.entry(now, min_green_s=5) == expected
+    assert synchronised.entry_phase(now, min_green_s=5) == expected
     later = FallbackPlan(Program("0", "static", 7, PLAN.program.phases), is_synchronised=True)
-    assert later.entry(now + 7, min_green_s=5) == expected
+    assert later.entry_phase(now + 7, min_green_s=5) == expected
 
 
 def test_unsynchronised_plan_begins_with_its_first_green():
-    assert PLAN.entry(16, 5) == (0, None)
+    assert PLAN.entry_phase(16, 5) == (0, None)
 
 
 def two_signals():
@@ -296,5 +296,5 @@ def test_each_signal_of_a_group_follows_its_own_number():
 def test_all_signals_of_a_group_enter_their_plans():
     x = two_signals()
     sent = play(x, 40, lambda now: TimeoutError("late"), shown=("Gr", "rG"))
-    handed = {s.signal: s.phase for _, s in sent if isinstance(s, PermittedHandover)}
+    handed = {s.signal: s.phase for _, s in sent if isinstance(s, PermittedRelease)}
     assert set(handed) == {"A", "B"} and x.is_released

@@ -9,8 +9,8 @@ from controller.observation import ObservationBatch, PhaseState, Readings, share
 LENGTH_M = np.array([75.0, 30.0, 50.0])
 
 
-def readings(vehicles, halting=(0, 0, 0), mean_length=(5, 5, 5), departed=(0, 0, 0)):
-    return Readings(np.array([vehicles, halting], float), np.array(mean_length, float), np.array(departed, float))
+def readings(vehicles, halting=(0, 0, 0), mean_length=(5, 5, 5), outflow=(0, 0, 0)):
+    return Readings(np.array([vehicles, halting], float), np.array(mean_length, float), np.array(outflow, float))
 
 
 def test_empty_lane_has_no_density_whatever_its_mean_length():

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 import pytest
 
 from controller.release import Stop, log_connection_lost
-from controller.sumo.link import SumoConnectionLost
+from controller.sumo.connection import SumoConnectionLost
 
 
 @pytest.mark.parametrize(
     ("is_guarded", "message"),
     [
-        (True, "the connection to SUMO is gone at second 7 of the simulation: why; SUMO has ended, or the guard hands"),
-        (False, "SUMO is gone at second 7 of the simulation: why; the signals cannot be released any more"),
+        (True, "the connection to SUMO was lost at second 7 of the simulation: why; SUMO has ended, or the guard hands"),
+        (False, "the connection to SUMO was lost at second 7 of the simulation: why; the signals cannot be released any more"),
     ],
 )
 def test_lost_connection_is_logged_with_its_consequence(is_guarded, message, caplog):
@@ -21,7 +21,7 @@ def test_lost_connection_is_logged_with_its_consequence(is_guarded, message, cap
     assert message in caplog.text
 
 
-def test_second_signal_aborts_waits_and_third_quits(monkeypatch):
+def test_second_stop_request_aborts_waits_and_third_quits(monkeypatch):
     handlers = {}
     monkeypatch.setattr(signal, "signal", handlers.__setitem__)
     stop = Stop()

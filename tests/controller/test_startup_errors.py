@@ -84,13 +84,13 @@ class TestContract:
             check_contract_matches_network(changeable, grid_street)
 
     def test_missing_signal_is_refused(self, changeable, grid_street):
-        with pytest.raises(InputError, match=r"another signal A0: the network .* has no signal of this name"):
+        with pytest.raises(InputError, match=r"the network .* has no signal A0, which the policy controls"):
             check_contract_matches_network(changeable, replace(grid_street, signals={"Z9": grid_street.signals["A0"]}))
 
     def test_missing_lane_is_named(self, changeable, grid_street):
         signal = grid_street.signals["A0"]
         street = replace(grid_street, signals={"A0": replace(signal, lanes=signal.lanes[:-1])})
-        with pytest.raises(InputError, match=rf"8 lanes then, 7 now \(missing: {signal.lanes[-1]}; new: none\)"):
+        with pytest.raises(InputError, match=rf"8 lanes in training, 7 in .* \(missing: {signal.lanes[-1]}; new: none\)"):
             check_contract_matches_network(changeable, street)
 
     def test_other_phases_are_refused(self, changeable, grid_street):
@@ -134,7 +134,7 @@ class TestContract:
             ("SA101", lambda p: p.observation.features.reverse(), "lists features that its signal does not have"),
             ("SA101", lambda p: setattr(p.timing, "decision_interval_s", 0), "decision_interval_s 0"),
             ("SA107", lambda p: setattr(p.timing, "control_cycle", 0), "control_cycle 0"),
-            ("SA103", lambda p: setattr(p.observation, "state", "q"), "unknown state 'q'"),
+            ("SA103", lambda p: setattr(p.observation, "state", "q"), "state 'q', not one of d, v, vd, vdd"),
         ],
     )
     def test_sizes_kinds_and_features_are_checked_by_the_dialect(self, grid_city, grid_street, tl, change, message):
@@ -193,7 +193,7 @@ def test_network_without_a_lane_of_training_is_refused(capsys, grid_server, tmp_
     kept = [line for line in net.splitlines() if not (' tl="A0"' in line and 'linkIndex="2"' in line)]
     (tmp_path / "grid.net.xml").write_text("\n".join(kept))
     assert main(["--city", str(tmp_path / "city.toml"), "--server", grid_server]) == 2
-    assert_refused(capsys, "SA101", "signal A0", "lanes then, 7 now", "missing: ")
+    assert_refused(capsys, "SA101", "signal A0", "lanes in training, 7 in", "missing: ")
 
 
 def test_invalid_and_contradicting_flags_are_refused(capsys):
@@ -201,8 +201,8 @@ def test_invalid_and_contradicting_flags_are_refused(capsys):
         (["--sumo", "127.0.0.1:1", "--seed", "3"], "--seed is for a SUMO started here"),
         (["--libsumo", "--clients", "2"], "--libsumo has no other clients"),
         (["--server", "nonsense"], "must be HOST:PORT"),
-        (["--deadline-ms", "0"], "must lie between"),
-        (["--clients", "0"], "must be at least 1"),
+        (["--deadline-ms", "0"], "must be above 0"),
+        (["--clients", "0"], "must lie between 1"),
         (["--end", "nan"], "must be a simulated second"),
         (["--model-number", "99999999999999999999"], "must be a version"),
         (["--summary", "/nonexistent/x.json"], "there is no folder /nonexistent"),
@@ -218,14 +218,14 @@ def test_invalid_and_contradicting_flags_are_refused(capsys):
         assert_refused(capsys, message)
 
 
-@pytest.mark.parametrize(("target", "message"), [("gone/x.json", "there is no folder"), ("link", "is a link to itself")])
+@pytest.mark.parametrize(("target", "message"), [("gone/x.json", "there is no folder"), ("link", "is a symbolic link to itself")])
 def test_summary_that_is_a_link_is_checked_at_its_target(capsys, tmp_path, target, message):
     (tmp_path / "link").symlink_to(tmp_path / target)
     assert main(["--city", CITY, "--summary", str(tmp_path / "link")]) == 2
     assert_refused(capsys, message)
 
 
-def test_temporary_folder_that_cannot_hold_a_guards_record_is_refused(capsys, grid_server, tmp_path, monkeypatch):
+def test_temporary_folder_that_cannot_hold_a_guards_pid_file_is_refused(capsys, grid_server, tmp_path, monkeypatch):
     (tmp_path / f"greenserve-{os.getuid()}").write_text("in the way")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert main(["--city", CITY, "--server", grid_server, "--clients", "2", "--sumo-port", str(free_port())]) == 2

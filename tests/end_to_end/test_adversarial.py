@@ -7,7 +7,7 @@ import pytest
 
 from city import config, network
 from controller.assembly import assemble
-from controller.sumo.link import Interrupts
+from controller.sumo.connection import Interrupts
 from controller.sumo.start import start
 from export import contract
 from tests.conftest import GRID
@@ -58,23 +58,23 @@ def test_no_collision_and_no_alarm_under_adversarial_policies(name, kind, reques
     options = ["-c", str(path), "--no-step-log", "true", "--no-warnings", "true", "--seed", "5", "--time-to-teleport", "-1"]
     # without --collision.check-junctions: it also reports overlaps of merging cars under the scenarios' own plans
     checks = ["--collision.action", "warn", "--collision-output", str(collisions)]
-    link = start([*options, *checks], 1, Interrupts())
+    connection = start([*options, *checks], 1, Interrupts())
     try:
         alarms = []
         control = config.Controller(hold_s=10, fallback="max-pressure" if kind == "max-pressure" else "plan")
-        steps = assemble(link, street, contracts, AdversarialPolicies(kind, contracts), SAFETY, control)
-        steps._events = steps._events.__class__(alarm=alarms.append)
+        loop = assemble(connection, street, contracts, AdversarialPolicies(kind, contracts), SAFETY, control)
+        loop._events = loop._events.__class__(alarm=alarms.append)
         # a whole hour for the kind whose requested states change most
-        end_s = steps.now + (3600 if kind == "random" else 600)
-        while steps.now < end_s:
-            steps.step(end_s)
-        steps.release(steps.now + 60)
-        steps.feed_monitors()
-        assert all(x.is_released for x in steps.intersections.values())
+        end_s = loop.now + (3600 if kind == "random" else 600)
+        while loop.now < end_s:
+            loop.step(end_s)
+        loop.release(loop.now + 60)
+        loop.feed_monitors()
+        assert all(x.is_released for x in loop.intersections.values())
     finally:
-        link.close()
+        connection.close()
     assert alarms == []
-    assert steps.counters.rejections == 0
+    assert loop.counters.rejections == 0
     assert re.findall(r"<collision .*", collisions.read_text()) == []
     if kind in ("nonsense", "intermittent", "max-pressure"):
-        assert steps.counters.fallbacks > 0
+        assert loop.counters.fallbacks > 0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from controller.assembly import assemble
-from controller.sumo.libsumo_link import start_libsumo
+from controller.sumo.libsumo_connection import start_libsumo
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS, read_trips
 from export import contract, locate
 from export.actors import architectures, numpy_actor
@@ -57,20 +57,20 @@ def in_process(grid_city, grid_street, tmp_path_factory):
     path = tmp_path_factory.mktemp("closed_loop") / "tripinfo.xml"
     contracts = {tl: contract.build(grid_city, settings, grid_street) for tl, settings in grid_city.tls.items()}
     options = ["-c", str(GRID / "grid.sumocfg"), "--seed", "7", "--no-step-log", "true", "--no-warnings", "true"]
-    link = start_libsumo([*options, "--tripinfo-output", str(path), *TRIPINFO_OPTIONS])
+    connection = start_libsumo([*options, "--tripinfo-output", str(path), *TRIPINFO_OPTIONS])
     try:
-        steps = assemble(
-            link,
+        loop = assemble(
+            connection,
             grid_street,
             list(contracts.values()),
             InProcess(grid_city, contracts),
             grid_city.safety,
             grid_city.controller,
         )
-        while steps.now < END_S:
-            steps.step(END_S)
+        while loop.now < END_S:
+            loop.step(END_S)
     finally:
-        link.close()
+        connection.close()
     return path
 
 

@@ -9,7 +9,7 @@ from controller.decision_step import Events
 from controller.fallback.control_mode import ControlMode
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
-from controller.sumo.link import Interrupts
+from controller.sumo.connection import Interrupts
 from controller.sumo.start import start
 from serving.client import Client
 from tests.conftest import GRID
@@ -19,11 +19,11 @@ pytestmark = pytest.mark.alone
 
 
 @pytest.fixture
-def link():
+def connection():
     options = ["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "true", "--no-warnings", "true", "--seed", "3"]
-    link = start(options, 1, Interrupts())
-    yield link
-    link.close()
+    connection = start(options, 1, Interrupts())
+    yield connection
+    connection.close()
 
 
 @pytest.fixture
@@ -33,12 +33,12 @@ def server(grid_models, tmp_path):
     server.stop()
 
 
-def test_every_tl_returns_to_its_policy_after_a_server_restart(server, grid_city, grid_street, link):
+def test_every_tl_returns_to_its_policy_after_a_server_restart(server, grid_city, grid_street, connection):
     client = Client(server.address)
     contracts = fetch_contracts(client, grid_city.tls, None)
     changes = []
-    steps = assemble(
-        link,
+    loop = assemble(
+        connection,
         grid_street,
         list(contracts.values()),
         ServedPolicies(client, contracts, None, 0.5),
@@ -48,32 +48,32 @@ def test_every_tl_returns_to_its_policy_after_a_server_restart(server, grid_city
     )
 
     def modes():
-        return {x.mode for x in steps.intersections.values()}
+        return {x.mode for x in loop.intersections.values()}
 
-    while steps.now < 200:
-        steps.step(200)
-    assert modes() == {ControlMode.POLICY} and sum(steps.counters.missing_answers.values()) == 0
+    while loop.now < 200:
+        loop.step(200)
+    assert modes() == {ControlMode.POLICY} and sum(loop.counters.missing_answers.values()) == 0
     server.stop()
-    while steps.now < 700:
-        steps.step(700)
+    while loop.now < 700:
+        loop.step(700)
     # a TL that decides every other cycle holds its plan until its next decision
     assert modes() == {ControlMode.FALLBACK}
-    assert all(x.is_released for x in steps.intersections.values())
-    programs = {s: link.api.trafficlight.getProgram(s) for x in steps.intersections.values() for s in x.contract.signal_ids}
+    assert all(x.is_released for x in loop.intersections.values())
+    programs = {s: connection.api.trafficlight.getProgram(s) for x in loop.intersections.values() for s in x.contract.signal_ids}
     assert set(programs.values()) == {"adapted"}
 
     server.start(server.port)
     limit = time.monotonic() + 10
-    while modes() != {ControlMode.POLICY} and time.monotonic() < limit and steps.now < 3500:
-        steps.step(3500)
+    while modes() != {ControlMode.POLICY} and time.monotonic() < limit and loop.now < 3500:
+        loop.step(3500)
         time.sleep(0.002)  # simulated time would run out before the channel connects again
     assert modes() == {ControlMode.POLICY}
     held = {tl for tl, mode in changes if mode is ControlMode.HOLD}
     assert held == set(grid_city.tls), "every TL must hold its state before it runs its plan"
     # the policies decide again
-    end = steps.now + 100
-    decisions = steps.counters.decisions
-    while steps.now < end:
-        steps.step(end)
-    assert steps.counters.decisions > decisions + 50
+    end = loop.now + 100
+    decisions = loop.counters.decisions
+    while loop.now < end:
+        loop.step(end)
+    assert loop.counters.decisions > decisions + 50
     client.close()

@@ -16,7 +16,7 @@ from controller.fallback.control_mode import ControlMode
 from controller.policies.served_contracts import AVAILABLE, fetch_contracts
 from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
-from controller.sumo.link import Interrupts
+from controller.sumo.connection import Interrupts
 from controller.sumo.start import start
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS, read_trips
 from serving.client import Client
@@ -47,11 +47,13 @@ class Run:
         if self.fleet:
             self.fleet.update()
         arguments = ["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "true", "--no-warnings", "true", "--seed", "3", *options]
-        self.link = start(arguments, 1, Interrupts())
+        self.connection = start(arguments, 1, Interrupts())
         self.alarms = []
         policies = ServedPolicies(self.client, self.contracts, None, DEADLINE_S, fleet=self.fleet)
         events = Events(alarm=self.alarms.append)
-        self.steps = assemble(self.link, street, list(self.contracts.values()), policies, city.safety, city.controller, events)
+        self.loop = assemble(
+            self.connection, street, list(self.contracts.values()), policies, city.safety, city.controller, events
+        )
         self._slow_down()
         # as the daemon does: this process also holds TensorFlow's objects, and a collection of them takes longer
         # than the deadline
@@ -70,13 +72,13 @@ class Run:
             meanwhile: called once while SUMO simulates, so that readings do not age meanwhile.
         """
         self.pace_s, self.meanwhile = pace_s, meanwhile
-        end_s = self.steps.now + seconds
-        while self.steps.now < end_s:
-            self.steps.step(end_s)
+        end_s = self.loop.now + seconds
+        while self.loop.now < end_s:
+            self.loop.step(end_s)
 
     def _slow_down(self):
         """Delay each advance by pace_s per simulated second: before the reading, because readings must not age."""
-        advance = self.link.advance
+        advance = self.connection.advance
 
         def advance_slowly(until_s):
             advance(until_s)
@@ -86,35 +88,35 @@ class Run:
             time.sleep(self.pace_s * (until_s - self.reached_s))
             self.reached_s = until_s
 
-        self.link.advance, self.reached_s = advance_slowly, self.steps.now
+        self.connection.advance, self.reached_s = advance_slowly, self.loop.now
 
     @property
     def modes(self):
-        return {x.mode for x in self.steps.intersections.values()}
+        return {x.mode for x in self.loop.intersections.values()}
 
     def frequent_deciders(self):
         """TLs that decide every few seconds; one that decides every other cycle is asked again once it is on its plan."""
-        return [x for x in self.steps.intersections.values() if x.contract.action.kind in ("categorical", "kc")]
+        return [x for x in self.loop.intersections.values() if x.contract.action.kind in ("categorical", "kc")]
 
     def is_on_policies(self):
         return self.modes == {ControlMode.POLICY}
 
     def recovery_s(self):
         """Seconds until every TL is back on its policy, with the simulation in real time."""
-        begin, begin_s = time.monotonic(), self.steps.now
+        begin, begin_s = time.monotonic(), self.loop.now
         took_s = 0.0
         while not self.is_on_policies() and took_s < 3 * MAX_RECOVERY_S:
-            behind_s = time.monotonic() - begin - (self.steps.now - begin_s)
+            behind_s = time.monotonic() - begin - (self.loop.now - begin_s)
             self.advance(1, pace_s=max(1.0 - behind_s, 0.0))
-            took_s = max(time.monotonic() - begin, self.steps.now - begin_s)
+            took_s = max(time.monotonic() - begin, self.loop.now - begin_s)
         return took_s
 
     def description(self):
-        return {x.tl: (x.mode_state, x.next_decision_s) for x in self.steps.intersections.values()}
+        return {x.tl: (x.mode_state, x.next_decision_s) for x in self.loop.intersections.values()}
 
     def close(self):
         gc.unfreeze()
-        self.link.close()
+        self.connection.close()
         self.client.close()
         self.proxy.close()
 
@@ -183,9 +185,9 @@ def test_every_tl_is_back_on_its_policy_within_10_s_after_a_fault(run, fault):
     run.proxy.fault = Fault.NONE
     took_s = run.recovery_s()
     assert run.is_on_policies() and took_s <= MAX_RECOVERY_S, (took_s, run.description())
-    before = run.steps.counters.decisions
+    before = run.loop.counters.decisions
     run.advance(60)
-    assert run.steps.counters.decisions > before + 30 and run.is_on_policies()
+    assert run.loop.counters.decisions > before + 30 and run.is_on_policies()
     assert run.alarms == []
 
 
@@ -216,7 +218,7 @@ def test_a_new_model_number_is_followed_without_a_missing_answer(run, caplog):
     run.advance(60)
     with published(run.server, "SA103", 2, of="SA103"):
         run.advance(60, meanwhile=lambda: wait_for(run.server, "SA103", 2))
-        assert run.steps.counters.missing_answers.total() == 0 and run.is_on_policies()
+        assert run.loop.counters.missing_answers.total() == 0 and run.is_on_policies()
         assert "SA103: the server now answers with version 2, with the same contract" in caplog.text
 
 
@@ -225,9 +227,9 @@ def test_a_version_with_another_contract_is_not_followed(run):
     run.advance(60)
     with published(run.server, "SA103", 2, of="SA101"):
         run.advance(80, meanwhile=lambda: wait_for(run.server, "SA103", 2))
-        assert set(run.steps.counters.missing_answers) == {"SA103"}
-        assert run.steps.intersections["SA103"].mode_state.is_fallback
-        assert {x.mode for x in run.steps.intersections.values() if x.tl != "SA103"} == {ControlMode.POLICY}
+        assert set(run.loop.counters.missing_answers) == {"SA103"}
+        assert run.loop.intersections["SA103"].mode_state.is_fallback
+        assert {x.mode for x in run.loop.intersections.values() if x.tl != "SA103"} == {ControlMode.POLICY}
     assert run.recovery_s() <= MAX_RECOVERY_S and run.is_on_policies()
     assert run.alarms == []
 
@@ -237,7 +239,7 @@ def test_a_fleet_recovers_from_a_fault_as_single_models_do(grid_city, grid_stree
     try:
         assert run.fleet.coverage.tls == set(grid_city.tls)
         run.advance(60)
-        assert run.steps.counters.missing_answers.total() == 0
+        assert run.loop.counters.missing_answers.total() == 0
         run.proxy.fault = Fault.DROP
         run.advance(60)
         run.proxy.fault = Fault.NONE
@@ -257,7 +259,7 @@ def test_delay_under_faults_is_not_above_that_of_fixed_plans(grid_city, grid_str
         run = Run(grid_city, grid_street, server, options=options)
         try:
             if kind == "fixed":
-                run.link.api.simulationStep(float(end_s))
+                run.connection.api.simulationStep(float(end_s))
                 continue
             for fault in (Fault.RESET, Fault.HALF_OPEN):
                 run.advance(150)
@@ -265,12 +267,12 @@ def test_delay_under_faults_is_not_above_that_of_fixed_plans(grid_city, grid_str
                 run.advance(100)
                 run.proxy.fault = Fault.NONE
                 run.recovery_s()
-            run.advance(end_s - run.steps.now)
+            run.advance(end_s - run.loop.now)
             assert run.alarms == []
         finally:
             run.close()
     faults, fixed = read_trips(trips["faults"]), read_trips(trips["fixed"])
-    assert faults.all == fixed.all > 300
+    assert faults.total == fixed.total > 300
     assert faults.delay_s <= fixed.delay_s, (faults.delay_s, fixed.delay_s)
 
 

@@ -108,7 +108,7 @@ def test_a_crash_of_sumo_or_of_a_client_is_one_line_per_program(grid_server, cra
         assert process.wait(30) == 1
         text = process.stderr.read()
         lines = text.splitlines() + guard_log(text).splitlines()
-        assert [line for line in lines if "is gone at second" in line and "or the guard" in line]
+        assert [line for line in lines if "was lost at second" in line and "or the guard" in line]
         assert [line for line in lines if "guard: SUMO has ended" in line]
         assert not [line for line in lines if "Traceback" in line]
 
@@ -133,9 +133,9 @@ def test_other_clients_do_not_wait_for_a_controller_forever():
         (("--sumo", "nowhere"), "must be HOST:PORT"),
         (("--sumo", "127.0.0.1:99999"), "must be HOST:PORT"),
         (("--sumo", "127.0.0.1:1", "--port", "70000"), "cannot be listened on"),
-        (("--sumo", "127.0.0.1:1", "--watchdog-s", "0"), "must lie between"),
+        (("--sumo", "127.0.0.1:1", "--watchdog-s", "0"), "must be above 0"),
         (("--sumo", "127.0.0.1:1", "--order", "99999999999"), "--order 99999999999 must be"),
-        (("--clients", "0", "--", "-c", "x"), "--clients 0 must be"),
+        (("--clients", "0", "--", "-c", "x"), "--clients 0 must lie"),
         (("--sumo-port", "99999", "--", "-c", "x"), "--sumo-port 99999 must lie"),
     ],
 )
@@ -175,21 +175,21 @@ def test_of_two_controllers_started_at_once_only_one_controls(grid_server):
 FAILING = """
 import sys
 from controller.__main__ import main
-from controller.decision_step import DecisionSteps
-from controller.sumo.link import {error}
+from controller.decision_step import DecisionLoop
+from controller.sumo.connection import {error}
 
-step = DecisionSteps.step
+step = DecisionLoop.step
 
 def failing(self, end_s):
     step(self, end_s)
     if self.now > 60:
-        DecisionSteps.step = step
+        DecisionLoop.step = step
         raise {error}("an unexpected failure")
 
 class Unexpected(Exception):
     pass
 
-DecisionSteps.step = failing
+DecisionLoop.step = failing
 sys.exit(main(sys.argv[1:]))
 """
 

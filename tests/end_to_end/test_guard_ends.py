@@ -51,8 +51,8 @@ def control_by_hand(listener, street, end):
 @pytest.mark.parametrize("closes", [True, False])
 @pytest.mark.parametrize("spawned", [True, False])
 def test_signals_that_a_controller_leaves_set_are_handed_back(street, closes, spawned, tmp_path):
-    record, listener = tmp_path / "record.json", free_port()
-    flags = ("--order", 2, "--port", listener, "--record", record, *(("--spawned",) if spawned else ()))
+    pid_file, listener = tmp_path / "pid_file.json", free_port()
+    flags = ("--order", 2, "--port", listener, "--pid-file", pid_file, *(("--spawned",) if spawned else ()))
     with sumo(2) as (port, _), guard("--sumo", f"127.0.0.1:{port}", *flags) as process, ThreadPoolExecutor() as pool:
         trainer = Trainer(port)
 
@@ -66,13 +66,13 @@ def test_signals_that_a_controller_leaves_set_are_handed_back(street, closes, sp
 
         control_until(lambda client: client.close(False) if closes else client._socket.close())
         if not (spawned and closes):
-            assert port_of(record) == listener
+            assert port_of(pid_file) == listener
             trainer.step(30)
             trainer.programs.clear()
             client = control_until(lambda client: process.terminate())  # it hands back what the client has set
             client._socket.close()
         trainer.until(lambda: process.poll() is not None, 100_000)
-        assert process.returncode == 0 and not record.exists() and not trainer.online()
+        assert process.returncode == 0 and not pid_file.exists() and not trainer.online()
         trainer.step(30)
         trainer.client.close()
 
@@ -174,13 +174,13 @@ def test_a_sumo_port_in_use_is_one_error_line():
         assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_record_gives_a_port_only_while_its_guard_listens(tmp_path):
-    record = tmp_path / "record.json"
-    assert port_of(record) is None
-    listener = Listener(0, record)
-    assert port_of(record) == listener.port
+def test_a_pid_file_gives_a_port_only_while_its_guard_listens(tmp_path):
+    pid_file = tmp_path / "pid_file.json"
+    assert port_of(pid_file) is None
+    listener = Listener(0, pid_file)
+    assert port_of(pid_file) == listener.port
     listener.close()
     listener.close()
-    assert port_of(record) is None and not record.exists()
-    record.write_text("not JSON")
-    assert port_of(record) is None
+    assert port_of(pid_file) is None and not pid_file.exists()
+    pid_file.write_text("not JSON")
+    assert port_of(pid_file) is None

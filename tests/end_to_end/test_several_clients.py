@@ -95,7 +95,7 @@ def test_a_crash_of_sumo_is_one_error_line_and_exit_code_1(grid_server):
         sumo_process.kill()
         assert process.wait(30) == 1
         lines = process.stderr.read().splitlines()
-        assert [line for line in lines if "is gone at second" in line]
+        assert [line for line in lines if "was lost at second" in line]
         assert not [line for line in lines if "Traceback" in line]
 
 
@@ -116,7 +116,7 @@ def test_an_order_in_use_is_refused_and_the_other_client_continues(grid_server):
             connecting = pool.submit(connect, port, 1)
             with controller("--sumo", f"127.0.0.1:{port}", "--order", "1", "--server", grid_server) as process:
                 assert process.wait(20) == 2
-                assert "refuses order 1 for this client" in process.stderr.read()
+                assert "rejects order 1 for this client" in process.stderr.read()
             client = connecting.result(20)
         step_until(client, 30, [])
         client.close()

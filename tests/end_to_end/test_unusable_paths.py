@@ -22,7 +22,7 @@ COMMANDS = {
     "export inspect": (export, ["inspect", TOO_LONG]),
     "serving status --city": (client_command, ["status", "SA101", "--city", TOO_LONG]),
     "tf_serving --models-dir": (tf_serving, ["--models-dir", TOO_LONG]),
-    "guard --record": (guard, ["--record", TOO_LONG, "--", "-c", str(GRID / "grid.sumocfg")]),
+    "guard --pid-file": (guard, ["--pid-file", TOO_LONG, "--", "-c", str(GRID / "grid.sumocfg")]),
 }
 
 

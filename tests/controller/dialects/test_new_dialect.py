@@ -62,7 +62,7 @@ class Toy:
     def runs_plan(self, contract):
         return False
 
-    def counts_departures(self, contract):
+    def counts_outflow(self, contract):
         return False
 
     def observer(self, contract, lane_row, length_m):
@@ -90,7 +90,7 @@ class ToySequencer:
     def enter(self, now, shown, start=False):
         self._phase = 0
 
-    def decide(self, now, action):
+    def apply_action(self, now, action):
         self._phase = int(action[0])
 
     def requested_states(self, now):
@@ -181,7 +181,7 @@ def test_intersection_decides_with_the_new_dialect(load_city):
     shown = []
     for now in range(30):
         if x.next_decision_s <= now:
-            assert x.take(np.array([phases.index(first if now < 14 else second)]), now) == ""
+            assert x.apply_answer(np.array([phases.index(first if now < 14 else second)]), now) == ""
         shown += [(now, command.state) for command in x.commands(now)[0]]
     assert x.next_decision_s == 35
     assert shown[0] == (0, first) and shown[-1] == (17, second), "the safety rules add the yellow"

@@ -32,25 +32,25 @@ def plan_of(*durations, low=None, high=None, offset_s=0, min_green_s=5, max_gree
 class TestObservation:
     def test_each_block_is_normalised_by_its_own_maximum(self):
         observer = SappoObserver("vd", np.array([0, 1]), LENGTH_M, (4, 8))
-        observer.observe(readings((0, 0, 0), departed=(10, 5, 0)), None, PhaseState((0, 0), True))
+        observer.observe(readings((0, 0, 0), outflow=(10, 5, 0)), None, PhaseState((0, 0), True))
         observer.decided()
         # an observation without a decision: the volume keeps counting
-        observer.observe(readings((0, 0, 0), departed=(12, 5, 0)), None, PhaseState((0, 0), True))
-        x = observer.observe(readings((3, 3, 0), departed=(14, 13, 0)), None, PhaseState((3, 7), True))
-        # densities 3/75 and 3/30 per m; 4 and 8 vehicles departed since the last decision
+        observer.observe(readings((0, 0, 0), outflow=(12, 5, 0)), None, PhaseState((0, 0), True))
+        x = observer.observe(readings((3, 3, 0), outflow=(14, 13, 0)), None, PhaseState((3, 7), True))
+        # densities 3/75 and 3/30 per m; 4 and 8 vehicles left since the last decision
         assert x.tolist() == pytest.approx([0.4, 1.0, 0.5, 1.0, 3 / 7, 1.0])
         assert x.dtype == np.float32
 
     def test_volume_is_zero_before_the_first_decision(self):
         observer = SappoObserver("v", np.array([0]), LENGTH_M, (2,))
-        first = observer.observe(readings((0, 0, 0), departed=(7, 0, 0)), None, PhaseState((0,), True))
+        first = observer.observe(readings((0, 0, 0), outflow=(7, 0, 0)), None, PhaseState((0,), True))
         assert first.tolist() == [1.0, 0.0]  # (0 + eps) / eps: a street without traffic is all ones
 
     def test_vdd_divides_volume_by_density(self):
         observer = SappoObserver("vdd", np.array([0, 1]), LENGTH_M, (2,))
         observer.observe(readings((0, 0, 0)), None, PhaseState((0,), True))
         observer.decided()
-        x = observer.observe(readings((3, 3, 0), departed=(4, 8, 0)), None, PhaseState((1,), True))
+        x = observer.observe(readings((3, 3, 0), outflow=(4, 8, 0)), None, PhaseState((1,), True))
         a, b = 4 / (3 / 75 + EPSILON), 8 / (3 / 30 + EPSILON)
         assert x.tolist() == pytest.approx([1.0, b / a, 1.0])
 
@@ -109,7 +109,7 @@ class TestKeepChange:
         assert sequencer.requested_states(0) == ("GGrr", "rrGG")
 
     def test_action_at_actionp_changes_and_below_keeps(self, sequencer):
-        sequencer.decide(15, (0.2, 0.19))
+        sequencer.apply_action(15, (0.2, 0.19))
         assert sequencer.requested_states(15) == sequencer.requested_states(17) == ("yyrr", "rrGG")
         assert sequencer.phase_state(15).phases == (1, 2)
         assert sequencer.next_change_s(15) == 18
@@ -117,13 +117,13 @@ class TestKeepChange:
 
     def test_changes_cycle_through_the_program(self, sequencer):
         for k in range(1, 5):
-            sequencer.decide(15 * k, (1.0, -1.0))
+            sequencer.apply_action(15 * k, (1.0, -1.0))
         assert sequencer.requested_states(15 * 4 + 3) == ("GGrr", "rrGG")
 
     def test_next_green_follows_at_once_without_a_yellow_phase(self):
         sequencer = KeepChangeSequencer([[Phase("Gr", 9, 9, 9), Phase("GG", 9, 9, 9)]], 15, 0.2)
         sequencer.enter(0, ["Gr"])
-        sequencer.decide(15, (1.0,))
+        sequencer.apply_action(15, (1.0,))
         assert sequencer.requested_states(15) == ("GG",)
 
 
@@ -163,15 +163,15 @@ class TestPlan:
 
     def test_gro_takes_offset_then_split_per_signal(self):
         sequencer = plan_sequencer()
-        sequencer.decide(0, (1.0, -1.0))
+        sequencer.apply_action(0, (1.0, -1.0))
         # offset 36 s * 1.0 / 2 / 2 = 9 s forward; the first entry of the list changes nothing
         assert phases_at(sequencer, 9, 10) == [(3,), (0,)]
-        sequencer.decide(180, (0.0, 1.0))
+        sequencer.apply_action(180, (0.0, 1.0))
         assert len(set(phases_at(sequencer, *range(36)))) == 4
 
     def test_split_changes_the_greens_and_keeps_the_cycle(self):
         sequencer = plan_sequencer("gr")
-        sequencer.decide(0, (-0.5,))
+        sequencer.apply_action(0, (-0.5,))
         seconds = [phases[0] for phases in phases_at(sequencer, *range(1, 37))]
         assert seconds.count(0) + seconds.count(2) == 30 and seconds.count(1) == seconds.count(3) == 3
         assert seconds.count(0) == 22
@@ -179,6 +179,6 @@ class TestPlan:
     @pytest.mark.parametrize("kind", ["offset", "gr", "gro"])
     def test_entering_restores_the_unchanged_plan(self, kind):
         sequencer = plan_sequencer(kind)
-        sequencer.decide(0, (1.0, 1.0) if kind == "gro" else (1.0,))
+        sequencer.apply_action(0, (1.0, 1.0) if kind == "gro" else (1.0,))
         sequencer.enter(40, ["GGrr"])
         assert phases_at(sequencer, 1, 36) == [(0,), (3,)]

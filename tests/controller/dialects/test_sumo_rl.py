@@ -38,13 +38,13 @@ def test_shown_green_is_kept_when_taking_over_later(sequencer):
 
 
 def test_change_before_yellow_and_min_green_is_ignored(sequencer):
-    sequencer.decide(5, (2,))
+    sequencer.apply_action(5, (2,))
     assert sequencer.requested_states(5) == ("GGrr",) and not sequencer.phase_state(5).min_green_passed
     assert sequencer.phase_state(7).min_green_passed
 
 
 def test_change_shows_yellow_then_the_new_green(sequencer):
-    sequencer.decide(10, (1,))
+    sequencer.apply_action(10, (1,))
     # links that stay green keep it; only links that turn red show yellow
     assert sequencer.requested_states(10) == sequencer.requested_states(11) == ("Gyrr",)
     assert sequencer.next_change_s(10) == 12
@@ -53,7 +53,7 @@ def test_change_shows_yellow_then_the_new_green(sequencer):
 
 
 def test_time_since_change_counts_from_the_start_of_yellow(sequencer):
-    sequencer.decide(10, (1,))
+    sequencer.apply_action(10, (1,))
     assert not sequencer.phase_state(16).min_green_passed and sequencer.phase_state(17).min_green_passed
 
 

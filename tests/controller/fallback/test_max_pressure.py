@@ -79,7 +79,7 @@ def test_tl_is_due_for_max_pressure_and_for_asking_its_policy(crossing):
     x = intersection(crossing, hold_s=0)
     due = [10.0]
     while due[-1] < 22:
-        x.take(TimeoutError("late"), due[-1], ["GgGr"], readings(in3=9))
+        x.apply_answer(TimeoutError("late"), due[-1], ["GgGr"], readings(in3=9))
         due.append(x.next_decision_s)
     assert due == [10, 12, 14, 15, 16, 18, 20, 22]
 
@@ -102,9 +102,9 @@ def play(x, until_s, answer, readings_at, begin_s=0, release_s=None):
         if release_s is not None and now >= release_s and not x.on_plan:
             x.release()
         if x.next_decision_s <= now:
-            x.take(answer(now), now, ["GgGr"], readings_at(now))
+            x.apply_answer(answer(now), now, ["GgGr"], readings_at(now))
         sent += [(now, command) for command in x.commands(now)[0]]
-        x.confirm(())
+        x.confirm_sent(())
         now = min(x.next_due_s(now), until_s, np.floor(now) + 1)
     return sent
 
@@ -120,7 +120,9 @@ def test_max_pressure_controls_a_tl_until_its_policy_recovers(crossing):
     assert x.mode is ControlMode.POLICY and shown[-1][1] == "GgGr"
     monitor = SignalMonitor(crossing, Limits(3, 5, 0))
     ends = [*(now for now, _ in shown[1:]), 160]
-    assert [alarm for (begin, state), end in zip(shown, ends, strict=True) for alarm in monitor.see(state, begin, end)] == []
+    assert [
+        alarm for (begin, state), end in zip(shown, ends, strict=True) for alarm in monitor.check_shown(state, begin, end)
+    ] == []
 
 
 def test_release_hands_over_to_the_signals_own_program(crossing):
@@ -154,12 +156,12 @@ def test_policy_takes_over_from_the_green_that_is_shown(crossing):
     assert x.safeties[0].shown == "rrrG"
     answer = np.array([0])
     while x.mode is not ControlMode.POLICY:
-        x.take(answer, x.next_decision_s, None, readings(in3=9))
+        x.apply_answer(answer, x.next_decision_s, None, readings(in3=9))
         now = x.next_decision_s
     sent = []
     for k in range(40):
         if x.next_decision_s <= now + k:
-            x.take(answer, now + k, None, readings(in3=9))
+            x.apply_answer(answer, now + k, None, readings(in3=9))
         commands, overrides = x.commands(now + k)
         assert overrides == []  # the sequencer starts from the shown green, so it requests the yellow
         sent += [command.state for command in commands]

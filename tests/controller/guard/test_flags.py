@@ -26,11 +26,11 @@ def test_guard_has_an_order_if_sumo_has_other_clients(argv, order):
     [
         ([], "pass --sumo HOST:PORT to attach, or --"),
         (["--sumo", "127.0.0.1:1", *SUMO_ARGUMENTS], "pass --sumo HOST:PORT to attach, or --"),
-        (["--watchdog-s", "nan", *SUMO_ARGUMENTS], "--watchdog-s nan must lie between"),
+        (["--watchdog-s", "nan", *SUMO_ARGUMENTS], "--watchdog-s nan must be above 0"),
         (["--first-controller-timeout-s", "inf", *SUMO_ARGUMENTS], "--first-controller-timeout-s inf must be a time"),
         (["--idle-timeout-s", "-1", *SUMO_ARGUMENTS], "--idle-timeout-s -1 must be a time"),
         (["--sumo-port", "-1", *SUMO_ARGUMENTS], "--sumo-port -1 must lie between"),
-        (["--clients", "0", *SUMO_ARGUMENTS], "--clients 0 must be at least 1"),
+        (["--clients", "0", *SUMO_ARGUMENTS], "--clients 0 must lie between 1"),
     ],
 )
 def test_invalid_flags_are_refused(argv, message):

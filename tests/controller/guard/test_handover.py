@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from city import network
-from controller.fallback.plan import FallbackPlan, PlanEntry
+from controller.fallback.plan import FallbackPlan, PlanTransition
 from controller.guard.handover import MalformedHandover, decode, encode, handovers_of
 from controller.safety.safety_times import SafetyTimes
-from controller.safety.signal_safety import PermittedHandover, SignalSafety
+from controller.safety.signal_safety import PermittedRelease, SignalSafety
 from tests.conftest import GRID
 
 SIGNALS = network.of_sumocfg(GRID / "grid.sumocfg").signals
@@ -38,11 +38,11 @@ def test_guard_clears_by_yellow_and_red_before_the_plan(name):
     for phase in signal.plan.greens:
         safety = handover.safety()
         green = signal.plan.phases[phase].state
-        safety.adopt(green, 100.0)
-        entry, shown = PlanEntry(safety, handover.plan), []
+        safety.start_from(green, 100.0)
+        entry, shown = PlanTransition(safety, handover.plan), []
         for now in range(100, 160):
             command, _ = entry.next(float(now))
-            if isinstance(command, PermittedHandover):
+            if isinstance(command, PermittedRelease):
                 break
             shown.append(command.state)
         yellow = "".join("y" if c in "Gg" else c for c in green)

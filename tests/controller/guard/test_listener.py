@@ -41,6 +41,6 @@ def test_client_that_is_gone_before_accept_is_none(listener):
         def accept(self):
             raise ConnectionAbortedError("gone")
 
-    listener.listener.close()
-    listener.listener = Aborted()
+    listener.socket.close()
+    listener.socket = Aborted()
     assert listener.accept(0.0) is None

@@ -27,7 +27,7 @@ def test_result_of_a_request_before_forget_is_dropped():
     assert not contracts.is_known("a", 1)
     client.meanwhile = lambda: None
     contracts.compare({"a": 1}, 1.0)
-    assert contracts.objection("a", 1) is None
+    assert contracts.contract_error("a", 1) is None
 
 
 def test_check_requests_the_newest_version_that_may_be_followed():
@@ -39,7 +39,7 @@ def test_check_requests_the_newest_version_that_may_be_followed():
     assert not contracts.all_same("a")
     contracts.check("a")
     assert client.requested[-1] == {"a": 2}
-    assert "another contract" in str(contracts.objection("a", 2)) and contracts.objection("a", 1) is None
+    assert "another contract" in str(contracts.contract_error("a", 2)) and contracts.contract_error("a", 1) is None
 
 
 def test_failed_check_names_its_tl(caplog):

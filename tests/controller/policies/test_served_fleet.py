@@ -201,7 +201,7 @@ def test_version_replaced_under_its_number_is_not_followed(city, caplog):
     city.server.poll_once()
     for tl in TLS:
         city.policies.contracts.check(tl)
-    assert "SA103: the server now answers with version 1, with another contract: not followed" in caplog.text
+    assert "SA103: the server now answers with version 1, with another contract; its actions are ignored" in caplog.text
     answers = city.policies.ask(city.observations)
     assert {tl for tl, answer in answers.items() if isinstance(answer, Exception)} == {"SA103"}
 

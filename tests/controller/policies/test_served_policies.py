@@ -111,7 +111,7 @@ def test_contracts_are_requested_again_after_an_outage(lost, caplog):
     assert requested == [{"a": 1, "b": 1, "c": 1}]
     assert answers["a"].tolist() == [[0.5]]
     assert "another contract" in str(answers["b"]) and "not known yet" in str(answers["c"])
-    assert "b: the server now answers with version 1, with another contract: not followed" in caplog.text
+    assert "b: the server now answers with version 1, with another contract; its actions are ignored" in caplog.text
     serves["c"] = KC
     answers = policies.ask(dict.fromkeys("abc", X))
     assert requested[1:] == [{"c": 1}] and answers["c"].tolist() == [[0.5]] and isinstance(answers["b"], Exception)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from city import network
 from city.network import is_green
-from controller.safety.conflicts import ConflictRules, Reason
+from controller.safety.conflicts import ConflictRules, OverrideReason
 from controller.safety.safety_times import SafetyTimes
-from controller.safety.signal_safety import PermittedHandover, PermittedState, SignalSafety
+from controller.safety.signal_safety import PermittedRelease, PermittedState, SignalSafety
 from tests.conftest import GRID
 
 TIMES = SafetyTimes(yellow_s=3, min_green_s=5)
@@ -22,7 +22,7 @@ TIMES = SafetyTimes(yellow_s=3, min_green_s=5)
 
 def adopted(crossing, times=TIMES, shown="GgGr", greens=("GgGr", "rrrG")):
     signal_safety = SignalSafety(crossing, times, greens)
-    signal_safety.adopt(shown, 0)
+    signal_safety.start_from(shown, 0)
     return signal_safety
 
 
@@ -35,7 +35,7 @@ class TestByExample:
         with pytest.raises(TypeError):
             PermittedState("X", "GGGG", seal=object())
         with pytest.raises(TypeError):
-            PermittedHandover("X", "0", 0, None, seal=None)
+            PermittedRelease("X", "0", 0, None, seal=None)
 
     def test_permitted_state_is_immutable(self, crossing):
         state, _ = adopted(crossing).permit("GgGr", 1)
@@ -45,22 +45,22 @@ class TestByExample:
     @pytest.mark.parametrize("requested", ["", "GgG", "GgGrr", "GgXr", "????", "OOOO"])
     def test_malformed_request_holds_the_shown_state(self, crossing, requested):
         state, overrides = adopted(crossing).permit(requested, 10)
-        assert state.state == "GgGr" and reasons(overrides) == {Reason.MALFORMED}
+        assert state.state == "GgGr" and reasons(overrides) == {OverrideReason.MALFORMED}
 
     @pytest.mark.parametrize("requested", ["GGGG", "GGGr", "GrrG", "rgrG"])
     def test_request_with_a_conflict_holds_the_shown_state(self, crossing, requested):
         state, overrides = adopted(crossing).permit(requested, 10)
-        assert state.state == "GgGr" and reasons(overrides) == {Reason.CONFLICT}
+        assert state.state == "GgGr" and reasons(overrides) == {OverrideReason.CONFLICT}
 
     def test_yielding_green_is_not_a_conflict(self, crossing):
-        assert ConflictRules(crossing).objection("GgGr") is None
+        assert ConflictRules(crossing).violation("GgGr") is None
         assert ConflictRules(crossing).conflicts("GGGr") == [(1, 2), (2, 1)]
         assert ConflictRules(crossing).conflicts("rgrg") == [(1, 3), (3, 1)], "neither yields"
 
     def test_green_lasts_for_min_green(self, crossing):
         signal_safety = adopted(crossing)
         state, overrides = signal_safety.permit("rrrG", 4)
-        assert state.state == "GgGr" and Reason.MIN_GREEN in reasons(overrides)
+        assert state.state == "GgGr" and OverrideReason.MIN_GREEN in reasons(overrides)
 
     def test_yellow_precedes_red_for_its_duration(self, crossing):
         signal_safety = adopted(crossing)
@@ -82,7 +82,7 @@ class TestByExample:
         signal_safety = adopted(crossing, greens=())
         signal_safety.permit("Ggyr", 5)
         state, overrides = signal_safety.permit("GGrr", 6)
-        assert state.state == "Ggyr" and Reason.CLEARANCE in reasons(overrides)
+        assert state.state == "Ggyr" and OverrideReason.CLEARANCE in reasons(overrides)
         assert signal_safety.permit("GGrr", 8)[0].state == "GGrr"
 
     def test_red_does_not_turn_yellow(self, crossing):
@@ -113,7 +113,7 @@ class TestByExample:
         times = SafetyTimes(3, 5, max_red_s=90, **bounds)
         for requested in greens:
             signal_safety, red_s = SignalSafety(crossroads, times, greens), [0] * len(requested)
-            signal_safety.adopt("r" * len(requested), 0)
+            signal_safety.start_from("r" * len(requested), 0)
             for t in range(600):
                 shown = signal_safety.permit(requested, t)[0].state
                 red_s = [0 if c in "gG" else s + 1 for c, s in zip(shown, red_s, strict=True)]
@@ -121,23 +121,23 @@ class TestByExample:
 
     def test_max_red_is_served_beside_an_expired_green_if_need_be(self, crossing):
         signal_safety = SignalSafety(crossing, SafetyTimes(3, 5, max_green_s=20, max_red_s=30), ["GgGr", "Ggrr", "Grrr"])
-        signal_safety.adopt("Ggrr", 0)
+        signal_safety.start_from("Ggrr", 0)
         shown = [signal_safety.permit("Ggrr", t)[0].state for t in range(60)]
         assert shown[29] == "Ggrr" and shown[30] == "GgGr"
 
     def test_max_red_service_prefers_a_phase_that_ends_an_expired_green(self, crossing):
         signal_safety = SignalSafety(crossing, SafetyTimes(3, 5, max_green_s=30, max_red_s=30), ["GgGr", "GrGr", "Ggrr"])
-        signal_safety.adopt("Ggrr", 0)
+        signal_safety.start_from("Ggrr", 0)
         shown = [signal_safety.permit("Ggrr", t)[0].state for t in range(60)]
         assert shown[29] == "Ggrr" and shown[30] == "Gyrr" and shown[33] == "GrGr"
 
     def test_request_that_serves_max_red_is_kept_without_override(self, crossing):
         signal_safety = SignalSafety(crossing, SafetyTimes(3, 5, max_red_s=30), ["GrGr", "GgGr", "rrrG"])
-        signal_safety.adopt("rrrG", 0)
+        signal_safety.start_from("rrrG", 0)
         permitted = [signal_safety.permit("rrrG" if t < 30 else "GgGr", t) for t in range(50)]
         shown = [state.state for state, _ in permitted]
         assert shown[30] == "rrry" and shown[33] == "GgGr" and "GrGr" not in shown
-        assert Reason.MAX_RED not in {x.reason for _, overrides in permitted for x in overrides}
+        assert OverrideReason.MAX_RED not in {x.reason for _, overrides in permitted for x in overrides}
 
     def test_transitions_show_no_pair_of_greens_that_no_phase_shows(self, grid_street):
         for signal in grid_street.signals.values():
@@ -145,7 +145,7 @@ class TestByExample:
             greens = [state for state in states if is_green(state)]
             for before, requested in itertools.permutations(states, 2):
                 signal_safety = SignalSafety(signal, SafetyTimes(3, 5), greens)
-                signal_safety.adopt(before, 0)
+                signal_safety.start_from(before, 0)
                 shown = [signal_safety.permit(requested, t)[0].state for t in range(1, 40)]
                 for state in shown:
                     for i, j in zip(*np.triu(signal.foes).nonzero(), strict=True):
@@ -156,10 +156,10 @@ class TestByExample:
     def test_handover_needs_a_cleared_junction(self, crossing):
         signal_safety = adopted(crossing)
         with pytest.raises(ValueError, match="all red"):
-            signal_safety.hand_over("0", 0, 10)
+            signal_safety.permit_release("0", 0, 10)
         for t in range(10, 20):
             signal_safety.permit("rrrr", t)
-        assert signal_safety.hand_over("0", 0, 20).program == "0"
+        assert signal_safety.permit_release("0", 0, 20).program == "0"
 
 
 def assert_rules(signal_safety, times, history):
@@ -216,7 +216,7 @@ def test_no_sequence_of_requests_breaks_a_rule(data):
     anything = st.one_of(st.sampled_from(phases), st.text("rygGsuO?", min_size=links, max_size=links), st.text(max_size=4))
     requests = data.draw(st.lists(st.tuples(anything, st.integers(1, 9)), min_size=5, max_size=40))
     signal_safety = SignalSafety(signal, times, greens)
-    signal_safety.adopt(phases[0], 0)
+    signal_safety.start_from(phases[0], 0)
     step_s = data.draw(st.sampled_from([1.0, 0.5, 0.4, 0.1]))
     now, history = 0.0, [(0.0, phases[0])]
     for requested, wait in requests:
@@ -235,7 +235,7 @@ def test_flipping_policies_on_real_networks_keep_every_rule(name, shared):
         phases = [phase.state for phase in signal.plan.phases]
         greens = [phases[i] for i in signal.plan.greens]
         signal_safety = SignalSafety(signal, times, greens)
-        signal_safety.adopt(phases[0], 0)
+        signal_safety.start_from(phases[0], 0)
         history = [(0, phases[0])]
         for now in range(1, 1500):
             requested = greens[now % len(greens)] if now < 700 else rng.choice(phases) if now < 1000 else greens[0]
@@ -262,5 +262,5 @@ def test_checker_of_these_tests_detects_a_broken_rule(crossing):
 
 def test_signal_that_was_off_is_cleared_by_a_yellow(crossing):
     signal_safety = SignalSafety(crossing, SafetyTimes(3, 5))
-    signal_safety.adopt("oOoO", 0)
+    signal_safety.start_from("oOoO", 0)
     assert [signal_safety.permit("GgGr", t)[0].state for t in range(6)] == ["yyyy"] * 3 + ["rrrr"] + ["GgGr"] * 2

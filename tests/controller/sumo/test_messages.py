@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from controller.sumo import wire
-from controller.sumo.link import Interrupts, SumoConnectionLost
-from controller.sumo.messages import Messages
+from controller.sumo.connection import Interrupts, SumoConnectionLost
+from controller.sumo.messages import MessageStream
 from controller.sumo.programs import StderrReader
 
 
@@ -15,16 +15,16 @@ from controller.sumo.programs import StderrReader
 def ends():
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        yield Messages(ours, StderrReader(None), Interrupts()), theirs
+        yield MessageStream(ours, StderrReader(None), Interrupts()), theirs
 
 
 def test_posted_messages_go_out_with_send_or_before_a_wait(ends):
     messages, sumo = ends
-    messages.post(b"first, ")
-    messages.post(b"second")
+    messages.queue(b"first, ")
+    messages.queue(b"second")
     messages.send()
     assert sumo.recv(100) == b"first, second"
-    messages.post(b"three")
+    messages.queue(b"three")
     sumo.sendall(wire.message([b"answer"]))
     assert list(messages.answers(1)) == [b"answer"]
     assert sumo.recv(100) == b"three"
@@ -34,7 +34,7 @@ def test_large_message_is_sent_while_waiting_for_the_answer(ends):
     messages, sumo = ends
     sumo.setblocking(False)
     large, taken = bytes(1 << 22), 0
-    messages.post(large)
+    messages.queue(large)
     messages.send()
     poll = messages._poll
 
@@ -67,7 +67,7 @@ def test_answers_are_whole_however_they_are_split(ends):
 
 def test_last_message_follows_what_was_posted(ends):
     messages, sumo = ends
-    messages.post(b"begun, ")
+    messages.queue(b"begun, ")
     assert not messages.end(b"last", wait=False), "without waiting there is no answer"
     assert sumo.recv(100) == b"begun, last"
 
@@ -96,7 +96,7 @@ def test_lost_connection_is_reported_by_send_and_wait(ends):
     sumo.close()
     with pytest.raises(SumoConnectionLost):
         list(messages.answers(1))
-    messages.post(b"more")
+    messages.queue(b"more")
     with pytest.raises(SumoConnectionLost):
         messages.send()
         messages.send()
@@ -127,7 +127,7 @@ def silent_ends(monkeypatch):
     ours, theirs = socket.socketpair()
     with ours, theirs:
         interrupts = Interrupts(is_requested("abort"), is_requested("quit"))
-        yield Messages(ours, StderrReader(None), interrupts), theirs, requested, checks
+        yield MessageStream(ours, StderrReader(None), interrupts), theirs, requested, checks
 
 
 def test_end_waits_for_a_silent_sumo_until_quit_is_requested(silent_ends, monkeypatch, caplog):

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from controller.decision_step import RunCounters
 from controller.fallback.control_mode import ControlMode
-from controller.safety.conflicts import Reason
+from controller.safety.conflicts import OverrideReason
 from controller.safety.signal_safety import Override
 from controller.telemetry.health import Health
 from controller.telemetry.metrics import ControllerMetrics
@@ -58,7 +58,7 @@ def test_mode_changes_are_logged_once(events, caplog):
 
 
 def test_overrides_and_missing_answers_are_logged_at_debug_level_only(events, metrics, caplog):
-    events.override(Override("A0", Reason.MIN_GREEN, "rrrG", "GgGr"), 61.0)
+    events.override(Override("A0", OverrideReason.MIN_GREEN, "rrrG", "GgGr"), 61.0)
     events.missing_answer("SA101", "late", 61.0)
     events.step(RunCounters(), 61.0)
     assert lines(caplog) == []

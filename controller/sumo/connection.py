@@ -1,8 +1,8 @@
-"""What a link to SUMO offers: commands and steps sent ahead, readings in bulk.
+"""The protocol of a connection to SUMO: commands and steps are pipelined, readings are batched.
 
 Each segment of a decision step is sent as soon as it is known, so SUMO simulates the
-first while the next is prepared. `traci_link` talks to a SUMO program over a socket
-(`messages`); `libsumo_link` drives SUMO in this process; `start` starts a program or
+first while the next is prepared. `traci_connection` talks to a SUMO program over a socket
+(`messages`); `libsumo_connection` drives SUMO in this process; `start` starts a program or
 attaches to one.
 """
 
@@ -28,28 +28,28 @@ class WaitAborted(Exception):
 
 
 class Interrupts(NamedTuple):
-    """What the operator has asked for meanwhile."""
+    """What the operator has requested while the controller waits for SUMO."""
 
     abort_requested: Callable[[], bool] = lambda: False
     """Stop at once: do not wait for SUMO's answers."""
     quit_requested: Callable[[], bool] = lambda: False
-    """Do not even wait for SUMO to take the end of the connection, though that ends the simulation for its other clients."""
+    """Do not even wait for SUMO to acknowledge the close, although that ends the simulation for its other clients."""
 
 
 class StepResult(NamedTuple):
-    """What happened since the last reading; the readings are the link's."""
+    """What happened since the last reading; the readings are the connection's."""
 
     time_s: float
     shown: Sequence[tuple[float, Sequence[str]]]
     """Segment by segment: its end in s, and the states that the tracked signals showed, in the order of `track`.
 
-    The last segment is not included: see `Link.shown`.
+    The last segment is not included: see `SumoConnection.shown`.
     """
     rejected: dict[str, str]
     """Signals whose command SUMO rejected, and its text."""
 
 
-class Link(Protocol):
+class SumoConnection(Protocol):
     connection_error: type[Exception]
     """What `api` raises when SUMO has gone."""
 
@@ -59,7 +59,7 @@ class Link(Protocol):
 
     @property
     def is_guarded(self) -> bool:
-        """Whether a guard has the handover plans, and hands the signals back safely when this link closes."""
+        """Whether a guard has the handover plans, and hands the signals back safely when this connection closes."""
 
     @property
     def lanes(self) -> tuple[str, ...]:
@@ -69,12 +69,12 @@ class Link(Protocol):
     def readings(self) -> Readings:
         """The newest readings."""
 
-    def track(self, lanes_of: Mapping[str, Sequence[str]], counted: Sequence[str], signals: Mapping[str, int]) -> None:
-        """Name what is read.
+    def track(self, lanes_of: Mapping[str, Sequence[str]], outflow_lanes: Sequence[str], signals: Mapping[str, int]) -> None:
+        """Set the lanes and signals to read.
 
         Args:
             lanes_of: by TL, the lanes read when it is due.
-            counted: lanes whose departing vehicles are counted at every step.
+            outflow_lanes: lanes whose outflow is counted at every step.
             signals: number of links by signal.
         """
 
@@ -116,20 +116,20 @@ class Link(Protocol):
 
 
 class TrackedLanes:
-    """The rows of lanes in the readings, and the count of vehicles that departed from them."""
+    """The rows of lanes in the readings, and the count of vehicles that left them."""
 
     def __init__(self) -> None:
         self.lanes: tuple[str, ...] = ()
         self.row: dict[str, int] = {}
         self._vehicles: dict[str, frozenset[str]] = {}
 
-    def track(self, lanes_of: Mapping[str, Sequence[str]], counted: Sequence[str]) -> None:
+    def track(self, lanes_of: Mapping[str, Sequence[str]], outflow_lanes: Sequence[str]) -> None:
         self.lanes_of = {tl: tuple(lanes) for tl, lanes in lanes_of.items()}
         # SUMO searches each lane in a sorted tree: neighbours in this order share most of the path
         self.lanes = tuple(sorted({lane for lanes in self.lanes_of.values() for lane in lanes}))
         self.row = {lane: i for i, lane in enumerate(self.lanes)}
-        self.counted = tuple(counted)
-        self._vehicles = dict.fromkeys(self.counted, frozenset())
+        self.outflow_lanes = tuple(outflow_lanes)
+        self._vehicles = dict.fromkeys(self.outflow_lanes, frozenset())
         size = len(self.lanes)
         self.readings = Readings(np.zeros((2, size)), np.zeros(size), np.zeros(size))
 
@@ -141,8 +141,8 @@ class TrackedLanes:
             return names, slice(rows[0], rows[-1] + 1)
         return names, np.array(rows, np.intp)
 
-    def count_departures(self, lane: str, vehicles: Sequence[str]) -> None:
+    def count_outflow(self, lane: str, vehicles: Sequence[str]) -> None:
         """Count the vehicles that are no longer on the lane."""
         now = frozenset(vehicles)
-        self.readings.departed[self.row[lane]] += len(self._vehicles[lane] - now)
+        self.readings.outflow[self.row[lane]] += len(self._vehicles[lane] - now)
         self._vehicles[lane] = now

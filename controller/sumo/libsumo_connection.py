@@ -5,13 +5,13 @@ from typing import Any
 
 from city.errors import InputError
 from controller.observation import MAX_CACHED_BATCHES, Readings, Rows
-from controller.safety.signal_safety import PermittedHandover, PermittedState, SignalCommand
-from controller.sumo.link import CommandRejected, StepResult, SumoConnectionLost, TrackedLanes
+from controller.safety.signal_safety import PermittedRelease, PermittedState, SignalCommand
+from controller.sumo.connection import CommandRejected, StepResult, SumoConnectionLost, TrackedLanes
 from controller.sumo.programs import sumo_program
 
 
-class LibsumoLink:
-    """A link over libsumo."""
+class LibsumoConnection:
+    """A connection over libsumo."""
 
     def __init__(self, api: Any) -> None:
         self.api = api
@@ -38,8 +38,8 @@ class LibsumoLink:
     def readings(self) -> Readings:
         return self._table.readings
 
-    def track(self, lanes_of: Mapping[str, Sequence[str]], counted: Sequence[str], signals: Mapping[str, int]) -> None:
-        self._table.track(lanes_of, counted)
+    def track(self, lanes_of: Mapping[str, Sequence[str]], outflow_lanes: Sequence[str], signals: Mapping[str, int]) -> None:
+        self._table.track(lanes_of, outflow_lanes)
         self._signals = tuple(signals)
         self._count()
 
@@ -84,14 +84,14 @@ class LibsumoLink:
         return [self.api.trafficlight.getRedYellowGreenState(signal) for signal in self._signals]
 
     def _count(self) -> None:
-        for name in self._table.counted:
-            self._table.count_departures(name, self.api.lane.getLastStepVehicleIDs(name))
+        for name in self._table.outflow_lanes:
+            self._table.count_outflow(name, self.api.lane.getLastStepVehicleIDs(name))
 
     def _set(self, command: SignalCommand) -> None:
         light = self.api.trafficlight
         if type(command) is PermittedState:
             light.setRedYellowGreenState(command.signal, command.state)
-        elif type(command) is PermittedHandover:
+        elif type(command) is PermittedRelease:
             light.setProgram(command.signal, command.program)
             light.setPhase(command.signal, command.phase)
             if command.remaining_s is not None:
@@ -118,7 +118,7 @@ class LibsumoLink:
         self.api.close()
 
 
-def start_libsumo(arguments: Sequence[str]) -> LibsumoLink:
+def start_libsumo(arguments: Sequence[str]) -> LibsumoConnection:
     """Start SUMO inside this process. Raises InputError."""
     try:
         import libsumo
@@ -128,4 +128,4 @@ def start_libsumo(arguments: Sequence[str]) -> LibsumoLink:
         libsumo.start([sumo_program(), *arguments])
     except (libsumo.TraCIException, libsumo.FatalTraCIError) as error:
         raise InputError(f"SUMO did not start: {error}") from None
-    return LibsumoLink(libsumo)
+    return LibsumoConnection(libsumo)

@@ -1,4 +1,4 @@
-"""A link to a SUMO program over its socket: one round trip per decision step, however many TLs."""
+"""A connection to a SUMO program over its socket: one round trip per decision step, however many TLs."""
 
 import contextlib
 import socket
@@ -13,7 +13,7 @@ import traci
 from controller.observation import MAX_CACHED_BATCHES, Readings, Rows
 from controller.safety.signal_safety import SignalCommand
 from controller.sumo import wire
-from controller.sumo.link import (
+from controller.sumo.connection import (
     CommandRejected,
     Interrupts,
     StepResult,
@@ -21,7 +21,7 @@ from controller.sumo.link import (
     TrackedLanes,
     WaitAborted,
 )
-from controller.sumo.messages import Messages
+from controller.sumo.messages import MessageStream
 from controller.sumo.programs import StderrReader
 from controller.sumo.signal_commands import decode_rejections, encode_commands
 from controller.sumo.wire import MalformedMessage
@@ -35,11 +35,11 @@ _LANE_NUMBERS = (
 
 
 class _Kind(Enum):
-    """What a message asks for, so that its answer can be decoded."""
+    """The request of a message, so that its answer can be decoded."""
 
     COMMANDS = "signal commands"
     STEP = "a step"
-    VEHICLES = "the vehicles of counted lanes"
+    VEHICLES = "the vehicles of the lanes whose outflow is counted"
     NUMBERS = "the lanes' numbers and the time"
     STATES = "the signals' states"
     SINGLE = "a request of its own"
@@ -54,7 +54,7 @@ class _Sent(NamedTuple):
     """Of signal commands: the end of the segment before, whose states the message also asks for."""
 
 
-class TraciLink:
+class TraciConnection:
     """One socket to a SUMO program."""
 
     def __init__(
@@ -81,7 +81,7 @@ class TraciLink:
         self._stderr = stderr
         self.connection_error = connection_error
         # traci has no public way to send many commands at once
-        self._messages = Messages(api._socket, stderr, interrupts)
+        self._messages = MessageStream(api._socket, stderr, interrupts)
         self._process = process
         self._interrupts = interrupts
         self._table = TrackedLanes()
@@ -113,10 +113,10 @@ class TraciLink:
     def readings(self) -> Readings:
         return self._table.readings
 
-    def track(self, lanes_of: Mapping[str, Sequence[str]], counted: Sequence[str], signals: Mapping[str, int]) -> None:
-        self._table.track(lanes_of, counted)
+    def track(self, lanes_of: Mapping[str, Sequence[str]], outflow_lanes: Sequence[str], signals: Mapping[str, int]) -> None:
+        self._table.track(lanes_of, outflow_lanes)
         self._signals, self._states = tuple(signals), wire.StateGetters(signals)
-        self._vehicle_getters = b"".join(wire.get(wire.GET_LANE, wire.LAST_STEP_VEHICLE_IDS, lane) for lane in counted)
+        self._vehicle_getters = b"".join(wire.get(wire.GET_LANE, wire.LAST_STEP_VEHICLE_IDS, lane) for lane in outflow_lanes)
 
     def _getters_for(self, due: tuple[str, ...]) -> tuple[wire.NumberGetters, slice | Rows, bytes]:
         if due not in self._getters:
@@ -167,7 +167,7 @@ class TraciLink:
                     if answer != wire.STEPPED:
                         wire.Reader(answer).stepped()
                 elif sent.kind is _Kind.VEHICLES:
-                    self._count_departures(wire.Reader(answer))
+                    self._count_outflow(wire.Reader(answer))
                 elif sent.kind is _Kind.STATES:
                     self._decode_shown(answer)
                 elif sent.kind is _Kind.COMMANDS:
@@ -184,7 +184,7 @@ class TraciLink:
         except CommandRejected as error:
             for _ in answers:
                 self._unanswered.popleft()  # not the answers to the next requests
-            raise CommandRejected(f"SUMO refuses to step or to be read: {error}") from None
+            raise CommandRejected(f"SUMO rejected a step or a getter: {error}") from None
         except MalformedMessage as error:
             raise SumoConnectionLost(f"SUMO sent {error}") from None
 
@@ -195,7 +195,7 @@ class TraciLink:
             try:
                 self._decode_shown(answer)
             except CommandRejected as error:
-                raise CommandRejected(f"SUMO refuses to be read: {error}") from None
+                raise CommandRejected(f"SUMO rejected a getter: {error}") from None
             except MalformedMessage as error:
                 raise SumoConnectionLost(f"SUMO sent {error}") from None
         return self._shown
@@ -207,9 +207,9 @@ class TraciLink:
         if self._vehicle_getters:
             self._post(wire.message([self._vehicle_getters]), _Sent(_Kind.VEHICLES))
 
-    def _count_departures(self, reader: wire.Reader) -> None:
-        for lane in self._table.counted:
-            self._table.count_departures(lane, reader.value())
+    def _count_outflow(self, reader: wire.Reader) -> None:
+        for lane in self._table.outflow_lanes:
+            self._table.count_outflow(lane, reader.value())
 
     def version(self) -> tuple[int, str]:
         """SUMO's version; a guard appends wire.GUARDED. Raises SumoConnectionLost."""
@@ -256,7 +256,7 @@ class TraciLink:
 
     def _post(self, message: bytes, sent: _Sent) -> None:
         self._unanswered.append(sent)
-        self._messages.post(message)
+        self._messages.queue(message)
 
     def error_message(self) -> str:
         return self._stderr.error()
@@ -271,9 +271,9 @@ class TraciLink:
             self.shown()  # its answer is due before that to CLOSE; if SUMO has ended, the next call reports it
         # a guard hands the signals back, so this need not wait for SUMO's other clients
         wait = not (self._is_guarded and self._interrupts.abort_requested())
-        is_closed = self._messages.end(wire.message([wire.command(wire.CLOSE, b"")]), wait)
+        has_answer = self._messages.end(wire.message([wire.command(wire.CLOSE, b"")]), wait)
         # a guard that has cut this controller off keeps running
-        if is_closed or not self._through_guard:
+        if has_answer or not self._through_guard:
             self.wait()
 
     def wait(self) -> None:

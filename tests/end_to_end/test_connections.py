@@ -5,8 +5,8 @@ import pytest
 
 from controller.assembly import assemble
 from controller.sumo import start
-from controller.sumo.libsumo_link import start_libsumo
-from controller.sumo.link import Interrupts
+from controller.sumo.connection import Interrupts
+from controller.sumo.libsumo_connection import start_libsumo
 from export import contract
 from tests.conftest import GRID
 
@@ -30,24 +30,24 @@ class RecordingMonitor:
     def __init__(self, signal):
         self.signal, self.shown = signal, []
 
-    def see(self, state, begin_s, end_s):
+    def check_shown(self, state, begin_s, end_s):
         self.shown.append((state, begin_s, end_s))
         return []
 
 
-def run(link, grid_city, grid_street):
+def run(connection, grid_city, grid_street):
     tls = {tl: settings for tl, settings in grid_city.tls.items() if settings.dialect == "sumo-rl"}
     contracts = [contract.build(grid_city, settings, grid_street) for settings in tls.values()]
     policies = AlternatingPolicies({c.tl: c.action.size for c in contracts})
     try:
-        steps = assemble(link, grid_street, contracts, policies, grid_city.safety, grid_city.controller)
-        steps._monitors = [RecordingMonitor(monitor.signal) for monitor in steps._monitors]
-        while steps.now < END_S:
-            steps.step(END_S)
-        steps.feed_monitors()
-        return policies.observed, {monitor.signal: monitor.shown for monitor in steps._monitors}
+        loop = assemble(connection, grid_street, contracts, policies, grid_city.safety, grid_city.controller)
+        loop._monitors = [RecordingMonitor(monitor.signal) for monitor in loop._monitors]
+        while loop.now < END_S:
+            loop.step(END_S)
+        loop.feed_monitors()
+        return policies.observed, {monitor.signal: monitor.shown for monitor in loop._monitors}
     finally:
-        link.close()
+        connection.close()
 
 
 @pytest.mark.parametrize("step_s", [1.0, 0.5])

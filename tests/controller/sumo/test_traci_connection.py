@@ -1,4 +1,4 @@
-"""A link to a fake SUMO at the other end of a socket pair."""
+"""A connection to a fake SUMO at the other end of a socket pair."""
 
 import contextlib
 import select
@@ -11,9 +11,9 @@ import pytest
 from controller.safety.safety_times import SafetyTimes
 from controller.safety.signal_safety import SignalSafety
 from controller.sumo import wire
-from controller.sumo.link import CommandRejected, Interrupts, SumoConnectionLost, WaitAborted
+from controller.sumo.connection import CommandRejected, Interrupts, SumoConnectionLost, WaitAborted
 from controller.sumo.programs import StderrReader
-from controller.sumo.traci_link import TraciLink
+from controller.sumo.traci_connection import TraciConnection
 from tests.controller.sumo.test_wire import state_answer, status, value
 
 LANES = ["in0_0", "in1_0"]
@@ -23,9 +23,9 @@ LANES = ["in0_0", "in1_0"]
 def ends():
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        link = TraciLink(SimpleNamespace(_socket=ours), ConnectionError, None, StderrReader(None), Interrupts())
-        link.track({"TL": LANES}, [], {"X": 2})
-        yield link, theirs
+        connection = TraciConnection(SimpleNamespace(_socket=ours), ConnectionError, None, StderrReader(None), Interrupts())
+        connection.track({"TL": LANES}, [], {"X": 2})
+        yield connection, theirs
 
 
 def numbers(vehicles):
@@ -61,125 +61,125 @@ STEPPED = wire.message([status(wire.SIMSTEP) + bytes(4)])
 
 
 def test_readings_are_written_to_the_rows_of_their_lanes(ends):
-    link, sumo = ends
-    link.advance(5.0)
+    connection, sumo = ends
+    connection.advance(5.0)
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + wire.message([state_answer([("X", "Gr")])]))
-    assert link.read(("TL",)) == (5.0, [], {})
-    assert link.shown() == link.shown() == {"X": "Gr"}
-    assert link.readings.counts.tolist() == [[3, 4], [3, 4]]
-    assert link.readings.mean_length_m.tolist() == [5, 5]
+    assert connection.read(("TL",)) == (5.0, [], {})
+    assert connection.shown() == connection.shown() == {"X": "Gr"}
+    assert connection.readings.counts.tolist() == [[3, 4], [3, 4]]
+    assert connection.readings.mean_length_m.tolist() == [5, 5]
 
 
 def test_unused_states_do_not_disturb_the_next_reading(ends):
-    link, sumo = ends
+    connection, sumo = ends
     for vehicles, state in (([3, 4], "Gr"), ([5, 6], "rG")):
-        link.advance(5.0)
+        connection.advance(5.0)
         sumo.sendall(STEPPED + wire.message([numbers(vehicles)]) + wire.message([state_answer([("X", state)])]))
-        link.read(("TL",))
-        assert link.readings.counts.tolist() == [vehicles, vehicles]
-    assert link.shown() == {"X": "rG"}
-    link.advance(10.0)
+        connection.read(("TL",))
+        assert connection.readings.counts.tolist() == [vehicles, vehicles]
+    assert connection.shown() == {"X": "rG"}
+    connection.advance(10.0)
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + wire.message([b"nonsense"]))
-    link.read(("TL",))
+    connection.read(("TL",))
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]))
-    link.advance(15.0)
+    connection.advance(15.0)
     with pytest.raises(SumoConnectionLost):
-        link.read(("TL",))
+        connection.read(("TL",))
 
 
 def test_states_are_requested_after_numbers_and_sent_before_commands(ends, crossing):
-    link, sumo = ends
+    connection, sumo = ends
     all_red, _ = SignalSafety(crossing, SafetyTimes(3, 4)).permit("rrrr", 0.0)
-    link.advance(5.0)
+    connection.advance(5.0)
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]))
-    link.read(("TL",))
+    connection.read(("TL",))
     assert sumo.recv(1 << 16).endswith(wire.message([wire.get(wire.GET_TL, wire.STATE, "X")])), "requested without waiting"
-    link.set([all_red])
+    connection.set([all_red])
     assert sumo.recv(1 << 16) == wire.message([wire.set_string(wire.SET_TL, wire.STATE, "X", "rrrr")])
     sumo.sendall(wire.message([state_answer([("X", "Gr")])]))
-    link.advance(10.0)
-    assert link.shown() == {"X": "Gr"}, "of the reading, whatever commands were sent since"
+    connection.advance(10.0)
+    assert connection.shown() == {"X": "Gr"}, "of the reading, whatever commands were sent since"
     assert sumo.recv(1 << 16) == wire.message([wire.step(10.0)])
 
 
 def test_switch_program_keeps_the_states_of_the_reading(ends):
-    link, sumo = ends
-    link.advance(5.0)
+    connection, sumo = ends
+    connection.advance(5.0)
     shown, switched = wire.message([state_answer([("X", "Gr")])]), wire.message([status(wire.SET_TL)])
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + shown + switched)
-    link.read(("TL",))
-    link.switch_program("X", "0")
-    assert link.shown() == {"X": "Gr"}
+    connection.read(("TL",))
+    connection.switch_program("X", "0")
+    assert connection.shown() == {"X": "Gr"}
 
 
 def test_api_is_usable_only_after_the_states_are_received(ends):
-    link, sumo = ends
-    link.advance(5.0)
+    connection, sumo = ends
+    connection.advance(5.0)
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + wire.message([state_answer([("X", "Gr")])]))
-    link.read(("TL",))
-    assert not select.select([link.api._socket], [], [], 0)[0]
-    assert link.shown() == {"X": "Gr"}
+    connection.read(("TL",))
+    assert not select.select([connection.api._socket], [], [], 0)[0]
+    assert connection.shown() == {"X": "Gr"}
 
 
 def test_close_waits_for_its_answer(ends):
-    link, sumo = ends
-    link.track({"TL": LANES}, [], {"X": 200})
-    link.advance(5.0)
+    connection, sumo = ends
+    connection.track({"TL": LANES}, [], {"X": 200})
+    connection.advance(5.0)
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]))
-    link.read(("TL",))
+    connection.read(("TL",))
     sumo.sendall(wire.message([state_answer([("X", "r" * 200)])]))
     with answering(sumo, wire.message([wire.command(wire.CLOSE, b"")]), wire.ok(wire.CLOSE), closes=True):
-        link.close()
+        connection.close()
     assert sumo.recv(1 << 16) == b"", "reset: an answer was not read"
 
 
 def test_switch_program_works_after_rejected_states(ends):
-    link, sumo = ends
-    link.advance(5.0)
+    connection, sumo = ends
+    connection.advance(5.0)
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]))
-    link.read(("TL",))
+    connection.read(("TL",))
     sumo.sendall(wire.message([status(wire.GET_TL, 0xFF, "not today")]))
     switch = wire.message([wire.set_string(wire.SET_TL, wire.PROGRAM, "X", "0")])
     with answering(sumo, switch, wire.message([status(wire.SET_TL)])):
-        link.switch_program("X", "0")
+        connection.switch_program("X", "0")
 
 
 @pytest.mark.parametrize(
     ("answer", "error"), [(status(wire.GET_TL, 0xFF, "not today"), CommandRejected), (b"nonsense", SumoConnectionLost)]
 )
 def test_unreadable_states_raise_as_numbers_do(ends, answer, error):
-    link, sumo = ends
-    link.advance(5.0)
+    connection, sumo = ends
+    connection.advance(5.0)
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + wire.message([answer]))
-    link.read(("TL",))
+    connection.read(("TL",))
     with pytest.raises(error):
-        link.shown()
+        connection.shown()
 
 
 def test_answers_stay_in_order_after_a_rejection(ends):
-    link, sumo = ends
-    link.advance(5.0)
+    connection, sumo = ends
+    connection.advance(5.0)
     rejected = wire.message([status(wire.SIMSTEP, 0xFF, "not today")])
     sumo.sendall(rejected + wire.message([numbers([0, 0])]) + wire.message([state_answer([("X", "Gr")])]))
     with pytest.raises(CommandRejected, match="not today"):
-        link.read(("TL",))
+        connection.read(("TL",))
     sumo.sendall(wire.message([status(wire.SET_TL, 0xFF, "no such program")]))
     with pytest.raises(CommandRejected, match="no such program"):
-        link.switch_program("X", "0")
+        connection.switch_program("X", "0")
 
 
 @pytest.mark.parametrize("answer", [b"\0\0\0\3", wire.message([b"nonsense"]) + STEPPED, STEPPED + wire.message([b"more"])])
 def test_malformed_answer_ends_the_connection(ends, answer):
-    link, sumo = ends
-    link.advance(5.0)
+    connection, sumo = ends
+    connection.advance(5.0)
     sumo.sendall(answer)
     with pytest.raises(SumoConnectionLost):
-        link.read(("TL",))
+        connection.read(("TL",))
 
 
 def test_wait_for_sumo_checks_every_second_for_an_abort(ends):
-    link, sumo = ends
-    messages = link._messages
+    connection, sumo = ends
+    messages = connection._messages
     poll, waits = messages._poll.poll, []
 
     def fake_poll(wait_ms):
@@ -191,49 +191,49 @@ def test_wait_for_sumo_checks_every_second_for_an_abort(ends):
 
     messages._poll = SimpleNamespace(poll=fake_poll, modify=messages._poll.modify)
     messages._interrupts = Interrupts(abort_requested=lambda: len(waits) == 3)
-    link.advance(5.0)
-    assert link.read(("TL",)).time_s == 5.0 and waits == [1000] * 3
+    connection.advance(5.0)
+    assert connection.read(("TL",)).time_s == 5.0 and waits == [1000] * 3
     waits.clear()
     messages._interrupts = Interrupts(abort_requested=lambda: True)
     with pytest.raises(WaitAborted):
-        link.read(("TL",))
+        connection.read(("TL",))
     assert waits == [1000]
 
 
 def test_late_answers_of_an_aborted_wait_are_not_mixed_up(ends):
-    link, sumo = ends
-    messages = link._messages
+    connection, sumo = ends
+    messages = connection._messages
     poll, messages._poll = messages._poll, SimpleNamespace(poll=lambda wait_ms: [], modify=lambda *args: None)
     messages._interrupts = Interrupts(abort_requested=lambda: True)
-    link.advance(5.0)
+    connection.advance(5.0)
     with pytest.raises(WaitAborted):
-        link.read(("TL",))
+        connection.read(("TL",))
     with pytest.raises(WaitAborted):
-        link.switch_program("X", "0")
+        connection.switch_program("X", "0")
     messages._poll = poll
     late = STEPPED + wire.message([numbers([3, 4])]) + wire.message([state_answer([("X", "Gr")])])
     sumo.sendall(late + wire.message([status(wire.SET_TL)]))
     for program in "12":
         sumo.sendall(wire.message([status(wire.SET_TL, 0xFF, f"no program {program}")]))
         with pytest.raises(CommandRejected, match=f"no program {program}"):
-            link.switch_program("X", program)
+            connection.switch_program("X", program)
 
 
 @pytest.mark.parametrize("has_sumo", [True, False])
 def test_abandoned_link_with_states_due_is_closed(ends, has_sumo):
-    link, sumo = ends
-    link.advance(5.0)
+    connection, sumo = ends
+    connection.advance(5.0)
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]))
-    link.read(("TL",))
+    connection.read(("TL",))
     if has_sumo:
         with answering(sumo, wire.message([wire.command(wire.CLOSE, b"")]), wire.ok(wire.CLOSE), closes=True):
-            link.abandon([("X", "0")])
+            connection.abandon([("X", "0")])
     else:
         sumo.close()
-        link.abandon([("X", "0")])
-    link.close()
+        connection.abandon([("X", "0")])
+    connection.close()
     with pytest.raises(SumoConnectionLost):
-        link.shown()
+        connection.shown()
 
 
 class Requests:
@@ -256,8 +256,10 @@ def test_unguarded_close_waits_for_a_silent_sumo_until_quit_is_requested(aborts,
     requests = Requests(aborts, quits_after=50)
     ours, sumo = socket.socketpair()
     with ours, sumo:
-        link = TraciLink(SimpleNamespace(_socket=ours), ConnectionError, None, StderrReader(None), requests.interrupts())
-        link.close()
+        connection = TraciConnection(
+            SimpleNamespace(_socket=ours), ConnectionError, None, StderrReader(None), requests.interrupts()
+        )
+        connection.close()
         assert requests.checks == 50
         assert sumo.recv(100) == wire.message([wire.command(wire.CLOSE, b"")])
 
@@ -268,10 +270,12 @@ def test_guarded_close_does_not_wait_if_an_abort_is_requested():
     ours, sumo = socket.socketpair()
     with ours, sumo:
         version._socket = ours
-        link = TraciLink(version, ConnectionError, None, StderrReader(None), requests.interrupts(), through_guard=True)
+        connection = TraciConnection(
+            version, ConnectionError, None, StderrReader(None), requests.interrupts(), through_guard=True
+        )
         sumo.sendall(wire.ok(wire.HANDOVER))
-        link.register_handover(b"[]")
-        assert link.is_guarded
-        link.close()
+        connection.register_handover(b"[]")
+        assert connection.is_guarded
+        connection.close()
         assert requests.checks == 0
         assert sumo.recv(100).endswith(wire.message([wire.command(wire.CLOSE, b"")]))
