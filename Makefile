@@ -1,4 +1,4 @@
-# Everything sets itself up: a virtual environment in this folder, wheels only.
+# Every target creates .venv on first use; packages are installed from wheels only.
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin

@@ -1,6 +1,4 @@
-"""Benchmarks: each is a command that compares cases side by side in one run and prints their ratios.
+"""Benchmarks, one command each, such as `python -m benchmarks.unary_predict`; `make benchmarks` runs them.
 
-python -m benchmarks.controller_import
-python -m benchmarks.unary_predict
-python -m benchmarks.control_loop
+Cases that are compared take turns in one run, and their ratios are printed.
 """

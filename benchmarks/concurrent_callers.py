@@ -46,7 +46,7 @@ def load(call: Callable[[bytes], object], requests: list[bytes], callers: int, s
 
 
 def check(echo: Callable[[bytes], bytes], predict: Callable[[bytes], bytes], requests: list[bytes]) -> None:
-    """Raise RuntimeError if a server does not do what its case is called."""
+    """Raise RuntimeError if a server's responses are not those of its case."""
     for request in requests:
         if echo(request) != request:
             raise RuntimeError("the echo server does not echo")

@@ -56,7 +56,7 @@ print(json.dumps(["tensorflow" in sys.modules, ready, 1e3 * float(np.median(time
 
 
 def read_figures(case: str, text: str) -> list[float]:
-    """The figures of a process. Raises RuntimeError if it did not use what its case is called."""
+    """The figures of a process. Raises RuntimeError if it did not use the API of its case."""
     has_python_tensorflow, *figures = json.loads(text)
     if has_python_tensorflow != (case != "C API"):
         raise RuntimeError(f"{case}: TensorFlow's Python package imported: {has_python_tensorflow}")

@@ -87,7 +87,7 @@ def main() -> None:
                     "embedded server": lambda: client.predict("TL0000", observation),
                 }
                 if cases["bare gRPC echo"]() != payload or set(cases["embedded server"]()) != {"action"}:
-                    raise RuntimeError("a server does not do what its case is called")
+                    raise RuntimeError("a server's responses are not those of its case")
                 for call in cases.values():
                     block(call)
                 times: dict[str, list[float]] = {case: [] for case in cases}

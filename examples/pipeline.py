@@ -92,7 +92,7 @@ def controlled(server: str, demand: Path, seed: int, folder: Path, progress: Cal
         demand: SUMO route file.
         seed: SUMO's random seed.
         folder: where tripinfo, summary and log are written.
-        progress: called with the simulated second now and then.
+        progress: called with the simulated second after each summary line of the controller.
 
     Raises:
         StageFailed: the controller failed.

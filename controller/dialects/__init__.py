@@ -1,8 +1,8 @@
 """Dialects: an observation and an action, exactly as one family of trainers has them.
 
 A dialect is one file in this folder, named like it (`sumo-rl` is sumo_rl.py), with
-a DIALECT object that fulfils the Protocol below. Nothing else names dialects: the
-exporter, the controller and a trainer find them here.
+a DIALECT object that fulfils the Protocol below. Exporter, controller and trainers find
+a dialect here by its name.
 """
 
 import importlib

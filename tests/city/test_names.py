@@ -9,7 +9,7 @@ from city.errors import InputError
 
 
 @pytest.mark.parametrize("written", ["SA101", "SA 101", "SA_101", " SA_ 101 "])
-def test_spaces_and_underscores_do_not_count(written):
+def test_tl_names_ignore_spaces_and_underscores(written):
     assert names.canonical(written) == "SA101"
 
 
@@ -23,7 +23,7 @@ def test_canonical_name_is_safe_as_a_folder(text):
     assert names.canonical(name) == name
 
 
-def test_flags_may_repeat_list_or_use_all():
+def test_tl_flags_accept_repetition_commas_and_all():
     known = ["SA101", "SA104", "SA107"]
     assert names.select(["SA104,SA101", "SA104"], known, "--tl") == ["SA104", "SA101"]
     assert names.select(["all"], known, "--tl") == known

@@ -67,14 +67,14 @@ def test_contracts_are_read_from_a_server_if_it_is_passed(city, capsys, grid_ser
         (["--city", "none.toml"], "none.toml: no such file"),
     ],
 )
-def test_wrong_input_is_one_error_line(city, capsys, flags, message):
+def test_wrong_input_gives_one_error_line(city, capsys, flags, message):
     assert main(["--city", str(city), *flags]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.startswith("error: ") and captured.err.count("\n") == 1
     assert message in captured.err
 
 
-def test_path_that_cannot_be_used_is_one_error_line(city, capsys, grid_models):
+def test_path_that_cannot_be_used_gives_one_error_line(city, capsys, grid_models):
     city.write_text(city.read_text().replace(str(grid_models), "x" * 300))
     assert main(["--city", str(city)]) == 2
     captured = capsys.readouterr()

@@ -98,7 +98,7 @@ def test_readings_are_of_the_moment_and_the_tls_that_decide(crossing, further_s)
     assert len(reads) == len(set(reads)), "each only once"
 
 
-def test_monitor_judges_what_sumo_shows(crossing):
+def test_monitor_checks_what_sumo_shows(crossing):
     """SUMO shows other states than those it was sent: the monitor raises an alarm."""
     connection = SteppedConnection(1.0)
     alarms = []
@@ -116,7 +116,7 @@ def test_monitor_judges_what_sumo_shows(crossing):
     assert sum(loop.counters.alarms.values()) > 1
 
 
-def test_monitor_does_not_judge_a_signal_on_its_own_program(crossing):
+def test_monitor_does_not_check_a_signal_on_its_own_program(crossing):
     connection = SteppedConnection(1.0)
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     monitor = SignalMonitor(crossing, Limits(3, 4, 0))
@@ -158,7 +158,7 @@ def test_rejected_handover_is_sent_again_and_the_signal_monitored(crossing):
     assert loop.counters.alarms["conflict"] > 0  # meanwhile it was still under control
 
 
-def test_monitor_judges_the_take_over_from_the_plan(crossing):
+def test_monitor_checks_the_take_over_from_the_plan(crossing):
     connection = SteppedConnection(1.0)
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     answers = {}

@@ -94,7 +94,7 @@ def test_a_controller_that_hangs_loses_its_signals_and_ends_later(grid_server, t
 
 
 @pytest.mark.parametrize("crashed", ["SUMO", "another client"])
-def test_a_crash_of_sumo_or_of_a_client_is_one_line_per_program(grid_server, crashed):
+def test_a_crash_of_sumo_or_of_a_client_gives_one_line_per_program(grid_server, crashed):
     with (
         sumo(2) as (port, sumo_process),
         controller("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server) as process,
@@ -139,7 +139,7 @@ def test_other_clients_do_not_wait_for_a_controller_forever():
         (("--sumo-port", "99999", "--", "-c", "x"), "--sumo-port 99999 must lie"),
     ],
 )
-def test_invalid_guard_flags_are_one_error_line(flags, reason):
+def test_invalid_guard_flags_give_one_error_line(flags, reason):
     done = subprocess.run([sys.executable, "-m", "controller.guard", *flags], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and done.stdout == ""
     assert len(done.stderr.splitlines()) == 1 and reason in done.stderr

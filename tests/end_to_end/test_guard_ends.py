@@ -163,7 +163,7 @@ def test_a_connection_that_is_not_traci_is_closed(sent):
         assert "a controller has connected at" not in process.stderr.read()
 
 
-def test_a_sumo_port_in_use_is_one_error_line():
+def test_a_sumo_port_in_use_gives_one_error_line():
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         done = subprocess.run(

@@ -85,7 +85,7 @@ def test_signals_are_released_at_the_requested_end(grid_server):
     assert_safe(history, SIGNALS)
 
 
-def test_a_crash_of_sumo_is_one_error_line_and_exit_code_1(grid_server):
+def test_a_crash_of_sumo_gives_one_error_line_and_exit_code_1(grid_server):
     with (
         sumo(2) as (port, sumo_process),
         controller("--sumo", f"127.0.0.1:{port}", "--order", "2", "--server", grid_server) as process,

@@ -27,7 +27,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_path_that_is_too_long_is_one_error_line(command, capfd):
+def test_a_path_that_is_too_long_gives_one_error_line(command, capfd):
     main, arguments = COMMANDS[command]
     assert main(arguments) == 2
     lines = capfd.readouterr().err.splitlines()

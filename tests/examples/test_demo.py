@@ -42,7 +42,7 @@ def test_a_failed_stage_names_its_log_and_quotes_its_end(pipeline, tmp_path):
     assert "error: no model server answers at 127.0.0.1:1" in str(failed.value)
 
 
-def test_an_out_folder_that_is_a_file_is_one_error_line_and_the_file_stays(tmp_path):
+def test_an_out_folder_that_is_a_file_gives_one_error_line_and_the_file_stays(tmp_path):
     out = tmp_path / "out"
     out.write_text("mine")
     demo = subprocess.run([sys.executable, ROOT / "examples/demo.py", "--out", out], capture_output=True, text=True, check=False)
@@ -54,7 +54,7 @@ def test_an_out_folder_that_is_a_file_is_one_error_line_and_the_file_stays(tmp_p
     ("error", "code", "text"),
     [("InputError", 2, "wrong"), ("StageFailed", 1, "failed"), ("KeyboardInterrupt", 1, "interrupted; every program")],
 )
-def test_an_expected_end_of_an_example_is_one_line_and_an_exit_code(pipeline, capfd, error, code, text):
+def test_an_expected_error_of_an_example_gives_one_line_and_an_exit_code(pipeline, capfd, error, code, text):
     errors = {"InputError": InputError, "StageFailed": pipeline.StageFailed, "KeyboardInterrupt": KeyboardInterrupt}
 
     def main():

@@ -49,14 +49,10 @@ def test_a_resumed_run_continues_after_its_last_episode(trained):
     assert whole[1] == parts[1], "the same seed must give the same first episode"
 
 
-def test_the_trainer_stays_compact():
-    assert len((ROOT / "examples" / "train_ppo.py").read_text().splitlines()) <= 300
-
-
 @pytest.mark.parametrize(
     ("flags", "reason"), [(["--format", "SA101=tf3"], "--format 'SA101=tf3' must be"), (["--episodes", "x"], "--episodes")]
 )
-def test_invalid_flags_are_one_error_line(flags, reason, tmp_path):
+def test_invalid_flags_give_one_error_line(flags, reason, tmp_path):
     command = [sys.executable, "train_ppo.py", "--city", "grid/city.toml", "--out", str(tmp_path), *flags]
     done = subprocess.run(command, cwd=ROOT / "examples", capture_output=True, text=True, timeout=120)
     errors = done.stderr.splitlines()

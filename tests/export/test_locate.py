@@ -45,7 +45,7 @@ def test_an_actor_without_a_tl_name_is_refused_for_two_tls(checkpoints, capsys):
 
 
 def test_every_model_of_a_builder_gets_its_own_weights(checkpoints, tmp_path, monkeypatch):
-    """Actor and critic in one file without scopes: names that Keras counts up must not meet the critic's."""
+    """Actor and critic in one file without scopes: names that Keras numbers must not be matched with the critic's."""
     (tmp_path / "pair_builder.py").write_text(
         "import keras\n"
         "def build(sizes):\n"
@@ -112,7 +112,7 @@ def test_layers_without_numbers_need_the_layers_flag(checkpoints, capsys):
 
 
 class OutOfOrder(keras3.Model):
-    """Made in another order than it is called, and than its names count."""
+    """Layers created in an order that is neither that of the calls nor that of their names."""
 
     def __init__(self):
         super().__init__()
@@ -147,7 +147,7 @@ def test_a_fleet_cannot_take_a_tls_name(grid_models, tmp_path, capsys):
     refused(capsys, "is a TL's model; choose another name for the fleet")
 
 
-def test_odd_names_fail_alone_with_one_line_each(checkpoints, capsys):
+def test_an_invalid_name_fails_only_its_own_tl(checkpoints, capsys):
     good = writers.sequential(keras3)
     good.save_weights(checkpoints / "SA109_trial_1.weights.h5")
     np.savez(checkpoints / "SA101_trial_99999999999999999999.npz", **{"dense/kernel": np.zeros((9, 2))})

@@ -199,7 +199,7 @@ def test_an_interrupted_run_leaves_complete_versions_only(tmp_path):
 
 @pytest.mark.parametrize("number", [3, 4], ids=["replacing", "a new version"])
 def test_an_interrupt_at_any_call_loses_no_version(tmp_path, number):
-    """Python looks for signals where a function begins and where one in C has ended: there each, once."""
+    """Raise KeyboardInterrupt once at every call and return, where Python handles signals."""
     moment, interrupted = 0, True
     while interrupted:
         moment += 1

@@ -30,7 +30,7 @@ def error_line(capsys):
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_unknown_flag_is_one_error_line_and_exit_code_2(command, capsys):
+def test_unknown_flag_gives_one_error_line_and_exit_code_2(command, capsys):
     assert main([command, "--no-such-flag"]) == 2
     error_line(capsys)
 
@@ -58,7 +58,7 @@ def test_help_lists_every_command(capsys):
 
 
 @pytest.mark.parametrize("argv", [["contrl"], ["contr"], [], ["--vers"]])
-def test_unknown_or_missing_command_is_one_error_line(argv, capsys):
+def test_unknown_or_missing_command_gives_one_error_line(argv, capsys):
     assert main(argv) == 2
     assert "greenserve --help" in error_line(capsys)
 

@@ -10,7 +10,7 @@ from tests.serving import saved_models
 
 
 @pytest.fixture(scope="session")
-def odd_models(tmp_path_factory):
+def non_policy_models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("odd")
     saved_models.write_examples(folder / "examples" / "3")
     saved_models.write_dtypes(folder / "dtypes" / "1")
@@ -29,7 +29,7 @@ def running(config):
 
 
 @pytest.fixture(scope="session")
-def odd_server(odd_models):
+def non_policy_server(non_policy_models):
     rest = RestConfig(0, threads=2, metrics_path="/monitoring/prometheus/metrics")
-    with running(ServerConfig(odd_models, port=0, poll_s=0, rest=rest)) as server:
+    with running(ServerConfig(non_policy_models, port=0, poll_s=0, rest=rest)) as server:
         yield server

@@ -200,8 +200,8 @@ def test_inputs_and_answers_that_do_not_fit_a_fleet_are_refused(fleet_server):
         assert isinstance(fleet, Fleet)
 
 
-def test_run_takes_any_signature_and_output_filter(odd_server):
-    with Client(f"127.0.0.1:{odd_server.port}") as client:
+def test_run_takes_any_signature_and_output_filter(non_policy_server):
+    with Client(f"127.0.0.1:{non_policy_server.port}") as client:
         sent = {"a": np.float32([[1]]), "b": np.float32([[2]])}
         assert list(client.run("dtypes", sent, "sum", outputs=["difference"])) == ["difference"]
         strings = client.run("dtypes", {"x": np.array([b"a", b"\xff"], object)}, "string")["y"]

@@ -66,7 +66,7 @@ def test_status_lists_named_models_or_those_of_models_dir(grid_server, grid_mode
         (["status", "x", "--server", "127.0.0.1:1", "--timeout_s", "2"], 1, "start one (greenserve serve) or pass --server"),
     ],
 )
-def test_wrong_input_is_one_error_line(argv, code, message, grid_server, capsys, tmp_path, monkeypatch):
+def test_wrong_input_gives_one_error_line(argv, code, message, grid_server, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if "--server" not in argv and "--city" not in argv:
         argv = [*argv, "--server", grid_server]

@@ -13,8 +13,8 @@ VALUES = [[0, 1, 1], [1, 0, 1]]
 
 
 @pytest.fixture(scope="module")
-def stub(odd_server):
-    with grpc.insecure_channel(f"127.0.0.1:{odd_server.port}") as channel:
+def stub(non_policy_server):
+    with grpc.insecure_channel(f"127.0.0.1:{non_policy_server.port}") as channel:
         yield prediction_service_pb2_grpc.PredictionServiceStub(channel)
 
 
@@ -67,7 +67,7 @@ def test_inputs_and_outputs_are_matched_by_key(stub):
     assert list(stub.Predict(message, timeout=10).outputs) == ["difference"]
 
 
-def test_the_client_reads_bfloat16_as_float32_of_the_same_value(odd_server, stub):
+def test_the_client_reads_bfloat16_as_float32_of_the_same_value(non_policy_server, stub):
     from serving.tensors import TensorError, to_array
 
     numbers = np.float32([1.5, -2.0, 3.25e10])
@@ -86,7 +86,7 @@ def test_an_error_of_tensorflow_keeps_its_status_and_text(stub):
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT and "Incompatible shapes" in refused.value.details()
 
 
-def test_the_client_runs_any_signature_of_any_model(odd_server):
-    with Client(f"127.0.0.1:{odd_server.port}") as client:
+def test_the_client_runs_any_signature_of_any_model(non_policy_server):
+    with Client(f"127.0.0.1:{non_policy_server.port}") as client:
         outputs = client.run("dtypes", {"a": np.float32([[1]]), "b": np.float32([[2]])}, signature="sum")
         assert outputs["sum"].tolist() == [[3]] and outputs["difference"].tolist() == [[-1]]

@@ -75,7 +75,7 @@ def test_the_server_listens_on_a_unix_socket_beside_the_port(grid_models, tmp_pa
         ("x" * 108, "it is longer than 107 bytes"),
     ],
 )
-def test_a_socket_path_that_cannot_be_bound_is_one_line_before_loading(path, reason, grid_models, tmp_path, monkeypatch):
+def test_a_socket_path_that_cannot_be_bound_gives_one_line_before_loading(path, reason, grid_models, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("x")
     (tmp_path / "folder").mkdir()
     server = Server(ServerConfig(grid_models, port=0, socket_path=tmp_path / path))

@@ -228,7 +228,7 @@ def test_a_changed_config_file_is_applied_and_an_invalid_one_is_not(models, tmp_
         ),
     ],
 )
-def test_an_invalid_config_file_is_one_error_line(tmp_path, body, message):
+def test_an_invalid_config_file_gives_one_error_line(tmp_path, body, message):
     path = tmp_path / "models.config"
     path.write_text(body)
     with pytest.raises(InputError) as error:

@@ -18,11 +18,11 @@ DTYPES = "/v1/models/dtypes:predict"
 
 
 @pytest.fixture(scope="module")
-def call(odd_server):
+def call(non_policy_server):
     """A function of (HTTP method, path, body) -> (status, JSON or text)."""
 
     def request(method, path, body=None):
-        connection = http.client.HTTPConnection("127.0.0.1", odd_server.rest_port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", non_policy_server.rest_port, timeout=10)
         try:
             data = body if isinstance(body, (bytes, type(None))) else json.dumps(body)
             connection.request(method, path, data)
@@ -172,12 +172,12 @@ def test_metrics_are_served_at_the_monitoring_configs_path(call):
     assert "made-up" not in text, "clients cannot add labels"
 
 
-def test_a_label_names_a_version_in_a_path(odd_models, tmp_path, monkeypatch):
+def test_a_label_names_a_version_in_a_path(non_policy_models, tmp_path, monkeypatch):
     from serving.embedded.flags import parse
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models.config").write_text(
-        f'model_config_list {{ config {{ name: "d" base_path: "{odd_models / "dtypes"}" model_platform: "tensorflow" '
+        f'model_config_list {{ config {{ name: "d" base_path: "{non_policy_models / "dtypes"}" model_platform: "tensorflow" '
         'version_labels { key: "stable" value: 1 } } }'
     )
     config = parse(["--model_config_file=models.config", "--port=0", "--rest_api_port=1", "--rest_api_timeout_in_ms=5000"])
@@ -208,7 +208,7 @@ def test_classify_and_regress_are_not_implemented(name, call):
     assert (status, document) == (501, {"error": text})
 
 
-def test_json_has_the_layout_of_json_dumps(odd_server):
+def test_json_has_the_layout_of_json_dumps(non_policy_server):
     requests = (
         ("POST", DTYPES, {"signature_name": "sum", "instances": [{"a": [0.1], "b": [2]}]}),
         ("POST", DTYPES, {"signature_name": "sum", "inputs": {"a": [[0.1]], "b": [[2]]}}),
@@ -217,7 +217,7 @@ def test_json_has_the_layout_of_json_dumps(odd_server):
         ("GET", "/v1/models/dtypes/metadata", None),
     )
     for method, path, body in requests:
-        connection = http.client.HTTPConnection("127.0.0.1", odd_server.rest_port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", non_policy_server.rest_port, timeout=10)
         connection.request(method, path, None if body is None else json.dumps(body))
         text = connection.getresponse().read().decode()
         connection.close()

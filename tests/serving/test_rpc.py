@@ -83,14 +83,14 @@ def test_a_queued_call_whose_deadline_passed_is_not_run(grid_models, monkeypatch
             assert requests(server) == 2, "the calls whose deadline passed in the queue were not run"
 
 
-def test_a_message_of_12_mb_is_accepted(odd_server):
-    with Client(f"127.0.0.1:{odd_server.port}") as client:
+def test_a_message_of_12_mb_is_accepted(non_policy_server):
+    with Client(f"127.0.0.1:{non_policy_server.port}") as client:
         x = np.ones((1, 3_000_000), np.float32)
         assert client.run("dtypes", {"x": x}, "float32", timeout_s=20)["y"].shape == x.shape
 
 
-def test_reflection_lists_tensorflow_servings_services_and_messages(odd_server):
-    with grpc.insecure_channel(f"127.0.0.1:{odd_server.port}") as channel:
+def test_reflection_lists_tensorflow_servings_services_and_messages(non_policy_server):
+    with grpc.insecure_channel(f"127.0.0.1:{non_policy_server.port}") as channel:
         database = ProtoReflectionDescriptorDatabase(channel)
         services = set(database.get_services())
         assert {"tensorflow.serving.PredictionService", "tensorflow.serving.ModelService", "grpc.health.v1.Health"} <= services
@@ -151,7 +151,7 @@ def test_loads_and_unloads_are_logged_and_failed_requests_are_not(grid_models, t
 
 
 @given(st.text())
-def test_an_event_is_one_line_for_any_value(text):
+def test_an_event_gives_one_line_for_any_value(text):
     assert len(f"event key={_value(text)}".splitlines()) == 1
 
 

@@ -187,7 +187,7 @@ def restored_process():
         signal.signal(number, handler)
 
 
-def test_wrong_flags_are_one_line_and_exit_code_2(models, capsys, tmp_path, restored_process):
+def test_wrong_flags_give_one_error_line_and_exit_code_2(models, capsys, tmp_path, restored_process):
     city = ["--city", str(GRID / "city.toml")]
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -87,8 +87,8 @@ def test_a_threads_tf_status_is_freed_when_the_thread_ends():
     assert created == freed == [7]
 
 
-def test_cached_run_arguments_are_bounded_for_any_order_of_outputs(odd_models):
-    version = session.Session(odd_models / "dtypes" / "1")
+def test_cached_run_arguments_are_bounded_for_any_order_of_outputs(non_policy_models):
+    version = session.Session(non_policy_models / "dtypes" / "1")
     inputs = {"a": np.float32([[5]]), "b": np.float32([[1]])}
     values = {"sum": 6, "difference": 4}
     for length in range(1, 5):

@@ -30,7 +30,7 @@ def test_a_folder_without_models_is_refused(tmp_path, capsys):
         (["--models-dir"], "expected one argument"),
     ],
 )
-def test_wrong_flags_are_one_line_and_exit_code_2(flags, message, capsys):
+def test_wrong_flags_give_one_error_line_and_exit_code_2(flags, message, capsys):
     assert main(flags) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and message in error and len(error.splitlines()) == 1

@@ -21,7 +21,7 @@ HOLD_S, RECOVERY_ANSWERS = 10, 2
         (ControlMode.RECOVERING, 95, 1, False, ModeState(ControlMode.FALLBACK, 100)),
     ],
 )
-def test_next_mode_of_every_mode_and_answer(mode, since_s, good_answers, answered, expected):
+def test_next_mode_follows_the_transition_table(mode, since_s, good_answers, answered, expected):
     assert next_mode(ModeState(mode, since_s, good_answers), answered, 100, HOLD_S, RECOVERY_ANSWERS) == expected
 
 

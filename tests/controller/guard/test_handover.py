@@ -15,7 +15,7 @@ SIGNALS = network.of_sumocfg(GRID / "grid.sumocfg").signals
 
 
 class OneSignal:
-    """Stands for an intersection."""
+    """The part of an Intersection that handover plans are made from."""
 
     def __init__(self, signal, times):
         self.safeties = [SignalSafety(signal, times, [])]

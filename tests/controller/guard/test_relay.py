@@ -20,7 +20,7 @@ CLOSE = wire.message([wire.command(wire.CLOSE, b"")])
 
 
 class Sumo:
-    """Stands for SUMO: answers the n-th message with n."""
+    """Fake SUMO: answers the n-th message with n."""
 
     def __init__(self, end):
         self.end, self.received = end, []

@@ -245,7 +245,7 @@ def test_fleet_answer_without_numbers_or_of_another_size_suspends_the_fleet(city
     assert agree(answers, city.policies.ask(city.observations))
 
 
-def test_update_in_progress_does_not_revive_a_suspended_fleet(city, monkeypatch):
+def test_update_in_progress_does_not_re_enable_a_suspended_fleet(city, monkeypatch):
     city.fleet.update()
     status = city.client.status
 

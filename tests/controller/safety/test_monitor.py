@@ -55,11 +55,11 @@ def test_each_broken_rule_is_reported(crossing, rule, shown):
     assert rule in {broken for broken, _ in broken_rules(crossing, shown)}
 
 
-def test_states_before_the_monitor_began_are_not_judged(crossing):
+def test_states_before_the_monitor_began_are_not_checked(crossing):
     assert broken_rules(crossing, [(0, "GgGr"), (1, "yyyr"), (4, "rrrr"), (5, "rrrG")]) == []
 
 
-def test_own_program_is_not_judged(crossing):
+def test_own_program_is_not_checked(crossing):
     monitor = SignalMonitor(crossing, LIMITS)
     assert monitor.check_shown("GgGr", 0, 10) == []
     assert monitor.check_shown("yyyr", 10, 13) == []
@@ -69,7 +69,7 @@ def test_own_program_is_not_judged(crossing):
     assert monitor.check_shown("rrrG", 29, 34) == [] and monitor.check_shown("rrry", 34, 37) == []
 
 
-def test_handover_and_take_over_are_judged(crossing):
+def test_release_and_take_over_are_checked(crossing):
     monitor = SignalMonitor(crossing, LIMITS)
     assert monitor.check_shown("GgGr", 0, 10) == []
     assert [alarm.rule for alarm in monitor.follow_program("rrrG", 10)] == [MonitorRule.YELLOW] * 3 + [MonitorRule.CLEARANCE] * 3
