@@ -1,4 +1,4 @@
-"""The cases of `benchmarks.control_loop`: each simulates a street in its own way, and checks that it uses the transport and policies of its name.
+"""The cases of `benchmarks.control_loop`: each simulates a street and checks its own transport and policies.
 
 A case is an iterator: it sets itself up, yields once, and then yields the simulated
 second reached after each decision step.
