@@ -20,7 +20,7 @@ from tensorflow.core.protobuf import config_pb2
 
 from benchmarks.random_models import random_actor
 from export.fleets import fleet_graph
-from export.fleets.fleet_graph import Member
+from export.fleets.fleet_graph import FleetActor
 from export.saved_model import meta_graph
 from protos import policy_pb2 as pb
 
@@ -28,7 +28,7 @@ tf.get_logger().setLevel("ERROR")
 LIMITS = (0, 50_000, 200_000, 500_000, 1_000_000, 2_000_000, 10**12)
 
 
-def milliseconds(members: list[Member], limit: int) -> tuple[int, float]:
+def milliseconds(members: list[FleetActor], limit: int) -> tuple[int, float]:
     """The number of groups under a limit of padding in bytes, and the p50 of a run in ms."""
     if not hasattr(fleet_graph, "MAX_PADDING_BYTES"):
         raise RuntimeError("fleet_graph has no limit MAX_PADDING_BYTES to vary")
@@ -57,7 +57,7 @@ def milliseconds(members: list[Member], limit: int) -> tuple[int, float]:
 def main() -> None:
     print(f"{'TLs':>5} {'shapes':>7} " + "".join(f"{limit:>16.0e}" for limit in LIMITS) + "   max bytes of padding per group")
     for tls, shapes in ((100, 10), (100, 50), (1000, 10), (1000, 50), (1000, 100)):
-        members = [Member(f"TL{k}", random_actor(20 + k % shapes, 1 + k % 4, k, False), False) for k in range(tls)]
+        members = [FleetActor(f"TL{k}", random_actor(20 + k % shapes, 1 + k % 4, k, False), False) for k in range(tls)]
         cells = [f"{groups:>4} {taken:>8.2f} ms" for groups, taken in (milliseconds(members, limit) for limit in LIMITS)]
         print(f"{tls:>5} {shapes:>7} " + "".join(cells), flush=True)
 

@@ -134,7 +134,7 @@ def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 
     reader = _Reader(begin_s)
     for depth, element in _elements(net_file):
         try:
-            reader.take(element)
+            reader.add_element(element)
         except (KeyError, ValueError) as error:
             raise InputError(f"{net_file}: <{element.tag} {_describe(element)}> is not as SUMO writes it: {error!r}") from None
         if depth == 1:
@@ -145,7 +145,7 @@ def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 
         for _, element in _elements(path):
             if element.tag == "tlLogic":
                 try:
-                    reader.take_program(element, path)
+                    reader.add_program(element, path)
                 except (KeyError, ValueError) as error:
                     raise InputError(f"{path}: <tlLogic {_describe(element)}> is not as SUMO writes it: {error!r}") from None
     return reader.finish(net_file, begin_s, end_s)
@@ -195,7 +195,7 @@ class _Reader:
         self.crossings: set[str] = set()
         """Lanes of pedestrian crossings."""
 
-    def take(self, element: ET.Element) -> None:
+    def add_element(self, element: ET.Element) -> None:
         attributes = element.attrib
         if element.tag == "lane":
             self.length[attributes["id"]] = float(attributes["length"])
@@ -203,13 +203,13 @@ class _Reader:
         elif element.tag == "edge" and attributes.get("function") == "crossing":
             self.crossings.update(lane.attrib["id"] for lane in element.iter("lane"))
         elif element.tag == "tlLogic":
-            self.take_program(element, None)
+            self.add_program(element, None)
         elif element.tag == "connection":
-            self.take_connection(attributes)
+            self.add_connection(attributes)
         elif element.tag == "junction" and attributes.get("type") != "internal":
-            self.junctions.take(element)
+            self.junctions.add_junction(element)
 
-    def take_connection(self, attributes: dict[str, str]) -> None:
+    def add_connection(self, attributes: dict[str, str]) -> None:
         from_lane = f"{attributes['from']}_{attributes['fromLane']}"
         to_lane = f"{attributes['to']}_{attributes['toLane']}"
         via = attributes.get("via", "")
@@ -222,7 +222,7 @@ class _Reader:
             link = Connection(attributes["tl"], int(attributes["linkIndex"]), from_lane, to_lane, internal)
             self.connections.setdefault(link.signal, []).append(link)
 
-    def take_program(self, element: ET.Element, path: Path | None) -> None:
+    def add_program(self, element: ET.Element, path: Path | None) -> None:
         signal = element.attrib["id"]
         phases = []
         for phase in element.iter("phase"):
@@ -248,7 +248,7 @@ class _Reader:
         self.active[signal] = program.id
 
     def finish(self, net_file: Path, begin_s: float, end_s: float | None) -> StreetNetwork:
-        places = self.junctions.places()
+        places = self.junctions.request_index_by_lane()
         signals = {}
         for signal, programs in self.programs.items():
             connections = self.connections.get(signal, [])

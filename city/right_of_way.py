@@ -36,14 +36,14 @@ class Junctions:
         """By internal lane, the internal lane that continues it."""
         self._requests: dict[str, dict[int, tuple[str, str]]] = {}
 
-    def take(self, junction: ET.Element) -> None:
+    def add_junction(self, junction: ET.Element) -> None:
         """Add a junction. Raises KeyError or ValueError if it is malformed."""
         self.lanes[junction.attrib["id"]] = junction.attrib.get("intLanes", "").split()
         self._requests[junction.attrib["id"]] = {
             int(r.attrib["index"]): (r.attrib["foes"], r.attrib["response"]) for r in junction.iter("request")
         }
 
-    def places(self) -> dict[str, tuple[str, int]]:
+    def request_index_by_lane(self) -> dict[str, tuple[str, int]]:
         """By internal lane, (junction, index of its request)."""
         return {lane: (junction, i) for junction, lanes in self.lanes.items() for i, lane in enumerate(lanes)}
 

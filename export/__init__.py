@@ -1,5 +1,6 @@
 """The exporter: checkpoint files -> an inference-only SavedModel with a parity check.
 
-Reading order: __main__ -> locate -> checkpoints/ -> actors/ -> contract ->
-saved_model -> warmup -> verify -> publish.
+Reading order: __main__ -> config -> single_model, which calls locate, contract, rebuild
+(checkpoints/, graphs/, actors/) and saved_model/ (write, warmup, verify, manifest,
+publish).
 """

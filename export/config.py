@@ -135,8 +135,8 @@ def _city(path: Path | None, model_path: Path | None) -> City | None:
     return city_config.load(path or Path("city.toml"))
 
 
-def _from_names(asked: list[str], candidates: Sequence[Candidate], targets: Sequence[str]) -> list[str]:
+def _from_names(tl_values: list[str], candidates: Sequence[Candidate], targets: Sequence[str]) -> list[str]:
     """TLs without a city: those asked for; `all`: those in file names, and training's target TLs."""
     every = [*locate.tls_named(candidates), *targets]
-    given = [name.strip() for value in asked for name in value.split(",") if name.strip() and name.strip() != "all"]
+    given = [name.strip() for value in tl_values for name in value.split(",") if name.strip() and name.strip() != "all"]
     return list(dict.fromkeys([*every, *map(names.canonical, given)]))

@@ -1,4 +1,4 @@
-"""Keep notes of TensorFlow's C++ code off the terminal; no log level turns them off."""
+"""Keep log lines of TensorFlow's C++ code off the terminal; no log level turns them off."""
 
 import contextlib
 import logging
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-_NOTES = (
+_STARTUP_LOG_LINES = (
     b"All log messages before absl::InitializeLog() is called",
     b"MLIR V1 optimization pass is not enabled",
     b"Number of eligible GPUs",
@@ -18,17 +18,17 @@ _NOTES = (
 
 
 def first_session() -> None:
-    """Run the process's first session with its start-up notes suppressed, and silence TensorFlow's loggers."""
+    """Run the process's first session with its start-up log lines suppressed, and silence TensorFlow's loggers."""
     tf.get_logger().setLevel("ERROR")
     # absl logs a traceback for a corrupt fingerprint of a SavedModel
     logging.getLogger("absl").setLevel(logging.CRITICAL)
-    with without_notes(), tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    with suppress_startup_log(), tf.Graph().as_default(), tf.compat.v1.Session() as session:
         session.run(tf.constant(0))
 
 
 @contextlib.contextmanager
-def without_notes() -> Iterator[None]:
-    """Buffer what the block writes to stderr, and pass on everything except known notes."""
+def suppress_startup_log() -> Iterator[None]:
+    """Buffer what the block writes to stderr, and pass on everything except known start-up lines."""
     sys.stderr.flush()
     terminal = os.dup(2)
     try:
@@ -41,7 +41,7 @@ def without_notes() -> Iterator[None]:
                 os.dup2(terminal, 2)
                 kept.seek(0)
                 for line in kept:
-                    if not any(note in line for note in _NOTES):
+                    if not any(note in line for note in _STARTUP_LOG_LINES):
                         os.write(2, line)
     finally:
         os.close(terminal)

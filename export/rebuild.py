@@ -1,12 +1,12 @@
 """From a checkpoint's files to an inference-only actor."""
 
 from export.checkpoints import source_of
-from export.checkpoints.source import Rebuilt, Wanted
+from export.checkpoints.source import ActorRequest, RebuiltActor
 from export.graphs.rebuild import from_builder
 from export.locate import Candidate
 
 
-def rebuild(candidate: Candidate, wanted: Wanted) -> Rebuilt:
+def rebuild(candidate: Candidate, wanted: ActorRequest) -> RebuiltActor:
     """The actor of a checkpoint. Raises InputError if it holds none, or several without a clear choice."""
     source = source_of(candidate.format)
     spec = wanted.hints.architecture

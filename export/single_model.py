@@ -19,7 +19,7 @@ from export import locate
 from export.actors import Actor
 from export.actors.architectures import ArchitectureHints
 from export.checkpoints import scopes, source_of
-from export.checkpoints.source import Rebuilt, Wanted
+from export.checkpoints.source import ActorRequest, RebuiltActor
 from export.config import Job
 from export.graphs.graph_actor import GraphActor
 from export.locate import Candidate
@@ -47,7 +47,7 @@ def export(job: Job, tl: str) -> str:
             f"{tl}: {candidate.label} has number {number}, more than a version can be; rename it, or pass another --model-path"
         )
     settings = contracts.settings_of(job.city, tl, candidate)
-    publish.check_free(job.models_dir, tl, number, job.overwrite)
+    publish.check_version_absent(job.models_dir, tl, number, job.overwrite)
     contract = contracts.build(job.city, settings, job.street) if job.city and settings and job.street else None
     rebuilt = rebuild(candidate, _wanted(job, tl, candidate, settings, contract))
     actor = rebuilt.actor
@@ -57,17 +57,17 @@ def export(job: Job, tl: str) -> str:
     _check_sizes(tl, candidate, actor, contract)
     sources = source_of(candidate.format).files(candidate.path)
     contract.origin.CopyFrom(_origin(candidate, sources, number))
-    with publish.version(job.models_dir, tl, number, job.overwrite, job.keep) as draft:
+    with publish.new_version(job.models_dir, tl, number, job.overwrite, job.keep) as draft:
         write.write(draft, actor, contract)
         warmup.write(draft, contract, number)
         difference = verify.compare_with_checkpoint(draft, actor, contract, rebuilt.reference_model)
         reference = rebuilt.reference_model.description if rebuilt.reference_model else NUMPY_REFERENCE
-        results = manifest.Verification(verify.count_operations(draft), verify.OBSERVATIONS, difference, reference)
+        results = manifest.Verification(verify.count_operations(draft), verify.PARITY_OBSERVATIONS, difference, reference)
         manifest.write(draft, rebuilt, contract, sources, results)
     return _line(job, tl, candidate, number, rebuilt, contract, difference, time.perf_counter() - begin)
 
 
-def _check_assignment(job: Job, tl: str, candidate: Candidate, rebuilt: Rebuilt, settings: TL | None) -> None:
+def _check_assignment(job: Job, tl: str, candidate: Candidate, rebuilt: RebuiltActor, settings: TL | None) -> None:
     """Raise InputError if an actor without a TL's name would be exported for several TLs."""
     if candidate.is_named_after(tl) or candidate.is_in_folder_of(tl, job.model_path):
         return
@@ -91,11 +91,11 @@ def _kind(job: Job, candidate: Candidate, settings: TL | None) -> str:
     return job.action or from_file_name or "continuous"
 
 
-def _wanted(job: Job, tl: str, candidate: Candidate, settings: TL | None, contract: pb.PolicyContract | None) -> Wanted:
+def _wanted(job: Job, tl: str, candidate: Candidate, settings: TL | None, contract: pb.PolicyContract | None) -> ActorRequest:
     sizes = candidate.sizes
     if settings and settings.hidden_sizes:
         sizes = contracts.agree_or_raise(job.city, tl, candidate, "hidden_sizes", settings.hidden_sizes, sizes)
-    return Wanted(
+    return ActorRequest(
         tl=tl,
         scope=job.scope or (settings.scope if settings else None),
         target_tls=job.target_tls,
@@ -134,7 +134,7 @@ def _line(
     tl: str,
     candidate: Candidate,
     number: int,
-    rebuilt: Rebuilt,
+    rebuilt: RebuiltActor,
     contract: pb.PolicyContract,
     difference: float,
     took_s: float,

@@ -70,7 +70,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "status": (_client_command("status"), "show the served models and versions"),
     "check": (_check, "compare contracts with the network, without running"),
     "control": (_control, "control a city's signals with served policies"),
-    "guard": (_guard, "hold the TraCI connection, so that the simulation survives a controller crash"),
+    "guard": (_guard, "hold the connection to SUMO, in case a controller crashes"),
 }
 
 

@@ -113,9 +113,9 @@ def _predict(client: Client, args: argparse.Namespace) -> int:
 
 def _size(model: str, signatures: Mapping[str, pb.SignatureDef]) -> int:
     """Numbers in one observation of a model. Raises InputError if it takes no observation."""
-    if contract.SIGNATURE not in signatures:
-        raise InputError(f"{model} has no signature {contract.SIGNATURE!r}")
-    inputs = signatures[contract.SIGNATURE].inputs
+    if contract.DEFAULT_SIGNATURE not in signatures:
+        raise InputError(f"{model} has no signature {contract.DEFAULT_SIGNATURE!r}")
+    inputs = signatures[contract.DEFAULT_SIGNATURE].inputs
     if set(inputs) != {contract.INPUT} or len(inputs[contract.INPUT].tensor_shape.dim) != 2:
         raise InputError(f"{model} does not take one {contract.INPUT} [-1, O], but {', '.join(sorted(inputs))}")
     return int(inputs[contract.INPUT].tensor_shape.dim[1].size)

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from protos import policy_pb2 as pb
 
-SIGNATURE = "serving_default"
+DEFAULT_SIGNATURE = "serving_default"
 POLICY_SIGNATURE = "policy"
 INPUT, ACTION, PROBABILITIES = "observation", "action", "probabilities"
 POLICY_INPUT, POLICY_OUTPUT = "rows", "policy"

@@ -1,6 +1,6 @@
 """Errors of calls to a model server, without a dependency on gRPC.
 
-`code` is the name of the gRPC status, for logs and metrics.
+`code` is the name of the gRPC status, or INVALID_RESPONSE if the response itself is invalid.
 """
 
 
@@ -40,13 +40,13 @@ class BadRequest(ServingError):
     code = "INVALID_ARGUMENT"
 
 
-class BadAnswer(ServingError):
+class InvalidResponse(ServingError):
     """The response is invalid: it cannot be parsed, or its tensors do not fit the request."""
 
-    code = "BAD_ANSWER"
+    code = "INVALID_RESPONSE"
 
 
-FAMILY: dict[str, type[ServingError]] = {
+ERROR_BY_STATUS: dict[str, type[ServingError]] = {
     "UNAVAILABLE": Unavailable,
     "CANCELLED": Unavailable,
     "DEADLINE_EXCEEDED": DeadlineExceeded,
@@ -60,7 +60,7 @@ FAMILY: dict[str, type[ServingError]] = {
 
 def from_status(code: str, details: str) -> ServingError:
     """The error for the name of a gRPC status."""
-    kind = FAMILY.get(code)
+    kind = ERROR_BY_STATUS.get(code)
     if kind is None:
         return ServingError(f"{code}: {details}")
     return kind(details or code)

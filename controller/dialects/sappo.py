@@ -1,4 +1,4 @@
-"""The sappo dialect: the seed system's signal-group PPO.
+"""The sappo dialect: signal-group PPO, a TL of one or more signals that run cycles or keep-or-change.
 
 Observation: per signal of the TL in order, per incoming lane in order, one block of
 state `d` (density: vehicles per metre), `v` (volume: vehicles that left the lane since
@@ -20,7 +20,7 @@ Action: numbers in [-1, 1].
   3 + action_t s. A change steps to the program's next phase (its yellow) and 3 s
   later on to the following green.
 
-Source: the seed system; tests compare with vectors that it computed.
+Source: the training system of this dialect; tests compare with vectors that it computed.
 """
 
 import math
@@ -43,7 +43,7 @@ from serving.contract import ContractError
 STATES = ("d", "v", "vd", "vdd")
 PLAN_ACTIONS = ("offset", "gr", "gro")
 ACTIONS = (*PLAN_ACTIONS, "kc")
-# the seed system's defaults
+# the trainer's defaults
 CONTROL_CYCLE, ADD_TIME_S, OFFSET_RANGE = 5, 2, 2
 KC_YELLOW_S, ACTION_T_S, ACTIONP = 3.0, 12, 0.2
 MAX_VARIABLE_PHASES = 10
@@ -401,7 +401,7 @@ class PlanSequencer:
         return PhaseState(self._phases(now), True)
 
     def _phases(self, now: float) -> tuple[int, ...]:
-        # at second t the phase is entry t - 1: the seed system's clock
+        # at second t the phase is entry t - 1: as in training
         return tuple(seconds[(int(now) - 1) % len(seconds)] for seconds in self._phase_by_second)
 
     def next_change_s(self, now: float) -> float:

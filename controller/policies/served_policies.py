@@ -11,7 +11,7 @@ from controller.policies.served_fleet import ServedFleet
 from protos import policy_pb2 as pb
 from serving.client import Client, Prediction
 from serving.contract import ACTION, ContractError
-from serving.errors import BadAnswer, DeadlineExceeded, ServingError, Unavailable
+from serving.errors import DeadlineExceeded, InvalidResponse, ServingError, Unavailable
 
 log = logging.getLogger("controller")
 
@@ -127,4 +127,4 @@ class ServedPolicies:
         if contract_error is not None:
             return contract_error
         action = prediction.outputs.get(ACTION)
-        return BadAnswer(f"the answer has no output {ACTION!r}") if action is None else action
+        return InvalidResponse(f"the answer has no output {ACTION!r}") if action is None else action

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Weights = NDArray[np.float32]
+Float32Array = NDArray[np.float32]
 
 ACTIVATIONS = ("relu", "elu", "tanh", "leaky_relu", "gelu", "silu", "sigmoid", "softplus", "selu", "linear")
 
 
-WEIGHTS = ("kernel", "bias", "gamma", "beta", "mean", "variance")
+WEIGHT_PARTS = ("kernel", "bias", "gamma", "beta", "mean", "variance")
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Dense:
     """y = x @ kernel + bias."""
 
     name: str
-    kernel: Weights
+    kernel: Float32Array
     """[inputs, units]"""
-    bias: Weights | None
+    bias: Float32Array | None
     """[units]; None: the layer has no bias."""
     stored_as: Mapping[str, str] = field(default_factory=dict)
     """Part -> the variable's name in the checkpoint."""
@@ -49,10 +49,10 @@ class BatchNorm:
     """y = gamma * (x - mean) / sqrt(variance + epsilon) + beta, with inference statistics."""
 
     name: str
-    gamma: Weights | None
-    beta: Weights | None
-    mean: Weights
-    variance: Weights
+    gamma: Float32Array | None
+    beta: Float32Array | None
+    mean: Float32Array
+    variance: Float32Array
     epsilon: float
     stored_as: Mapping[str, str] = field(default_factory=dict)
 
@@ -112,7 +112,7 @@ class Actor:
             Weight(weight_name(k, part), step.stored_as.get(part, f"{step.name}/{part}"), values)
             for k, step in enumerate(self.steps)
             if isinstance(step, Dense | BatchNorm)
-            for part in WEIGHTS
+            for part in WEIGHT_PARTS
             if (values := getattr(step, part, None)) is not None
         ]
         return tuple(sorted(weights, key=lambda weight: weight.name))

@@ -35,7 +35,7 @@ class Layers:
     """Not empty: the file defines the order within each group (an attribute of a
     subclassed model), but not the order of the groups."""
     name: str = ""
-    """Of a group."""
+    """Name of a group; "": the whole actor."""
 
     def joined(self, groups: Sequence["Layers"]) -> "Layers":
         """The same layers with their groups in this order."""
@@ -52,11 +52,11 @@ class ArchitectureHints:
     """None: recognised from the layers."""
     hidden_activation: str = "relu"
     output_activation: str = "tanh"
-    """Of continuous actors; categorical ones end with logits."""
+    """Activation of a continuous actor's output; categorical actors end with logits."""
     hidden_sizes: tuple[int, ...] | None = None
     """Hidden sizes from the file name (netSz) or city.toml."""
     epsilon: float | None = None
-    """Of batch norms; None: the seed system's."""
+    """Epsilon of batch norms; None: 1e-5, the default of the sappo dialect's trainer."""
     layer_order: tuple[str, ...] | None = None
     """Names of a subclassed model's layers, in the order in which they are called."""
 
@@ -151,7 +151,10 @@ def _in_order(where: Path, layers: Layers, hints: ArchitectureHints, categorical
 def recognise(where: Path, layers: Layers, hints: ArchitectureHints) -> str:
     """The only architecture that fits the layers. Raises InputError if there are several or none."""
     if not layers.dense:
-        raise InputError(f"{where}: holds no dense layer of an actor")
+        raise InputError(
+            f"{where}: holds no dense layer of an actor; "
+            "greenserve inspect lists its variables; pass --scope or --actor MODULE:FUNCTION"
+        )
     units = [int(layer.kernel.shape[1]) for layer in layers.dense]
     if layers.norms:
         if len(layers.norms) != len(layers.dense) - 1 or len(units) < 6 or (len(units) - 3) % 3:
@@ -185,7 +188,7 @@ def _mlp(where: Path, layers: Layers, hints: ArchitectureHints) -> list[Step]:
 
 
 def _mlp_res(where: Path, layers: Layers, hints: ArchitectureHints) -> list[Step]:
-    """h0 = relu(n0); n1..nk; y = relu(n0) + h0; relu(nk); output (the seed system's TF1 variant)."""
+    """h0 = relu(n0); n1..nk; y = relu(n0) + h0; relu(nk); output (the TF1 variant of the sappo dialect's trainer)."""
     first, *middle, wide, last, output = layers.dense if len(layers.dense) >= 5 else _too_few(where, "mlp-res", 5, layers)
     act = Activation(hints.hidden_activation)
     steps: list[Step] = [first, act, Branch()]

@@ -13,7 +13,7 @@ from export.actors.architectures import Layers, build
 from export.checkpoints.checkpoint import PARTS, Checkpoint, StoredVariable, natural
 from export.checkpoints.hdf5_reader import Contents, Helper
 from export.checkpoints.layers import LayerParts, check_numbers, layers, output_sizes, refuse_unknown_variables
-from export.checkpoints.source import Rebuilt, Source, Wanted
+from export.checkpoints.source import ActorRequest, RebuiltActor, Source
 
 _NUMBERED = re.compile(r"(_layer_checkpoint_dependencies|layers)/")
 _KERAS3_DENSE = {"0": "kernel", "1": "bias"}
@@ -119,7 +119,7 @@ class KerasHdf5(Source):
     def layers(self, path: Path, checkpoint: Checkpoint, scope: str, whole: bool = False) -> Layers:
         return read(path, whole)
 
-    def rebuild(self, path: Path, label: str, wanted: Wanted) -> Rebuilt:
+    def rebuild(self, path: Path, label: str, wanted: ActorRequest) -> RebuiltActor:
         if wanted.scope is not None:
             raise InputError(f"{wanted.tl}: scope {wanted.scope} is for checkpoints of several agents; {label} holds one actor")
         note = ""
@@ -136,7 +136,7 @@ class KerasHdf5(Source):
         if wanted.output_tensor is not None:
             raise InputError(f"{wanted.tl}: --output-tensor needs a graph, and {label} holds only weights")
         found = read(path, everything=wanted.hints.architecture is None)
-        return Rebuilt(build(path, found, wanted.hints, wanted.categorical), None, "", note)
+        return RebuiltActor(build(path, found, wanted.hints, wanted.categorical), None, "", note)
 
 
 SOURCE = KerasHdf5()

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 
 from city.errors import InputError
-from export.actors import BatchNorm, Dense, Weights
+from export.actors import BatchNorm, Dense, Float32Array
 from export.actors.architectures import Layers
 from export.checkpoints import scopes
 from export.checkpoints.checkpoint import PARTS, Checkpoint, StoredVariable, natural, split, unread_variables
 
-LayerParts = dict[str, dict[str, tuple[str, Weights]]]
+LayerParts = dict[str, dict[str, tuple[str, Float32Array]]]
 """Layer -> part -> (the variable's name in the checkpoint, its values)."""
 BATCH_NORM_EPSILON = 1e-5
-"""The seed system's; weights files do not contain it."""
+"""The default of the sappo dialect's trainer; weights files do not contain it."""
 
 
 def read_layers(checkpoint: Checkpoint, scope: str, whole: bool = False) -> Layers:
@@ -43,7 +43,10 @@ def read_layers(checkpoint: Checkpoint, scope: str, whole: bool = False) -> Laye
             found.setdefault(layer, {})[PARTS[part]] = name, np.asarray(values, np.float32)
         taken.add(name)
     if not found:
-        raise InputError(f"{checkpoint.where}: {scope or 'it'} holds no dense layer of an actor")
+        raise InputError(
+            f"{checkpoint.where}: {scope or 'the checkpoint'} holds no dense layer of an actor; "
+            "greenserve inspect lists its variables; pass --scope or --actor MODULE:FUNCTION"
+        )
     order = list(found) if checkpoint.ordered else sorted(found, key=natural)
     check_numbers(checkpoint.where, [name for name in order if "kernel" in found[name]], checkpoint.first)
     unread = unread_variables(checkpoint, taken)
@@ -55,10 +58,10 @@ def read_layers(checkpoint: Checkpoint, scope: str, whole: bool = False) -> Laye
     if checkpoint.ordered and checkpoint.keys is None:
         return every  # as the user wrote them
     tops = {layer: layer.removeprefix(prefix).split("/")[0] for layer in order}
-    parts = _parts(order, {layer: re.sub(r"[_-]?\d+", "", top) for layer, top in tops.items()})
+    parts = _group_layers(order, {layer: re.sub(r"[_-]?\d+", "", top) for layer, top in tops.items()})
     made = [list(dict.fromkeys(tops[layer] for layer in part)) for part in parts.values()]
     if any(names != sorted(names, key=natural) for names in made):
-        parts = _parts(order, tops)  # they count otherwise than they were made
+        parts = _group_layers(order, tops)  # the numbers in the names contradict the stored order: every name is a group
     if len(parts) == 1:
         return every
     # names without numbers (fc_one, output; attributes of a model) do not define the call order
@@ -69,11 +72,11 @@ def read_layers(checkpoint: Checkpoint, scope: str, whole: bool = False) -> Laye
     return replace(every, groups=tuple(groups))
 
 
-def _parts(order: Iterable[str], part_of: Mapping[str, str]) -> dict[str, list[str]]:
+def _group_layers(order: Iterable[str], group_of: Mapping[str, str]) -> dict[str, list[str]]:
     """Layers by the part they belong to, in the order given."""
     parts: dict[str, list[str]] = {}
     for layer in order:
-        parts.setdefault(part_of[layer], []).append(layer)
+        parts.setdefault(group_of[layer], []).append(layer)
     return parts
 
 
@@ -100,7 +103,7 @@ def refuse_unknown_variables(where: Path, unread: Iterable[StoredVariable], scop
         why = scopes.unread_reason(variable.name, scope)
         if scopes.is_unnamed_log_std(variable.name) and not _is_log_std(variable, output_sizes):
             why = scopes.UNKNOWN_USE
-        its_own = why == scopes.UNKNOWN_USE and (variable.shape or (scope and not scopes.is_setting(variable.name)))
+        its_own = why == scopes.UNKNOWN_USE and (variable.shape or (scope and not scopes.is_hyperparameter(variable.name)))
         if "float" in variable.dtype and (its_own or scopes.is_normaliser(variable.name)):
             raise InputError(
                 f"{where}: {variable.name} {list(variable.shape)} is not part of a layer, but may be part of the actor; no known "
@@ -151,7 +154,7 @@ def layers(where: Path, found: LayerParts, order: list[str], unread: tuple[str, 
     return Layers(tuple(dense), tuple(norms), unread)
 
 
-def _dense(where: Path, name: str, parts: dict[str, Weights], stored_as: dict[str, str]) -> Dense:
+def _dense(where: Path, name: str, parts: dict[str, Float32Array], stored_as: dict[str, str]) -> Dense:
     if "kernel" not in parts:
         raise InputError(f"{where}: variable {name}/kernel is missing")
     kernel, bias = parts["kernel"], parts.get("bias")
@@ -161,7 +164,7 @@ def _dense(where: Path, name: str, parts: dict[str, Weights], stored_as: dict[st
     return Dense(name, kernel, bias, stored_as)
 
 
-def _batch_norm(where: Path, name: str, parts: dict[str, Weights], stored_as: dict[str, str]) -> BatchNorm:
+def _batch_norm(where: Path, name: str, parts: dict[str, Float32Array], stored_as: dict[str, str]) -> BatchNorm:
     for part, stored_part in (("mean", "moving_mean"), ("variance", "moving_variance")):
         if part not in parts:
             raise InputError(f"{where}: variable {name}/{stored_part} is missing")

@@ -1,4 +1,4 @@
-"""Weights as .npz, with the variables' names: `numpy.savez(path, **{"actor/dense/kernel": ..., ...})`."""
+"""Float32Array as .npz, with the variables' names: `numpy.savez(path, **{"actor/dense/kernel": ..., ...})`."""
 
 import re
 import zipfile

@@ -15,7 +15,7 @@ _TRAINING = {
 }  # fmt: skip
 _ACTOR = {"actor", "actors", "pi", "policy"}
 _UNNAMED_LOG_STD = re.compile(r"(^|/)actor_output(_\d+)?/Variable(:\d+)?$")
-"""The seed system's off-policy actors store their log_std under this name, as float64."""
+"""Off-policy actors of the sappo dialect's trainer store their log_std under this name, as float64."""
 UNKNOWN_USE = "not part of the actor's layers"
 """Of a variable in the actor's own scope that is neither part of a layer nor known to serve training."""
 
@@ -82,7 +82,7 @@ def unread_reason(name: str, scope: str) -> str:
     return why or UNKNOWN_USE
 
 
-def is_setting(name: str) -> bool:
+def is_hyperparameter(name: str) -> bool:
     """Whether a single number only sets how training goes."""
     return bool(re.search(r"learning_rate|\blr\b|alpha|temperature|entropy|kl|beta|gamma|epsilon|clip", name.lower()))
 
@@ -99,7 +99,7 @@ def is_normaliser(name: str) -> bool:
 
 
 def is_unnamed_log_std(name: str) -> bool:
-    """Whether a variable has the name under which the seed system's off-policy actors store their log_std."""
+    """Whether a variable has the name under which the sappo dialect's trainer stores the log_std of off-policy actors."""
     return bool(_UNNAMED_LOG_STD.search(name))
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # TensorFlow takes seconds to import, and locating checkpoint
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ActorRequest:
     """The actor that an export needs from a checkpoint."""
 
     tl: str
@@ -34,7 +34,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Rebuilt:
+class RebuiltActor:
     """An actor, and the trainer's own model if there is one."""
 
     actor: "Actor | GraphActor"
@@ -73,7 +73,7 @@ class Source(ABC):
         """
         return read_layers(checkpoint, scope, whole)
 
-    def rebuild(self, path: Path, label: str, wanted: Wanted) -> Rebuilt:
+    def rebuild(self, path: Path, label: str, wanted: ActorRequest) -> RebuiltActor:
         """The actor of a checkpoint; by default of a file that holds only weights. Raises InputError.
 
         `label`: the checkpoint's name in messages.
@@ -83,4 +83,4 @@ class Source(ABC):
         checkpoint = self.open(path)
         scope = scopes.choose_scope(path, list(checkpoint.stored), wanted.tl, wanted.scope, wanted.target_tls)
         layers = self.layers(path, checkpoint, scope, whole=wanted.hints.architecture is None)
-        return Rebuilt(build(path, layers, wanted.hints, wanted.categorical), None, scope)
+        return RebuiltActor(build(path, layers, wanted.hints, wanted.categorical), None, scope)

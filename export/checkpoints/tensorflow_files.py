@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 
 from city.errors import InputError, first_line
 from export.checkpoints.checkpoint import Checkpoint, StoredVariable, elements, natural
-from export.checkpoints.source import Rebuilt, Source, Wanted
+from export.checkpoints.source import ActorRequest, RebuiltActor, Source
 from export.graphs.meta_graph_file import meta_graph_path
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -124,7 +124,7 @@ class TensorFlowCheckpoint(Source):
     def open(self, path: Path) -> Checkpoint:
         return open_checkpoint(path)
 
-    def rebuild(self, path: Path, label: str, wanted: Wanted) -> Rebuilt:
+    def rebuild(self, path: Path, label: str, wanted: ActorRequest) -> RebuiltActor:
         if wanted.output_tensor is None and not meta_graph_path(path).is_file():
             return super().rebuild(path, label, wanted)
         from export.graphs.rebuild import from_meta_graph  # imports TensorFlow, which takes seconds

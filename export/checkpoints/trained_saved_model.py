@@ -5,7 +5,7 @@ from pathlib import Path
 from city.errors import InputError
 from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.layers import read_layers
-from export.checkpoints.source import Rebuilt, Source, Wanted
+from export.checkpoints.source import ActorRequest, RebuiltActor, Source
 
 MANIFEST = Path("assets.extra") / "export.json"
 """A SavedModel with this file is one that we exported, not training output."""
@@ -28,7 +28,7 @@ class TrainedSavedModel(Source):
 
         return trained_function.of_saved_model(path, None, False).checkpoint
 
-    def rebuild(self, path: Path, label: str, wanted: Wanted) -> Rebuilt:
+    def rebuild(self, path: Path, label: str, wanted: ActorRequest) -> RebuiltActor:
         from export.graphs import trained_function
         from export.graphs.rebuild import from_function
 

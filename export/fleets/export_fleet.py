@@ -21,7 +21,7 @@ from city.errors import InputError, path_errors_as_input_errors
 from city.version import VERSION
 from export import config, quiet, single_model
 from export.fleets import fleet_graph
-from export.fleets.fleet_graph import Group, Member
+from export.fleets.fleet_graph import FleetActor, Group
 from export.saved_model import manifest, meta_graph, publish, read, verify, warmup
 from protos import policy_pb2 as pb
 from serving.contract import ACTION, CATEGORICAL, FLEET, ContractError, check_fleet
@@ -87,8 +87,8 @@ def prepare(args: argparse.Namespace) -> FleetJob:
     if not exported:
         raise InputError(f"{models_dir}: holds no TL's model; export the TLs first (greenserve export --tl all)")
     known = [tl for tl in exported if tl != name and (city is None or not city.tls or tl in city.tls)]
-    asked = [word.strip() for value in args.tl for word in value.split(",")]
-    missing = [tl for tl in map(names.canonical, filter(lambda w: w not in ("", "all"), asked)) if tl not in known]
+    requested = [word.strip() for value in args.tl for word in value.split(",")]
+    missing = [tl for tl in map(names.canonical, filter(lambda w: w not in ("", "all"), requested)) if tl not in known]
     if missing:
         raise InputError(f"{missing[0]} has no model under {models_dir}; export it first (greenserve export --tl {missing[0]})")
     return FleetJob(name, tuple(names.select(args.tl, known, "--tl")), models_dir, args.model_number, args.overwrite, args.keep)
@@ -118,7 +118,7 @@ def export(job: FleetJob) -> str:
     number = job.number if job.number is not None else (existing[-1] + 1 if existing else 1)
     if number >= single_model.MAX_MODEL_NUMBER:
         raise InputError(f"fleet {job.name}: number {number} is too large for a version; pass a smaller --model-number")
-    publish.check_free(job.models_dir, job.name, number, job.overwrite)
+    publish.check_version_absent(job.models_dir, job.name, number, job.overwrite)
     single_models = {tl: _newest(job.models_dir / tl) for tl in job.tls}
     contracts, members = {}, []
     for tl, folder in _bar(single_models.items(), "read"):
@@ -128,10 +128,10 @@ def export(job: FleetJob) -> str:
         if contract.tl != tl:
             raise InputError(f"{folder}: its contract names {contract.tl}, not {tl}; export {tl} again")
         contracts[tl] = contract
-        members.append(Member(tl, actor, contract.action.kind == CATEGORICAL))
+        members.append(FleetActor(tl, actor, contract.action.kind == CATEGORICAL))
     groups = fleet_graph.group_members(members)
     contract = _contract(job.name, number, groups, contracts, single_models)
-    with publish.version(job.models_dir, job.name, number, job.overwrite, job.keep) as draft:
+    with publish.new_version(job.models_dir, job.name, number, job.overwrite, job.keep) as draft:
         size = contract.observation.size
         template = meta_graph.assemble(size, lambda x, v: {ACTION: fleet_graph.build(groups, x, v)})
         weights = fleet_graph.weights(groups)
@@ -139,7 +139,9 @@ def export(job: FleetJob) -> str:
         warmup.write(draft, contract, number)
         difference = verify.compare_with_single_models(draft, contract, single_models, lambda members: _bar(members, "verify"))
         operations = verify.count_operations(draft)
-        results = manifest.Verification(operations, verify.OBSERVATIONS, difference, "the single models, each loaded separately")
+        results = manifest.Verification(
+            operations, verify.PARITY_OBSERVATIONS, difference, "the single models, each loaded separately"
+        )
         manifest.write_fleet(draft, contract, single_models, _groups_in_manifest(groups), results)
     stacked = sum(len(group.members) for group in groups if group.stacked)
     return (

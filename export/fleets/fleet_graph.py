@@ -16,10 +16,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from export.actors import WEIGHTS, Activation, Actor, BatchNorm, Branch, Dense, Weight, weight_name
+from export.actors import WEIGHT_PARTS, Activation, Actor, BatchNorm, Branch, Dense, Weight, weight_name
 from export.graphs.graph_actor import GraphActor
 from export.saved_model.meta_graph import Variables
-from export.saved_model.write import ACTIVATIONS, import_graph
+from export.saved_model.write import TF_ACTIVATIONS, import_graph
 
 MAX_PADDING_BYTES = 1_000_000
 """Padding that costs as much as one more group's operations (0.1 to 0.2 ms on 2 cores: `python -m benchmarks.fleet_groups`)."""
@@ -28,7 +28,7 @@ NO_CHOICE = np.float32(-np.inf)
 
 
 @dataclass(frozen=True)
-class Member:
+class FleetActor:
     """A TL's actor in a fleet."""
 
     tl: str
@@ -45,7 +45,7 @@ class Member:
 class Group:
     """Members that are multiplied at once; a single member if its actor is a trainer's graph."""
 
-    members: tuple[Member, ...]
+    members: tuple[FleetActor, ...]
 
     @property
     def stacked(self) -> bool:
@@ -55,7 +55,7 @@ class Group:
 Shapes = tuple[tuple[int, ...], ...]
 
 
-def group_members(members: Sequence[Member]) -> list[Group]:
+def group_members(members: Sequence[FleetActor]) -> list[Group]:
     """Group members by shape, and merge shapes if padding costs less than a group; members keep their order in a group."""
     alike: dict[Any, dict[Shapes, list[int]]] = {}
     alone = []
@@ -68,7 +68,7 @@ def group_members(members: Sequence[Member]) -> list[Group]:
     return [Group(tuple(members[k] for k in sorted(chosen))) for chosen in merged] + alone
 
 
-def _kind(member: Member) -> tuple[Any, ...]:
+def _kind(member: FleetActor) -> tuple[Any, ...]:
     """What stacked members have in common: everything about their steps except the sizes."""
     assert isinstance(member.actor, Actor)
     kind: list[Any] = [member.categorical]
@@ -143,14 +143,14 @@ def weights(groups: Sequence[Group]) -> list[Weight]:
     return sorted(stacked, key=lambda weight: weight.name)
 
 
-def _layers(members: Sequence[Member]) -> list[tuple[int, str, list[NDArray[np.float32]]]]:
+def _layers(members: Sequence[FleetActor]) -> list[tuple[int, str, list[NDArray[np.float32]]]]:
     """(step, part, every member's array) of stacked members."""
     steps = [member.actor.steps for member in members if isinstance(member.actor, Actor)]
     return [
         (j, part, [getattr(member_steps[j], part) for member_steps in steps])
         for j, step in enumerate(steps[0])
         if isinstance(step, Dense | BatchNorm)
-        for part in WEIGHTS
+        for part in WEIGHT_PARTS
         if getattr(step, part, None) is not None
     ]
 
@@ -169,7 +169,7 @@ def _stacked_shape(part: str, arrays: Sequence[NDArray[np.float32]]) -> tuple[in
     return (len(arrays), *widest) if part == "kernel" else (len(arrays), 1, *widest)
 
 
-def _stacked(k: int, members: Sequence[Member], observation: Any, variables: Variables) -> Any:
+def _stacked(k: int, members: Sequence[FleetActor], observation: Any, variables: Variables) -> Any:
     n = len(members)
     actor = members[0].actor
     assert isinstance(actor, Actor)
@@ -195,7 +195,7 @@ def _stacked(k: int, members: Sequence[Member], observation: Any, variables: Var
                 mean, variance = weight(j, "mean"), weight(j, "variance")
                 x = tf.nn.batch_normalization(x, mean, variance, weight(j, "beta"), weight(j, "gamma"), step.epsilon)
             case Activation():
-                x = ACTIVATIONS[step.kind](x)
+                x = TF_ACTIVATIONS[step.kind](x)
             case Branch():
                 branches.append(x)
             case _:
@@ -223,7 +223,7 @@ def _spread(sizes: Sequence[int], widest: int) -> NDArray[np.int32]:
     return columns.reshape(-1)
 
 
-def _single(k: int, member: Member, observation: Any, variables: Variables) -> Any:
+def _single(k: int, member: FleetActor, observation: Any, variables: Variables) -> Any:
     """The action of a trainer's graph, as in the TL's own model."""
     actor = member.actor
     assert isinstance(actor, GraphActor)

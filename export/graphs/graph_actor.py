@@ -185,7 +185,7 @@ def _optimised(where: Path, graph: graph_pb2.GraphDef, output: str) -> graph_pb2
     rewrite.optimizers.extend(["function", "constfold", "loop", "pruning"])
     rewrite.fail_on_optimizer_errors = True
     try:
-        with quiet.without_notes():
+        with quiet.suppress_startup_log():
             optimised = tf_optimizer.OptimizeGraph(options, meta, verbose=False)
     except Exception as error:  # noqa: BLE001 - TensorFlow raises several exceptions for an invalid graph
         raise InputError(f"{where}: its graph cannot be reduced to inference: {first_line(error)}") from None

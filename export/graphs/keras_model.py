@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from city.errors import first_line
-from export.checkpoints.source import Wanted
+from export.checkpoints.source import ActorRequest
 from export.graphs import trained_function
 from export.graphs.trained_function import TrainedActor
 
 
-def load_actor(path: Path, wanted: Wanted) -> tuple[TrainedActor | None, str]:
+def load_actor(path: Path, wanted: ActorRequest) -> tuple[TrainedActor | None, str]:
     """(the actor, ""), or (None, why Keras cannot load it): the weights of a model of user-defined classes can still be read.
 
     Raises InputError if the loaded model is not an actor.

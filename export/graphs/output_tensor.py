@@ -20,15 +20,15 @@ from city.errors import InputError
 from export.graphs.graph_actor import RANDOM_MEAN, VARIABLES, node_of
 
 RANDOM = {*RANDOM_MEAN, "Multinomial", "RandomGamma", "RandomUniformInt", "StatelessMultinomial", "RandomPoissonV2"}
-PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "SparseMatMul", "_FusedMatMul")
-BOUNDED = ("Tanh", "Sigmoid", "Softsign", "ClipByValue", "Sin", "Cos")
+MATMUL_OPS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "SparseMatMul", "_FusedMatMul")
+BOUNDING_OPS = ("Tanh", "Sigmoid", "Softsign", "ClipByValue", "Sin", "Cos")
 # fmt: off
-ON_EACH = {
-    *BOUNDED, "Add", "AddV2", "BiasAdd", "Sub", "Mul", "RealDiv", "Div", "DivNoNan", "Maximum", "Minimum", "Identity", "Reshape",
-    "Squeeze", "ExpandDims", "Softmax", "Select", "SelectV2", "Cast", "CheckNumerics", "StopGradient",
+ELEMENTWISE_OPS = {
+    *BOUNDING_OPS, "Add", "AddV2", "BiasAdd", "Sub", "Mul", "RealDiv", "Div", "DivNoNan", "Maximum", "Minimum", "Identity",
+    "Reshape", "Squeeze", "ExpandDims", "Softmax", "Select", "SelectV2", "Cast", "CheckNumerics", "StopGradient",
 }
 # fmt: on
-"""Operations on the way from the last layer to the mean: bounds, scales and clips, nothing that only a loss has (a square)."""
+"""Operations on the chain from the last layer to the mean: bounds, scales and clips, nothing that only a loss has (a square)."""
 SLICES = ("Split", "SplitV", "StridedSlice", "Slice", "Unpack", "GatherV2")
 PLACEHOLDERS = ("Placeholder", "PlaceholderWithDefault", "PlaceholderV2")
 _FLOATS = (types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE, types_pb2.DT_HALF)
@@ -40,7 +40,7 @@ _SWITCHES = {
 
 
 @dataclass(frozen=True)
-class Graph:
+class GraphIndex:
     """A GraphDef with its nodes by name, and the consumers of each node."""
 
     nodes: Mapping[str, Any]
@@ -49,7 +49,7 @@ class Graph:
     """Name of a variable in the checkpoint -> its node."""
 
     @classmethod
-    def of(cls, graph: graph_pb2.GraphDef) -> "Graph":
+    def of(cls, graph: graph_pb2.GraphDef) -> "GraphIndex":
         consumers: dict[str, list[str]] = collections.defaultdict(list)
         for node in graph.node:
             for source in node.input:
@@ -58,7 +58,7 @@ class Graph:
         variables = {stored_as(node): node.name for node in graph.node if node.op in VARIABLES}
         return cls({node.name: node for node in graph.node}, consumers, variables)
 
-    def behind(self, name: str) -> dict[str, Any]:
+    def ancestors(self, name: str) -> dict[str, Any]:
         """Every node that a node needs, including itself."""
         needed: dict[str, Any] = {}
         stack = [name]
@@ -70,16 +70,16 @@ class Graph:
         return needed
 
 
-def constants(where: Path, behind: Mapping[str, Any], observation: str) -> dict[str, Any]:
+def constants(where: Path, ancestors: Mapping[str, Any], observation: str) -> dict[str, Any]:
     """Values at inference of the placeholders that an output needs beside the observation.
 
     Raises InputError with the name of a placeholder of unknown value.
     """
     values: dict[str, Any] = {}
-    for node in behind.values():
+    for node in ancestors.values():
         if node.name == observation or node.op not in PLACEHOLDERS:
             continue
-        value = switch(node)
+        value = training_switch_value(node)
         if value is None and node.op != "PlaceholderWithDefault":
             raise InputError(
                 f"{where}: the output needs placeholder {node.name}, and its value at inference is unknown; "
@@ -90,7 +90,7 @@ def constants(where: Path, behind: Mapping[str, Any], observation: str) -> dict[
     return values
 
 
-def switch(node: Any) -> Any:
+def training_switch_value(node: Any) -> Any:
     """Value of a training switch at inference; None: the placeholder is not a known switch."""
     dtype, shape = node.attr["dtype"].type, node.attr["shape"].shape
     if dtype == types_pb2.DT_BOOL:
@@ -102,24 +102,24 @@ def switch(node: Any) -> Any:
     return None if value is None else float(value)
 
 
-def fed(behind: Mapping[str, Any]) -> list[str]:
+def required_placeholders(ancestors: Mapping[str, Any]) -> list[str]:
     """Placeholders that must be fed: no training switches, and no defaults except an observation's."""
     return [
         node.name
-        for node in behind.values()
+        for node in ancestors.values()
         if node.op in PLACEHOLDERS
-        and switch(node) is None
+        and training_switch_value(node) is None
         and (node.op != "PlaceholderWithDefault" or len(node.attr["shape"].shape.dim) == 2)
     ]
 
 
-def observation(where: Path, behind: Mapping[str, Any], output: str) -> str:
+def observation(where: Path, ancestors: Mapping[str, Any], output: str) -> str:
     """The only placeholder that an output needs: the observation, float [-1, O]. Raises InputError."""
-    inputs = fed(behind)
+    inputs = required_placeholders(ancestors)
     if len(inputs) != 1:
         needed = f"the placeholders {', '.join(sorted(inputs))}" if inputs else "no placeholder of an observation"
         raise InputError(f"{where}: tensor {output} needs {needed}; name the actor's own output with --output-tensor")
-    node = behind[inputs[0]]
+    node = ancestors[inputs[0]]
     dims = node.attr["shape"].shape.dim
     if node.attr["dtype"].type not in _FLOATS or (dims and len(dims) != 2):
         dtype = types_pb2.DataType.Name(node.attr["dtype"].type).removeprefix("DT_").lower()
@@ -135,7 +135,7 @@ class NotInGraph(InputError):
 
 
 def find_output(
-    where: Path, graph: Graph, layers: Iterable[str], is_actor_variable: Callable[[str], bool], categorical: bool
+    where: Path, graph: GraphIndex, layers: Iterable[str], is_actor_variable: Callable[[str], bool], categorical: bool
 ) -> str:
     """The output tensor of the actor that has these layers' variables.
 
@@ -143,96 +143,102 @@ def find_output(
     statistics that normalise its observation). Raises InputError if the output
     is unclear, NotInGraph if the graph does not run the actor on a placeholder.
     """
-    wanted = {name for name in layers if name in graph.nodes and graph.nodes[name].op in VARIABLES}
-    head, others = _head(where, graph, wanted)
-    behind = graph.behind(head)
-    foreign = sorted(n for n, node in behind.items() if node.op in VARIABLES and n not in wanted and not is_actor_variable(n))
-    if foreign:
+    layer_variables = {name for name in layers if name in graph.nodes and graph.nodes[name].op in VARIABLES}
+    head, others = _head(where, graph, layer_variables)
+    ancestors = graph.ancestors(head)
+    outside_variables = sorted(
+        n for n, node in ancestors.items() if node.op in VARIABLES and n not in layer_variables and not is_actor_variable(n)
+    )
+    if outside_variables:
         raise InputError(
-            f"{where}: the output of its actor needs variables outside its scope too ({', '.join(foreign[:5])}); "
+            f"{where}: the output of its actor needs variables outside its scope too ({', '.join(outside_variables[:5])}); "
             "name its mean with --output-tensor"
         )
-    if random := [name for name, node in behind.items() if node.op in RANDOM and not _is_dropout(name)]:
+    if random := [name for name, node in ancestors.items() if node.op in RANDOM and not _is_dropout(name)]:
         raise InputError(f"{where}: its actor is random ({random[0]}); name its mean with --output-tensor")
-    observed = observation(where, behind, head)
+    observed = observation(where, ancestors, head)
 
     def is_training(name: str) -> bool:
         """Whether a tensor is more than a function of the observation and the actor's variables."""
-        needs = graph.behind(name)
+        needs = graph.ancestors(name)
         return (
-            set(fed(needs)) != {observed}
+            set(required_placeholders(needs)) != {observed}
             or any(node.op in RANDOM and not _is_dropout(n) for n, node in needs.items())
-            or any(node.op in VARIABLES and n not in wanted and not is_actor_variable(n) for n, node in needs.items())
+            or any(node.op in VARIABLES and n not in layer_variables and not is_actor_variable(n) for n, node in needs.items())
             or any(other in needs for other in others)
         )
 
-    way = _way(where, graph, head, is_training, categorical)
-    used = [k for k, name in enumerate(way) if any(map(is_training, _consumers(graph, name)))]
+    chain = _elementwise_chain(where, graph, head, is_training, categorical)
+    used = [k for k, name in enumerate(chain) if any(map(is_training, _consumers(graph, name)))]
     if not used:
-        return f"{way[-1]}:0"
-    after = [graph.nodes[name].op for name in way[used[-1] + 1 :]]
-    if not categorical and any(op in BOUNDED for op in after):
-        raise InputError(f"{where}: its actor's mean is {way[used[-1]]} or {way[-1]}; choose one with --output-tensor")
-    return f"{way[used[-1]]}:0"
+        return f"{chain[-1]}:0"
+    after = [graph.nodes[name].op for name in chain[used[-1] + 1 :]]
+    if not categorical and any(op in BOUNDING_OPS for op in after):
+        raise InputError(f"{where}: its actor's mean is {chain[used[-1]]} or {chain[-1]}; choose one with --output-tensor")
+    return f"{chain[used[-1]]}:0"
 
 
-def _head(where: Path, graph: Graph, wanted: set[str]) -> tuple[str, list[str]]:
+def _head(where: Path, graph: GraphIndex, layer_variables: set[str]) -> tuple[str, list[str]]:
     """The product of the actor's last layer, and those of its other last layers (a deviation's). Raises InputError."""
-    reached = _reached(graph, wanted)
-    products = [name for name in reached if graph.nodes[name].op in PRODUCTS and _kernel(graph, name, wanted)]
-    if not any(node.op in PLACEHOLDERS for name in products for node in graph.behind(name).values()):
+    reached = _reached(graph, layer_variables)
+    products = [name for name in reached if graph.nodes[name].op in MATMUL_OPS and _kernel(graph, name, layer_variables)]
+    if not any(node.op in PLACEHOLDERS for name in products for node in graph.ancestors(name).values()):
         raise NotInGraph(f"{where}: its graph does not run the actor on a placeholder")
-    inner = {name for product in products for name in graph.behind(product) if name != product}
+    inner = {name for product in products for name in graph.ancestors(product) if name != product}
     heads = [name for name in products if name not in inner]
     if len(heads) > 1:
-        named = [name for name in heads if re.search(r"mean|mu|loc|logits", _kernel(graph, name, wanted).lower())]
-        plain = [name for name in heads if not re.search(r"std|sigma|var\b|scale|dev", _kernel(graph, name, wanted).lower())]
+        named = [name for name in heads if re.search(r"mean|mu|loc|logits", _kernel(graph, name, layer_variables).lower())]
+        plain = [
+            name for name in heads if not re.search(r"std|sigma|var\b|scale|dev", _kernel(graph, name, layer_variables).lower())
+        ]
         chosen = named if len(named) == 1 else plain
         if len(chosen) != 1:
-            kernels = ", ".join(sorted(_kernel(graph, name, wanted) for name in heads))
+            kernels = ", ".join(sorted(_kernel(graph, name, layer_variables) for name in heads))
             raise InputError(f"{where}: its actor ends with several layers ({kernels}); name its mean with --output-tensor")
         return chosen[0], [name for name in heads if name != chosen[0]]
     return heads[0], []
 
 
-def _kernel(graph: Graph, product: str, wanted: set[str]) -> str:
+def _kernel(graph: GraphIndex, product: str, layer_variables: set[str]) -> str:
     """The layer's variable that a product multiplies by; empty: none."""
     for source in graph.nodes[product].input[1:]:
         name = node_of(source)
         while graph.nodes[name].op in ("Identity", "ReadVariableOp", "Cast", "Enter", "Reshape", "StopGradient"):
             name = node_of(graph.nodes[name].input[0])
-        if name in wanted:
+        if name in layer_variables:
             return name
     return ""
 
 
-def _way(where: Path, graph: Graph, head: str, is_training: Callable[[str], bool], categorical: bool) -> list[str]:
+def _elementwise_chain(
+    where: Path, graph: GraphIndex, head: str, is_training: Callable[[str], bool], categorical: bool
+) -> list[str]:
     """Tensors from the last layer's product on, each a function of the previous one only. Raises InputError."""
-    way = [head]
+    chain = [head]
     while True:
-        after = [name for name in _consumers(graph, way[-1]) if not is_training(name)]
+        after = [name for name in _consumers(graph, chain[-1]) if not is_training(name)]
         if any(graph.nodes[name].op in SLICES for name in after):
             raise InputError(
-                f"{where}: the output of its last layer is split after {way[-1]}; name its mean with --output-tensor"
+                f"{where}: the output of its last layer is split after {chain[-1]}; name its mean with --output-tensor"
             )
-        on = [name for name in after if graph.nodes[name].op in ON_EACH and not _with_itself(graph, name, way[-1])]
+        on = [name for name in after if graph.nodes[name].op in ELEMENTWISE_OPS and not _uses_twice(graph, name, chain[-1])]
         if categorical and any(graph.nodes[name].op == "Softmax" for name in on):
-            return way
+            return chain
         if len(on) > 1:
-            on = [name for name in on if graph.nodes[name].op in BOUNDED] or on
-        if not on or graph.nodes[way[-1]].op == "Softmax":
-            return way
+            on = [name for name in on if graph.nodes[name].op in BOUNDING_OPS] or on
+        if not on or graph.nodes[chain[-1]].op == "Softmax":
+            return chain
         if len(on) > 1:
             raise InputError(f"{where}: its actor goes on with {', '.join(sorted(on))}; name its mean with --output-tensor")
-        way.append(on[0])
+        chain.append(on[0])
 
 
-def _with_itself(graph: Graph, name: str, source: str) -> bool:
+def _uses_twice(graph: GraphIndex, name: str, source: str) -> bool:
     """Whether an operation takes a tensor twice, like the square of a loss."""
     return [node_of(taken) for taken in graph.nodes[name].input].count(source) > 1
 
 
-def _consumers(graph: Graph, name: str) -> list[str]:
+def _consumers(graph: GraphIndex, name: str) -> list[str]:
     """Consumers of a tensor, without gradients, updates and shapes."""
     return [
         after
@@ -242,7 +248,7 @@ def _consumers(graph: Graph, name: str) -> list[str]:
     ]
 
 
-def _reached(graph: Graph, variables: Iterable[str]) -> list[str]:
+def _reached(graph: GraphIndex, variables: Iterable[str]) -> list[str]:
     """Nodes that variables feed."""
     reached: dict[str, None] = {}
     stack = sorted(variables)

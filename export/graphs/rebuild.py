@@ -16,7 +16,7 @@ from export.actors.architectures import Layers, build, matching
 from export.checkpoints import scopes
 from export.checkpoints.checkpoint import Checkpoint, unread_variables
 from export.checkpoints.layers import read_layers
-from export.checkpoints.source import Rebuilt, Source, Wanted
+from export.checkpoints.source import ActorRequest, RebuiltActor, Source
 from export.graphs import training_graph, user_builder
 from export.graphs.graph_actor import GraphActor, ReferenceModel, extract_actor
 from export.graphs.meta_graph_file import meta_graph_path
@@ -25,7 +25,7 @@ from export.graphs.trained_function import TrainedActor
 from export.graphs.user_builder import Sizes
 
 
-def from_meta_graph(path: Path, label: str, wanted: Wanted, checkpoint: Checkpoint) -> Rebuilt:
+def from_meta_graph(path: Path, label: str, wanted: ActorRequest, checkpoint: Checkpoint) -> RebuiltActor:
     """The actor of a TF1 checkpoint with its `.meta` file. Raises InputError."""
     scope = scopes.choose_scope(path, list(checkpoint.stored), wanted.tl, wanted.scope, wanted.target_tls)
     try:
@@ -54,17 +54,19 @@ def from_meta_graph(path: Path, label: str, wanted: Wanted, checkpoint: Checkpoi
         layers = read_layers(checkpoint, scope, whole=not is_named)
         actor = build(path, layers, wanted.hints, wanted.categorical)
         reason = str(error).removeprefix(f"{meta_graph_path(path)}: ")
-        return Rebuilt(actor, None, scope, f"the trainer's graph was not used: {reason}")
+        return RebuiltActor(actor, None, scope, f"the trainer's graph was not used: {reason}")
     if layers is not None:
         steps = matching(path, layers, wanted.hints, reference.evaluate, reference.inputs, wanted.categorical)
         if steps is not None:
-            return Rebuilt(steps, reference, scope)
+            return RebuiltActor(steps, reference, scope)
         _refuse_named_architecture(label, wanted, reference)
     graph_actor = extract_actor(trained, reference.inputs, reference.outputs, reference.output_kind)
-    return Rebuilt(_with_unread(graph_actor, checkpoint), reference, scope)
+    return RebuiltActor(_with_unread(graph_actor, checkpoint), reference, scope)
 
 
-def from_function(path: Path, label: str, wanted: Wanted, trained: TrainedActor, read: Callable[[], Layers]) -> Rebuilt:
+def from_function(
+    path: Path, label: str, wanted: ActorRequest, trained: TrainedActor, read: Callable[[], Layers]
+) -> RebuiltActor:
     """The actor of a TensorFlow function; `read`: returns its layers. Raises InputError."""
     reference = trained.reference_model
     try:
@@ -72,12 +74,12 @@ def from_function(path: Path, label: str, wanted: Wanted, trained: TrainedActor,
     except InputError:
         steps = None  # layers of another kind: the graph itself is exported
     if steps is not None:
-        return Rebuilt(steps, reference, "")
+        return RebuiltActor(steps, reference, "")
     _refuse_named_architecture(label, wanted, reference)
-    return Rebuilt(extract_actor(trained.graph, reference.inputs, reference.outputs, reference.output_kind), reference, "")
+    return RebuiltActor(extract_actor(trained.graph, reference.inputs, reference.outputs, reference.output_kind), reference, "")
 
 
-def from_builder(path: Path, wanted: Wanted, source: Source, spec: str) -> Rebuilt:
+def from_builder(path: Path, wanted: ActorRequest, source: Source, spec: str) -> RebuiltActor:
     """The actor that a user's function builds from a checkpoint of any source. Raises InputError."""
     checkpoint = source.open(path)
     scope = ""
@@ -89,7 +91,7 @@ def from_builder(path: Path, wanted: Wanted, source: Source, spec: str) -> Rebui
     trained = user_builder.build(spec, sizes, checkpoint, scope, wanted.categorical)
     reference = trained.reference_model
     actor = extract_actor(trained.graph, reference.inputs, reference.outputs, reference.output_kind)
-    return Rebuilt(_with_unread(actor, checkpoint), reference, scope)
+    return RebuiltActor(_with_unread(actor, checkpoint), reference, scope)
 
 
 def _complete_sizes(path: Path, source: Source, checkpoint: Checkpoint, scope: str, sizes: Sizes) -> Sizes:
@@ -104,7 +106,7 @@ def _complete_sizes(path: Path, source: Source, checkpoint: Checkpoint, scope: s
     return Sizes(sizes.inputs or int(first), sizes.hidden, sizes.outputs or int(last))
 
 
-def _refuse_named_architecture(label: str, wanted: Wanted, reference: ReferenceModel) -> None:
+def _refuse_named_architecture(label: str, wanted: ActorRequest, reference: ReferenceModel) -> None:
     if wanted.hints.architecture is not None:
         raise InputError(
             f"{wanted.tl}: {label} is not of architecture {wanted.hints.architecture}: its layers do not act like "

@@ -136,7 +136,7 @@ def of_function(
         except (tf.errors.OpError, ValueError, TypeError) as error:
             raise InputError(f"{where}: cannot be run: {first_line(error)}") from None
 
-    reference_model = training_graph.check(graph, run, size, categorical, output is not None)
+    reference_model = training_graph.validated_reference_model(graph, run, size, categorical, output is not None)
     return TrainedActor(graph, reference_model, _checkpoint(where, variables))
 
 
@@ -190,15 +190,15 @@ def _size(observation: Any, variables: Mapping[str, Any], concrete: Any) -> int 
     return int(takes.pop()) if len(takes) == 1 else None
 
 
-def _output(where: Path, concrete: Any, asked: str | None, call: Callable[[Any], list[Any]], size: int) -> int:
+def _output(where: Path, concrete: Any, output: str | None, call: Callable[[Any], list[Any]], size: int) -> int:
     """Which of a function's outputs is the mean (or the logits). Raises InputError."""
     structure = concrete.structured_outputs
     named = isinstance(structure, dict)
     keys = sorted(structure) if named else [f"output_{k}" for k in range(len(concrete.outputs))]
-    if asked is not None:
-        if asked not in keys:
-            raise InputError(f"{where}: has no output {asked}; there are {', '.join(keys)}")
-        return keys.index(asked)
+    if output is not None:
+        if output not in keys:
+            raise InputError(f"{where}: has no output {output}; there are {', '.join(keys)}")
+        return keys.index(output)
     if len(keys) == 1 and not _NOT_THE_MEAN.search(keys[0]):
         return 0
     probe = np.random.default_rng(1).random((4, size)).astype(np.float32)

@@ -26,11 +26,11 @@ from export.graphs.graph_actor import (
     node_of,
 )
 from export.graphs.meta_graph_file import meta_graph_path
-from export.graphs.output_tensor import Graph
+from export.graphs.output_tensor import GraphIndex
 
 
 @functools.lru_cache(maxsize=1)
-def _read(meta: Path, stamp: tuple[int, int]) -> tuple[Any, Graph]:
+def _read(meta: Path, stamp: tuple[int, int]) -> tuple[Any, GraphIndex]:
     """Cached, because a graph may hold the actors of many TLs."""
     try:
         graph = meta_graph_pb2.MetaGraphDef.FromString(meta.read_bytes()).graph_def
@@ -38,7 +38,7 @@ def _read(meta: Path, stamp: tuple[int, int]) -> tuple[Any, Graph]:
         raise InputError(f"{meta}: cannot be read as a MetaGraph: {first_line(error)}") from None
     if not graph.node:
         raise InputError(f"{meta}: cannot be read as a MetaGraph: it holds no graph")
-    return graph, Graph.of(graph)
+    return graph, GraphIndex.of(graph)
 
 
 def read(
@@ -76,25 +76,25 @@ def read(
             f"{meta}: has no tensor {output}; {'similar: ' + ', '.join(near) if near else 'none has a similar name'}"
         )
     output = output if ":" in output else f"{output}:0"
-    behind = graph.behind(node_of(output))
-    if categorical and behind[node_of(output)].op == "Softmax":
+    ancestors = graph.ancestors(node_of(output))
+    if categorical and ancestors[node_of(output)].op == "Softmax":
         # from logits the exporter computes the probabilities itself
-        output = behind[node_of(output)].input[0]
+        output = ancestors[node_of(output)].input[0]
         output = output if ":" in output else f"{output}:0"
-    observation = output_tensor.observation(meta, behind, output)
+    observation = output_tensor.observation(meta, ancestors, output)
     variables: dict[str, tuple[str, NDArray[Any]]] = {}
-    for node in behind.values():
+    for node in ancestors.values():
         if node.op in VARIABLES:
             if (stored := output_tensor.stored_as(node)) not in checkpoint.stored:
                 raise InputError(f"{prefix}: variable {stored} is missing, which tensor {output} of its graph needs")
             variables[node.name] = stored, checkpoint.value(stored)
     if not variables:
         raise InputError(f"{meta}: tensor {output} needs no variable; it is not an actor's output; pass another --output-tensor")
-    constants = output_tensor.constants(meta, behind, observation)
+    constants = output_tensor.constants(meta, ancestors, observation)
     return TrainedGraph(meta, extract(whole, [output], graph.nodes), observation, output, constants, variables)
 
 
-def reference_model(trained: TrainedGraph, categorical: bool, asked: bool) -> ReferenceModel:
+def reference_model(trained: TrainedGraph, categorical: bool, output_is_named: bool) -> ReferenceModel:
     """The actor run in the trainer's own graph. Raises InputError."""
     graph, session = tf.Graph(), None
     try:
@@ -119,7 +119,7 @@ def reference_model(trained: TrainedGraph, categorical: bool, asked: bool) -> Re
             raise InputError(f"{trained.where}: tensor {trained.output} cannot be run: {first_line(error)}") from None
         return np.asarray(answers)
 
-    return check(trained, run, inputs_of(trained), categorical, asked)
+    return validated_reference_model(trained, run, inputs_of(trained), categorical, output_is_named)
 
 
 def inputs_of(trained: TrainedGraph) -> int:
@@ -130,14 +130,16 @@ def inputs_of(trained: TrainedGraph) -> int:
         return int(shape.dim[1].size)
     for node in trained.graph.node:
         if node.op == "MatMul" and node_of(node.input[0]) == trained.observation:
-            behind = Graph.of(trained.graph).behind(node_of(node.input[1]))
-            kernels = [trained.variables[name][1] for name in behind if name in trained.variables]
+            ancestors = GraphIndex.of(trained.graph).ancestors(node_of(node.input[1]))
+            kernels = [trained.variables[name][1] for name in ancestors if name in trained.variables]
             if len(kernels) == 1:
                 return int(kernels[0].shape[0])
     raise InputError(f"{trained.where}: placeholder {trained.observation} does not define the size of an observation")
 
 
-def check(trained: TrainedGraph, run: Any, inputs: int, categorical: bool, asked: bool) -> ReferenceModel:
+def validated_reference_model(
+    trained: TrainedGraph, run: Any, inputs: int, categorical: bool, output_is_named: bool
+) -> ReferenceModel:
     """The reference model, if it gives one deterministic row per observation. Raises InputError otherwise.
 
     Args:
@@ -145,7 +147,7 @@ def check(trained: TrainedGraph, run: Any, inputs: int, categorical: bool, asked
         run: [n, O] observations -> the output tensor.
         inputs: size of an observation.
         categorical: whether the output is logits or probabilities.
-        asked: whether the user named the output.
+        output_is_named: whether the user named the output.
     """
     rng = np.random.default_rng(1)
     probe = rng.random((8, inputs)).astype(np.float32)
@@ -164,7 +166,7 @@ def check(trained: TrainedGraph, run: Any, inputs: int, categorical: bool, asked
             f"{trained.where}: tensor {trained.output} is random (two runs on the same observation differ); "
             "name the mean, not the sampled action, with --output-tensor"
         )
-    if not asked and (first == first[0]).all():
+    if not output_is_named and (first == first[0]).all():
         raise InputError(
             f"{trained.where}: tensor {trained.output} is constant for all observations; "
             "name the actor's mean with --output-tensor"

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from export.actors import WEIGHTS, Activation, Actor, BatchNorm, Branch, Dense, Join, Step, weight_name
+from export.actors import WEIGHT_PARTS, Activation, Actor, BatchNorm, Branch, Dense, Join, Step, weight_name
 from export.checkpoints.checkpoint import Checkpoint
 
 FILE_NAME = "actor.json"
@@ -54,7 +54,7 @@ def describe_steps(actor: Actor) -> list[dict[str, Any]]:
 
 def _step(k: int, step: dict[str, Any], variables: Checkpoint) -> Step:
     """Step number k with its weights. Raises LookupError or ValueError if the file does not fit the variables."""
-    names = {part: weight_name(k, part) for part in WEIGHTS}
+    names = {part: weight_name(k, part) for part in WEIGHT_PARTS}
     parts = {part: variables.value(name) for part, name in names.items() if name in variables.stored}
     match next(iter(step), None):
         case "dense":

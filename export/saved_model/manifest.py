@@ -15,7 +15,7 @@ import numpy as np
 
 from export.actors import Actor
 from export.checkpoints import scopes
-from export.checkpoints.source import Rebuilt
+from export.checkpoints.source import RebuiltActor
 from export.saved_model import actor_file
 from protos import policy_pb2 as pb
 from serving.contract import FLEET
@@ -35,7 +35,9 @@ class Verification:
     """What the model's actions were compared with."""
 
 
-def write(folder: Path, rebuilt: Rebuilt, contract: pb.PolicyContract, files: Sequence[Path], verification: Verification) -> None:
+def write(
+    folder: Path, rebuilt: RebuiltActor, contract: pb.PolicyContract, files: Sequence[Path], verification: Verification
+) -> None:
     """Write the manifest of a verified model.
 
     Args:

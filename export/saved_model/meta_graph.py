@@ -18,7 +18,7 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2, saver_pb2
 from city.errors import first_line
 from export.actors import Weight
 from protos import policy_pb2 as pb
-from serving.contract import INPUT, POLICY_INPUT, POLICY_OUTPUT, POLICY_SIGNATURE, SIGNATURE, to_json
+from serving.contract import DEFAULT_SIGNATURE, INPUT, POLICY_INPUT, POLICY_OUTPUT, POLICY_SIGNATURE, to_json
 
 CONTRACT = "contract"
 """Name of the constant that holds the contract."""
@@ -48,7 +48,7 @@ def assemble(inputs: int, build: Callable[[Any, Variables], dict[str, Any]]) -> 
         contracts = tf.fill(tf.shape(rows), tf.constant(b"", name=CONTRACT), name=POLICY_OUTPUT)
         saver = _saver(variables)
         signatures = {
-            SIGNATURE: _signature({INPUT: observation}, outputs),
+            DEFAULT_SIGNATURE: _signature({INPUT: observation}, outputs),
             POLICY_SIGNATURE: _signature({POLICY_INPUT: rows}, {POLICY_OUTPUT: contracts}),
         }
         meta = meta_graph_pb2.MetaGraphDef(graph_def=graph.as_graph_def(), saver_def=saver, signature_def=signatures)

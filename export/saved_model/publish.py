@@ -26,7 +26,7 @@ _UNSUPPORTED_ERRNOS, _RENAME_EXCHANGE, _AT_FDCWD = (errno.ENOSYS, errno.EINVAL, 
 
 
 @path_errors_as_input_errors()
-def check_free(models_dir: Path, tl: str, number: int, overwrite: bool) -> None:
+def check_version_absent(models_dir: Path, tl: str, number: int, overwrite: bool) -> None:
     """Raise InputError if a version exists and may not be replaced."""
     target = models_dir / tl / str(number)
     if target.is_symlink() or (target.exists() and not target.is_dir()):
@@ -36,14 +36,14 @@ def check_free(models_dir: Path, tl: str, number: int, overwrite: bool) -> None:
 
 
 @contextlib.contextmanager
-def version(models_dir: Path, tl: str, number: int, overwrite: bool, keep: int | None = None) -> Iterator[Path]:
+def new_version(models_dir: Path, tl: str, number: int, overwrite: bool, keep: int | None = None) -> Iterator[Path]:
     """An empty folder to write a version into; published when the block ends well.
 
     `keep`: versions of the TL to keep, the newest and this one; None: all.
     Raises InputError if the version exists and may not be overwritten, or if the
     folder cannot be written. After an error no draft remains.
     """
-    check_free(models_dir, tl, number, overwrite)
+    check_version_absent(models_dir, tl, number, overwrite)
     home = models_dir / tl
     target = home / str(number)
     with _draft(home, number) as draft:
@@ -53,7 +53,7 @@ def version(models_dir: Path, tl: str, number: int, overwrite: bool, keep: int |
             with _folder_lock(home):
                 _rename_to_version(draft, target, overwrite)
                 _discard(draft)  # after an exchange, the old version
-                _flush_folder(home)
+                _fsync(home)
                 if keep is not None:
                     _prune(home, keep, number)
         except OSError as error:
@@ -69,14 +69,14 @@ def _draft(home: Path, number: int) -> Iterator[Path]:
     Raises InputError if it cannot be created.
     """
     draft = home / _hidden(number, "draft")
-    lock_fd = None
+    fd = None
     try:
         try:
             home.mkdir(parents=True, exist_ok=True)
             with _folder_lock(home):
                 _remove_stale_drafts(home)
                 draft.mkdir()
-                lock_fd = _lock(draft)
+                fd = _lock(draft)
         except OSError as error:
             raise InputError(f"{home}: cannot be written: {error.strerror}; nothing was published") from None
         yield draft
@@ -88,8 +88,8 @@ def _draft(home: Path, number: int) -> Iterator[Path]:
             _discard(draft)
             raise
         finally:
-            if lock_fd is not None:
-                os.close(lock_fd)
+            if fd is not None:
+                os.close(fd)
             with contextlib.suppress(OSError):
                 home.rmdir()  # succeeds only if it is empty
 
@@ -159,62 +159,62 @@ def _remove_stale_drafts(home: Path) -> None:
         if match is None or not path.is_dir():
             continue
         try:
-            lock_fd = _lock(path)
+            fd = _lock(path)
         except BlockingIOError:
             continue  # its exporter is running
         except FileNotFoundError:
             continue  # its exporter has just ended
         try:
-            if match[2] == "old" and not (home / match[1]).exists() and _is_whole(path):
+            if match[2] == "old" and not (home / match[1]).exists() and _is_complete(path):
                 path.rename(home / match[1])
             else:
                 _discard(path)
         finally:
-            os.close(lock_fd)
+            os.close(fd)
 
 
-def _is_whole(folder: Path) -> bool:
+def _is_complete(folder: Path) -> bool:
     return (folder / "saved_model.pb").is_file() and (folder / "variables" / "variables.index").is_file()
 
 
 def _lock(folder: Path) -> int:
     """A descriptor that holds a folder's lock. Raises BlockingIOError if another process holds it."""
-    lock_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
-            os.close(lock_fd)
+            os.close(fd)
             raise
         # a file system without locks: names with process ids keep exporters of one machine apart
-    return lock_fd
+    return fd
 
 
 @contextlib.contextmanager
 def _folder_lock(home: Path) -> Iterator[None]:
     """Hold the lock of a TL's folder: one exporter at a time renames in it, which is quick."""
-    lock_fd = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
+    fd = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(lock_fd, fcntl.LOCK_EX)
+            fcntl.flock(fd, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(lock_fd)
+        os.close(fd)
 
 
 def _flush(folder: Path) -> None:
     """Flush a draft to disk, because a rename may reach the disk before the data does."""
     for path in folder.rglob("*"):
-        _flush_folder(path)
-    _flush_folder(folder)
+        _fsync(path)
+    _fsync(folder)
 
 
-def _flush_folder(path: Path) -> None:
-    lock_fd = os.open(path, os.O_RDONLY)
+def _fsync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(lock_fd)
+        os.fsync(fd)
     finally:
-        os.close(lock_fd)
+        os.close(fd)
 
 
 def _discard(folder: Path) -> None:

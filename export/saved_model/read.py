@@ -15,7 +15,7 @@ from export.graphs.graph_actor import ACTION_OUTPUT, GraphActor, TrainedGraph, e
 from export.saved_model import actor_file
 from export.saved_model.meta_graph import CONTRACT
 from protos import policy_pb2 as pb
-from serving.contract import ACTION, CATEGORICAL, INPUT, SIGNATURE, ContractError, parse
+from serving.contract import ACTION, CATEGORICAL, DEFAULT_SIGNATURE, INPUT, ContractError, parse
 
 
 def meta_graph(folder: Path) -> meta_graph_pb2.MetaGraphDef:
@@ -63,9 +63,9 @@ def _fits(actor: Actor, contract: pb.PolicyContract) -> bool:
 
 def _graph(folder: Path, meta: meta_graph_pb2.MetaGraphDef, checkpoint: Checkpoint, contract: pb.PolicyContract) -> GraphActor:
     """The model's own graph, from observation to action."""
-    if SIGNATURE not in meta.signature_def:
-        raise InputError(f"{folder}: has no signature {SIGNATURE}; export it again")
-    signature = meta.signature_def[SIGNATURE]
+    if DEFAULT_SIGNATURE not in meta.signature_def:
+        raise InputError(f"{folder}: has no signature {DEFAULT_SIGNATURE}; export it again")
+    signature = meta.signature_def[DEFAULT_SIGNATURE]
     try:
         graph = graph_pb2.GraphDef.FromString(meta.graph_def.SerializeToString())
         observation, output = node_of(signature.inputs[INPUT].name), signature.outputs[ACTION].name

@@ -26,19 +26,19 @@ from protos import policy_pb2 as pb
 from serving.contract import (
     ACTION,
     CATEGORICAL,
+    DEFAULT_SIGNATURE,
     INPUT,
     POLICY_INPUT,
     POLICY_OUTPUT,
     POLICY_SIGNATURE,
     PROBABILITIES,
-    SIGNATURE,
 )
 
 TOLERANCE = 1e-5
 """Largest difference between a model's actions and its checkpoint's."""
 FLEET_TOLERANCE = 1e-6
 """Largest difference between a fleet's actions and the single models'."""
-OBSERVATIONS = 256
+PARITY_OBSERVATIONS = 256
 STATEFUL_OPERATIONS = frozenset({"VarHandleOp", "ReadVariableOp", "AssignVariableOp", "RestoreV2"})
 """The only stateful operations that inference needs: variables, and the operation that restores them."""
 _TRAINING = re.compile(r"Grad|Random|Multinomial|Shuffle|Summary|Save|Print|PyFunc")
@@ -76,8 +76,8 @@ def count_operations(folder: Path) -> dict[str, int]:
 
 
 def random_observations(size: int) -> NDArray[np.float32]:
-    """[OBSERVATIONS, size] observations to compare actions on: half standard normal, half uniform in [0, 1]."""
-    rng, half = np.random.default_rng(0), OBSERVATIONS // 2
+    """[PARITY_OBSERVATIONS, size] observations to compare actions on: half standard normal, half uniform in [0, 1]."""
+    rng, half = np.random.default_rng(0), PARITY_OBSERVATIONS // 2
     return np.concatenate([rng.standard_normal((half, size)), rng.random((half, size))]).astype(np.float32)
 
 
@@ -102,7 +102,7 @@ def compare_with_checkpoint(
     categorical = contract.action.kind == CATEGORICAL
     with session(folder) as run:
         replay(folder, run)
-        outputs = run(SIGNATURE, {INPUT: x})
+        outputs = run(DEFAULT_SIGNATURE, {INPUT: x})
         check_policy_signature(run, contract)
     if reference_model is not None:
         expected = reference_model.evaluate(x, categorical)
@@ -138,10 +138,10 @@ def compare_with_single_models(
     x = random_observations(contract.observation.size)
     with session(folder) as run:
         replay(folder, run)
-        actions = run(SIGNATURE, {INPUT: x})[ACTION]
+        actions = run(DEFAULT_SIGNATURE, {INPUT: x})[ACTION]
         check_policy_signature(run, contract)
         # a single row must give what a batch gives
-        first_row = run(SIGNATURE, {INPUT: x[:1]})[ACTION]
+        first_row = run(DEFAULT_SIGNATURE, {INPUT: x[:1]})[ACTION]
     largest = float(np.abs(actions[:1] - first_row).max())
     if not largest <= FLEET_TOLERANCE:
         raise ParityError(f"its actions for one row and for a batch differ by up to {largest:.3g}, more than {FLEET_TOLERANCE:g}")
@@ -150,7 +150,7 @@ def compare_with_single_models(
         observed = x[:, member.observation_begin : member.observation_begin + member.observation_size]
         single_model = single_models[member.tl]
         with session(single_model) as run:
-            expected = run(SIGNATURE, {INPUT: observed})
+            expected = run(DEFAULT_SIGNATURE, {INPUT: observed})
         if member.contract.action.kind == CATEGORICAL:
             if _other_choices(actions[:, columns.start], expected[ACTION], expected[PROBABILITIES], FLEET_TOLERANCE):
                 raise ParityError(f"it chooses other actions for {member.tl} than {single_model} does")

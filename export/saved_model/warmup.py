@@ -9,14 +9,14 @@ from export.saved_model.meta_graph import write_errors_as_os_errors
 from protos import policy_pb2 as pb
 from protos import predict_pb2 as wire
 from protos import prediction_log_pb2 as prediction_log_pb
-from serving.contract import INPUT, POLICY_INPUT, POLICY_SIGNATURE, SIGNATURE
+from serving.contract import DEFAULT_SIGNATURE, INPUT, POLICY_INPUT, POLICY_SIGNATURE
 from serving.tensors import to_array, to_proto
 
 
 def requests(contract: pb.PolicyContract, number: int) -> list[wire.PredictRequest]:
     """One request for each signature, as a client would send it."""
     rows = {
-        SIGNATURE: (INPUT, np.zeros((1, contract.observation.size), np.float32)),
+        DEFAULT_SIGNATURE: (INPUT, np.zeros((1, contract.observation.size), np.float32)),
         POLICY_SIGNATURE: (POLICY_INPUT, np.zeros(1, np.int32)),
     }
     messages = []

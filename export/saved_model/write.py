@@ -15,7 +15,7 @@ from export.saved_model.meta_graph import Variables
 from protos import policy_pb2 as pb
 from serving.contract import ACTION, CATEGORICAL, PROBABILITIES
 
-ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+TF_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": tf.nn.relu,
     "elu": tf.nn.elu,
     "selu": tf.nn.selu,
@@ -126,7 +126,7 @@ def _apply(steps: Outline, x: Any, variables: Variables) -> Any:
                 variance = variables.read(weight_name(k, "variance"), shape)
                 x = tf.nn.batch_normalization(x, mean, variance, beta, gamma, epsilon)
             case "activation":
-                x = ACTIVATIONS[details[0]](x)
+                x = TF_ACTIVATIONS[details[0]](x)
             case "branch":
                 branches.append(x)
             case "join":

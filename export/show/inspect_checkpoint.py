@@ -10,11 +10,11 @@ from city.arguments import Parser
 from city.errors import InputError, path_errors_as_input_errors
 from controller import dialects
 from export import quiet
-from export.actors import WEIGHTS, Actor, BatchNorm, Dense
+from export.actors import WEIGHT_PARTS, Actor, BatchNorm, Dense
 from export.actors.architectures import ArchitectureHints
 from export.checkpoints import scopes, source_of
 from export.checkpoints.checkpoint import Checkpoint, natural
-from export.checkpoints.source import Rebuilt, Wanted
+from export.checkpoints.source import ActorRequest, RebuiltActor
 from export.checkpoints.tensorflow_files import TensorFlowCheckpoint
 from export.checkpoints.trained_saved_model import MANIFEST
 from export.locate import Candidate, candidate_of, number
@@ -40,7 +40,7 @@ def main(argv: list[str], prog: str = "python -m export inspect") -> int:
     tl = names.canonical(args.tl) if args.tl else ""
     quiet.first_session()
     candidate = _candidate(args.checkpoint)
-    wanted = Wanted(
+    wanted = ActorRequest(
         tl,
         args.scope,
         targets,
@@ -77,7 +77,7 @@ def _candidate(path: Path) -> Candidate:
     return candidate or Candidate(prefix, TensorFlowCheckpoint.format, number(prefix.name))
 
 
-def lines(candidate: Candidate, wanted: Wanted) -> Iterable[str]:
+def lines(candidate: Candidate, wanted: ActorRequest) -> Iterable[str]:
     """A line for each variable: name, shape, dtype, and its use in an export. Raises InputError."""
     checkpoint = source_of(candidate.format).open(candidate.path)
     stored = checkpoint.stored
@@ -95,7 +95,7 @@ def lines(candidate: Candidate, wanted: Wanted) -> Iterable[str]:
     yield note
 
 
-def _taken(rebuilt: Rebuilt, checkpoint: Checkpoint) -> dict[str, str]:
+def _taken(rebuilt: RebuiltActor, checkpoint: Checkpoint) -> dict[str, str]:
     """Variable -> its use in an export, such as `dense 0 kernel`."""
     if not isinstance(rebuilt.actor, Actor):
         # a Keras model and its file name variables differently; compare their values
@@ -110,7 +110,7 @@ def _taken(rebuilt: Rebuilt, checkpoint: Checkpoint) -> dict[str, str]:
     use = {}
     for kind, layers in (("dense", _of(rebuilt.actor, Dense)), ("batch norm", _of(rebuilt.actor, BatchNorm))):
         for k, layer in enumerate(layers):
-            for part in WEIGHTS:
+            for part in WEIGHT_PARTS:
                 if part in layer.stored_as:
                     use[layer.stored_as[part]] = f"{kind} {k} {part}"
     return use
@@ -120,7 +120,7 @@ def _of(actor: Actor, kind: type) -> Sequence[Dense | BatchNorm]:
     return [step for step in actor.steps if isinstance(step, Dense | BatchNorm) and isinstance(step, kind)]
 
 
-def _summary(rebuilt: Rebuilt) -> str:
+def _summary(rebuilt: RebuiltActor) -> str:
     shape = " -> ".join(map(str, rebuilt.actor.widths))
     against = f"; compared with {rebuilt.reference_model.description}" if rebuilt.reference_model else ""
     note = f"; {rebuilt.note}" if rebuilt.note else ""

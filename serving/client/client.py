@@ -27,8 +27,8 @@ from serving.client import messages
 from serving.client.channel import Tls, open_channel
 from serving.client.fleet import Fleet
 from serving.client.messages import Outputs, Prediction
-from serving.contract import ACTION, SIGNATURE, ContractError
-from serving.errors import BadAnswer, BadRequest, ServingError, from_status
+from serving.contract import ACTION, DEFAULT_SIGNATURE, ContractError
+from serving.errors import BadRequest, InvalidResponse, ServingError, from_status
 from serving.tensors import TensorError, to_proto
 
 _PREDICT = "/tensorflow.serving.PredictionService/Predict"
@@ -139,7 +139,7 @@ class Client:
         self,
         model: str,
         inputs: Mapping[str, NDArray[Any]],
-        signature: str = SIGNATURE,
+        signature: str = DEFAULT_SIGNATURE,
         outputs: Sequence[str] = (),
         version: int | None = None,
         label: str = "",
@@ -164,11 +164,11 @@ class Client:
         observations: Mapping[str, NDArray[np.float32]],
         version: int | None = None,
         timeout_s: float = 1.0,
-    ) -> dict[str, NDArray[Any] | BadAnswer]:
+    ) -> dict[str, NDArray[Any] | InvalidResponse]:
         """Actions by TL, float32 [A] each, of one call to a fleet. Raises ServingError, or ContractError.
 
         A TL without an observation gets no action; a TL whose numbers are not
-        finite gets a BadAnswer. The action of a categorical policy is its index.
+        finite gets a InvalidResponse. The action of a categorical policy is its index.
         """
         outputs = self._call_predict(messages.predict_request(fleet.model, version, fleet.stack(observations)), timeout_s)
         return fleet.split(outputs.get(ACTION), observations)
@@ -199,7 +199,7 @@ class Client:
         except grpc.RpcError as error:
             raise _serving_error(error) from None
         if response is messages.UNPARSABLE or "signature_def" not in response.metadata:
-            raise BadAnswer(f"metadata of {model} without signatures")
+            raise InvalidResponse(f"metadata of {model} without signatures")
         return pb.SignatureDefMap.FromString(response.metadata["signature_def"].value)
 
     def status(self, model: str, timeout_s: float = 5.0) -> list[pb.ModelVersionStatus]:
@@ -210,7 +210,7 @@ class Client:
         except grpc.RpcError as error:
             raise _serving_error(error) from None
         if response is messages.UNPARSABLE:
-            raise BadAnswer(f"status of {model} cannot be parsed")
+            raise InvalidResponse(f"status of {model} cannot be parsed")
         return list(response.model_version_status)
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from protos import policy_pb2
 from serving.contract import ContractError, check_fleet
-from serving.errors import BadAnswer
+from serving.errors import InvalidResponse
 
 
 class Fleet:
@@ -43,21 +43,23 @@ class Fleet:
             row[columns] = observation
         return row
 
-    def split(self, action: NDArray[Any] | None, tls: Iterable[str]) -> dict[str, NDArray[Any] | BadAnswer]:
-        """Actions by TL, [A] each; a BadAnswer for a TL whose own numbers are not finite.
+    def split(self, action: NDArray[Any] | None, tls: Iterable[str]) -> dict[str, NDArray[Any] | InvalidResponse]:
+        """Actions by TL, [A] each; a InvalidResponse for a TL whose own numbers are not finite.
 
-        Raises BadAnswer if the whole answer has another size or is not numeric.
+        Raises InvalidResponse if the whole answer has another size or is not numeric.
         Columns of TLs that are not requested are ignored.
         """
         if action is None or action.size != self.contract.action.size:
             answered = "no action" if action is None else f"{action.size} numbers"
-            raise BadAnswer(f"fleet {self.model} answered {answered}, not {self.contract.action.size} numbers")
+            raise InvalidResponse(f"fleet {self.model} answered {answered}, not {self.contract.action.size} numbers")
         if action.dtype.kind not in "fiu":
-            raise BadAnswer(f"fleet {self.model} answered {action.dtype}, not numbers")
+            raise InvalidResponse(f"fleet {self.model} answered {action.dtype}, not numbers")
         row = action.reshape(-1)
         if np.isfinite(row).all():
             return {tl: row[self.actions[tl]] for tl in tls}
         return {
-            tl: row[columns] if np.isfinite(row[columns := self.actions[tl]]).all() else BadAnswer("the answer is not finite")
+            tl: row[columns]
+            if np.isfinite(row[columns := self.actions[tl]]).all()
+            else InvalidResponse("the answer is not finite")
             for tl in tls
         }

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from protos import policy_pb2
 from protos import predict_pb2 as pb
 from serving import contract
-from serving.errors import BadAnswer
+from serving.errors import InvalidResponse
 from serving.tensors import TensorError, to_array, to_proto
 
 UNPARSABLE = object()
@@ -38,7 +38,7 @@ def model_spec(model: str, version: int | None, signature: str, label: str = "")
 
 def predict_request(model: str, version: int | None, observation: NDArray[np.float32]) -> pb.PredictRequest:
     """A request for one observation, float32 [O], as a batch of one."""
-    request = pb.PredictRequest(model_spec=model_spec(model, version, contract.SIGNATURE))
+    request = pb.PredictRequest(model_spec=model_spec(model, version, contract.DEFAULT_SIGNATURE))
     to_proto(np.asarray(observation, np.float32)[None], request.inputs[contract.INPUT])
     return request
 
@@ -71,10 +71,10 @@ def deserializer(message_type: Any) -> Any:
 
 
 def parse_prediction(response: Any) -> Prediction:
-    """The arrays of a PredictResponse. Raises BadAnswer."""
+    """The arrays of a PredictResponse. Raises InvalidResponse."""
     if response is UNPARSABLE:
-        raise BadAnswer("the response cannot be parsed")
+        raise InvalidResponse("the response cannot be parsed")
     try:
         return Prediction({key: to_array(t) for key, t in response.outputs.items()}, response.model_spec.version.value)
     except TensorError as error:
-        raise BadAnswer(f"the response holds {error}") from None
+        raise InvalidResponse(f"the response holds {error}") from None

@@ -8,7 +8,7 @@ from google.protobuf import text_format
 
 from city.errors import InputError
 from protos import model_server_config_pb2 as config_pb
-from serving.embedded.models.manager import Loading
+from serving.embedded.models.manager import LoadOptions
 from serving.embedded.models.model_config import ModelConfig
 
 METRICS_PATH = "/monitoring/prometheus/metrics"
@@ -55,7 +55,7 @@ class ServerConfig:
     model_config_file: Path | None = None
     config_poll_s: float = 0.0
     """Wall time between readings of model_config_file; 0: only at the start."""
-    loading: Loading = field(default_factory=Loading)
+    loading: LoadOptions = field(default_factory=LoadOptions)
     socket_path: Path | None = None
     """Unix socket to listen on, beside the port."""
     channel_arguments: tuple[tuple[str, int | str], ...] = ()

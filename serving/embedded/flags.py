@@ -10,13 +10,13 @@ from city.errors import InputError, path_errors_as_input_errors
 from city.version import VERSION
 from serving.embedded.config import RestConfig, ServerConfig, metrics_path_from_file, ssl_from_file
 from serving.embedded.models import model_config
-from serving.embedded.models.manager import Loading
+from serving.embedded.models.manager import LoadOptions
 from serving.embedded.models.model_config import ModelConfig
 
 MAX_COUNT = 100_000
-"""Of threads, retries and queued calls."""
-DAY_S = 86_400
-"""Bound on every interval and timeout."""
+"""Maximum of thread, retry and queue counts."""
+MAX_INTERVAL_S = 86_400
+"""Maximum of every interval and timeout: one day."""
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 # fmt: off
 UNSUPPORTED_FLAGS = frozenset({
@@ -151,7 +151,7 @@ def _config(args: argparse.Namespace) -> ServerConfig:
         models=models,
         model_config_file=args.model_config_file,
         config_poll_s=args.model_config_file_poll_wait_seconds,
-        loading=Loading(
+        loading=LoadOptions(
             args.num_load_threads,
             args.max_num_load_retries,
             args.load_retry_interval_micros / 1e6,
@@ -208,13 +208,15 @@ def _check(args: argparse.Namespace) -> None:
         if getattr(args, name) is not None and not minimum <= getattr(args, name) <= MAX_COUNT:
             raise InputError(f"--{name} {getattr(args, name)} must lie between {minimum} and {MAX_COUNT}")
     for name in ("file_system_poll_wait_seconds", "model_config_file_poll_wait_seconds"):
-        if not abs(getattr(args, name)) <= DAY_S:
-            raise InputError(f"--{name} {getattr(args, name):g} must be at most {DAY_S}")
-    if not 1 <= args.rest_api_timeout_in_ms <= 1000 * DAY_S:
-        raise InputError(f"--rest_api_timeout_in_ms {args.rest_api_timeout_in_ms} must lie between 1 and {1000 * DAY_S} (a day)")
-    if not 0 <= args.load_retry_interval_micros <= 1_000_000 * DAY_S:
+        if not abs(getattr(args, name)) <= MAX_INTERVAL_S:
+            raise InputError(f"--{name} {getattr(args, name):g} must be at most {MAX_INTERVAL_S} s (a day)")
+    if not 1 <= args.rest_api_timeout_in_ms <= 1000 * MAX_INTERVAL_S:
         raise InputError(
-            f"--load_retry_interval_micros {args.load_retry_interval_micros} must be at most {1_000_000 * DAY_S} (a day)"
+            f"--rest_api_timeout_in_ms {args.rest_api_timeout_in_ms} must lie between 1 and {1000 * MAX_INTERVAL_S} (a day)"
+        )
+    if not 0 <= args.load_retry_interval_micros <= 1_000_000 * MAX_INTERVAL_S:
+        raise InputError(
+            f"--load_retry_interval_micros {args.load_retry_interval_micros} must be at most {1_000_000 * MAX_INTERVAL_S} (a day)"
         )
 
 

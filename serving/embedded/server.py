@@ -136,9 +136,9 @@ class Server:
         """Load the models, then listen, as TensorFlow Serving does. Raises InputError if an address is unusable."""
         config = self._config
         # refuse unusable addresses before minutes of loading
-        _check_free(config.host, config.port, "--port")
+        _check_port_free(config.host, config.port, "--port")
         if config.rest:
-            _check_free(config.host, config.rest.port, "--rest_api_port")
+            _check_port_free(config.host, config.rest.port, "--rest_api_port")
         if config.socket_path is not None:
             _check_socket_path(config.socket_path)
         try:
@@ -257,7 +257,7 @@ class Server:
             self._health.set(service, status)
 
 
-def _check_free(host: str, port: int, flag: str) -> None:
+def _check_port_free(host: str, port: int, flag: str) -> None:
     """Raise InputError if a port cannot be bound."""
     try:
         info = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]

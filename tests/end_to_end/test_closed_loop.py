@@ -12,7 +12,7 @@ from controller.sumo.libsumo_connection import start_libsumo
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS, read_trips
 from export import contract, locate
 from export.actors import architectures, numpy_actor
-from export.checkpoints.source import Wanted
+from export.checkpoints.source import ActorRequest
 from export.rebuild import rebuild
 from tests.conftest import GRID
 from tests.end_to_end.programs import CITY
@@ -33,7 +33,7 @@ class InProcess:
                 tl, locate.find_candidates(city.training.model_path), city.training.model_path, None
             )
             hints = architectures.ArchitectureHints()
-            wanted = Wanted(tl, None, (), None, hints, self._is_categorical(tl), inputs=None, outputs=None)
+            wanted = ActorRequest(tl, None, (), None, hints, self._is_categorical(tl), inputs=None, outputs=None)
             self.actors[tl] = rebuild(candidate, wanted).actor
 
     def _is_categorical(self, tl):

@@ -15,7 +15,7 @@ KEYS = {"observation": X}
 
 
 def randomise(model):
-    """Weights and statistics as after a training: nothing at its initial value."""
+    """Float32Array and statistics as after a training: nothing at its initial value."""
     rng = np.random.default_rng(1)
     for variable in model.weights:
         name = variable.path if hasattr(variable, "path") else variable.name
@@ -181,7 +181,7 @@ def test_layers_that_fit_in_only_one_order_need_no_flag(tmp_path):
 
 
 def tf1_mlp_res(folder, sizes, outputs, name):
-    """The seed system's TF1 actor, written by its own kind of session and Saver."""
+    """The TF1 actor of the sappo dialect's trainer, written by its own kind of session and Saver."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         tf.compat.v1.set_random_seed(1)
         made = iter(range(99))

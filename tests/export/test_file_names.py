@@ -16,7 +16,7 @@ NAME = "SAPPO-_state_{state}_action_{action}_reward_cwq_gamma_0.99_netSz_({sizes
 
 @pytest.fixture
 def city(tmp_path):
-    """The sample city with SA107's actor alone, under a name of the seed system's."""
+    """The sample city with SA107's actor alone, under a file name of the sappo dialect's trainer."""
     for name in ("city.toml", "grid.net.xml", "grid.sumocfg", "fixed_time.add.xml", "demand.rou.xml"):
         shutil.copy(GRID / name, tmp_path)
     (tmp_path / "checkpoints").mkdir()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.random_models import random_actor
 from export.__main__ import main
 from export.fleets import fleet_graph
-from export.fleets.fleet_graph import Member
+from export.fleets.fleet_graph import FleetActor
 from export.saved_model import actor_file, read
 from protos import policy_pb2 as pb
 from serving.client import Client
@@ -123,7 +123,7 @@ def test_grouping_and_padding_change_no_action(shapes, budget):
     from export.actors import numpy_actor
     from export.saved_model.meta_graph import Variables
 
-    members = [Member(f"TL{k}", random_actor(a, b, k, c), c) for k, (a, b, c) in enumerate(shapes)]
+    members = [FleetActor(f"TL{k}", random_actor(a, b, k, c), c) for k, (a, b, c) in enumerate(shapes)]
     before, fleet_graph.MAX_PADDING_BYTES = fleet_graph.MAX_PADDING_BYTES, budget
     try:
         groups = fleet_graph.group_members(members)

@@ -1,4 +1,4 @@
-"""The log_std of the seed system's off-policy actors: stored without a name of its own, and not part of the actor."""
+"""The log_std of off-policy actors (sappo): stored without a name of its own, and not part of the actor."""
 
 import h5py
 import numpy as np

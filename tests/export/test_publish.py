@@ -22,7 +22,7 @@ from pathlib import Path
 from export.saved_model import publish
 home, word, rounds, wait = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 for k in range(rounds):
-    with publish.version(home, "SA101", 3, True) as draft:
+    with publish.new_version(home, "SA101", 3, True) as draft:
         (draft / "saved_model.pb").write_text(word)
         print("drafted", flush=True)
         time.sleep(wait)
@@ -38,7 +38,7 @@ def writer(home, word, rounds=1, wait=0.0):
 
 
 def put(home, number, content="x", **options):
-    with publish.version(home, "SA101", number, False, **options) as draft:
+    with publish.new_version(home, "SA101", number, False, **options) as draft:
         whole(draft, content)
 
 
@@ -75,7 +75,7 @@ def test_concurrent_exporters_always_leave_a_complete_version(tmp_path):
 def test_the_second_exporter_of_a_new_version_is_refused(tmp_path):
     with (
         pytest.raises(InputError, match="published by another exporter meanwhile"),
-        publish.version(tmp_path, "SA101", 3, False) as draft,
+        publish.new_version(tmp_path, "SA101", 3, False) as draft,
     ):
         (draft / "saved_model.pb").write_text("mine")
         put(tmp_path, 3, "theirs")
@@ -115,7 +115,7 @@ def test_an_overwrite_replaces_the_whole_version(tmp_path, exchange, monkeypatch
         monkeypatch.setattr(publish, "_exchange", lambda first, second: False)
     put(tmp_path, 3, "old")
     (tmp_path / "SA101" / "3" / "extra").write_text("of the old one")
-    with publish.version(tmp_path, "SA101", 3, True) as draft:
+    with publish.new_version(tmp_path, "SA101", 3, True) as draft:
         (draft / "saved_model.pb").write_text("new")
     assert names(tmp_path) == ["3"] and sorted(p.name for p in (tmp_path / "SA101" / "3").iterdir()) == ["saved_model.pb"]
 
@@ -132,7 +132,7 @@ def test_an_interrupt_between_two_renames_keeps_the_old_version(tmp_path, monkey
         return real(self, target)
 
     monkeypatch.setattr(Path, "rename", interrupted)
-    with pytest.raises(KeyboardInterrupt), publish.version(tmp_path, "SA101", 3, True) as draft:
+    with pytest.raises(KeyboardInterrupt), publish.new_version(tmp_path, "SA101", 3, True) as draft:
         (draft / "saved_model.pb").write_text("new")
     assert names(tmp_path) == ["3"] and (tmp_path / "SA101" / "3" / "saved_model.pb").read_text() == "old"
 
@@ -226,7 +226,7 @@ def _interrupted(home, number, moment):
 
     sys.setprofile(look)
     try:
-        with publish.version(home, "SA101", number, True) as draft:
+        with publish.new_version(home, "SA101", number, True) as draft:
             whole(draft, "new")
     except KeyboardInterrupt:
         return True

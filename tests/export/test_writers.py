@@ -18,7 +18,7 @@ from tests.export.writers import X, actions, keras2, keras3
 v1 = tf.compat.v1
 
 
-WEIGHTS = {
+WEIGHT_PARTS = {
     "keras 2, TF format": (keras2, lambda model, at: model.save_weights(str(at / "x-trial_3_SA_101_actor"))),
     "keras 2, HDF5": (keras2, lambda model, at: model.save_weights(str(at / "x-trial_3_SA_101_actor.h5"))),
     "keras 3": (keras3, lambda model, at: model.save_weights(at / "x-trial_3_SA_101_actor.weights.h5")),
@@ -34,13 +34,13 @@ WEIGHTS = {
 }
 
 
-MLPS = [(kind, how) for kind in ("sequential", "subclassed") for how in WEIGHTS]
+MLPS = [(kind, how) for kind in ("sequential", "subclassed") for how in WEIGHT_PARTS]
 MLPS.remove(("subclassed", "npz with dots"))  # names that are not counted must stand in their order
 
 
 @pytest.mark.parametrize(("kind", "how"), MLPS)
 def test_weights_of_an_mlp_are_read_from_every_writer(kind, how, checkpoints):
-    keras, write = WEIGHTS[how]
+    keras, write = WEIGHT_PARTS[how]
     model = getattr(writers, kind)(keras)
     write(model, checkpoints)
     same(exported(checkpoints), actions(model))

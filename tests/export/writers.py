@@ -15,7 +15,7 @@ X = np.random.default_rng(0).random((64, 9)).astype(np.float32)
 
 
 def randomise(model, seed=1):
-    """Weights and statistics as after a training: nothing at its initial value."""
+    """Float32Array and statistics as after a training: nothing at its initial value."""
     rng = np.random.default_rng(seed)
     for variable in model.weights:
         name = variable.path if hasattr(variable, "path") else variable.name

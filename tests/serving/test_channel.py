@@ -12,7 +12,7 @@ from serving.client import Client, Fleet, Tls
 from serving.client.channel import grpc_target
 from serving.contract import ContractError
 from serving.embedded.config import ServerConfig, Ssl
-from serving.errors import BadAnswer, BadRequest, Overloaded, Unavailable
+from serving.errors import BadRequest, InvalidResponse, Overloaded, Unavailable
 from tests.serving.conftest import running
 from tests.serving.test_listening import pair
 
@@ -178,7 +178,7 @@ def test_one_tls_nan_is_that_tls_bad_answer_alone(fleet_server):
                 assert set(result) == {bad, other}
                 np.testing.assert_array_equal(result[other], row[0, fleet.actions[other]])
                 if tl == bad:
-                    assert isinstance(result[bad], BadAnswer) and "not finite" in str(result[bad])
+                    assert isinstance(result[bad], InvalidResponse) and "not finite" in str(result[bad])
                 else:
                     np.testing.assert_array_equal(result[bad], row[0, fleet.actions[bad]])
 
@@ -193,9 +193,9 @@ def test_inputs_and_answers_that_do_not_fit_a_fleet_are_refused(fleet_server):
             client.predict_fleet(fleet, {tl: np.zeros(3, np.float32)})
         with pytest.raises(ContractError, match="not a fleet"):
             client.fleet("SA103")
-        with pytest.raises(BadAnswer, match="answered no action"):
+        with pytest.raises(InvalidResponse, match="answered no action"):
             fleet.split(None, [tl])
-        with pytest.raises(BadAnswer, match="answered 1 numbers"):
+        with pytest.raises(InvalidResponse, match="answered 1 numbers"):
             fleet.split(np.zeros((1, 1)), [tl])
         assert isinstance(fleet, Fleet)
 

@@ -9,7 +9,7 @@ import pytest
 from protos import predict_pb2 as wire
 from serving.client import Client, Prediction
 from serving.contract import ContractError
-from serving.errors import BadAnswer, BadRequest, DeadlineExceeded, ModelNotFound, Overloaded, ServingError, Unavailable
+from serving.errors import BadRequest, DeadlineExceeded, InvalidResponse, ModelNotFound, Overloaded, ServingError, Unavailable
 from serving.tensors import to_proto
 from tests.end_to_end.programs import free_port
 from tests.serving.fake_server import answer
@@ -101,8 +101,8 @@ def test_a_hanging_model_does_not_delay_the_others(fake):
 @pytest.mark.parametrize("garbage", [b"\xff\xff\xff", b"\x0a\xff\x01"])
 def test_a_response_that_cannot_be_parsed_is_a_bad_answer(fake, client, garbage):
     fake.answer = lambda request, context: garbage
-    assert isinstance(client.predict_many({"a": X})["a"], BadAnswer)
-    with pytest.raises(BadAnswer):
+    assert isinstance(client.predict_many({"a": X})["a"], InvalidResponse)
+    with pytest.raises(InvalidResponse):
         client.predict("a", X)
 
 
@@ -110,7 +110,7 @@ def test_a_response_with_an_invalid_tensor_is_a_bad_answer(fake, client):
     response = wire.PredictResponse()
     to_proto(np.zeros((1, 2), np.float32), response.outputs["action"]).tensor_content = b"123"
     fake.answer = lambda request, context: response.SerializeToString()
-    assert isinstance(client.predict_many({"a": X})["a"], BadAnswer)
+    assert isinstance(client.predict_many({"a": X})["a"], InvalidResponse)
 
 
 def test_predict_many_retries_only_the_call_that_was_refused(fake):

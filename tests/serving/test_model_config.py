@@ -24,7 +24,7 @@ from protos import model_server_config_pb2 as pb
 from serving.embedded.config import ServerConfig
 from serving.embedded.flags import parse
 from serving.embedded.models import model_config
-from serving.embedded.models.manager import Loading, ModelManager
+from serving.embedded.models.manager import LoadOptions, ModelManager
 from serving.embedded.models.model_config import ModelConfig
 from serving.embedded.models.version_policy import VersionPolicy
 from serving.embedded.server import Server
@@ -263,7 +263,7 @@ def test_a_failed_version_is_retried_as_the_flags_say(tmp_path):
         attempts.append(path)
         raise StatusError(grpc.StatusCode.UNKNOWN, "not yet")
 
-    manager = ModelManager(load, StatusError, threading.Event(), Loading(max_num_load_retries=2, load_retry_interval_s=10))
+    manager = ModelManager(load, StatusError, threading.Event(), LoadOptions(max_num_load_retries=2, load_retry_interval_s=10))
     configs = {"a": ModelConfig("a", tmp_path / "a")}
     manager.apply(configs, now_s=0)
     counts = []
@@ -287,7 +287,7 @@ def test_models_are_loaded_concurrently(tmp_path):
         barrier.wait(20)  # passes with four concurrent loads only
         return path
 
-    manager = ModelManager(load, StatusError, threading.Event(), Loading(num_load_threads=4))
+    manager = ModelManager(load, StatusError, threading.Event(), LoadOptions(num_load_threads=4))
     assert manager.apply(model_config.from_folder(tmp_path), now_s=0) == 4
 
 
@@ -299,7 +299,7 @@ def test_flags_have_the_names_of_tensorflow_model_server(models, tmp_path, monke
          "--allow_version_labels_for_unavailable_models=false"]
     )  # fmt: skip
     assert config.models == {"a": ModelConfig("a", models / "first")} and config.poll_s == 0 and config.threads == 16
-    assert config.loading == Loading(4, 3, 5.0, False)
+    assert config.loading == LoadOptions(4, 3, 5.0, False)
 
 
 def test_a_poll_that_waited_for_a_reload_does_not_undo_it(grid_models, tmp_path):

@@ -324,9 +324,9 @@ def test_a_model_moved_to_an_equal_folder_is_loaded_from_there(models, tmp_path)
 
     shutil.copytree(models / MODEL, tmp_path / "copy")
     with served(models) as (server, client):
-        before = server.manager._models[MODEL].served[1]
+        before = server.manager._models[MODEL].servables[1]
         server.reconfigure({MODEL: ModelConfig(MODEL, tmp_path / "copy")})
-        assert version_of(client) == 1 and server.manager._models[MODEL].served[1] is not before
+        assert version_of(client) == 1 and server.manager._models[MODEL].servables[1] is not before
 
 
 def test_a_warm_up_record_may_leave_out_its_model(grid_models, tmp_path):

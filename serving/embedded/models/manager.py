@@ -1,4 +1,4 @@
-"""Loads and unloads models' versions, and finds the version that a request means.
+"""Load and unload versions of models, and resolve a request's ModelSpec to a loaded version.
 
 `apply` reads the models' folders and executes version_policy's actions until none
 is left, several models at once; requests meanwhile find a loaded version by one
@@ -22,20 +22,19 @@ from serving.embedded.models import version_files
 from serving.embedded.models.model_config import ModelConfig
 from serving.embedded.models.servable import Servable
 from serving.embedded.models.version_files import Fingerprint, VersionFiles
-from serving.embedded.models.version_policy import Verb, next_action
+from serving.embedded.models.version_policy import Operation, next_servable_action
 from serving.embedded.status import StatusError, failed_precondition, invalid_argument, not_found, unknown
 from serving.embedded.telemetry.logs import event, log
 from serving.embedded.telemetry.metrics import ServerMetrics
 
-State = wire.ModelVersionStatus
 LOAD_THREAD_NICENESS = 10
 _UNKNOWN = 2
 """google.rpc.Code of a version that failed to load."""
 
 
 @dataclass(frozen=True)
-class Loading:
-    """How versions are loaded; the names are tensorflow_model_server's flags."""
+class LoadOptions:
+    """How versions are loaded."""
 
     num_load_threads: int = 1
     """Models loaded at once while the server serves. At the start every core loads."""
@@ -57,10 +56,10 @@ class Failure:
 @dataclass
 class Model:
     config: ModelConfig
-    served: dict[int, Servable] = field(default_factory=dict)
+    servables: dict[int, Servable] = field(default_factory=dict)
     """Version -> servable."""
     states: dict[int, wire.ModelVersionStatus] = field(default_factory=dict)
-    loaded: dict[int, Fingerprint] = field(default_factory=dict)
+    loaded_fingerprints: dict[int, Fingerprint] = field(default_factory=dict)
     """Version -> fingerprint of the files it was loaded from."""
     failed: dict[int, Failure] = field(default_factory=dict)
     was_empty: bool = False
@@ -82,7 +81,7 @@ class ModelManager:
         load: Callable[[Path], Servable],
         load_error: type[Exception],
         stopping: threading.Event,
-        loading: Loading | None = None,
+        loading: LoadOptions | None = None,
         metrics: ServerMetrics | None = None,
     ) -> None:
         """Start without models.
@@ -96,7 +95,7 @@ class ModelManager:
         """
         self._metrics = metrics or ServerMetrics()
         self._load, self._load_error = load, load_error
-        self._loading = loading or Loading()
+        self._loading = loading or LoadOptions()
         self._models: dict[str, Model] = {}
         self._configured: set[str] = set()
         self._lock = threading.RLock()
@@ -147,7 +146,9 @@ class ModelManager:
 
     def _is_served_from(self, name: str, config: ModelConfig) -> bool:
         """Whether a version of the configured folder is loaded; one of the model's previous folder does not count."""
-        return any(version_files.is_in(fingerprint, config.base_path) for fingerprint in self._models[name].loaded.values())
+        return any(
+            version_files.is_in(fingerprint, config.base_path) for fingerprint in self._models[name].loaded_fingerprints.values()
+        )
 
     def _refuse(self, names: Iterable[str]) -> None:
         """Raise StatusError if there are models that cannot be served."""
@@ -160,7 +161,7 @@ class ModelManager:
             old_labels = before[name].labels if name in before else {}
             for label, version in config.labels.items():
                 is_moved = old_labels.get(label, version) != version
-                if version not in self._models[name].served and (is_moved or not self._loading.allow_labels_for_unavailable):
+                if version not in self._models[name].servables and (is_moved or not self._loading.allow_labels_for_unavailable):
                     return (
                         f"Request to assign label to version {version} of model {name}, "
                         "which is not currently available for inference"
@@ -188,7 +189,7 @@ class ModelManager:
             return
         model = self._models[name]
         on_disk = version_files.versions(model.config.base_path) if name in self._configured else {}
-        if not on_disk and model.served and not (model.was_empty or at_once):
+        if not on_disk and model.servables and not (model.was_empty or at_once):
             # a version that is replaced by renames is missing for a moment: unload after two empty polls
             model.was_empty = True
             return
@@ -196,15 +197,15 @@ class ModelManager:
         fingerprints = {version: files.fingerprint for version, files in on_disk.items()}
         for version in sorted(model.config.policy.aspired(on_disk)):
             if version not in model.states:
-                self._set_state(model, version, State.START)
+                self._set_state(model, version, wire.ModelVersionStatus.START)
         while not self._stopping.is_set():
             failed = {
                 version: failure.fingerprint for version, failure in model.failed.items() if not self._may_retry(failure, now_s)
             }
-            action = next_action(fingerprints, model.loaded, failed, model.config.policy)
+            action = next_servable_action(fingerprints, model.loaded_fingerprints, failed, model.config.policy)
             if action is None:
                 return
-            if action.verb is Verb.LOAD:
+            if action.operation is Operation.LOAD:
                 self._load_version(name, model, action.version, on_disk[action.version], now_s)
             else:
                 self._unload_version(name, model, action.version)
@@ -216,9 +217,9 @@ class ModelManager:
 
     def _load_version(self, name: str, model: Model, version: int, files: VersionFiles, now_s: float) -> None:
         begin = time.perf_counter()
-        is_served = version in model.served
+        is_served = version in model.servables
         if not is_served:
-            self._set_state(model, version, State.LOADING)
+            self._set_state(model, version, wire.ModelVersionStatus.LOADING)
         try:
             servable = self._load(files.path)
         except Exception as error:
@@ -228,24 +229,26 @@ class ModelManager:
             tries = before.tries + 1 if before and before.fingerprint == files.fingerprint else 1
             model.failed[version] = Failure(files.fingerprint, tries, now_s)
             # a loaded version stays available if its files were overwritten by invalid ones
-            self._set_state(model, version, State.AVAILABLE if is_served else State.END, str(error))
+            self._set_state(
+                model, version, wire.ModelVersionStatus.AVAILABLE if is_served else wire.ModelVersionStatus.END, str(error)
+            )
             self._metrics.count_failed_load(name)
             event("load_failed", logging.ERROR, model=name, version=version, tries=tries, error=error)
             return
         model.failed.pop(version, None)
-        model.served = {**model.served, version: servable}
-        model.loaded[version] = files.fingerprint
-        self._set_state(model, version, State.AVAILABLE)
+        model.servables = {**model.servables, version: servable}
+        model.loaded_fingerprints[version] = files.fingerprint
+        self._set_state(model, version, wire.ModelVersionStatus.AVAILABLE)
         seconds = time.perf_counter() - begin
         self._metrics.count_load(name, seconds)
         event("loaded", model=name, version=version, ms=1000 * seconds)
 
     def _unload_version(self, name: str, model: Model, version: int) -> None:
-        self._set_state(model, version, State.UNLOADING)
+        self._set_state(model, version, wire.ModelVersionStatus.UNLOADING)
         # a new dictionary: calls in flight keep the servable that they found
-        model.served = {v: servable for v, servable in model.served.items() if v != version}
-        model.loaded.pop(version, None)
-        self._set_state(model, version, State.END)
+        model.servables = {v: servable for v, servable in model.servables.items() if v != version}
+        model.loaded_fingerprints.pop(version, None)
+        self._set_state(model, version, wire.ModelVersionStatus.END)
         event("unloaded", model=name, version=version)
 
     def _set_state(self, model: Model, version: int, state: wire.ModelVersionStatus.State, error: str = "") -> None:
@@ -259,7 +262,7 @@ class ModelManager:
         self._pool.shutdown(wait=True)
         with self._lock:
             for model in self._models.values():
-                model.served = {}
+                model.servables = {}
 
     def is_known(self, name: str) -> bool:
         """Whether a model of this name is or was configured."""
@@ -267,22 +270,22 @@ class ModelManager:
 
     def versions_by_state(self) -> dict[str, int]:
         """The number of versions in each state, by the state's name."""
-        count = dict.fromkeys(State.State.keys(), 0)
+        count = dict.fromkeys(wire.ModelVersionStatus.State.keys(), 0)
         for model in list(self._models.values()):
             for status in model.states.values():
-                count[State.State.Name(status.state)] += 1
+                count[wire.ModelVersionStatus.State.Name(status.state)] += 1
         return count
 
     def served(self) -> dict[str, list[int]]:
         """Model -> its loaded versions, for models that have any."""
-        return {name: sorted(model.served) for name, model in list(self._models.items()) if model.served}
+        return {name: sorted(model.servables) for name, model in list(self._models.items()) if model.servables}
 
     def find(self, spec: wire.ModelSpec) -> tuple[int, Servable]:
         """(version, servable) of a model spec. Raises StatusError with TensorFlow Serving's texts."""
         if not spec.name:
             raise invalid_argument("ServableRequest: name is empty" if spec.ByteSize() else "Missing ModelSpec")
         model = self._models.get(spec.name)
-        served = model.served if model else {}
+        served = model.servables if model else {}
         version = self._version(spec, model)
         if version is not None:
             if version not in served:

@@ -17,14 +17,14 @@ from enum import Enum
 from serving.embedded.models.version_files import Fingerprint
 
 
-class Verb(Enum):
+class Operation(Enum):
     LOAD = "load"
     UNLOAD = "unload"
 
 
 @dataclass(frozen=True)
-class Action:
-    verb: Verb
+class ServableAction:
+    operation: Operation
     version: int
 
 
@@ -46,12 +46,12 @@ class VersionPolicy:
 NEWEST = VersionPolicy()
 
 
-def next_action(
+def next_servable_action(
     on_disk: Mapping[int, Fingerprint],
     loaded: Mapping[int, Fingerprint],
     failed: Mapping[int, Fingerprint],
     policy: VersionPolicy = NEWEST,
-) -> Action | None:
+) -> ServableAction | None:
     """The next step towards serving the versions that the policy wants; None: nothing to do.
 
     Args:
@@ -62,16 +62,16 @@ def next_action(
     """
     if not on_disk:
         # a model whose folder is gone is unloaded, as in TensorFlow Serving
-        return Action(Verb.UNLOAD, min(loaded)) if loaded else None
+        return ServableAction(Operation.UNLOAD, min(loaded)) if loaded else None
     wanted = policy.aspired(on_disk)
     not_loaded = [version for version in wanted if loaded.get(version) != on_disk[version]]
     untried = [version for version in not_loaded if failed.get(version) != on_disk[version]]
     if untried:
-        return Action(Verb.LOAD, max(untried))
+        return ServableAction(Operation.LOAD, max(untried))
     if not_loaded and not loaded and policy.specific is None:
         older = [version for version in on_disk if version not in wanted and failed.get(version) != on_disk[version]]
-        return Action(Verb.LOAD, max(older)) if older else None
+        return ServableAction(Operation.LOAD, max(older)) if older else None
     if not_loaded:
         return None
     unwanted = [version for version in loaded if version not in wanted]
-    return Action(Verb.UNLOAD, min(unwanted)) if unwanted else None
+    return ServableAction(Operation.UNLOAD, min(unwanted)) if unwanted else None

@@ -24,7 +24,7 @@ _FLOATS: dict[int, tuple[str, Any, str, int]] = {
     1: ("float_val", np.float32, "float", 24),
     2: ("double_val", np.float64, "double", 53),
 }
-_STRING, _BOOL = 7, 10
+DT_STRING, DT_BOOL = 7, 10
 MAX_DEPTH = 64
 """Of nested lists."""
 MAX_TEXT_CHARS = 500
@@ -166,14 +166,14 @@ def _fill(value: Any, level: int, shape: list[int], dtype: int, tensor: wire.Ten
 
 
 def _add(value: Any, dtype: int, tensor: wire.Tensor) -> None:
-    if dtype == _STRING:
+    if dtype == DT_STRING:
         if isinstance(value, dict):
             tensor.string_val.append(_from_base64(value))
         elif isinstance(value, str):
             tensor.string_val.append(_utf8(value))
         else:
             raise _type_error(value, dtype)
-    elif dtype == _BOOL:
+    elif dtype == DT_BOOL:
         if not isinstance(value, bool):
             raise _type_error(value, dtype)
         tensor.bool_val.append(value)

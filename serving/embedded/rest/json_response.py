@@ -14,7 +14,7 @@ from serving.embedded.rest.json_request import COLUMNAR
 from serving.embedded.rpc.predict import TYPE_NAMES
 from serving.embedded.status import invalid_argument
 
-_STRING, _BOOL = 7, 10
+DT_STRING, DT_BOOL = 7, 10
 _INTEGERS, _FLOATS = (3, 4, 5, 6, 9, 17, 22, 23), (1, 2, 19)
 _CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
@@ -46,10 +46,10 @@ def from_error(message: str) -> str:
 
 def _values(key: str, array: NDArray[Any], dtype: int) -> Any:
     """A tensor's values as nested lists. Raises StatusError for a dtype that JSON cannot hold."""
-    if dtype == _STRING:
+    if dtype == DT_STRING:
         as_bytes = key.endswith("_bytes")
         return _map_nested(array.tolist(), lambda text: _string(text, as_bytes))
-    if dtype == _BOOL or dtype in _INTEGERS:
+    if dtype == DT_BOOL or dtype in _INTEGERS:
         return array.tolist()
     if dtype in _FLOATS:
         # the shortest decimal that reads back as the same number of its own precision: 0.1, not 0.10000000149011612

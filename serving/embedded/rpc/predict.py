@@ -20,7 +20,7 @@ TYPE_NAMES = {
 }  # fmt: skip
 
 
-class Outputs(NamedTuple):
+class PredictResult(NamedTuple):
     """The outputs of a signature's run."""
 
     version: int
@@ -42,7 +42,7 @@ def predict(models: ServableFinder, request: wire.PredictRequest) -> RpcResult:
     return RpcResult(outputs.version, response)
 
 
-def run_predict(models: ServableFinder, request: wire.PredictRequest) -> Outputs:
+def run_predict(models: ServableFinder, request: wire.PredictRequest) -> PredictResult:
     """Run a signature and return its outputs as arrays. Raises StatusError."""
     if not request.HasField("model_spec"):
         raise invalid_argument("Missing ModelSpec")
@@ -55,7 +55,7 @@ def run_predict(models: ServableFinder, request: wire.PredictRequest) -> Outputs
     inputs = _input_arrays(signature, servable.definitions.signature_def[name], request.inputs)
     outputs = _output_keys(signature, request.output_filter)
     values = servable.run(name, inputs, outputs)
-    return Outputs(version, name, dict(zip(outputs, values, strict=True)), signature.outputs)
+    return PredictResult(version, name, dict(zip(outputs, values, strict=True)), signature.outputs)
 
 
 def _input_arrays(
@@ -100,7 +100,7 @@ def _output_keys(signature: Signature, output_filter: Collection[str]) -> list[s
         if key not in signature.outputs:
             raise invalid_argument(
                 f"output tensor alias not found in signature: {key} "
-                f"Outputs expected to be in the set {{{_join(signature.outputs)}}}."
+                f"PredictResult expected to be in the set {{{_join(signature.outputs)}}}."
             )
         if key in chosen:
             raise invalid_argument(f"duplicate output tensor alias: {key}")

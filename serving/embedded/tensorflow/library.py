@@ -16,7 +16,7 @@ from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_size_t, c_voi
 from pathlib import Path
 from typing import Any
 
-STRING = 7
+DT_STRING = 7
 STRING_SIZE = 24
 """Bytes of a TF_TString."""
 
@@ -115,7 +115,7 @@ class Library:
             self.StringInit(begin + i * STRING_SIZE)
             self.StringCopy(begin + i * STRING_SIZE, string, len(string))
         self._strings[begin] = memory
-        tensor: int = self.NewTensor(STRING, dims, len(dims), begin, size, self._deallocator, None)
+        tensor: int = self.NewTensor(DT_STRING, dims, len(dims), begin, size, self._deallocator, None)
         return tensor
 
     def _free(self, begin: int, size: int, _: Any) -> None:
@@ -153,11 +153,11 @@ def library() -> Library:
 
 
 def _run_no_op(tf: Library) -> None:
-    """Run a first session, of one NoOp, without stderr: TensorFlow logs two notes there, which no log level turns off."""
+    """Run a first session, of one NoOp, without stderr: TensorFlow logs two lines there, which no log level turns off."""
     graph, options, status = tf.NewGraph(), tf.NewSessionOptions(), tf.NewStatus()
     sys.stderr.flush()
-    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
+    stderr, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 2)
     try:
         no_op = tf.FinishOperation(tf.NewOperation(graph, b"NoOp", b"no_op"), status)
         session = tf.NewSession(graph, options, status)
@@ -169,7 +169,7 @@ def _run_no_op(tf: Library) -> None:
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)
-        os.close(nowhere)
+        os.close(devnull)
         tf.DeleteGraph(graph)
         tf.DeleteSessionOptions(options)
         tf.DeleteStatus(status)

@@ -23,7 +23,7 @@ from protos import predict_pb2 as wire
 from protos import tensorflow_pb2
 from serving.embedded.models.servable import LoadError, Signature
 from serving.embedded.status import StatusError
-from serving.embedded.tensorflow.library import STRING, STRING_SIZE, Library, Output, TensorFlowError, library
+from serving.embedded.tensorflow.library import DT_STRING, STRING_SIZE, Library, Output, TensorFlowError, library
 from serving.tensors import BITS, TensorError, to_array
 
 _CONFIG = tensorflow_pb2.ConfigProto(inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1)
@@ -182,7 +182,7 @@ def _to_tensor(tf: Library, array: NDArray[Any], dtype: int) -> int:
     """A new TF_Tensor with a copy of the array."""
     shape = array.shape
     dims = (ctypes.c_int64 * len(shape))(*shape)
-    if dtype == STRING:
+    if dtype == DT_STRING:
         return tf.new_string_tensor([bytes(string) for string in array.reshape(-1).tolist()], dims)
     size = array.nbytes
     tensor: int = tf.AllocateTensor(dtype, dims, len(shape), size)
@@ -206,7 +206,7 @@ def _to_array(tf: Library, tensor: int) -> NDArray[Any]:
     dtype = tf.TensorType(tensor)
     shape = [tf.Dim(tensor, i) for i in range(tf.NumDims(tensor))]
     data = tf.TensorData(tensor)
-    if dtype == STRING:
+    if dtype == DT_STRING:
         strings = np.empty(math.prod(shape), object)
         for i in range(len(strings)):
             string = data + i * STRING_SIZE

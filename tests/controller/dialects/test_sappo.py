@@ -1,4 +1,4 @@
-"""The sappo dialect: its numbers against vectors of the seed system, its sequencers second by second."""
+"""The sappo dialect: its numbers against vectors of its trainer, its sequencers second by second."""
 
 import json
 

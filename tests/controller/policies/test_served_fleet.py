@@ -14,7 +14,7 @@ from export.__main__ import main as export
 from protos import policy_pb2 as pb
 from serving.client import Client
 from serving.embedded.config import ServerConfig
-from serving.errors import BadAnswer, ModelNotFound
+from serving.errors import InvalidResponse, ModelNotFound
 from tests.serving.conftest import running
 
 TLS = ("SA101", "SA103", "SA104", "SA108")
@@ -230,7 +230,7 @@ def test_only_the_tl_whose_numbers_are_not_finite_has_no_answer(city, number, mo
 
     replace_action(monkeypatch, spoil)
     answers, counts = city.count_calls(lambda: city.policies.ask(city.observations))
-    assert isinstance(answers.pop("SA103"), BadAnswer)
+    assert isinstance(answers.pop("SA103"), InvalidResponse)
     assert agree(answers, {tl: own[tl] for tl in answers})
     assert counts == {"city": 1} and city.fleet.coverage.tls == set(TLS), "the fleet is not suspended"
 

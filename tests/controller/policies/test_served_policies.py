@@ -9,7 +9,7 @@ import pytest
 from controller.policies.served_policies import ServedPolicies
 from protos import policy_pb2
 from serving.client import Client, Prediction
-from serving.errors import BadAnswer, DeadlineExceeded, Unavailable
+from serving.errors import DeadlineExceeded, InvalidResponse, Unavailable
 from tests.serving.fake_server import answer
 
 X = np.zeros(17, np.float32)
@@ -34,7 +34,7 @@ def test_answer_with_an_action_is_the_action(fake, client):
 
 def test_answer_without_an_action_is_a_bad_answer(fake, client):
     fake.answer = lambda request, context: answer(actions=[[0.5]])
-    assert isinstance(ask(client), BadAnswer)
+    assert isinstance(ask(client), InvalidResponse)
 
 
 def test_late_answer_is_dropped(fake, client):
@@ -136,7 +136,11 @@ def test_any_failure_becomes_an_exception_in_the_answers():
     ],
 )
 def test_silent_server_gets_a_new_connection(answers, reconnected_s):
-    kinds = {"s": DeadlineExceeded("late"), "b": BadAnswer("bad"), "g": Prediction({"action": np.array([[0.5]], np.float32)}, 1)}
+    kinds = {
+        "s": DeadlineExceeded("late"),
+        "b": InvalidResponse("bad"),
+        "g": Prediction({"action": np.array([[0.5]], np.float32)}, 1),
+    }
 
     class Client:
         address = "there"
