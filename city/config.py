@@ -21,6 +21,7 @@ RENAMED_KEYS = {
 }
 """(table, old key) -> the key's name since 0.2."""
 _TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float), "Path": (str,)}
+_TYPE_NAMES = {"str": "a string", "int": "an integer", "float": "a number", "Path": "a path in quotes"}
 MAX_DEADLINE_MS, MAX_WATCHDOG_S = 60_000, 3599
 
 
@@ -54,7 +55,7 @@ class Serving:
     grpc_socket_path: Path | None = None
     """Unix socket on which the server also listens, for clients on this machine."""
     fleet: str = "city"
-    """Fleet that the controller asks for all TLs at once, if it is served; empty: none."""
+    """Fleet that the controller queries for all TLs at once, if it is served; empty: none."""
 
     @property
     def local_address(self) -> str:
@@ -257,11 +258,12 @@ def _value(path: Path, here: Path, where: str, annotation: str, value: Any) -> A
         if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
             raise InputError(f"{path}: {where} must be a list of names")
         if len(set(value)) != len(value):
-            raise InputError(f"{path}: {where} contains a name twice")
+            twice = next(item for item in value if value.count(item) > 1)
+            raise InputError(f"{path}: {where} lists {twice} twice; remove one")
         return tuple(value)
     number: Any = value
     if isinstance(value, bool) or not isinstance(value, _TYPES[base]):
-        raise InputError(f"{path}: {where} = {value!r} must be {'a number' if base == 'float' else f'of type {base}'}")
+        raise InputError(f"{path}: {where} = {value!r} must be {_TYPE_NAMES[base]}")
     if base in ("int", "float"):
         if not 0 <= number <= 1e6:
             raise InputError(f"{path}: {where} = {value!r} is out of range; it must lie between 0 and 1e6")

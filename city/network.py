@@ -136,7 +136,10 @@ def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 
         try:
             reader.add_element(element)
         except (KeyError, ValueError) as error:
-            raise InputError(f"{net_file}: <{element.tag} {_describe(element)}> is not as SUMO writes it: {error!r}") from None
+            raise InputError(
+                f"{net_file}: <{element.tag} {_describe(element)}> is malformed ({_reason(error)}); "
+                "write the file again with netconvert"
+            ) from None
         if depth == 1:
             element.clear()
     if not reader.junctions.lanes:
@@ -147,13 +150,17 @@ def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 
                 try:
                     reader.add_program(element, path)
                 except (KeyError, ValueError) as error:
-                    raise InputError(f"{path}: <tlLogic {_describe(element)}> is not as SUMO writes it: {error!r}") from None
+                    raise InputError(f"{path}: <tlLogic {_describe(element)}> is malformed ({_reason(error)}); fix it") from None
     return reader.finish(net_file, begin_s, end_s)
 
 
 def _describe(element: ET.Element) -> str:
     """The first attributes of an element, to identify it in an error message."""
     return " ".join(f'{key}="{value}"' for key, value in list(element.attrib.items())[:3])
+
+
+def _reason(error: KeyError | ValueError) -> str:
+    return f"attribute {error} is missing" if isinstance(error, KeyError) else str(error)
 
 
 def seconds(text: str) -> float:
@@ -176,7 +183,7 @@ def _elements(path: Path) -> Iterator[tuple[int, ET.Element]]:
                     yield depth, element
                     depth -= 1
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
+        raise InputError(f"{path}: no such file; fix its path in the .sumocfg or city.toml") from None
     except (OSError, EOFError, ValueError, ET.ParseError) as error:
         raise InputError(f"{path}: cannot be read as XML: {error}") from None
 

@@ -58,7 +58,7 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
         "--server", metavar="HOST:PORT", help="model server, or unix:PATH (default: [serving] grpc_socket_path or address)"
     )
     parser.add_argument(
-        "--fleet", metavar="NAME", help="fleet to ask for all TLs at once, '' for none (default: [serving] fleet)"
+        "--fleet", metavar="NAME", help="fleet to query for all TLs at once, '' for none (default: [serving] fleet)"
     )
     parser.add_argument(
         "--model-number",

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import NoReturn
 
-# TensorFlow's own start-up messages would bury ours
+# Hide TensorFlow's start-up log, so that the exporter's output stays readable.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from tqdm import tqdm
@@ -24,7 +24,7 @@ MAX_NAMES = 20
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m export") -> int:
-    """Run the exporter or a subcommand; the exit code."""
+    """Run the exporter or a subcommand and return the exit code."""
     stopping = threading.Event()
 
     def interrupt(*_: object) -> NoReturn:
@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m export") -> int:
 
 
 def run(job: Job, stopping: threading.Event) -> int:
-    """Export every TL of the job; the exit code: 0, 2 if an input was wrong, 1 if a model failed its verification.
+    """Export every TL of the job and return the exit code: 0, 2 if an input was wrong, 1 if a model failed its verification.
 
     `stopping`: set when the process shall end. Raises KeyboardInterrupt then.
     """

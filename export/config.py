@@ -56,7 +56,12 @@ def parse(argv: list[str] | None = None, prog: str = "python -m export") -> argp
         "--tl", action="append", required=True, metavar="TL", help="a TL, several with commas, or all; may be repeated"
     )
     parser.add_argument("--model-path", type=Path, metavar="DIR", help="folder of checkpoints (default: [training] model_path)")
-    parser.add_argument("--model-number", type=int, metavar="N", help="trial or round to export (default: the newest)")
+    parser.add_argument(
+        "--model-number",
+        type=int,
+        metavar="N",
+        help="trial or round to export (default: [training] model_number, else the newest)",
+    )
     parser.add_argument("--models-dir", type=Path, metavar="DIR", help="folder for models (default: [serving] models_dir)")
     parser.add_argument("--scope", metavar="NAME", help="the actor's scope in a checkpoint of several agents, such as Actor_0")
     parser.add_argument(

@@ -68,9 +68,11 @@ def settings_of(city: City | None, name: str, candidate: Candidate) -> TL | None
 def agree_or_raise(city: City | None, name: str, candidate: Candidate, key: str, in_city: Any, in_file_name: Any) -> Any:
     """A setting that city.toml and the file name may both have. Raises InputError if they differ."""
     if in_city is not None and in_file_name is not None and in_city != in_file_name:
-        theirs, ours = (", ".join(map(str, v)) if isinstance(v, tuple) else v for v in (in_file_name, in_city))
+        file_value, city_value = (", ".join(map(str, v)) if isinstance(v, tuple) else v for v in (in_file_name, in_city))
         path = city.path if city else "city.toml"
-        raise InputError(f"{name}: {candidate.label} has {key} {theirs}, but {path} has {ours}; fix the one that is wrong")
+        raise InputError(
+            f"{name}: {candidate.label} has {key} {file_value}, but {path} has {city_value}; fix the one that is wrong"
+        )
     return in_file_name if in_city is None else in_city
 
 

@@ -129,7 +129,10 @@ def choose_candidate(
     where = f"searched {len(candidates)} checkpoints under {model_path}"
     if not pool:
         seen = ", ".join(dict.fromkeys(c.label for c in candidates[:8])) or "none"
-        raise InputError(f"no checkpoint for {tl}: {where} ({seen}{', ...' if len(candidates) > 8 else ''})")
+        raise InputError(
+            f"no checkpoint for {tl}: {where} ({seen}{', ...' if len(candidates) > 8 else ''}); "
+            f"put {tl} into the name of the file or of its folder, or pass another --model-path"
+        )
     numbers = sorted({c.number for c in pool if c.number is not None})
     if wanted is not None:
         # a checkpoint without a number takes the wanted one

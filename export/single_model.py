@@ -34,7 +34,7 @@ NUMPY_REFERENCE = "NumPy float64 evaluation of the checkpoint's variables"
 
 
 def export(job: Job, tl: str) -> str:
-    """Locate, read, rebuild, write, verify and publish one TL; a line that summarises the export.
+    """Locate, read, rebuild, write, verify and publish one TL; return a one-line summary.
 
     Raises InputError; ParityError or NotInferenceOnly if the written model fails its verification.
     """
@@ -43,9 +43,7 @@ def export(job: Job, tl: str) -> str:
     candidate = locate.choose_candidate(tl, job.candidates, job.model_path, job.model_number, known)
     number = candidate.number if candidate.number is not None else 1 if job.model_number is None else job.model_number
     if number >= MAX_MODEL_NUMBER:
-        raise InputError(
-            f"{tl}: {candidate.label} has number {number}, more than a version can be; rename it, or pass another --model-path"
-        )
+        raise InputError(f"{tl}: {candidate.label} has model number {number}, but it must be below 2**62; rename it")
     settings = contracts.settings_of(job.city, tl, candidate)
     publish.check_version_absent(job.models_dir, tl, number, job.overwrite)
     contract = contracts.build(job.city, settings, job.street) if job.city and settings and job.street else None

@@ -66,7 +66,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "describe": (_export_command("describe"), "print a model's contract and signatures"),
     "fleet": (_export_command("fleet"), "build one SavedModel out of many TLs' models"),
     "serve": (_serve, "run the embedded server"),
-    "predict": (_client_command("predict"), "request an action of a served model"),
+    "predict": (_client_command("predict"), "request a prediction from a served model"),
     "status": (_client_command("status"), "show the served models and versions"),
     "check": (_check, "compare contracts with the network, without running"),
     "control": (_control, "control a city's signals with served policies"),
@@ -83,7 +83,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if argv and argv[0] in COMMANDS:
             return COMMANDS[argv[0]][0](argv[1:])
-        parser = Parser(prog="greenserve", description="Put trained traffic-signal policies to work.")
+        parser = Parser(prog="greenserve", description="Export, serve and run trained traffic-signal policies.")
         parser.add_argument("--version", action="version", version=f"greenserve {VERSION}")
         commands = parser.add_subparsers(metavar="COMMAND", required=True)
         for name, (_, summary) in COMMANDS.items():

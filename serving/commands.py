@@ -34,7 +34,7 @@ def main(argv: list[str], prog: str = "python -m serving") -> int:
                 )
                 raise type(error)(f"no model server answers at {client.address} ({error}); {hint}") from None
             except ModelNotFound as error:
-                raise ModelNotFound(f"{client.address}: {error}; status lists what it serves") from None
+                raise ModelNotFound(f"{client.address}: {error}; greenserve status lists the served models") from None
     except (InputError, ModelNotFound, BadRequest) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -46,14 +46,21 @@ def main(argv: list[str], prog: str = "python -m serving") -> int:
 def _parse(argv: list[str], prog: str) -> argparse.Namespace:
     parser = Parser(prog=prog)
     commands = parser.add_subparsers(dest="command", required=True)
-    predict = commands.add_parser("predict", help="request an action of a model")
+    predict = commands.add_parser("predict", help="request a prediction from a model")
     predict.add_argument("model", metavar="MODEL", help="name of the model")
     predict.add_argument(
         "--observation", required=True, metavar="X",
         help="numbers separated by commas, a .npy or .json file, - for JSON on stdin, or zeros",
     )  # fmt: skip
-    predict.add_argument("--model_version", type=int, metavar="N", help="version of the model (default: the newest)")
-    predict.add_argument("--version_label", default="", metavar="LABEL", help="version label of the model")
+    predict.add_argument(
+        "--model-number",
+        "--model_version",
+        dest="model_version",
+        type=int,
+        metavar="N",
+        help="version of the model (default: the newest)",
+    )
+    predict.add_argument("--version-label", "--version_label", default="", metavar="LABEL", help="version label of the model")
     status = commands.add_parser("status", help="states of models' versions")
     status.add_argument("models", nargs="*", metavar="MODEL", help="default: every model in [serving] models_dir")
     for command in (predict, status):
@@ -61,17 +68,23 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
         command.add_argument(
             "--server", metavar="HOST:PORT", help="or unix:PATH (default: [serving] grpc_socket_path, or its address)"
         )
-        command.add_argument("--timeout_s", type=float, default=5.0, metavar="S")
-        command.add_argument("--tls_ca", type=Path, metavar="FILE", help="TLS: CA bundle (PEM) that verifies the server")
-        command.add_argument("--tls_certificate", type=Path, metavar="FILE", help="mTLS: client certificate (PEM)")
-        command.add_argument("--tls_key", type=Path, metavar="FILE", help="mTLS: client key (PEM)")
+        command.add_argument(
+            "--timeout-s", "--timeout_s", type=float, default=5.0, metavar="S", help="deadline of the call (default: 5)"
+        )
+        command.add_argument(
+            "--tls-ca", "--tls_ca", type=Path, metavar="FILE", help="TLS: CA bundle (PEM) that verifies the server"
+        )
+        command.add_argument(
+            "--tls-certificate", "--tls_certificate", type=Path, metavar="FILE", help="mTLS: client certificate (PEM)"
+        )
+        command.add_argument("--tls-key", "--tls_key", type=Path, metavar="FILE", help="mTLS: client key (PEM)")
     args = parser.parse_args(argv)
     if not 0 < args.timeout_s <= MAX_TIMEOUT_S:
-        raise InputError(f"--timeout_s {args.timeout_s:g} must lie between 0 and {MAX_TIMEOUT_S:g}")
+        raise InputError(f"--timeout-s {args.timeout_s:g} must be above 0 and at most {MAX_TIMEOUT_S:g}")
     if args.command == "predict" and args.model_version is not None and args.version_label:
-        raise InputError("--model_version and --version_label both select the version; pass one of them")
+        raise InputError("--model-number and --version-label both select the version; pass one of them")
     if (args.tls_certificate is None) != (args.tls_key is None):
-        raise InputError("--tls_certificate and --tls_key belong together; pass both")
+        raise InputError("--tls-certificate and --tls-key belong together; pass both")
     return args
 
 
@@ -114,10 +127,12 @@ def _predict(client: Client, args: argparse.Namespace) -> int:
 def _size(model: str, signatures: Mapping[str, pb.SignatureDef]) -> int:
     """Numbers in one observation of a model. Raises InputError if it takes no observation."""
     if contract.DEFAULT_SIGNATURE not in signatures:
-        raise InputError(f"{model} has no signature {contract.DEFAULT_SIGNATURE!r}")
+        raise InputError(f"{model} has no signature {contract.DEFAULT_SIGNATURE!r}; it is not an exported policy")
     inputs = signatures[contract.DEFAULT_SIGNATURE].inputs
     if set(inputs) != {contract.INPUT} or len(inputs[contract.INPUT].tensor_shape.dim) != 2:
-        raise InputError(f"{model} does not take one {contract.INPUT} [-1, O], but {', '.join(sorted(inputs))}")
+        raise InputError(
+            f"{model} does not take one {contract.INPUT} [-1, O], but {', '.join(sorted(inputs))}; it is not an exported policy"
+        )
     return int(inputs[contract.INPUT].tensor_shape.dim[1].size)
 
 

@@ -41,13 +41,14 @@ def check(contract: pb.PolicyContract) -> None:
         )
     ids = [signal.id for signal in contract.signals]
     if not ids or ids != list(contract.signal_ids):
-        raise ContractError(f"{subject} lists signals {list(contract.signal_ids)} but describes {ids}")
+        raise ContractError(f"{subject} lists signals {list(contract.signal_ids)} but describes {ids}; export it again")
     for name, value in (("observation", contract.observation.size), ("action", contract.action.size)):
         if value < 1:
-            raise ContractError(f"{subject} has {name} size {value}")
+            raise ContractError(f"{subject} has {name} size {value}; export it again")
     if len(contract.observation.features) != contract.observation.size:
         raise ContractError(
-            f"{subject} lists {len(contract.observation.features)} features for an observation of {contract.observation.size}"
+            f"{subject} lists {len(contract.observation.features)} features for an observation of {contract.observation.size}; "
+            "export it again"
         )
 
 
@@ -64,18 +65,20 @@ def check_fleet(contract: pb.PolicyContract) -> None:
         single = member.contract
         columns = 1 if single.action.kind == CATEGORICAL else single.action.size
         if member.tl != single.tl or member.tl in seen:
-            raise ContractError(f"fleet {contract.tl} lists {member.tl} {'twice' if member.tl in seen else f'as {single.tl}'}")
+            raise ContractError(
+                f"fleet {contract.tl} lists {member.tl} {'twice' if member.tl in seen else f'as {single.tl}'}; export it again"
+            )
         if (member.observation_begin, member.action_begin) != (observation, action):
-            raise ContractError(f"fleet {contract.tl}: the columns of {member.tl} do not follow those before it")
+            raise ContractError(f"fleet {contract.tl}: the columns of {member.tl} do not follow those before it; export it again")
         if (member.observation_size, member.action_size) != (single.observation.size, columns) or columns < 1:
-            raise ContractError(f"fleet {contract.tl}: the columns of {member.tl} are not those of its contract")
+            raise ContractError(f"fleet {contract.tl}: the columns of {member.tl} are not those of its contract; export it again")
         seen.add(member.tl)
         observation += member.observation_size
         action += member.action_size
     if (contract.observation.size, contract.action.size) != (observation, action):
         raise ContractError(
             f"fleet {contract.tl} has {contract.observation.size} inputs and {contract.action.size} outputs, "
-            f"but its members have {observation} and {action}"
+            f"but its members have {observation} and {action}; export it again"
         )
 
 

@@ -5,7 +5,7 @@ A pure state machine: `next_mode` takes a state and an event and gives the next 
 - POLICY: the policy decides.
 - HOLD: its answer is missing; the TL keeps the green it has (a plan-based policy
   keeps its last plan), until an answer is missing hold_s or more after the first.
-- FALLBACK: the fallback plan runs; the policy is asked all the same.
+- FALLBACK: the fallback plan runs; the policy is still queried.
 - RECOVERING: the fallback plan still runs, and the policy has begun to answer again.
 """
 

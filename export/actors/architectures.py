@@ -80,7 +80,7 @@ def build(where: Path, layers: Layers, hints: ArchitectureHints, categorical: bo
     return Actor(name, (*steps, *head), layers.unread)
 
 
-def matching(
+def find_equivalent_actor(
     where: Path,
     layers: Layers,
     hints: ArchitectureHints,
@@ -113,9 +113,9 @@ def matching(
         if actor.inputs != inputs:
             return None
         if all(
-            (mine := numpy_actor.evaluate(actor, probe, categorical)).shape == theirs.shape
-            and np.abs(mine - theirs).max() <= near
-            for probe, theirs, near in zip(probes, answers, MATCH_TOLERANCES.values(), strict=True)
+            (actual := numpy_actor.evaluate(actor, probe, categorical)).shape == expected.shape
+            and np.abs(actual - expected).max() <= tolerance
+            for probe, expected, tolerance in zip(probes, answers, MATCH_TOLERANCES.values(), strict=True)
         ):
             return actor
     return None

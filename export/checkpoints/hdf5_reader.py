@@ -47,7 +47,7 @@ class Contents:
 
 
 class Helper:
-    """The process that reads; started at the first file."""
+    """Helper process that reads HDF5 files; it starts with the first read."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -67,7 +67,7 @@ class Helper:
             reason = f"the HDF5 library crashes on it, or does not finish within {READ_TIMEOUT_S} s; the file is corrupt"
             raise InputError(f"{path}: cannot be read as HDF5 weights: {reason}") from None
         except BaseException:
-            self.close()  # an interrupt: a late reply must not be read as the next one
+            self.close()  # after an interrupt, a late reply must not be read as the next one
             raise
         if isinstance(answer, str):
             raise InputError(f"{path}: cannot be read as HDF5 weights: {answer}")
@@ -86,24 +86,24 @@ class Helper:
 
     def _started(self) -> Connection:
         if self._process is None or self._connection is None:
-            ours, theirs = Pipe()
+            parent_end, child_end = Pipe()
             root = str(Path(__file__).resolve().parents[2])
             path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-            # not forked: TensorFlow's threads and locks must not be copied
+            # a new interpreter: a fork would copy TensorFlow's threads and locks
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", f"from {__name__} import serve; serve({theirs.fileno()})"],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, "-P", "-c", f"from {__name__} import serve; serve({child_end.fileno()})"],
+                pass_fds=[child_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": path},
             )
-            theirs.close()
-            self._connection = ours
+            child_end.close()
+            self._connection = parent_end
             atexit.register(self.close)
-            if not ours.poll(START_TIMEOUT_S):
+            if not parent_end.poll(START_TIMEOUT_S):
                 raise EOFError
-            ours.recv()
+            parent_end.recv()
         return self._connection
 
 

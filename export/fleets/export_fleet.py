@@ -111,7 +111,7 @@ def _exported(models_dir: Path) -> list[str]:
 
 
 def export(job: FleetJob) -> str:
-    """Stack, write, verify and publish a fleet; a line that summarises it. Raises InputError, ParityError, NotInferenceOnly."""
+    """Stack, write, verify and publish a fleet; return a one-line summary. Raises InputError, ParityError, NotInferenceOnly."""
     begin = time.perf_counter()
     home = job.models_dir / job.name
     existing = publish.versions(home) if home.is_dir() else []
@@ -197,7 +197,7 @@ def _contract(
     try:
         check_fleet(contract)
     except ContractError as error:
-        raise InputError(f"{error}; export its TLs again") from None
+        raise InputError(str(error)) from None
     return contract
 
 

@@ -97,8 +97,8 @@ def _merged(shapes: dict[Shapes, list[int]]) -> list[list[int]]:
         least, k = min(costs)
         if least > MAX_PADDING_BYTES:
             break
-        (a, mine), (b, theirs) = groups[k : k + 2]
-        groups[k : k + 2] = [(_around(a, b), mine + theirs)]
+        (a, first_members), (b, second_members) = groups[k : k + 2]
+        groups[k : k + 2] = [(_around(a, b), first_members + second_members)]
     return [members for _, members in groups]
 
 

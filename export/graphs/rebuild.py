@@ -12,7 +12,7 @@ from pathlib import Path
 
 from city.errors import InputError
 from export.actors import BatchNorm, Dense
-from export.actors.architectures import Layers, build, matching
+from export.actors.architectures import Layers, build, find_equivalent_actor
 from export.checkpoints import scopes
 from export.checkpoints.checkpoint import Checkpoint, unread_variables
 from export.checkpoints.layers import read_layers
@@ -56,7 +56,7 @@ def from_meta_graph(path: Path, label: str, wanted: ActorRequest, checkpoint: Ch
         reason = str(error).removeprefix(f"{meta_graph_path(path)}: ")
         return RebuiltActor(actor, None, scope, f"the trainer's graph was not used: {reason}")
     if layers is not None:
-        steps = matching(path, layers, wanted.hints, reference.evaluate, reference.inputs, wanted.categorical)
+        steps = find_equivalent_actor(path, layers, wanted.hints, reference.evaluate, reference.inputs, wanted.categorical)
         if steps is not None:
             return RebuiltActor(steps, reference, scope)
         _refuse_named_architecture(label, wanted, reference)
@@ -70,7 +70,7 @@ def from_function(
     """The actor of a TensorFlow function; `read`: returns its layers. Raises InputError."""
     reference = trained.reference_model
     try:
-        steps = matching(path, read(), wanted.hints, reference.evaluate, reference.inputs, wanted.categorical)
+        steps = find_equivalent_actor(path, read(), wanted.hints, reference.evaluate, reference.inputs, wanted.categorical)
     except InputError:
         steps = None  # layers of another kind: the graph itself is exported
     if steps is not None:

@@ -71,10 +71,12 @@ def of_keras(
     """
     inputs = getattr(model, "inputs", None)
     if inputs is not None and len(inputs) > 1:
-        raise InputError(f"{where}: the model takes {len(inputs)} inputs, not one observation")
+        raise InputError(
+            f"{where}: the model takes {len(inputs)} inputs, but an actor takes one observation; export its actor alone"
+        )
     size = inputs[0].shape[-1] if inputs else size
     if size is None:
-        raise InputError(f"{where}: the model does not define the size of an observation")
+        raise InputError(f"{where}: the model does not define the size of an observation; pass --city, which does")
 
     def call_model(observation: Any) -> Any:
         return model(observation, training=False)
@@ -102,12 +104,18 @@ def of_function(
         floats = [tensor for tensor in floats if re.search(r"obs|state", tensor.name)] or floats
     if len(floats) != 1:
         arguments = ", ".join(tensor.op.name for tensor in parameters) or "nothing"
-        raise InputError(f"{where}: takes {arguments}, not one observation")
+        raise InputError(
+            f"{where}: its function takes {arguments}, but an actor takes one observation; "
+            "choose another signature with --output-tensor SIGNATURE:OUTPUT"
+        )
     constants, variables = _captured(where, concrete, names)
     for tensor in parameters:
         if tensor is not floats[0]:
             if tensor.dtype != tf.bool:
-                raise InputError(f"{where}: takes {tensor.op.name} beside the observation, and its value at inference is unknown")
+                raise InputError(
+                    f"{where}: its function takes {tensor.op.name} beside the observation, with an unknown value at inference; "
+                    "choose another signature with --output-tensor SIGNATURE:OUTPUT"
+                )
             constants[tensor.op.name] = False
     observation = floats[0].op.name
     dtype = floats[0].dtype
@@ -126,7 +134,7 @@ def of_function(
 
     size = _size(floats[0], variables, concrete)
     if size is None:
-        raise InputError(f"{where}: does not define the size of an observation")
+        raise InputError(f"{where}: does not define the size of an observation; export a model whose input has a fixed size")
     index = _output(where, concrete, output, lambda x: call(x), size)
     graph = TrainedGraph(where, concrete.graph.as_graph_def(), observation, concrete.outputs[index].name, constants, variables)
 

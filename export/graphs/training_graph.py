@@ -156,8 +156,8 @@ def validated_reference_model(
         first, again = first[:, None], again[:, None]
     if first.ndim != 2 or len(first) != 8 or first.dtype.kind != "f":
         raise InputError(
-            f"{trained.where}: tensor {trained.output} gives {first.dtype} {list(first.shape)} for 8 observations, "
-            "not a row for each; name the actor's mean with --output-tensor"
+            f"{trained.where}: tensor {trained.output} returns {first.dtype} {list(first.shape)} for 8 observations, "
+            "but an actor returns [8, A]; name the actor's mean with --output-tensor"
         )
     if not np.isfinite(first).all():
         raise InputError(f"{trained.where}: tensor {trained.output} gives non-finite values; the training has diverged")

@@ -37,7 +37,7 @@ class Sizes:
     hidden: tuple[int, ...] | None
     """Units of the hidden layers, from the file name or city.toml."""
     outputs: int | None
-    """Numbers of an action, or choices."""
+    """Size of the action, or number of choices."""
 
 
 def load(spec: str) -> Callable[[Sizes], Any]:
@@ -46,7 +46,9 @@ def load(spec: str) -> Callable[[Sizes], Any]:
     try:
         function = getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's module raises
-        raise InputError(f"--actor {spec}: cannot be imported: {type(error).__name__}: {first_line(error)}") from None
+        raise InputError(
+            f"--actor {spec}: cannot be imported: {type(error).__name__}: {first_line(error)}; set PYTHONPATH to its folder"
+        ) from None
     if not callable(function):
         raise InputError(f"--actor {spec}: {name} is not a function")
     return function  # type: ignore[no-any-return]

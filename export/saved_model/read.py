@@ -37,7 +37,7 @@ def contract_of(folder: Path, meta: meta_graph_pb2.MetaGraphDef) -> pb.PolicyCon
                 return parse(node.attr["value"].tensor.string_val[0])
             except (ContractError, IndexError) as error:
                 raise InputError(f"{folder}: {error}") from None
-    raise InputError(f"{folder}: is a SavedModel without a policy contract")
+    raise InputError(f"{folder}: is a SavedModel without a policy contract; export it with greenserve export")
 
 
 def read(folder: Path) -> tuple[pb.PolicyContract, Actor | GraphActor]:

@@ -39,21 +39,23 @@ class Fleet:
                 raise ContractError(f"{tl} is not one of the {len(self.observations)} TLs of fleet {self.model}")
             size = columns.stop - columns.start
             if np.shape(observation) != (size,):
-                raise ContractError(f"{tl} in fleet {self.model} takes {size} numbers, not {np.shape(observation)}")
+                raise ContractError(
+                    f"the observation of {tl} has shape {np.shape(observation)}; fleet {self.model} takes ({size},)"
+                )
             row[columns] = observation
         return row
 
     def split(self, action: NDArray[Any] | None, tls: Iterable[str]) -> dict[str, NDArray[Any] | InvalidResponse]:
-        """Actions by TL, [A] each; a InvalidResponse for a TL whose own numbers are not finite.
+        """Actions by TL, [A] each; an InvalidResponse for a TL whose own numbers are not finite.
 
         Raises InvalidResponse if the whole answer has another size or is not numeric.
         Columns of TLs that are not requested are ignored.
         """
         if action is None or action.size != self.contract.action.size:
-            answered = "no action" if action is None else f"{action.size} numbers"
-            raise InvalidResponse(f"fleet {self.model} answered {answered}, not {self.contract.action.size} numbers")
+            returned = "no action" if action is None else f"{action.size} numbers"
+            raise InvalidResponse(f"fleet {self.model} returned {returned}, not {self.contract.action.size} numbers")
         if action.dtype.kind not in "fiu":
-            raise InvalidResponse(f"fleet {self.model} answered {action.dtype}, not numbers")
+            raise InvalidResponse(f"fleet {self.model} returned {action.dtype}, not numbers")
         row = action.reshape(-1)
         if np.isfinite(row).all():
             return {tl: row[self.actions[tl]] for tl in tls}

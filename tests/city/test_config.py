@@ -54,7 +54,7 @@ def test_missing_file_is_refused_with_the_flag(tmp_path):
         ("[controller]\nfallback = 'none'", "must be one of plan, max-pressure"),
         ("[tl.A]\ndialect = 'sumo-rl'", "signals is missing"),
         ("[tl.A]\nsignals = []\ndialect = 'sumo-rl'", "signals is empty"),
-        ("[tl.A]\nsignals = ['x', 'x']\ndialect = 'sappo'", "contains a name twice"),
+        ("[tl.A]\nsignals = ['x', 'x']\ndialect = 'sappo'", "lists x twice; remove one"),
         ("[safety]\nwalking_mps = 1.2", r"\[safety\] walking_mps is now called walking_speed_mps; rename it"),
         ("[controller]\nprobes = 2", r"\[controller\] probes is now called recovery_answers; rename it"),
         ("[tl.A]\nsignals = ['x']\ndialect = 'sumo-rl'\nsizes = [64]", r"\[tl.A\] sizes is now called hidden_sizes; rename it"),
@@ -63,7 +63,7 @@ def test_missing_file_is_refused_with_the_flag(tmp_path):
         ("[tl.'../x']\nsignals=['x']\ndialect='sumo-rl'", "is not a valid TL name"),
         ("[tl", "cannot be read as TOML"),
         ("tl = 3", "must contain tables"),
-        ("[serving]\naddress = 3", "must be of type str"),
+        ("[serving]\naddress = 3", "must be a string"),
     ],
 )
 def test_wrong_file_is_refused_in_one_line_that_names_the_place(tmp_path, text, message):

@@ -98,7 +98,7 @@ def test_malformed_network_is_refused_with_the_element(tmp_path, broken):
     text = (GRID / "grid.net.xml").read_text()
     path = tmp_path / "x.net.xml"
     path.write_text(text.replace('linkIndex="2"', broken) if "link" in broken else text.replace('<lane id="', '<lane idd="'))
-    with pytest.raises(InputError, match=r"x\.net\.xml: <(connection|lane) .* is not as SUMO writes it"):
+    with pytest.raises(InputError, match=r"x\.net\.xml: <(connection|lane) .* is malformed"):
         network.read(path)
 
 

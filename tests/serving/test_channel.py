@@ -189,13 +189,13 @@ def test_inputs_and_answers_that_do_not_fit_a_fleet_are_refused(fleet_server):
         tl = next(iter(fleet.observations))
         with pytest.raises(ContractError, match="SA999 is not one of"):
             client.predict_fleet(fleet, {"SA999": X})
-        with pytest.raises(ContractError, match=r"takes \d+ numbers, not \(3,\)"):
+        with pytest.raises(ContractError, match=r"has shape \(3,\); fleet city takes \(\d+,\)"):
             client.predict_fleet(fleet, {tl: np.zeros(3, np.float32)})
         with pytest.raises(ContractError, match="not a fleet"):
             client.fleet("SA103")
-        with pytest.raises(InvalidResponse, match="answered no action"):
+        with pytest.raises(InvalidResponse, match="returned no action"):
             fleet.split(None, [tl])
-        with pytest.raises(InvalidResponse, match="answered 1 numbers"):
+        with pytest.raises(InvalidResponse, match="returned 1 numbers"):
             fleet.split(np.zeros((1, 1)), [tl])
         assert isinstance(fleet, Fleet)
 

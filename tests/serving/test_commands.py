@@ -55,7 +55,7 @@ def test_status_lists_named_models_or_those_of_models_dir(grid_server, grid_mode
         (["status", "SA103", "--tls_ca", __file__], 2, "is not PEM"),
         (["predict", "SA103", "--observation", "zeros", "--version_label", "gold"], 2, "label: gold"),
         (["predict", "SA103"], 2, "--observation"),
-        (["status", "--timeout_s", "0"], 2, "must lie between 0 and 3600"),
+        (["status", "--timeout_s", "0"], 2, "must be above 0 and at most 3600"),
         (["predict", "SA103", "--obs", "zeros"], 2, "the following arguments are required: --observation"),
         (["predict", "SA103", "--observation=zeros", "--model_v=1"], 2, "unrecognized arguments: --model_v=1"),
         (["status", "x", "--time", "1"], 2, "unrecognized arguments: --time 1"),
