@@ -71,3 +71,20 @@ def test_stop_closes_an_idle_connection(rest):
     rest.stop()
     assert not rest._thread.is_alive()
     connection.close()
+
+
+def test_stop_writes_to_its_trigger_before_the_loop_closes_it(rest, monkeypatch):
+    trigger = rest._server.trigger
+    pull, closed, pulls = trigger._physical_pull, threading.Event(), []
+
+    def pull_twice():
+        pulls.append(pull())
+        if len(pulls) == 2:
+            closed.wait(0.5)  # the loop may have read the first byte already, and run what was added since
+            pull()
+
+    close = trigger.close
+    monkeypatch.setattr(trigger, "_physical_pull", pull_twice)
+    monkeypatch.setattr(trigger, "close", lambda: (close(), closed.set()))
+    rest.stop()
+    assert not rest._thread.is_alive()

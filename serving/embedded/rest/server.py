@@ -71,6 +71,8 @@ class RestServer:
             raise InputError(f"cannot listen on {host}:{port}: it is in use; choose another --rest_api_port") from None
         self.port = int(self._server.effective_port)
         self._thread = threading.Thread(target=self._server.run, name="rest", daemon=True)
+        self._trigger_lock = threading.Lock()
+        """Held while the trigger is pulled for the last time: its file must not be closed before it was written."""
 
     def start(self) -> None:
         self._thread.start()
@@ -81,14 +83,16 @@ class RestServer:
         # in the event loop's thread: select() must not wait on a socket that another thread closes
         trigger.pull_trigger(lambda: wasyncore.dispatcher.close(self._server))
         self._server.task_dispatcher.shutdown()
-        trigger.pull_trigger(self._end_when_sent)
+        with self._trigger_lock:
+            trigger.pull_trigger(self._end_when_sent)
         self._thread.join(STOP_TIMEOUT_S)
 
     def _end_when_sent(self) -> None:
         """Close every connection after its response; the event loop ends with the last."""
         for connection in list(self._server.active_channels.values()):
             connection.close_when_flushed = True
-        self._server.trigger.close()
+        with self._trigger_lock:
+            self._server.trigger.close()
 
     def answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Answer one HTTP request (a WSGI application)."""
