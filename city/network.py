@@ -1,18 +1,18 @@
 """Read SUMO's network files, reduced to what signals need.
 
 The controller takes its conflict rules from here, the exporter the lanes and phases
-of a policy contract. The XML is read in one streaming pass; shapes are not kept.
+of a policy contract. The XML is read in one streaming pass.
 """
 
 import gzip
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from city.config import City
 from city.errors import InputError
-from city.right_of_way import Connection, Foes, Junctions, green_together
+from city.right_of_way import Connection, Foes, Junctions, Requests, conflicts, green_together
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 
 
     Raises InputError if a file is missing, not XML or not a SUMO network.
     """
-    reader = _Reader(begin_s)
+    reader = _Reader(net_file, begin_s)
     for depth, element in _elements(net_file):
         try:
             reader.add_element(element)
@@ -151,7 +151,7 @@ def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 
                     reader.add_program(element, path)
                 except (KeyError, ValueError) as error:
                     raise InputError(f"{path}: <tlLogic {_describe(element)}> is malformed ({_reason(error)}); fix it") from None
-    return reader.finish(net_file, begin_s, end_s)
+    return reader.finish(end_s)
 
 
 def _describe(element: ET.Element) -> str:
@@ -191,10 +191,11 @@ def _elements(path: Path) -> Iterator[tuple[int, ET.Element]]:
 class _Reader:
     """Collects lanes, connections, programs and junctions of a network file."""
 
-    def __init__(self, begin_s: float) -> None:
-        self.begin_s = begin_s
+    def __init__(self, net_file: Path, begin_s: float) -> None:
+        self.net_file, self.begin_s = net_file, begin_s
         self.length: dict[str, float] = {}
         self.speed: dict[str, float] = {}
+        self.shape: dict[str, str] = {}
         self.programs: dict[str, dict[str, Program]] = {}
         self.active: dict[str, str] = {}
         self.connections: dict[str, list[Connection]] = {}
@@ -207,6 +208,7 @@ class _Reader:
         if element.tag == "lane":
             self.length[attributes["id"]] = float(attributes["length"])
             self.speed[attributes["id"]] = float(attributes["speed"])
+            self.shape[attributes["id"]] = attributes.get("shape", "")
         elif element.tag == "edge" and attributes.get("function") == "crossing":
             self.crossings.update(lane.attrib["id"] for lane in element.iter("lane"))
         elif element.tag == "tlLogic":
@@ -223,6 +225,8 @@ class _Reader:
         if attributes["from"].startswith(":") and via:
             # a left turn that waits inside the junction continues on a second lane
             self.junctions.continuation[from_lane] = via
+        if not (attributes["from"].startswith(":") or attributes["to"].startswith(":")):
+            self.junctions.add_connection(from_lane, to_lane)
         if "tl" in attributes:
             # a pedestrian crossing is its own internal lane; the opposite direction (linkIndex2) starts on it
             internal = via or (from_lane if from_lane in self.crossings else to_lane)
@@ -254,24 +258,24 @@ class _Reader:
         self.programs.setdefault(signal, {})[program.id] = program
         self.active[signal] = program.id
 
-    def finish(self, net_file: Path, begin_s: float, end_s: float | None) -> StreetNetwork:
-        places = self.junctions.request_index_by_lane()
+    def finish(self, end_s: float | None) -> StreetNetwork:
+        requests = self.junctions.requests()
         signals = {}
         for signal, programs in self.programs.items():
             connections = self.connections.get(signal, [])
             if connections:
-                signals[signal] = self._signal(signal, programs, connections, places)
+                signals[signal] = self._signal(signal, programs, connections, requests)
         lanes = {lane for signal in signals.values() for pairs in signal.links for pair in pairs for lane in pair}
         return StreetNetwork(
-            net_file,
+            self.net_file,
             signals,
             {lane: self.length[lane] for lane in lanes},
-            begin_s,
+            self.begin_s,
             end_s,
         )
 
     def _signal(
-        self, signal: str, programs: dict[str, Program], connections: list[Connection], places: Mapping[str, tuple[str, int]]
+        self, signal: str, programs: dict[str, Program], connections: list[Connection], requests: Requests
     ) -> SignalNetwork:
         # SUMO accepts states that are longer than the highest link index
         states = [phase.state for program in programs.values() for phase in program.phases]
@@ -279,7 +283,10 @@ class _Reader:
         links: list[list[tuple[str, str]]] = [[] for _ in range(size)]
         for connection in connections:
             links[connection.index].append((connection.from_lane, connection.to_lane))
-        foes, yields = self.junctions.conflicts(size, connections, places)
+        try:
+            foes, yields = conflicts(size, connections, requests, self.shape)
+        except (KeyError, IndexError, ValueError) as error:
+            raise InputError(f"{self.net_file}: the shapes of signal {signal}'s lanes cannot be read ({error!r})") from None
         return SignalNetwork(
             signal,
             tuple(tuple(pairs) for pairs in links),

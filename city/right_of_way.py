@@ -1,17 +1,23 @@
-"""Foes and right of way on a junction, from the requests that netconvert writes.
+"""Foes and right of way on a junction, from the requests that netconvert writes, else from the paths' geometry.
 
 https://sumo.dlr.de/docs/Networks/SUMO_Road_Networks.html#requests
 """
 
+import math
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 from numpy.typing import NDArray
 
 Foes = NDArray[np.bool_]
+
+VEHICLE_WIDTH_M = 2.5
+"""SUMO's default width of a bus: closer paths are foes."""
+PATH_STEP_M = 0.5
+"""Distance between the points at which two paths are compared."""
 
 
 @dataclass(frozen=True)
@@ -27,63 +33,147 @@ class Connection:
 
 
 class Junctions:
-    """The junctions of a network, with their requests."""
+    """The junctions of a network, with their requests and the connections over them."""
 
     def __init__(self) -> None:
         self.lanes: dict[str, list[str]] = {}
-        """By junction, its internal lanes in the order of its requests."""
+        """By junction, its internal lanes in the order of its requests; empty in a network without internal links."""
         self.continuation: dict[str, str] = {}
         """By internal lane, the internal lane that continues it."""
+        self._incoming: dict[str, list[str]] = {}
+        """By junction, its incoming lanes."""
+        self._outgoing: dict[str, list[str]] = {}
+        """By incoming lane, the lanes that its connections lead to, in the file's order."""
         self._requests: dict[str, dict[int, tuple[str, str]]] = {}
 
     def add_junction(self, junction: ET.Element) -> None:
         """Add a junction. Raises KeyError or ValueError if it is malformed."""
-        self.lanes[junction.attrib["id"]] = junction.attrib.get("intLanes", "").split()
-        self._requests[junction.attrib["id"]] = {
+        name = junction.attrib["id"]
+        self.lanes[name] = junction.attrib.get("intLanes", "").split()
+        self._incoming[name] = junction.attrib.get("incLanes", "").split()
+        self._requests[name] = {
             int(r.attrib["index"]): (r.attrib["foes"], r.attrib["response"]) for r in junction.iter("request")
         }
 
-    def request_index_by_lane(self) -> dict[str, tuple[str, int]]:
-        """By internal lane, (junction, index of its request)."""
-        return {lane: (junction, i) for junction, lanes in self.lanes.items() for i, lane in enumerate(lanes)}
+    def add_connection(self, from_lane: str, to_lane: str) -> None:
+        """Add a connection from a lane outside a junction, controlled or not."""
+        self._outgoing.setdefault(from_lane, []).append(to_lane)
 
-    def conflicts(self, size: int, connections: Sequence[Connection], places: Mapping[str, tuple[str, int]]) -> tuple[Foes, Foes]:
-        """Foes and right of way between the links of a signal, bool [size, size] each.
+    def requests(self) -> "Requests":
+        """Where each connection's request is; to be called when the whole network has been added."""
+        by_lane = {lane: (junction, k) for junction, lanes in self.lanes.items() for k, lane in enumerate(lanes)}
+        by_ends: dict[tuple[str, str], tuple[str, int]] = {}
+        for junction, incoming in self._incoming.items():
+            if not self.lanes[junction]:
+                # without internal lanes: requests are numbered by incoming lane, then by connection
+                ends = [(lane, target) for lane in incoming for target in self._outgoing.get(lane, ())]
+                by_ends.update((pair, (junction, k)) for k, pair in enumerate(ends))
+        junction_of = {lane: junction for junction, incoming in self._incoming.items() for lane in incoming}
+        return Requests(self, by_lane, by_ends, junction_of)
 
-        The strings of a request are read from right to left: character -1-k concerns
-        request k. A request's index is the position of its lane in the junction's
-        intLanes; a connection of several internal lanes is listed by its last one.
-        The two directions of a pedestrian crossing share a request.
+    def request(self, junction: str, k: int) -> tuple[str, str] | None:
+        """(foes, response) of a request; None: the junction has none of this index."""
+        return self._requests[junction].get(k)
 
-        Args:
-            size: number of links.
-            connections: the signal's.
-            places: as `places` returns it.
 
-        Returns:
-            (foes, whether row yields to column).
-        """
-        requests: dict[tuple[str, int], list[Connection]] = {}
-        for connection in connections:
-            lane = connection.via
-            while lane in self.continuation and lane not in places:
-                lane = self.continuation[lane]
-            if lane in places:
-                requests.setdefault(places[lane], []).append(connection)
-        foes = np.zeros((size, size), bool)
-        yields = np.ones((size, size), bool)
-        for (junction, k), own in requests.items():
-            foe_bits, response_bits = self._requests[junction].get(k, ("", ""))
-            for other, bit in enumerate(reversed(foe_bits)):
-                for link, foe in product(own, requests.get((junction, other), ()) if bit == "1" else ()):
-                    if foe.index == link.index:
-                        continue
-                    if foe.from_lane.rsplit("_", 1)[0] == link.from_lane.rsplit("_", 1)[0]:
-                        continue  # same approach: drivers merge by the ordinary rules
-                    foes[link.index, foe.index] = foes[foe.index, link.index] = True
-                    if response_bits[-1 - other] != "1":
-                        yields[link.index, foe.index] = False
-        return foes, yields & foes
+@dataclass(frozen=True)
+class Requests:
+    """The requests of a network's connections."""
+
+    junctions: Junctions
+    by_lane: Mapping[str, tuple[str, int]]
+    """Internal lane -> (junction, index)."""
+    by_ends: Mapping[tuple[str, str], tuple[str, int]]
+    """(incoming lane, outgoing lane) -> (junction, index), at junctions without internal lanes."""
+    junction_of: Mapping[str, str]
+    """Incoming lane -> junction."""
+
+    def of(self, connection: Connection) -> tuple[str, int] | None:
+        """(junction, index) of a connection's request; None: there is no request for it."""
+        lane = connection.via
+        while lane in self.junctions.continuation and lane not in self.by_lane:
+            # a connection of several internal lanes is listed by its last one
+            lane = self.junctions.continuation[lane]
+        found = self.by_lane.get(lane) or self.by_ends.get((connection.from_lane, connection.to_lane))
+        return found if found is not None and self.junctions.request(*found) is not None else None
+
+
+def conflicts(size: int, connections: Sequence[Connection], requests: Requests, shapes: Mapping[str, str]) -> tuple[Foes, Foes]:
+    """Foes and right of way between the links of a signal, bool [size, size] each.
+
+    The strings of a request are read from right to left: character -1-k concerns
+    request k. The two directions of a pedestrian crossing share a request. Connections
+    without a request, as on junctions of type traffic_light_unregulated, are foes if
+    their paths come closer than a vehicle is wide, and none of them yields.
+
+    Args:
+        size: number of links.
+        connections: the signal's.
+        requests: the network's.
+        shapes: by lane, the points of its centre line in m, as SUMO writes them.
+
+    Returns:
+        (foes, whether row yields to column).
+    """
+    by_request: dict[tuple[str, int], list[Connection]] = {}
+    without: list[Connection] = []
+    for connection in connections:
+        place = requests.of(connection)
+        if place is None:
+            without.append(connection)
+        else:
+            by_request.setdefault(place, []).append(connection)
+    foes = np.zeros((size, size), bool)
+    yields = np.ones((size, size), bool)
+    for (junction, k), own in by_request.items():
+        foe_bits, response_bits = requests.junctions.request(junction, k) or ("", "")
+        for other, bit in enumerate(reversed(foe_bits)):
+            for link, foe in product(own, by_request.get((junction, other), ()) if bit == "1" else ()):
+                if foe.index == link.index or _same_approach(link, foe):
+                    continue
+                foes[link.index, foe.index] = foes[foe.index, link.index] = True
+                if response_bits[-1 - other] != "1":
+                    yields[link.index, foe.index] = False
+    if without:
+        paths = {connection: _path(connection, requests.junctions.continuation, shapes) for connection in connections}
+        for link, foe in product(without, connections):
+            at = [requests.junction_of.get(connection.from_lane, "") for connection in (link, foe)]
+            if foe.index == link.index or _same_approach(link, foe) or (all(at) and at[0] != at[1]):
+                continue
+            distances_m = np.linalg.norm(paths[link][:, None] - paths[foe][None], axis=2)
+            if _edge(foe.to_lane) == _edge(link.to_lane) or distances_m.min() < VEHICLE_WIDTH_M:
+                foes[link.index, foe.index] = foes[foe.index, link.index] = True
+                yields[link.index, foe.index] = yields[foe.index, link.index] = False
+    return foes, yields & foes
+
+
+def _same_approach(link: Connection, foe: Connection) -> bool:
+    """Whether two links leave the same road: drivers merge by the ordinary rules there."""
+    return _edge(foe.from_lane) == _edge(link.from_lane)
+
+
+def _edge(lane: str) -> str:
+    return lane.rsplit("_", 1)[0]
+
+
+def _path(connection: Connection, continuation: Mapping[str, str], shapes: Mapping[str, str]) -> NDArray[np.float64]:
+    """Points on a connection's path over its junction, [n, 2] in m, at most PATH_STEP_M apart."""
+    corners = [_points(shapes[connection.from_lane])[-1]]
+    lane = connection.via
+    while lane in shapes:
+        corners += _points(shapes[lane])
+        lane = continuation.get(lane, "")
+    corners.append(_points(shapes[connection.to_lane])[0])
+    points = [np.array(corners[:1])]
+    for a, b in pairwise(corners):
+        steps = max(1, math.ceil(math.dist(a, b) / PATH_STEP_M))
+        points.append(np.linspace(a, b, steps + 1)[1:])
+    return np.concatenate(points)
+
+
+def _points(shape: str) -> list[tuple[float, float]]:
+    """Parse a shape: `x,y[,z] x,y[,z] ...`. Raises ValueError."""
+    return [(float(x), float(y)) for x, y in (point.split(",")[:2] for point in shape.split())]
 
 
 def green_together(size: int, states: Iterable[str]) -> Foes:

@@ -1,0 +1,114 @@
+"""Foes and right of way on networks with and without internal links, and without requests, against sumolib."""
+
+import itertools
+
+import pytest
+import sumolib
+
+from city import network
+from city.right_of_way import Requests
+from controller.safety.conflicts import ConflictRules
+from tests.city.test_network import SCENARIOS, street
+from tests.networks import netconvert, netgenerate
+
+GENERATED = {
+    "generated grid": ("--grid", "--grid.number", "3", "--grid.attach-length", "100", "--default.lanenumber", "2"),
+    "generated spider": ("--spider", "--spider.arm-number", "5", "--spider.circle-number", "2"),
+    "generated random": ("--rand", "--rand.iterations", "30", "--rand.random-lanenumber", "--seed", "3"),
+    "generated left-hand": ("--grid", "--grid.number", "2", "--grid.attach-length", "100", "--lefthand"),
+}
+
+
+@pytest.fixture(params=["grid", *SCENARIOS, *GENERATED])
+def net_file(request, tmp_path):
+    if request.param in GENERATED:
+        return netgenerate(tmp_path / "a.net.xml", *GENERATED[request.param])
+    return street(request.param, request).net_file
+
+
+def sumolib_foes(net_file):
+    """By signal, (foes, pairs whose first yields to the second) by sumolib, pairs of link indices."""
+    net = sumolib.net.readNet(str(net_file), withPrograms=True)
+    result = {}
+    for light in net.getTrafficLights():
+        connections = [
+            c
+            for edge in light.getEdges()
+            for lane in edge.getLanes()
+            for c in lane.getOutgoing()
+            if c.getTLSID() == light.getID()
+        ]
+        foes, yields, no_yields = set(), set(), set()
+        for a, b in itertools.permutations(connections, 2):
+            node, i, j = a.getFrom().getToNode(), a.getTLLinkIndex(), b.getTLLinkIndex()
+            same_approach = a.getFrom() == b.getFrom()
+            if node != b.getFrom().getToNode() or i == j or same_approach or not node.areFoes(*map(node.getLinkIndex, (a, b))):
+                continue
+            foes |= {(i, j), (j, i)}
+            (yields if node.forbids(b, a) else no_yields).add((i, j))
+        result[light.getID()] = foes, yields - no_yields
+    return result
+
+
+@pytest.fixture(params=[True, False], ids=["internal links", "no internal links"])
+def variant(request, net_file, tmp_path):
+    """A network as it is, and without internal links."""
+    return net_file if request.param else netconvert(net_file, tmp_path / "x.net.xml", "--no-internal-links")
+
+
+def test_foes_and_right_of_way_are_sumolibs(variant):
+    expected = sumolib_foes(variant)
+    signals = network.read(variant).signals
+    assert signals.keys() == expected.keys()
+    for signal in signals.values():
+        foes, yields = expected[signal.id]
+        assert set(zip(*map(list, signal.foes.nonzero()), strict=True)) == foes, signal.id
+        # ours keeps right of way only between links that some phase shows green together
+        assert set(zip(*map(list, signal.yields.nonzero()), strict=True)) <= yields, signal.id
+
+
+def test_real_networks_have_the_same_foes_without_internal_links(request, tmp_path):
+    for name in ("grid", *SCENARIOS):
+        original = street(name, request).net_file
+        without = netconvert(original, tmp_path / "x.net.xml", "--no-internal-links")
+        signals, others = network.read(original).signals, network.read(without).signals
+        for signal in signals.values():
+            assert (signal.foes == others[signal.id].foes).all() and (signal.yields == others[signal.id].yields).all()
+
+
+def test_every_phase_is_free_of_conflicts_and_all_green_is_not(variant):
+    for signal in network.read(variant).signals.values():
+        rules = ConflictRules(signal)
+        for program in signal.programs:
+            for phase in program.phases:
+                assert rules.conflicts(phase.state) == [], (signal.id, program.id, phase.state)
+        assert bool(rules.conflicts("G" * len(signal.links))) == signal.foes.any()
+
+
+def test_no_foe_of_a_real_network_is_missed_without_requests(request, monkeypatch):
+    monkeypatch.setattr(Requests, "of", lambda self, connection: None)
+    for name in ("grid", *SCENARIOS):
+        from_paths = street(name, request).signals
+        monkeypatch.undo()
+        from_requests = street(name, request).signals
+        monkeypatch.setattr(Requests, "of", lambda self, connection: None)
+        for signal in from_requests.values():
+            assert not (signal.foes & ~from_paths[signal.id].foes).any(), signal.id
+            assert not from_paths[signal.id].yields.any()
+
+
+def test_crossing_streets_are_foes_on_an_unregulated_junction(tmp_path):
+    options = (
+        "--grid",
+        "--grid.number",
+        "2",
+        "--grid.attach-length",
+        "100",
+        "--default-junction-type",
+        "traffic_light_unregulated",
+    )
+    signal = network.read(netgenerate(tmp_path / "a.net.xml", *options, "--no-turnarounds")).signals["A0"]
+    straight = [k for k, ((a, b),) in enumerate(signal.links) if {a, b} in ({"A1A0_0", "A0bottom0_0"}, {"B0A0_0", "A0left0_0"})]
+    assert len(straight) == 2 and signal.foes[straight[0], straight[1]]
+    assert not signal.yields.any(), "vehicles do not yield there"
+    assert ConflictRules(signal).conflicts("G" * len(signal.links))
