@@ -84,7 +84,7 @@ def test_the_installed_command_exports_serves_and_controls(greenserve, tmp_path)
     (tmp_path / "controller.py").write_text("raise SystemExit('the wrong controller')\n")
     exported = run(greenserve, tmp_path, "export", "--tl", "all")
     assert "TLs exported" in exported and "tensorflow/core" not in exported
-    assert "fit the network" in run(greenserve, tmp_path, "check")
+    assert "match the network" in run(greenserve, tmp_path, "check")
     server = greenserve("serve", "--port", "0", cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         address = server.stdout.readline().removeprefix("ready at ").strip()
