@@ -17,7 +17,13 @@ from controller.safety.monitor import Limits, SignalMonitor
 from controller.safety.safety_times import SafetyTimes, times_for
 from controller.safety.signal_safety import SignalSafety
 from controller.sumo.connection import SumoConnection
-from controller.sumo.network import check_contract_matches_network, check_sumo_matches_contract, fallback_plan, running_signals
+from controller.sumo.network import (
+    check_contract_matches_network,
+    check_sumo_matches_contract,
+    fallback_plan,
+    mark_controlled,
+    running_signals,
+)
 from protos import policy_pb2 as pb
 
 
@@ -85,6 +91,7 @@ def assemble(
             monitors.append(monitor)
         intersection.start(now, [running[signal].shown for signal in contract.signal_ids])
         intersections.append(intersection)
+    mark_controlled(connection.api, signals)
     step_s = float(connection.api.simulation.getDeltaT())
     return DecisionLoop(
         connection, intersections, policies, street, events or Events(), now, step_s, monitors, bool(outflow_lanes)

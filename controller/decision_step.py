@@ -37,7 +37,7 @@ from controller.fallback.control_mode import ControlMode
 from controller.intersection import Intersection
 from controller.observation import MAX_CACHED_BATCHES, ObservationBatch, shares_of
 from controller.policies.policy import Policies
-from controller.safety.monitor import Alarm, SignalMonitor
+from controller.safety.monitor import Alarm, MonitorRule, SignalMonitor
 from controller.safety.signal_safety import Override, PermittedRelease, SignalCommand
 from controller.simulation_time import round_to_ms
 from controller.sumo.connection import CommandRejected, SumoConnection
@@ -66,6 +66,8 @@ class RunCounters:
     """Commands that SUMO rejected."""
     alarms: Counter[str] = field(default_factory=Counter)
     """Of the monitor, by rule: what was shown and must not have been."""
+    unexpected_states: Counter[str] = field(default_factory=Counter)
+    """By signal: readings at which it showed another state than was set."""
     fallbacks: int = 0
     """Times a TL entered its fallback."""
     decision_s: list[float] = field(default_factory=list)
@@ -159,6 +161,7 @@ class DecisionLoop:
             if self._observed != (self.now, due):
                 self._read(due)
             self._decide(due)
+        self._correct_shown()
         time_s = self.now
         for segment in range(MAX_SEGMENTS):
             sent_s = time_s
@@ -177,6 +180,21 @@ class DecisionLoop:
             if due or time_s >= end_s:
                 break
         self._read(due)
+
+    def _correct_shown(self) -> None:
+        """Compare what SUMO shows with what was sent: another client may have set a signal since.
+
+        After the policies have answered, so that SUMO's states have arrived meanwhile, and
+        before new commands, which must start from what is shown.
+        """
+        shown = self._connection.shown()
+        for intersection in self.intersections.values():
+            for signal, sent, state in intersection.correct(shown, self.now):
+                self._due_s[intersection.tl] = self.now
+                self.counters.unexpected_states[signal] += 1
+                self.counters.alarms[MonitorRule.UNEXPECTED_STATE.value] += 1
+                message = f"shows {state}, but {sent} was set; another client sets this signal too"
+                self._events.alarm(Alarm(signal, MonitorRule.UNEXPECTED_STATE, self.now, message))
 
     def _send_commands(self, now: float) -> tuple[list[SignalCommand], list[Override]]:
         """Send what is due at second `now`, and find out when each of these TLs is due next."""

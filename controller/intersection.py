@@ -5,7 +5,7 @@ and for a trainer alike.
 """
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from city.config import Controller as ControllerSettings
 from controller.dialects import PhaseSequencer
@@ -233,6 +233,27 @@ class Intersection:
                 commands.append(state)
                 self._sent[k] = state
         return commands, overrides
+
+    def correct(self, shown: Mapping[str, str], now: float) -> list[tuple[str, str, str]]:
+        """Start again from the shown state of signals that show another one than was sent.
+
+        The next commands lead from there to the requested state by a safe transition.
+
+        Args:
+            shown: by signal, the state that SUMO shows at second `now`, before new commands.
+            now: simulated second.
+
+        Returns:
+            (signal, state that was sent, state that is shown) of these signals.
+        """
+        corrected = []
+        for k, (safety, sent) in enumerate(zip(self.safeties, self._sent, strict=True)):
+            state = shown.get(safety.signal, "")
+            if sent is not None and state != sent.state and len(state) == len(sent.state):
+                safety.start_from(state, now)
+                self._sent[k] = None
+                corrected.append((safety.signal, sent.state, state))
+        return corrected
 
     def next_due_s(self, now: float) -> float:
         """The next moment at which this TL needs a step, after its commands of `now`."""

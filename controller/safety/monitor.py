@@ -33,6 +33,8 @@ class MonitorRule(StrEnum):
     """A link was red for longer than max red and the time it takes to serve it."""
     INVALID_STATE = "invalid_state"
     """The state has invalid characters."""
+    UNEXPECTED_STATE = "unexpected_state"
+    """The signal shows another state than the one that was set: another client of SUMO sets it too."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Check that city.toml, the network files, the contracts and the running SUMO agree."""
 
+import os
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +15,9 @@ from controller.safety.conflicts import ConflictRules, OverrideReason
 from protos import policy_pb2 as pb
 from serving.contract import ContractError, check
 
+OWNER_KEY = "greenserve.controller"
+"""Parameter of the simulation, followed by a signal's id: the process that controls it. (A parameter of the traffic light
+itself belongs to one program, and is lost as soon as a client sets a state.)"""
 _PROGRAM_TYPES = {0: "static", 3: "actuated", 4: "NEMA", 5: "delay_based"}
 
 
@@ -51,11 +56,33 @@ def running_signals(api: Any, street: StreetNetwork, signals: Sequence[str]) -> 
             kind = _PROGRAM_TYPES.get(int(logic.type), str(logic.type))
             programs[logic.programID] = Program(logic.programID, kind, known.offset_s if known else 0, phases)
         program = api.trafficlight.getProgram(signal)
+        owner = api.simulation.getParameter("", f"{OWNER_KEY}.{signal}")
+        # a controller that has just started has not set a state yet
+        if owner and (program == "online" or owner.endswith(_since(api))):
+            raise InputError(
+                f"signal {signal} is controlled by another controller, {owner}; "
+                "stop that controller, or leave the signal's TL out with --infer-tl"
+            )
         if program == "online":
             # a client left it frozen: its plan is the program that the files make active
             program = street.signals[signal].active_program
         running[signal] = RunningSignal(program, api.trafficlight.getRedYellowGreenState(signal), programs)
     return running
+
+
+def mark_controlled(api: Any, signals: Sequence[str]) -> None:
+    """Name this process in SUMO as the controller of signals, so that a second controller of them is refused.
+
+    Nothing removes the mark: it counts only as long as a client sets the signal, and
+    a released signal runs its own program.
+    """
+    owner = f"process {os.getpid()} on {socket.gethostname()}{_since(api)}"
+    for signal in signals:
+        api.simulation.setParameter("", f"{OWNER_KEY}.{signal}", owner)
+
+
+def _since(api: Any) -> str:
+    return f" since second {api.simulation.getTime():g}"
 
 
 def _check_links(api: Any, street: StreetNetwork, signal: SignalNetwork) -> None:

@@ -25,6 +25,12 @@ class ControllerMetrics:
         )
         for rule in MonitorRule:
             self.alarms.labels(rule.value)
+        self.unexpected_states = Counter(
+            "controller_unexpected_states",
+            "Readings at which a signal showed another state than was set",
+            ["signal"],
+            registry=registry,
+        )
         self.rejections = Counter("controller_sumo_rejections", "Commands that SUMO rejected", registry=registry)
         self.mode = Gauge(
             "controller_mode", "Control mode of a TL: 0 policy, 1 hold, 2 fallback, 3 recovering", ["tl"], registry=registry

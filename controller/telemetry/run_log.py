@@ -1,6 +1,7 @@
 """The log and metrics of a run: what happened, summarised so that a thousand TLs stay readable."""
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Iterable
 
@@ -9,7 +10,7 @@ import numpy as np
 from controller.decision_step import DecisionLoop, Events, RunCounters
 from controller.fallback.control_mode import ControlMode
 from controller.safety.conflicts import EXPLANATIONS
-from controller.safety.monitor import Alarm
+from controller.safety.monitor import Alarm, MonitorRule
 from controller.safety.signal_safety import Override
 from controller.telemetry.health import Health
 from controller.telemetry.metrics import ControllerMetrics
@@ -18,6 +19,8 @@ log = logging.getLogger("controller")
 
 MAX_NAMED_TLS = 10
 """TLs named in one line; the others are counted."""
+ALARM_LOG_INTERVAL_S = 60.0
+"""Simulated seconds between two log lines of one signal and rule; every alarm is counted."""
 
 
 class RunLog:
@@ -28,6 +31,8 @@ class RunLog:
         self._mode_changes: dict[tuple[ControlMode, ControlMode], list[tuple[str, str]]] = {}
         """(old, new) -> (TL, reason) of this decision step."""
         self._counted_decisions = 0
+        self._logged_alarms: dict[tuple[str, MonitorRule], tuple[float, int]] = {}
+        """(signal, rule) -> (second of its newest log line, alarms since)."""
         for tl in tls:
             metrics.mode.labels(tl).set(ControlMode.POLICY.value)
             metrics.missing_answers.labels(tl)
@@ -67,7 +72,15 @@ class RunLog:
 
     def _alarm(self, alarm: Alarm) -> None:
         self._metrics.alarms.labels(alarm.rule.value).inc()
-        log.error("ALARM: %s at %g: %s: %s", alarm.signal, alarm.at_s, alarm.rule.value, alarm.message)
+        if alarm.rule is MonitorRule.UNEXPECTED_STATE:
+            self._metrics.unexpected_states.labels(alarm.signal).inc()
+        logged_s, unlogged = self._logged_alarms.get((alarm.signal, alarm.rule), (-math.inf, 0))
+        if alarm.at_s < logged_s + ALARM_LOG_INTERVAL_S:
+            self._logged_alarms[alarm.signal, alarm.rule] = logged_s, unlogged + 1
+            return
+        self._logged_alarms[alarm.signal, alarm.rule] = alarm.at_s, 0
+        more = f" ({unlogged} more since second {logged_s:g})" if unlogged else ""
+        log.error("ALARM: %s at %g: %s: %s%s", alarm.signal, alarm.at_s, alarm.rule.value, alarm.message, more)
 
     def _step(self, counters: RunCounters, now: float) -> None:
         self.flush(now)
@@ -111,6 +124,7 @@ def figures(counters: RunCounters) -> dict[str, object]:
         "overrides_by_reason": dict(counters.overrides),
         "alarms": sum(counters.alarms.values()),
         "alarms_by_rule": dict(counters.alarms),
+        "unexpected_states_by_signal": dict(counters.unexpected_states),
         "rejections": counters.rejections,
     }
 

@@ -31,7 +31,10 @@ class SteppedConnection:
         self.step_s, self.now, self.sent, self.state = step_s, 0.0, [], "GgGr"
 
     def set(self, commands):
-        self.sent += [(self.now, command.state) for command in commands if hasattr(command, "state")]
+        for command in commands:
+            if hasattr(command, "state"):
+                self.sent.append((self.now, command.state))
+                self.state = command.state
 
     def advance(self, until_s):
         while self.now < until_s - 1e-9:
@@ -116,6 +119,28 @@ def test_monitor_checks_what_sumo_shows(crossing):
     assert sum(loop.counters.alarms.values()) > 1
 
 
+def test_state_of_another_client_is_an_alarm_and_left_by_yellow(crossing):
+    connection = SteppedConnection(1.0)
+    alarms = []
+    street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
+    constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: np.array([0]) for tl in observations})
+    loop = DecisionLoop(connection, [one_signal(crossing)], constant, street, Events(alarm=alarms.append), 0.0, 1.0)
+    while loop.now < 20:
+        loop.step(20)
+    assert connection.state == "GgGr" and alarms == []
+    connection.state, set_at_s = "rrrG", connection.now
+    while loop.now < 60:
+        loop.step(60)
+    (alarm,) = alarms
+    assert (alarm.signal, alarm.rule.value) == ("X", "unexpected_state") and alarm.at_s - set_at_s <= 5
+    assert "shows rrrG, but GgGr was set" in alarm.message
+    assert loop.counters.unexpected_states == {"X": 1}
+    states = [state for now, state in connection.sent if now >= set_at_s]
+    assert states[0] == "rrrG" and states[1] == "rrry" and states[-1] == "GgGr", states
+    yellow_s, red_s = [now for now, state in connection.sent if now >= set_at_s][1:3]
+    assert red_s - yellow_s >= 3.0
+
+
 def test_monitor_does_not_check_a_signal_on_its_own_program(crossing):
     connection = SteppedConnection(1.0)
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
@@ -134,7 +159,7 @@ def test_monitor_does_not_check_a_signal_on_its_own_program(crossing):
 
 def test_rejected_handover_is_sent_again_and_the_signal_monitored(crossing):
     connection = SteppedConnection(1.0)
-    read, handovers = connection.read, []
+    read, original_set, handovers = connection.read, connection.set, []
 
     def rejecting(due):
         result = read(due)
@@ -144,6 +169,7 @@ def test_rejected_handover_is_sent_again_and_the_signal_monitored(crossing):
         return result._replace(rejected={"X": "not now"})
 
     def set(commands):
+        original_set(commands)
         handovers.extend(connection.now for command in commands if not hasattr(command, "state"))
 
     connection.read, connection.set = rejecting, set
@@ -174,6 +200,7 @@ def test_monitor_checks_the_take_over_from_the_plan(crossing):
     while loop.intersections["SA101"].on_plan:
         loop.step(400)
     alarms.clear()
+    connection.set = lambda commands: None
     connection.state = "GgGr"  # from the plan's green to the policy's, without a yellow
     loop.step(loop.now + 1)
     loop.feed_monitors()

@@ -1,0 +1,77 @@
+"""Other clients of the same simulation that set the controller's signals."""
+
+import pytest
+
+from controller.sumo.network import OWNER_KEY
+from tests.end_to_end.programs import connect, controller, sumo
+from tests.end_to_end.test_several_clients import SIGNALS, step_until
+
+GUARDED = pytest.mark.parametrize("flags", [(), ("--no-guard",)], ids=["guard", "no guard"])
+
+
+@GUARDED
+def test_state_of_another_client_is_reported_and_set_right(grid_server, flags):
+    with (
+        sumo(2) as (port, _),
+        controller(
+            "--sumo", f"127.0.0.1:{port}", "--order", "2", "--infer-tl", "SA101", "--end", "300", "--server", grid_server, *flags
+        ) as process,
+    ):
+        client, history = connect(port, 1), []
+        step_until(client, 100, history)
+        links = len(history[-1]["A0"])
+        client.trafficlight.setRedYellowGreenState("A0", "G" * links)
+        step_until(client, 130, history)
+        left = [k for k, states in enumerate(history) if k >= 100 and states["A0"] != "G" * links]
+        assert left and left[0] <= 112, "left within one decision and min green"
+        before, after = history[left[0] - 1]["A0"], history[left[0]]["A0"]
+        assert all(b in "Gy" for a, b in zip(before, after, strict=True) if a == "G"), (before, after)
+        while process.poll() is None and len(history) < 400:
+            step_until(client, client.simulation.getTime() + 1, history)
+        assert process.wait(30) == 0
+        log = process.stderr.read()
+        assert (
+            log.count("unexpected_state") == 1 and f"shows {'G' * links}, but" in log and "another client sets this signal" in log
+        )
+        assert {client.trafficlight.getProgram(s) for s in SIGNALS} == {"adapted"}
+        assert len({states["A0"] for states in history[130:]}) > 2, "not frozen"
+        client.close()
+
+
+def test_alarms_of_a_client_that_sets_a_signal_again_and_again_are_limited(grid_server):
+    with (
+        sumo(2) as (port, _),
+        controller(
+            "--sumo", f"127.0.0.1:{port}", "--order", "2", "--infer-tl", "SA101", "--end", "300", "--server", grid_server
+        ) as process,
+    ):
+        client, history = connect(port, 1), []
+        step_until(client, 50, history)
+        while client.simulation.getTime() < 250:
+            client.trafficlight.setRedYellowGreenState("A0", "r" * len(history[-1]["A0"]))
+            step_until(client, client.simulation.getTime() + 1, history)
+        while process.poll() is None and len(history) < 400:
+            step_until(client, client.simulation.getTime() + 1, history)
+        assert process.wait(30) == 0
+        lines = [line for line in process.stderr.read().splitlines() if "unexpected_state" in line]
+        assert 2 <= len(lines) <= 5 and "more since second" in lines[-1]
+        client.close()
+
+
+@GUARDED
+def test_second_controller_of_the_same_signals_is_refused(grid_server, flags):
+    with sumo(3) as (port, _):
+        attached = ("--sumo", f"127.0.0.1:{port}", "--end", "200", "--server", grid_server, *flags)
+        with controller(*attached, "--order", "2", "--infer-tl", "SA101,SA108") as first:
+            with controller(*attached, "--order", "3", "--infer-tl", "SA101") as second:
+                client, history = connect(port, 1), []
+                while second.poll() is None and len(history) < 100:
+                    step_until(client, client.simulation.getTime() + 1, history)
+                assert second.wait(30) == 2
+                assert "error: signal A0 is controlled by another controller, process" in second.stderr.read()
+            while first.poll() is None and len(history) < 300:
+                step_until(client, client.simulation.getTime() + 1, history)
+            assert first.wait(30) == 0
+            assert "unexpected_state" not in first.stderr.read()
+            assert str(first.pid) in client.simulation.getParameter("", f"{OWNER_KEY}.A0")
+            client.close()
