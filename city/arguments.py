@@ -25,7 +25,7 @@ def split_arguments(argv: list[str]) -> tuple[list[str], list[str]]:
     return argv[:at], argv[at + 1 :]
 
 
-def host_and_port(text: str, flag: str) -> tuple[str, int]:
+def host_and_port(text: str, flag: str, example: str = "127.0.0.1:8500") -> tuple[str, int]:
     """Parse HOST:PORT, port 0 included. Raises InputError that names the flag or key."""
     try:
         parsed = urlsplit(f"//{text}")
@@ -33,4 +33,4 @@ def host_and_port(text: str, flag: str) -> tuple[str, int]:
             return parsed.hostname, parsed.port
     except ValueError:
         pass  # the port is not a number below 65536; named below like every other mistake
-    raise InputError(f"{flag} {text!r} must be HOST:PORT with a port below 65536, such as 127.0.0.1:8500")
+    raise InputError(f"{flag} {text!r} must be HOST:PORT with a port below 65536, such as {example}")

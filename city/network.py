@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from city.config import City
+from city.config import TL, City
 from city.errors import InputError
 from city.right_of_way import Connection, Foes, Junctions, Requests, conflicts, green_together
 
@@ -104,6 +104,17 @@ def of_city(city: City) -> StreetNetwork:
                 )
             return of_sumocfg(path) if key == "sumocfg" else read(path)
     raise InputError(f"{city.path}: [network] has neither sumocfg nor net; add one of them")
+
+
+def signals_of(city: City, tl: TL, street: StreetNetwork) -> list[SignalNetwork]:
+    """The signals of a TL in the network. Raises InputError if one is missing."""
+    for signal in tl.signals:
+        if signal not in street.signals:
+            raise InputError(
+                f"{city.path}: [tl.{tl.name}] signal {signal} is not in {street.net_file}; "
+                f"it has {', '.join(sorted(street.signals))}"
+            )
+    return [street.signals[signal] for signal in tl.signals]
 
 
 def of_sumocfg(path: Path) -> StreetNetwork:

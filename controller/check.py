@@ -61,6 +61,7 @@ def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row]]:
 
 def _row(city: city_config.City, street: StreetNetwork, tl: str, server: str | None, version: int | None) -> Row:
     try:
+        network.signals_of(city, city.tls[tl], street)
         contract = _contract(city, tl, server, version)
     except (InputError, ContractError) as error:
         return tl, "-", city.tls[tl].dialect, str(error)

@@ -105,7 +105,7 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
         if not 0 < args.deadline_ms <= MAX_DEADLINE_MS:
             raise InputError(f"--deadline-ms {args.deadline_ms:g} must be above 0 and at most {MAX_DEADLINE_MS}")
         city = replace(city, controller=replace(city.controller, deadline_ms=args.deadline_ms))
-    attach = host_and_port(args.sumo, "--sumo") if args.sumo else None
+    attach = host_and_port(args.sumo, "--sumo", "127.0.0.1:8813") if args.sumo else None
     start_only = {
         "--seed": args.seed,
         "--tripinfo": args.tripinfo,
@@ -123,7 +123,9 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
     if args.model_number is not None and not 0 <= args.model_number < 1 << 63:
         raise InputError(f"--model-number {args.model_number} must be a version, such as 3")
     if args.summary is not None:
-        _check_summary(args.summary)
+        _check_output("--summary", args.summary)
+    if args.tripinfo is not None:
+        _check_output("--tripinfo", args.tripinfo)
     has_clients = attach is not None or args.clients > 1
     # with --no-guard too: --sumo may lead to a guard, which has the same watchdog
     if has_clients and city.controller.watchdog_s < 2 * city.controller.deadline_ms / 1000:
@@ -169,17 +171,17 @@ def check_client_flags(clients: int, order: int | None, sumo_port: int) -> None:
         raise InputError(f"--sumo-port {sumo_port} must lie between 0 and 65535")
 
 
-def _check_summary(path: Path) -> None:
-    """Raise InputError if the summary could not be written at the end."""
+def _check_output(flag: str, path: Path) -> None:
+    """Raise InputError if a file could not be written at the end of the run."""
     path = Path(os.path.realpath(path))
     if path.is_symlink():
-        raise InputError(f"--summary {path}: is a symbolic link to itself; name a file")
+        raise InputError(f"{flag} {path}: is a symbolic link to itself; name a file")
     if not path.parent.is_dir():
-        raise InputError(f"--summary {path}: there is no folder {path.parent}; create it")
+        raise InputError(f"{flag} {path}: there is no folder {path.parent}; create it")
     if path.is_dir():
-        raise InputError(f"--summary {path}: is a folder; name a file in it")
+        raise InputError(f"{flag} {path}: is a folder; name a file in it")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise InputError(f"--summary {path}: is not writable; name another file")
+        raise InputError(f"{flag} {path}: is not writable; name another file")
 
 
 def _fleet(flag: str | None, city: City) -> str:

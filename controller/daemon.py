@@ -42,6 +42,8 @@ def run(config: ControllerConfig, stop: Stop) -> int:
     Raises InputError if something does not fit, before any signal is touched.
     """
     street = network.of_city(config.city)
+    for tl in config.infer_tls:
+        network.signals_of(config.city, config.city.tls[tl], street)
     metrics, health = ControllerMetrics(CollectorRegistry()), Health()
     with contextlib.ExitStack() as closing:
         client = Client(config.server, retries=0)  # no retries: a failed request is repeated at the next decision step

@@ -61,7 +61,7 @@ def table(fixed: pipeline.Run, served: pipeline.Run) -> str:
         ("decision p50", "-", f"{figures['decision_ms_p50']:.2f} ms", ""),
         ("decision p99", "-", f"{figures['decision_ms_p99']:.2f} ms", ""),
         ("missing answers", "-", f"{figures['missing_answers']}", ""),
-        ("safety overrides", "-", f"{figures['overrides']}", ""),
+        ("requests corrected", "-", f"{figures['overrides']}", ""),
     ]
     lines = [f"{'':<20}{'fixed':>16}{'served':>16}{'change':>10}", "-" * 62]
     return "\n".join(lines + [f"{a:<20}{b:>16}{c:>16}{d:>10}".rstrip() for a, b, c, d in rows])

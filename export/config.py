@@ -74,7 +74,7 @@ def parse(argv: list[str] | None = None, prog: str = "python -m export") -> argp
     parser.add_argument(
         "--output-tensor", metavar="NAME", help="the actor's output in a training graph (default: found in the graph)"
     )
-    parser.add_argument("--action", choices=dialects.action_kinds(), help="kind of the action, without a city.toml")
+    parser.add_argument("--action", choices=dialects.action_kinds(), help="kind of the action; only needed without a city.toml")
     parser.add_argument("--overwrite", action="store_true", help="replace a version that exists")
     parser.add_argument("--keep", type=int, metavar="N", help="versions of a TL to keep, the newest (default: all)")
     args = parser.parse_args(argv)

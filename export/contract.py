@@ -5,7 +5,7 @@ from typing import Any
 
 from city.config import TL, City
 from city.errors import InputError
-from city.network import StreetNetwork
+from city.network import StreetNetwork, signals_of
 from controller import dialects
 from export.locate import Candidate
 from protos import policy_pb2 as pb
@@ -17,14 +17,7 @@ _BOUNDS = {"actionp": (0, 1), "add_time_s": (0, MAX_FILE_NAME_SETTING)}
 
 def build(city: City, tl: TL, street: StreetNetwork) -> pb.PolicyContract:
     """The contract of a TL, complete except for its origin. Raises InputError."""
-    networks = []
-    for signal in tl.signals:
-        if signal not in street.signals:
-            raise InputError(
-                f"{city.path}: [tl.{tl.name}] signal {signal} is not in {street.net_file}; "
-                f"it has {', '.join(sorted(street.signals))}"
-            )
-        networks.append(street.signals[signal])
+    networks = signals_of(city, tl, street)
     contract = dialects.find(tl.dialect, f"{city.path}: [tl.{tl.name}]").build_contract(tl, networks, city.safety)
     programs = {network.id: {program.id: program for program in network.programs} for network in networks}
     for trained in contract.signals:

@@ -118,12 +118,14 @@ def _check_sizes(tl: str, candidate: Candidate, actor: Actor | GraphActor, contr
         kind = f"{contract.observation.dialect} {contract.observation.state}".strip()
         raise InputError(
             f"{tl}: the actor of {candidate.label} has {actor.inputs} inputs, but the network's lanes give "
-            f"{contract.observation.size} ({kind} on {len(lanes(contract))} lanes: {', '.join(lanes(contract))})"
+            f"{contract.observation.size} ({kind} on {len(lanes(contract))} lanes: {', '.join(lanes(contract))}); "
+            "use the network of training, or another checkpoint"
         )
     if actor.outputs != contract.action.size:
         raise InputError(
             f"{tl}: the actor of {candidate.label} has {actor.outputs} outputs, but action {contract.action.kind} "
-            f"of signals {', '.join(contract.signal_ids)} takes {contract.action.size}"
+            f"of signals {', '.join(contract.signal_ids)} takes {contract.action.size}; "
+            "use the signals of training, or another checkpoint"
         )
 
 

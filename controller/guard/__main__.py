@@ -259,7 +259,8 @@ def _open(args: argparse.Namespace, sumo_arguments: Sequence[str], opened: list[
         if args.lock is not None:
             os.close(args.lock)  # the PID file is there for the next controller
         if args.sumo:
-            connection = start.attach(*host_and_port(args.sumo, "--sumo"), interrupts=Interrupts(), order=args.order)
+            address = host_and_port(args.sumo, "--sumo", "127.0.0.1:8813")
+            connection = start.attach(*address, interrupts=Interrupts(), order=args.order)
         else:
             connection = start.start(sumo_arguments, args.clients, Interrupts(), args.order, args.sumo_port)
         undo.callback(connection.close)

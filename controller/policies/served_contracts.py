@@ -3,7 +3,7 @@
 import itertools
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from city.errors import InputError
 from controller.policies.periodic_thread import PeriodicThread
@@ -87,8 +87,14 @@ class ServedContracts:
     replaced as a whole, so that it can be read at any time.
     """
 
-    def __init__(self, client: Client, contracts: Mapping[str, pb.PolicyContract]) -> None:
-        self._client = client
+    def __init__(
+        self,
+        client: Client,
+        contracts: Mapping[str, pb.PolicyContract],
+        note_contract: Callable[[str, pb.PolicyContract], None] = lambda tl, contract: None,
+    ) -> None:
+        """`note_contract`: called with every contract that is read."""
+        self._client, self._note_contract = client, note_contract
         self._contracts = dict(contracts)
         self._is_same = {tl: {contract.origin.model_number: True} for tl, contract in contracts.items()}
         """By TL and version, whether its contract is that of the start; a version without entry must be asked."""
@@ -124,6 +130,8 @@ class ServedContracts:
             if isinstance(contract, ServingError):
                 continue  # not known yet: requested again with the next answer
             version = versions[tl]
+            if isinstance(contract, pb.PolicyContract):
+                self._note_contract(tl, contract)
             is_same = isinstance(contract, pb.PolicyContract) and same_contract(self._contracts[tl], contract)
             with self._write_lock:
                 is_same_by_tl[tl] = {**is_same_by_tl[tl], version: is_same}

@@ -32,8 +32,8 @@ class ServedFleet:
     """Which TLs a fleet may answer for now.
 
     A fleet is a copy of other models. It answers for a TL only while the version it
-    was made from is the one that the TL's own model would answer with, and its
-    contract is the one this run began with. It is requested by version: a newer one
+    was made from, of the same export, is the one that the TL's own model would answer
+    with, and its contract is the one this run began with. It is requested by version: a newer one
     may hold its TLs in another order.
     """
 
@@ -41,6 +41,8 @@ class ServedFleet:
         """`pinned`: the version of the TLs' own models that this run keeps to; None: the newest."""
         self.name = name
         self._client, self._contracts, self._pinned = client, dict(contracts), pinned
+        self._origins = {tl: contract.origin for tl, contract in contracts.items()}
+        """By TL, the export that its own model is from."""
         self.coverage: Coverage | None = None
         """Replaced as a whole, so that another thread may read it at any time."""
         self._write_lock = threading.Lock()
@@ -58,7 +60,7 @@ class ServedFleet:
         try:
             coverage, message = self._find_coverage(spread_s)
         except ModelNotFound:
-            coverage, message = None, f"fleet {self.name} is not served; every TL's own model is asked"
+            coverage, message = None, f"fleet {self.name} is not served (optional); every TL's own model is queried"
         except (ServingError, ContractError) as error:
             coverage, message = None, f"fleet {self.name} is not used: {error}"
         with self._write_lock:
@@ -69,20 +71,29 @@ class ServedFleet:
             self._logged = message
             log.info("%s", message)
 
+    def note_contract(self, tl: str, contract: pb.PolicyContract) -> None:
+        """Report the contract that a TL's own model has now; of another export, the fleet no longer answers for it."""
+        if contract.origin == self._origins.get(tl):
+            return
+        self._origins[tl] = contract.origin
+        with self._write_lock:
+            if self.coverage is not None:
+                self.coverage = self.coverage._replace(tls=self.coverage.tls - {tl})
+
     def suspend(self, reason: str) -> None:
         """Stop using the fleet until the next update."""
         with self._write_lock:
             self._suspensions += 1
             self.coverage = None
         self._logged = ""
-        log.warning("fleet %s did not answer (%s); every TL's own model is asked until its next update", self.name, reason)
+        log.warning("fleet %s did not answer (%s); every TL's own model is queried until its next update", self.name, reason)
 
     def _update_or_drop(self) -> None:
         try:
             self.update(UPDATE_INTERVAL_S)
         except BaseException:
             self.coverage = None
-            log.error("fleet %s cannot be updated; every TL's own model is asked", self.name)
+            log.error("fleet %s cannot be updated; every TL's own model is queried", self.name)
             raise
 
     def _find_coverage(self, spread_s: float) -> tuple[Coverage | None, str]:
@@ -100,6 +111,8 @@ class ServedFleet:
                 excluded[tl] = "is not in it"
             elif not same_contract(members[tl].contract, contract):
                 excluded[tl] = "has another contract in the fleet"
+            elif members[tl].contract.origin != self._origins[tl]:
+                excluded[tl] = "was exported again since; build the fleet again"
             else:
                 own_version = self._pinned if self._pinned is not None else self._served_version(tl)
                 if own_version != members[tl].version:
@@ -108,7 +121,7 @@ class ServedFleet:
         message = f"fleet {self.name} version {version} answers for {len(tls)} of {len(self._contracts)} TLs"
         if excluded:
             named = list(excluded.items())[:MAX_NAMED_TLS]
-            message += "; their own models are asked: " + ", ".join(f"{tl} ({reason})" for tl, reason in named)
+            message += "; their own models are queried: " + ", ".join(f"{tl} ({reason})" for tl, reason in named)
             message += f" and {len(excluded) - MAX_NAMED_TLS} more" if len(excluded) > MAX_NAMED_TLS else ""
         return (Coverage(fleet, version, tls) if len(tls) > 1 else None), message
 

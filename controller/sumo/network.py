@@ -119,7 +119,7 @@ def check_contracts_match_city(city: City, contracts: Mapping[str, pb.PolicyCont
         for key, (in_city, in_contract) in expected.items():
             if not contract.missing and in_city != in_contract:
                 raise InputError(
-                    f"{tl}: {city.path} has {key} {_plain(in_city)}, but the served model was exported for "
+                    f"{tl}: {city.path} has {key} {_plain(in_city)}, but its model was exported for "
                     f"{_plain(in_contract)}; export it again (greenserve export --tl {tl}) or fix city.toml"
                 )
         for signal in contract.signal_ids:

@@ -145,8 +145,9 @@ def export(job: FleetJob) -> str:
         manifest.write_fleet(draft, contract, single_models, _groups_in_manifest(groups), results)
     stacked = sum(len(group.members) for group in groups if group.stacked)
     return (
-        f"{job.name}: {len(members)} TLs -> {job.models_dir / job.name / str(number)} ({len(groups)} groups, {stacked} TLs "
-        f"stacked, {contract.observation.size} numbers in, {contract.action.size} out), largest difference from single models "
+        f"{job.name}: {len(members)} TLs -> {job.models_dir / job.name / str(number)} "
+        f"({len(groups)} group{'' if len(groups) == 1 else 's'}, {stacked} TLs stacked, "
+        f"{contract.observation.size} numbers in, {contract.action.size} out), largest difference from single models "
         f"{difference:.1e}, {time.perf_counter() - begin:.1f} s"
     )
 

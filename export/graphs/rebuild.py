@@ -54,7 +54,7 @@ def from_meta_graph(path: Path, label: str, wanted: ActorRequest, checkpoint: Ch
         layers = read_layers(checkpoint, scope, whole=not is_named)
         actor = build(path, layers, wanted.hints, wanted.categorical)
         reason = str(error).removeprefix(f"{meta_graph_path(path)}: ")
-        return RebuiltActor(actor, None, scope, f"the trainer's graph was not used: {reason}")
+        return RebuiltActor(actor, None, scope, f"weights read from the checkpoint; its training graph was not used: {reason}")
     if layers is not None:
         steps = find_equivalent_actor(path, layers, wanted.hints, reference.evaluate, reference.inputs, wanted.categorical)
         if steps is not None:

@@ -33,7 +33,7 @@ def main(argv: list[str], prog: str = "python -m export inspect") -> int:
     parser.add_argument("--target-tls", default="", help="training's target TLs in order, separated by commas")
     parser.add_argument("--scope", help="the actor's scope")
     parser.add_argument("--actor", help="architecture, or module:function")
-    parser.add_argument("--action", choices=dialects.action_kinds(), help="kind of the action (default: values in [-1, 1])")
+    parser.add_argument("--action", choices=dialects.action_kinds(), help="kind of the action (default: continuous values)")
     parser.add_argument("--output-tensor", help="the actor's output in a training graph")
     args = parser.parse_args(argv)
     targets = [names.canonical(word) for word in args.target_tls.split(",") if word.strip()]

@@ -1,5 +1,6 @@
 """`greenserve check`: every TL's contract compared with the network."""
 
+import re
 import subprocess
 import sys
 
@@ -37,13 +38,19 @@ def test_sample_city_fits_and_every_tl_has_a_row(city, capsys, grid_city):
     assert total == f"8 of 8 TLs match the network {GRID / 'grid.net.xml'}"
 
 
+def test_tl_without_a_model_is_named_with_how_to_export_it(city, capsys):
+    city.write_text(re.sub(r"models_dir = .*", 'models_dir = "none"', city.read_text()))
+    assert main(["--city", str(city), "--infer-tl", "SA101"]) == 2
+    assert "SA101: holds no version; export it (greenserve export --tl SA101)" in table(capsys)[0]["SA101"][3]
+
+
 def test_tl_that_does_not_fit_has_its_reason_in_its_row(city, capsys):
     text = city.read_text().replace('[tl.SA103]\nsignals = ["A2"]', '[tl.SA103]\nsignals = ["A9"]')
     city.write_text(text + '\n[tl.SA999]\nsignals = ["Z9"]\ndialect = "sumo-rl"\n')
     assert main(["--city", str(city)]) == 2
     rows, total = table(capsys)
-    assert "has signals A9, but the served model was exported for A2" in rows["SA103"][3]
-    assert rows["SA999"][1:3] == ["-", "sumo-rl"] and "SA999: holds no version; export it" in rows["SA999"][3]
+    assert "[tl.SA103] signal A9 is not in" in rows["SA103"][3] and "it has A0, A1, " in rows["SA103"][3]
+    assert rows["SA999"][1:3] == ["-", "sumo-rl"] and "[tl.SA999] signal Z9 is not in" in rows["SA999"][3]
     assert rows["SA101"][3] == "matches" and total.startswith("7 of 9 TLs match")
 
 

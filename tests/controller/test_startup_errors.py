@@ -48,13 +48,13 @@ class TestCity:
     def test_model_of_another_signal_is_refused(self, grid_city, grid_street):
         contracts = self.contracts(grid_city, grid_street, "SA101", "SA102")
         contracts["SA102"].signal_ids[0] = "A0"
-        with pytest.raises(InputError, match=r"SA102: .* has signals A1, but the served model was exported for A0"):
+        with pytest.raises(InputError, match=r"SA102: .* has signals A1, but its model was exported for A0"):
             check_contracts_match_city(grid_city, contracts)
 
     def test_model_of_another_action_is_refused(self, grid_city, grid_street):
         contracts = self.contracts(grid_city, grid_street, "SA103")
         contracts["SA103"].action.kind = "gro"
-        with pytest.raises(InputError, match="has action kc, but the served model was exported for gro"):
+        with pytest.raises(InputError, match="has action kc, but its model was exported for gro"):
             check_contracts_match_city(grid_city, contracts)
 
     def test_signal_in_two_contracts_is_refused(self, grid_city, grid_street):
@@ -202,6 +202,7 @@ def test_invalid_and_contradicting_flags_are_refused(capsys):
         (["--libsumo", "--clients", "2"], "--libsumo has no other clients"),
         (["--server", "nonsense"], "must be HOST:PORT"),
         (["--deadline-ms", "0"], "must be above 0"),
+        (["--tripinfo", "no folder/trips.xml"], "no folder/trips.xml: there is no folder"),
         (["--clients", "0"], "must lie between 1"),
         (["--end", "nan"], "must be a simulated second"),
         (["--model-number", "99999999999999999999"], "must be a version"),

@@ -156,7 +156,7 @@ def test_an_estimators_checkpoint_is_read_by_its_names(checkpoints, capsys):
     recorded = manifest(checkpoints)
     assert recorded["source"]["name"] == "model.ckpt-2" and "counter" in recorded["left_unread"]
     same(run(version(checkpoints), "serving_default", observation=X)["action"], expected)
-    assert "the trainer's graph was not used" in capsys.readouterr().out, "its input is not a placeholder"
+    assert "its training graph was not used" in capsys.readouterr().out, "its input is not a placeholder"
 
 
 def test_a_corrupt_meta_graph_is_refused(checkpoints, capsys):
@@ -168,7 +168,7 @@ def test_a_corrupt_meta_graph_is_refused(checkpoints, capsys):
         assert export(checkpoints, *flags) == 2
         refused(capsys, "x_SA101_trial_0.meta: cannot be read as a MetaGraph")
     same(exported(checkpoints, "--actor", "mlp"), held["actor"])
-    assert "the trainer's graph was not used" in capsys.readouterr().out
+    assert "its training graph was not used" in capsys.readouterr().out
 
 
 def normalised(inside, folder, name):

@@ -102,6 +102,24 @@ def test_pinned_run_uses_only_a_fleet_of_the_pinned_versions(city):
         assert (fleet.coverage and fleet.coverage.tls) == tls
 
 
+def test_tl_that_was_exported_again_under_the_same_version_is_excluded(city, caplog):
+    caplog.set_level("INFO", "controller")
+    again = pb.PolicyContract()
+    again.CopyFrom(city.contracts["SA104"])
+    again.origin.sha256 = "another checkpoint"
+    at_start = ServedFleet(city.client, "city", {**city.contracts, "SA104": again}, None)
+    at_start.update()
+    assert at_start.coverage.tls == set(TLS) - {"SA104"}
+    assert "SA104 (was exported again since; build the fleet again)" in caplog.text
+    city.fleet.update()
+    assert city.fleet.coverage.tls == set(TLS)
+    city.client.contracts = lambda versions, timeout_s: {"SA104": again}
+    city.policies.contracts.check("SA104")
+    assert city.fleet.coverage.tls == set(TLS) - {"SA104"}
+    city.fleet.update()
+    assert city.fleet.coverage.tls == set(TLS) - {"SA104"}
+
+
 def test_tl_with_another_contract_in_the_fleet_is_excluded(city):
     changed = pb.PolicyContract()
     changed.CopyFrom(city.contracts["SA104"])
@@ -276,9 +294,9 @@ def test_fleet_that_is_not_served_is_logged_once(city, caplog):
         city.fleet.update()
     lines = [record.message for record in caplog.records if record.name == "controller"]
     assert lines == [
-        "fleet never is not served; every TL's own model is asked",
+        "fleet never is not served (optional); every TL's own model is queried",
         "fleet city version 1 answers for 4 of 4 TLs",
-        "fleet city is not served; every TL's own model is asked",
+        "fleet city is not served (optional); every TL's own model is queried",
     ]
 
 
