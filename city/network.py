@@ -14,6 +14,9 @@ from city.config import TL, City
 from city.errors import InputError
 from city.right_of_way import Connection, Foes, Junctions, Requests, conflicts, green_together
 
+SEQUENTIAL_TYPES = ("static", "actuated", "delay_based")
+"""Types of programs whose phases follow one another; the phases of a NEMA program are rings that run side by side."""
+
 
 @dataclass(frozen=True)
 class Phase:

@@ -11,7 +11,8 @@ from city.errors import InputError, path_errors_as_input_errors
 from city.network import StreetNetwork
 from controller import dialects
 from controller.policies.served_contracts import fetch_contracts
-from controller.sumo.network import check_contract_matches_network, check_contracts_match_city, check_phases
+from controller.safety.conflicts import check_phases
+from controller.sumo.network import check_contract_matches_network, check_contracts_match_city
 from protos import policy_pb2 as pb
 from serving.client import Client
 from serving.contract import ContractError, from_saved_model
@@ -70,7 +71,8 @@ def _row(city: city_config.City, street: StreetNetwork, tl: str, server: str | N
         check_contracts_match_city(city, {tl: contract})
         check_contract_matches_network(contract, street)
         for expected in contract.signals:
-            check_phases(f"{tl}: signal {expected.id}", street.signals[expected.id], expected)
+            states = [phase.state for phase in expected.phases]
+            check_phases(f"{tl}: signal {expected.id}", street.signals[expected.id], expected.program_id, states)
     except InputError as error:
         return tl, number, dialect, str(error)
     return tl, number, dialect, MATCHES

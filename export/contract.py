@@ -7,6 +7,7 @@ from city.config import TL, City
 from city.errors import InputError
 from city.network import StreetNetwork, signals_of
 from controller import dialects
+from controller.safety.conflicts import check_phases
 from export.locate import Candidate
 from protos import policy_pb2 as pb
 
@@ -26,6 +27,9 @@ def build(city: City, tl: TL, street: StreetNetwork) -> pb.PolicyContract:
                 f"{tl.name}: program {trained.program_id!r} of signal {trained.id} has no green phase; "
                 "add a phase with G or g, without y"
             )
+        check_phases(
+            f"{tl.name}: signal {trained.id}", street.signals[trained.id], trained.program_id, [p.state for p in trained.phases]
+        )
     return contract
 
 

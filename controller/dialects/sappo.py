@@ -32,7 +32,7 @@ import numpy as np
 
 from city.config import TL, Safety
 from city.errors import InputError
-from city.network import Phase, SignalNetwork, is_green
+from city.network import SEQUENTIAL_TYPES, Phase, SignalNetwork, is_green
 from controller.dialects import ActionValues, PhaseSequencer, signal_messages
 from controller.observation import Floats, Observation, PhaseState, Readings, Rows, Shares
 from controller.safety.safety_times import SafetyTimes
@@ -76,6 +76,12 @@ class Sappo:
                 raise InputError(f"{tl.name}: {key} is missing; set it in [tl.{tl.name}] to one of {', '.join(known)}")
         state, kind = tl.state or "", tl.action or ""
         # actions shift the plan that runs
+        for network in signals:
+            if network.plan.type not in SEQUENTIAL_TYPES:
+                raise InputError(
+                    f"{tl.name}: program {network.plan.id!r} of signal {network.id} has type {network.plan.type}, whose phases "
+                    f"are no sequence; dialect sappo needs a program of type {', '.join(SEQUENTIAL_TYPES)}"
+                )
         messages = signal_messages([(network, network.plan.id) for network in signals])
         if kind in PLAN_ACTIONS:
             _check_plans(tl, messages)

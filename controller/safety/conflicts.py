@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
+from city.errors import InputError
 from city.network import SignalNetwork
 
 GREEN = "Gg"
@@ -75,6 +76,25 @@ class ConflictRules:
             if conflicting:
                 pairs += [(i, j) for j in range(self.links) if conflicting >> j & 1]
         return pairs
+
+
+def check_phases(where: str, signal: SignalNetwork, program_id: str, states: Iterable[str]) -> None:
+    """Raise InputError unless the safety rules permit every state of the program that a policy was trained with."""
+    rules = ConflictRules(signal)
+    for state in states:
+        if rules.violation(state) is OverrideReason.MALFORMED:
+            raise InputError(
+                f"{where}: phase {state!r} of program {program_id!r} is not a state of {len(signal.links)} links with "
+                "r, y, g, G, s and u; it would never be shown: write y for Y, and give an o its colour"
+            )
+        for i, j in rules.conflicts(state):
+            remedy = "never show them green together"
+            if signal.yields[i, j] or signal.yields[j, i]:
+                remedy = f"write g for link {i if signal.yields[i, j] else j}, which yields by the junction's right of way"
+            raise InputError(
+                f"{where}: phase {state} of program {program_id!r} gives green to links {i} and {j}, which are foes "
+                f"in the network; the safety rules would never show it: {remedy}"
+            )
 
 
 def links_that_show(kind: Mapping[int, str], state: Iterable[str]) -> int:

@@ -8,10 +8,10 @@ from typing import Any
 
 from city.config import City
 from city.errors import InputError
-from city.network import Phase, Program, SignalNetwork, StreetNetwork
+from city.network import SEQUENTIAL_TYPES, Phase, Program, SignalNetwork, StreetNetwork
 from controller import dialects
 from controller.fallback.plan import FallbackPlan
-from controller.safety.conflicts import ConflictRules, OverrideReason
+from controller.safety.conflicts import check_phases
 from protos import policy_pb2 as pb
 from serving.contract import ContractError, check
 
@@ -188,7 +188,7 @@ def check_sumo_matches_contract(
                 f"{where}: SUMO shows a state of {len(now.shown)} links, but {street.net_file} has {len(signal.links)}; "
                 "start SUMO and the controller on the same network"
             )
-        check_phases(where, signal, expected)
+        check_phases(where, signal, expected.program_id, [phase.state for phase in expected.phases])
         for lane in expected.lane_ids:
             length_m = float(api.lane.getLength(lane))
             if abs(length_m - street.lane_length_m[lane]) > 0.01:
@@ -198,24 +198,12 @@ def check_sumo_matches_contract(
                 )
 
 
-def check_phases(where: str, signal: SignalNetwork, expected: pb.Signal) -> None:
-    """Raise InputError unless the safety rules permit every phase that the policy was trained with."""
-    rules = ConflictRules(signal)
-    for phase in expected.phases:
-        if rules.violation(phase.state) is OverrideReason.MALFORMED:
-            raise InputError(
-                f"{where}: phase {phase.state!r} of program {expected.program_id!r} is not a state of "
-                f"{len(signal.links)} links with r, y, g, G, s and u; it would never be shown: fix the program"
-            )
-        pairs = rules.conflicts(phase.state)
-        if pairs:
-            raise InputError(
-                f"{where}: phase {phase.state} of program {expected.program_id!r} gives green to links {pairs[0][0]} and "
-                f"{pairs[0][1]}, which are foes in the network; the safety rules would never show it: fix the program"
-            )
-
-
 def _check_phases_of_training(contract: pb.PolicyContract, where: str, program: Program, expected: pb.Signal, place: str) -> None:
+    if dialects.of(contract).runs_plan(contract) and program.type not in SEQUENTIAL_TYPES:
+        raise InputError(
+            f"{where}: its program {expected.program_id!r} has type {program.type} {place}, whose phases are no sequence; "
+            f"use the program of training, of type {', '.join(SEQUENTIAL_TYPES)}"
+        )
     if [phase.state for phase in program.phases] != [phase.state for phase in expected.phases]:
         raise InputError(
             f"{where}: its program {expected.program_id!r} has other phases {place} than in training; "

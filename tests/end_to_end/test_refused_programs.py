@@ -1,0 +1,64 @@
+"""Programs that no policy can be exported for: export, check and the controller's start name them."""
+
+import re
+
+import pytest
+
+from city import config, network
+from city.errors import InputError
+from export import contract
+from tests.networks import netgenerate
+
+GRID = ("--grid", "--grid.number", "2", "--grid.attach-length", "100", "--no-turnarounds")
+NEMA = (*GRID, "--tls.layout", "opposites", "--tls.default-type", "NEMA", "--turn-lanes", "1")
+
+
+def build(net_file, dialect="sumo-rl", **settings):
+    street = network.read(net_file)
+    return contract.build(config.City(net_file), config.TL(("A0",), dialect, "SA101", **settings), street)
+
+
+def changed(net_file, program):
+    """The network with another first program of signal A0. `program`: its phases."""
+    phases = "".join(f'<phase duration="10" state="{state}"/>' for state in program)
+    text = re.sub(r'(<tlLogic id="A0"[^>]*>).*?(</tlLogic>)', rf"\1{phases}\2", net_file.read_text(), count=1, flags=re.DOTALL)
+    net_file.write_text(text)
+    return net_file
+
+
+@pytest.mark.parametrize("action", ["gr", "gro", "offset", "kc"])
+def test_nema_program_is_refused_for_sappo(tmp_path, action):
+    net_file = netgenerate(tmp_path / "a.net.xml", *NEMA)
+    with pytest.raises(InputError, match="SA101: program '0' of signal A0 has type NEMA, whose phases are no sequence"):
+        build(net_file, "sappo", state="d", action=action)
+    assert build(net_file).action.size > 1, "sumo-rl chooses among its greens"
+
+
+def test_capital_y_is_refused_with_the_letter_to_write(tmp_path):
+    net_file = netgenerate(tmp_path / "a.net.xml", *GRID)
+    links = len(network.read(net_file).signals["A0"].links)
+    with pytest.raises(InputError, match=r"SA101: signal A0: phase 'Y+' .* write y for Y"):
+        build(changed(net_file, ["g" * links, "Y" * links]))
+
+
+def test_program_that_is_only_off_is_refused(tmp_path):
+    net_file = netgenerate(tmp_path / "a.net.xml", *GRID)
+    links = len(network.read(net_file).signals["A0"].links)
+    with pytest.raises(InputError, match=r"phase 'o+' .* is not a state .* give an o its colour"):
+        build(changed(net_file, ["o" * links]))
+
+
+def test_conflicting_greens_are_refused_with_the_link_that_yields(tmp_path):
+    net_file = netgenerate(tmp_path / "a.net.xml", *GRID)
+    plan = network.read(net_file).signals["A0"].plan
+    states = [phase.state.replace("g", "G") for phase in plan.phases]
+    with pytest.raises(
+        InputError, match=r"gives green to links \d+ and \d+, which are foes .* write g for link \d+, which yields"
+    ):
+        build(changed(net_file, states))
+
+
+def test_unregulated_junction_whose_program_shows_all_green_is_refused(tmp_path):
+    net_file = netgenerate(tmp_path / "a.net.xml", *GRID, "--default-junction-type", "traffic_light_unregulated")
+    with pytest.raises(InputError, match=r"gives green to links 0 and \d+, which are foes .* never show them green together"):
+        build(net_file)
