@@ -58,11 +58,11 @@ def export(job: Job, tl: str) -> str:
     with publish.new_version(job.models_dir, tl, number, job.overwrite, job.keep) as draft:
         write.write(draft, actor, contract)
         warmup.write(draft, contract, number)
-        difference = verify.compare_with_checkpoint(draft, actor, contract, rebuilt.reference_model)
+        parity = verify.compare_with_checkpoint(draft, actor, contract, rebuilt.reference_model)
         reference = rebuilt.reference_model.description if rebuilt.reference_model else NUMPY_REFERENCE
-        results = manifest.Verification(verify.count_operations(draft), verify.PARITY_OBSERVATIONS, difference, reference)
+        results = manifest.Verification(verify.count_operations(draft), verify.PARITY_OBSERVATIONS, parity, reference)
         manifest.write(draft, rebuilt, contract, sources, results)
-    return _line(job, tl, candidate, number, rebuilt, contract, difference, time.perf_counter() - begin)
+    return _line(job, tl, candidate, number, rebuilt, contract, parity.difference, time.perf_counter() - begin)
 
 
 def _check_assignment(job: Job, tl: str, candidate: Candidate, rebuilt: RebuiltActor, settings: TL | None) -> None:

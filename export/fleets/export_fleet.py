@@ -137,10 +137,10 @@ def export(job: FleetJob) -> str:
         weights = fleet_graph.weights(groups)
         meta_graph.write(draft, template, contract, weights)
         warmup.write(draft, contract, number)
-        difference = verify.compare_with_single_models(draft, contract, single_models, lambda members: _bar(members, "verify"))
+        parity = verify.compare_with_single_models(draft, contract, single_models, lambda members: _bar(members, "verify"))
         operations = verify.count_operations(draft)
         results = manifest.Verification(
-            operations, verify.PARITY_OBSERVATIONS, difference, "the single models, each loaded separately"
+            operations, verify.PARITY_OBSERVATIONS, parity, "the single models, each loaded separately"
         )
         manifest.write_fleet(draft, contract, single_models, _groups_in_manifest(groups), results)
     stacked = sum(len(group.members) for group in groups if group.stacked)
@@ -148,7 +148,7 @@ def export(job: FleetJob) -> str:
         f"{job.name}: {len(members)} TLs -> {job.models_dir / job.name / str(number)} "
         f"({len(groups)} group{'' if len(groups) == 1 else 's'}, {stacked} TLs stacked, "
         f"{contract.observation.size} numbers in, {contract.action.size} out), largest difference from single models "
-        f"{difference:.1e}, {time.perf_counter() - begin:.1f} s"
+        f"{parity.difference:.1e}, {time.perf_counter() - begin:.1f} s"
     )
 
 

@@ -17,6 +17,7 @@ from export.actors import Actor
 from export.checkpoints import scopes
 from export.checkpoints.source import RebuiltActor
 from export.saved_model import actor_file
+from export.saved_model.verify import Parity
 from protos import policy_pb2 as pb
 from serving.contract import FLEET
 
@@ -30,7 +31,7 @@ class Verification:
     operations: Mapping[str, int]
     """Number of operations of each kind in the graph."""
     observations: int
-    largest_difference: float
+    parity: Parity
     reference: str
     """What the model's actions were compared with."""
 
@@ -112,7 +113,8 @@ def _write(folder: Path, contract: pb.PolicyContract, content: Mapping[str, Any]
         **content,
         "parity": {
             "observations": verification.observations,
-            "largest_absolute_difference": verification.largest_difference,
+            "largest_absolute_difference": verification.parity.difference,
+            "largest_permitted_difference": verification.parity.permitted,
             "reference": verification.reference,
             "loaded_by": "TF1-style session, tag serve",
         },

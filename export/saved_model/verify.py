@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -35,9 +35,9 @@ from serving.contract import (
 )
 
 TOLERANCE = 1e-5
-"""Largest difference between a model's actions and its checkpoint's."""
+"""Largest difference between a model's actions and its checkpoint's, as a part of their scale (`permitted_difference`)."""
 FLEET_TOLERANCE = 1e-6
-"""Largest difference between a fleet's actions and the single models'."""
+"""Largest difference between a fleet's actions and the single models', as a part of their scale."""
 PARITY_OBSERVATIONS = 256
 STATEFUL_OPERATIONS = frozenset({"VarHandleOp", "ReadVariableOp", "AssignVariableOp", "RestoreV2"})
 """The only stateful operations that inference needs: variables, and the operation that restores them."""
@@ -51,6 +51,20 @@ Progress = Callable[[Iterable[pb.Member]], Iterable[pb.Member]]
 
 class ParityError(Exception):
     """The written model does not act like its reference; it must not be published."""
+
+
+class Parity(NamedTuple):
+    """The result of a parity check."""
+
+    difference: float
+    """Largest absolute difference of an action (categorical: of a probability)."""
+    permitted: float
+    """Largest difference that was permitted."""
+
+
+def permitted_difference(tolerance: float, expected: NDArray[Any]) -> float:
+    """A tolerance times the outputs' scale: float32 rounds in proportion to a number's size; at least the tolerance itself."""
+    return tolerance * max(1.0, float(np.abs(expected).max(initial=0.0)))
 
 
 class NotInferenceOnly(Exception):
@@ -83,7 +97,7 @@ def random_observations(size: int) -> NDArray[np.float32]:
 
 def compare_with_checkpoint(
     folder: Path, actor: Actor | GraphActor, contract: pb.PolicyContract, reference_model: ReferenceModel | None
-) -> float:
+) -> Parity:
     """Compare a written model with its checkpoint's actor on random observations; replays the warm-up records first.
 
     Args:
@@ -92,11 +106,9 @@ def compare_with_checkpoint(
         contract: the contract that was written.
         reference_model: the trainer's own graph; None: the steps are evaluated in NumPy.
 
-    Returns:
-        The largest absolute difference of an action (categorical: of a probability).
-
     Raises:
-        ParityError: the model cannot be loaded or run, or the difference exceeds TOLERANCE.
+        ParityError: the model cannot be loaded or run, the difference exceeds TOLERANCE times the actions' scale, or
+            a categorical choice is another one.
     """
     x = random_observations(actor.inputs)
     categorical = contract.action.kind == CATEGORICAL
@@ -111,16 +123,17 @@ def compare_with_checkpoint(
         expected = numpy_actor.evaluate(actor, x, categorical)
     actual = outputs[PROBABILITIES] if categorical else outputs[ACTION]
     difference = float(np.abs(actual - expected).max())
-    if not difference <= TOLERANCE:
-        raise ParityError(f"its actions differ from the checkpoint's by up to {difference:.3g}, more than {TOLERANCE:g}")
-    if categorical and _other_choices(outputs[ACTION], expected.argmax(axis=1), expected, TOLERANCE):
+    permitted = permitted_difference(TOLERANCE, expected)
+    if not difference <= permitted:
+        raise ParityError(f"its actions differ from the checkpoint's by up to {difference:.3g}, more than {permitted:g}")
+    if categorical and _other_choices(outputs[ACTION], expected.argmax(axis=1), expected, permitted):
         raise ParityError("its chosen actions are not the checkpoint's most probable ones")
-    return difference
+    return Parity(difference, permitted)
 
 
 def compare_with_single_models(
     folder: Path, contract: pb.PolicyContract, single_models: Mapping[str, Path], progress: Progress
-) -> float:
+) -> Parity:
     """Compare a written fleet with its single models on random observations.
 
     Args:
@@ -129,11 +142,9 @@ def compare_with_single_models(
         single_models: version folder of every TL's own model.
         progress: shows the members compared so far.
 
-    Returns:
-        The largest absolute difference of a continuous action.
-
     Raises:
-        ParityError: a model cannot be loaded or run, or a TL's actions differ by more than FLEET_TOLERANCE.
+        ParityError: a model cannot be loaded or run, a TL's actions differ by more than FLEET_TOLERANCE times their
+            scale, or a categorical choice is another one.
     """
     x = random_observations(contract.observation.size)
     with session(folder) as run:
@@ -142,9 +153,9 @@ def compare_with_single_models(
         check_policy_signature(run, contract)
         # a single row must give what a batch gives
         first_row = run(DEFAULT_SIGNATURE, {INPUT: x[:1]})[ACTION]
-    largest = float(np.abs(actions[:1] - first_row).max())
-    if not largest <= FLEET_TOLERANCE:
-        raise ParityError(f"its actions for one row and for a batch differ by up to {largest:.3g}, more than {FLEET_TOLERANCE:g}")
+    largest, most_permitted = float(np.abs(actions[:1] - first_row).max()), permitted_difference(FLEET_TOLERANCE, first_row)
+    if not largest <= most_permitted:
+        raise ParityError(f"its actions for one row and for a batch differ by up to {largest:.3g}, more than {most_permitted:g}")
     for member in progress(contract.members):
         columns = slice(member.action_begin, member.action_begin + member.action_size)
         observed = x[:, member.observation_begin : member.observation_begin + member.observation_size]
@@ -156,13 +167,14 @@ def compare_with_single_models(
                 raise ParityError(f"it chooses other actions for {member.tl} than {single_model} does")
             continue
         difference = float(np.abs(actions[:, columns] - expected[ACTION]).max())
-        if not difference <= FLEET_TOLERANCE:
+        permitted = permitted_difference(FLEET_TOLERANCE, expected[ACTION])
+        if not difference <= permitted:
             raise ParityError(
                 f"its actions for {member.tl} differ from those of {single_model} by up to {difference:.3g}, "
-                f"more than {FLEET_TOLERANCE:g}"
+                f"more than {permitted:g}"
             )
-        largest = max(largest, difference)
-    return largest
+        largest, most_permitted = max(largest, difference), max(most_permitted, permitted)
+    return Parity(largest, most_permitted)
 
 
 def _other_choices(chosen: NDArray[Any], expected: NDArray[Any], probabilities: NDArray[Any], tolerance: float) -> bool:

@@ -10,12 +10,16 @@ import termios
 from pathlib import Path
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from export.__main__ import main
+from export.graphs.graph_actor import VALUES, ReferenceModel
+from export.saved_model import read, verify
+from export.saved_model.verify import ParityError
 from tests.conftest import GRID, ROOT
 from tests.export import writers
-from tests.export.exporting import export, refused, same, version
+from tests.export.exporting import export, exported, manifest, refused, same, version
 from tests.export.test_sources import run
 from tests.export.writers import X, actions, keras3
 
@@ -116,3 +120,17 @@ def test_a_fresh_process_prints_only_its_own_lines(tmp_path):
     assert line.startswith("grid: 8 TLs -> ")
     assert run_export("describe", str(tmp_path / "SA101" / "1"))[0].startswith("SA101 1 ")
     assert run_export("inspect", "checkpoints/PPO-_SA101_trial_1")[0].startswith("actor/dense/bias ")
+
+
+def test_parity_tolerance_follows_the_scale_of_the_outputs(checkpoints):
+    model = writers.sequential(keras3, head="linear")
+    model.layers[-1].set_weights([3e3 * weights for weights in model.layers[-1].get_weights()])
+    model.save(checkpoints / "SA101_trial_3.keras")
+    np.testing.assert_allclose(exported(checkpoints), actions(model), atol=1e-5 * 1e4)
+    permitted = manifest(checkpoints)["parity"]["largest_permitted_difference"]
+    assert 1e-5 * 100 < permitted < 1e-5 * 1e5
+    contract, actor = read.read(version(checkpoints))
+    for rounding, is_permitted in ((0.5 * permitted, True), (2 * permitted, False)):
+        rounded = ReferenceModel("rounded", lambda x, by=rounding: model(x).numpy() + by, VALUES, actor.outputs, actor.inputs)
+        with contextlib.nullcontext() if is_permitted else pytest.raises(ParityError, match="differ from the checkpoint"):
+            verify.compare_with_checkpoint(version(checkpoints), actor, contract, rounded)
