@@ -24,7 +24,7 @@ from controller.release import Stop, abandon, log_connection_lost, release, rele
 from controller.sumo import libsumo_connection, start
 from controller.sumo.connection import CommandRejected, SumoConnection, SumoConnectionLost, WaitAborted
 from controller.sumo.network import check_contracts_match_city
-from controller.sumo.tripinfo import TRIPINFO_OPTIONS
+from controller.sumo.tripinfo import TRIPINFO_OPTIONS, read_trips
 from controller.telemetry.health import Health, HttpServer
 from controller.telemetry.metrics import ControllerMetrics
 from controller.telemetry.run_log import RunLog, figures, log_summary
@@ -88,6 +88,13 @@ def run(config: ControllerConfig, stop: Stop) -> int:
                 log.error(
                     "--summary %s: cannot be written (%s); its content: %s", config.summary, error.strerror, json.dumps(summary)
                 )
+                return 1
+        if code == 0 and config.tripinfo is not None and config.clients == 1:
+            # with other clients SUMO goes on, and has not completed the file yet
+            try:
+                read_trips(config.tripinfo)
+            except InputError as error:
+                log.error("--tripinfo %s; SUMO could not write it completely", error)
                 return 1
         return code
 

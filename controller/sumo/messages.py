@@ -5,7 +5,7 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from controller.sumo.connection import Interrupts, SumoConnectionLost, WaitAborted
 from controller.sumo.programs import StderrReader
@@ -16,13 +16,19 @@ log = logging.getLogger("controller")
 POLL_INTERVAL_S = 1.0
 """Wall time between two checks of the operator's requests, while SUMO is silent."""
 SILENCE_LOG_INTERVAL_S = 30.0
-"""Wall time between two warnings that SUMO is silent, at the end."""
+"""Wall time between two warnings that SUMO is silent."""
 
 
 class MessageStream:
     """Sends and receives whole messages."""
 
-    def __init__(self, connection: socket.socket, stderr: StderrReader, interrupts: Interrupts) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        stderr: StderrReader,
+        interrupts: Interrupts,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.socket = connection
         self._stderr, self._interrupts = stderr, interrupts
         self._poll = select.poll()
@@ -31,6 +37,10 @@ class MessageStream:
         """Not sent yet."""
         self._incoming = MessageSplitter()
         self._arrived: deque[bytes] = deque()
+        self._clock = clock
+        self._silent_since_s: float | None = None
+        """When a wait for SUMO began that has not ended yet."""
+        self._silence_logged_s: float | None = None
 
     def queue(self, message: bytes) -> None:
         """Queue a message for the next `send`, or for the next wait for an answer."""
@@ -65,7 +75,9 @@ class MessageStream:
                 # SUMO may be waiting for another client, and ends for all clients if this one leaves
                 if self._interrupts.abort_requested():
                     raise WaitAborted("SUMO has not answered yet")
+                self._log_silence()
                 return
+            self._silent_since_s = self._silence_logged_s = None
             part = self.socket.recv(1 << 20, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
@@ -77,6 +89,18 @@ class MessageStream:
             self._arrived.extend(self._incoming.feed(part))
         except MalformedMessage as error:
             raise SumoConnectionLost(f"SUMO sent {error}") from None
+
+    def _log_silence(self) -> None:
+        """Warn at intervals that SUMO is silent: it may be computing, waiting for another client, or no longer there."""
+        now = self._clock()
+        if self._silent_since_s is None or self._silence_logged_s is None:
+            self._silent_since_s = self._silence_logged_s = now
+        elif now - self._silence_logged_s >= SILENCE_LOG_INTERVAL_S:
+            self._silence_logged_s = now
+            log.warning(
+                "SUMO has been silent for %.0f s: it computes, waits for another client, or the connection is half-open",
+                now - self._silent_since_s,
+            )
 
     def end(self, message: bytes, wait: bool = True) -> bool:
         """Send the last message, wait until SUMO has closed the connection, and close it here.

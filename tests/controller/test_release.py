@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from controller.release import Stop, log_connection_lost
+from controller.release import Stop, log_connection_lost, release
 from controller.sumo.connection import SumoConnectionLost
 
 
@@ -38,3 +38,31 @@ def test_second_stop_request_aborts_waits_and_third_quits(monkeypatch):
 def test_signal_before_any_control_interrupts_the_start():
     with pytest.raises(KeyboardInterrupt):
         Stop()._handle()
+
+
+@pytest.mark.parametrize(("requests", "aborted"), [(0, [False, True, True]), (1, [False, True, True]), (2, [True, True, True])])
+def test_second_stop_request_within_one_step_does_not_wait_for_a_safe_transition(requests, aborted):
+    stop, seen = Stop(), []
+    stop.is_controlling = True
+    for _ in range(requests):
+        stop._handle()
+
+    class Loop:
+        now, clearing_s = 10.0, 8.0
+
+        def release(self, end_s, abort_requested):
+            for _ in range(3):
+                seen.append(abort_requested())
+                stop._handle()
+
+        def unreleased(self):
+            return []
+
+        def release_without_transition(self):
+            return [], []
+
+        def feed_monitors(self):
+            pass
+
+    assert release(Loop(), SimpleNamespace(is_guarded=False), 3600.0, stop)
+    assert seen == aborted

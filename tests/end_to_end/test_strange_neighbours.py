@@ -75,3 +75,10 @@ def test_second_controller_of_the_same_signals_is_refused(grid_server, flags):
             assert "unexpected_state" not in first.stderr.read()
             assert str(first.pid) in client.simulation.getParameter("", f"{OWNER_KEY}.A0")
             client.close()
+
+
+def test_tripinfo_on_a_full_disk_gives_one_error_line_and_exit_code_1(grid_server):
+    with controller("--end", "120", "--tripinfo", "/dev/full", "--server", grid_server) as process:
+        assert process.wait(120) == 1
+        errors = [line for line in process.stderr.read().splitlines() if "ERROR" in line]
+        assert len(errors) == 1 and "--tripinfo /dev/full: is not a complete tripinfo file" in errors[0]

@@ -145,3 +145,27 @@ def test_end_without_wait_does_not_wait_for_sumo(silent_ends):
     messages, sumo, _, checks = silent_ends
     assert not messages.end(b"last", wait=False)
     assert checks == {"abort": 0, "quit": 0} and sumo.recv(100) == b"last" and sumo.recv(100) == b""
+
+
+def test_silence_of_sumo_is_logged_every_30_s_until_it_answers(caplog):
+    ours, theirs = socket.socketpair()
+    times = iter(range(0, 200, 10))
+    with ours, theirs:
+        messages = MessageStream(ours, StderrReader(None), Interrupts(), clock=lambda: next(times))
+        real, silent = messages._poll, [True] * 8
+
+        class SilentPoll:
+            modify = staticmethod(real.modify)
+
+            def poll(self, timeout_ms):
+                if silent:
+                    silent.pop()
+                    return []
+                theirs.sendall(wire.message([b"answer"]))
+                return real.poll(timeout_ms)
+
+        messages._poll = SilentPoll()
+        assert list(messages.answers(1)) == [b"answer"]
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.partition(":")[0] for line in lines] == ["SUMO has been silent for 30 s", "SUMO has been silent for 60 s"]
+    assert "half-open" in lines[0]
