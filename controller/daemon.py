@@ -152,7 +152,9 @@ def _open(config: ControllerConfig, street: StreetNetwork, stop: Stop) -> SumoCo
     if config.guard:
         arguments = () if config.attach else _sumo_arguments(config.city, config)
         watchdog_s = config.city.controller.watchdog_s
-        return open_guarded(config.attach, arguments, config.clients, config.order, config.sumo_port, watchdog_s, interrupts)
+        return open_guarded(
+            config.attach, arguments, config.clients, config.order, config.sumo_port, watchdog_s, interrupts, config.end_s
+        )
     if config.attach is not None:
         return start.attach(*config.attach, interrupts=interrupts, order=config.order)
     arguments = _sumo_arguments(config.city, config)

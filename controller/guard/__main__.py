@@ -45,6 +45,7 @@ class Guard:
         first_s: float,
         idle_s: float,
         ends_with_controller: bool,
+        end_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare the run.
@@ -56,6 +57,7 @@ class Guard:
             first_s: wall time for which the simulation waits for a first controller.
             idle_s: wall time for which it keeps stepping the simulation without a controller.
             ends_with_controller: whether the guard ends with a controller that closes in order.
+            end_s: simulated second from which on no controller is waited for.
             clock: wall time in s.
 
         Raises:
@@ -70,8 +72,8 @@ class Guard:
             raise InputError("--sumo is the address of a guard, not of SUMO; a controller connects to it with --no-guard")
         self._version = wire.version_answer(number, f"{text} {wire.GUARDED}")
         self._step_s = max(MIN_STEP_S, float(connection.api.simulation.getDeltaT()))
-        self._end_s = float(connection.api.simulation.getEndTime())
-        """Simulated; 0 or less: none."""
+        configured_s = float(connection.api.simulation.getEndTime())
+        self._end_s = min(end_s, configured_s if configured_s > 0 else math.inf)
         self._is_stopped = False
         connection.track({}, [], {})
 
@@ -143,7 +145,7 @@ class Guard:
             if controller := self._listener.accept(0.0):
                 log.info("a controller has connected at second %g", now)
                 return controller
-            if 0 < self._end_s <= now:
+            if self._end_s <= now:
                 log.warning("no controller has connected before the simulation's end, second %g", now)
                 return None
             self._connection.advance(now + self._step_s)
@@ -198,6 +200,10 @@ def parse(argv: list[str], prog: str = "python -m controller.guard") -> tuple[ar
         metavar="S",
         help="wall time for which it keeps stepping the simulation without a controller (default: 3600)",
     )
+    parser.add_argument(
+        "--end", type=float, default=math.inf, metavar="S",
+        help="simulated second from which on no controller is waited for (default: the simulation's end)",
+    )  # fmt: skip
     parser.add_argument("--spawned", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--lock", type=int, metavar="FD", help=argparse.SUPPRESS)
     parser.add_argument("--pid-file", type=Path, metavar="FILE", help="write port and process id to this file")
@@ -213,6 +219,8 @@ def parse(argv: list[str], prog: str = "python -m controller.guard") -> tuple[ar
         args.watchdog_s = (city_config.load(city).controller if city else city_config.Controller()).watchdog_s
     if not 0 < args.watchdog_s <= city_config.MAX_WATCHDOG_S:
         raise InputError(f"--watchdog-s {args.watchdog_s:g} must be above 0 and at most {city_config.MAX_WATCHDOG_S}")
+    if not args.end >= 0:
+        raise InputError(f"--end {args.end:g} must be a simulated second, such as 3600")
     for flag, value in (
         ("--first-controller-timeout-s", args.first_controller_timeout_s),
         ("--idle-timeout-s", args.idle_timeout_s),
@@ -272,6 +280,7 @@ def _open(args: argparse.Namespace, sumo_arguments: Sequence[str], opened: list[
                 args.first_controller_timeout_s,
                 args.idle_timeout_s,
                 ends_with_controller=args.spawned,
+                end_s=args.end,
             )
         except (SumoConnectionLost, connection.connection_error, OSError) as error:
             raise InputError(f"SUMO ended before the simulation began: {connection.error_message() or error}") from None

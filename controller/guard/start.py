@@ -32,6 +32,7 @@ def open_guarded(
     sumo_port: int,
     watchdog_s: float,
     interrupts: Interrupts,
+    end_s: float | None = None,
 ) -> TraciConnection:
     """Open a connection to SUMO through a guard.
 
@@ -42,7 +43,8 @@ def open_guarded(
         order: the guard's place among SUMO's clients.
         sumo_port: port of a SUMO that the guard starts; 0: a free one.
         watchdog_s: wall time for which the controller may be silent.
-        interrupts: what the operator has asked for.
+        interrupts: what the operator has requested.
+        end_s: simulated second at which the controller stops; without one, the guard ends there too.
 
     Raises:
         InputError: no guard can be started or reached.
@@ -51,6 +53,7 @@ def open_guarded(
     host, port = sumo or ("127.0.0.1", sumo_port)
     flags = ["--watchdog-s", str(watchdog_s)]
     flags += ["--order", str(order)] if order is not None else []
+    flags += ["--end", str(end_s)] if end_s is not None else []
     if sumo is not None:
         flags += ["--sumo", f"{host}:{port}"]
     else:

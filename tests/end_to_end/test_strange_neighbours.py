@@ -1,9 +1,12 @@
 """Other clients of the same simulation that set the controller's signals."""
 
+import re
+import socket
+
 import pytest
 
 from controller.sumo.network import OWNER_KEY
-from tests.end_to_end.programs import connect, controller, sumo
+from tests.end_to_end.programs import connect, controller, guard_log, sumo
 from tests.end_to_end.test_several_clients import SIGNALS, step_until
 
 GUARDED = pytest.mark.parametrize("flags", [(), ("--no-guard",)], ids=["guard", "no guard"])
@@ -82,3 +85,26 @@ def test_tripinfo_on_a_full_disk_gives_one_error_line_and_exit_code_1(grid_serve
         assert process.wait(120) == 1
         errors = [line for line in process.stderr.read().splitlines() if "ERROR" in line]
         assert len(errors) == 1 and "--tripinfo /dev/full: is not a complete tripinfo file" in errors[0]
+
+
+def test_guard_of_a_killed_controller_ends_at_the_controllers_end(grid_server):
+    with (
+        sumo(2, "--end", "1000000") as (port, _),
+        controller(
+            "--sumo", f"127.0.0.1:{port}", "--order", "2", "--infer-tl", "SA101", "--end", "100", "--server", grid_server
+        ) as process,
+    ):
+        client, history = connect(port, 1), []
+        step_until(client, 50, history)
+        assert client.trafficlight.getProgram("A0") == "online"
+        process.kill()
+        log = process.stderr.read()
+        step_until(client, 150, history)
+        assert client.trafficlight.getProgram("A0") == "adapted"
+        guard_port = int(re.search(r"--no-guard --sumo 127\.0\.0\.1:(\d+)", log)[1])
+        with pytest.raises(ConnectionRefusedError):
+            for _ in range(1000):
+                socket.create_connection(("127.0.0.1", guard_port), timeout=10).close()
+                step_until(client, client.simulation.getTime() + 1, history)
+        assert "no controller has connected before the simulation's end, second 10" in guard_log(log)
+        client.close()
