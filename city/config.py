@@ -14,6 +14,7 @@ from city.arguments import host_and_port
 from city.errors import InputError
 
 FALLBACKS = ("plan", "max-pressure")
+FLOORS = ("street", "dialect")
 RENAMED_KEYS = {
     ("[safety]", "walking_mps"): "walking_speed_mps",
     ("[controller]", "probes"): "recovery_answers",
@@ -76,6 +77,9 @@ class Safety:
     """A link that has been red for longer is served next; None: no bound."""
     walking_speed_mps: float = 1.2
     """Walking speed in m/s, for the clearance of pedestrian crossings."""
+    floors: str = "street"
+    """`street`: the times above, the yellow of the approach speed and the clearance of crossings are minima of every
+    policy. `dialect`: yellow, all-red and min green are exactly the contract's, as in training."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +191,8 @@ def load(path: Path) -> City:
             f"{path}: [safety] max_red_s = {safety.max_red_s:g} must not be less than a green and a yellow together, "
             f"{safety.min_green_s + safety.min_yellow_s:g}"
         )
+    if safety.floors not in FLOORS:
+        raise InputError(f"{path}: [safety] floors = {safety.floors!r} must be one of {', '.join(FLOORS)}")
     if control.recovery_answers < 1:
         raise InputError(f"{path}: [controller] recovery_answers = {control.recovery_answers} must be at least 1")
     if control.http_address is not None:

@@ -67,6 +67,8 @@ def assemble(
     )
     lane_row = {lane: i for i, lane in enumerate(connection.lanes)}
     length_m = np.array([street.lane_length_m[lane] for lane in connection.lanes])
+    # as in training, where an episode begins with the first green phase at once, on a network without vehicles
+    forces_first = safety.floors == "dialect" and connection.api.vehicle.getIDCount() == 0
     intersections = []
     monitors = []
     for contract in contracts:
@@ -83,13 +85,16 @@ def assemble(
             control,
             _max_pressure(contract, street, lane_row, length_m, times) if is_max_pressure else None,
         )
-        limits = Limits(times.yellow_s, times.min_green_s, times.all_red_s, times.max_red_s, times.walking_speed_mps)
+        limits = Limits(
+            times.yellow_s, times.min_green_s, times.all_red_s, times.max_red_s, times.walking_speed_mps, times.yellow_by_speed
+        )
         for network, states in zip(networks, greens, strict=True):
             monitor = SignalMonitor(network, limits, states)
-            # the take-over from the signal's program is monitored as well
-            monitor.follow_program(running[network.id].shown, now)
+            if not forces_first:
+                # the take-over from the signal's program is monitored as well
+                monitor.follow_program(running[network.id].shown, now)
             monitors.append(monitor)
-        intersection.start(now, [running[signal].shown for signal in contract.signal_ids])
+        intersection.start(now, [running[signal].shown for signal in contract.signal_ids], forces_first)
         intersections.append(intersection)
     mark_controlled(connection.api, signals)
     step_s = float(connection.api.simulation.getDeltaT())

@@ -77,6 +77,10 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             connection.close()
             raise
         log.info("controlling %s from second %g", ", ".join(contracts), loop.now)
+        uses_floors = config.city.safety.floors == "street"
+        metrics.street_floors.set(uses_floors)
+        if not uses_floors:
+            log.warning("[safety] floors = dialect: yellow, all-red and min green are the contracts', the street's floors are off")
         code = _loop(loop, end_s, config, connection, stop, metrics, health)
         run_log.flush(loop.now)
         log_summary(loop)

@@ -71,11 +71,18 @@ class Intersection:
     def mode(self) -> ControlMode:
         return self.mode_state.mode
 
-    def start(self, now: float, shown: Sequence[str]) -> None:
-        """Start from the states that the signals show; the first decision is due now."""
+    def start(self, now: float, shown: Sequence[str], forces_first: bool = False) -> None:
+        """Start from the states that the signals show; the first decision is due now.
+
+        `forces_first`: show the dialect's first states at once, without a transition from the shown ones.
+        """
         for safety, state in zip(self.safeties, shown, strict=True):
             safety.start_from(state, now)
         self._take_over(now, start=True)
+        if forces_first:
+            for safety, state in zip(self.safeties, self._policy_sequencer.requested_states(now), strict=True):
+                if safety.rules.violation(state) is None:
+                    safety.start_from(state, now)
         self.next_decision_s = now
 
     def _take_over(self, now: float, start: bool) -> None:

@@ -54,6 +54,8 @@ class Limits:
     all_red_s: float
     max_red_s: float = math.inf
     walking_speed_mps: float = 1.2
+    yellow_by_speed: bool = True
+    """Whether a yellow must also be as long as the approach speed requires."""
 
 
 class _Change(NamedTuple):
@@ -82,7 +84,9 @@ class SignalMonitor:
         self._is_crossing = [
             length_m > 0 and not mps > 0 for length_m, mps in zip(network.crossing_m, network.approach_mps, strict=True)
         ]
-        self._yellow_s = [max(limits.yellow_s, _required_yellow_s(3.6 * mps)) for mps in network.approach_mps]
+        self._yellow_s = [
+            max(limits.yellow_s, _required_yellow_s(3.6 * mps) if limits.yellow_by_speed else 0.0) for mps in network.approach_mps
+        ]
         self._clear_s = [max(limits.all_red_s, length_m / limits.walking_speed_mps) for length_m in network.crossing_m]
         self._min_green_s = limits.min_green_s
         served = [{state[i] in "gG" for state in greens} for i in links]

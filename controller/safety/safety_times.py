@@ -17,16 +17,27 @@ class SafetyTimes:
     max_green_s: float = math.inf
     max_red_s: float = math.inf
     walking_speed_mps: float = 1.2
+    yellow_by_speed: bool = True
+    """Whether a yellow is also at least that of the approach speed (`yellow_s_at`)."""
 
 
 def times_for(contract: pb.PolicyContract, limits: Safety, runs_plan: bool) -> SafetyTimes:
-    """The stricter of the contract's times and city.toml's [safety].
+    """The stricter of the contract's times and city.toml's [safety]; the contract's alone with floors = "dialect".
 
     `runs_plan`: the policy modifies its program's plan. The plan's links may be green
     over several phases, and its durations have bounds of their own, so the contract's
     min and max green do not apply to links.
     """
     timing = contract.timing
+    if limits.floors == "dialect":
+        return SafetyTimes(
+            yellow_s=timing.yellow_s,
+            min_green_s=0.0 if runs_plan else timing.min_green_s,
+            all_red_s=timing.all_red_s,
+            max_green_s=math.inf if runs_plan else timing.max_green_s or math.inf,
+            walking_speed_mps=math.inf,
+            yellow_by_speed=False,
+        )
     max_greens = [bound for bound in (0 if runs_plan else timing.max_green_s, limits.max_green_s) if bound]
     return SafetyTimes(
         yellow_s=max(timing.yellow_s, limits.min_yellow_s),

@@ -123,7 +123,7 @@ class SignalSafety:
         self.approach_mps, self.crossing_m = network.approach_mps, network.crossing_m
         # a link that vehicles share with pedestrians needs its yellow
         self._is_crossing = [m > 0 and mps == 0 for m, mps in zip(network.crossing_m, network.approach_mps, strict=True)]
-        self.yellow_s = [max(times.yellow_s, yellow_s_at(mps)) for mps in network.approach_mps]
+        self.yellow_s = [max(times.yellow_s, yellow_s_at(mps) if times.yellow_by_speed else 0.0) for mps in network.approach_mps]
         """Yellow by link, s."""
         self.clearance_s = [max(times.all_red_s, length_m / times.walking_speed_mps) for length_m in network.crossing_m]
         """By link: how long it must be red before a foe gets its green, s."""

@@ -31,6 +31,9 @@ class ControllerMetrics:
             ["signal"],
             registry=registry,
         )
+        self.street_floors = Gauge(
+            "controller_street_floors", "1: the street's floors hold; 0: [safety] floors = dialect", registry=registry
+        )
         self.rejections = Counter("controller_sumo_rejections", "Commands that SUMO rejected", registry=registry)
         self.mode = Gauge(
             "controller_mode", "Control mode of a TL: 0 policy, 1 hold, 2 fallback, 3 recovering", ["tl"], registry=registry
