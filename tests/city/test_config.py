@@ -37,6 +37,7 @@ def test_missing_file_is_refused_with_the_flag(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ('[safety]\nfloors = "none"', r"\[safety\] floors = 'none' must be one of street, dialect"),
         ("[saftey]\nmin_yellow_s = 3", r"unknown table \[saftey\]"),
         ('[tl."a/b"]\nsignals = ["A"]', r"city.toml: \[tl.a/b\] 'a/b' is not a valid TL name"),
         ('[controller]\nhttp_address = "foo"', r"\[controller\] http_address 'foo' must be HOST:PORT"),
