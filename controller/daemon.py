@@ -45,6 +45,8 @@ def run(config: ControllerConfig, stop: Stop) -> int:
     for tl in config.infer_tls:
         network.signals_of(config.city, config.city.tls[tl], street)
     metrics, health = ControllerMetrics(CollectorRegistry()), Health()
+    uses_floors = config.city.safety.floors == "street"
+    metrics.street_floors.set(uses_floors)
     with contextlib.ExitStack() as closing:
         client = Client(config.server, retries=0)  # no retries: a failed request is repeated at the next decision step
         closing.callback(client.close)
@@ -77,10 +79,10 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             connection.close()
             raise
         log.info("controlling %s from second %g", ", ".join(contracts), loop.now)
-        uses_floors = config.city.safety.floors == "street"
-        metrics.street_floors.set(uses_floors)
         if not uses_floors:
-            log.warning("[safety] floors = dialect: yellow, all-red and min green are the contracts', the street's floors are off")
+            log.warning(
+                "[safety] floors = dialect: the street's floors are off; yellow, all-red and min green are the contracts'"
+            )
         code = _loop(loop, end_s, config, connection, stop, metrics, health)
         run_log.flush(loop.now)
         log_summary(loop)

@@ -18,6 +18,8 @@ from controller.sumo.connection import Interrupts
 from controller.sumo.libsumo_connection import start_libsumo
 from controller.sumo.start import start
 from export import contract
+from tests.conftest import GRID
+from tests.end_to_end.programs import program
 from tests.networks import netconvert
 
 ROOT = Path(__file__).parents[2]
@@ -164,3 +166,23 @@ def test_run_with_the_dialects_floors_is_sumo_rls_trip_by_trip(
     expected = json.loads((tmp_path / "log.json").read_text())
     assert actors.decisions == [(actions, observations) for _, actions, observations in expected]
     assert trips(tmp_path / "ours.xml") == trips(tmp_path / "reference.xml") != []
+
+
+def test_floors_that_are_off_are_reported_at_the_start(grid_server, tmp_path):
+    text = (GRID / "city.toml").read_text().replace('"grid.sumocfg"', f'"{GRID / "grid.sumocfg"}"')
+    (tmp_path / "city.toml").write_text(text.replace("[safety]\n", '[safety]\nfloors = "dialect"\n'))
+    arguments = (
+        "--city",
+        str(tmp_path / "city.toml"),
+        "--server",
+        grid_server,
+        "--infer-tl",
+        "SA101",
+        "--end",
+        "30",
+        "--libsumo",
+    )
+    with program("controller", *arguments) as process:
+        assert process.wait(60) == 0
+        lines = [line for line in process.stderr.read().splitlines() if "floors" in line]
+    assert len(lines) == 1 and "WARNING [safety] floors = dialect: the street's floors are off" in lines[0]
