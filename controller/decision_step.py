@@ -62,6 +62,9 @@ class RunCounters:
     """By TL: requests without a valid action."""
     overrides: Counter[str] = field(default_factory=Counter)
     """By reason."""
+    decisions_by_tl: Counter[str] = field(default_factory=Counter)
+    overruled_by_tl: Counter[str] = field(default_factory=Counter)
+    """Decisions between which and the next one the safety rules replaced a requested state."""
     rejections: int = 0
     """Commands that SUMO rejected."""
     alarms: Counter[str] = field(default_factory=Counter)
@@ -151,6 +154,8 @@ class DecisionLoop:
         self._observed: tuple[float, Sequence[Intersection]] | None = None
         """The second of the newest readings, and the TLs they were read for."""
         self._read_for: tuple[str, ...] = ()
+        self._overruled: set[str] = set()
+        """TLs with an override since their last decision."""
         self._batches: dict[tuple[str, ...], ObservationBatch] = {}
 
     def step(self, end_s: float) -> None:
@@ -205,6 +210,8 @@ class DecisionLoop:
             new_commands, new_overrides = intersection.commands(now)
             commands += new_commands
             overrides += new_overrides
+            if new_overrides:
+                self._overruled.add(intersection.tl)
         self._connection.set(commands)
         for intersection in due:
             self._due_s[intersection.tl] = intersection.next_due_s(now)
@@ -298,6 +305,10 @@ class DecisionLoop:
                 self._events.missing_answer(intersection.tl, failure, self.now)
             else:
                 self.counters.decisions += 1
+                self.counters.decisions_by_tl[intersection.tl] += 1
+                if intersection.tl in self._overruled:
+                    self._overruled.discard(intersection.tl)
+                    self.counters.overruled_by_tl[intersection.tl] += 1
             if intersection.mode is not before:
                 self._events.mode_change(intersection.tl, before, intersection.mode, self.now, failure)
                 self.counters.fallbacks += intersection.mode is ControlMode.FALLBACK and before is not ControlMode.RECOVERING

@@ -19,6 +19,8 @@ log = logging.getLogger("controller")
 
 MAX_NAMED_TLS = 10
 """TLs named in one line; the others are counted."""
+MAX_OVERRULED_SHARE = 0.1
+"""Share of a TL's decisions that the safety rules may overrule without a warning."""
 ALARM_LOG_INTERVAL_S = 60.0
 """Simulated seconds between two log lines of one signal and rule; every alarm is counted."""
 
@@ -130,7 +132,7 @@ def figures(counters: RunCounters) -> dict[str, object]:
 
 
 def log_summary(loop: DecisionLoop) -> None:
-    """Log one line about the run so far."""
+    """Log one line about the run so far, and a warning about policies that the safety rules overrule often."""
     values = figures(loop.counters)
     modes = Counter(x.mode.name for x in loop.intersections.values())
     log.info(
@@ -145,3 +147,23 @@ def log_summary(loop: DecisionLoop) -> None:
         values["overrides"],
         "".join(f", {reason} {count}" for reason, count in sorted(loop.counters.overrides.items())),
     )
+    overruled = overruled_tls(loop.counters)
+    if overruled:
+        named = ", ".join(f"{tl} ({count} of {decisions})" for tl, count, decisions in overruled[:MAX_NAMED_TLS])
+        more = f" and {len(overruled) - MAX_NAMED_TLS} more" if len(overruled) > MAX_NAMED_TLS else ""
+        log.warning(
+            "the safety rules overruled more than a tenth of the decisions of %s%s; --log-level debug explains each: train the "
+            'policy with the times of [safety] in city.toml, or set floors = "dialect" there to compare it with its training',
+            named,
+            more,
+        )
+
+
+def overruled_tls(counters: RunCounters) -> list[tuple[str, int, int]]:
+    """(TL, overruled decisions, decisions) of TLs above MAX_OVERRULED_SHARE, the most overruled first."""
+    found = [
+        (tl, counters.overruled_by_tl[tl], decisions)
+        for tl, decisions in counters.decisions_by_tl.items()
+        if counters.overruled_by_tl[tl] > MAX_OVERRULED_SHARE * decisions
+    ]
+    return sorted(found, key=lambda item: -item[1] / item[2])

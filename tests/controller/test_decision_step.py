@@ -227,3 +227,20 @@ def test_deadline_counts_from_the_arrival_of_the_readings(crossing):
         loop.step(400)
     for arrived, observed, asked in zip(*[iter(times[:15])] * 3, strict=True):
         assert arrived <= observed <= asked
+
+
+def test_decisions_that_the_safety_rules_overrule_are_counted_by_tl(crossing):
+    connection = SteppedConnection(1.0)
+    street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
+    flipping = SimpleNamespace(
+        ask=lambda observations, observed_s: {tl: np.array([int(connection.now / 10) % 2]) for tl in observations}
+    )
+    slow = one_signal(crossing)
+    slow.safeties = (SignalSafety(crossing, SafetyTimes(yellow_s=6, min_green_s=4), GREENS),)
+    slow.start(0, ["GgGr"])
+    loop = DecisionLoop(connection, [slow], flipping, street, Events(), 0.0, 1.0)
+    while loop.now < 400:
+        loop.step(400)
+    counters = loop.counters
+    assert counters.decisions_by_tl == {"SA101": counters.decisions}
+    assert 0 < counters.overruled_by_tl["SA101"] <= min(counters.decisions, counters.overrides.total())

@@ -1,6 +1,7 @@
 """The log of a run: one line per kind of mode change, overrides at debug level only."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -11,7 +12,7 @@ from controller.safety.conflicts import OverrideReason
 from controller.safety.signal_safety import Override
 from controller.telemetry.health import Health
 from controller.telemetry.metrics import ControllerMetrics
-from controller.telemetry.run_log import MAX_NAMED_TLS, RunLog
+from controller.telemetry.run_log import MAX_NAMED_TLS, RunLog, log_summary
 
 TLS = [f"SA{number}" for number in range(101, 131)]
 
@@ -70,3 +71,16 @@ def test_overrides_and_missing_answers_are_logged_at_debug_level_only(events, me
     value = metrics.registry.get_sample_value
     assert value("controller_safety_overrides_total", {"reason": "min_green"}) == 1
     assert value("controller_missing_answers_total", {"tl": "SA101"}) == 1
+
+
+@pytest.mark.parametrize(("overruled", "is_warning"), [(10, False), (11, True)])
+def test_policy_overruled_in_more_than_a_tenth_of_its_decisions_is_a_warning(caplog, overruled, is_warning):
+    caplog.set_level(logging.INFO, "controller")
+    counters = RunCounters(decisions=200)
+    counters.decisions_by_tl.update(SA101=100, SA102=100)
+    counters.overruled_by_tl.update(SA101=overruled, SA102=1)
+    log_summary(SimpleNamespace(now=600.0, counters=counters, intersections={}))
+    warnings = lines(caplog, logging.WARNING)
+    assert bool(warnings) == is_warning
+    if is_warning:
+        assert "more than a tenth of the decisions of SA101 (11 of 100);" in warnings[0] and "SA102" not in warnings[0]
