@@ -111,7 +111,7 @@ def _max_pressure(
     if not all(greens):
         return None
     signals = [street.signals[signal] for signal in contract.signal_ids]
-    return MaxPressure(signals, greens, lane_row, length_m, times.yellow_s, times.min_green_s)
+    return MaxPressure(signals, greens, lane_row, length_m, times.yellow_s, times.min_green_s, times.all_red_s)
 
 
 def _vehicle_lanes(street: StreetNetwork, signal: str) -> list[str]:

@@ -100,7 +100,9 @@ class SumoRl:
 
     def sequencer(self, contract: pb.PolicyContract, times: SafetyTimes) -> PhaseSequencer:
         greens = _greens(contract.signals[0])
-        return GreenPhaseSequencer(greens, contract.timing.decision_interval_s, times.yellow_s, times.min_green_s)
+        return GreenPhaseSequencer(
+            greens, contract.timing.decision_interval_s, times.yellow_s, times.min_green_s, times.all_red_s
+        )
 
 
 DIALECT = SumoRl()
@@ -139,18 +141,20 @@ class SumoRlObserver(GatheringObserver):
 
 
 class GreenPhaseSequencer:
-    """Green phases of one signal, chosen by index, with yellow in between."""
+    """Green phases of one signal, chosen by index, with yellow and all-red in between."""
 
-    def __init__(self, greens: Sequence[str], delta_time_s: float, yellow_s: float, min_green_s: float) -> None:
+    def __init__(
+        self, greens: Sequence[str], delta_time_s: float, yellow_s: float, min_green_s: float, all_red_s: float = 0.0
+    ) -> None:
         self._greens = tuple((green,) for green in greens)
         self._yellows = [[(yellow_between(a, b),) for b in greens] for a in greens]
-        self._delta_time_s, self._yellow_s, self._min_green_s = delta_time_s, yellow_s, min_green_s
+        self._delta_time_s, self._yellow_s, self._min_green_s, self._all_red_s = delta_time_s, yellow_s, min_green_s, all_red_s
         self._begin_s = 0.0
         self._green = 0
         self._yellow: tuple[str] | None = None
-        self._yellow_end_s = -math.inf
+        self._yellow_end_s = self._green_from_s = -math.inf
         self._change_allowed_s = -math.inf
-        """From when on the green may change: yellow + min green after the last change."""
+        """From when on the green may change: yellow, all-red and min green after the last change."""
 
     def enter(self, now: float, shown: Sequence[str], start: bool = False) -> None:
         # the dialect forces the first green phase at the start; later, a green that is already shown is kept
@@ -159,7 +163,7 @@ class GreenPhaseSequencer:
         state = tuple(shown)
         self._green = self._greens.index(state) if not start and state in self._greens else 0
         self._yellow = None
-        self._change_allowed_s = round_to_ms(now + self._min_green_s + self._yellow_s)
+        self._change_allowed_s = round_to_ms(now + self._min_green_s + self._yellow_s + self._all_red_s)
 
     def apply_action(self, now: float, action: ActionValues) -> None:
         chosen = int(action[0])
@@ -168,12 +172,15 @@ class GreenPhaseSequencer:
         self._yellow = self._yellows[self._green][chosen]
         self._green = chosen
         self._yellow_end_s = round_to_ms(now + self._yellow_s)
-        self._change_allowed_s = round_to_ms(now + self._min_green_s + self._yellow_s)
+        self._green_from_s = round_to_ms(now + self._yellow_s + self._all_red_s)
+        self._change_allowed_s = round_to_ms(now + self._min_green_s + self._yellow_s + self._all_red_s)
 
     def requested_states(self, now: float) -> tuple[str, ...]:
         if self._yellow is not None:
             if now < self._yellow_end_s:
                 return self._yellow
+            if now < self._green_from_s:
+                return (self._yellow[0].replace("y", "r"),)
             self._yellow = None
         return self._greens[self._green]
 
@@ -181,7 +188,8 @@ class GreenPhaseSequencer:
         return PhaseState((self._green,), now >= self._change_allowed_s)
 
     def next_change_s(self, now: float) -> float:
-        return self._yellow_end_s if self._yellow is not None and self._yellow_end_s > now else math.inf
+        changes = (self._yellow_end_s, self._green_from_s) if self._yellow is not None else ()
+        return next((moment for moment in changes if moment > now), math.inf)
 
     def next_decision_s(self, now: float) -> float:
         return next_multiple_s(now, self._begin_s, self._delta_time_s)

@@ -32,6 +32,7 @@ class MaxPressure:
         length_m: Floats,
         yellow_s: float,
         min_green_s: float,
+        all_red_s: float = 0.0,
     ) -> None:
         """Prepare the pressure of every green.
 
@@ -42,8 +43,11 @@ class MaxPressure:
             length_m: float64 [lanes].
             yellow_s: yellow between two greens, s.
             min_green_s: least duration of a green, s.
+            all_red_s: red between the yellow and the next green, s.
         """
-        self._sequencers = [GreenPhaseSequencer(states, DECISION_INTERVAL_S, yellow_s, min_green_s) for states in greens]
+        self._sequencers = [
+            GreenPhaseSequencer(states, DECISION_INTERVAL_S, yellow_s, min_green_s, all_red_s) for states in greens
+        ]
         self._lanes = [_PressureLanes(signal, states, lane_row, length_m) for signal, states in zip(signals, greens, strict=True)]
         self.next_decision_s = -math.inf
 

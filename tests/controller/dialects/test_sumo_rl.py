@@ -7,6 +7,8 @@ import pytest
 
 from controller.dialects.sumo_rl import GreenPhaseSequencer, SumoRlObserver, yellow_between
 from controller.observation import PhaseState, shares_of
+from controller.safety.safety_times import SafetyTimes
+from controller.safety.signal_safety import SignalSafety
 from tests.controller.test_observation import LENGTH_M, readings
 
 
@@ -50,6 +52,37 @@ def test_change_shows_yellow_then_the_new_green(sequencer):
     assert sequencer.next_change_s(10) == 12
     assert sequencer.requested_states(12) == ("GrGr",)
     assert sequencer.next_change_s(12) == math.inf
+
+
+@pytest.mark.parametrize("all_red_s", [0.0, 0.5, 2.0])
+def test_all_red_of_a_contract_is_requested_and_no_override(crossing, all_red_s):
+    greens = ["GgGr", "rrrG"]
+    sequencer = GreenPhaseSequencer(greens, 5, 3, 5, all_red_s)
+    sequencer.enter(0, ["GgGr"])
+    safety = SignalSafety(crossing, SafetyTimes(3, 5, all_red_s), greens)
+    safety.start_from("GgGr", 0)
+    shown, overrides = [], []
+    for half_second in range(200):
+        now = half_second / 2
+        if now % 5 == 0:
+            sequencer.apply_action(now, (int(now // 20) % 2,))
+        state, more = safety.permit(sequencer.requested_states(now)[0], now)
+        shown.append(state.state)
+        overrides += more
+    assert overrides == []
+    first = shown.index("yyyr")
+    assert shown[first : first + 6] == ["yyyr"] * 6 and shown[first + 6 + int(2 * all_red_s)] == "rrrG"
+    assert shown[first + 6 :].count("rrrr") >= 2 * all_red_s and ("rrrr" in shown) == (all_red_s > 0)
+
+
+def test_next_change_is_the_end_of_yellow_then_of_all_red():
+    sequencer = GreenPhaseSequencer(["GGrr", "rrGG"], 5, 3, 5, 2)
+    sequencer.enter(0, ["GGrr"])
+    sequencer.apply_action(20, (1,))
+    assert [sequencer.requested_states(now)[0] for now in (20, 22.5, 23, 24.5, 25)] == ["yyrr", "yyrr", "rrrr", "rrrr", "rrGG"]
+    sequencer.apply_action(40, (0,))
+    assert (sequencer.next_change_s(40), sequencer.next_change_s(43), sequencer.next_change_s(45)) == (43, 45, math.inf)
+    assert not sequencer.phase_state(49).min_green_passed and sequencer.phase_state(50).min_green_passed
 
 
 def test_time_since_change_counts_from_the_start_of_yellow(sequencer):
