@@ -239,6 +239,8 @@ class Intersection:
             if state is not self._sent[k]:
                 commands.append(state)
                 self._sent[k] = state
+        if all(safety.shows(requested) for safety, requested in zip(self.safeties, self._requested, strict=True)):
+            self._phase_sequencer.note_shown(now)
         return commands, overrides
 
     def correct(self, shown: Mapping[str, str], now: float) -> list[tuple[str, str, str]]:

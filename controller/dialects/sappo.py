@@ -264,6 +264,9 @@ class KeepChangeSequencer:
     def requested_states(self, now: float) -> tuple[str, ...]:
         return tuple(phases[self._current(k, now)].state for k, phases in enumerate(self._programs))
 
+    def note_shown(self, now: float) -> None:
+        """Nothing here counts from when a state is shown."""
+
     def phase_state(self, now: float) -> PhaseState:
         return PhaseState(tuple(self._current(k, now) for k in range(len(self._programs))), True)
 
@@ -402,6 +405,9 @@ class PlanSequencer:
 
     def requested_states(self, now: float) -> tuple[str, ...]:
         return tuple(plan.phases[i].state for plan, i in zip(self._plans, self._phases(now), strict=True))
+
+    def note_shown(self, now: float) -> None:
+        """Nothing here counts from when a state is shown."""
 
     def phase_state(self, now: float) -> PhaseState:
         return PhaseState(self._phases(now), True)

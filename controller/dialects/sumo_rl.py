@@ -10,7 +10,8 @@ duplicates, in link-index order.
   min_green + yellow.
 
 Action: index into the green phases of the first program logic. A change requested
-earlier than yellow + min_green after the last one is ignored. Otherwise yellow for
+earlier than yellow + min_green after the last one is ignored; if the safety rules delay
+the new green, the time counts from when it is shown. Otherwise yellow for
 yellow_time: each `G`/`g` whose next state is `r`/`s` becomes `y`; then the new green.
 Decisions are taken every delta_time from the begin time; the first green phase is
 forced at the start.
@@ -36,6 +37,8 @@ from serving.contract import CATEGORICAL, ContractError
 
 # sumo-rl's defaults
 DELTA_TIME_S, YELLOW_S, MIN_GREEN_S = 5, 2.0, 5.0
+MAX_CHANGE_S = 60.0
+"""Time after which a change whose green has not been shown no longer holds up decisions."""
 
 
 class SumoRl:
@@ -153,6 +156,8 @@ class GreenPhaseSequencer:
         self._green = 0
         self._yellow: tuple[str] | None = None
         self._yellow_end_s = self._green_from_s = -math.inf
+        self._awaits_green_until_s = -math.inf
+        """While the chosen green is not shown yet: when its change is given up."""
         self._change_allowed_s = -math.inf
         """From when on the green may change: yellow, all-red and min green after the last change."""
 
@@ -163,17 +168,28 @@ class GreenPhaseSequencer:
         state = tuple(shown)
         self._green = self._greens.index(state) if not start and state in self._greens else 0
         self._yellow = None
+        self._awaits_green_until_s = -math.inf
         self._change_allowed_s = round_to_ms(now + self._min_green_s + self._yellow_s + self._all_red_s)
 
     def apply_action(self, now: float, action: ActionValues) -> None:
         chosen = int(action[0])
-        if chosen == self._green or now < self._change_allowed_s:
+        if chosen == self._green or not self._may_change(now):
             return
         self._yellow = self._yellows[self._green][chosen]
         self._green = chosen
         self._yellow_end_s = round_to_ms(now + self._yellow_s)
         self._green_from_s = round_to_ms(now + self._yellow_s + self._all_red_s)
         self._change_allowed_s = round_to_ms(now + self._min_green_s + self._yellow_s + self._all_red_s)
+        self._awaits_green_until_s = now + MAX_CHANGE_S
+
+    def _may_change(self, now: float) -> bool:
+        return now >= self._change_allowed_s and now >= self._awaits_green_until_s
+
+    def note_shown(self, now: float) -> None:
+        # longer yellows, clearances and services of the safety rules delay the green: it counts from when it came
+        if now < self._awaits_green_until_s and now >= self._green_from_s:
+            self._awaits_green_until_s = -math.inf
+            self._change_allowed_s = max(self._change_allowed_s, round_to_ms(now + self._min_green_s))
 
     def requested_states(self, now: float) -> tuple[str, ...]:
         if self._yellow is not None:
@@ -185,7 +201,7 @@ class GreenPhaseSequencer:
         return self._greens[self._green]
 
     def phase_state(self, now: float) -> PhaseState:
-        return PhaseState((self._green,), now >= self._change_allowed_s)
+        return PhaseState((self._green,), self._may_change(now))
 
     def next_change_s(self, now: float) -> float:
         changes = (self._yellow_end_s, self._green_from_s) if self._yellow is not None else ()

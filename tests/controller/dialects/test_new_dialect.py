@@ -96,6 +96,9 @@ class ToySequencer:
     def requested_states(self, now):
         return (self._states[self._phase],)
 
+    def note_shown(self, now):
+        pass
+
     def phase_state(self, now):
         return PhaseState((self._phase,), True)
 

@@ -80,14 +80,38 @@ def test_next_change_is_the_end_of_yellow_then_of_all_red():
     sequencer.enter(0, ["GGrr"])
     sequencer.apply_action(20, (1,))
     assert [sequencer.requested_states(now)[0] for now in (20, 22.5, 23, 24.5, 25)] == ["yyrr", "yyrr", "rrrr", "rrrr", "rrGG"]
+    sequencer.note_shown(25)
     sequencer.apply_action(40, (0,))
     assert (sequencer.next_change_s(40), sequencer.next_change_s(43), sequencer.next_change_s(45)) == (43, 45, math.inf)
+    sequencer.note_shown(45)
     assert not sequencer.phase_state(49).min_green_passed and sequencer.phase_state(50).min_green_passed
 
 
 def test_time_since_change_counts_from_the_start_of_yellow(sequencer):
     sequencer.apply_action(10, (1,))
+    sequencer.note_shown(10)
+    sequencer.note_shown(12)
     assert not sequencer.phase_state(16).min_green_passed and sequencer.phase_state(17).min_green_passed
+
+
+def test_green_that_the_safety_rules_delay_counts_from_when_it_is_shown(sequencer):
+    sequencer.apply_action(10, (1,))
+    sequencer.apply_action(20, (2,))
+    assert sequencer.requested_states(20) == ("GrGr",), "decisions wait for the change that is under way"
+    assert not sequencer.phase_state(20).min_green_passed
+    sequencer.note_shown(22)
+    assert not sequencer.phase_state(26).min_green_passed and sequencer.phase_state(27).min_green_passed
+    sequencer.note_shown(26)
+    sequencer.apply_action(27, (2,))
+    assert sequencer.requested_states(27) == ("yrGr",)
+
+
+def test_green_that_is_never_shown_holds_up_decisions_for_a_minute_at_most(sequencer):
+    sequencer.apply_action(10, (1,))
+    sequencer.apply_action(69, (2,))
+    assert sequencer.requested_states(69) == ("GrGr",)
+    sequencer.apply_action(70, (2,))
+    assert sequencer.requested_states(70) != ("GrGr",)
 
 
 def test_decisions_are_delta_time_apart(sequencer):

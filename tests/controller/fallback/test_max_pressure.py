@@ -35,6 +35,7 @@ def controller(crossing, length_m=LENGTH_M):
 
 def chosen(made, now, **vehicles):
     made.decide(now, readings(**vehicles))
+    made.note_shown(now)
     return made.requested_states(now + 3)[0]
 
 
