@@ -19,6 +19,8 @@ Invariants:
   step that leaves that second, so SUMO applies them there.
 - A decision uses readings of its own second: `_observed` names that second and the
   TLs that were read for.
+- Before the commands of `now` are sent, the states shown at `now` are compared with those
+  sent before, so that commands start from what is shown, whoever set it.
 - The monitors are fed one reading late, while SUMO simulates; before a run ends they
   are fed once more.
 - A TL whose `_due_s` is t gets its commands at t; segments end at the earliest of them.
