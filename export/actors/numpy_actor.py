@@ -12,6 +12,12 @@ Floats = NDArray[np.float64]
 _erf = np.vectorize(erf, otypes=[np.float64])
 
 
+def _sigmoid(x: Floats) -> Floats:
+    # by tanh: exp would overflow far below 0
+    sigmoid: Floats = 0.5 * (1.0 + np.tanh(0.5 * x))
+    return sigmoid
+
+
 def activate(kind: str, x: Floats) -> Floats:
     """An activation, as TensorFlow and Keras define it (leaky_relu with slope 0.2, exact gelu)."""
     match kind:
@@ -29,9 +35,9 @@ def activate(kind: str, x: Floats) -> Floats:
             gelu: Floats = 0.5 * x * (1.0 + _erf(x / np.sqrt(2.0)))
             return gelu
         case "silu":
-            return x / (1.0 + np.exp(-x))
+            return x * _sigmoid(x)
         case "sigmoid":
-            return 1.0 / (1.0 + np.exp(-x))
+            return _sigmoid(x)
         case "softplus":
             return np.logaddexp(0.0, x)
         case "linear":
