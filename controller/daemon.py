@@ -24,7 +24,7 @@ from controller.release import Stop, abandon, log_connection_lost, release, rele
 from controller.sumo import libsumo_connection, start
 from controller.sumo.connection import CommandRejected, SumoConnection, SumoConnectionLost, WaitAborted
 from controller.sumo.network import check_contracts_match_city
-from controller.sumo.tripinfo import TRIPINFO_OPTIONS, read_trips
+from controller.sumo.tripinfo import TRIPINFO_OPTIONS, check_complete
 from controller.telemetry.health import Health, HttpServer
 from controller.telemetry.metrics import ControllerMetrics
 from controller.telemetry.run_log import RunLog, figures, log_summary
@@ -98,7 +98,7 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         if code == 0 and config.tripinfo is not None and config.clients == 1:
             # with other clients SUMO goes on, and has not completed the file yet
             try:
-                read_trips(config.tripinfo)
+                check_complete(config.tripinfo)
             except InputError as error:
                 log.error("--tripinfo %s; SUMO could not write it completely", error)
                 return 1

@@ -20,7 +20,7 @@ Invariants:
 - A decision uses readings of its own second: `_observed` names that second and the
   TLs that were read for.
 - Before the commands of `now` are sent, the states shown at `now` are compared with those
-  sent before, so that commands start from what is shown, whoever set it.
+  sent before, so that commands start from what is shown, also if another client set it.
 - The monitors are fed one reading late, while SUMO simulates; before a run ends they
   are fed once more.
 - A TL whose `_due_s` is t gets its commands at t; segments end at the earliest of them.
@@ -157,7 +157,7 @@ class DecisionLoop:
         """The second of the newest readings, and the TLs they were read for."""
         self._read_for: tuple[str, ...] = ()
         self._overruled: set[str] = set()
-        """TLs with an override since their last decision."""
+        """TLs with an override of their policy since its last decision."""
         self._batches: dict[tuple[str, ...], ObservationBatch] = {}
 
     def step(self, end_s: float) -> None:
@@ -212,7 +212,7 @@ class DecisionLoop:
             new_commands, new_overrides = intersection.commands(now)
             commands += new_commands
             overrides += new_overrides
-            if new_overrides:
+            if new_overrides and intersection.mode is ControlMode.POLICY:
                 self._overruled.add(intersection.tl)
         self._connection.set(commands)
         for intersection in due:

@@ -91,7 +91,7 @@ class ServedContracts:
         self,
         client: Client,
         contracts: Mapping[str, pb.PolicyContract],
-        note_contract: Callable[[str, pb.PolicyContract], None] = lambda tl, contract: None,
+        note_contract: Callable[[str, int, pb.PolicyContract], None] = lambda tl, version, contract: None,
     ) -> None:
         """`note_contract`: called with every contract that is read."""
         self._client, self._note_contract = client, note_contract
@@ -131,7 +131,7 @@ class ServedContracts:
                 continue  # not known yet: requested again with the next answer
             version = versions[tl]
             if isinstance(contract, pb.PolicyContract):
-                self._note_contract(tl, contract)
+                self._note_contract(tl, version, contract)
             is_same = isinstance(contract, pb.PolicyContract) and same_contract(self._contracts[tl], contract)
             with self._write_lock:
                 is_same_by_tl[tl] = {**is_same_by_tl[tl], version: is_same}

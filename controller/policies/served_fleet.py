@@ -41,13 +41,13 @@ class ServedFleet:
         """`pinned`: the version of the TLs' own models that this run keeps to; None: the newest."""
         self.name = name
         self._client, self._contracts, self._pinned = client, dict(contracts), pinned
-        self._origins = {tl: contract.origin for tl, contract in contracts.items()}
-        """By TL, the export that its own model is from."""
+        self._origins = {tl: (contract.origin.model_number, contract.origin) for tl, contract in contracts.items()}
+        """By TL, the newest version of its own model whose contract was read, and the export that it is from."""
         self.coverage: Coverage | None = None
         """Replaced as a whole, so that another thread may read it at any time."""
         self._write_lock = threading.Lock()
-        self._suspensions = 0
-        """Counts `suspend`: an update that began before must not re-enable the fleet."""
+        self._changes = 0
+        """Counts `suspend` and `note_contract`: the result of an update that began before is dropped."""
         self._logged = ""
         self.updating = PeriodicThread(f"the update of fleet {name}", UPDATE_INTERVAL_S, self._update_or_drop)
 
@@ -56,7 +56,7 @@ class ServedFleet:
 
         `spread_s`: wall time over which the requests are spread, so that a thousand of them do not delay a decision.
         """
-        suspensions = self._suspensions
+        changes = self._changes
         try:
             coverage, message = self._find_coverage(spread_s)
         except ModelNotFound:
@@ -64,26 +64,27 @@ class ServedFleet:
         except (ServingError, ContractError) as error:
             coverage, message = None, f"fleet {self.name} is not used: {error}"
         with self._write_lock:
-            if suspensions != self._suspensions:
+            if changes != self._changes:
                 return
             self.coverage = coverage
         if message != self._logged:
             self._logged = message
             log.info("%s", message)
 
-    def note_contract(self, tl: str, contract: pb.PolicyContract) -> None:
+    def note_contract(self, tl: str, version: int, contract: pb.PolicyContract) -> None:
         """Report the contract that a TL's own model has now; of another export, the fleet no longer answers for it."""
-        if contract.origin == self._origins.get(tl):
+        if self._origins.get(tl) == (version, contract.origin):
             return
-        self._origins[tl] = contract.origin
         with self._write_lock:
+            self._origins[tl] = version, contract.origin
+            self._changes += 1
             if self.coverage is not None:
                 self.coverage = self.coverage._replace(tls=self.coverage.tls - {tl})
 
     def suspend(self, reason: str) -> None:
         """Stop using the fleet until the next update."""
         with self._write_lock:
-            self._suspensions += 1
+            self._changes += 1
             self.coverage = None
         self._logged = ""
         log.warning("fleet %s did not answer (%s); every TL's own model is queried until its next update", self.name, reason)
@@ -111,12 +112,15 @@ class ServedFleet:
                 excluded[tl] = "is not in it"
             elif not same_contract(members[tl].contract, contract):
                 excluded[tl] = "has another contract in the fleet"
-            elif members[tl].contract.origin != self._origins[tl]:
-                excluded[tl] = "was exported again since; build the fleet again"
             else:
                 own_version = self._pinned if self._pinned is not None else self._served_version(tl)
+                known_version, origin = self._origins[tl]
                 if own_version != members[tl].version:
                     excluded[tl] = f"is served at version {own_version}, the fleet holds version {members[tl].version}"
+                elif known_version != own_version:
+                    excluded[tl] = f"has not answered with version {own_version} yet"
+                elif origin != members[tl].contract.origin:
+                    excluded[tl] = "was exported again since; build the fleet again"
         tls = frozenset(self._contracts) - frozenset(excluded)
         message = f"fleet {self.name} version {version} answers for {len(tls)} of {len(self._contracts)} TLs"
         if excluded:

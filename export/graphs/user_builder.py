@@ -44,14 +44,14 @@ def load(spec: str) -> Callable[[Sizes], Any]:
     """The function that `module:function` names. Raises InputError."""
     module, _, name = spec.partition(":")
     try:
-        function = getattr(importlib.import_module(module), name)
+        function: Callable[[Sizes], Any] = getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's module raises
         raise InputError(
             f"--actor {spec}: cannot be imported: {type(error).__name__}: {first_line(error)}; set PYTHONPATH to its folder"
         ) from None
     if not callable(function):
         raise InputError(f"--actor {spec}: {name} is not a function")
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def build(spec: str, sizes: Sizes, checkpoint: Checkpoint, scope: str, categorical: bool) -> TrainedActor:

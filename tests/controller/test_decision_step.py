@@ -13,9 +13,10 @@ from controller.dialects.sappo import PlanSequencer, cycle_plan
 from controller.dialects.sumo_rl import SumoRlObserver
 from controller.intersection import Intersection
 from controller.observation import Readings
+from controller.safety.conflicts import OverrideReason
 from controller.safety.monitor import Limits, SignalMonitor
 from controller.safety.safety_times import SafetyTimes
-from controller.safety.signal_safety import SignalSafety
+from controller.safety.signal_safety import Override, SignalSafety
 from controller.sumo.connection import StepResult
 from protos import policy_pb2 as pb
 from tests.controller.test_intersection import GREENS, PLAN, one_signal
@@ -244,3 +245,22 @@ def test_decisions_that_the_safety_rules_overrule_are_counted_by_tl(crossing):
     counters = loop.counters
     assert counters.decisions_by_tl == {"SA101": counters.decisions}
     assert 0 < counters.overruled_by_tl["SA101"] <= min(counters.decisions, counters.overrides.total())
+
+
+def test_overrides_outside_the_policys_control_do_not_count_as_overruled_decisions(crossing):
+    connection = SteppedConnection(1.0)
+    street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
+    x = one_signal(crossing)
+    commands, override = x.commands, Override("X", OverrideReason.YELLOW, "GgGr", "rrry")
+
+    def overridden_without_the_policy(now):
+        sent, overrides = commands(now)
+        return sent, [*overrides, override] if x.mode.name != "POLICY" else overrides
+
+    x.commands = overridden_without_the_policy
+    ask = lambda observations, observed_s: {tl: np.array([0]) for tl in observations} if connection.now % 100 > 50 else {}  # noqa: E731
+    loop = DecisionLoop(connection, [x], SimpleNamespace(ask=ask), street, Events(), 0.0, 1.0)
+    while loop.now < 400:
+        loop.step(400)
+    assert loop.counters.decisions > 20 and loop.counters.overrides["yellow"] > 5
+    assert not loop.counters.overruled_by_tl

@@ -87,6 +87,14 @@ def test_tripinfo_on_a_full_disk_gives_one_error_line_and_exit_code_1(grid_serve
         assert len(errors) == 1 and "--tripinfo /dev/full: is not a complete tripinfo file" in errors[0]
 
 
+@pytest.mark.parametrize("name", ["trips.xml.gz", "trips.csv", "trips.csv.gz", "trips", "/dev/null"])
+def test_every_format_of_tripinfo_is_accepted(grid_server, tmp_path, name):
+    path = tmp_path / name
+    with controller("--end", "60", "--tripinfo", str(path), "--server", grid_server) as process:
+        assert process.wait(60) == 0, process.stderr.read()
+    assert path.exists()
+
+
 def test_guard_of_a_killed_controller_ends_at_the_controllers_end(grid_server):
     with (
         sumo(2, "--end", "1000000") as (port, _),

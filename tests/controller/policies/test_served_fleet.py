@@ -120,6 +120,37 @@ def test_tl_that_was_exported_again_under_the_same_version_is_excluded(city, cap
     assert city.fleet.coverage.tls == set(TLS) - {"SA104"}
 
 
+def test_tl_whose_version_has_not_answered_yet_is_covered_once_it_has(city, caplog):
+    caplog.set_level("INFO", "controller")
+    before = pb.PolicyContract()
+    before.CopyFrom(city.contracts["SA104"])
+    before.origin.model_number = 7
+    fleet = ServedFleet(city.client, "city", {**city.contracts, "SA104": before}, None)
+    fleet.update()
+    assert fleet.coverage.tls == set(TLS) - {"SA104"}
+    assert "SA104 (has not answered with version 1 yet)" in caplog.text
+    fleet.note_contract("SA104", 1, city.contracts["SA104"])
+    fleet.update()
+    assert fleet.coverage.tls == set(TLS)
+
+
+def test_update_in_progress_does_not_cover_a_tl_that_was_exported_again_meanwhile(city, monkeypatch):
+    again = pb.PolicyContract()
+    again.CopyFrom(city.contracts["SA101"])
+    again.origin.sha256 = "another checkpoint"
+    city.fleet.update()
+    status = city.client.status
+
+    def exported_meanwhile(model):
+        if model == TLS[-1]:
+            city.fleet.note_contract("SA101", 1, again)
+        return status(model)
+
+    monkeypatch.setattr(city.client, "status", exported_meanwhile)
+    city.fleet.update()
+    assert city.fleet.coverage.tls == set(TLS) - {"SA101"}
+
+
 def test_tl_with_another_contract_in_the_fleet_is_excluded(city):
     changed = pb.PolicyContract()
     changed.CopyFrom(city.contracts["SA104"])
