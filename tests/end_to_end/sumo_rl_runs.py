@@ -1,0 +1,128 @@
+"""One run of random actors in sumo-rl's environment or under our controller, each in a process of its own.
+
+    python -m tests.end_to_end.sumo_rl_runs sumo-rl|traci|libsumo|guard RUN
+
+RUN is a `Run` as JSON; decisions and SUMO's tripinfo are written to its folder. A process
+of its own, because libsumo's simulations in one process are not independent of each other.
+"""
+
+import contextlib
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from city import config, network
+from controller.assembly import assemble
+from controller.decision_step import Events
+from controller.guard.start import open_guarded
+from controller.sumo.connection import Interrupts
+from controller.sumo.libsumo_connection import start_libsumo
+from controller.sumo.start import start
+from export import contract
+
+
+@dataclass(frozen=True)
+class Run:
+    """What both runs share."""
+
+    folder: str
+    net_file: str
+    routes: str
+    begin_s: int
+    seconds: int
+    step_s: float
+    delta_s: int
+    yellow_steps: int
+    """sumo-rl counts its yellow and min green in simulation steps."""
+    min_green_steps: int
+
+    def file(self, name, suffix):
+        return Path(self.folder) / f"{name}.{suffix}"
+
+    def added_options(self, name):
+        """SUMO's options that sumo-rl does not pass by itself."""
+        tripinfo = str(self.file(name, "xml"))
+        outputs = ["--tripinfo-output", tripinfo, "--tripinfo-output.write-unfinished", "true", "--no-step-log", "true"]
+        return ["--step-length", str(self.step_s), *outputs]
+
+    def options(self, name):
+        """SUMO's options as sumo-rl starts it."""
+        own = ["-n", self.net_file, "-r", self.routes, "--max-depart-delay", "-1", "--waiting-time-memory", "1000"]
+        own += ["--time-to-teleport", "-1", "-b", str(self.begin_s), "--seed", "42", "--no-warnings"]
+        return [*own, *self.added_options(name)]
+
+
+class Actor:
+    """An MLP of random weights that depend on the signal's id only."""
+
+    def __init__(self, signal, inputs, choices):
+        rng = np.random.default_rng(list(signal.encode()))
+        self.first, self.last = rng.normal(size=(inputs, 24)), rng.normal(size=(24, choices))
+
+    def choose(self, observation):
+        return int(np.argmax(np.tanh(np.asarray(observation, np.float64) @ self.first) @ self.last))
+
+
+class Actors:
+    def __init__(self, contracts):
+        self.actors = {c.tl: Actor(c.tl, c.observation.size, c.action.size) for c in contracts}
+        self.decisions = []
+
+    def ask(self, observations, observed_s=None):
+        actions = {tl: self.actors[tl].choose(observation) for tl, observation in observations.items()}
+        self.decisions.append([actions, {tl: observation.tolist() for tl, observation in observations.items()}])
+        return {tl: np.array([action]) for tl, action in actions.items()}
+
+
+def run_sumo_rl(run):
+    from sumo_rl import SumoEnvironment
+
+    env = SumoEnvironment(
+        net_file=run.net_file, route_file=run.routes, begin_time=run.begin_s, num_seconds=run.seconds, delta_time=run.delta_s,
+        yellow_time=run.yellow_steps, min_green=run.min_green_steps, max_green=10**6, sumo_seed=42, sumo_warnings=False,
+        add_system_info=False, add_per_agent_info=False, additional_sumo_cmd=" ".join(run.added_options("sumo-rl")),
+    )  # fmt: skip
+    observations, actors, decisions = env.reset(), {}, []
+    for _ in range(run.seconds // run.delta_s):
+        for ts, observation in observations.items():
+            actors.setdefault(ts, Actor(ts, len(observation), int(env.action_spaces(ts).n)))
+        actions = {ts: actors[ts].choose(observation) for ts, observation in observations.items()}
+        decisions.append([actions, {ts: o.tolist() for ts, o in observations.items()}])
+        observations = env.step(actions)[0]
+    env.close()
+    return {"decisions": decisions}
+
+
+def run_controller(run, transport):
+    street = network.read(Path(run.net_file), begin_s=run.begin_s)
+    times = {
+        "yellow_s": run.step_s * run.yellow_steps,
+        "min_green_s": run.step_s * run.min_green_steps,
+        "delta_time_s": run.delta_s,
+    }
+    city = config.City(Path(run.net_file))
+    contracts = [contract.build(city, config.TL((s,), "sumo-rl", s, **times), street) for s in street.signals]
+    actors, alarms = Actors(contracts), []
+    options = run.options(transport)
+    if transport == "libsumo":
+        connection = start_libsumo(options)
+    elif transport == "guard":
+        connection = open_guarded(None, options, 1, None, 0, 60.0, Interrupts())
+    else:
+        connection = start(options, 1, Interrupts())
+    with contextlib.closing(connection):
+        safety, events = config.Safety(floors="dialect"), Events(alarm=lambda alarm: alarms.append(alarm.message))
+        loop = assemble(connection, street, contracts, actors, safety, config.Controller(), events)
+        while loop.now < run.begin_s + run.seconds:
+            loop.step(run.begin_s + run.seconds)
+        loop.feed_monitors()
+    return {"decisions": actors.decisions, "alarms": alarms, "overrides": dict(loop.counters.overrides)}
+
+
+if __name__ == "__main__":
+    name, shared = sys.argv[1], Run(**json.loads(sys.argv[2]))
+    result = run_sumo_rl(shared) if name == "sumo-rl" else run_controller(shared, name)
+    shared.file(name, "json").write_text(json.dumps(result))
