@@ -70,7 +70,8 @@ class Safety:
 
     min_yellow_s: float = 3.0
     min_green_s: float = 4.0
-    all_red_s: float = 0.0
+    all_red_s: float | None = None
+    """None: by link, from its approach speed and its path over the junction (`red_clearance_s`)."""
     max_green_s: float | None = None
     """None: no bound."""
     max_red_s: float | None = None

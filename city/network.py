@@ -12,7 +12,7 @@ from pathlib import Path
 
 from city.config import TL, City
 from city.errors import InputError
-from city.right_of_way import Connection, Foes, Junctions, Requests, conflicts, green_together
+from city.right_of_way import Connection, Foes, Junctions, Requests, conflicts, green_together, path_length_m
 
 SEQUENTIAL_TYPES = ("static", "actuated", "delay_based")
 """Types of programs whose phases follow one another; the phases of a NEMA program are rings that run side by side."""
@@ -72,9 +72,11 @@ class SignalNetwork:
     """By link index: speed limit of the fastest incoming vehicle lane, in m/s; 0 without such a lane, or if unknown."""
     crossing_m: tuple[float, ...] = ()
     """By link index: length of the pedestrian crossing, in m; 0 if the link is not a crossing."""
+    path_m: tuple[float, ...] = ()
+    """By link index: length of the longest vehicle path over the junction, in m; 0 without such a path, or if unknown."""
 
     def __post_init__(self) -> None:
-        for name in ("approach_mps", "crossing_m"):
+        for name in ("approach_mps", "crossing_m", "path_m"):
             object.__setattr__(self, name, getattr(self, name) or (0.0,) * len(self.links))
 
     @property
@@ -299,6 +301,7 @@ class _Reader:
             links[connection.index].append((connection.from_lane, connection.to_lane))
         try:
             foes, yields = conflicts(size, connections, requests, self.shape)
+            path_m = self._path_m(size, connections)
         except (KeyError, IndexError, ValueError) as error:
             raise InputError(f"{self.net_file}: the shapes of signal {signal}'s lanes cannot be read ({error!r})") from None
         return SignalNetwork(
@@ -314,4 +317,14 @@ class _Reader:
                 max((self.length[lane] for pair in pairs for lane in pair if lane in self.crossings), default=0.0)
                 for pairs in links
             ),
+            tuple(path_m),
         )
+
+    def _path_m(self, size: int, connections: list[Connection]) -> list[float]:
+        """By link index, the length of its longest vehicle path over the junction, m."""
+        path_m = [0.0] * size
+        for connection in connections:
+            if not {connection.from_lane, connection.to_lane} & self.crossings:
+                length_m = path_length_m(connection, self.junctions.continuation, self.shape)
+                path_m[connection.index] = max(path_m[connection.index], length_m)
+        return path_m

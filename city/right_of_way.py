@@ -158,17 +158,28 @@ def _edge(lane: str) -> str:
 
 def _path(connection: Connection, continuation: Mapping[str, str], shapes: Mapping[str, str]) -> NDArray[np.float64]:
     """Points on a connection's path over its junction, [n, 2] in m, at most PATH_STEP_M apart."""
+    corners = _corners(connection, continuation, shapes)
+    points = [np.array(corners[:1])]
+    for a, b in pairwise(corners):
+        steps = max(1, math.ceil(math.dist(a, b) / PATH_STEP_M))
+        points.append(np.linspace(a, b, steps + 1)[1:])
+    return np.concatenate(points)
+
+
+def path_length_m(connection: Connection, continuation: Mapping[str, str], shapes: Mapping[str, str]) -> float:
+    """Length of a connection's path over its junction, m: straight from lane to lane if the network has no internal links."""
+    return sum(math.dist(a, b) for a, b in pairwise(_corners(connection, continuation, shapes)))
+
+
+def _corners(connection: Connection, continuation: Mapping[str, str], shapes: Mapping[str, str]) -> list[tuple[float, float]]:
+    """The polyline of a connection's path over its junction, in m, from the end of its lane to the start of the next."""
     corners = [_points(shapes[connection.from_lane])[-1]]
     lane = connection.via
     while lane in shapes:
         corners += _points(shapes[lane])
         lane = continuation.get(lane, "")
     corners.append(_points(shapes[connection.to_lane])[0])
-    points = [np.array(corners[:1])]
-    for a, b in pairwise(corners):
-        steps = max(1, math.ceil(math.dist(a, b) / PATH_STEP_M))
-        points.append(np.linspace(a, b, steps + 1)[1:])
-    return np.concatenate(points)
+    return corners
 
 
 def _points(shape: str) -> list[tuple[float, float]]:

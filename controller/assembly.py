@@ -7,6 +7,7 @@ import numpy as np
 from city import config as city_config
 from city.network import StreetNetwork, green_states
 from controller import dialects
+from controller.change_times import change_times, signal_safeties, with_street_changes
 from controller.decision_step import DecisionLoop, Events
 from controller.fallback import max_pressure
 from controller.fallback.max_pressure import MaxPressure
@@ -15,7 +16,6 @@ from controller.observation import Floats
 from controller.policies.policy import Policies
 from controller.safety.monitor import Limits, SignalMonitor
 from controller.safety.safety_times import SafetyTimes, times_for
-from controller.safety.signal_safety import SignalSafety
 from controller.sumo.connection import SumoConnection
 from controller.sumo.network import (
     check_contract_matches_network,
@@ -74,19 +74,26 @@ def assemble(
     for contract in contracts:
         dialect = dialects.of(contract)
         times = times_for(contract, safety, dialect.runs_plan(contract))
+        safeties = signal_safeties(contract, street, safety)
         greens = [green_states(phase.state for phase in signal.phases) for signal in contract.signals]
         networks = [street.signals[signal] for signal in contract.signal_ids]
         intersection = Intersection(
             contract,
             dialect.observer(contract, lane_row, length_m),
-            dialect.sequencer(contract, times),
-            [SignalSafety(network, times, states) for network, states in zip(networks, greens, strict=True)],
+            dialect.sequencer(with_street_changes(contract, change_times(contract, safeties))),
+            safeties,
             [fallback_plan(running[network.id], network) for network in networks],
             control,
             _max_pressure(contract, street, lane_row, length_m, times) if is_max_pressure else None,
         )
         limits = Limits(
-            times.yellow_s, times.min_green_s, times.all_red_s, times.max_red_s, times.walking_speed_mps, times.yellow_by_speed
+            times.yellow_s,
+            times.min_green_s,
+            times.all_red_s,
+            times.max_red_s,
+            times.walking_speed_mps,
+            times.yellow_by_speed,
+            times.red_by_path,
         )
         for network, states in zip(networks, greens, strict=True):
             monitor = SignalMonitor(network, limits, states)

@@ -10,6 +10,7 @@ from city.arguments import Parser
 from city.errors import InputError, path_errors_as_input_errors
 from city.network import StreetNetwork
 from controller import dialects
+from controller.change_times import ChangeTimes, change_times, describe_slow, signal_safeties
 from controller.policies.served_contracts import fetch_contracts
 from controller.safety.conflicts import check_phases
 from controller.sumo.network import check_contract_matches_network, check_contracts_match_city
@@ -25,19 +26,21 @@ Row = tuple[str, str, str, str]
 def main(argv: list[str] | None = None, prog: str = "python -m controller.check") -> int:
     """Print the table. Exit code: 0 if every TL matches; 2 if one does not, or the input is wrong."""
     try:
-        street, rows = _check(sys.argv[1:] if argv is None else argv, prog)
+        street, rows, slow = _check(sys.argv[1:] if argv is None else argv, prog)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     _print_table(rows)
     mismatches = sum(row[3] != MATCHES for row in rows)
     print(f"{len(rows) - mismatches} of {len(rows)} TLs match the network {street.net_file}")
+    if slow:
+        print(slow)
     return 2 if mismatches else 0
 
 
 @path_errors_as_input_errors()
-def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row]]:
-    """The network, and a row per TL. Raises InputError."""
+def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], str]:
+    """The network, a row per TL, and a line about TLs whose changes take much longer than in training. Raises InputError."""
     parser = Parser(prog=prog, description="Compare every TL's policy contract with the network, without running anything.")
     parser.add_argument("--city", type=Path, default=Path("city.toml"), help="city.toml (default: ./city.toml)")
     parser.add_argument(
@@ -57,15 +60,22 @@ def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row]]:
     street = network.of_city(city)
     tls = names.select(args.infer_tl or ["all"], list(city.tls), "--infer-tl")
     version = args.model_number if args.model_number is not None else city.training.model_number
-    return street, [_row(city, street, tl, args.server, version) for tl in tls]
+    rows: list[Row] = []
+    times: list[ChangeTimes | None] = []
+    for tl in tls:
+        try:
+            network.signals_of(city, city.tls[tl], street)
+            contract = _contract(city, tl, args.server, version)
+        except (InputError, ContractError) as error:
+            rows.append((tl, "-", city.tls[tl].dialect, str(error)))
+            continue
+        rows.append(_row(city, street, tl, contract))
+        if rows[-1][3] == MATCHES:
+            times.append(change_times(contract, signal_safeties(contract, street, city.safety)))
+    return street, rows, describe_slow(times)
 
 
-def _row(city: city_config.City, street: StreetNetwork, tl: str, server: str | None, version: int | None) -> Row:
-    try:
-        network.signals_of(city, city.tls[tl], street)
-        contract = _contract(city, tl, server, version)
-    except (InputError, ContractError) as error:
-        return tl, "-", city.tls[tl].dialect, str(error)
+def _row(city: city_config.City, street: StreetNetwork, tl: str, contract: pb.PolicyContract) -> Row:
     number, dialect = str(contract.origin.model_number), contract.observation.dialect or "-"
     try:
         check_contracts_match_city(city, {tl: contract})

@@ -13,6 +13,7 @@ from city.config import City
 from city.errors import InputError
 from city.network import StreetNetwork
 from controller.assembly import assemble
+from controller.change_times import change_times, describe_slow
 from controller.config import ControllerConfig
 from controller.decision_step import DecisionLoop
 from controller.guard import handover
@@ -79,6 +80,9 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             connection.close()
             raise
         log.info("controlling %s from second %g", ", ".join(contracts), loop.now)
+        slow = describe_slow(change_times(x.contract, x.safeties) for x in loop.intersections.values())
+        if slow:
+            log.warning("%s", slow)
         if not uses_floors:
             log.warning(
                 "[safety] floors = dialect: the street's floors are off; yellow, all-red and min green are the contracts'"

@@ -14,7 +14,6 @@ from city.config import TL, City, Safety
 from city.errors import InputError
 from city.network import SignalNetwork
 from controller.observation import Floats, Observer, PhaseState
-from controller.safety.safety_times import SafetyTimes
 from protos import policy_pb2 as pb
 
 ActionValues = Sequence[float]
@@ -80,8 +79,8 @@ class Dialect(Protocol):
     def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> Observer:
         """The observer of a contract. `lane_row`: a lane's row in the readings and in `length_m`."""
 
-    def sequencer(self, contract: pb.PolicyContract, times: SafetyTimes) -> PhaseSequencer:
-        """The phase sequencer of a contract, whose yellow and min green are never below `times`."""
+    def sequencer(self, contract: pb.PolicyContract) -> PhaseSequencer:
+        """The phase sequencer of a contract, with the times of training; SignalSafety applies the street's floors."""
 
 
 def names() -> list[str]:

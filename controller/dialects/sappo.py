@@ -35,7 +35,6 @@ from city.errors import InputError
 from city.network import SEQUENTIAL_TYPES, Phase, SignalNetwork, is_green
 from controller.dialects import ActionValues, PhaseSequencer, signal_messages
 from controller.observation import Floats, Observation, PhaseState, Readings, Rows, Shares
-from controller.safety.safety_times import SafetyTimes
 from controller.simulation_time import next_multiple_s, round_to_ms
 from protos import policy_pb2 as pb
 from serving.contract import ContractError
@@ -143,12 +142,11 @@ class Sappo:
         phase_counts = tuple(len(signal.phases) for signal in contract.signals)
         return SappoObserver(contract.observation.state, rows, length_m, phase_counts)
 
-    def sequencer(self, contract: pb.PolicyContract, times: SafetyTimes) -> PhaseSequencer:
+    def sequencer(self, contract: pb.PolicyContract) -> PhaseSequencer:
         programs = [[Phase(p.state, p.duration_s, p.min_s, p.max_s) for p in signal.phases] for signal in contract.signals]
         action, timing = contract.action, contract.timing
         if action.kind == "kc":
             return KeepChangeSequencer(programs, timing.decision_interval_s, action.actionp)
-        # the contract's own bounds: SignalSafety applies city.toml's [safety] later
         max_green_s = timing.max_green_s or math.inf
         plans = [
             cycle_plan(phases, signal.offset_s, timing.min_green_s, max_green_s)

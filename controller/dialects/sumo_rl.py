@@ -30,7 +30,6 @@ from city.errors import InputError
 from city.network import SignalNetwork, green_states
 from controller.dialects import ActionValues, PhaseSequencer, signal_messages
 from controller.observation import Floats, GatheringObserver, Observation, PhaseState, Readings, Rows, Shares
-from controller.safety.safety_times import SafetyTimes
 from controller.simulation_time import next_multiple_s, round_to_ms
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL, ContractError
@@ -101,11 +100,10 @@ class SumoRl:
         rows = np.array([lane_row[lane] for lane in contract.signals[0].lane_ids], np.intp)
         return SumoRlObserver(rows, len(lane_row), len(_greens(contract.signals[0])))
 
-    def sequencer(self, contract: pb.PolicyContract, times: SafetyTimes) -> PhaseSequencer:
+    def sequencer(self, contract: pb.PolicyContract) -> PhaseSequencer:
+        timing = contract.timing
         greens = _greens(contract.signals[0])
-        return GreenPhaseSequencer(
-            greens, contract.timing.decision_interval_s, times.yellow_s, times.min_green_s, times.all_red_s
-        )
+        return GreenPhaseSequencer(greens, timing.decision_interval_s, timing.yellow_s, timing.min_green_s, timing.all_red_s)
 
 
 DIALECT = SumoRl()

@@ -56,6 +56,8 @@ class Limits:
     walking_speed_mps: float = 1.2
     yellow_by_speed: bool = True
     """Whether a yellow must also be as long as the approach speed requires."""
+    red_by_path: bool = False
+    """Whether a link must also be red for as long as its last vehicle needs to clear the junction."""
 
 
 class _Change(NamedTuple):
@@ -87,7 +89,14 @@ class SignalMonitor:
         self._yellow_s = [
             max(limits.yellow_s, _required_yellow_s(3.6 * mps) if limits.yellow_by_speed else 0.0) for mps in network.approach_mps
         ]
-        self._clear_s = [max(limits.all_red_s, length_m / limits.walking_speed_mps) for length_m in network.crossing_m]
+        self._clear_s = [
+            max(
+                limits.all_red_s,
+                network.crossing_m[i] / limits.walking_speed_mps,
+                _required_red_s(network.path_m[i], network.approach_mps[i]) if limits.red_by_path else 0.0,
+            )
+            for i in links
+        ]
         self._min_green_s = limits.min_green_s
         served = [{state[i] in "gG" for state in greens} for i in links]
         self._bounded = [i for i in links if served[i] == {True, False}]
@@ -239,6 +248,11 @@ class SignalMonitor:
 def _colour(c: str) -> str:
     """The colour of a character; `off` is blinking or dark, and a link does not wait there."""
     return {"g": "green", "G": "green", "y": "yellow", "Y": "yellow", "o": "off", "O": "off"}.get(c, "red")
+
+
+def _required_red_s(path_m: float, mps: float) -> float:
+    """Red in s in which a vehicle of 6.1 m clears its path, less 1 s until its foes have started (ITE RP-040B)."""
+    return (path_m + 6.1) / mps - 1.0 if path_m > 0 < mps else 0.0
 
 
 def _required_yellow_s(kmh: float) -> float:

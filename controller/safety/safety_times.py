@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from city.config import Safety
 from protos import policy_pb2 as pb
 
+VEHICLE_LENGTH_M, START_UP_S = 6.1, 1.0
+"""Of the ITE guidelines: 20 ft, and the time in which the drivers of a foe react to their green."""
+
 
 @dataclass(frozen=True)
 class SafetyTimes:
@@ -19,6 +22,8 @@ class SafetyTimes:
     walking_speed_mps: float = 1.2
     yellow_by_speed: bool = True
     """Whether a yellow is also at least that of the approach speed (`yellow_s_at`)."""
+    red_by_path: bool = False
+    """Whether a link is also red for the time that its last vehicle needs to clear the junction (`red_clearance_s`)."""
 
 
 def times_for(contract: pb.PolicyContract, limits: Safety, runs_plan: bool) -> SafetyTimes:
@@ -42,11 +47,25 @@ def times_for(contract: pb.PolicyContract, limits: Safety, runs_plan: bool) -> S
     return SafetyTimes(
         yellow_s=max(timing.yellow_s, limits.min_yellow_s),
         min_green_s=max(0.0 if runs_plan else timing.min_green_s, limits.min_green_s),
-        all_red_s=max(timing.all_red_s, limits.all_red_s),
+        all_red_s=max(timing.all_red_s, limits.all_red_s or 0.0),
         max_green_s=min(max_greens, default=math.inf),
         max_red_s=limits.max_red_s or math.inf,
         walking_speed_mps=limits.walking_speed_mps,
+        red_by_path=limits.all_red_s is None,
     )
+
+
+def red_clearance_s(path_m: float, approach_mps: float) -> float:
+    """Red in s before a foe turns green, until the last vehicle has cleared the junction: (W + L) / V - t.
+
+    W is the path over the junction, L a vehicle's length, V the approach speed and t the
+    time in which the drivers of a foe react and start. Source: Institute of
+    Transportation Engineers, Guidelines for Determining Traffic Signal Change and
+    Clearance Intervals, RP-040B (2020).
+    """
+    if not (path_m > 0 and approach_mps > 0):
+        return 0.0
+    return max(0.0, (path_m + VEHICLE_LENGTH_M) / approach_mps - START_UP_S)
 
 
 def yellow_s_at(approach_mps: float) -> float:

@@ -16,8 +16,8 @@ class ServiceBounds:
         self._greens = [state for state in greens if rules.violation(state) is None]
         always_green = [all(state[i] in GREEN for state in self._greens) for i in range(rules.links)]
         sometimes_green = [any(state[i] in GREEN for state in self._greens) for i in range(rules.links)]
-        # bounds apply to links that some green phase serves and another does not
-        self._bounded = [i for i in range(rules.links) if sometimes_green[i] and not always_green[i]]
+        self.links = [i for i in range(rules.links) if sometimes_green[i] and not always_green[i]]
+        """Links that some green phase serves and another does not: the bounds apply to them."""
         self._has_bounds = min(times.max_green_s, times.max_red_s) < math.inf
 
     def first_exceeded_s(self, state: str, since: Sequence[float]) -> float:
@@ -25,11 +25,11 @@ class ServiceBounds:
         if not self._has_bounds:
             return math.inf
         bound_s = {"g": self._times.max_green_s, "r": self._times.max_red_s, "y": math.inf}
-        return min((round_to_ms(since[i] + bound_s[colour(state[i])]) for i in self._bounded), default=math.inf)
+        return min((round_to_ms(since[i] + bound_s[colour(state[i])]) for i in self.links), default=math.inf)
 
     def forced(self, state: str, since: Sequence[float], requested: str, now: float) -> tuple[OverrideReason, str] | None:
         """(reason, green phase to show) if a bound is exceeded; the requested state itself if it serves the waiting link."""
-        ages = {i: round_to_ms(now - since[i]) for i in self._bounded}
+        ages = {i: round_to_ms(now - since[i]) for i in self.links}
         waiting = sorted((i for i in ages if colour(state[i]) == "r"), key=lambda i: -ages[i])
         expired = {i for i in ages if state[i] in GREEN and requested[i] in GREEN and ages[i] >= self._times.max_green_s}
         for i in waiting:

@@ -7,10 +7,11 @@ nearest permitted state:
 
 - malformed requested states and those with a conflict are replaced by holding;
 - a link that loses its green keeps it for min green, then shows yellow by approach
-  speed, then red; a pedestrian crossing has no yellow;
+  speed, then red; a pedestrian crossing has no yellow, and turns red first: vehicles
+  that would only wait for its pedestrians keep their green meanwhile;
 - a yellow that has begun is finished;
 - a link gets its green once every foe is clear: neither green nor yellow, and red
-  for all_red_s, a crossing for its walking time; for `g` this applies only to foes
+  for all_red_s and its time to clear the junction, a crossing for its walking time; for `g` this applies only to foes
   that it does not yield to: it yields to foes with priority by the junction's right of
   way that some phase shows green at the same time;
 - a link that exceeds max red, or whose foes exceed max green, is served by a green
@@ -18,7 +19,7 @@ nearest permitted state:
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
@@ -34,7 +35,7 @@ from controller.safety.conflicts import (
     colour,
     links_that_show,
 )
-from controller.safety.safety_times import SafetyTimes, yellow_s_at
+from controller.safety.safety_times import SafetyTimes, red_clearance_s, yellow_s_at
 from controller.safety.service_bounds import ServiceBounds
 from controller.simulation_time import round_to_ms
 
@@ -123,9 +124,17 @@ class SignalSafety:
         self.approach_mps, self.crossing_m = network.approach_mps, network.crossing_m
         # a link that vehicles share with pedestrians needs its yellow
         self._is_crossing = [m > 0 and mps == 0 for m, mps in zip(network.crossing_m, network.approach_mps, strict=True)]
+        self._crossings = [i for i, is_crossing in enumerate(self._is_crossing) if is_crossing]
         self.yellow_s = [max(times.yellow_s, yellow_s_at(mps) if times.yellow_by_speed else 0.0) for mps in network.approach_mps]
         """Yellow by link, s."""
-        self.clearance_s = [max(times.all_red_s, length_m / times.walking_speed_mps) for length_m in network.crossing_m]
+        red_s = [
+            red_clearance_s(m, mps) if times.red_by_path else 0.0
+            for m, mps in zip(network.path_m, network.approach_mps, strict=True)
+        ]
+        self.clearance_s = [
+            max(times.all_red_s, s, length_m / times.walking_speed_mps)
+            for s, length_m in zip(red_s, network.crossing_m, strict=True)
+        ]
         """By link: how long it must be red before a foe gets its green, s."""
         self._has_clearance = any(self.clearance_s)
         self._transitions: dict[tuple[str, str], _Transition] = {}
@@ -188,10 +197,9 @@ class SignalSafety:
         if not reasons:
             self._reported = _NOTHING_REPORTED
             return self._permitted, []
-        if (requested, reasons) == self._reported:
-            return self._permitted, []
-        self._reported = requested, reasons
-        return self._permitted, [Override(self.signal, reason, requested, self._state) for reason in sorted(reasons)]
+        reported = self._reported[1] if self._reported[0] == requested else _NONE
+        self._reported = requested, reported | reasons
+        return self._permitted, [Override(self.signal, reason, requested, self._state) for reason in sorted(reasons - reported)]
 
     def shows(self, requested: str) -> bool:
         """Whether the requested state is shown, so that nothing changes before the next request."""
@@ -206,6 +214,17 @@ class SignalSafety:
     def clearing_s(self) -> float:
         """The longest time until every link is red and clear, s."""
         return self.times.min_green_s + max(self.yellow_s, default=0.0) + max(self.clearance_s, default=0.0)
+
+    @property
+    def vehicle_change_s(self) -> float:
+        """The longest time for which vehicles have neither green in a change between two green phases, s."""
+        return max((self.yellow_s[i] + self.clearance_s[i] for i in self._bounds.links if not self._is_crossing[i]), default=0.0)
+
+    @property
+    def change_s(self) -> float:
+        """The longest change between two green phases, s: yellow and red of vehicles, or the walking time of a crossing."""
+        walking_s = max((self.clearance_s[i] for i in self._bounds.links if self._is_crossing[i]), default=0.0)
+        return max(self.vehicle_change_s, walking_s)
 
     def is_cleared(self, now: float) -> bool:
         """Whether every link has been red for long enough that any green may follow."""
@@ -268,6 +287,7 @@ class SignalSafety:
         times, state, reasons = self.times, self._state, set()
         following = list(state)
         turning_green: list[tuple[int, str]] = []
+        walking_s = self._walking_s(target, now)
         for i, (c, wanted) in enumerate(zip(state, target, strict=True)):
             if c == wanted:
                 continue
@@ -281,6 +301,8 @@ class SignalSafety:
                     reasons.add(OverrideReason.MIN_GREEN)
                 elif self._is_crossing[i]:
                     following[i] = "r"
+                elif walking_s and self._would_only_wait(i, target, walking_s):
+                    reasons.add(OverrideReason.CLEARANCE)
                 else:
                     following[i] = "y"
                     if wanted != "y":
@@ -302,6 +324,29 @@ class SignalSafety:
         return _Transition(
             permitted, frozenset(reasons), turned, max((self._bound_s(i, following[i]) for i in turned), default=0.0)
         )
+
+    def _walking_s(self, target: str, now: float) -> dict[int, float]:
+        """By crossing that the target does not serve: the time in s until its pedestrians are clear, if they are not yet."""
+        walking_s = {}
+        for j in self._crossings:
+            if target[j] in GREEN:
+                continue
+            age = round_to_ms(now - self._since[j])
+            until_red_s = max(self.times.min_green_s - age, 0.0) if self._state[j] in GREEN else -age
+            if until_red_s + self.clearance_s[j] > 0:
+                walking_s[j] = until_red_s + self.clearance_s[j]
+        return walking_s
+
+    def _would_only_wait(self, i: int, target: str, walking_s: Mapping[int, float]) -> bool:
+        """Whether link i may keep its green for now: the vehicles that follow it wait for pedestrians until it is clear."""
+        clearing_s = self.yellow_s[i] + self.clearance_s[i]
+        waits_for = sum(1 << j for j, seconds in walking_s.items() if seconds > clearing_s)
+        followers = [
+            k
+            for k, c in enumerate(target)
+            if c in GREEN and self._state[k] not in GREEN and self.rules.foes[i] >> k & 1 and not self._is_crossing[k]
+        ]
+        return waits_for != 0 and all(self.rules.foes[k] & waits_for for k in followers)
 
     def _bound_s(self, i: int, c: str) -> float:
         """The age of a colour beyond which it has no further effect, s."""

@@ -95,3 +95,13 @@ def test_check_does_not_import_tensorflow(city):
     )
     done = subprocess.run([sys.executable, "-c", code, "--city", str(city)], capture_output=True, text=True)
     assert done.returncode == 0 and "8 of 8 TLs match" in done.stdout, done.stderr
+
+
+def test_changes_that_take_much_longer_than_in_training_are_reported(city, capsys):
+    city.write_text(city.read_text().replace("all_red_s = 0", "all_red_s = 6"))
+    assert main(["--city", str(city), "--infer-tl", "SA101,SA103"]) == 0
+    *_, total, slow = capsys.readouterr().out.splitlines()
+    assert total.startswith("2 of 2 TLs match")
+    assert slow.startswith(
+        "SA101: changing greens takes much longer than in training (in SA101 up to 9 s, not 3 s, and its greens"
+    )

@@ -68,7 +68,7 @@ class Toy:
     def observer(self, contract, lane_row, length_m):
         return ToyObserver([lane_row[lane] for lane in contract.signals[0].lane_ids])
 
-    def sequencer(self, contract, times):
+    def sequencer(self, contract):
         return ToySequencer([phase.state for phase in contract.signals[0].phases])
 
 
@@ -170,7 +170,7 @@ def test_intersection_decides_with_the_new_dialect(load_city):
     x = Intersection(
         contract,
         dialect.observer(contract, lane_row, length_m),
-        dialect.sequencer(contract, times),
+        dialect.sequencer(contract),
         [SignalSafety(signal, times)],
         [FallbackPlan(signal.plan, False)],
         Controller(),
@@ -187,4 +187,4 @@ def test_intersection_decides_with_the_new_dialect(load_city):
             assert x.apply_answer(np.array([phases.index(first if now < 14 else second)]), now) == ""
         shown += [(now, command.state) for command in x.commands(now)[0]]
     assert x.next_decision_s == 35
-    assert shown[0] == (0, first) and shown[-1] == (17, second), "the safety rules add the yellow"
+    assert shown[0] == (0, first) and shown[-1] == (19, second), "the safety rules add yellow and red"

@@ -4,6 +4,7 @@ import copy
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -153,6 +154,48 @@ class TestByExample:
                         assert not beside or any(x[i] in "gG" and x[j] in "gG" for x in states), (signal.id, requested, state)
                 assert is_green(requested) <= (shown[-1] == requested)
 
+    def test_red_clearance_by_path_precedes_a_foes_green(self, crossing):
+        # 13.9 m at 10 m/s and the 6.1 m of the vehicle take 2 s, of which the foe's drivers need 1 s to start
+        signal = replace(crossing, path_m=(13.9, 3.9, 13.9, 13.9), approach_mps=(10.0,) * 4)
+        times = SafetyTimes(yellow_s=3, min_green_s=5, red_by_path=True)
+        signal_safety = adopted(signal, times)
+        assert signal_safety.clearance_s == pytest.approx([1.0, 0.0, 1.0, 1.0])
+        shown = [signal_safety.permit("rrrG", t / 2)[0].state for t in range(10, 20)]
+        assert shown == ["yyyr"] * 6 + ["rrrr"] * 2 + ["rrrG"] * 2
+        assert adopted(signal, replace(times, red_by_path=False)).clearance_s == [0.0] * 4
+
+    def test_vehicles_keep_their_green_while_pedestrians_clear_the_crossing(self, crossing):
+        # link 3 is walked beside links 0 to 2; link 4 follows them all
+        foes = np.zeros((5, 5), bool)
+        for i, j in ((0, 4), (1, 4), (2, 4), (3, 4)):
+            foes[i, j] = foes[j, i] = True
+        signal = replace(
+            crossing, links=(*crossing.links, ()), foes=foes, yields=np.zeros((5, 5), bool),
+            approach_mps=(10.0, 10.0, 10.0, 0.0, 10.0), crossing_m=(0.0, 0.0, 0.0, 9.6, 0.0), path_m=(),
+        )  # fmt: skip
+        signal_safety = adopted(signal, shown="GGGGr", greens=("GGGGr", "rrrrG"))
+        assert (signal_safety.vehicle_change_s, signal_safety.change_s) == (3.0, 8.0)
+        # 9.6 m take 8 s: 5 s beside the vehicles' green and 3 s beside their yellow
+        requested = ["yyyyr"] * 2 + ["rrrrG"] * 8
+        permitted = [signal_safety.permit(state, t) for t, state in enumerate(requested, 10)]
+        assert [state.state for state, _ in permitted] == ["GGGrr"] * 5 + ["yyyrr"] * 3 + ["rrrrG"] * 2
+        assert [reasons(overrides) for _, overrides in permitted[:3]] == [
+            {OverrideReason.CLEARANCE},
+            set(),
+            {OverrideReason.CLEARANCE},
+        ]
+
+    def test_vehicles_whose_followers_wait_for_no_crossing_lose_their_green_at_once(self, crossing):
+        foes = np.zeros((5, 5), bool)
+        for i, j in ((0, 4), (1, 4), (2, 4)):
+            foes[i, j] = foes[j, i] = True
+        signal = replace(
+            crossing, links=(*crossing.links, ()), foes=foes, yields=np.zeros((5, 5), bool),
+            approach_mps=(10.0, 10.0, 10.0, 0.0, 10.0), crossing_m=(0.0, 0.0, 0.0, 9.6, 0.0), path_m=(),
+        )  # fmt: skip
+        signal_safety = adopted(signal, shown="GGGGr", greens=("GGGGr", "rrrrG"))
+        assert signal_safety.permit("rrrrG", 10)[0].state == "yyyrr"
+
     def test_handover_needs_a_cleared_junction(self, crossing):
         signal_safety = adopted(crossing)
         with pytest.raises(ValueError, match="all red"):
@@ -198,8 +241,8 @@ SIGNALS = network.of_sumocfg(GRID / "grid.sumocfg").signals
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_no_sequence_of_requests_breaks_a_rule(data):
-    signal = SIGNALS[data.draw(st.sampled_from(sorted(SIGNALS)))]
+def test_no_sequence_of_requests_breaks_a_rule(crossroads, data):
+    signal = data.draw(st.sampled_from([crossroads, *SIGNALS.values()]))
     links = len(signal.links)
     phases = [phase.state for phase in signal.plan.phases]
     greens = [phases[i] for i in signal.plan.greens]
@@ -209,6 +252,7 @@ def test_no_sequence_of_requests_breaks_a_rule(data):
             yellow_s=st.sampled_from([3.0, 4.0]),
             min_green_s=st.sampled_from([4.0, 7.0]),
             all_red_s=st.sampled_from([0.0, 1.0, 2.0]),
+            red_by_path=st.booleans(),
             max_green_s=st.sampled_from([math.inf, 20.0]),
             max_red_s=st.sampled_from([math.inf, 40.0]),
         )

@@ -1,0 +1,58 @@
+"""The duration of a change of greens with the street's floors, compared with training."""
+
+import pytest
+
+from city import config, network
+from controller.change_times import ChangeTimes, change_times, describe_slow, signal_safeties, with_street_changes
+from export import contract
+from tests.networks import netgenerate
+
+
+@pytest.fixture(scope="module")
+def fast(tmp_path_factory):
+    """A junction of roads of 100 km/h with crossings, and a city of it."""
+    net = tmp_path_factory.mktemp("fast") / "fast.net.xml"
+    options = ("--grid", "--grid.number", "1", "--grid.attach-length", "200", "--default.speed", "27.78")
+    return network.read(
+        netgenerate(net, *options, "--sidewalks.guess", "--sidewalks.guess.max-speed", "30", "--crossings.guess")
+    ), config.City(net)
+
+
+def times_of(fast, safety, **settings):
+    street, city = fast
+    (signal,) = (s for s in street.signals.values() if len(s.plan.greens) > 1)
+    built = contract.build(city, config.TL((signal.id,), "sumo-rl", "SA101", **settings), street)
+    return built, change_times(built, signal_safeties(built, street, safety))
+
+
+def test_changes_take_the_yellow_of_the_approach_and_the_walking_time_of_the_crossings(fast):
+    built, times = times_of(fast, config.Safety(walking_speed_mps=0.5))
+    (signal,) = (fast[0].signals[s] for s in built.signal_ids)
+    assert (times.training_s, times.yellow_s) == (2.0, 6.0) and 6.0 <= times.vehicles_s < 8.0
+    assert times.total_s == max(signal.crossing_m) / 0.5 > 8.0
+
+
+def test_greens_last_longer_where_vehicles_lose_much_more_time_to_changes(fast):
+    built, times = times_of(fast, config.Safety(all_red_s=0))
+    assert times.min_green_factor == 3.0
+    assert with_street_changes(built, times).timing.min_green_s == 15.0 and built.timing.min_green_s == 5.0
+
+
+def test_policy_that_was_trained_with_the_streets_yellow_keeps_its_min_green(fast):
+    built, times = times_of(fast, config.Safety(all_red_s=0), yellow_s=6.0)
+    assert times.min_green_factor == 1.0 and with_street_changes(built, times) is built
+
+
+def test_with_floors_of_the_dialect_nothing_takes_longer(fast):
+    built, times = times_of(fast, config.Safety(floors="dialect"))
+    assert times.total_s == times.training_s == 2.0 and with_street_changes(built, times) is built
+    assert describe_slow([times]) == ""
+
+
+def test_slow_changes_are_one_line_with_the_keys_to_train_with():
+    many = [ChangeTimes(f"SA{k}", 2.0, 3.0, 3.0 + k, 3.0) for k in range(1, 9)]
+    assert describe_slow([None, many[0]]) == ""
+    line = describe_slow([None, *many])
+    assert line.startswith("SA8, SA7, SA6, SA5, SA4 and 2 more: changing greens takes much longer than in training")
+    assert "in SA8 up to 11 s, not 2 s" in line and line.endswith("train with yellow_s = 3 and all_red_s = 8 in [tl.SA8]")
+    assert "and its greens last 3 times their min green" in describe_slow([ChangeTimes("SA1", 2.0, 6.0, 6.0, 6.0)])

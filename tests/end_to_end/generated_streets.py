@@ -1,0 +1,185 @@
+"""Streets of netgenerate with demand, run by their fixed plans or under our controller in the real SUMO."""
+
+import contextlib
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from city import config, network
+from city.network import StreetNetwork, green_states
+from controller.assembly import assemble
+from controller.decision_step import Events
+from controller.sumo.connection import Interrupts
+from controller.sumo.start import start
+from export import contract
+from tests.networks import netgenerate
+
+PASSENGERS_PER_SECOND = 0.01
+
+
+@dataclass(frozen=True)
+class Street:
+    net_file: Path
+    routes: Path
+    additional: tuple[Path, ...] = ()
+    begin_s: float = 0.0
+    step_s: float = 1.0
+    options: tuple[str, ...] = ()
+    """More options of SUMO."""
+
+
+@dataclass
+class Outcome:
+    """What SUMO counted, and what the controller did."""
+
+    arrived: int
+    collisions: int
+    teleports: int
+    emergency_stops: int
+    emergency_braking: int
+    alarms: list[str] = field(default_factory=list)
+    overrides: Mapping[str, int] = field(default_factory=dict)
+    decisions: int = 0
+    overruled: int = 0
+    longest_shown_s: float = 0.0
+    """The longest time for which a signal showed one state."""
+    is_released: bool = True
+
+
+def generate(folder: Path, *options: str, cars_per_second: float = PASSENGERS_PER_SECOND, walkers: bool = False) -> Street:
+    """A street of netgenerate with a flow between every two of its outer roads."""
+    net_file = netgenerate(folder / "street.net.xml", "--no-turnarounds", *options)
+    return Street(net_file, write_demand(net_file, folder / "demand.rou.xml", cars_per_second, walkers))
+
+
+def write_demand(net_file: Path, path: Path, cars_per_second: float, walkers: bool = False) -> Path:
+    """A flow of cars, and of pedestrians with `walkers`, between every two of a network's outer roads."""
+    root = ET.parse(net_file).getroot()
+    roads = {edge.get("id"): edge for edge in root.iter("edge") if edge.get("function") != "internal" and edge.get("from")}
+    degree: dict[str, int] = {}
+    for edge in roads.values():
+        for end in ("from", "to"):
+            degree[edge.get(end)] = degree.get(edge.get(end), 0) + 1
+    outer = {junction for junction, count in degree.items() if count <= 2}
+    ways = [
+        (name, other)
+        for name, edge in roads.items()
+        for other, target in roads.items()
+        if edge.get("from") in outer and target.get("to") in outer and edge.get("from") != target.get("to")
+    ]
+    flows = []
+    for k, (origin, target) in enumerate(ways):
+        flows.append(
+            f'<flow id="car{k}" begin="0" end="100000" probability="{cars_per_second}" from="{origin}" to="{target}" '
+            'departLane="best" departSpeed="max"/>'
+        )
+        if walkers:
+            flows.append(
+                f'<personFlow id="walker{k}" begin="0" end="100000" probability="{cars_per_second / 4}">'
+                f'<walk from="{origin}" to="{target}"/></personFlow>'
+            )
+    path.write_text(f"<routes>{''.join(flows)}</routes>")
+    return path
+
+
+class LongestQueue:
+    """A sensible policy of the sumo-rl dialect: the green whose lanes have the longest queues."""
+
+    def __init__(self, street: StreetNetwork, contracts: Sequence) -> None:
+        self._serves = {}
+        for each in contracts:
+            signal = street.signals[each.signal_ids[0]]
+            lanes = list(each.signals[0].lane_ids)
+            self._serves[each.tl] = np.array(
+                [
+                    [
+                        any(c in "gG" and lane in {a for a, _ in link} for c, link in zip(state, signal.links, strict=False))
+                        for lane in lanes
+                    ]
+                    for state in green_states(phase.state for phase in each.signals[0].phases)
+                ],
+                float,
+            )
+
+    def ask(self, observations, observed_s=None):
+        return {
+            tl: np.array([int((self._serves[tl] @ o[-self._serves[tl].shape[1] :]).argmax())]) for tl, o in observations.items()
+        }
+
+
+class RandomChoice:
+    """Another green in nearly every decision."""
+
+    def __init__(self, contracts: Sequence, seed: int = 1) -> None:
+        self._sizes = {each.tl: each.action.size for each in contracts}
+        self._rng = np.random.default_rng(seed)
+
+    def ask(self, observations, observed_s=None):
+        return {tl: self._rng.integers(self._sizes[tl], size=1) for tl in observations}
+
+
+def run(
+    street: Street,
+    seconds: float,
+    policies: Callable[[StreetNetwork, Sequence], object] | None = None,
+    safety: config.Safety | None = None,
+    control: config.Controller | None = None,
+    release_s: float = 60,
+) -> Outcome:
+    """Run the street: by its fixed plans without `policies`, else under control, and released for the last release_s seconds."""
+    statistics = street.net_file.with_suffix(".statistics.xml")
+    options = ["-n", str(street.net_file), "-r", str(street.routes), "--begin", str(street.begin_s), "--seed", "1"]
+    options += ["--step-length", str(street.step_s), "--no-step-log", "true", "--no-warnings", "true"]
+    options += ["--statistic-output", str(statistics), "--duration-log.statistics", "true", *street.options]
+    if street.additional:
+        options += ["--additional-files", ",".join(map(str, street.additional))]
+    end_s = street.begin_s + seconds
+    outcome = Outcome(0, 0, 0, 0, 0)
+    with contextlib.closing(start(options, 1, Interrupts())) as connection:
+        if policies is None:
+            connection.api.simulationStep(end_s)
+        else:
+            controlled_s = seconds - release_s
+            loop = _control(
+                connection, street, controlled_s, policies, safety or config.Safety(), control or config.Controller(), outcome
+            )
+            if release_s:
+                loop.release(end_s)
+                outcome.is_released = all(intersection.is_released for intersection in loop.intersections.values())
+                connection.api.simulationStep(end_s)
+            loop.feed_monitors()
+    counted = ET.parse(statistics).getroot()
+    outcome.arrived = int(counted.find("vehicleTripStatistics").get("count"))
+    outcome.collisions = int(counted.find("safety").get("collisions"))
+    outcome.emergency_stops = int(counted.find("safety").get("emergencyStops"))
+    outcome.emergency_braking = int(counted.find("safety").get("emergencyBraking"))
+    outcome.teleports = int(counted.find("teleports").get("total"))
+    return outcome
+
+
+def _control(connection, street, seconds, policies, safety, control, outcome):
+    read = network.read(street.net_file, list(street.additional), street.begin_s)
+    city = config.City(street.net_file)
+    contracts = [
+        contract.build(city, config.TL((signal.id,), "sumo-rl", signal.id), read)
+        for signal in read.signals.values()
+        if len(signal.first_program.greens) > 1
+    ]
+    events = Events(alarm=lambda alarm: outcome.alarms.append(f"{alarm.signal} at {alarm.at_s:g}: {alarm.rule} {alarm.message}"))
+    loop = assemble(connection, read, contracts, policies(read, contracts), safety, control, events)
+    shown_since: dict[str, tuple[str, float]] = {}
+    end_s = street.begin_s + seconds
+    while loop.now < end_s:
+        loop.step(end_s)
+        for signal, state in connection.shown().items():
+            before, since_s = shown_since.get(signal, ("", loop.now))
+            if state != before:
+                shown_since[signal] = state, loop.now
+            outcome.longest_shown_s = max(outcome.longest_shown_s, loop.now - since_s)
+    outcome.overrides = dict(loop.counters.overrides)
+    outcome.decisions = loop.counters.decisions
+    outcome.overruled = sum(loop.counters.overruled_by_tl.values())
+    return loop
