@@ -256,11 +256,10 @@ class Intersection:
             (signal, state that was sent, state that is shown) of these signals.
         """
         corrected = []
-        for k, (safety, sent) in enumerate(zip(self.safeties, self._sent, strict=True)):
+        for safety, sent in zip(self.safeties, self._sent, strict=True):
             state = shown.get(safety.signal, "")
             if sent is not None and state != sent.state and len(state) == len(sent.state):
                 safety.start_from(state, now)
-                self._sent[k] = None
                 corrected.append((safety.signal, sent.state, state))
         return corrected
 

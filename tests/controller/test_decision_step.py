@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -140,6 +141,29 @@ def test_state_of_another_client_is_an_alarm_and_left_by_yellow(crossing):
     assert states[0] == "rrrG" and states[1] == "rrry" and states[-1] == "GgGr", states
     yellow_s, red_s = [now for now, state in connection.sent if now >= set_at_s][1:3]
     assert red_s - yellow_s >= 3.0
+
+
+def test_state_of_another_client_is_left_although_its_tl_is_not_due(crossing):
+    class TwoSignals(SteppedConnection):
+        states = {"X": "GgGr", "Y": "GgGr"}  # noqa: RUF012 - one instance
+
+        def set(self, commands):
+            self.states |= {command.signal: command.state for command in commands}
+
+        def shown(self):
+            return dict(self.states)
+
+    connection = TwoSignals(1.0)
+    rare = plan_signal(replace(crossing, id="Y"))
+    constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: np.array([0]) for tl in observations})
+    street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
+    loop = DecisionLoop(connection, [one_signal(crossing), rare], constant, street, Events(), 0.0, 1.0)
+    while loop.now < 5:
+        loop.step(5)
+    assert rare.next_decision_s > 60 and connection.states["Y"] == "GgGr"
+    connection.states["Y"] = "rrrG"
+    loop.step(20)
+    assert loop.counters.unexpected_states == {"Y": 1} and connection.states["Y"] == "rrry"
 
 
 def test_monitor_does_not_check_a_signal_on_its_own_program(crossing):

@@ -1,17 +1,19 @@
 """A run with [safety] floors = "dialect" against sumo-rl's own environment: the same observations, actions and trips."""
 
+import contextlib
 import json
 import os
 import re
 import subprocess
 import sys
+import urllib.request
 from dataclasses import asdict
 
 import pytest
 
 from city import network
 from tests.conftest import GRID, ROOT
-from tests.end_to_end.programs import program
+from tests.end_to_end.programs import free_port, program
 from tests.end_to_end.sumo_rl_runs import Run
 from tests.networks import netconvert
 
@@ -64,4 +66,12 @@ def test_floors_that_are_off_are_reported_at_the_start(grid_server, tmp_path):
     with program("controller", *city, "--server", grid_server, "--infer-tl", "SA101", "--end", "30", "--libsumo") as process:
         assert process.wait(60) == 0
         lines = [line for line in process.stderr.read().splitlines() if "floors" in line]
+    port = free_port()
+    waiting = ("--clients", "2", "--no-guard", "--http", f"127.0.0.1:{port}")
+    with program("controller", *city, "--server", grid_server, "--infer-tl", "SA101", *waiting) as process:
+        metrics = ""
+        while process.poll() is None and "controller_street_floors 0.0" not in metrics:
+            with contextlib.suppress(OSError):
+                metrics = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+        assert process.poll() is None
     assert len(lines) == 1 and "WARNING [safety] floors = dialect: the street's floors are off" in lines[0]

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from controller.decision_step import RunCounters
 from controller.fallback.control_mode import ControlMode
 from controller.safety.conflicts import OverrideReason
+from controller.safety.monitor import Alarm, MonitorRule
 from controller.safety.signal_safety import Override
 from controller.telemetry.health import Health
 from controller.telemetry.metrics import ControllerMetrics
@@ -49,6 +50,14 @@ def test_outage_writes_one_line_per_kind_of_mode_change(events, metrics, caplog)
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "INFO"]
     mode = {tl: metrics.registry.get_sample_value("controller_mode", {"tl": tl}) for tl in TLS}
     assert [mode[tl] for tl in (TLS[24], TLS[26], TLS[27], TLS[29])] == [1, 2, 0, 0]
+
+
+def test_unexpected_states_are_counted_by_signal(events, metrics):
+    for signal in ("A0", "A0", "B1"):
+        events.alarm(Alarm(signal, MonitorRule.UNEXPECTED_STATE, 5.0, "shows another state"))
+    events.alarm(Alarm("A0", MonitorRule.CONFLICT, 5.0, "foes"))
+    counts = {s: metrics.registry.get_sample_value("controller_unexpected_states_total", {"signal": s}) for s in ("A0", "B1")}
+    assert counts == {"A0": 2, "B1": 1}
 
 
 def test_mode_changes_are_logged_once(events, caplog):

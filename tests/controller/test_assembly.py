@@ -1,0 +1,73 @@
+"""A run that is assembled on a running SUMO."""
+
+import contextlib
+
+import pytest
+
+from city import config, network
+from city.errors import InputError
+from controller.assembly import assemble
+from controller.sumo.connection import Interrupts
+from controller.sumo.start import start
+from export import contract
+from tests.end_to_end.generated_streets import LongestQueue, generate
+
+
+@pytest.fixture(scope="module")
+def street(tmp_path_factory):
+    """A junction whose program is in its second half at second 0."""
+    street = generate(tmp_path_factory.mktemp("street"), "--grid", "--grid.number", "1", "--grid.attach-length", "200")
+    street.net_file.write_text(street.net_file.read_text().replace('offset="0"', 'offset="40"'))
+    return street
+
+
+@contextlib.contextmanager
+def running(street):
+    options = [
+        "-n",
+        str(street.net_file),
+        "-r",
+        str(street.routes),
+        "--seed",
+        "1",
+        "--no-step-log",
+        "true",
+        "--no-warnings",
+        "true",
+    ]
+    with contextlib.closing(start(options, 1, Interrupts())) as connection:
+        yield connection
+
+
+def assembled(street, connection, **safety):
+    read = network.read(street.net_file)
+    city = config.City(street.net_file)
+    contracts = [contract.build(city, config.TL(("A0",), "sumo-rl", "SA101"), read)]
+    return assemble(connection, read, contracts, LongestQueue(read, contracts), config.Safety(**safety), config.Controller())
+
+
+@pytest.mark.parametrize(("floors", "has_vehicles"), [("dialect", False), ("dialect", True), ("street", False)])
+def test_first_green_is_forced_only_with_the_dialects_floors_on_an_empty_street(street, floors, has_vehicles):
+    with running(street) as connection:
+        if has_vehicles:
+            while connection.api.vehicle.getIDCount() == 0:
+                connection.api.simulationStep()
+        loop = assembled(street, connection, floors=floors)
+        (x,) = loop.intersections.values()
+        first = network.green_states(phase.state for phase in x.contract.signals[0].phases)[0]
+        assert (x.safeties[0].shown == first) == (floors == "dialect" and not has_vehicles)
+        loop.step(loop.now + 1)
+        assert (connection.api.trafficlight.getRedYellowGreenState("A0") == first) == (floors == "dialect" and not has_vehicles)
+
+
+def test_second_controller_is_refused_before_and_after_the_first_one_sets_a_state(street):
+    with running(street) as connection:
+        loop = assembled(street, connection)
+        with pytest.raises(InputError, match="signal A0 is controlled by another controller, process"):
+            assembled(street, connection)
+        while loop.now < 20:
+            loop.step(20)
+        with pytest.raises(InputError, match="signal A0 is controlled by another controller, process"):
+            assembled(street, connection)
+        loop.release(60)
+        assert assembled(street, connection).now == loop.now, "a released signal is free"
