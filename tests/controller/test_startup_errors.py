@@ -16,6 +16,7 @@ from city.errors import InputError
 from city.network import Phase
 from controller import daemon
 from controller.__main__ import main
+from controller.policies.served_contracts import fetch_contracts
 from controller.sumo.network import (
     RunningSignal,
     check_contract_matches_network,
@@ -24,8 +25,12 @@ from controller.sumo.network import (
 )
 from export import contract
 from protos import policy_pb2 as pb
+from serving.client import Client
+from serving.embedded.config import ServerConfig
 from tests.conftest import GRID
 from tests.end_to_end.programs import CITY, free_port
+from tests.serving import saved_models
+from tests.serving.conftest import running
 
 
 def assert_refused(capsys, *parts):
@@ -118,6 +123,15 @@ class TestContract:
             with pytest.raises(InputError, match="other durations") if matters else contextlib.nullcontext():
                 check_contract_matches_network(changed, grid_street)
 
+    def test_plan_of_a_nema_program_is_refused(self, grid_city, grid_street):
+        for tl, matters in (("SA103", False), ("SA107", True)):
+            made = contract.build(grid_city, grid_city.tls[tl], grid_street)
+            signal = grid_street.signals[made.signal_ids[0]]
+            programs = tuple(replace(program, type="NEMA") for program in signal.programs)
+            street = replace(grid_street, signals={**grid_street.signals, signal.id: replace(signal, programs=programs)})
+            with pytest.raises(InputError, match="has type NEMA now") if matters else contextlib.nullcontext():
+                check_contract_matches_network(made, street)
+
     def test_contract_that_contradicts_itself_is_refused(self, changeable, grid_street):
         changeable.observation.size += 1
         with pytest.raises(InputError, match="21 features for an observation of 22"):
@@ -156,6 +170,25 @@ def test_model_that_is_not_served_is_refused_with_how_to_export_it(capsys, grid_
     assert_refused(capsys, "serves no model SA999", "greenserve export --tl SA999")
     assert main(["--city", CITY, "--server", grid_server, "--model-number", "9"]) == 2
     assert_refused(capsys, "serves no model SA101 version 9", "it serves version 1")
+
+
+def test_unknown_signal_is_refused_before_the_server_is_asked(capsys, tmp_path):
+    text = (GRID / "city.toml").read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
+    assert '[tl.SA101]\nsignals = ["A0"]' in text
+    (tmp_path / "city.toml").write_text(text.replace('signals = ["A0"]', 'signals = ["Z9"]'))
+    assert main(["--city", str(tmp_path / "city.toml"), "--server", f"127.0.0.1:{free_port()}"]) == 2
+    assert_refused(capsys, "[tl.SA101] signal Z9 is not in")
+
+
+def test_model_that_is_not_a_policy_is_refused_with_how_to_export_it(tmp_path):
+    saved_models.write_dtypes(tmp_path / "dtypes" / "1")
+    message = r"model dtypes version 1 has no policy contract \(.*\); export it \(greenserve export --tl dtypes\)"
+    with (
+        running(ServerConfig(tmp_path, port=0, poll_s=0)) as server,
+        contextlib.closing(Client(f"127.0.0.1:{server.port}", retries=0)) as client,
+        pytest.raises(InputError, match=message),
+    ):
+        fetch_contracts(client, ["dtypes"], 1)
 
 
 def test_unknown_tl_is_refused_with_the_known_ones(capsys, grid_server):

@@ -60,6 +60,28 @@ def test_the_action_flag_applies_without_a_city(checkpoints, capsys):
     assert outputs["action"].dtype == np.int64
 
 
+def test_other_choices_than_the_checkpoints_are_refused(checkpoints, monkeypatch):
+    writers.sequential(keras3, head="softmax", outputs=4).save(checkpoints / "SA101_trial_3.keras")
+    assert export(checkpoints, "--action", "categorical") == 0
+    contract, actor = read.read(version(checkpoints))
+    verify.compare_with_checkpoint(version(checkpoints), actor, contract, None)
+    session = verify.session
+
+    @contextlib.contextmanager
+    def of_the_next_action(folder):
+        with session(folder) as run:
+
+            def shifted(signature, inputs):
+                outputs = run(signature, inputs)
+                return {**outputs, "action": (outputs["action"] + 1) % 4} if "action" in outputs else outputs
+
+            yield shifted
+
+    monkeypatch.setattr(verify, "session", of_the_next_action)
+    with pytest.raises(ParityError, match="chosen actions are not the checkpoint's"):
+        verify.compare_with_checkpoint(version(checkpoints), actor, contract, None)
+
+
 def test_a_softmax_in_a_training_graph_is_recognised(checkpoints):
     with tf.Graph().as_default(), v1.Session() as session:
         observation = v1.placeholder(tf.float32, [None, 9], "state")
