@@ -5,6 +5,7 @@ of a policy contract. The XML is read in one streaming pass.
 """
 
 import gzip
+import math
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from city.config import TL, City
 from city.errors import InputError
 from city.right_of_way import Connection, Foes, Junctions, Requests, conflicts, green_together, path_length_m
 
+OFF = "off"
+"""Id of SUMO's own program without phases: the signal is off, and drivers follow the right of way."""
 SEQUENTIAL_TYPES = ("static", "actuated", "delay_based")
 """Types of programs whose phases follow one another; the phases of a NEMA program are rings that run side by side."""
 
@@ -36,9 +39,30 @@ class Program:
     phases: tuple[Phase, ...]
 
     @property
+    def is_blinking(self) -> bool:
+        """Whether it never shows a colour, so that drivers follow the right of way."""
+        return all(set(phase.state) <= set("oO") for phase in self.phases)
+
+    @property
     def greens(self) -> tuple[int, ...]:
         """Indices of the green phases."""
         return tuple(i for i, phase in enumerate(self.phases) if is_green(phase.state))
+
+
+@dataclass(frozen=True)
+class ProgramSwitch:
+    """A moment at which SUMO switches a signal to another program of its own (`wautSwitch`)."""
+
+    at_s: float
+    program: str
+    period_s: float = 0.0
+    """After which it is repeated; 0: never."""
+
+    def newest_s(self, now: float) -> float:
+        """When it was last due, at second `now`; -inf: not yet."""
+        if now < self.at_s:
+            return -math.inf
+        return now - (now - self.at_s) % self.period_s if self.period_s > 0 else self.at_s
 
 
 def is_green(state: str) -> bool:
@@ -49,6 +73,15 @@ def is_green(state: str) -> bool:
 def green_states(states: Iterable[str]) -> list[str]:
     """The states that are green phases, in order."""
     return [state for state in states if is_green(state)]
+
+
+OFF_PROGRAM = Program(OFF, OFF, 0, ())
+
+
+def newest_program(switches: Iterable[ProgramSwitch], now: float, after_s: float = -math.inf) -> str:
+    """The id of the program that was last switched to, after after_s and until `now`; "": none was."""
+    newest = max(((switch.newest_s(now), k, switch.program) for k, switch in enumerate(switches)), default=(after_s, 0, ""))
+    return newest[2] if newest[0] > after_s else ""
 
 
 @dataclass(frozen=True)
@@ -63,7 +96,7 @@ class SignalNetwork:
     programs: tuple[Program, ...]
     """In SUMO's order (by program id)."""
     active_program: str
-    """The program that SUMO runs after loading: the last one loaded."""
+    """The program that SUMO runs after loading: the last one loaded, or the scheduled one."""
     foes: Foes
     """bool [links, links], symmetric: whether two links' paths cross or merge, unless they share the approach."""
     yields: Foes
@@ -74,6 +107,8 @@ class SignalNetwork:
     """By link index: length of the pedestrian crossing, in m; 0 if the link is not a crossing."""
     path_m: tuple[float, ...] = ()
     """By link index: length of the longest vehicle path over the junction, in m; 0 without such a path, or if unknown."""
+    switches: tuple[ProgramSwitch, ...] = ()
+    """The network's own schedule of programs (WAUT)."""
 
     def __post_init__(self) -> None:
         for name in ("approach_mps", "crossing_m", "path_m"):
@@ -81,12 +116,32 @@ class SignalNetwork:
 
     @property
     def first_program(self) -> Program:
-        return self.programs[0]
+        """The first program, as sumo-rl takes it; one that only blinks is passed over if there is another.
+
+        Raises InputError if the signal has none.
+        """
+        if not self.programs:
+            raise InputError(f"signal {self.id} has no program but {OFF!r}; give it one in the network or an additional file")
+        return next((program for program in self.programs if not program.is_blinking), self.programs[0])
 
     @property
     def plan(self) -> Program:
         """The fixed plan: the program that SUMO runs if no client sets states."""
-        return next(program for program in self.programs if program.id == self.active_program)
+        return self.program(self.active_program)
+
+    def program(self, program_id: str) -> Program:
+        """A program by its id. Raises InputError if the files do not define it."""
+        for program in (*self.programs, OFF_PROGRAM):
+            if program.id == program_id:
+                return program
+        raise InputError(
+            f"signal {self.id} has no program {program_id!r}, which its schedule (WAUT) names; "
+            "add the additional file that defines it to the sumocfg"
+        )
+
+    def scheduled_program(self, now: float) -> str:
+        """The id of the program that SUMO runs at second `now` if no client sets states or programs."""
+        return newest_program(self.switches, now) or self.active_program
 
 
 @dataclass(frozen=True)
@@ -162,11 +217,15 @@ def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 
         raise InputError(f"{net_file}: has no junctions; is it a SUMO network?")
     for path in additional or []:
         for _, element in _elements(path):
-            if element.tag == "tlLogic":
-                try:
+            try:
+                if element.tag == "tlLogic":
                     reader.add_program(element, path)
-                except (KeyError, ValueError) as error:
-                    raise InputError(f"{path}: <tlLogic {_describe(element)}> is malformed ({_reason(error)}); fix it") from None
+                else:
+                    reader.add_schedule(element)
+            except (KeyError, ValueError) as error:
+                raise InputError(
+                    f"{path}: <{element.tag} {_describe(element)}> is malformed ({_reason(error)}); fix it"
+                ) from None
     return reader.finish(end_s)
 
 
@@ -218,6 +277,10 @@ class _Reader:
         self.junctions = Junctions()
         self.crossings: set[str] = set()
         """Lanes of pedestrian crossings."""
+        self.schedules: dict[str, tuple[str, list[ProgramSwitch]]] = {}
+        """By WAUT, its first program and its switches."""
+        self.schedules_of: dict[str, list[str]] = {}
+        """By signal, the WAUTs that it follows."""
 
     def add_element(self, element: ET.Element) -> None:
         attributes = element.attrib
@@ -233,6 +296,22 @@ class _Reader:
             self.add_connection(attributes)
         elif element.tag == "junction" and attributes.get("type") != "internal":
             self.junctions.add_junction(element)
+        else:
+            self.add_schedule(element)
+
+    def add_schedule(self, element: ET.Element) -> None:
+        """Add a WAUT, or a signal that follows one."""
+        attributes = element.attrib
+        if element.tag == "WAUT":
+            reference_s, period_s = (seconds(attributes.get(key, "0")) for key in ("refTime", "period"))
+            switches = []
+            for switch in element.iter("wautSwitch"):
+                at_s = reference_s + seconds(switch.attrib["time"])
+                at_s = at_s % period_s if period_s > 0 else at_s
+                switches.append(ProgramSwitch(at_s, switch.attrib["to"], max(period_s, 0.0)))
+            self.schedules[attributes["id"]] = attributes["startProg"], switches
+        elif element.tag == "wautJunction":
+            self.schedules_of.setdefault(attributes["junctionID"], []).append(attributes["wautID"])
 
     def add_connection(self, attributes: dict[str, str]) -> None:
         from_lane = f"{attributes['from']}_{attributes['fromLane']}"
@@ -271,7 +350,9 @@ class _Reader:
             raise InputError(
                 f"{path}: has a program for signal {signal}, which is not in the network; remove it or use its network"
             )
-        self.programs.setdefault(signal, {})[program.id] = program
+        programs = self.programs.setdefault(signal, {})
+        if program.id != OFF:
+            programs[program.id] = program
         self.active[signal] = program.id
 
     def finish(self, end_s: float | None) -> StreetNetwork:
@@ -295,6 +376,12 @@ class _Reader:
     ) -> SignalNetwork:
         # SUMO accepts states that are longer than the highest link index
         states = [phase.state for program in programs.values() for phase in program.phases]
+        active, switches = self.active[signal], []
+        for schedule in self.schedules_of.get(signal, []):
+            if schedule not in self.schedules:
+                raise InputError(f"signal {signal} follows the schedule {schedule}, which no file defines; add its <WAUT>")
+            active, more = self.schedules[schedule]
+            switches += more
         size = max([connection.index + 1 for connection in connections] + [len(state) for state in states])
         links: list[list[tuple[str, str]]] = [[] for _ in range(size)]
         for connection in connections:
@@ -309,7 +396,7 @@ class _Reader:
             tuple(tuple(pairs) for pairs in links),
             tuple(dict.fromkeys(lane for pairs in links for lane, _ in pairs)),
             tuple(programs[key] for key in sorted(programs)),
-            self.active[signal],
+            newest_program(switches, self.begin_s) or active,
             foes,
             yields & green_together(size, states),
             tuple(max((self.speed[a] for a, b in pairs if not {a, b} & self.crossings), default=0.0) for pairs in links),
@@ -318,6 +405,7 @@ class _Reader:
                 for pairs in links
             ),
             tuple(path_m),
+            tuple(switches),
         )
 
     def _path_m(self, size: int, connections: list[Connection]) -> list[float]:

@@ -20,7 +20,8 @@ from controller.sumo.connection import SumoConnection
 from controller.sumo.network import (
     check_contract_matches_network,
     check_sumo_matches_contract,
-    fallback_plan,
+    define_off_programs,
+    fallback_schedule,
     mark_controlled,
     running_signals,
 )
@@ -82,7 +83,7 @@ def assemble(
             dialect.observer(contract, lane_row, length_m),
             dialect.sequencer(with_street_changes(contract, change_times(contract, safeties))),
             safeties,
-            [fallback_plan(running[network.id], network) for network in networks],
+            [fallback_schedule(running[network.id], network, now) for network in networks],
             control,
             _max_pressure(contract, street, lane_row, length_m, times) if is_max_pressure else None,
         )
@@ -103,6 +104,7 @@ def assemble(
             monitors.append(monitor)
         intersection.start(now, [running[signal].shown for signal in contract.signal_ids], forces_first)
         intersections.append(intersection)
+    define_off_programs(connection.api, [street.signals[signal] for signal in signals])
     mark_controlled(connection.api, signals)
     step_s = float(connection.api.simulation.getDeltaT())
     return DecisionLoop(

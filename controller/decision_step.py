@@ -42,7 +42,7 @@ from controller.policies.policy import Policies
 from controller.safety.monitor import Alarm, MonitorRule, SignalMonitor
 from controller.safety.signal_safety import Override, PermittedRelease, SignalCommand
 from controller.simulation_time import round_to_ms
-from controller.sumo.connection import CommandRejected, SumoConnection
+from controller.sumo.connection import ONLINE, CommandRejected, SumoConnection
 
 MAX_SEGMENTS = 64
 """Segments of one exchange, so that a stop request need not wait long."""
@@ -169,6 +169,7 @@ class DecisionLoop:
                 self._read(due)
             self._decide(due)
         self._correct_shown()
+        self._correct_released(due)
         time_s = self.now
         for segment in range(MAX_SEGMENTS):
             sent_s = time_s
@@ -197,11 +198,25 @@ class DecisionLoop:
         shown = self._connection.shown()
         for intersection in self.intersections.values():
             for signal, sent, state in intersection.correct(shown, self.now):
-                self._due_s[intersection.tl] = self.now
-                self.counters.unexpected_states[signal] += 1
-                self.counters.alarms[MonitorRule.UNEXPECTED_STATE.value] += 1
                 message = f"shows {state}, but {sent} was set; another client sets this signal too"
-                self._events.alarm(Alarm(signal, MonitorRule.UNEXPECTED_STATE, self.now, message))
+                self._report_unexpected(intersection, signal, message)
+
+    def _correct_released(self, due: Sequence[Intersection]) -> None:
+        """Release signals again that should run their own programs, but are frozen in a state that another client set."""
+        released = {signal: intersection for intersection in due for signal in intersection.released_signals}
+        if not released:
+            return
+        for signal, program in self._connection.programs(list(released)).items():
+            if program == ONLINE:
+                intersection, state = released[signal], self._connection.shown()[signal]
+                intersection.release_again(signal, state, self.now)
+                self._report_unexpected(intersection, signal, f"shows {state}, which another client set in place of its program")
+
+    def _report_unexpected(self, intersection: Intersection, signal: str, message: str) -> None:
+        self._due_s[intersection.tl] = self.now
+        self.counters.unexpected_states[signal] += 1
+        self.counters.alarms[MonitorRule.UNEXPECTED_STATE.value] += 1
+        self._events.alarm(Alarm(signal, MonitorRule.UNEXPECTED_STATE, self.now, message))
 
     def _send_commands(self, now: float) -> tuple[list[SignalCommand], list[Override]]:
         """Send what is due at second `now`, and find out when each of these TLs is due next."""
@@ -340,7 +355,7 @@ class DecisionLoop:
 
     def unreleased(self) -> list[tuple[str, str]]:
         """(signal, program) of every signal that SUMO has not confirmed to run its own program."""
-        return [pair for intersection in self.intersections.values() for pair in intersection.unreleased()]
+        return [pair for intersection in self.intersections.values() for pair in intersection.unreleased(self.now)]
 
     def release_without_transition(self) -> tuple[list[str], list[str]]:
         """Switch signals that are not released to their programs at once: the last resort.

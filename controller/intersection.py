@@ -11,7 +11,7 @@ from city.config import Controller as ControllerSettings
 from controller.dialects import PhaseSequencer
 from controller.fallback.control_mode import ControlMode, ModeState, next_mode
 from controller.fallback.max_pressure import MaxPressure
-from controller.fallback.plan import FallbackPlan, PlanTransition
+from controller.fallback.plan import FallbackSchedule, PlanTransition
 from controller.observation import Observation, Observer, PhaseState, Readings, Shares
 from controller.policies.policy import ActionSpace, InvalidAction
 from controller.safety.signal_safety import Override, PermittedState, SignalCommand, SignalSafety
@@ -33,7 +33,7 @@ class Intersection:
         observer: Observer,
         sequencer: PhaseSequencer,
         safeties: Sequence[SignalSafety],
-        plans: Sequence[FallbackPlan],
+        plans: Sequence[FallbackSchedule],
         config: ControllerSettings,
         max_pressure: MaxPressure | None = None,
     ) -> None:
@@ -43,7 +43,7 @@ class Intersection:
             contract: the policy contract.
             observer, sequencer: of the contract's dialect.
             safeties: by signal, in the contract's order.
-            plans: by signal the program that is its fallback plan.
+            plans: by signal its fallback plans.
             config: [controller] of city.toml.
             max_pressure: what controls in place of the fallback plans; None: they do.
         """
@@ -209,16 +209,16 @@ class Intersection:
         for safety, transition in zip(self.safeties, self._transitions or (), strict=False):
             transition.set_result(safety.signal not in rejected)
 
-    def unreleased(self) -> list[tuple[str, str]]:
-        """(signal, program) of the signals that do not run their own programs."""
+    def unreleased(self, now: float) -> list[tuple[str, str]]:
+        """(signal, program that is its plan at second `now`) of the signals that do not run their own programs."""
         return [
-            (safety.signal, plan.program.id)
-            for k, (safety, plan) in enumerate(zip(self.safeties, self.plans, strict=True))
+            (safety.signal, plans.at(now).program.id)
+            for k, (safety, plans) in enumerate(zip(self.safeties, self.plans, strict=True))
             if self._transitions is None or not self._transitions[k].is_confirmed
         ]
 
     def _enter_plan(self) -> None:
-        self._transitions = [PlanTransition(safety, plan) for safety, plan in zip(self.safeties, self.plans, strict=True)]
+        self._transitions = [PlanTransition(safety, plans) for safety, plans in zip(self.safeties, self.plans, strict=True)]
 
     def commands(self, now: float) -> tuple[list[SignalCommand], list[Override]]:
         """Commands to send at second `now`: only states that differ from those sent before."""
@@ -262,6 +262,22 @@ class Intersection:
                 safety.start_from(state, now)
                 corrected.append((safety.signal, sent.state, state))
         return corrected
+
+    @property
+    def released_signals(self) -> list[str]:
+        """The signals that run their own programs, as far as this TL knows."""
+        return [
+            safety.signal
+            for safety, transition in zip(self.safeties, self._transitions or (), strict=False)
+            if transition.is_confirmed
+        ]
+
+    def release_again(self, signal: str, shown: str, now: float) -> None:
+        """Bring a released signal back onto its program by a safe transition from the state that it shows."""
+        for k, safety in enumerate(self.safeties):
+            if safety.signal == signal and self._transitions is not None:
+                safety.start_from(shown, now)
+                self._transitions[k].restart()
 
     def next_due_s(self, now: float) -> float:
         """The next moment at which this TL needs a step, after its commands of `now`."""

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from controller.fallback.plan import PlanTransition
 from controller.guard.handover import SignalHandover
 from controller.safety.signal_safety import SignalSafety
-from controller.sumo.connection import CommandRejected
+from controller.sumo.connection import ONLINE, CommandRejected
 from controller.sumo.traci_connection import TraciConnection
 
 log = logging.getLogger("controller.guard")
 
-ONLINE = "online"
-"""SUMO's program id of a signal that a client sets state by state."""
 HAND_BACK_MARGIN_S = 10.0
 """Simulated seconds beyond what a safe transition takes."""
 
@@ -27,10 +25,10 @@ def hand_back(connection: TraciConnection, handovers: Sequence[SignalHandover], 
             safety = _rules_from_shown(connection, handover, now)
         except (ValueError, IndexError, CommandRejected) as error:
             log.error("%s: invalid handover plan: %s", handover.signal, error)
-            _switch(connection, handover)
+            _switch(connection, handover, now)
             continue
         if safety is not None:
-            transitions[handover.signal] = PlanTransition(safety, handover.plan)
+            transitions[handover.signal] = PlanTransition(safety, handover.plans)
             end_s = max(end_s, now + safety.clearing_s + HAND_BACK_MARGIN_S)
     while now < end_s and not all(transition.is_confirmed for transition in transitions.values()):
         commands = [command for transition in transitions.values() if (command := transition.next(now)[0]) is not None]
@@ -43,7 +41,7 @@ def hand_back(connection: TraciConnection, handovers: Sequence[SignalHandover], 
     for handover in handovers:
         if handover.signal in transitions and not transitions[handover.signal].is_confirmed:
             log.error("%s: could not be cleared in time", handover.signal)
-            _switch(connection, handover)
+            _switch(connection, handover, now)
     if transitions:
         log.info("handed %d signals back to their fallback plans at second %g", len(transitions), now)
 
@@ -61,10 +59,10 @@ def _rules_from_shown(connection: TraciConnection, handover: SignalHandover, now
     return safety
 
 
-def _switch(connection: TraciConnection, handover: SignalHandover) -> None:
+def _switch(connection: TraciConnection, handover: SignalHandover, now: float) -> None:
     """Switch a signal to its program without a safe transition: the last resort."""
     log.error("%s: switched to its program at once, without a safe transition", handover.signal)
     try:
-        connection.switch_program(handover.signal, handover.plan.program.id)
+        connection.switch_program(handover.signal, handover.plans.at(now).program.id)
     except CommandRejected as error:
         log.error("%s: SUMO rejects the switch: %s", handover.signal, error)

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from city.network import Phase, Program, SignalNetwork
-from controller.fallback.plan import FallbackPlan
+from city.network import Phase, Program, ProgramSwitch, SignalNetwork
+from controller.fallback.plan import FallbackPlan, FallbackSchedule
 from controller.intersection import Intersection
 from controller.safety.safety_times import SafetyTimes
 from controller.safety.signal_safety import SignalSafety
@@ -29,8 +29,9 @@ class SignalHandover:
     signal: str
     approach_mps: tuple[float, ...]
     crossing_m: tuple[float, ...]
+    path_m: tuple[float, ...]
     times: SafetyTimes
-    plan: FallbackPlan
+    plans: FallbackSchedule
 
     def safety(self) -> SignalSafety:
         """Safety rules that can clear the signal; they have no foes."""
@@ -40,12 +41,13 @@ class SignalHandover:
             self.signal,
             ((),) * links,
             (),
-            (self.plan.program,),
-            self.plan.program.id,
+            (self.plans.first.program,),
+            self.plans.first.program.id,
             no_foes,
             no_foes,
             self.approach_mps,
             self.crossing_m,
+            self.path_m,
         )
         return SignalSafety(network, self.times)
 
@@ -53,9 +55,9 @@ class SignalHandover:
 def handovers_of(intersections: Iterable[Intersection]) -> list[SignalHandover]:
     """The handover plans of these TLs' signals."""
     return [
-        SignalHandover(safety.signal, safety.approach_mps, safety.crossing_m, safety.times, plan)
+        SignalHandover(safety.signal, safety.approach_mps, safety.crossing_m, safety.path_m, safety.times, plans)
         for x in intersections
-        for safety, plan in zip(x.safeties, x.plans, strict=True)
+        for safety, plans in zip(x.safeties, x.plans, strict=True)
     ]
 
 
@@ -73,15 +75,22 @@ def decode(content: bytes) -> list[SignalHandover]:
 
 
 def _decode_signal(item: dict[str, Any]) -> SignalHandover:
-    plan = dict(item["plan"])
+    approach_mps, crossing_m, path_m = (tuple(map(float, item[key])) for key in ("approach_mps", "crossing_m", "path_m"))
+    if not len(approach_mps) == len(crossing_m) == len(path_m):
+        raise ValueError(
+            f"signal {item['signal']}: {len(approach_mps)} approaches, {len(crossing_m)} crossings, {len(path_m)} paths"
+        )
+    plans = item["plans"]
+    schedule = FallbackSchedule(
+        _decode_plan(plans["first"]),
+        float(plans["since_s"]),
+        tuple(ProgramSwitch(**switch) for switch in plans["switches"]),
+        tuple(map(_decode_plan, plans["later"])),
+    )
+    return SignalHandover(str(item["signal"]), approach_mps, crossing_m, path_m, SafetyTimes(**item["times"]), schedule)
+
+
+def _decode_plan(plan: dict[str, Any]) -> FallbackPlan:
     program = dict(plan["program"])
     phases = tuple(Phase(**phase) for phase in program.pop("phases"))
-    if len(item["approach_mps"]) != len(item["crossing_m"]):
-        raise ValueError(f"signal {item['signal']}: {len(item['approach_mps'])} approaches, {len(item['crossing_m'])} crossings")
-    return SignalHandover(
-        str(item["signal"]),
-        tuple(map(float, item["approach_mps"])),
-        tuple(map(float, item["crossing_m"])),
-        SafetyTimes(**item["times"]),
-        FallbackPlan(Program(phases=phases, **program), bool(plan["is_synchronised"])),
-    )
+    return FallbackPlan(Program(phases=phases, **program), bool(plan["is_synchronised"]))

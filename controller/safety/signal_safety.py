@@ -68,16 +68,17 @@ class PermittedState:
 
 @final
 class PermittedRelease:
-    """Permission to hand a signal to its program, which begins with the given green phase."""
+    """Permission to hand a signal to its program."""
 
     __slots__ = ("phase", "program", "remaining_s", "signal")
     signal: str
     program: str
-    phase: int
+    phase: int | None
+    """The green phase that it begins with; None: it has none, because the signal is off or blinks."""
     remaining_s: float | None
     """Remaining duration of the phase; None: its duration in the program."""
 
-    def __init__(self, signal: str, program: str, phase: int, remaining_s: float | None, *, seal: object) -> None:
+    def __init__(self, signal: str, program: str, phase: int | None, remaining_s: float | None, *, seal: object) -> None:
         if seal is not _SEAL:
             raise TypeError("only controller.safety creates a PermittedRelease")
         object.__setattr__(self, "signal", signal)
@@ -121,7 +122,7 @@ class SignalSafety:
         self.signal = network.id
         self.times = times
         self.rules = ConflictRules(network)
-        self.approach_mps, self.crossing_m = network.approach_mps, network.crossing_m
+        self.approach_mps, self.crossing_m, self.path_m = network.approach_mps, network.crossing_m, network.path_m
         # a link that vehicles share with pedestrians needs its yellow
         self._is_crossing = [m > 0 and mps == 0 for m, mps in zip(network.crossing_m, network.approach_mps, strict=True)]
         self._crossings = [i for i, is_crossing in enumerate(self._is_crossing) if is_crossing]
@@ -233,8 +234,8 @@ class SignalSafety:
             for c, since, clearance_s in zip(self._state, self._since, self.clearance_s, strict=True)
         )
 
-    def permit_release(self, program: str, phase: int, now: float, remaining_s: float | None = None) -> PermittedRelease:
-        """Permit the release of the signal to its program, which starts with a green.
+    def permit_release(self, program: str, phase: int | None, now: float, remaining_s: float | None = None) -> PermittedRelease:
+        """Permit the release of the signal to its program, which starts with a green phase or has none (None).
 
         Raises ValueError while the signal is not cleared.
         """

@@ -14,6 +14,9 @@ import numpy as np
 from controller.observation import Readings, Rows
 from controller.safety.signal_safety import SignalCommand
 
+ONLINE = "online"
+"""SUMO's program id of a signal that a client sets state by state."""
+
 
 class SumoConnectionLost(Exception):
     """The connection to SUMO has ended; nothing more can be sent or read."""
@@ -96,6 +99,9 @@ class SumoConnection(Protocol):
 
         SUMO sends it after the numbers, so that decisions need not wait for it. Raises as `read`.
         """
+
+    def programs(self, signals: Sequence[str]) -> dict[str, str]:
+        """The programs that signals run, in one exchange, between a reading and the next commands. Raises as `read`."""
 
     def register_handover(self, content: bytes) -> None:
         """Send the handover plans to the guard of the connection, if there is one.

@@ -80,6 +80,9 @@ class LibsumoConnection:
     def shown(self) -> dict[str, str]:
         return self._shown
 
+    def programs(self, signals: Sequence[str]) -> dict[str, str]:
+        return {signal: self.api.trafficlight.getProgram(signal) for signal in signals}
+
     def _states(self) -> list[str]:
         return [self.api.trafficlight.getRedYellowGreenState(signal) for signal in self._signals]
 
@@ -93,7 +96,8 @@ class LibsumoConnection:
             light.setRedYellowGreenState(command.signal, command.state)
         elif type(command) is PermittedRelease:
             light.setProgram(command.signal, command.program)
-            light.setPhase(command.signal, command.phase)
+            if command.phase is not None:
+                light.setPhase(command.signal, command.phase)
             if command.remaining_s is not None:
                 light.setPhaseDuration(command.signal, command.remaining_s)
         else:

@@ -2,23 +2,24 @@
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from city.config import City
 from city.errors import InputError
-from city.network import SEQUENTIAL_TYPES, Phase, Program, SignalNetwork, StreetNetwork
+from city.network import OFF, OFF_PROGRAM, SEQUENTIAL_TYPES, Phase, Program, SignalNetwork, StreetNetwork
 from controller import dialects
-from controller.fallback.plan import FallbackPlan
+from controller.fallback.plan import FallbackPlan, FallbackSchedule
 from controller.safety.conflicts import check_phases
+from controller.sumo.connection import ONLINE
 from protos import policy_pb2 as pb
 from serving.contract import ContractError, check
 
 OWNER_KEY = "greenserve.controller"
 """Parameter of the simulation, followed by a signal's id: the process that controls it. (A parameter of the traffic light
 itself belongs to one program, and is lost as soon as a client sets a state.)"""
-_PROGRAM_TYPES = {0: "static", 3: "actuated", 4: "NEMA", 5: "delay_based"}
+_PROGRAM_TYPES = {0: "static", 3: "actuated", 4: "NEMA", 5: "delay_based", 13: OFF}
 
 
 @dataclass(frozen=True)
@@ -58,14 +59,14 @@ def running_signals(api: Any, street: StreetNetwork, signals: Sequence[str]) -> 
         program = api.trafficlight.getProgram(signal)
         owner = api.simulation.getParameter("", f"{OWNER_KEY}.{signal}")
         # a controller that has just started has not set a state yet
-        if owner and (program == "online" or owner.endswith(_since(api))):
+        if owner and (program == ONLINE or owner.endswith(_since(api))):
             raise InputError(
                 f"signal {signal} is controlled by another controller, {owner}; "
                 "stop that controller, or leave the signal's TL out with --infer-tl"
             )
-        if program == "online":
-            # a client left it frozen: its plan is the program that the files make active
-            program = street.signals[signal].active_program
+        if program == ONLINE:
+            # a client left it frozen: its plan is the program that the files make active now
+            program = street.signals[signal].scheduled_program(float(api.simulation.getTime()))
         running[signal] = RunningSignal(program, api.trafficlight.getRedYellowGreenState(signal), programs)
     return running
 
@@ -79,6 +80,19 @@ def mark_controlled(api: Any, signals: Sequence[str]) -> None:
     owner = f"process {os.getpid()} on {socket.gethostname()}{_since(api)}"
     for signal in signals:
         api.simulation.setParameter("", f"{OWNER_KEY}.{signal}", owner)
+
+
+def define_off_programs(api: Any, signals: Iterable[SignalNetwork]) -> None:
+    """Have SUMO define the program "off" of signals whose schedule (WAUT) switches to it.
+
+    Otherwise SUMO defines it at the first such switch, and then switches even a signal
+    whose states a client sets. A switch there and back without a step between changes nothing.
+    """
+    for signal in signals:
+        if any(switch.program == OFF for switch in signal.switches):
+            program = api.trafficlight.getProgram(signal.id)
+            api.trafficlight.setProgram(signal.id, OFF)
+            api.trafficlight.setProgram(signal.id, program)
 
 
 def _since(api: Any) -> str:
@@ -177,7 +191,7 @@ def check_sumo_matches_contract(
                 f"{where}: SUMO has no program {expected.program_id!r}, only {_list(list(now.programs))}; "
                 "start it with the additional files of training"
             )
-        if now.fallback_program_id not in now.programs:
+        if now.fallback_program_id not in (*now.programs, OFF):
             raise InputError(
                 f"{where}: its plan {now.fallback_program_id!r} is not among SUMO's programs {_list(list(now.programs))}; "
                 "start SUMO and the controller on the same network"
@@ -217,9 +231,23 @@ def _check_phases_of_training(contract: pb.PolicyContract, where: str, program: 
         )
 
 
-def fallback_plan(running: RunningSignal, signal: SignalNetwork) -> FallbackPlan:
-    """The signal's fallback plan; it is synchronised if it is static and the files give its offset."""
-    program = running.programs[running.fallback_program_id]
+def fallback_schedule(running: RunningSignal, signal: SignalNetwork, now: float) -> FallbackSchedule:
+    """The signal's fallback plans from second `now` on. Raises InputError if SUMO has not a program of the schedule."""
+    later = []
+    for switch in signal.switches:
+        if switch.program not in (*running.programs, OFF):
+            raise InputError(
+                f"signal {signal.id}: its schedule (WAUT) switches to program {switch.program!r}, but SUMO has only "
+                f"{_list(list(running.programs))}; start SUMO and the controller on the same network"
+            )
+        later.append(_fallback_plan(running, signal, switch.program))
+    first = _fallback_plan(running, signal, running.fallback_program_id)
+    return FallbackSchedule(first, now, signal.switches, tuple(later))
+
+
+def _fallback_plan(running: RunningSignal, signal: SignalNetwork, program_id: str) -> FallbackPlan:
+    """A program as a fallback plan; it is synchronised if it is static and the files give its offset."""
+    program = running.programs.get(program_id, OFF_PROGRAM)
     has_offset = any(known.id == program.id for known in signal.programs)
     return FallbackPlan(program, is_synchronised=has_offset and program.type == "static")
 

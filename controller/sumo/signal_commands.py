@@ -14,10 +14,9 @@ def encode_commands(command: SignalCommand) -> list[bytes]:
         return [wire.set_string(wire.SET_TL, wire.STATE, signal, command.state)]
     if type(command) is not PermittedRelease:
         raise TypeError(f"only what the safety rules permit is sent to SUMO, not {command!r}")
-    commands = [
-        wire.set_string(wire.SET_TL, wire.PROGRAM, signal, command.program),
-        wire.set_int(wire.SET_TL, wire.PHASE, signal, command.phase),
-    ]
+    commands = [wire.set_string(wire.SET_TL, wire.PROGRAM, signal, command.program)]
+    if command.phase is not None:
+        commands.append(wire.set_int(wire.SET_TL, wire.PHASE, signal, command.phase))
     if command.remaining_s is not None:
         commands.append(wire.set_double(wire.SET_TL, wire.PHASE_DURATION, signal, command.remaining_s))
     return commands

@@ -200,6 +200,17 @@ class TraciConnection:
                 raise SumoConnectionLost(f"SUMO sent {error}") from None
         return self._shown
 
+    def programs(self, signals: Sequence[str]) -> dict[str, str]:
+        self.shown()  # its answer is due first
+        answer = self._request(wire.message([wire.get(wire.GET_TL, wire.CURRENT_PROGRAM, signal) for signal in signals]))
+        reader = wire.Reader(answer)
+        try:
+            return {signal: str(reader.value()) for signal in signals}
+        except CommandRejected as error:
+            raise CommandRejected(f"SUMO rejected a getter: {error}") from None
+        except MalformedMessage as error:
+            raise SumoConnectionLost(f"SUMO sent {error}") from None
+
     def _decode_shown(self, answer: bytes) -> None:
         self._shown = dict(zip(self._signals, self._states.decode(answer), strict=True))
 

@@ -1,6 +1,8 @@
 """The network reader compared with sumolib on real networks, and with malformed files."""
 
 import gzip
+import math
+import re
 
 import pytest
 import sumolib
@@ -76,6 +78,60 @@ def test_program_of_an_additional_file_is_active():
     signal = network.of_sumocfg(GRID / "grid.sumocfg").signals["B1"]
     assert [program.id for program in signal.programs] == ["0", "adapted"]
     assert signal.plan.id == "adapted" and signal.first_program.id == "0"
+
+
+SCHEDULE = '<WAUT id="w" startProg="0">{}</WAUT><wautJunction wautID="w" junctionID="B1"/>'
+
+
+@pytest.mark.parametrize(
+    ("begin_s", "active", "later"),
+    [(0.0, "0", {899: "0", 900: "adapted", 9999: "off"}), (900.0, "adapted", {900: "adapted"}), (4000.0, "off", {5000: "off"})],
+)
+def test_schedule_says_which_program_runs(tmp_path, begin_s, active, later):
+    additional = tmp_path / "waut.add.xml"
+    switches = '<wautSwitch time="0:15:00" to="adapted"/><wautSwitch time="3600" to="off"/>'
+    additional.write_text(f"<additional>{SCHEDULE.format(switches)}</additional>")
+    signal = network.read(GRID / "grid.net.xml", [GRID / "fixed_time.add.xml", additional], begin_s).signals["B1"]
+    assert signal.active_program == signal.plan.id == active
+    assert {now: signal.scheduled_program(now) for now in later} == later
+
+
+def test_schedule_repeats_after_its_period():
+    switch = network.ProgramSwitch(30, "night", 100)
+    assert [switch.newest_s(now) for now in (0, 30, 129, 130, 299)] == [-math.inf, 30, 30, 130, 230]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('<wautJunction wautID="w" junctionID="B1"/>', "signal B1 follows the schedule w, which no file defines"),
+        (SCHEDULE.format('<wautSwitch to="0"/>'), "waut.add.xml: <WAUT id=.* is malformed .attribute 'time' is missing"),
+        (SCHEDULE.format('<wautSwitch time="noon" to="0"/>'), "waut.add.xml: <WAUT id=.* is malformed"),
+    ],
+)
+def test_malformed_schedule_is_refused(tmp_path, content, message):
+    additional = tmp_path / "waut.add.xml"
+    additional.write_text(f"<additional>{content}</additional>")
+    with pytest.raises(InputError, match=message):
+        network.read(GRID / "grid.net.xml", [additional])
+
+
+def test_plan_that_no_file_defines_is_refused(tmp_path):
+    additional = tmp_path / "waut.add.xml"
+    schedule = SCHEDULE.replace('startProg="0"', 'startProg="rush"').format("")
+    additional.write_text(f"<additional>{schedule}</additional>")
+    with pytest.raises(
+        InputError, match=r"signal B1 has no program 'rush', which its schedule \(WAUT\) names; add the additional"
+    ):
+        _ = network.read(GRID / "grid.net.xml", [additional]).signals["B1"].plan
+
+
+def test_signal_whose_only_program_is_off_is_refused(tmp_path):
+    text = (GRID / "grid.net.xml").read_text()
+    text = re.sub(r'<tlLogic id="B1".*?</tlLogic>', '<tlLogic id="B1" type="static" programID="off"/>', text, flags=re.DOTALL)
+    (tmp_path / "off.net.xml").write_text(text)
+    with pytest.raises(InputError, match="signal B1 has no program but 'off'; give it one"):
+        _ = network.read(tmp_path / "off.net.xml").signals["B1"].first_program
 
 
 def test_compressed_network_is_read_the_same(tmp_path):

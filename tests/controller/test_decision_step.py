@@ -12,6 +12,7 @@ from city.config import Controller
 from controller.decision_step import DecisionLoop, Events
 from controller.dialects.sappo import PlanSequencer, cycle_plan
 from controller.dialects.sumo_rl import SumoRlObserver
+from controller.fallback.plan import FallbackSchedule
 from controller.intersection import Intersection
 from controller.observation import Readings
 from controller.safety.conflicts import OverrideReason
@@ -48,13 +49,16 @@ class SteppedConnection:
     def shown(self):
         return {"X": self.state}
 
+    def programs(self, signals):
+        return dict.fromkeys(signals, "0")
+
 
 def plan_signal(crossing):
     """A TL whose requested states change between its decisions: yellows begin in the middle of an exchange."""
     contract = pb.PolicyContract(tl="SA107", signal_ids=["X"], action=pb.Action(kind="offset", size=1))
     sequencer = PlanSequencer("offset", [cycle_plan(PLAN.program.phases, 0, 4, 60)], 2, 2, 2)
     safety = SignalSafety(crossing, SafetyTimes(3, 4), GREENS)
-    x = Intersection(contract, SumoRlObserver(np.arange(4), 4, 2), sequencer, [safety], [PLAN], Controller())
+    x = Intersection(contract, SumoRlObserver(np.arange(4), 4, 2), sequencer, [safety], [FallbackSchedule(PLAN)], Controller())
     x.start(0, ["GgGr"])
     return x
 

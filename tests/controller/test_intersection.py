@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from city.config import Controller
-from city.network import Phase, Program, SignalNetwork
+from city.network import Phase, Program, ProgramSwitch, SignalNetwork
 from controller.dialects.sappo import KeepChangeSequencer, PlanSequencer, cycle_plan
 from controller.dialects.sumo_rl import GreenPhaseSequencer, SumoRlObserver
 from controller.fallback.control_mode import ControlMode
-from controller.fallback.plan import FallbackPlan
+from controller.fallback.plan import FallbackPlan, FallbackSchedule
 from controller.intersection import Intersection
 from controller.policies.policy import ActionSpace
 from controller.safety.safety_times import SafetyTimes
@@ -29,7 +29,12 @@ def one_signal(crossing, hold_s=HOLD_S, times=SafetyTimes(3, 5)):  # noqa: B008 
     safety = SignalSafety(crossing, times, GREENS)
     sequencer = GreenPhaseSequencer(GREENS, 5, 3, 5)
     x = Intersection(
-        contract, SumoRlObserver(np.arange(4), 4, 2), sequencer, [safety], [PLAN], Controller(hold_s=hold_s, recovery_answers=2)
+        contract,
+        SumoRlObserver(np.arange(4), 4, 2),
+        sequencer,
+        [safety],
+        [FallbackSchedule(PLAN)],
+        Controller(hold_s=hold_s, recovery_answers=2),
     )
     x.start(0, ["GgGr"])
     return x
@@ -127,7 +132,7 @@ def test_max_red_service_does_not_delay_the_plan_for_ever(crossing):
     contract = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=3))
     safety = SignalSafety(crossing, SafetyTimes(3, 5, max_red_s=4), greens)
     observer, sequencer = SumoRlObserver(np.arange(4), 4, 2), GreenPhaseSequencer(greens, 5, 3, 5)
-    x = Intersection(contract, observer, sequencer, [safety], [PLAN], Controller(hold_s=30, recovery_answers=2))
+    x = Intersection(contract, observer, sequencer, [safety], [FallbackSchedule(PLAN)], Controller(hold_s=30, recovery_answers=2))
     x.start(0, ["GrGr"])
     sent = play(x, 100, lambda now: np.array([0]) if now < 20 else TimeoutError("late"))
     assert sum(state in greens[1:] for _, state in states(sent)) > 4, "links beyond max red are served again and again"
@@ -186,8 +191,34 @@ def test_release_hands_signals_back_once_they_are_cleared(crossing):
     for now in range(7, 20):
         sent += x.commands(now)[0]
         x.confirm_sent(())
-    assert isinstance(sent[-1], PermittedRelease) and x.is_released and x.unreleased() == []
+    assert isinstance(sent[-1], PermittedRelease) and x.is_released and x.unreleased(0) == []
     assert [s.state for s in sent[:-1]] == ["yyyr", "rrrr"]
+
+
+def test_released_signal_is_cleared_and_released_again(crossing):
+    x = one_signal(crossing)
+    x.commands(0)
+    x.release()
+    for now in range(7, 20):
+        x.commands(now)
+        x.confirm_sent(())
+    assert x.released_signals == ["X"]
+    x.release_again("X", "GGGG", 50)
+    assert x.released_signals == [] and not x.is_released
+    sent = []
+    for now in range(50, 70):
+        sent += x.commands(now)[0]
+        x.confirm_sent(())
+    assert [s.state for s in sent[:-1]] == ["GGGG", "yyyy", "rrrr"] and isinstance(sent[-1], PermittedRelease)
+    assert x.is_released
+
+
+def test_plan_follows_the_schedule_from_the_start_of_control():
+    day, night = (FallbackPlan(Program(name, "static", 0, PLAN.program.phases), False) for name in ("day", "night"))
+    switches = (ProgramSwitch(60, "day"), ProgramSwitch(200, "night"), ProgramSwitch(300, "day", 200))
+    schedule = FallbackSchedule(PLAN, 100, switches, (day, night, day))
+    programs = {now: schedule.at(now).program.id for now in (100, 199, 200, 299, 300, 499, 500)}
+    assert programs == {100: "0", 199: "0", 200: "night", 299: "night", 300: "day", 499: "day", 500: "day"}
 
 
 def test_rejected_handover_is_sent_again(crossing):
@@ -198,11 +229,11 @@ def test_rejected_handover_is_sent_again(crossing):
     for now in range(7, 20):
         tried += sum(isinstance(command, PermittedRelease) for command in x.commands(now)[0])
         x.confirm_sent({"X"})
-        assert not x.is_released and x.unreleased() == [("X", "0")]
+        assert not x.is_released and x.unreleased(0) == [("X", "0")]
     assert tried > 3
     x.commands(20)
     x.confirm_sent(())
-    assert x.is_released and x.unreleased() == []
+    assert x.is_released and x.unreleased(0) == []
 
 
 def test_unconfirmed_handover_counts_as_not_released(crossing):
@@ -210,7 +241,7 @@ def test_unconfirmed_handover_counts_as_not_released(crossing):
     x.release()
     for now in range(7, 20):
         x.commands(now)
-    assert x.awaits_confirmation and x.unreleased() == [("X", "0")]
+    assert x.awaits_confirmation and x.unreleased(0) == [("X", "0")]
 
 
 def test_action_outside_the_signals_greens_is_a_failure(crossing):
@@ -225,7 +256,7 @@ def test_plan_actions_are_taken_only_at_multiples_of_the_control_cycle(crossing)
     contract = pb.PolicyContract(tl="SA107", signal_ids=["X"], action=pb.Action(kind="offset", size=1))
     sequencer = PlanSequencer("offset", [cycle_plan(phases, 0, 4, 60)], 2, 2, 2)
     safety = SignalSafety(crossing, SafetyTimes(3, 5), GREENS)
-    x = Intersection(contract, SumoRlObserver(np.arange(4), 4, 2), sequencer, [safety], [PLAN], Controller())
+    x = Intersection(contract, SumoRlObserver(np.arange(4), 4, 2), sequencer, [safety], [FallbackSchedule(PLAN)], Controller())
     x.start(0, ["GgGr"])
     x.apply_answer(np.array([0.0]), 0, None)
     x.apply_answer(TimeoutError("late"), 72, None)
@@ -278,7 +309,10 @@ def two_signals():
         SumoRlObserver(np.arange(2), 2, 2),
         sequencer,
         safeties,
-        [FallbackPlan(Program("p", "static", offset, tuple(phases)), is_synchronised=True) for offset in (0, 10)],
+        [
+            FallbackSchedule(FallbackPlan(Program("p", "static", offset, tuple(phases)), is_synchronised=True))
+            for offset in (0, 10)
+        ],
         Controller(hold_s=0),
     )
     x.start(0, ["Gr", "rG"])

@@ -47,6 +47,8 @@ class Outcome:
     longest_shown_s: float = 0.0
     """The longest time for which a signal showed one state."""
     is_released: bool = True
+    programs: Mapping[str, str] = field(default_factory=dict)
+    """By signal, the program that it runs at the end."""
 
 
 def generate(folder: Path, *options: str, cars_per_second: float = PASSENGERS_PER_SECOND, walkers: bool = False) -> Street:
@@ -151,6 +153,8 @@ def run(
                 outcome.is_released = all(intersection.is_released for intersection in loop.intersections.values())
                 connection.api.simulationStep(end_s)
             loop.feed_monitors()
+        light = connection.api.trafficlight
+        outcome.programs = {signal: light.getProgram(signal) for signal in light.getIDList()}
     counted = ET.parse(statistics).getroot()
     outcome.arrived = int(counted.find("vehicleTripStatistics").get("count"))
     outcome.collisions = int(counted.find("safety").get("collisions"))

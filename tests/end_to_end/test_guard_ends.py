@@ -16,7 +16,7 @@ from controller.guard import handover
 from controller.guard.listener import Listener, port_of
 from controller.safety.safety_times import SafetyTimes
 from controller.sumo import wire
-from controller.sumo.network import fallback_plan, running_signals
+from controller.sumo.network import fallback_schedule, running_signals
 from tests.conftest import GRID
 from tests.end_to_end.programs import connect, free_port, guard, sumo
 from tests.end_to_end.test_guard import Trainer
@@ -35,7 +35,9 @@ def control_by_hand(listener, street, end):
     client = connect(listener, 1)  # its order is the guard's
     running = running_signals(client, street, SIGNALS)
     handovers = [
-        handover.SignalHandover(s, signal.approach_mps, signal.crossing_m, TIMES, fallback_plan(running[s], signal))
+        handover.SignalHandover(
+            s, signal.approach_mps, signal.crossing_m, signal.path_m, TIMES, fallback_schedule(running[s], signal, 0.0)
+        )
         for s, signal in street.signals.items()
     ]
     client._socket.sendall(wire.message([wire.command(wire.HANDOVER, handover.encode(handovers))]))

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from controller.sumo.network import OWNER_KEY
-from tests.end_to_end.programs import connect, controller, guard_log, sumo
+from tests.end_to_end.programs import ModelServer, connect, controller, guard_log, sumo
 from tests.end_to_end.test_several_clients import SIGNALS, step_until
 
 GUARDED = pytest.mark.parametrize("flags", [(), ("--no-guard",)], ids=["guard", "no guard"])
@@ -38,6 +38,31 @@ def test_state_of_another_client_is_reported_and_set_right(grid_server, flags):
         )
         assert {client.trafficlight.getProgram(s) for s in SIGNALS} == {"adapted"}
         assert len({states["A0"] for states in history[130:]}) > 2, "not frozen"
+        client.close()
+
+
+@GUARDED
+def test_state_of_another_client_is_left_while_the_fallback_plan_runs(grid_models, tmp_path, flags):
+    server = ModelServer(grid_models, tmp_path / "socket")
+    attached = ("--order", "2", "--infer-tl", "SA101", "--end", "300", "--server", server.address, *flags)
+    with sumo(2) as (port, _), controller("--sumo", f"127.0.0.1:{port}", *attached) as process:
+        client, history = connect(port, 1), []
+        step_until(client, 50, history)
+        server.stop()
+        step_until(client, 120, history)
+        assert client.trafficlight.getProgram("A0") == "adapted"
+        green = "G" * len(history[-1]["A0"])
+        client.trafficlight.setRedYellowGreenState("A0", green)
+        step_until(client, 150, history)
+        assert client.trafficlight.getProgram("A0") == "adapted"
+        states = [states["A0"] for states in history]
+        left = max(k for k, state in enumerate(states) if state == green) + 1
+        assert states[left] == green.replace("G", "y") and green.replace("G", "r") in states[left:]
+        while process.poll() is None and len(history) < 400:
+            step_until(client, client.simulation.getTime() + 1, history)
+        assert process.wait(30) == 0
+        log = process.stderr.read()
+        assert log.count("unexpected_state") == 1 and "which another client set in place of its program" in log
         client.close()
 
 

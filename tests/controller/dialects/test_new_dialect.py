@@ -9,7 +9,7 @@ from city import config, network
 from city.config import Controller, Safety
 from city.errors import InputError
 from controller import dialects
-from controller.fallback.plan import FallbackPlan
+from controller.fallback.plan import FallbackPlan, FallbackSchedule
 from controller.intersection import Intersection
 from controller.observation import Readings, shares_of
 from controller.safety.safety_times import times_for
@@ -172,7 +172,7 @@ def test_intersection_decides_with_the_new_dialect(load_city):
         dialect.observer(contract, lane_row, length_m),
         dialect.sequencer(contract),
         [SignalSafety(signal, times)],
-        [FallbackPlan(signal.plan, False)],
+        [FallbackSchedule(FallbackPlan(signal.plan, False))],
         Controller(),
     )
     phases = [phase.state for phase in signal.plan.phases]

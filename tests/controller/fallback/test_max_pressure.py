@@ -8,6 +8,7 @@ from controller.assembly import _max_pressure
 from controller.dialects.sumo_rl import GreenPhaseSequencer, SumoRlObserver
 from controller.fallback.control_mode import ControlMode
 from controller.fallback.max_pressure import MaxPressure, lanes_of
+from controller.fallback.plan import FallbackSchedule
 from controller.intersection import Intersection
 from controller.observation import Readings
 from controller.safety.monitor import Limits, SignalMonitor
@@ -90,9 +91,9 @@ def intersection(crossing, hold_s=10):
     safety = SignalSafety(crossing, SafetyTimes(3, 5), GREENS)
     sequencer = GreenPhaseSequencer(GREENS, 5, 3, 5)
     pressure = MaxPressure([crossing], [GREENS], ROW, LENGTH_M, 3, 5)
-    x = Intersection(
-        tl_contract, SumoRlObserver(np.arange(4), 8, 2), sequencer, [safety], [PLAN], Controller(hold_s=hold_s), pressure
-    )
+    plans = [FallbackSchedule(PLAN)]
+    config = Controller(hold_s=hold_s)
+    x = Intersection(tl_contract, SumoRlObserver(np.arange(4), 8, 2), sequencer, [safety], plans, config, pressure)
     x.start(0, ["GgGr"])
     return x
 

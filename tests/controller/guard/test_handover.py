@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from city import network
-from controller.fallback.plan import FallbackPlan, PlanTransition
+from city.network import OFF_PROGRAM, ProgramSwitch
+from controller.fallback.plan import FallbackPlan, FallbackSchedule, PlanTransition
 from controller.guard.handover import MalformedHandover, decode, encode, handovers_of
 from controller.safety.safety_times import SafetyTimes
 from controller.safety.signal_safety import PermittedRelease, SignalSafety
@@ -19,14 +20,15 @@ class OneSignal:
 
     def __init__(self, signal, times):
         self.safeties = [SignalSafety(signal, times, [])]
-        self.plans = [FallbackPlan(signal.plan, is_synchronised=True)]
+        off = FallbackPlan(OFF_PROGRAM, is_synchronised=False)
+        self.plans = [FallbackSchedule(FallbackPlan(signal.plan, True), 20.0, (ProgramSwitch(3600.0, "off"),), (off,))]
 
 
 @pytest.mark.parametrize("name", sorted(SIGNALS))
 def test_handover_plan_survives_encoding(name):
-    x = OneSignal(SIGNALS[name], SafetyTimes(3, 5, 1.5, max_red_s=90))
+    x = OneSignal(SIGNALS[name], SafetyTimes(3, 5, 0.5, max_red_s=90, red_by_path=True))
     (handover,) = decode(encode(handovers_of([x])))
-    assert (handover.signal, handover.times, handover.plan) == (name, x.safeties[0].times, x.plans[0])
+    assert (handover.signal, handover.times, handover.plans) == (name, x.safeties[0].times, x.plans[0])
     safety = handover.safety()
     assert (safety.yellow_s, safety.clearance_s) == (x.safeties[0].yellow_s, x.safeties[0].clearance_s)
 
@@ -39,7 +41,7 @@ def test_guard_clears_by_yellow_and_red_before_the_plan(name):
         safety = handover.safety()
         green = signal.plan.phases[phase].state
         safety.start_from(green, 100.0)
-        entry, shown = PlanTransition(safety, handover.plan), []
+        entry, shown = PlanTransition(safety, handover.plans), []
         for now in range(100, 160):
             command, _ = entry.next(float(now))
             if isinstance(command, PermittedRelease):

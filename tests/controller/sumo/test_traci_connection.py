@@ -112,6 +112,20 @@ def test_switch_program_keeps_the_states_of_the_reading(ends):
     assert connection.shown() == {"X": "Gr"}
 
 
+def test_programs_are_requested_between_two_steps(ends):
+    connection, sumo = ends
+    connection.advance(5.0)
+    shown = wire.message([state_answer([("X", "Gr")])])
+    text = value(wire.GET_TL, wire.CURRENT_PROGRAM, "X", wire.TYPE_STRING, b"\0\0\0\6online")
+    sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + shown + wire.message([status(wire.GET_TL) + text]))
+    connection.read(("TL",))
+    assert connection.programs(["X"]) == {"X": "online"} and connection.shown() == {"X": "Gr"}
+    for answer, error in ((b"\0\0\0\1", SumoConnectionLost), (b"\x09\xa2\xff\0\0\0\2no", CommandRejected)):
+        sumo.sendall(wire.message([answer]))
+        with pytest.raises(error):
+            connection.programs(["X"])
+
+
 def test_api_is_usable_only_after_the_states_are_received(ends):
     connection, sumo = ends
     connection.advance(5.0)
