@@ -23,6 +23,7 @@ from controller.config import check_client_flags
 from controller.guard.hand_back import hand_back
 from controller.guard.handover import SignalHandover
 from controller.guard.listener import Listener
+from controller.guard.other_clients import count_connections
 from controller.guard.relay import POLL_INTERVAL_S, End, Relay
 from controller.sumo import start, wire
 from controller.sumo.connection import CommandRejected, Interrupts, SumoConnectionLost
@@ -30,6 +31,8 @@ from controller.sumo.traci_connection import TraciConnection
 
 log = logging.getLogger("controller.guard")
 
+ALONE_CHECK_INTERVAL_S = 1.0
+"""Wall time between two checks whether another client is left."""
 MIN_STEP_S = 1.0
 """Simulated seconds per step while no controller is connected."""
 
@@ -47,6 +50,7 @@ class Guard:
         ends_with_controller: bool,
         end_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
+        is_alone: Callable[[], bool] = lambda: False,
     ) -> None:
         """Prepare the run.
 
@@ -54,17 +58,18 @@ class Guard:
             connection: the connection to SUMO.
             listener: accepts controllers.
             watchdog_s: wall time for which a controller may be silent.
-            first_s: wall time for which the simulation waits for a first controller.
+            first_s: wall time for which the simulation waits for a controller, at its begin or without other clients.
             idle_s: wall time for which it keeps stepping the simulation without a controller.
             ends_with_controller: whether the guard ends with a controller that closes in order.
             end_s: simulated second from which on no controller is waited for.
             clock: wall time in s.
+            is_alone: whether SUMO is known to have no other client.
 
         Raises:
             InputError: the connection is to a guard, not to SUMO.
             SumoConnectionLost: SUMO has ended.
         """
-        self._connection, self._listener, self._clock = connection, listener, clock
+        self._connection, self._listener, self._clock, self._is_alone = connection, listener, clock, is_alone
         self._watchdog_s, self._first_s, self._idle_s = watchdog_s, first_s, idle_s
         self._ends_with_controller = ends_with_controller
         number, text = connection.version()
@@ -101,7 +106,7 @@ class Guard:
 
     def _run(self) -> None:
         # the simulation begins when the controller connects; if it never does, the other clients must not wait forever
-        controller = self._wait_for_first()
+        controller = self._wait_for_controller()
         is_first = controller is not None
         if controller is None:
             controller = self._step_until_connected(())
@@ -136,11 +141,12 @@ class Guard:
     def _step_until_connected(self, handovers: Sequence[SignalHandover]) -> socket.socket | None:
         """Hand back, then step on with the other clients until a controller connects.
 
-        None: stop was requested, or no controller has connected for idle_s.
+        None: stop was requested, or no controller has connected for idle_s; for first_s if no other client is left.
         """
         hand_back(self._connection, handovers, self._step_s)
         now = float(self._connection.api.simulation.getTime())
         give_up_s = self._clock() + self._idle_s
+        checked_s = -math.inf
         while not self._is_stopped and self._clock() < give_up_s:
             if controller := self._listener.accept(0.0):
                 log.info("a controller has connected at second %g", now)
@@ -148,14 +154,22 @@ class Guard:
             if self._end_s <= now:
                 log.warning("no controller has connected before the simulation's end, second %g", now)
                 return None
+            if self._clock() - checked_s >= ALONE_CHECK_INTERVAL_S:
+                checked_s = self._clock()
+                if self._is_alone():
+                    log.info("no other client is left; the simulation waits %g s for a controller", self._first_s)
+                    controller = self._wait_for_controller()
+                    if controller is None and not self._is_stopped:
+                        log.warning("no controller has connected and no other client is left; ending the simulation")
+                    return controller
             self._connection.advance(now + self._step_s)
             now = self._connection.read(()).time_s
         if not self._is_stopped:
             log.warning("no controller has connected for %g s; leaving the simulation to the other clients", self._idle_s)
         return None
 
-    def _wait_for_first(self) -> socket.socket | None:
-        """The first controller; None if none has connected in time, or stop was requested."""
+    def _wait_for_controller(self) -> socket.socket | None:
+        """A controller, without a step; None if none has connected within first_s, or stop was requested."""
         give_up_s = self._clock() + self._first_s
         while not self._is_stopped and self._clock() < give_up_s:
             if controller := self._listener.accept(POLL_INTERVAL_S):
@@ -191,7 +205,7 @@ def parse(argv: list[str], prog: str = "python -m controller.guard") -> tuple[ar
         type=float,
         default=60.0,
         metavar="S",
-        help="wall time for which the simulation waits for a first controller (default: 60)",
+        help="wall time for which the simulation waits for a controller, at its begin or without other clients (default: 60)",
     )
     parser.add_argument(
         "--idle-timeout-s",
@@ -272,6 +286,7 @@ def _open(args: argparse.Namespace, sumo_arguments: Sequence[str], opened: list[
         else:
             connection = start.start(sumo_arguments, args.clients, Interrupts(), args.order, args.sumo_port)
         undo.callback(connection.close)
+        port = int(connection.socket.getpeername()[1])
         try:
             guard = Guard(
                 connection,
@@ -281,6 +296,8 @@ def _open(args: argparse.Namespace, sumo_arguments: Sequence[str], opened: list[
                 args.idle_timeout_s,
                 ends_with_controller=args.spawned,
                 end_s=args.end,
+                # a SUMO that was started elsewhere may have clients that this machine does not see
+                is_alone=lambda: not args.sumo and count_connections(port) == 1,
             )
         except (SumoConnectionLost, connection.connection_error, OSError) as error:
             raise InputError(f"SUMO ended before the simulation began: {connection.error_message() or error}") from None

@@ -139,10 +139,28 @@ def test_an_idle_guard_leaves_the_simulation_to_other_clients():
 
 
 def test_an_idle_guard_ends_with_the_simulation():
-    arguments = ("-c", GRID / "grid.sumocfg", "--no-step-log", "--no-warnings", "--end", 40)
-    with guard("--clients", 1, "--first-controller-timeout-s", 0, "--", *arguments) as process:
+    with (
+        sumo(2, "--end", "40") as (port, _),
+        guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--first-controller-timeout-s", 0) as process,
+    ):
+        trainer = Trainer(port)
+        trainer.until(lambda: process.poll() is not None, 100_000)
+        assert process.returncode == 0 and "before the simulation's end, second 40" in process.stderr.read()
+        trainer.client.close()
+
+
+def test_an_idle_guard_ends_an_endless_simulation_once_no_other_client_is_left(tmp_path):
+    port = free_port()
+    arguments = ("-n", GRID / "grid.net.xml", "--no-step-log", "--no-warnings")
+    flags = ("--clients", 2, "--order", 2, "--sumo-port", port, "--first-controller-timeout-s", 0.2)
+    with guard(*flags, "--", *arguments) as process:
+        trainer = Trainer(port)
+        trainer.step(50)
+        assert process.poll() is None
+        trainer.client.close()
         assert process.wait(60) == 0
-        assert "before the simulation's end, second 40" in process.stderr.read()
+        assert "no other client is left; ending the simulation" in process.stderr.read()
+    assert not listens(port)
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.0\r\n\r\n"])
