@@ -7,14 +7,17 @@ import re
 import subprocess
 import sys
 import urllib.request
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
-from city import network
+from city import config, network
+from export import contract
 from tests.conftest import GRID, ROOT
+from tests.end_to_end.generated_streets import LongestQueue
 from tests.end_to_end.programs import free_port, program
 from tests.end_to_end.sumo_rl_runs import Run
+from tests.end_to_end.trained_actors import fitted, of_stable_baselines3, write
 from tests.networks import netconvert
 
 
@@ -30,20 +33,22 @@ def run_in_a_process(name, run):
 
 
 @pytest.mark.parametrize(
-    ("name", "transport", "has_internal_links", "times", "step_s"),
+    ("name", "transport", "has_internal_links", "times", "step_s", "actors"),
     [
-        ("cologne1", "libsumo", True, (5, 2, 5), 1.0),
-        ("cologne1", "guard", True, (5, 3, 5), 1.0),
-        ("cologne1", "traci", False, (5, 2, 5), 1.0),
-        ("cologne1", "traci", True, (5, 2, 5), 0.5),
-        ("cologne8", "traci", True, (5, 2, 5), 1.0),
-        ("cologne8", "libsumo", False, (5, 4, 8), 1.0),
-        ("ingolstadt7", "traci", True, (10, 3, 10), 1.0),
-        ("ingolstadt7", "libsumo", True, (5, 2, 5), 1.0),
+        ("cologne1", "libsumo", True, (5, 2, 5), 1.0, "random"),
+        ("cologne1", "guard", True, (5, 3, 5), 1.0, "random"),
+        ("cologne1", "guard", True, (5, 2, 5), 1.0, "trained"),
+        ("cologne1", "traci", False, (5, 2, 5), 1.0, "trained"),
+        ("cologne1", "traci", True, (5, 2, 5), 0.5, "random"),
+        ("cologne8", "traci", True, (5, 2, 5), 1.0, "random"),
+        ("cologne8", "traci", True, (5, 2, 5), 1.0, "trained"),
+        ("cologne8", "libsumo", False, (5, 4, 8), 1.0, "random"),
+        ("ingolstadt7", "traci", True, (10, 3, 10), 1.0, "random"),
+        ("ingolstadt7", "libsumo", True, (5, 2, 5), 1.0, "trained"),
     ],
 )
 def test_run_with_the_dialects_floors_is_sumo_rls_trip_by_trip(
-    name, transport, has_internal_links, times, step_s, shared, tmp_path
+    name, transport, has_internal_links, times, step_s, actors, shared, tmp_path
 ):
     pytest.importorskip("gymnasium", reason="sumo-rl is not installed (pip install sumo-rl)")
     folder = shared / "scenarios" / name
@@ -52,11 +57,24 @@ def test_run_with_the_dialects_floors_is_sumo_rls_trip_by_trip(
         street.net_file if has_internal_links else netconvert(street.net_file, tmp_path / "x.net.xml", "--no-internal-links")
     )
     run = Run(str(tmp_path), str(net_file), str(folder / f"{name}.rou.xml"), int(street.begin_s), 600, step_s, *times)
+    if actors == "trained":
+        write(tmp_path / "weights.npz", trained(name, run, street, shared))
+        run = replace(run, weights=str(tmp_path / "weights.npz"))
     expected, expected_trips = run_in_a_process("sumo-rl", run)
     result, trips = run_in_a_process(transport, run)
     assert result["alarms"] == [] and result["overrides"] == {}
     assert result["decisions"] == expected["decisions"] and len(expected["decisions"]) == 600 // times[0]
     assert trips == expected_trips != []
+
+
+def trained(name, run, street, shared):
+    """Trained actors of a street: stable-baselines3's on cologne1, else fitted to serving the longest queue."""
+    if name == "cologne1":
+        return of_stable_baselines3(shared / "checkpoints" / "torch" / "sb3_ppo_cologne1")
+    decisions = run_in_a_process("sumo-rl", run)[0]["decisions"]
+    city = config.City(street.net_file)
+    contracts = [contract.build(city, config.TL((s,), "sumo-rl", s), street) for s in street.signals]
+    return fitted(decisions, LongestQueue(street, contracts))
 
 
 def test_floors_that_are_off_are_reported_at_the_start(grid_server, tmp_path):
