@@ -324,7 +324,8 @@ class _Reader:
             self.junctions.add_connection(from_lane, to_lane)
         if "tl" in attributes:
             # a pedestrian crossing is its own internal lane; the opposite direction (linkIndex2) starts on it
-            internal = via or (from_lane if from_lane in self.crossings else to_lane)
+            crossing = next((lane for lane in (from_lane, to_lane) if lane in self.crossings), "")
+            internal = via or crossing
             link = Connection(attributes["tl"], int(attributes["linkIndex"]), from_lane, to_lane, internal)
             self.connections.setdefault(link.signal, []).append(link)
 

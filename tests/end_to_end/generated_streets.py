@@ -61,16 +61,14 @@ def write_demand(net_file: Path, path: Path, cars_per_second: float, walkers: bo
     """A flow of cars, and of pedestrians with `walkers`, between every two of a network's outer roads."""
     root = ET.parse(net_file).getroot()
     roads = {edge.get("id"): edge for edge in root.iter("edge") if edge.get("function") != "internal" and edge.get("from")}
-    degree: dict[str, int] = {}
-    for edge in roads.values():
-        for end in ("from", "to"):
-            degree[edge.get(end)] = degree.get(edge.get(end), 0) + 1
-    outer = {junction for junction, count in degree.items() if count <= 2}
+    connections = [(c.get("from"), c.get("to")) for c in root.iter("connection") if not c.get("from").startswith(":")]
+    entries = set(roads) - {target for _, target in connections}
+    exits = set(roads) - {origin for origin, _ in connections}
     ways = [
         (name, other)
         for name, edge in roads.items()
         for other, target in roads.items()
-        if edge.get("from") in outer and target.get("to") in outer and edge.get("from") != target.get("to")
+        if name in entries and other in exits and edge.get("from") != target.get("to")
     ]
     flows = []
     for k, (origin, target) in enumerate(ways):
@@ -170,7 +168,7 @@ def _control(connection, street, seconds, policies, safety, control, outcome):
     contracts = [
         contract.build(city, config.TL((signal.id,), "sumo-rl", signal.id), read)
         for signal in read.signals.values()
-        if len(signal.first_program.greens) > 1
+        if signal.first_program.greens
     ]
     events = Events(alarm=lambda alarm: outcome.alarms.append(f"{alarm.signal} at {alarm.at_s:g}: {alarm.rule} {alarm.message}"))
     loop = assemble(connection, read, contracts, policies(read, contracts), safety, control, events)
