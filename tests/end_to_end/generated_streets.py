@@ -37,6 +37,7 @@ class Outcome:
 
     arrived: int
     collisions: int
+    """On junctions with a signal, and on the roads that leave them."""
     teleports: int
     emergency_stops: int
     emergency_braking: int
@@ -130,10 +131,11 @@ def run(
     release_s: float = 60,
 ) -> Outcome:
     """Run the street: by its fixed plans without `policies`, else under control, and released for the last release_s seconds."""
-    statistics = street.net_file.with_suffix(".statistics.xml")
+    statistics, collisions = (street.net_file.with_suffix(f".{name}.xml") for name in ("statistics", "collisions"))
     options = ["-n", str(street.net_file), "-r", str(street.routes), "--begin", str(street.begin_s), "--seed", "1"]
     options += ["--step-length", str(street.step_s), "--no-step-log", "true", "--no-warnings", "true"]
-    options += ["--statistic-output", str(statistics), "--duration-log.statistics", "true", *street.options]
+    options += ["--statistic-output", str(statistics), "--duration-log.statistics", "true"]
+    options += ["--collision-output", str(collisions), *street.options]
     if street.additional:
         options += ["--additional-files", ",".join(map(str, street.additional))]
     end_s = street.begin_s + seconds
@@ -155,11 +157,23 @@ def run(
         outcome.programs = {signal: light.getProgram(signal) for signal in light.getIDList()}
     counted = ET.parse(statistics).getroot()
     outcome.arrived = int(counted.find("vehicleTripStatistics").get("count"))
-    outcome.collisions = int(counted.find("safety").get("collisions"))
+    places = _controlled_places(street.net_file)
+    outcome.collisions = sum(
+        each.get("lane").rsplit("_", 2 if each.get("lane").startswith(":") else 1)[0] in places
+        for each in ET.parse(collisions).getroot().iter("collision")
+    )
     outcome.emergency_stops = int(counted.find("safety").get("emergencyStops"))
     outcome.emergency_braking = int(counted.find("safety").get("emergencyBraking"))
     outcome.teleports = int(counted.find("teleports").get("total"))
     return outcome
+
+
+def _controlled_places(net_file: Path) -> set[str]:
+    """Junctions with a signal, as in the names of their internal lanes (`:junction`), and the edges that leave them."""
+    root = ET.parse(net_file).getroot()
+    start_of = {edge.get("id"): edge.get("from") for edge in root.iter("edge")}
+    left_by = {connection.get("to") for connection in root.iter("connection") if connection.get("tl")}
+    return left_by | {f":{start_of[edge]}" for edge in left_by}
 
 
 def _control(connection, street, seconds, policies, safety, control, outcome):

@@ -80,6 +80,13 @@ class ModelServer:
         self.address = ready.removeprefix("ready at ").partition(",")[0].strip()
         self.port = int(self.address.rpartition(":")[2])
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send_signal(self, number: int):
+        self._process.send_signal(number)
+
     def stop(self):
         self._process.terminate()
         self._process.wait(30)

@@ -1,0 +1,79 @@
+"""Networks that netgenerate draws by random options, under adversarial policies in the real SUMO."""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from city import config
+from tests.end_to_end.generated_streets import generate, run
+from tests.end_to_end.test_adversarial import AdversarialPolicies
+
+SECONDS = 240.0
+FLAGS = ("--lefthand", "--no-internal-links", "--bikelanes.guess", "--tls.join", "--junctions.join", "--tls.group-signals")
+
+
+@st.composite
+def networks(draw):
+    """netgenerate's options of a grid, a spider or a random network."""
+    size = draw(st.integers(1, 3))
+    attached = str(draw(st.integers(60, 200)))
+    shape = {
+        "grid": ("--grid", "--grid.number", str(size), "--grid.length", "120", "--grid.attach-length", attached),
+        "spider": (
+            "--spider", "--spider.arm-number", str(draw(st.integers(3, 7))), "--spider.circle-number", "1",
+            "--spider.attach-length", attached,
+        ),
+        "random": ("--rand", "--rand.iterations", str(draw(st.integers(4, 20))), "--seed", str(draw(st.integers(0, 999)))),
+    }[draw(st.sampled_from(("grid", "grid", "spider", "random")))]  # fmt: skip
+    options = [
+        *shape,
+        "--default.lanenumber",
+        str(draw(st.integers(1, 3))),
+        "--default.speed",
+        str(draw(st.sampled_from((8, 14, 20, 28)))),
+    ]
+    options += ["--tls.layout", draw(st.sampled_from(("opposites", "incoming", "alternateOneWay")))]
+    options += ["--tls.default-type", draw(st.sampled_from(("static", "actuated", "delay_based")))]
+    options += draw(st.sampled_from(((), ("--turn-lanes", "1"), ("--tls.left-green.time", "0"), ("--tls.allred.time", "2"))))
+    flags = draw(st.lists(st.sampled_from(FLAGS), unique=True, max_size=2))
+    # crossings need internal links
+    has_crossings = "--no-internal-links" not in flags and draw(st.booleans())
+    if draw(st.booleans()):
+        options += ["--default-junction-type", "traffic_light_right_on_red"]
+    return [
+        *options,
+        *flags,
+        *(("--sidewalks.guess", "--sidewalks.guess.max-speed", "40", "--crossings.guess") if has_crossings else ()),
+    ]
+
+
+SAFETIES = st.builds(
+    config.Safety,
+    min_yellow_s=st.sampled_from((3.0, 4.5)),
+    min_green_s=st.sampled_from((0.0, 4.0, 7.3)),
+    all_red_s=st.sampled_from((None, 0.0, 1.5)),
+    max_green_s=st.sampled_from((float("inf"), 40.0)),
+    max_red_s=st.sampled_from((float("inf"), 70.0)),
+)
+KINDS = st.sampled_from(("random", "constant", "flipping", "nonsense", "intermittent", "max-pressure"))
+
+
+def control_networks(options, kind, safety, step_s, begin_s):
+    with tempfile.TemporaryDirectory() as folder:
+        street = generate(Path(folder), *options, cars_per_second=0.01, walkers="--crossings.guess" in options)
+        street = replace(street, step_s=step_s, begin_s=begin_s)
+        control = config.Controller(hold_s=10, fallback="max-pressure" if kind == "max-pressure" else "plan")
+        fixed = run(street, SECONDS)
+        controlled = run(street, SECONDS, lambda _, contracts: AdversarialPolicies(kind, contracts), safety, control, 100)
+    assert controlled.alarms == []
+    assert controlled.is_released and controlled.programs == fixed.programs
+    assert controlled.collisions <= fixed.collisions and controlled.emergency_stops <= fixed.emergency_stops
+
+
+@settings(max_examples=25)
+@given(networks(), KINDS, SAFETIES, st.sampled_from((1.0, 1.0, 0.5, 0.2)), st.sampled_from((0.0, 100.5)))
+def test_adversarial_policies_on_drawn_networks_raise_no_alarm(options, kind, safety, step_s, begin_s):
+    control_networks(options, kind, safety, step_s, begin_s)
