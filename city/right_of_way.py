@@ -18,6 +18,8 @@ VEHICLE_WIDTH_M = 2.5
 """SUMO's default width of a bus: closer paths are foes."""
 PATH_STEP_M = 0.5
 """Distance between the points at which two paths are compared."""
+CURVES = 5
+"""Curves on which a vehicle may cross a junction without internal lanes."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Connection:
     from_lane: str
     to_lane: str
     via: str
-    """Its internal lane, inside the junction."""
+    """Its internal lane, inside the junction; "": the network has none."""
 
 
 class Junctions:
@@ -157,13 +159,40 @@ def _edge(lane: str) -> str:
 
 
 def _path(connection: Connection, continuation: Mapping[str, str], shapes: Mapping[str, str]) -> NDArray[np.float64]:
-    """Points on a connection's path over its junction, [n, 2] in m, at most PATH_STEP_M apart."""
+    """Points on a connection's path over its junction, [n, 2] in m, at most PATH_STEP_M apart.
+
+    Without an internal lane the path is unknown: the points are those of curves between
+    the straight line and the sharpest turn.
+    """
     corners = _corners(connection, continuation, shapes)
+    if connection.via not in shapes:
+        return _curves(_points(shapes[connection.from_lane]), _points(shapes[connection.to_lane]))
     points = [np.array(corners[:1])]
     for a, b in pairwise(corners):
         steps = max(1, math.ceil(math.dist(a, b) / PATH_STEP_M))
         points.append(np.linspace(a, b, steps + 1)[1:])
     return np.concatenate(points)
+
+
+def _curves(lane: list[tuple[float, float]], next_lane: list[tuple[float, float]]) -> NDArray[np.float64]:
+    """Points, [n, 2] in m, on curves from the end of a lane to the start of the next.
+
+    Quadratic Bezier curves, whose middle point moves from the straight line to where the
+    two lanes' directions meet.
+    """
+    start, end = np.array(lane[-1]), np.array(next_lane[0])
+    meeting = middle = (start + end) / 2
+    ahead, back = start - np.array(lane[-2]), end - np.array(next_lane[1])
+    across = ahead[0] * back[1] - ahead[1] * back[0]
+    if abs(across) > 1e-6 * np.linalg.norm(ahead) * np.linalg.norm(back):
+        gap = end - start
+        along, along_back = (gap[0] * back[1] - gap[1] * back[0]) / across, (gap[0] * ahead[1] - gap[1] * ahead[0]) / across
+        if along > 0 and along_back > 0:
+            meeting = start + along * ahead
+    steps = max(1, math.ceil((np.linalg.norm(meeting - start) + np.linalg.norm(end - meeting)) / PATH_STEP_M))
+    t = np.linspace(0.0, 1.0, steps + 1)[:, None]
+    blends = [middle + share * (meeting - middle) for share in np.linspace(0.0, 1.0, CURVES)]
+    return np.concatenate([(1 - t) ** 2 * start + 2 * t * (1 - t) * blend + t**2 * end for blend in blends])
 
 
 def path_length_m(connection: Connection, continuation: Mapping[str, str], shapes: Mapping[str, str]) -> float:

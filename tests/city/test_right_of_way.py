@@ -85,13 +85,24 @@ def test_every_phase_is_free_of_conflicts_and_all_green_is_not(variant):
         assert bool(rules.conflicts("G" * len(signal.links))) == signal.foes.any()
 
 
-def test_no_foe_of_a_real_network_is_missed_without_requests(request, monkeypatch):
-    monkeypatch.setattr(Requests, "of", lambda self, connection: None)
+def test_real_networks_have_about_the_same_paths_without_internal_links(request, tmp_path):
     for name in ("grid", *SCENARIOS):
-        from_paths = street(name, request).signals
-        monkeypatch.undo()
-        from_requests = street(name, request).signals
-        monkeypatch.setattr(Requests, "of", lambda self, connection: None)
+        original = street(name, request).net_file
+        without = netconvert(original, tmp_path / "x.net.xml", "--no-internal-links")
+        signals, others = network.read(original).signals, network.read(without).signals
+        for signal in signals.values():
+            for path_m, straight_m in zip(signal.path_m, others[signal.id].path_m, strict=True):
+                assert straight_m <= path_m + 0.5 and straight_m >= 0.6 * path_m, (signal.id, path_m, straight_m)
+
+
+@pytest.mark.parametrize("options", [(), ("--no-internal-links",)], ids=["internal links", "no internal links"])
+def test_no_foe_of_a_real_network_is_missed_without_requests(request, monkeypatch, tmp_path, options):
+    for name in ("grid", *SCENARIOS):
+        net_file = netconvert(street(name, request).net_file, tmp_path / f"{name}.net.xml", *options)
+        from_requests = network.read(net_file).signals
+        with monkeypatch.context() as without:
+            without.setattr(Requests, "of", lambda self, connection: None)
+            from_paths = network.read(net_file).signals
         for signal in from_requests.values():
             assert not (signal.foes & ~from_paths[signal.id].foes).any(), signal.id
             assert not from_paths[signal.id].yields.any()
