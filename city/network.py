@@ -78,10 +78,10 @@ def green_states(states: Iterable[str]) -> list[str]:
 OFF_PROGRAM = Program(OFF, OFF, 0, ())
 
 
-def newest_program(switches: Iterable[ProgramSwitch], now: float, after_s: float = -math.inf) -> str:
-    """The id of the program that was last switched to, after after_s and until `now`; "": none was."""
-    newest = max(((switch.newest_s(now), k, switch.program) for k, switch in enumerate(switches)), default=(after_s, 0, ""))
-    return newest[2] if newest[0] > after_s else ""
+def newest_program(switches: Iterable[ProgramSwitch], now: float, from_s: float = -math.inf) -> str:
+    """The id of the program that was last switched to, from from_s until `now`; "": none was."""
+    newest = max(((switch.newest_s(now), k, switch.program) for k, switch in enumerate(switches)), default=(-math.inf, 0, ""))
+    return newest[2] if -math.inf < newest[0] >= from_s else ""
 
 
 @dataclass(frozen=True)
@@ -107,11 +107,13 @@ class SignalNetwork:
     """By link index: length of the pedestrian crossing, in m; 0 if the link is not a crossing."""
     path_m: tuple[float, ...] = ()
     """By link index: length of the longest vehicle path over the junction, in m; 0 without such a path, or if unknown."""
+    slowest_mps: tuple[float, ...] = ()
+    """By link index: speed limit of the slowest incoming vehicle lane, in m/s; 0 without such a lane, or if unknown."""
     switches: tuple[ProgramSwitch, ...] = ()
     """The network's own schedule of programs (WAUT)."""
 
     def __post_init__(self) -> None:
-        for name in ("approach_mps", "crossing_m", "path_m"):
+        for name in ("approach_mps", "crossing_m", "path_m", "slowest_mps"):
             object.__setattr__(self, name, getattr(self, name) or (0.0,) * len(self.links))
 
     @property
@@ -400,14 +402,19 @@ class _Reader:
             newest_program(switches, self.begin_s) or active,
             foes,
             yields & green_together(size, states),
-            tuple(max((self.speed[a] for a, b in pairs if not {a, b} & self.crossings), default=0.0) for pairs in links),
+            tuple(max(self._speeds(pairs), default=0.0) for pairs in links),
             tuple(
                 max((self.length[lane] for pair in pairs for lane in pair if lane in self.crossings), default=0.0)
                 for pairs in links
             ),
             tuple(path_m),
+            tuple(min(self._speeds(pairs), default=0.0) for pairs in links),
             tuple(switches),
         )
+
+    def _speeds(self, pairs: list[tuple[str, str]]) -> list[float]:
+        """Speed limits of the incoming vehicle lanes of a link, m/s."""
+        return [self.speed[a] for a, b in pairs if not {a, b} & self.crossings]
 
     def _path_m(self, size: int, connections: list[Connection]) -> list[float]:
         """By link index, the length of its longest vehicle path over the junction, m."""

@@ -129,12 +129,19 @@ def conflicts(size: int, connections: Sequence[Connection], requests: Requests, 
     yields = np.ones((size, size), bool)
     for (junction, k), own in by_request.items():
         foe_bits, response_bits = requests.junctions.request(junction, k) or ("", "")
-        for other, bit in enumerate(reversed(foe_bits)):
-            for link, foe in product(own, by_request.get((junction, other), ()) if bit == "1" else ()):
+        for other in range(len(foe_bits)):
+            foes_of_other = (requests.junctions.request(junction, other) or ("", ""))[0]
+            is_listed, lists_it = foe_bits[-1 - other] == "1", foes_of_other[-1 - k : len(foes_of_other) - k] == "1"
+            if not is_listed and not lists_it:
+                continue
+            # Of some foes that pass close beside each other, as a car and a bicycle that turn left, only one is listed,
+            # and may have no response; the network's own programs show both g. The one that lists the other yields.
+            gives_way = response_bits[-1 - other] == "1" or (is_listed and not lists_it)
+            for link, foe in product(own, by_request.get((junction, other), ())):
                 if foe.index == link.index or _same_approach(link, foe):
                     continue
                 foes[link.index, foe.index] = foes[foe.index, link.index] = True
-                if response_bits[-1 - other] != "1":
+                if not gives_way:
                     yields[link.index, foe.index] = False
     if without:
         paths = {connection: _path(connection, requests.junctions.continuation, shapes) for connection in connections}
@@ -187,7 +194,9 @@ def _curves(lane: list[tuple[float, float]], next_lane: list[tuple[float, float]
     if abs(across) > 1e-6 * np.linalg.norm(ahead) * np.linalg.norm(back):
         gap = end - start
         along, along_back = (gap[0] * back[1] - gap[1] * back[0]) / across, (gap[0] * ahead[1] - gap[1] * ahead[0]) / across
-        if along > 0 and along_back > 0:
+        # nearly parallel lanes meet far away: no vehicle drives there
+        far_m = 2 * float(np.linalg.norm(gap))
+        if 0 < along * np.linalg.norm(ahead) < far_m and 0 < along_back * np.linalg.norm(back) < far_m:
             meeting = start + along * ahead
     steps = max(1, math.ceil((np.linalg.norm(meeting - start) + np.linalg.norm(end - meeting)) / PATH_STEP_M))
     t = np.linspace(0.0, 1.0, steps + 1)[:, None]

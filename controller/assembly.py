@@ -1,5 +1,7 @@
 """Assemble a run: check every contract against the running simulation, and take its signals over."""
 
+import os
+import socket
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,7 +24,6 @@ from controller.sumo.network import (
     check_sumo_matches_contract,
     define_off_programs,
     fallback_schedule,
-    mark_controlled,
     running_signals,
 )
 from protos import policy_pb2 as pb
@@ -105,7 +106,8 @@ def assemble(
         intersection.start(now, [running[signal].shown for signal in contract.signal_ids], forces_first)
         intersections.append(intersection)
     define_off_programs(connection.api, [street.signals[signal] for signal in signals])
-    mark_controlled(connection.api, signals)
+    # a second controller of these signals is refused
+    connection.mark_controlled(signals, f"process {os.getpid()} on {socket.gethostname()}")
     step_s = float(connection.api.simulation.getDeltaT())
     return DecisionLoop(
         connection, intersections, policies, street, events or Events(), now, step_s, monitors, bool(outflow_lanes)

@@ -34,6 +34,7 @@ class ChangeTimes:
     """The longest change: with pedestrians, who clear their crossings while vehicles keep their green."""
     yellow_s: float
     """The longest yellow."""
+    max_green_s: float = math.inf
 
     @property
     def is_slow(self) -> bool:
@@ -65,33 +66,38 @@ def change_times(contract: pb.PolicyContract, safeties: Sequence[SignalSafety]) 
         max(safety.vehicle_change_s for safety in safeties),
         max(safety.change_s for safety in safeties),
         max(max(safety.yellow_s, default=0.0) for safety in safeties),
+        min(safety.times.max_green_s for safety in safeties),
     )
 
 
-def with_street_changes(contract: pb.PolicyContract, times: ChangeTimes | None) -> pb.PolicyContract:
-    """The contract with the min green that suits the street's changes."""
-    if times is None or times.min_green_factor == 1.0:
+def with_street_changes(contract: pb.PolicyContract, change: ChangeTimes | None) -> pb.PolicyContract:
+    """The contract with the min green that suits the street's changes, at most max green."""
+    if change is None or change.min_green_factor == 1.0:
         return contract
     adapted = pb.PolicyContract()
     adapted.CopyFrom(contract)
-    adapted.timing.min_green_s *= times.min_green_factor
+    adapted.timing.min_green_s = min(contract.timing.min_green_s * change.min_green_factor, change.max_green_s)
     return adapted
 
 
-def describe_slow(all_times: Iterable[ChangeTimes | None]) -> str:
+def describe_slow(changes: Iterable[ChangeTimes | None]) -> str:
     """One line about the TLs whose changes take much longer than in training; "" if there are none."""
     slow = sorted(
-        (times for times in all_times if times is not None and times.is_slow), key=lambda times: times.training_s - times.total_s
+        (change for change in changes if change is not None and change.is_slow),
+        key=lambda change: change.training_s - change.total_s,
     )
     if not slow:
         return ""
     worst = slow[0]
-    named = ", ".join(times.tl for times in slow[:MAX_NAMED_TLS])
+    named = ", ".join(change.tl for change in slow[:MAX_NAMED_TLS])
     more = f" and {len(slow) - MAX_NAMED_TLS} more" if len(slow) > MAX_NAMED_TLS else ""
-    greens = f", and its greens last {worst.min_green_factor:.2g} times their min green" if worst.min_green_factor > 1 else ""
+    factor = worst.min_green_factor
+    greens = f", and its greens last at least {factor:.2g} times its min green of training" if factor > 1 else ""
     yellow_s = math.ceil(worst.yellow_s)
+    # pedestrians clear their crossing beside a green, so their time is no all-red
+    all_red_s = math.ceil(worst.vehicles_s - worst.yellow_s)
     return (
         f"{named}{more}: changing greens takes much longer than in training (in {worst.tl} up to {worst.total_s:.3g} s, not "
         f"{worst.training_s:.3g} s{greens}), by [safety] in city.toml, approach speeds and pedestrian crossings; train with "
-        f"yellow_s = {yellow_s} and all_red_s = {math.ceil(worst.total_s - yellow_s)} in [tl.{worst.tl}]"
+        f"yellow_s = {yellow_s} and all_red_s = {all_red_s} in [tl.{worst.tl}]"
     )

@@ -239,8 +239,8 @@ class Intersection:
             if state is not self._sent[k]:
                 commands.append(state)
                 self._sent[k] = state
-        if all(safety.shows(requested) for safety, requested in zip(self.safeties, self._requested, strict=True)):
-            self._phase_sequencer.note_shown(now)
+            if safety.shows(requested):
+                self._phase_sequencer.note_shown(now, k)
         return commands, overrides
 
     def correct(self, shown: Mapping[str, str], now: float) -> list[tuple[str, str, str]]:
@@ -258,7 +258,7 @@ class Intersection:
         corrected = []
         for safety, sent in zip(self.safeties, self._sent, strict=True):
             state = shown.get(safety.signal, "")
-            if sent is not None and state != sent.state and len(state) == len(sent.state):
+            if sent is not None and state != sent.state and safety.signal in shown:
                 safety.start_from(state, now)
                 corrected.append((safety.signal, sent.state, state))
         return corrected

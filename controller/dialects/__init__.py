@@ -36,8 +36,8 @@ class PhaseSequencer(Protocol):
     def requested_states(self, now: float) -> tuple[str, ...]:
         """The state that each signal should show at second `now`."""
 
-    def note_shown(self, now: float) -> None:
-        """Report that the requested states are shown from second `now` on; safety rules may have delayed them."""
+    def note_shown(self, now: float, signal: int) -> None:
+        """Report that signal number `signal` shows its requested state at second `now`; safety rules may have delayed it."""
 
     def phase_state(self, now: float) -> PhaseState:
         """What an observation holds of the TL's own phases."""

@@ -262,7 +262,7 @@ class KeepChangeSequencer:
     def requested_states(self, now: float) -> tuple[str, ...]:
         return tuple(phases[self._current(k, now)].state for k, phases in enumerate(self._programs))
 
-    def note_shown(self, now: float) -> None:
+    def note_shown(self, now: float, signal: int) -> None:
         """Nothing here counts from when a state is shown."""
 
     def phase_state(self, now: float) -> PhaseState:
@@ -404,7 +404,7 @@ class PlanSequencer:
     def requested_states(self, now: float) -> tuple[str, ...]:
         return tuple(plan.phases[i].state for plan, i in zip(self._plans, self._phases(now), strict=True))
 
-    def note_shown(self, now: float) -> None:
+    def note_shown(self, now: float, signal: int) -> None:
         """Nothing here counts from when a state is shown."""
 
     def phase_state(self, now: float) -> PhaseState:

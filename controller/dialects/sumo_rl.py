@@ -183,7 +183,7 @@ class GreenPhaseSequencer:
     def _may_change(self, now: float) -> bool:
         return now >= self._change_allowed_s and now >= self._awaits_green_until_s
 
-    def note_shown(self, now: float) -> None:
+    def note_shown(self, now: float, signal: int = 0) -> None:
         # longer yellows, clearances and services of the safety rules delay the green: it counts from when it came
         if now < self._awaits_green_until_s and now >= self._green_from_s:
             self._awaits_green_until_s = -math.inf

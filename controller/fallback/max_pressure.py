@@ -69,10 +69,9 @@ class MaxPressure:
             best = current if pressure[current] >= pressure.max() - 1e-12 else int(pressure.argmax())
             sequencer.apply_action(now, (best,))
 
-    def note_shown(self, now: float) -> None:
-        """Report that all requested greens are shown from second `now` on."""
-        for sequencer in self._sequencers:
-            sequencer.note_shown(now)
+    def note_shown(self, now: float, signal: int) -> None:
+        """Report that a signal shows its requested state at second `now`."""
+        self._sequencers[signal].note_shown(now)
 
     def requested_states(self, now: float) -> tuple[str, ...]:
         return tuple(sequencer.requested_states(now)[0] for sequencer in self._sequencers)

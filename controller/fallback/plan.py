@@ -46,7 +46,7 @@ class FallbackSchedule:
 
     first: FallbackPlan
     since_s: float = -math.inf
-    """When the first one ran; earlier switches have no effect any more."""
+    """When the first one ran; switches before have no effect any more, one at this second has."""
     switches: tuple[ProgramSwitch, ...] = ()
     later: tuple[FallbackPlan, ...] = ()
     """By switch, the plan that it switches to."""

@@ -42,6 +42,7 @@ def hand_back(connection: TraciConnection, handovers: Sequence[SignalHandover], 
         if handover.signal in transitions and not transitions[handover.signal].is_confirmed:
             log.error("%s: could not be cleared in time", handover.signal)
             _switch(connection, handover, now)
+    connection.mark_controlled([handover.signal for handover in handovers], "")
     if transitions:
         log.info("handed %d signals back to their fallback plans at second %g", len(transitions), now)
 
@@ -52,8 +53,6 @@ def _rules_from_shown(connection: TraciConnection, handover: SignalHandover, now
     if program != ONLINE:
         return None
     safety = handover.safety()
-    if len(shown) != safety.rules.links:
-        raise ValueError(f"a signal of {safety.rules.links} links, but SUMO shows {shown}")
     # since when this state is shown is unknown: ages count from now, which is the safe assumption
     safety.start_from(shown, now)
     return safety

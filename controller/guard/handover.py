@@ -30,6 +30,7 @@ class SignalHandover:
     approach_mps: tuple[float, ...]
     crossing_m: tuple[float, ...]
     path_m: tuple[float, ...]
+    slowest_mps: tuple[float, ...]
     times: SafetyTimes
     plans: FallbackSchedule
 
@@ -48,6 +49,7 @@ class SignalHandover:
             self.approach_mps,
             self.crossing_m,
             self.path_m,
+            self.slowest_mps,
         )
         return SignalSafety(network, self.times)
 
@@ -55,10 +57,15 @@ class SignalHandover:
 def handovers_of(intersections: Iterable[Intersection]) -> list[SignalHandover]:
     """The handover plans of these TLs' signals."""
     return [
-        SignalHandover(safety.signal, safety.approach_mps, safety.crossing_m, safety.path_m, safety.times, plans)
+        handover_of(safety.network, safety.times, plans)
         for x in intersections
         for safety, plans in zip(x.safeties, x.plans, strict=True)
     ]
+
+
+def handover_of(network: SignalNetwork, times: SafetyTimes, plans: FallbackSchedule) -> SignalHandover:
+    """The handover plan of a signal."""
+    return SignalHandover(network.id, network.approach_mps, network.crossing_m, network.path_m, network.slowest_mps, times, plans)
 
 
 def encode(handovers: Iterable[SignalHandover]) -> bytes:
@@ -75,11 +82,10 @@ def decode(content: bytes) -> list[SignalHandover]:
 
 
 def _decode_signal(item: dict[str, Any]) -> SignalHandover:
-    approach_mps, crossing_m, path_m = (tuple(map(float, item[key])) for key in ("approach_mps", "crossing_m", "path_m"))
-    if not len(approach_mps) == len(crossing_m) == len(path_m):
-        raise ValueError(
-            f"signal {item['signal']}: {len(approach_mps)} approaches, {len(crossing_m)} crossings, {len(path_m)} paths"
-        )
+    by_link = [tuple(map(float, item[key])) for key in ("approach_mps", "crossing_m", "path_m", "slowest_mps")]
+    if len({len(values) for values in by_link}) != 1:
+        raise ValueError(f"signal {item['signal']}: values of different numbers of links, {[len(values) for values in by_link]}")
+    approach_mps, crossing_m, path_m, slowest_mps = by_link
     plans = item["plans"]
     schedule = FallbackSchedule(
         _decode_plan(plans["first"]),
@@ -87,7 +93,9 @@ def _decode_signal(item: dict[str, Any]) -> SignalHandover:
         tuple(ProgramSwitch(**switch) for switch in plans["switches"]),
         tuple(map(_decode_plan, plans["later"])),
     )
-    return SignalHandover(str(item["signal"]), approach_mps, crossing_m, path_m, SafetyTimes(**item["times"]), schedule)
+    return SignalHandover(
+        str(item["signal"]), approach_mps, crossing_m, path_m, slowest_mps, SafetyTimes(**item["times"]), schedule
+    )
 
 
 def _decode_plan(plan: dict[str, Any]) -> FallbackPlan:

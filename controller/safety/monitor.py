@@ -79,7 +79,8 @@ class SignalMonitor:
     def __init__(self, network: SignalNetwork, limits: Limits, greens: Sequence[str] = ()) -> None:
         """`greens`: the green phases; max red applies to links that some of them serve and some do not."""
         self.signal = network.id
-        links = range(len(network.links))
+        self._links = len(network.links)
+        links = range(self._links)
         self._foes = [[j for j in links if network.foes[i, j]] for i in links]
         self._yields_to = [{j for j in self._foes[i] if network.yields[i, j]} for i in links]
         # a link that vehicles share with pedestrians needs its yellow
@@ -93,7 +94,7 @@ class SignalMonitor:
             max(
                 limits.all_red_s,
                 network.crossing_m[i] / limits.walking_speed_mps,
-                _required_red_s(network.path_m[i], network.approach_mps[i]) if limits.red_by_path else 0.0,
+                _required_red_s(network.path_m[i], network.slowest_mps[i]) if limits.red_by_path else 0.0,
             )
             for i in links
         ]
@@ -121,25 +122,33 @@ class SignalMonitor:
         Returns the alarms of the release; what the program shows later is not checked.
         """
         alarms: list[Alarm] = []
-        if self._is_controlled and self._state and len(state) == len(self._state):
+        if len(state) != self._links:
+            state = ""
+        if self._is_controlled and self._state and state:
             self._waited_s = [self._red_s(i, begin_s) for i in range(len(state))]
             self._change(state, begin_s, alarms)
         self._is_controlled = False
         self._waited_s = [s if _colour(c) == "red" else 0.0 for s, c in zip(self._waited_s, state, strict=False)]
         self._reported = {i for i in self._reported if i < len(state) and _colour(state[i]) == "red"}
-        self._state, self._since, self._monitored_from_s = state, [None] * len(state), math.inf
+        self._state, self._since, self._monitored_from_s = state, [None] * self._links, math.inf
         return alarms
 
     def check_shown(self, state: str, begin_s: float, end_s: float) -> list[Alarm]:
         """Check that the signal showed `state` from begin_s to end_s. Returns the alarms."""
         alarms: list[Alarm] = []
+        if len(state) != self._links:
+            # only another client sets such a state; what follows it is checked as at the start
+            self._state = ""
+            return [
+                self._alarm(MonitorRule.INVALID_STATE, begin_s, f"{state} is a state of {len(state)} links, not {self._links}")
+            ]
         is_taken_over = not self._is_controlled
         if is_taken_over:
             self._is_controlled, self._monitored_from_s, self._max_waited_s = True, begin_s, max(self._waited_s, default=0.0)
         if state != self._state or is_taken_over:
-            if len(state) != len(self._state):
-                self._since, self._monitored_from_s, self._reported = [None] * len(state), begin_s, set()
-                self._waited_s = [0.0] * len(state)
+            if not self._state:
+                self._since, self._monitored_from_s, self._reported = [None] * self._links, begin_s, set()
+                self._waited_s = [0.0] * self._links
             else:
                 self._change(state, begin_s, alarms)
             self._check_state(state, begin_s, alarms)

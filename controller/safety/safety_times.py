@@ -55,17 +55,17 @@ def times_for(contract: pb.PolicyContract, limits: Safety, runs_plan: bool) -> S
     )
 
 
-def red_clearance_s(path_m: float, approach_mps: float) -> float:
+def red_clearance_s(path_m: float, mps: float) -> float:
     """Red in s before a foe turns green, until the last vehicle has cleared the junction: (W + L) / V - t.
 
-    W is the path over the junction, L a vehicle's length, V the approach speed and t the
+    W is the path over the junction, L a vehicle's length, V the speed limit of the approach and t the
     time in which the drivers of a foe react and start. Source: Institute of
     Transportation Engineers, Guidelines for Determining Traffic Signal Change and
     Clearance Intervals, RP-040B (2020).
     """
-    if not (path_m > 0 and approach_mps > 0):
+    if not (path_m > 0 and mps > 0):
         return 0.0
-    return max(0.0, (path_m + VEHICLE_LENGTH_M) / approach_mps - START_UP_S)
+    return max(0.0, (path_m + VEHICLE_LENGTH_M) / mps - START_UP_S)
 
 
 def yellow_s_at(approach_mps: float) -> float:

@@ -8,12 +8,12 @@ nearest permitted state:
 - malformed requested states and those with a conflict are replaced by holding;
 - a link that loses its green keeps it for min green, then shows yellow by approach
   speed, then red; a pedestrian crossing has no yellow, and turns red first: vehicles
-  that would only wait for its pedestrians keep their green meanwhile;
+  keep their green meanwhile if the vehicles that follow would only wait for its pedestrians;
 - a yellow that has begun is finished;
-- a link gets its green once every foe is clear: neither green nor yellow, and red
-  for all_red_s and its time to clear the junction, a crossing for its walking time; for `g` this applies only to foes
-  that it does not yield to: it yields to foes with priority by the junction's right of
-  way that some phase shows green at the same time;
+- a link gets its green once every foe is clear: neither green nor yellow, and red for
+  all_red_s and its time to clear the junction, a crossing for its walking time; for `g`
+  this applies only to foes that it does not yield to: it yields to foes with priority by
+  the junction's right of way that some phase shows green at the same time;
 - a link that exceeds max red, or whose foes exceed max green, is served by a green
   phase of the program.
 """
@@ -122,7 +122,7 @@ class SignalSafety:
         self.signal = network.id
         self.times = times
         self.rules = ConflictRules(network)
-        self.approach_mps, self.crossing_m, self.path_m = network.approach_mps, network.crossing_m, network.path_m
+        self.network = network
         # a link that vehicles share with pedestrians needs its yellow
         self._is_crossing = [m > 0 and mps == 0 for m, mps in zip(network.crossing_m, network.approach_mps, strict=True)]
         self._crossings = [i for i, is_crossing in enumerate(self._is_crossing) if is_crossing]
@@ -130,7 +130,7 @@ class SignalSafety:
         """Yellow by link, s."""
         red_s = [
             red_clearance_s(m, mps) if times.red_by_path else 0.0
-            for m, mps in zip(network.path_m, network.approach_mps, strict=True)
+            for m, mps in zip(network.path_m, network.slowest_mps, strict=True)
         ]
         self.clearance_s = [
             max(times.all_red_s, s, length_m / times.walking_speed_mps)
@@ -165,7 +165,7 @@ class SignalSafety:
         yellow: drivers follow the right of way there, and a yellow clears them.
         """
         self.follow_program(shown, now)
-        shown = shown.translate(_OFF)
+        shown = self._colours(shown)
         self._state = shown
         self._since = [now] * self.rules.links
         self._ages_matter_until_s = round_to_ms(now + self.clearing_s)
@@ -175,10 +175,14 @@ class SignalSafety:
 
     def follow_program(self, shown: str, now: float) -> None:
         """Take the state that the signal's own program shows: links that it serves are not waiting any more."""
-        shown = shown.translate(_OFF)
+        shown = self._colours(shown)
         self._waiting_since = [
             min(waits, now) if colour(c) == "r" else now for c, waits in zip(shown, self._waiting_since, strict=True)
         ]
+
+    def _colours(self, shown: str) -> str:
+        """A shown state with a colour for every link: yellow for links that are off, or that a state is too short for."""
+        return shown.translate(_OFF)[: self.rules.links].ljust(self.rules.links, "y")
 
     def permit(self, requested: str, now: float, clearing: bool = False) -> tuple[PermittedState, list[Override]]:
         """The permitted state nearest to the requested one at second `now`.
@@ -343,11 +347,12 @@ class SignalSafety:
         clearing_s = self.yellow_s[i] + self.clearance_s[i]
         waits_for = sum(1 << j for j, seconds in walking_s.items() if seconds > clearing_s)
         followers = [
-            k
-            for k, c in enumerate(target)
-            if c in GREEN and self._state[k] not in GREEN and self.rules.foes[i] >> k & 1 and not self._is_crossing[k]
+            k for k, c in enumerate(target) if c in GREEN and self._state[k] not in GREEN and self.rules.foes[i] >> k & 1
         ]
-        return waits_for != 0 and all(self.rules.foes[k] & waits_for for k in followers)
+        vehicles = [k for k in followers if not self._is_crossing[k]]
+        if followers and not vehicles:
+            return False  # pedestrians, who wait for no other pedestrians
+        return waits_for != 0 and all(self.rules.foes[k] & waits_for for k in vehicles)
 
     def _bound_s(self, i: int, c: str) -> float:
         """The age of a colour beyond which it has no further effect, s."""

@@ -18,6 +18,11 @@ ONLINE = "online"
 """SUMO's program id of a signal that a client sets state by state."""
 
 
+OWNER_KEY = "greenserve.controller"
+"""Parameter of the simulation, followed by a signal's id: what controls it. (A parameter of the traffic light itself belongs
+to one program, and is lost as soon as a client sets a state.)"""
+
+
 class SumoConnectionLost(Exception):
     """The connection to SUMO has ended; nothing more can be sent or read."""
 
@@ -102,6 +107,9 @@ class SumoConnection(Protocol):
 
     def programs(self, signals: Sequence[str]) -> dict[str, str]:
         """The programs that signals run, in one exchange, between a reading and the next commands. Raises as `read`."""
+
+    def mark_controlled(self, signals: Sequence[str], owner: str) -> None:
+        """Name the controller of signals to others, until this connection is closed; "": none. Raises SumoConnectionLost."""
 
     def register_handover(self, content: bytes) -> None:
         """Send the handover plans to the guard of the connection, if there is one.

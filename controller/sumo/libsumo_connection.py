@@ -103,6 +103,9 @@ class LibsumoConnection:
         else:
             raise TypeError(f"only what the safety rules permit is sent to SUMO, not {command!r}")
 
+    def mark_controlled(self, signals: Sequence[str], owner: str) -> None:
+        """No mark: this SUMO has no other clients."""
+
     def register_handover(self, content: bytes) -> None:
         """No guard: SUMO ends with this process."""
 

@@ -1,7 +1,5 @@
 """Check that city.toml, the network files, the contracts and the running SUMO agree."""
 
-import os
-import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +10,10 @@ from city.network import OFF, OFF_PROGRAM, SEQUENTIAL_TYPES, Phase, Program, Sig
 from controller import dialects
 from controller.fallback.plan import FallbackPlan, FallbackSchedule
 from controller.safety.conflicts import check_phases
-from controller.sumo.connection import ONLINE
+from controller.sumo.connection import ONLINE, OWNER_KEY
 from protos import policy_pb2 as pb
 from serving.contract import ContractError, check
 
-OWNER_KEY = "greenserve.controller"
-"""Parameter of the simulation, followed by a signal's id: the process that controls it. (A parameter of the traffic light
-itself belongs to one program, and is lost as soon as a client sets a state.)"""
 _PROGRAM_TYPES = {0: "static", 3: "actuated", 4: "NEMA", 5: "delay_based", 13: OFF}
 
 
@@ -58,8 +53,7 @@ def running_signals(api: Any, street: StreetNetwork, signals: Sequence[str]) -> 
             programs[logic.programID] = Program(logic.programID, kind, known.offset_s if known else 0, phases)
         program = api.trafficlight.getProgram(signal)
         owner = api.simulation.getParameter("", f"{OWNER_KEY}.{signal}")
-        # a controller that has just started has not set a state yet
-        if owner and (program == ONLINE or owner.endswith(_since(api))):
+        if owner:
             raise InputError(
                 f"signal {signal} is controlled by another controller, {owner}; "
                 "stop that controller, or leave the signal's TL out with --infer-tl"
@@ -69,17 +63,6 @@ def running_signals(api: Any, street: StreetNetwork, signals: Sequence[str]) -> 
             program = street.signals[signal].scheduled_program(float(api.simulation.getTime()))
         running[signal] = RunningSignal(program, api.trafficlight.getRedYellowGreenState(signal), programs)
     return running
-
-
-def mark_controlled(api: Any, signals: Sequence[str]) -> None:
-    """Name this process in SUMO as the controller of signals, so that a second controller of them is refused.
-
-    Nothing removes the mark: it counts only as long as a client sets the signal, and
-    a released signal runs its own program.
-    """
-    owner = f"process {os.getpid()} on {socket.gethostname()}{_since(api)}"
-    for signal in signals:
-        api.simulation.setParameter("", f"{OWNER_KEY}.{signal}", owner)
 
 
 def define_off_programs(api: Any, signals: Iterable[SignalNetwork]) -> None:
@@ -93,10 +76,6 @@ def define_off_programs(api: Any, signals: Iterable[SignalNetwork]) -> None:
             program = api.trafficlight.getProgram(signal.id)
             api.trafficlight.setProgram(signal.id, OFF)
             api.trafficlight.setProgram(signal.id, program)
-
-
-def _since(api: Any) -> str:
-    return f" since second {api.simulation.getTime():g}"
 
 
 def _check_links(api: Any, street: StreetNetwork, signal: SignalNetwork) -> None:

@@ -14,6 +14,7 @@ from controller.observation import MAX_CACHED_BATCHES, Readings, Rows
 from controller.safety.signal_safety import SignalCommand
 from controller.sumo import wire
 from controller.sumo.connection import (
+    OWNER_KEY,
     CommandRejected,
     Interrupts,
     StepResult,
@@ -90,6 +91,8 @@ class TraciConnection:
         """End of the newest segment since the last reading."""
         self._unanswered: deque[_Sent] = deque()
         self._shown: dict[str, str] = {}
+        self._unmark = b""
+        """A message that removes the marks of `mark_controlled`."""
         self._getters: dict[tuple[str, ...], tuple[wire.NumberGetters, slice | Rows, bytes]] = {}
 
     @property
@@ -173,8 +176,8 @@ class TraciConnection:
                 elif sent.kind is _Kind.COMMANDS:
                     decoded = 0
                     if sent.segment_end_s is not None:
-                        shown.append((sent.segment_end_s, self._states.decode(answer)))
-                        decoded = self._states.size
+                        states, decoded = self._states.decode(answer)
+                        shown.append((sent.segment_end_s, states))
                     rejected |= decode_rejections(answer[decoded:], sent.commands)
             ints, doubles = getters.decode(answer)
             readings = self._table.readings
@@ -212,7 +215,7 @@ class TraciConnection:
             raise SumoConnectionLost(f"SUMO sent {error}") from None
 
     def _decode_shown(self, answer: bytes) -> None:
-        self._shown = dict(zip(self._signals, self._states.decode(answer), strict=True))
+        self._shown = dict(zip(self._signals, self._states.decode(answer)[0], strict=True))
 
     def _post_vehicle_getters(self) -> None:
         if self._vehicle_getters:
@@ -246,6 +249,20 @@ class TraciConnection:
         except MalformedMessage as error:
             raise SumoConnectionLost(f"SUMO sent {error}") from None
 
+    def mark_controlled(self, signals: Sequence[str], owner: str) -> None:
+        if not signals:
+            return
+        marks, self._unmark = (
+            wire.message([wire.set_parameter(f"{OWNER_KEY}.{signal}", text) for signal in signals]) for text in (owner, "")
+        )
+        self.shown()  # its answer is due first
+        reader = wire.Reader(self._request(marks))
+        try:
+            for _ in signals:
+                reader.status()
+        except (CommandRejected, MalformedMessage) as error:
+            raise SumoConnectionLost(f"SUMO sent {error}") from None
+
     def register_handover(self, content: bytes) -> None:
         if not self.version()[1].endswith(wire.GUARDED):
             return
@@ -274,7 +291,7 @@ class TraciConnection:
 
     def abandon(self, programs: Sequence[tuple[str, str]]) -> None:
         switches = [wire.set_string(wire.SET_TL, wire.PROGRAM, signal, program) for signal, program in programs]
-        self._messages.end(wire.message(switches) + wire.message([wire.command(wire.CLOSE, b"")]))
+        self._messages.end(wire.message(switches) + self._unmark + wire.message([wire.command(wire.CLOSE, b"")]))
 
     def close(self) -> None:
         """Close cleanly, and wait for the end of a SUMO that was started here."""
@@ -282,7 +299,7 @@ class TraciConnection:
             self.shown()  # its answer is due before that to CLOSE; if SUMO has ended, the next call reports it
         # a guard hands the signals back, so this need not wait for SUMO's other clients
         wait = not (self._is_guarded and self._interrupts.abort_requested())
-        has_answer = self._messages.end(wire.message([wire.command(wire.CLOSE, b"")]), wait)
+        has_answer = self._messages.end(self._unmark + wire.message([wire.command(wire.CLOSE, b"")]), wait)
         # a guard that has cut this controller off keeps running
         if has_answer or not self._through_guard:
             self.wait()

@@ -26,13 +26,14 @@ HANDOVER = 0xF7
 GUARDED = "behind a guard"
 """Suffix of SUMO's version text if a guard answers."""
 GET_LANE, GET_SIM, GET_TL = 0xA3, 0xAB, 0xA2
-SET_TL, SIMSTEP, CLOSE = 0xC2, 0x02, 0x7F
+SET_TL, SET_SIM, SIMSTEP, CLOSE = 0xC2, 0xCB, 0x02, 0x7F
 LAST_STEP_VEHICLE_NUMBER, LAST_STEP_VEHICLE_IDS = 0x10, 0x12
 LAST_STEP_HALTING, LAST_STEP_LENGTH = 0x14, 0x15
 TIME, STATE, PROGRAM, PHASE, PHASE_DURATION = 0x66, 0x20, 0x23, 0x22, 0x24
 CURRENT_PROGRAM = 0x29
 """PROGRAM sets it, this one gets it."""
-TYPE_INT, TYPE_DOUBLE, TYPE_STRING, TYPE_STRING_LIST = 0x09, 0x0B, 0x0C, 0x0E
+PARAMETER = 0x7E
+TYPE_INT, TYPE_DOUBLE, TYPE_STRING, TYPE_STRING_LIST, TYPE_COMPOUND = 0x09, 0x0B, 0x0C, 0x0E, 0x0F
 
 _STATUS_BYTES = 7  # length, command, result, an empty description's int32
 _VALUE_BYTES = {TYPE_INT: 4, TYPE_DOUBLE: 8}
@@ -69,6 +70,12 @@ def get(domain: int, variable: int, name: str) -> bytes:
 @functools.lru_cache(maxsize=1 << 14)
 def set_string(domain: int, variable: int, name: str, value: str) -> bytes:
     return command(domain, struct.pack("!B", variable) + _name(name) + struct.pack("!B", TYPE_STRING) + _name(value))
+
+
+def set_parameter(key: str, value: str) -> bytes:
+    """Encode the setting of a parameter of the simulation."""
+    strings = b"".join(struct.pack("!B", TYPE_STRING) + _name(text) for text in (key, value))
+    return command(SET_SIM, struct.pack("!B", PARAMETER) + _name("") + struct.pack("!Bi", TYPE_COMPOUND, 2) + strings)
 
 
 def set_int(domain: int, variable: int, name: str, value: int) -> bytes:
@@ -167,32 +174,38 @@ class NumberGetters:
 
 
 class StateGetters:
-    """Getters of signal states, whose lengths are known.
+    """Getters of signal states, which nearly always have as many characters as the signal has links.
+
+    SUMO accepts a state of another length from another client.
 
     `lengths`: links by signal.
     """
 
     def __init__(self, lengths: Mapping[str, int]) -> None:
         self.request = b"".join(get(GET_TL, STATE, signal) for signal in lengths)
-        self._parts: list[tuple[bytes, int]] = []
+        self._parts: list[tuple[bytes, bytes, int]] = []
         for signal, length in lengths.items():
             value = struct.pack("!BB", GET_TL + 0x10, STATE) + _name(signal) + struct.pack("!Bi", TYPE_STRING, length)
             size = len(value) + length
             head = struct.pack("!B", size + 1) if size < 254 else struct.pack("!Bi", 0, size + 5)
-            self._parts.append((struct.pack("!BBBi", _STATUS_BYTES, GET_TL, 0, 0) + head + value, length))
-        self.size = sum(len(head) + length for head, length in self._parts)
+            self._parts.append((_name(signal), struct.pack("!BBBi", _STATUS_BYTES, GET_TL, 0, 0) + head + value, length))
 
-    def decode(self, answer: bytes, at: int = 0) -> list[str]:
-        """A state by signal, in order. Raises CommandRejected or MalformedMessage."""
-        states = []
-        for head, length in self._parts:
+    def decode(self, answer: bytes) -> tuple[list[str], int]:
+        """(a state by signal, in order; where they end in the answer). Raises CommandRejected or MalformedMessage."""
+        states, at = [], 0
+        for name, head, length in self._parts:
             begin = at + len(head)
-            if not answer.startswith(head, at) or begin + length > len(answer):
-                Reader(answer, at).value()  # raises with SUMO's text if it rejected the getter
-                raise MalformedMessage("an answer whose layout does not match its getters")
-            at = begin + length
-            states.append(answer[begin:at].decode("ascii", errors="replace"))
-        return states
+            if answer.startswith(head, at) and begin + length <= len(answer):
+                at = begin + length
+                states.append(answer[begin:at].decode("ascii", errors="replace"))
+            else:
+                reader = Reader(answer, at)
+                state = reader.value()
+                if not isinstance(state, str) or name not in answer[at : reader.at]:
+                    raise MalformedMessage("an answer whose layout does not match its getters")
+                states.append(state)
+                at = reader.at
+        return states, at
 
 
 def _raise_first_rejection(answer: bytes) -> None:
@@ -255,18 +268,24 @@ class Reader:
     def value(self) -> str | list[str]:
         """A getter's status and its value: a string or a list of strings."""
         self.status()
-        self._length()
+        begin = self.at
+        end = begin + self._length()
         self._take("!BB")
         self._string()
         (kind,) = self._take("!B")
+        value: str | list[str]
         if kind == TYPE_STRING:
-            return self._string()
-        if kind != TYPE_STRING_LIST:
+            value = self._string()
+        elif kind == TYPE_STRING_LIST:
+            (count,) = self._take("!i")
+            if not 0 <= count <= self.remaining:
+                raise MalformedMessage(f"a list of {count} strings in {self.remaining} bytes")
+            value = [self._string() for _ in range(count)]
+        else:
             raise MalformedMessage(f"a value of type 0x{kind:02x} instead of a string")
-        (count,) = self._take("!i")
-        if not 0 <= count <= self.remaining:
-            raise MalformedMessage(f"a list of {count} strings in {self.remaining} bytes")
-        return [self._string() for _ in range(count)]
+        if self.at != end:
+            raise MalformedMessage(f"a value that ends at byte {self.at}, not {end}")
+        return value
 
     def stepped(self) -> None:
         """Check the status of a step. Subscription results that follow belong to other clients."""

@@ -60,7 +60,7 @@ def test_first_green_is_forced_only_with_the_dialects_floors_on_an_empty_street(
         assert (connection.api.trafficlight.getRedYellowGreenState("A0") == first) == (floors == "dialect" and not has_vehicles)
 
 
-def test_second_controller_is_refused_before_and_after_the_first_one_sets_a_state(street):
+def test_second_controller_is_refused_while_the_first_one_is_connected(street):
     with running(street) as connection:
         loop = assembled(street, connection)
         with pytest.raises(InputError, match="signal A0 is controlled by another controller, process"):
@@ -70,4 +70,7 @@ def test_second_controller_is_refused_before_and_after_the_first_one_sets_a_stat
         with pytest.raises(InputError, match="signal A0 is controlled by another controller, process"):
             assembled(street, connection)
         loop.release(60)
-        assert assembled(street, connection).now == loop.now, "a released signal is free"
+        with pytest.raises(InputError, match="signal A0 is controlled by another controller, process"):
+            assembled(street, connection)
+        connection.mark_controlled(["A0"], "")
+        assert assembled(street, connection).now == loop.now

@@ -35,10 +35,7 @@ def control_by_hand(listener, street, end):
     client = connect(listener, 1)  # its order is the guard's
     running = running_signals(client, street, SIGNALS)
     handovers = [
-        handover.SignalHandover(
-            s, signal.approach_mps, signal.crossing_m, signal.path_m, TIMES, fallback_schedule(running[s], signal, 0.0)
-        )
-        for s, signal in street.signals.items()
+        handover.handover_of(signal, TIMES, fallback_schedule(running[s], signal, 0.0)) for s, signal in street.signals.items()
     ]
     client._socket.sendall(wire.message([wire.command(wire.HANDOVER, handover.encode(handovers))]))
     assert client._socket.recv(100) == wire.ok(wire.HANDOVER)

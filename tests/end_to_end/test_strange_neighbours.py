@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from controller.sumo.network import OWNER_KEY
+from controller.sumo.connection import OWNER_KEY
 from tests.end_to_end.programs import ModelServer, connect, controller, guard_log, sumo
 from tests.end_to_end.test_several_clients import SIGNALS, step_until
 
@@ -66,6 +66,24 @@ def test_state_of_another_client_is_left_while_the_fallback_plan_runs(grid_model
         client.close()
 
 
+@GUARDED
+@pytest.mark.parametrize("links", [-1, 1], ids=["too short", "too long"])
+def test_state_of_the_wrong_length_is_reported_and_set_right(grid_server, flags, links):
+    attached = ("--order", "2", "--infer-tl", "SA101,SA102", "--end", "200", "--server", grid_server, *flags)
+    with sumo(2) as (port, _), controller("--sumo", f"127.0.0.1:{port}", *attached) as process:
+        client, history = connect(port, 1), []
+        step_until(client, 100, history)
+        length = len(history[-1]["A0"])
+        client.trafficlight.setRedYellowGreenState("A0", "r" * (length + links))
+        while process.poll() is None and len(history) < 400:
+            step_until(client, client.simulation.getTime() + 1, history)
+        assert process.wait(30) == 0
+        log = process.stderr.read()
+        assert "ALARM: A0 at" in log and "unexpected_state" in log and "A1" not in "".join(re.findall("ALARM: .*", log))
+        assert len({states["A0"] for states in history[130:200]}) > 2, "not frozen"
+        client.close()
+
+
 def test_alarms_of_a_client_that_sets_a_signal_again_and_again_are_limited(grid_server):
     with (
         sumo(2) as (port, _),
@@ -101,7 +119,7 @@ def test_second_controller_of_the_same_signals_is_refused(grid_server, flags):
                 step_until(client, client.simulation.getTime() + 1, history)
             assert first.wait(30) == 0
             assert "unexpected_state" not in first.stderr.read()
-            assert str(first.pid) in client.simulation.getParameter("", f"{OWNER_KEY}.A0")
+            assert client.simulation.getParameter("", f"{OWNER_KEY}.A0") == "", "it has ended"
             client.close()
 
 

@@ -96,7 +96,7 @@ class ToySequencer:
     def requested_states(self, now):
         return (self._states[self._phase],)
 
-    def note_shown(self, now):
+    def note_shown(self, now, signal):
         pass
 
     def phase_state(self, now):

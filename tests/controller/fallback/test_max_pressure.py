@@ -36,7 +36,7 @@ def controller(crossing, length_m=LENGTH_M):
 
 def chosen(made, now, **vehicles):
     made.decide(now, readings(**vehicles))
-    made.note_shown(now)
+    made.note_shown(now, 0)
     return made.requested_states(now + 3)[0]
 
 

@@ -156,7 +156,7 @@ class TestByExample:
 
     def test_red_clearance_by_path_precedes_a_foes_green(self, crossing):
         # 13.9 m at 10 m/s and the 6.1 m of the vehicle take 2 s, of which the foe's drivers need 1 s to start
-        signal = replace(crossing, path_m=(13.9, 3.9, 13.9, 13.9), approach_mps=(10.0,) * 4)
+        signal = replace(crossing, path_m=(13.9, 3.9, 13.9, 13.9), slowest_mps=(10.0,) * 4)
         times = SafetyTimes(yellow_s=3, min_green_s=5, red_by_path=True)
         signal_safety = adopted(signal, times)
         assert signal_safety.clearance_s == pytest.approx([1.0, 0.0, 1.0, 1.0])
@@ -171,7 +171,7 @@ class TestByExample:
             foes[i, j] = foes[j, i] = True
         signal = replace(
             crossing, links=(*crossing.links, ()), foes=foes, yields=np.zeros((5, 5), bool),
-            approach_mps=(10.0, 10.0, 10.0, 0.0, 10.0), crossing_m=(0.0, 0.0, 0.0, 9.6, 0.0), path_m=(),
+            approach_mps=(10.0, 10.0, 10.0, 0.0, 10.0), crossing_m=(0.0, 0.0, 0.0, 9.6, 0.0), path_m=(), slowest_mps=(),
         )  # fmt: skip
         signal_safety = adopted(signal, shown="GGGGr", greens=("GGGGr", "rrrrG"))
         assert (signal_safety.vehicle_change_s, signal_safety.change_s) == (3.0, 8.0)
@@ -191,10 +191,26 @@ class TestByExample:
             foes[i, j] = foes[j, i] = True
         signal = replace(
             crossing, links=(*crossing.links, ()), foes=foes, yields=np.zeros((5, 5), bool),
-            approach_mps=(10.0, 10.0, 10.0, 0.0, 10.0), crossing_m=(0.0, 0.0, 0.0, 9.6, 0.0), path_m=(),
+            approach_mps=(10.0, 10.0, 10.0, 0.0, 10.0), crossing_m=(0.0, 0.0, 0.0, 9.6, 0.0), path_m=(), slowest_mps=(),
         )  # fmt: skip
         signal_safety = adopted(signal, shown="GGGGr", greens=("GGGGr", "rrrrG"))
         assert signal_safety.permit("rrrrG", 10)[0].state == "yyyrr"
+
+    def test_vehicles_lose_their_green_to_pedestrians_who_wait_for_no_other_crossing(self, crossing):
+        # crossing 3 is walked beside link 0, crossing 4 follows link 0; nothing follows crossing 3
+        foes = np.zeros((5, 5), bool)
+        foes[0, 4] = foes[4, 0] = True
+        signal = replace(
+            crossing, links=(*crossing.links, ()), foes=foes, yields=np.zeros((5, 5), bool),
+            approach_mps=(10.0, 10.0, 10.0, 0.0, 0.0), crossing_m=(0.0, 0.0, 0.0, 9.6, 9.6), path_m=(), slowest_mps=(),
+        )  # fmt: skip
+        signal_safety = adopted(signal, shown="GrrGr", greens=("GrrGr", "rrrrG"))
+        assert signal_safety.permit("rrrrG", 10)[0].state == "yrrrr"
+
+    def test_state_of_another_length_counts_as_yellow_where_it_says_nothing(self, crossing):
+        for shown, colours in (("GgG", "GgGy"), ("GgGrGG", "GgGr"), ("", "yyyy")):
+            signal_safety = adopted(crossing, shown=shown)
+            assert signal_safety.shown == colours
 
     def test_handover_needs_a_cleared_junction(self, crossing):
         signal_safety = adopted(crossing)
