@@ -78,10 +78,10 @@ def green_states(states: Iterable[str]) -> list[str]:
 OFF_PROGRAM = Program(OFF, OFF, 0, ())
 
 
-def newest_program(switches: Iterable[ProgramSwitch], now: float, from_s: float = -math.inf) -> str:
-    """The id of the program that was last switched to, from from_s until `now`; "": none was."""
+def newest_program(switches: Iterable[ProgramSwitch], now: float, from_s: float = -math.inf) -> str | None:
+    """The id of the program that was last switched to, from from_s until `now`; None: none was."""
     newest = max(((switch.newest_s(now), k, switch.program) for k, switch in enumerate(switches)), default=(-math.inf, 0, ""))
-    return newest[2] if -math.inf < newest[0] >= from_s else ""
+    return newest[2] if -math.inf < newest[0] >= from_s else None
 
 
 @dataclass(frozen=True)
@@ -382,7 +382,9 @@ class _Reader:
         active, switches = self.active[signal], []
         for schedule in self.schedules_of.get(signal, []):
             if schedule not in self.schedules:
-                raise InputError(f"signal {signal} follows the schedule {schedule}, which no file defines; add its <WAUT>")
+                raise InputError(
+                    f"{self.net_file}: signal {signal} follows the schedule {schedule}, which no file defines; add its <WAUT>"
+                )
             active, more = self.schedules[schedule]
             switches += more
         size = max([connection.index + 1 for connection in connections] + [len(state) for state in states])
@@ -393,7 +395,9 @@ class _Reader:
             foes, yields = conflicts(size, connections, requests, self.shape)
             path_m = self._path_m(size, connections)
         except (KeyError, IndexError, ValueError) as error:
-            raise InputError(f"{self.net_file}: the shapes of signal {signal}'s lanes cannot be read ({error!r})") from None
+            raise InputError(
+                f"{self.net_file}: signal {signal}'s lanes have malformed shapes ({error!r}); write it again with netconvert"
+            ) from None
         return SignalNetwork(
             signal,
             tuple(tuple(pairs) for pairs in links),

@@ -69,8 +69,9 @@ def assemble(
     )
     lane_row = {lane: i for i, lane in enumerate(connection.lanes)}
     length_m = np.array([street.lane_length_m[lane] for lane in connection.lanes])
-    # as in training, where an episode begins with the first green phase at once, on a network without vehicles
-    forces_first = safety.floors == "dialect" and connection.api.vehicle.getIDCount() == 0
+    # as in training, where an episode begins with the first green phase at once, on an empty network
+    has_traffic = any(domain.getIDCount() for domain in (connection.api.vehicle, connection.api.person))
+    forces_first = safety.floors == "dialect" and not has_traffic
     intersections = []
     monitors = []
     for contract in contracts:
@@ -89,13 +90,13 @@ def assemble(
             _max_pressure(contract, street, lane_row, length_m, times) if is_max_pressure else None,
         )
         limits = Limits(
-            times.yellow_s,
-            times.min_green_s,
-            times.all_red_s,
-            times.max_red_s,
-            times.walking_speed_mps,
-            times.yellow_by_speed,
-            times.red_by_path,
+            yellow_s=times.yellow_s,
+            min_green_s=times.min_green_s,
+            all_red_s=times.all_red_s,
+            max_red_s=times.max_red_s,
+            walking_speed_mps=times.walking_speed_mps,
+            yellow_by_speed=times.yellow_by_speed,
+            red_by_path=times.red_by_path,
         )
         for network, states in zip(networks, greens, strict=True):
             monitor = SignalMonitor(network, limits, states)

@@ -104,7 +104,7 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             try:
                 check_complete(config.tripinfo)
             except InputError as error:
-                log.error("--tripinfo %s; SUMO could not write it completely", error)
+                log.error("--tripinfo %s; SUMO could not write it completely: free disk space and run again", error)
                 return 1
         return code
 

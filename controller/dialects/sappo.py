@@ -78,8 +78,8 @@ class Sappo:
         for network in signals:
             if network.plan.type not in SEQUENTIAL_TYPES:
                 raise InputError(
-                    f"{tl.name}: program {network.plan.id!r} of signal {network.id} has type {network.plan.type}, whose phases "
-                    f"are no sequence; dialect sappo needs a program of type {', '.join(SEQUENTIAL_TYPES)}"
+                    f"{tl.name}: program {network.plan.id!r} of signal {network.id} has type {network.plan.type}, which does not "
+                    f"run its phases in sequence; dialect sappo needs a program of type {', '.join(SEQUENTIAL_TYPES)}"
                 )
         messages = signal_messages([(network, network.plan.id) for network in signals])
         if kind in PLAN_ACTIONS:

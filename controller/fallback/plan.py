@@ -4,7 +4,8 @@ SUMO's `setProgram` alone switches abruptly, from any green to any other.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from city.network import Program, ProgramSwitch, newest_program
 from controller.safety.signal_safety import Override, PermittedRelease, PermittedState, SignalSafety
@@ -48,13 +49,13 @@ class FallbackSchedule:
     since_s: float = -math.inf
     """When the first one ran; switches before have no effect any more, one at this second has."""
     switches: tuple[ProgramSwitch, ...] = ()
-    later: tuple[FallbackPlan, ...] = ()
-    """By switch, the plan that it switches to."""
+    later: Mapping[str, FallbackPlan] = field(default_factory=dict)
+    """By program id, the plans that it switches to."""
 
     def at(self, now: float) -> FallbackPlan:
         """The plan that the signal would run at second `now`."""
         newest = newest_program(self.switches, now, self.since_s)
-        return next((plan for plan in self.later if plan.program.id == newest), self.first)
+        return self.first if newest is None else self.later[newest]
 
 
 class PlanTransition:

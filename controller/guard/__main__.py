@@ -58,7 +58,7 @@ class Guard:
             connection: the connection to SUMO.
             listener: accepts controllers.
             watchdog_s: wall time for which a controller may be silent.
-            first_s: wall time for which the simulation waits for a controller, at its begin or without other clients.
+            first_s: wall time for which the simulation waits for a controller, at the start or without other clients.
             idle_s: wall time for which it keeps stepping the simulation without a controller.
             ends_with_controller: whether the guard ends with a controller that closes in order.
             end_s: simulated second from which on no controller is waited for.
@@ -109,7 +109,7 @@ class Guard:
         controller = self._wait_for_controller()
         is_first = controller is not None
         if controller is None:
-            controller = self._step_until_connected(())
+            controller = self._step_until_connected((), has_waited=True)
         while controller is not None:
             relay = Relay(
                 controller,
@@ -138,10 +138,10 @@ class Guard:
             log.warning("%s; its signals run their fallback plans until a controller connects", reasons[end])
             controller, is_first = self._step_until_connected(handovers), False
 
-    def _step_until_connected(self, handovers: Sequence[SignalHandover]) -> socket.socket | None:
+    def _step_until_connected(self, handovers: Sequence[SignalHandover], has_waited: bool = False) -> socket.socket | None:
         """Hand back, then step on with the other clients until a controller connects.
 
-        None: stop was requested, or no controller has connected for idle_s; for first_s if no other client is left.
+        None: stop was requested, or no controller has connected for idle_s; for first_s if no other client is connected.
         """
         hand_back(self._connection, handovers, self._step_s)
         now = float(self._connection.api.simulation.getTime())
@@ -157,10 +157,12 @@ class Guard:
             if self._clock() - checked_s >= ALONE_CHECK_INTERVAL_S:
                 checked_s = self._clock()
                 if self._is_alone():
-                    log.info("no other client is left; the simulation waits %g s for a controller", self._first_s)
+                    if has_waited:
+                        return None
+                    log.info("no other client is connected; the simulation waits %g s for a controller", self._first_s)
                     controller = self._wait_for_controller()
                     if controller is None and not self._is_stopped:
-                        log.warning("no controller has connected and no other client is left; ending the simulation")
+                        log.warning("no controller has connected and no other client is connected; ending the simulation")
                     return controller
             self._connection.advance(now + self._step_s)
             now = self._connection.read(()).time_s
@@ -205,7 +207,7 @@ def parse(argv: list[str], prog: str = "python -m controller.guard") -> tuple[ar
         type=float,
         default=60.0,
         metavar="S",
-        help="wall time for which the simulation waits for a controller, at its begin or without other clients (default: 60)",
+        help="wall time for which the simulation waits for a controller, at the start or without other clients (default: 60)",
     )
     parser.add_argument(
         "--idle-timeout-s",

@@ -91,7 +91,7 @@ def _decode_signal(item: dict[str, Any]) -> SignalHandover:
         _decode_plan(plans["first"]),
         float(plans["since_s"]),
         tuple(ProgramSwitch(**switch) for switch in plans["switches"]),
-        tuple(map(_decode_plan, plans["later"])),
+        {str(program): _decode_plan(plan) for program, plan in plans["later"].items()},
     )
     return SignalHandover(
         str(item["signal"]), approach_mps, crossing_m, path_m, slowest_mps, SafetyTimes(**item["times"]), schedule

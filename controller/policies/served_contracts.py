@@ -91,9 +91,9 @@ class ServedContracts:
         self,
         client: Client,
         contracts: Mapping[str, pb.PolicyContract],
-        note_contract: Callable[[str, int, pb.PolicyContract], None] = lambda tl, version, contract: None,
+        note_contract: Callable[[str, int, pb.PolicyContract], None] | None = None,
     ) -> None:
-        """`note_contract`: called with every contract that is read."""
+        """`note_contract`: called with (TL, version, contract) of every contract that is read."""
         self._client, self._note_contract = client, note_contract
         self._contracts = dict(contracts)
         self._is_same = {tl: {contract.origin.model_number: True} for tl, contract in contracts.items()}
@@ -130,7 +130,7 @@ class ServedContracts:
             if isinstance(contract, ServingError):
                 continue  # not known yet: requested again with the next answer
             version = versions[tl]
-            if isinstance(contract, pb.PolicyContract):
+            if isinstance(contract, pb.PolicyContract) and self._note_contract is not None:
                 self._note_contract(tl, version, contract)
             is_same = isinstance(contract, pb.PolicyContract) and same_contract(self._contracts[tl], contract)
             with self._write_lock:

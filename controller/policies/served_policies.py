@@ -47,7 +47,7 @@ class ServedPolicies:
         """
         self._fleet = fleet
         self._client = client
-        self.contracts = ServedContracts(client, contracts, *([fleet.note_contract] if fleet is not None else []))
+        self.contracts = ServedContracts(client, contracts, fleet.note_contract if fleet is not None else None)
         self._pinned = {} if model_number is None else dict.fromkeys(contracts, model_number)
         self._deadline_s = deadline_s
         self._clock = clock

@@ -56,7 +56,7 @@ def running_signals(api: Any, street: StreetNetwork, signals: Sequence[str]) -> 
         if owner:
             raise InputError(
                 f"signal {signal} is controlled by another controller, {owner}; "
-                "stop that controller, or leave the signal's TL out with --infer-tl"
+                "stop that controller or leave the signal's TL out with --infer-tl; if the process has ended, start SUMO again"
             )
         if program == ONLINE:
             # a client left it frozen: its plan is the program that the files make active now
@@ -194,8 +194,8 @@ def check_sumo_matches_contract(
 def _check_phases_of_training(contract: pb.PolicyContract, where: str, program: Program, expected: pb.Signal, place: str) -> None:
     if dialects.of(contract).runs_plan(contract) and program.type not in SEQUENTIAL_TYPES:
         raise InputError(
-            f"{where}: its program {expected.program_id!r} has type {program.type} {place}, whose phases are no sequence; "
-            f"use the program of training, of type {', '.join(SEQUENTIAL_TYPES)}"
+            f"{where}: its program {expected.program_id!r} has type {program.type} {place}, which does not run its phases "
+            f"in sequence; use the program of training, of type {', '.join(SEQUENTIAL_TYPES)}"
         )
     if [phase.state for phase in program.phases] != [phase.state for phase in expected.phases]:
         raise InputError(
@@ -211,17 +211,17 @@ def _check_phases_of_training(contract: pb.PolicyContract, where: str, program: 
 
 
 def fallback_schedule(running: RunningSignal, signal: SignalNetwork, now: float) -> FallbackSchedule:
-    """The signal's fallback plans from second `now` on. Raises InputError if SUMO has not a program of the schedule."""
-    later = []
+    """The signal's fallback plans from second `now` on. Raises InputError if SUMO lacks a program of the schedule."""
+    later = {}
     for switch in signal.switches:
         if switch.program not in (*running.programs, OFF):
             raise InputError(
                 f"signal {signal.id}: its schedule (WAUT) switches to program {switch.program!r}, but SUMO has only "
                 f"{_list(list(running.programs))}; start SUMO and the controller on the same network"
             )
-        later.append(_fallback_plan(running, signal, switch.program))
+        later[switch.program] = _fallback_plan(running, signal, switch.program)
     first = _fallback_plan(running, signal, running.fallback_program_id)
-    return FallbackSchedule(first, now, signal.switches, tuple(later))
+    return FallbackSchedule(first, now, signal.switches, later)
 
 
 def _fallback_plan(running: RunningSignal, signal: SignalNetwork, program_id: str) -> FallbackPlan:

@@ -10,7 +10,7 @@ from city.errors import InputError
 TRIPINFO_OPTIONS = ("--tripinfo-output.write-unfinished", "true", "--tripinfo-output.write-undeparted", "true")
 """Vehicles that never arrive, or never depart, count with their delay."""
 SPECIAL_OUTPUTS = ("stdout", "stderr", "NUL", "/dev/null")
-"""Names of outputs that are no file to SUMO; HOST:PORT is a socket."""
+"""Names of outputs that SUMO does not treat as files; HOST:PORT is a socket."""
 TABLE_SUFFIXES = {".csv", ".parquet"}
 """Suffixes with which SUMO writes tables instead of XML, also before .gz."""
 

@@ -152,8 +152,9 @@ def log_summary(loop: DecisionLoop) -> None:
         named = ", ".join(f"{tl} ({count} of {decisions})" for tl, count, decisions in overruled[:MAX_NAMED_TLS])
         more = f" and {len(overruled) - MAX_NAMED_TLS} more" if len(overruled) > MAX_NAMED_TLS else ""
         log.warning(
-            "the safety rules overruled more than a tenth of the decisions of %s%s; --log-level debug explains each: train the "
+            "the safety rules overruled more than %g %% of the decisions of %s%s; --log-level debug explains each: train the "
             'policy with the times of [safety] in city.toml, or set floors = "dialect" there to compare it with its training',
+            100 * MAX_OVERRULED_SHARE,
             named,
             more,
         )

@@ -96,6 +96,11 @@ def test_schedule_says_which_program_runs(tmp_path, begin_s, active, later):
     assert {now: signal.scheduled_program(now) for now in later} == later
 
 
+def test_switch_at_the_second_of_the_take_over_counts():
+    switches = (network.ProgramSwitch(30, "night"),)
+    assert network.newest_program(switches, 40, from_s=30) == "night" and network.newest_program(switches, 40, from_s=31) is None
+
+
 def test_schedule_repeats_after_its_period():
     switch = network.ProgramSwitch(30, "night", 100)
     assert [switch.newest_s(now) for now in (0, 30, 129, 130, 299)] == [-math.inf, 30, 30, 130, 230]

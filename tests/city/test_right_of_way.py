@@ -1,6 +1,7 @@
 """Foes and right of way on networks with and without internal links, and without requests, against sumolib."""
 
 import itertools
+import xml.etree.ElementTree as ET
 
 import pytest
 import sumolib
@@ -65,6 +66,24 @@ def test_foes_and_right_of_way_are_sumolibs(variant):
         assert set(zip(*map(list, signal.foes.nonzero()), strict=True)) == foes, signal.id
         # ours keeps right of way only between links that some phase shows green together
         assert set(zip(*map(list, signal.yields.nonzero()), strict=True)) <= yields, signal.id
+
+
+def test_link_whose_request_does_not_list_a_foe_does_not_yield_to_it(tmp_path):
+    options = ("--bikelanes.guess", "--sidewalks.guess", "--crossings.guess", "--no-turnarounds", "--default.lanenumber", "2")
+    net_file = netgenerate(tmp_path / "a.net.xml", "--grid", "--grid.number", "1", "--grid.attach-length", "150", *options)
+    signal = network.read(net_file).signals["A0"]
+    requests = {int(r.get("index")): r.get("foes")[::-1] for r in ET.parse(net_file).getroot().iter("request")}
+    pairs = [(i, j) for i, foes in requests.items() for j, bit in enumerate(foes) if bit == "1" and requests[j][i] == "0"]
+    assert pairs, "netgenerate writes such requests"
+    rules = ConflictRules(signal)
+    for i, j in pairs:
+        assert signal.foes[i, j] and signal.foes[j, i] and not signal.yields[j, i]
+        if signal.yields[i, j]:
+            state = ["r"] * len(signal.links)
+            state[i], state[j] = "G", "g"
+            assert set(map(frozenset, rules.conflicts("".join(state)))) == {frozenset((i, j))}
+            state[i], state[j] = "g", "G"
+            assert rules.conflicts("".join(state)) == []
 
 
 def test_real_networks_have_the_same_foes_without_internal_links(request, tmp_path):

@@ -215,8 +215,8 @@ def test_released_signal_is_cleared_and_released_again(crossing):
 
 def test_plan_follows_the_schedule_from_the_start_of_control():
     day, night = (FallbackPlan(Program(name, "static", 0, PLAN.program.phases), False) for name in ("day", "night"))
-    switches = (ProgramSwitch(60, "day"), ProgramSwitch(200, "night"), ProgramSwitch(300, "day", 200))
-    schedule = FallbackSchedule(PLAN, 100, switches, (day, night, day))
+    switches = (ProgramSwitch(99, "day"), ProgramSwitch(200, "night"), ProgramSwitch(300, "day", 200))
+    schedule = FallbackSchedule(PLAN, 100, switches, {"day": day, "night": night})
     programs = {now: schedule.at(now).program.id for now in (100, 199, 200, 299, 300, 499, 500)}
     assert programs == {100: "0", 199: "0", 200: "night", 299: "night", 300: "day", 499: "day", 500: "day"}
 

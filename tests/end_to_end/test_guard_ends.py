@@ -156,7 +156,7 @@ def test_an_idle_guard_ends_an_endless_simulation_once_no_other_client_is_left(t
         assert process.poll() is None
         trainer.client.close()
         assert process.wait(60) == 0
-        assert "no other client is left; ending the simulation" in process.stderr.read()
+        assert "no other client is connected; ending the simulation" in process.stderr.read()
     assert not listens(port)
 
 

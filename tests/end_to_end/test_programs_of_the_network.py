@@ -39,6 +39,7 @@ def with_additional(street, folder, content):
         '<WAUT id="w" period="110" startProg="0"><wautSwitch time="40" to="rush"/><wautSwitch time="90" to="0"/></WAUT>',
         '<WAUT id="w" startProg="0"><wautSwitch time="250" to="off"/></WAUT>',
         '<WAUT id="w" startProg="off"><wautSwitch time="250" to="rush"/></WAUT>',
+        '<WAUT id="w" startProg="off"><wautSwitch time="0" to="rush"/><wautSwitch time="299" to="0"/></WAUT>',
     ],
 )
 def test_released_signal_runs_the_program_that_its_schedule_has_then(street, tmp_path, schedule):

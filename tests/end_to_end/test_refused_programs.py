@@ -29,7 +29,9 @@ def changed(net_file, program):
 @pytest.mark.parametrize("action", ["gr", "gro", "offset", "kc"])
 def test_nema_program_is_refused_for_sappo(tmp_path, action):
     net_file = netgenerate(tmp_path / "a.net.xml", *NEMA)
-    with pytest.raises(InputError, match="SA101: program '0' of signal A0 has type NEMA, whose phases are no sequence"):
+    with pytest.raises(
+        InputError, match="SA101: program '0' of signal A0 has type NEMA, which does not run its phases in sequence"
+    ):
         build(net_file, "sappo", state="d", action=action)
     assert build(net_file).action.size > 1, "sumo-rl chooses among its greens"
 

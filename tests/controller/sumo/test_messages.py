@@ -1,6 +1,5 @@
 """TraCI messages over a socket pair."""
 
-import itertools
 import socket
 import threading
 
@@ -8,7 +7,7 @@ import pytest
 
 from controller.sumo import wire
 from controller.sumo.connection import Interrupts, SumoConnectionLost
-from controller.sumo.messages import SILENCE_LOG_INTERVAL_S, MessageStream
+from controller.sumo.messages import MessageStream
 from controller.sumo.programs import StderrReader
 
 
@@ -109,29 +108,6 @@ def test_message_with_an_invalid_size_ends_the_connection(ends):
     sumo.sendall(b"\0\0\0\3")
     with pytest.raises(SumoConnectionLost, match="a message of 3 bytes"):
         list(messages.answers(1))
-
-
-def test_silence_is_logged_at_intervals_and_counts_from_the_newest_answer(caplog, monkeypatch):
-    monkeypatch.setattr("controller.sumo.messages.POLL_INTERVAL_S", 0.001)
-    intervals = iter((0, 0.9, 1, 1.9, 2, 2.1, 3))
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        now = [0.0]
-        messages = MessageStream(ours, StderrReader(None), Interrupts(), clock=lambda: now[0])
-
-        def poll(times):
-            for interval in itertools.islice(intervals, times):
-                now[0] = interval * SILENCE_LOG_INTERVAL_S
-                messages._exchange()
-
-        poll(2)
-        theirs.sendall(wire.message([b"answer"]))
-        assert list(messages.answers(1)) == [b"answer"]
-        poll(2)
-        assert caplog.messages == []
-        poll(3)
-    silent_s = [f"silent for {k * SILENCE_LOG_INTERVAL_S:.0f} s" for k in (1, 2)]
-    assert len(caplog.messages) == 2 and all(text in line for text, line in zip(silent_s, caplog.messages, strict=True))
 
 
 @pytest.fixture

@@ -92,4 +92,4 @@ def test_policy_overruled_in_more_than_a_tenth_of_its_decisions_is_a_warning(cap
     warnings = lines(caplog, logging.WARNING)
     assert bool(warnings) == is_warning
     if is_warning:
-        assert "more than a tenth of the decisions of SA101 (11 of 100);" in warnings[0] and "SA102" not in warnings[0]
+        assert "more than 10 % of the decisions of SA101 (11 of 100);" in warnings[0] and "SA102" not in warnings[0]
