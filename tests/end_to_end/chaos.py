@@ -110,15 +110,20 @@ class City:
         self._closing.callback(lambda: self.server.stop())
         self.proxy = ProxyProcess(self.server.port)
         self._closing.callback(self.proxy.close)
+        pid_file = folder / "guard.pid"
         self.guard = self._start("guard", [
             sys.executable, "-m", "controller.guard", "--sumo", f"127.0.0.1:{self._sumo_port}", "--order", 2,
-            "--port", self.guard_port, "--watchdog-s", WATCHDOG_S,
+            "--port", self.guard_port, "--watchdog-s", WATCHDOG_S, "--pid-file", pid_file,
         ])  # fmt: skip
         self.guard_proxy = ProxyProcess(self.guard_port)
         self._closing.callback(self.guard_proxy.close)
-        self.start_controller()
         self.client = connect(self._sumo_port, 1)
         self._closing.callback(self.client.close)
+        limit_s = time.monotonic() + 30
+        while not pid_file.exists():
+            assert time.monotonic() < limit_s, "the guard does not listen"
+            time.sleep(0.05)
+        self.start_controller()
 
     def _start(self, name: str, command: Sequence[object]) -> subprocess.Popen[bytes]:
         with (self._folder / f"{name}.log").open("ab") as log:
@@ -178,7 +183,7 @@ class Run:
 
     def run(self) -> Report:
         city, report = self.city, self.report
-        self._until(city.is_on_policies, 60, pace=1.0)
+        assert self._until(city.is_on_policies, 60, pace=1.0) < 60, city.log("controller")
         quarters = [city.end_s * k / 4 for k in (1, 2, 3, 4)]
         for event in self.events:
             self._advance_to(event.at_s, quarters)

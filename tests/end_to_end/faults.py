@@ -131,7 +131,8 @@ class Proxy:
             self._close_pair(pair)
         elif self._fault in (Fault.DROP, Fault.HALF_OPEN):
             return
-        elif self._fault is Fault.DELAY:
+        elif self._fault is Fault.DELAY or any(late is peer for _, late, _ in delayed):
+            # also after the fault, until what was delayed has been forwarded: TCP keeps the order
             delayed.append((time.monotonic() + self._delay_s, peer, data))
         else:
             is_garbage = self._fault is Fault.GARBAGE and source is pair[1]
