@@ -157,13 +157,14 @@ class Guard:
             if self._clock() - checked_s >= ALONE_CHECK_INTERVAL_S:
                 checked_s = self._clock()
                 if self._is_alone():
-                    if has_waited:
-                        return None
-                    log.info("no other client is connected; the simulation waits %g s for a controller", self._first_s)
-                    controller = self._wait_for_controller()
+                    controller = None
+                    if not has_waited:
+                        log.info("no other client is connected; the simulation waits %g s for a controller", self._first_s)
+                        controller = self._wait_for_controller()
                     if controller is None and not self._is_stopped:
                         log.warning("no controller has connected and no other client is connected; ending the simulation")
                     return controller
+                has_waited = False
             self._connection.advance(now + self._step_s)
             now = self._connection.read(()).time_s
         if not self._is_stopped:
