@@ -1,6 +1,7 @@
 """The embedded server's command line: tensorflow_model_server's flags by their names, and city.toml."""
 
 import argparse
+import math
 import re
 from pathlib import Path
 
@@ -19,17 +20,20 @@ MAX_INTERVAL_S = 86_400
 """Maximum of every interval and timeout: one day."""
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 # fmt: off
-UNSUPPORTED_FLAGS = frozenset({
-    "allow_version_labels", "batching_parameters_file", "enable_model_warmup_in_background", "enable_per_model_metrics",
-    "enable_profiler", "enable_serialization_as_tensor_content", "enable_signature_method_name_check", "fingerprint",
-    "flush_filesystem_caches", "mixed_precision", "num_request_iterations_for_warmup", "num_tflite_pools", "num_unload_threads",
-    "per_process_gpu_memory_fraction", "platform_config_file", "prefer_tflite_model",
-    "remove_unused_fields_from_bundle_metagraph", "rest_api_enable_cors_support", "saved_model_tags", "skip_initialize_tpu",
-    "tensorflow_inter_op_parallelism", "tensorflow_intra_op_parallelism", "tensorflow_session_parallelism",
-    "thread_pool_factory_config_file", "use_alts_credentials", "xla_cpu_compilation_enabled",
-})
+MISSING_FLAGS = {
+    "batching_parameters_file": "", "enable_per_model_batching_parameters": "false", "enable_profiler": "true",
+    "enable_serialization_as_tensor_content": "false",
+    "enable_signature_method_name_check": "false", "flush_filesystem_caches": "true", "mixed_precision": "",
+    "num_request_iterations_for_warmup": "0", "num_tflite_interpreters_per_pool": "1", "num_tflite_pools": "2",
+    "num_unload_threads": "0", "per_process_gpu_memory_fraction": "0", "platform_config_file": "",
+    "prefer_tflite_model": "false", "remove_unused_fields_from_bundle_metagraph": "true",
+    "rest_api_enable_cors_support": "false", "saved_model_tags": "serve", "skip_initialize_tpu": "false",
+    "tensorflow_inter_op_parallelism": "0", "tensorflow_intra_op_parallelism": "0", "tensorflow_session_config_file": "",
+    "tensorflow_session_parallelism": "0", "thread_pool_factory_config_file": "", "use_alts_credentials": "false",
+    "xla_cpu_compilation_enabled": "false", "xla_gpu_compilation_enabled": "false",
+}
 # fmt: on
-"""Flags of tensorflow_model_server that this server does not have."""
+"""Flags of tensorflow_model_server that this server does not have, and their defaults, which it accepts."""
 
 
 @path_errors_as_input_errors()
@@ -43,8 +47,8 @@ def parse(argv: list[str] | None = None, prog: str = "python -m serving") -> Ser
     parser.add_argument("--city", type=Path, help="city.toml (default: ./city.toml)")
     parser.add_argument("--models-dir", "--models_dir", type=Path, metavar="DIR", help="serve every model of this folder")
     parser.add_argument("--model_name", metavar="NAME", help="name of the one model at --model_base_path (default: default)")
-    parser.add_argument("--model_base_path", type=Path, metavar="DIR", help="folder of one model's versions")
-    parser.add_argument("--model_config_file", type=Path, metavar="FILE", help="ModelServerConfig as text: several models")
+    parser.add_argument("--model_base_path", type=_path, metavar="DIR", help="folder of one model's versions")
+    parser.add_argument("--model_config_file", type=_path, metavar="FILE", help="ModelServerConfig as text: several models")
     parser.add_argument(
         "--model_config_file_poll_wait_seconds", type=float, default=0.0, metavar="S",
         help="interval at which that file is read again (default: 0, only at the start)",
@@ -66,10 +70,10 @@ def parse(argv: list[str] | None = None, prog: str = "python -m serving") -> Ser
     parser.add_argument("--rest_api_num_threads", type=int, default=8, metavar="N", help="threads of the REST API (default: 8)")
     parser.add_argument(
         "--rest_api_timeout_in_ms", type=int, default=30_000, metavar="MS",
-        help="REST requests that take longer are answered 504 (default: 30000)",
+        help="REST requests that take longer are answered 504; 0 or negative: no bound (default: 30000)",
     )  # fmt: skip
     parser.add_argument(
-        "--monitoring_config_file", type=Path, metavar="FILE",
+        "--monitoring_config_file", type=_path, metavar="FILE",
         help="MonitoringConfig as text: path of the Prometheus metrics on the REST port",
     )  # fmt: skip
     parser.add_argument(
@@ -81,21 +85,21 @@ def parse(argv: list[str] | None = None, prog: str = "python -m serving") -> Ser
         help="serve grpc.health.v1.Health (default: true)",
     )  # fmt: skip
     parser.add_argument(
-        "--num_load_threads", type=int, default=1, metavar="N", help="models loaded at once while serving (default: 1)"
+        "--num_load_threads", type=int, default=1, metavar="N", help="models loaded at once while serving; 0: as 1 (default: 1)"
     )
     parser.add_argument(
         "--max_num_load_retries", type=int, default=5, metavar="N", help="retries of a version that fails to load (default: 5)"
     )
     parser.add_argument(
         "--load_retry_interval_micros", type=int, default=60_000_000, metavar="US",
-        help="interval between those retries (default: one minute)",
+        help="interval between those retries; negative: none (default: one minute)",
     )  # fmt: skip
     parser.add_argument(
         "--allow_version_labels_for_unavailable_models", type=_boolean, nargs="?", const=True, default=True, metavar="BOOL",
         help="whether a new label may name a version that is not available yet (default: true)",
     )  # fmt: skip
     parser.add_argument(
-        "--grpc_socket_path", type=Path, metavar="PATH",
+        "--grpc_socket_path", type=_path, metavar="PATH",
         help="also listen on this Unix socket (default: [serving] grpc_socket_path)",
     )  # fmt: skip
     parser.add_argument(
@@ -103,7 +107,7 @@ def parse(argv: list[str] | None = None, prog: str = "python -m serving") -> Ser
     )
     parser.add_argument(
         "--ssl_config_file",
-        type=Path,
+        type=_path,
         metavar="FILE",
         help="SSLConfig as text: TLS keys, certificates and the clients' CA bundle",
     )
@@ -111,10 +115,12 @@ def parse(argv: list[str] | None = None, prog: str = "python -m serving") -> Ser
         "--enable_model_warmup", type=_boolean, nargs="?", const=True, default=True, metavar="BOOL",
         help="run a model's warm-up records before it serves (default: true)",
     )  # fmt: skip
-    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    parser.add_argument(
+        "--version", type=_boolean, nargs="?", const=True, default=False, metavar="BOOL", help="print the version and exit"
+    )
     args, unknown = parser.parse_known_args(argv)
-    if unknown:
-        raise InputError(_unknown_flag(unknown[0], prog))
+    for argument in unknown:
+        _check_missing_flag(argument, prog)
     if args.version:
         print(VERSION)
         raise SystemExit(0)
@@ -123,6 +129,9 @@ def parse(argv: list[str] | None = None, prog: str = "python -m serving") -> Ser
 
 
 def _config(args: argparse.Namespace) -> ServerConfig:
+    if args.model_config_file is not None:
+        # as in tensorflow_model_server, whose official image always passes both
+        args.model_name = args.model_base_path = None
     sources = [flag for flag in ("models_dir", "model_base_path", "model_config_file") if getattr(args, flag) is not None]
     if len(sources) > 1:
         raise InputError(f"--{sources[0]} and --{sources[1]} both name the models; pass one of them")
@@ -152,9 +161,9 @@ def _config(args: argparse.Namespace) -> ServerConfig:
         model_config_file=args.model_config_file,
         config_poll_s=args.model_config_file_poll_wait_seconds,
         loading=LoadOptions(
-            args.num_load_threads,
+            max(args.num_load_threads, 1),
             args.max_num_load_retries,
-            args.load_retry_interval_micros / 1e6,
+            max(args.load_retry_interval_micros, 0) / 1e6,
             args.allow_version_labels_for_unavailable_models,
         ),
         socket_path=args.grpc_socket_path or serving.grpc_socket_path,
@@ -175,7 +184,8 @@ def _rest(args: argparse.Namespace) -> RestConfig | None:
         path = metrics_path_from_file(args.monitoring_config_file)
     if not args.rest_api_port:
         return None
-    return RestConfig(args.rest_api_port, args.rest_api_num_threads, args.rest_api_timeout_in_ms / 1000, path)
+    timeout_s = args.rest_api_timeout_in_ms / 1000 if args.rest_api_timeout_in_ms > 0 else math.inf
+    return RestConfig(args.rest_api_port, args.rest_api_num_threads, timeout_s, path)
 
 
 def _channel_arguments(text: str) -> tuple[tuple[str, int | str], ...]:
@@ -201,7 +211,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.rest_api_port and args.rest_api_port == args.port:
         raise InputError(f"--rest_api_port cannot be the same as --port {args.port}")
     bounds = (
-        ("grpc_max_threads", 1), ("num_load_threads", 1), ("max_num_load_retries", 0), ("max_queued_calls", 1),
+        ("grpc_max_threads", 1), ("num_load_threads", 0), ("max_num_load_retries", 0), ("max_queued_calls", 1),
         ("rest_api_num_threads", 1),
     )  # fmt: skip
     for name, minimum in bounds:
@@ -210,14 +220,19 @@ def _check(args: argparse.Namespace) -> None:
     for name in ("file_system_poll_wait_seconds", "model_config_file_poll_wait_seconds"):
         if not abs(getattr(args, name)) <= MAX_INTERVAL_S:
             raise InputError(f"--{name} {getattr(args, name):g} must be at most {MAX_INTERVAL_S} s (a day)")
-    if not 1 <= args.rest_api_timeout_in_ms <= 1000 * MAX_INTERVAL_S:
+    if args.rest_api_timeout_in_ms > 1000 * MAX_INTERVAL_S:
         raise InputError(
-            f"--rest_api_timeout_in_ms {args.rest_api_timeout_in_ms} must lie between 1 and {1000 * MAX_INTERVAL_S} (a day)"
+            f"--rest_api_timeout_in_ms {args.rest_api_timeout_in_ms} must be at most {1000 * MAX_INTERVAL_S} (a day)"
         )
-    if not 0 <= args.load_retry_interval_micros <= 1_000_000 * MAX_INTERVAL_S:
+    if not args.load_retry_interval_micros <= 1_000_000 * MAX_INTERVAL_S:
         raise InputError(
             f"--load_retry_interval_micros {args.load_retry_interval_micros} must be at most {1_000_000 * MAX_INTERVAL_S} (a day)"
         )
+
+
+def _path(text: str) -> Path | None:
+    """A path; tensorflow_model_server takes an empty one as none."""
+    return Path(text) if text else None
 
 
 def _boolean(text: str) -> bool:
@@ -226,8 +241,28 @@ def _boolean(text: str) -> bool:
     return _BOOLEANS[text.lower()]
 
 
-def _unknown_flag(argument: str, prog: str) -> str:
-    name = re.sub(r"^--?|=.*$", "", argument)
-    if name in UNSUPPORTED_FLAGS:
-        return f"--{name} is a flag of tensorflow_model_server that this server does not have; leave it out"
-    return f"unknown argument {argument}; {prog} --help lists the flags"
+def _check_missing_flag(argument: str, prog: str) -> None:
+    """Accept a flag of tensorflow_model_server that this server does not have at its default value, which changes nothing.
+
+    Raises InputError for another value, and for what is no such flag.
+    """
+    name, equals, value = argument.partition("=")
+    name = re.sub(r"^--?", "", name)
+    if name not in MISSING_FLAGS or not argument.startswith("-"):
+        raise InputError(f"unknown argument {argument}; {prog} --help lists the flags")
+    default = MISSING_FLAGS[name]
+    if not _is_same(value if equals else "true", default):
+        raise InputError(
+            f"{argument}: this server has tensorflow_model_server's --{name} at its default only, {default or 'empty'}; "
+            "leave it out, or host the models with TensorFlow Serving"
+        )
+
+
+def _is_same(value: str, default: str) -> bool:
+    """Whether the text of a flag's value means its default."""
+    if default in ("true", "false"):
+        return _BOOLEANS.get(value.lower()) is _BOOLEANS[default]
+    try:
+        return float(value) == float(default)
+    except ValueError:
+        return value == default

@@ -253,7 +253,8 @@ class Server:
 
     def _set_health(self, serving: bool) -> None:
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-        for service in ("", _PREDICTION_SERVICE, _MODEL_SERVICE):
+        # TensorFlow Serving reports its services under their short names
+        for service in ("", _PREDICTION_SERVICE, _MODEL_SERVICE, "PredictionService", "ModelService"):
             self._health.set(service, status)
 
 

@@ -214,10 +214,11 @@ def test_status_lists_versions_and_unknown_versions_are_not_found(models):
     assert refused(models.GetModelStatus, message) == ("NOT_FOUND", "Could not find any versions of model unknown")
 
 
-def test_health_is_serving(channel):
+@pytest.mark.parametrize("service", ["", "PredictionService", "ModelService"])
+def test_health_is_serving(channel, service):
     health = health_pb2_grpc.HealthStub(channel)
     try:
-        response = health.Check(health_pb2.HealthCheckRequest(), timeout=10)
+        response = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=10)
     except grpc.RpcError as error:
         if error.code() == grpc.StatusCode.UNIMPLEMENTED:
             pytest.skip("the server has no gRPC health (tensorflow_model_server: --enable_grpc_healthcheck_service)")

@@ -1,5 +1,7 @@
 """Model configs: several models, version policies, labels, reload and polling, through tensorflow-serving-api."""
 
+import math
+import re
 import shutil
 import threading
 from concurrent import futures
@@ -22,7 +24,7 @@ from tensorflow_serving.config import model_server_config_pb2
 from city.errors import InputError
 from protos import model_server_config_pb2 as pb
 from serving.embedded.config import ServerConfig
-from serving.embedded.flags import parse
+from serving.embedded.flags import MISSING_FLAGS, parse
 from serving.embedded.models import model_config
 from serving.embedded.models.manager import LoadOptions, ModelManager
 from serving.embedded.models.model_config import ModelConfig
@@ -300,6 +302,46 @@ def test_flags_have_the_names_of_tensorflow_model_server(models, tmp_path, monke
     )  # fmt: skip
     assert config.models == {"a": ModelConfig("a", models / "first")} and config.poll_s == 0 and config.threads == 16
     assert config.loading == LoadOptions(4, 3, 5.0, False)
+
+
+def flags_of_tensorflow_model_server(shared):
+    """(name, default) of every flag in the help of tensorflow_model_server 2.20."""
+    found = re.findall(r"^\t--(\w+)=(\S*)", (shared / "tfserving-2.20-help.txt").read_text(), re.MULTILINE)
+    return [(name, default.strip('"')) for name, default in found]
+
+
+def test_every_flag_of_tensorflow_model_server_is_accepted_at_its_default(models, shared):
+    flags = dict(flags_of_tensorflow_model_server(shared))
+    assert len(flags) > 40 and MISSING_FLAGS.keys() < flags.keys()
+    flags |= {"port": "0", "model_base_path": str(models / "first")}
+    config = parse([f"--{name}={value}" for name, value in flags.items()])
+    assert config.models == {"default": ModelConfig("default", models / "first")} and config.loading.num_load_threads == 1
+
+
+@pytest.mark.parametrize("name", sorted(MISSING_FLAGS))
+def test_flag_that_is_missing_here_is_refused_at_another_value(name):
+    other = {"true": "false", "false": "true", "": "x", "serve": "serve,gpu"}.get(MISSING_FLAGS[name], "7")
+    with pytest.raises(InputError, match=rf"--{name}={other}: this server has tensorflow_model_server's --{name} at its default"):
+        parse([f"--{name}={other}", "--port=0", "--model_base_path=x"])
+
+
+def test_config_file_comes_before_model_name_and_base_path(models, tmp_path):
+    (tmp_path / "models.config").write_text(
+        f'model_config_list {{ config {{ name: "a" base_path: "{models / "first"}" model_platform: "tensorflow" }} }}'
+    )
+    config = parse(
+        ["--port=0", "--model_name=model", "--model_base_path=/models/model", f"--model_config_file={tmp_path / 'models.config'}"]
+    )
+    assert list(config.models) == ["a"]
+
+
+def test_zero_and_negative_values_mean_what_they_mean_in_tensorflow_model_server(models):
+    model = f"--model_base_path={models / 'first'}"
+    for timeout in ("0", "-1"):
+        config = parse([model, "--port=0", "--rest_api_port=1", f"--rest_api_timeout_in_ms={timeout}"])
+        assert config.rest.timeout_s == math.inf
+    config = parse([model, "--port=0", "--num_load_threads=0", "--load_retry_interval_micros=-1"])
+    assert config.loading.num_load_threads == 1 and config.loading.load_retry_interval_s == 0.0
 
 
 def test_a_poll_that_waited_for_a_reload_does_not_undo_it(grid_models, tmp_path):

@@ -202,8 +202,8 @@ def test_wrong_flags_give_one_error_line_and_exit_code_2(models, capsys, tmp_pat
             (["--model_name", "x", *city], "--model_name needs --model_base_path"),
             (["--model_config_file", str(tmp_path / "none.config"), *city], "none.config: cannot be read"),
             (
-                ["--enable_profiler=true", *city],
-                "--enable_profiler is a flag of tensorflow_model_server that this server does not",
+                ["--enable_profiler=false", *city],
+                "--enable_profiler=false: this server has tensorflow_model_server's --enable_profiler at its default only, true;",
             ),
             (["--rest_api_port", "70000", *city], "--rest_api_port 70000 must lie between"),
             (["--models-dir", str(models), "--port=0", "--rest_api_port", port, *city], "choose another --rest_api_port"),
@@ -214,14 +214,15 @@ def test_wrong_flags_give_one_error_line_and_exit_code_2(models, capsys, tmp_pat
             ),
             (
                 ["--models-dir", str(models), "--batching_parameters_file", "x", *city],
-                "--batching_parameters_file is a flag of tensorflow_model_server that",
+                "--batching_parameters_file at its default only, empty;",
             ),
-            (["--rest_api_timeout_in_ms=0", *city], "must lie between 1 and 86400000"),
+            (["--rest_api_timeout_in_ms=86400001", *city], "must be at most 86400000"),
+            (["--load_retry_interval_micros=86400000001", *city], "must be at most 86400000000"),
             (["--enable_batching=true", *city], "this server does not batch"),
             (["--nonsense", *city], "unknown argument --nonsense"),
             (["--rest_api_p=1", *city], "unknown argument --rest_api_p=1"),
             (["--models", str(models), *city], "unknown argument --models"),
-            (["--num_load_threads", "0", *city], "--num_load_threads 0 must lie between 1"),
+            (["--num_load_threads=-1", *city], "--num_load_threads -1 must lie between 0"),
             (["--city", str(tmp_path / "city.toml")], "no such file"),
         ):
             assert main(flags) == 2
