@@ -127,6 +127,8 @@ def conflicts(size: int, connections: Sequence[Connection], requests: Requests, 
             by_request.setdefault(place, []).append(connection)
     foes = np.zeros((size, size), bool)
     yields = np.ones((size, size), bool)
+    responds_not = np.zeros((size, size), bool)
+    """Whether a request lists the foe and does not yield to it."""
     for (junction, k), own in by_request.items():
         foe_bits, response_bits = requests.junctions.request(junction, k) or ("", "")
         for other in range(len(foe_bits)):
@@ -143,6 +145,9 @@ def conflicts(size: int, connections: Sequence[Connection], requests: Requests, 
                 foes[link.index, foe.index] = foes[foe.index, link.index] = True
                 if not gives_way:
                     yields[link.index, foe.index] = False
+                    responds_not[link.index, foe.index] |= is_listed
+    # links of several connections, of which each has one that lists the other: g beside g is safe
+    yields |= ~yields & ~yields.T & ~responds_not
     if without:
         paths = {connection: _path(connection, requests.junctions.continuation, shapes) for connection in connections}
         for link, foe in product(without, connections):
