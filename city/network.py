@@ -8,8 +8,10 @@ import gzip
 import math
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy as np
 
 from city.config import TL, City
 from city.errors import InputError
@@ -111,8 +113,13 @@ class SignalNetwork:
     """By link index: speed limit of the slowest incoming vehicle lane, in m/s; 0 without such a lane, or if unknown."""
     switches: tuple[ProgramSwitch, ...] = ()
     """The network's own schedule of programs (WAUT)."""
+    permissive: Foes = field(default_factory=lambda: np.zeros((0, 0), bool))
+    """bool [links, links], symmetric: whether two foes may both show g, because of each two of their connections one yields
+    to the other; without it, those of which one yields."""
 
     def __post_init__(self) -> None:
+        if not self.permissive.size:
+            object.__setattr__(self, "permissive", self.yields | self.yields.T)
         for name in ("approach_mps", "crossing_m", "path_m", "slowest_mps"):
             object.__setattr__(self, name, getattr(self, name) or (0.0,) * len(self.links))
 
@@ -392,12 +399,13 @@ class _Reader:
         for connection in connections:
             links[connection.index].append((connection.from_lane, connection.to_lane))
         try:
-            foes, yields = conflicts(size, connections, requests, self.shape)
+            foes, yields, permissive = conflicts(size, connections, requests, self.shape)
             path_m = self._path_m(size, connections)
         except (KeyError, IndexError, ValueError) as error:
             raise InputError(
                 f"{self.net_file}: signal {signal}'s lanes have malformed shapes ({error!r}); write it again with netconvert"
             ) from None
+        together = green_together(size, states)
         return SignalNetwork(
             signal,
             tuple(tuple(pairs) for pairs in links),
@@ -405,7 +413,7 @@ class _Reader:
             tuple(programs[key] for key in sorted(programs)),
             newest_program(switches, self.begin_s) or active,
             foes,
-            yields & green_together(size, states),
+            yields & together,
             tuple(max(self._speeds(pairs), default=0.0) for pairs in links),
             tuple(
                 max((self.length[lane] for pair in pairs for lane in pair if lane in self.crossings), default=0.0)
@@ -414,6 +422,7 @@ class _Reader:
             tuple(path_m),
             tuple(min(self._speeds(pairs), default=0.0) for pairs in links),
             tuple(switches),
+            permissive & together,
         )
 
     def _speeds(self, pairs: list[tuple[str, str]]) -> list[float]:

@@ -99,8 +99,24 @@ class Requests:
         found = self.by_lane.get(lane) or self.by_ends.get((connection.from_lane, connection.to_lane))
         return found if found is not None and self.junctions.request(*found) is not None else None
 
+    def lists(self, junction: str, k: int, other: int) -> bool:
+        """Whether request k lists request `other` as a foe."""
+        return _bit(self.junctions.request(junction, k), 0, other)
 
-def conflicts(size: int, connections: Sequence[Connection], requests: Requests, shapes: Mapping[str, str]) -> tuple[Foes, Foes]:
+    def gives_way(self, junction: str, k: int, other: int) -> bool:
+        """Whether the connection of request k yields to that of request `other`, its foe.
+
+        netconvert lists some foes in one of the two requests only, and may leave out the
+        response: a car and a bicycle that turn left close beside each other. The network's
+        own programs show both g. The connection that lists the other one counts as yielding.
+        """
+        is_listed_once = self.lists(junction, k, other) and not self.lists(junction, other, k)
+        return is_listed_once or _bit(self.junctions.request(junction, k), 1, other)
+
+
+def conflicts(
+    size: int, connections: Sequence[Connection], requests: Requests, shapes: Mapping[str, str]
+) -> tuple[Foes, Foes, Foes]:
     """Foes and right of way between the links of a signal, bool [size, size] each.
 
     The strings of a request are read from right to left: character -1-k concerns
@@ -115,7 +131,8 @@ def conflicts(size: int, connections: Sequence[Connection], requests: Requests, 
         shapes: by lane, the points of its centre line in m, as SUMO writes them.
 
     Returns:
-        (foes, whether row yields to column).
+        (foes, whether row yields to column, whether of each two connections that are foes one yields, so that both links
+        may show g: a link of several connections may yield with one and have priority with another).
     """
     by_request: dict[tuple[str, int], list[Connection]] = {}
     without: list[Connection] = []
@@ -126,28 +143,18 @@ def conflicts(size: int, connections: Sequence[Connection], requests: Requests, 
         else:
             by_request.setdefault(place, []).append(connection)
     foes = np.zeros((size, size), bool)
-    yields = np.ones((size, size), bool)
-    responds_not = np.zeros((size, size), bool)
-    """Whether a request lists the foe and does not yield to it."""
+    yields, permissive = (np.ones((size, size), bool) for _ in range(2))
     for (junction, k), own in by_request.items():
-        foe_bits, response_bits = requests.junctions.request(junction, k) or ("", "")
-        for other in range(len(foe_bits)):
-            foes_of_other = (requests.junctions.request(junction, other) or ("", ""))[0]
-            is_listed, lists_it = foe_bits[-1 - other] == "1", foes_of_other[-1 - k : len(foes_of_other) - k] == "1"
-            if not is_listed and not lists_it:
+        for (other_junction, other), others in by_request.items():
+            if other_junction != junction or not (requests.lists(junction, k, other) or requests.lists(junction, other, k)):
                 continue
-            # Of some foes that pass close beside each other, as a car and a bicycle that turn left, only one is listed,
-            # and may have no response; the network's own programs show both g. The one that lists the other yields.
-            gives_way = response_bits[-1 - other] == "1" or (is_listed and not lists_it)
-            for link, foe in product(own, by_request.get((junction, other), ())):
+            gives_way, gets_way = requests.gives_way(junction, k, other), requests.gives_way(junction, other, k)
+            for link, foe in product(own, others):
                 if foe.index == link.index or _same_approach(link, foe):
                     continue
                 foes[link.index, foe.index] = foes[foe.index, link.index] = True
-                if not gives_way:
-                    yields[link.index, foe.index] = False
-                    responds_not[link.index, foe.index] |= is_listed
-    # links of several connections, of which each has one that lists the other: g beside g is safe
-    yields |= ~yields & ~yields.T & ~responds_not
+                yields[link.index, foe.index] &= gives_way
+                permissive[link.index, foe.index] &= gives_way or gets_way
     if without:
         paths = {connection: _path(connection, requests.junctions.continuation, shapes) for connection in connections}
         for link, foe in product(without, connections):
@@ -157,8 +164,15 @@ def conflicts(size: int, connections: Sequence[Connection], requests: Requests, 
             distances_m = np.linalg.norm(paths[link][:, None] - paths[foe][None], axis=2)
             if _edge(foe.to_lane) == _edge(link.to_lane) or distances_m.min() < VEHICLE_WIDTH_M:
                 foes[link.index, foe.index] = foes[foe.index, link.index] = True
-                yields[link.index, foe.index] = yields[foe.index, link.index] = False
-    return foes, yields & foes
+                for matrix in (yields, permissive):
+                    matrix[link.index, foe.index] = matrix[foe.index, link.index] = False
+    return foes, yields & foes, permissive & foes
+
+
+def _bit(request: tuple[str, str] | None, which: int, other: int) -> bool:
+    """Character -1-other of a request's foes (0) or response (1); a request that is too short has none."""
+    text = request[which] if request is not None else ""
+    return other < len(text) and text[-1 - other] == "1"
 
 
 def _same_approach(link: Connection, foe: Connection) -> bool:

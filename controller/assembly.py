@@ -17,7 +17,7 @@ from controller.intersection import Intersection
 from controller.observation import Floats
 from controller.policies.policy import Policies
 from controller.safety.monitor import Limits, SignalMonitor
-from controller.safety.safety_times import SafetyTimes, times_for
+from controller.safety.safety_times import SafetyTimes
 from controller.sumo.connection import SumoConnection
 from controller.sumo.network import (
     check_contract_matches_network,
@@ -76,8 +76,8 @@ def assemble(
     monitors = []
     for contract in contracts:
         dialect = dialects.of(contract)
-        times = times_for(contract, safety, dialect.runs_plan(contract))
         safeties = signal_safeties(contract, street, safety)
+        times = safeties[0].times
         greens = [green_states(phase.state for phase in signal.phases) for signal in contract.signals]
         networks = [street.signals[signal] for signal in contract.signal_ids]
         intersection = Intersection(

@@ -50,6 +50,7 @@ class ConflictRules:
         self.foes = [_mask(row) for row in network.foes]
         self.yields = [_mask(row) for row in network.yields]
         self.yielded_by = [_mask(column) for column in network.yields.T]
+        self.permissive = [_mask(row) for row in network.permissive]
         self._violations: dict[str, OverrideReason | None] = {}
 
     def violation(self, state: str) -> OverrideReason | None:
@@ -66,13 +67,13 @@ class ConflictRules:
         return OverrideReason.CONFLICT if self.conflicts(state) else None
 
     def conflicts(self, state: str) -> list[tuple[int, int]]:
-        """Pairs (i, j) of green foes, neither of which shows g and yields to the other."""
+        """Pairs (i, j) of green foes, neither of which shows g and yields to the other, and that may not both show g."""
         green, permissive = _mask(c in GREEN for c in state), _mask(c == "g" for c in state)
         pairs = []
         for i, c in enumerate(state):
             conflicting = self.foes[i] & green & ~(self.yielded_by[i] & permissive) if c in GREEN else 0
             if c == "g":
-                conflicting &= ~self.yields[i]
+                conflicting &= ~(self.yields[i] | self.permissive[i] & permissive)
             if conflicting:
                 pairs += [(i, j) for j in range(self.links) if conflicting >> j & 1]
         return pairs

@@ -82,6 +82,7 @@ class SignalMonitor:
         self._links = len(network.links)
         links = range(self._links)
         self._foes = [[j for j in links if network.foes[i, j]] for i in links]
+        self._permissive = [{j for j in self._foes[i] if network.permissive[i, j]} for i in links]
         self._yields_to = [{j for j in self._foes[i] if network.yields[i, j]} for i in links]
         # a link that vehicles share with pedestrians needs its yellow
         self._is_crossing = [
@@ -231,7 +232,8 @@ class SignalMonitor:
                 # of two green foes at least one must yield, by showing g and by its right of way
                 yields_i = c == "g" and j in self._yields_to[i]
                 yields_j = state[j] == "g" and i in self._yields_to[j]
-                if i < j and state[j] in "gG" and not yields_i and not yields_j:
+                both_permissive = c == state[j] == "g" and j in self._permissive[i]
+                if i < j and state[j] in "gG" and not (yields_i or yields_j or both_permissive):
                     faults.append((MonitorRule.CONFLICT, f"{state}: links {i} and {j} are foes"))
         return faults
 

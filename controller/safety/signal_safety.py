@@ -366,7 +366,7 @@ class SignalSafety:
         for i, wanted in turning_green:
             blocking = rules.foes[i] & (protected | uncleared | permissive & ~rules.yielded_by[i])
             if wanted == "g":
-                blocking &= ~rules.yields[i]
+                blocking &= ~(rules.yields[i] | rules.permissive[i] & permissive)
             if blocking:
                 all_started = False
                 continue

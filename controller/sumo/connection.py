@@ -16,8 +16,6 @@ from controller.safety.signal_safety import SignalCommand
 
 ONLINE = "online"
 """SUMO's program id of a signal that a client sets state by state."""
-
-
 OWNER_KEY = "greenserve.controller"
 """Parameter of the simulation, followed by a signal's id: what controls it. (A parameter of the traffic light itself belongs
 to one program, and is lost as soon as a client sets a state.)"""

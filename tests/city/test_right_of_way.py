@@ -86,6 +86,23 @@ def test_link_whose_request_does_not_list_a_foe_does_not_yield_to_it(tmp_path):
             assert rules.conflicts("".join(state)) == []
 
 
+def test_grouped_links_that_yield_to_parts_of_each_other_show_only_g_together(tmp_path):
+    options = ("--bikelanes.guess", "--tls.group-signals", "--no-turnarounds", "--default.lanenumber", "1")
+    net_file = netgenerate(tmp_path / "a.net.xml", "--grid", "--grid.number", "1", "--grid.attach-length", "60", *options)
+    signal = network.read(net_file).signals["A0"]
+    mixed = [
+        (i, j) for i, j in zip(*signal.permissive.nonzero(), strict=True) if not (signal.yields[i, j] or signal.yields[j, i])
+    ]
+    assert mixed, "netgenerate writes such groups"
+    rules = ConflictRules(signal)
+    for i, j in mixed:
+        for pair, is_conflict in (("gg", False), ("gG", True), ("GG", True)):
+            state = ["r"] * len(signal.links)
+            state[i], state[j] = pair
+            assert bool(rules.conflicts("".join(state))) == is_conflict
+    assert all(rules.violation(phase.state) is None for phase in signal.plan.phases)
+
+
 def test_real_networks_have_the_same_foes_without_internal_links(request, tmp_path):
     for name in ("grid", *SCENARIOS):
         original = street(name, request).net_file

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from city import network
 from city.network import is_green
 from controller.safety.conflicts import ConflictRules, OverrideReason
+from controller.safety.monitor import Limits, SignalMonitor
 from controller.safety.safety_times import SafetyTimes
 from controller.safety.signal_safety import PermittedRelease, PermittedState, SignalSafety
 from tests.conftest import GRID
@@ -25,6 +26,15 @@ def adopted(crossing, times=TIMES, shown="GgGr", greens=("GgGr", "rrrG")):
     signal_safety = SignalSafety(crossing, times, greens)
     signal_safety.start_from(shown, 0)
     return signal_safety
+
+
+def walked(crossing, foes, *crossings):
+    """A signal of five links, of which some are pedestrian crossings of 9.6 m, without right of way."""
+    return replace(
+        crossing, links=(*crossing.links, ()), foes=foes, yields=np.zeros((5, 5), bool), permissive=np.zeros((5, 5), bool),
+        approach_mps=tuple(0.0 if i in crossings else 10.0 for i in range(5)),
+        crossing_m=tuple(9.6 if i in crossings else 0.0 for i in range(5)), path_m=(), slowest_mps=(),
+    )  # fmt: skip
 
 
 def reasons(overrides):
@@ -154,6 +164,18 @@ class TestByExample:
                         assert not beside or any(x[i] in "gG" and x[j] in "gG" for x in states), (signal.id, requested, state)
                 assert is_green(requested) <= (shown[-1] == requested)
 
+    def test_links_that_yield_to_parts_of_each_other_may_only_both_show_g(self, crossing):
+        permissive = crossing.permissive.copy()
+        permissive[1, 3] = permissive[3, 1] = True
+        signal = replace(crossing, permissive=permissive)
+        rules, monitor = ConflictRules(signal), SignalMonitor(signal, Limits(3, 5, 0))
+        for state, is_conflict in (("rgrg", False), ("rGrg", True), ("rgrG", True), ("rGrG", True)):
+            assert bool(rules.conflicts(state)) == is_conflict, state
+            assert bool(monitor.check_shown(state, 0, 1)) == is_conflict
+            monitor = SignalMonitor(signal, Limits(3, 5, 0))
+        assert adopted(signal, shown="rrrg", greens=("rgrg",)).permit("rgrg", 10)[0].state == "rgrg"
+        assert adopted(signal, shown="rrrG", greens=("rgrg",)).permit("rgrG", 10)[0].state == "rrrG"
+
     def test_red_clearance_by_path_precedes_a_foes_green(self, crossing):
         # 13.9 m at 10 m/s and the 6.1 m of the vehicle take 2 s, of which the foe's drivers need 1 s to start
         signal = replace(crossing, path_m=(13.9, 3.9, 13.9, 13.9), slowest_mps=(10.0,) * 4)
@@ -169,10 +191,7 @@ class TestByExample:
         foes = np.zeros((5, 5), bool)
         for i, j in ((0, 4), (1, 4), (2, 4), (3, 4)):
             foes[i, j] = foes[j, i] = True
-        signal = replace(
-            crossing, links=(*crossing.links, ()), foes=foes, yields=np.zeros((5, 5), bool),
-            approach_mps=(10.0, 10.0, 10.0, 0.0, 10.0), crossing_m=(0.0, 0.0, 0.0, 9.6, 0.0), path_m=(), slowest_mps=(),
-        )  # fmt: skip
+        signal = walked(crossing, foes, 3)
         signal_safety = adopted(signal, shown="GGGGr", greens=("GGGGr", "rrrrG"))
         assert (signal_safety.vehicle_change_s, signal_safety.change_s) == (3.0, 8.0)
         # 9.6 m take 8 s: 5 s beside the vehicles' green and 3 s beside their yellow
@@ -189,10 +208,7 @@ class TestByExample:
         foes = np.zeros((5, 5), bool)
         for i, j in ((0, 4), (1, 4), (2, 4)):
             foes[i, j] = foes[j, i] = True
-        signal = replace(
-            crossing, links=(*crossing.links, ()), foes=foes, yields=np.zeros((5, 5), bool),
-            approach_mps=(10.0, 10.0, 10.0, 0.0, 10.0), crossing_m=(0.0, 0.0, 0.0, 9.6, 0.0), path_m=(), slowest_mps=(),
-        )  # fmt: skip
+        signal = walked(crossing, foes, 3)
         signal_safety = adopted(signal, shown="GGGGr", greens=("GGGGr", "rrrrG"))
         assert signal_safety.permit("rrrrG", 10)[0].state == "yyyrr"
 
@@ -200,10 +216,7 @@ class TestByExample:
         # crossing 3 is walked beside link 0, crossing 4 follows link 0; nothing follows crossing 3
         foes = np.zeros((5, 5), bool)
         foes[0, 4] = foes[4, 0] = True
-        signal = replace(
-            crossing, links=(*crossing.links, ()), foes=foes, yields=np.zeros((5, 5), bool),
-            approach_mps=(10.0, 10.0, 10.0, 0.0, 0.0), crossing_m=(0.0, 0.0, 0.0, 9.6, 9.6), path_m=(), slowest_mps=(),
-        )  # fmt: skip
+        signal = walked(crossing, foes, 3, 4)
         signal_safety = adopted(signal, shown="GrrGr", greens=("GrrGr", "rrrrG"))
         assert signal_safety.permit("rrrrG", 10)[0].state == "yrrrr"
 
