@@ -10,9 +10,10 @@ from hypothesis import settings
 from city import config, network
 from city.network import SignalNetwork
 
-# the duration of an example depends on the machine
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+# the duration of an example depends on the machine; the same examples in every run: `--hypothesis-profile explore` draws others
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, print_blob=True)
+settings.load_profile("repeatable")
 
 ROOT = Path(__file__).resolve().parent.parent
 GRID = ROOT / "examples" / "grid"
