@@ -72,10 +72,14 @@ def test_link_whose_request_does_not_list_a_foe_does_not_yield_to_it(tmp_path):
     options = ("--bikelanes.guess", "--sidewalks.guess", "--crossings.guess", "--no-turnarounds", "--default.lanenumber", "2")
     net_file = netgenerate(tmp_path / "a.net.xml", "--grid", "--grid.number", "1", "--grid.attach-length", "150", *options)
     signal = network.read(net_file).signals["A0"]
-    requests = {int(r.get("index")): r.get("foes")[::-1] for r in ET.parse(net_file).getroot().iter("request")}
-    pairs = [(i, j) for i, foes in requests.items() for j, bit in enumerate(foes) if bit == "1" and requests[j][i] == "0"]
-    assert pairs, "netgenerate writes such requests"
+    requests = {
+        int(r.get("index")): (r.get("foes")[::-1], r.get("response")[::-1]) for r in ET.parse(net_file).getroot().iter("request")
+    }
+    pairs = [(i, j) for i, (foes, _) in requests.items() for j, bit in enumerate(foes) if bit == "1" and requests[j][0][i] == "0"]
+    without_response = [(i, j) for i, j in pairs if requests[i][1][j] == "0"]
+    assert any(signal.yields[i, j] for i, j in without_response), "netgenerate writes such requests"
     rules = ConflictRules(signal)
+    assert all(rules.violation(phase.state) is None for phase in signal.plan.phases)
     for i, j in pairs:
         assert signal.foes[i, j] and signal.foes[j, i] and not signal.yields[j, i]
         if signal.yields[i, j]:

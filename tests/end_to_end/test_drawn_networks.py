@@ -2,12 +2,15 @@
 
 import tempfile
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
+import sumolib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from city import config
+from city.errors import InputError
 from tests.end_to_end.generated_streets import generate, run
 from tests.end_to_end.test_adversarial import AdversarialPolicies
 
@@ -41,7 +44,8 @@ def networks(draw):
     flags = draw(st.lists(st.sampled_from(FLAGS), unique=True, max_size=2))
     # crossings need internal links
     has_crossings = "--no-internal-links" not in flags and draw(st.booleans())
-    if draw(st.booleans()):
+    # without internal links SUMO's drivers collide when they turn right on red, by the fixed plan too
+    if "--no-internal-links" not in flags and draw(st.booleans()):
         options += ["--default-junction-type", "traffic_light_right_on_red"]
     return [
         *options,
@@ -61,13 +65,33 @@ SAFETIES = st.builds(
 KINDS = st.sampled_from(("random", "constant", "flipping", "nonsense", "intermittent", "max-pressure"))
 
 
+def shows_foes_green(net_file):
+    """Whether a program shows G to two vehicle connections that are foes, as sumolib reads them."""
+    net = sumolib.net.readNet(str(net_file), withPrograms=True)
+    for light in net.getTrafficLights():
+        states = {phase.state for program in light.getPrograms().values() for phase in program.getPhases()}
+        links = [(a.getConnection(b), index) for a, b, index in light.getConnections()]
+        for (link, i), (other, j) in combinations(links, 2):
+            node = link.getFrom().getToNode()
+            if node is not other.getFrom().getToNode() or link.getFrom() is other.getFrom():
+                continue
+            if node.areFoes(node.getLinkIndex(link), node.getLinkIndex(other)) and any(s[i] == s[j] == "G" for s in states):
+                return True
+    return False
+
+
 def control_networks(options, kind, safety, step_s, begin_s):
     with tempfile.TemporaryDirectory() as folder:
         street = generate(Path(folder), *options, cars_per_second=0.01, walkers="--crossings.guess" in options)
         street = replace(street, step_s=step_s, begin_s=begin_s)
         control = config.Controller(hold_s=10, fallback="max-pressure" if kind == "max-pressure" else "plan")
         fixed = run(street, SECONDS)
-        controlled = run(street, SECONDS, lambda _, contracts: AdversarialPolicies(kind, contracts), safety, control, 100)
+        try:
+            controlled = run(street, SECONDS, lambda _, contracts: AdversarialPolicies(kind, contracts), safety, control, 100)
+        except InputError as error:
+            # of some crossings of five and more roads netgenerate's own program lets foes drive at the same time
+            assert "are foes in the network" in str(error) and shows_foes_green(street.net_file), error
+            return
     assert controlled.alarms == []
     assert controlled.is_released and controlled.programs == fixed.programs
     assert controlled.collisions <= fixed.collisions and controlled.emergency_stops <= fixed.emergency_stops
