@@ -79,16 +79,28 @@ class ModelServerConfig(_message.Message):
     def __init__(self, model_config_list: _Optional[_Union[ModelConfigList, _Mapping]] = ..., custom_model_config: _Optional[_Union[_any_pb2.Any, _Mapping]] = ...) -> None: ...
 
 class ReloadConfigRequest(_message.Message):
-    __slots__ = ("config",)
+    __slots__ = ("config", "metric_names")
     CONFIG_FIELD_NUMBER: _ClassVar[int]
+    METRIC_NAMES_FIELD_NUMBER: _ClassVar[int]
     config: ModelServerConfig
-    def __init__(self, config: _Optional[_Union[ModelServerConfig, _Mapping]] = ...) -> None: ...
+    metric_names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, config: _Optional[_Union[ModelServerConfig, _Mapping]] = ..., metric_names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Metric(_message.Message):
+    __slots__ = ("name", "int64_value_increase")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INT64_VALUE_INCREASE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    int64_value_increase: int
+    def __init__(self, name: _Optional[str] = ..., int64_value_increase: _Optional[int] = ...) -> None: ...
 
 class ReloadConfigResponse(_message.Message):
-    __slots__ = ("status",)
+    __slots__ = ("status", "metric")
     STATUS_FIELD_NUMBER: _ClassVar[int]
+    METRIC_FIELD_NUMBER: _ClassVar[int]
     status: _predict_pb2.Status
-    def __init__(self, status: _Optional[_Union[_predict_pb2.Status, _Mapping]] = ...) -> None: ...
+    metric: _containers.RepeatedCompositeFieldContainer[Metric]
+    def __init__(self, status: _Optional[_Union[_predict_pb2.Status, _Mapping]] = ..., metric: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ...) -> None: ...
 
 class SSLConfig(_message.Message):
     __slots__ = ("server_key", "server_cert", "custom_ca", "client_verify")

@@ -26,7 +26,7 @@ from google.protobuf import any_pb2 as google_dot_protobuf_dot_any__pb2
 from google.protobuf import wrappers_pb2 as google_dot_protobuf_dot_wrappers__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14protos/predict.proto\x12\x0fgreenserve.wire\x1a\x19google/protobuf/any.proto\x1a\x1egoogle/protobuf/wrappers.proto\"u\n\x0bTensorShape\x12-\n\x03\x64im\x18\x02 \x03(\x0b\x32 .greenserve.wire.TensorShape.Dim\x12\x14\n\x0cunknown_rank\x18\x03 \x01(\x08\x1a!\n\x03\x44im\x12\x0c\n\x04size\x18\x01 \x01(\x03\x12\x0c\n\x04name\x18\x02 \x01(\t\"\xe6\x02\n\x06Tensor\x12\r\n\x05\x64type\x18\x01 \x01(\x05\x12\x32\n\x0ctensor_shape\x18\x02 \x01(\x0b\x32\x1c.greenserve.wire.TensorShape\x12\x16\n\x0eversion_number\x18\x03 \x01(\x05\x12\x16\n\x0etensor_content\x18\x04 \x01(\x0c\x12\x10\n\x08half_val\x18\r \x03(\x05\x12\x11\n\tfloat_val\x18\x05 \x03(\x02\x12\x12\n\ndouble_val\x18\x06 \x03(\x01\x12\x0f\n\x07int_val\x18\x07 \x03(\x05\x12\x12\n\nstring_val\x18\x08 \x03(\x0c\x12\x14\n\x0cscomplex_val\x18\t \x03(\x02\x12\x11\n\tint64_val\x18\n \x03(\x03\x12\x10\n\x08\x62ool_val\x18\x0b \x03(\x08\x12\x14\n\x0c\x64\x63omplex_val\x18\x0c \x03(\x01\x12\x12\n\nuint32_val\x18\x10 \x03(\r\x12\x12\n\nuint64_val\x18\x11 \x03(\x04\x12\x12\n\nfloat8_val\x18\x12 \x01(\x0c\"\x8c\x01\n\tModelSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\x07version\x18\x02 \x01(\x0b\x32\x1b.google.protobuf.Int64ValueH\x00\x12\x17\n\rversion_label\x18\x04 \x01(\tH\x00\x12\x16\n\x0esignature_name\x18\x03 \x01(\tB\x10\n\x0eversion_choice\"\xdc\x01\n\x0ePredictRequest\x12.\n\nmodel_spec\x18\x01 \x01(\x0b\x32\x1a.greenserve.wire.ModelSpec\x12;\n\x06inputs\x18\x02 \x03(\x0b\x32+.greenserve.wire.PredictRequest.InputsEntry\x12\x15\n\routput_filter\x18\x03 \x03(\t\x1a\x46\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.greenserve.wire.Tensor:\x02\x38\x01\"\xca\x01\n\x0fPredictResponse\x12.\n\nmodel_spec\x18\x02 \x01(\x0b\x32\x1a.greenserve.wire.ModelSpec\x12>\n\x07outputs\x18\x01 \x03(\x0b\x32-.greenserve.wire.PredictResponse.OutputsEntry\x1aG\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.greenserve.wire.Tensor:\x02\x38\x01\"]\n\nTensorInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\x05\x12\x32\n\x0ctensor_shape\x18\x03 \x01(\x0b\x32\x1c.greenserve.wire.TensorShape\"\xbd\x03\n\x0cSignatureDef\x12\x39\n\x06inputs\x18\x01 \x03(\x0b\x32).greenserve.wire.SignatureDef.InputsEntry\x12;\n\x07outputs\x18\x02 \x03(\x0b\x32*.greenserve.wire.SignatureDef.OutputsEntry\x12\x13\n\x0bmethod_name\x18\x03 \x01(\t\x12=\n\x08\x64\x65\x66\x61ults\x18\x04 \x03(\x0b\x32+.greenserve.wire.SignatureDef.DefaultsEntry\x1aJ\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12*\n\x05value\x18\x02 \x01(\x0b\x32\x1b.greenserve.wire.TensorInfo:\x02\x38\x01\x1aK\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12*\n\x05value\x18\x02 \x01(\x0b\x32\x1b.greenserve.wire.TensorInfo:\x02\x38\x01\x1aH\n\rDefaultsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.greenserve.wire.Tensor:\x02\x38\x01\"\xb0\x01\n\x0fSignatureDefMap\x12I\n\rsignature_def\x18\x01 \x03(\x0b\x32\x32.greenserve.wire.SignatureDefMap.SignatureDefEntry\x1aR\n\x11SignatureDefEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12,\n\x05value\x18\x02 \x01(\x0b\x32\x1d.greenserve.wire.SignatureDef:\x02\x38\x01\"a\n\x17GetModelMetadataRequest\x12.\n\nmodel_spec\x18\x01 \x01(\x0b\x32\x1a.greenserve.wire.ModelSpec\x12\x16\n\x0emetadata_field\x18\x02 \x03(\t\"\xdc\x01\n\x18GetModelMetadataResponse\x12.\n\nmodel_spec\x18\x01 \x01(\x0b\x32\x1a.greenserve.wire.ModelSpec\x12I\n\x08metadata\x18\x02 \x03(\x0b\x32\x37.greenserve.wire.GetModelMetadataResponse.MetadataEntry\x1a\x45\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.google.protobuf.Any:\x02\x38\x01\"G\n\x15GetModelStatusRequest\x12.\n\nmodel_spec\x18\x01 \x01(\x0b\x32\x1a.greenserve.wire.ModelSpec\"3\n\x06Status\x12\x12\n\nerror_code\x18\x01 \x01(\x05\x12\x15\n\rerror_message\x18\x02 \x01(\t\"\xdd\x01\n\x12ModelVersionStatus\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x38\n\x05state\x18\x02 \x01(\x0e\x32).greenserve.wire.ModelVersionStatus.State\x12\'\n\x06status\x18\x03 \x01(\x0b\x32\x17.greenserve.wire.Status\"S\n\x05State\x12\x0b\n\x07UNKNOWN\x10\x00\x12\t\n\x05START\x10\n\x12\x0b\n\x07LOADING\x10\x14\x12\r\n\tAVAILABLE\x10\x1e\x12\r\n\tUNLOADING\x10(\x12\x07\n\x03\x45ND\x10\x32\"[\n\x16GetModelStatusResponse\x12\x41\n\x14model_version_status\x18\x01 \x03(\x0b\x32#.greenserve.wire.ModelVersionStatusb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14protos/predict.proto\x12\x0fgreenserve.wire\x1a\x19google/protobuf/any.proto\x1a\x1egoogle/protobuf/wrappers.proto\"u\n\x0bTensorShape\x12-\n\x03\x64im\x18\x02 \x03(\x0b\x32 .greenserve.wire.TensorShape.Dim\x12\x14\n\x0cunknown_rank\x18\x03 \x01(\x08\x1a!\n\x03\x44im\x12\x0c\n\x04size\x18\x01 \x01(\x03\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x81\x03\n\x06Tensor\x12(\n\x05\x64type\x18\x01 \x01(\x0e\x32\x19.greenserve.wire.DataType\x12\x32\n\x0ctensor_shape\x18\x02 \x01(\x0b\x32\x1c.greenserve.wire.TensorShape\x12\x16\n\x0eversion_number\x18\x03 \x01(\x05\x12\x16\n\x0etensor_content\x18\x04 \x01(\x0c\x12\x10\n\x08half_val\x18\r \x03(\x05\x12\x11\n\tfloat_val\x18\x05 \x03(\x02\x12\x12\n\ndouble_val\x18\x06 \x03(\x01\x12\x0f\n\x07int_val\x18\x07 \x03(\x05\x12\x12\n\nstring_val\x18\x08 \x03(\x0c\x12\x14\n\x0cscomplex_val\x18\t \x03(\x02\x12\x11\n\tint64_val\x18\n \x03(\x03\x12\x10\n\x08\x62ool_val\x18\x0b \x03(\x08\x12\x14\n\x0c\x64\x63omplex_val\x18\x0c \x03(\x01\x12\x12\n\nuint32_val\x18\x10 \x03(\r\x12\x12\n\nuint64_val\x18\x11 \x03(\x04\x12\x12\n\nfloat8_val\x18\x12 \x01(\x0c\"\x8c\x01\n\tModelSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\x07version\x18\x02 \x01(\x0b\x32\x1b.google.protobuf.Int64ValueH\x00\x12\x17\n\rversion_label\x18\x04 \x01(\tH\x00\x12\x16\n\x0esignature_name\x18\x03 \x01(\tB\x10\n\x0eversion_choice\"\xdc\x01\n\x0ePredictRequest\x12.\n\nmodel_spec\x18\x01 \x01(\x0b\x32\x1a.greenserve.wire.ModelSpec\x12;\n\x06inputs\x18\x02 \x03(\x0b\x32+.greenserve.wire.PredictRequest.InputsEntry\x12\x15\n\routput_filter\x18\x03 \x03(\t\x1a\x46\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.greenserve.wire.Tensor:\x02\x38\x01\"\xca\x01\n\x0fPredictResponse\x12.\n\nmodel_spec\x18\x02 \x01(\x0b\x32\x1a.greenserve.wire.ModelSpec\x12>\n\x07outputs\x18\x01 \x03(\x0b\x32-.greenserve.wire.PredictResponse.OutputsEntry\x1aG\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.greenserve.wire.Tensor:\x02\x38\x01\"x\n\nTensorInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x05\x64type\x18\x02 \x01(\x0e\x32\x19.greenserve.wire.DataType\x12\x32\n\x0ctensor_shape\x18\x03 \x01(\x0b\x32\x1c.greenserve.wire.TensorShape\"\xbd\x03\n\x0cSignatureDef\x12\x39\n\x06inputs\x18\x01 \x03(\x0b\x32).greenserve.wire.SignatureDef.InputsEntry\x12;\n\x07outputs\x18\x02 \x03(\x0b\x32*.greenserve.wire.SignatureDef.OutputsEntry\x12\x13\n\x0bmethod_name\x18\x03 \x01(\t\x12=\n\x08\x64\x65\x66\x61ults\x18\x04 \x03(\x0b\x32+.greenserve.wire.SignatureDef.DefaultsEntry\x1aJ\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12*\n\x05value\x18\x02 \x01(\x0b\x32\x1b.greenserve.wire.TensorInfo:\x02\x38\x01\x1aK\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12*\n\x05value\x18\x02 \x01(\x0b\x32\x1b.greenserve.wire.TensorInfo:\x02\x38\x01\x1aH\n\rDefaultsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.greenserve.wire.Tensor:\x02\x38\x01\"\xb0\x01\n\x0fSignatureDefMap\x12I\n\rsignature_def\x18\x01 \x03(\x0b\x32\x32.greenserve.wire.SignatureDefMap.SignatureDefEntry\x1aR\n\x11SignatureDefEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12,\n\x05value\x18\x02 \x01(\x0b\x32\x1d.greenserve.wire.SignatureDef:\x02\x38\x01\"a\n\x17GetModelMetadataRequest\x12.\n\nmodel_spec\x18\x01 \x01(\x0b\x32\x1a.greenserve.wire.ModelSpec\x12\x16\n\x0emetadata_field\x18\x02 \x03(\t\"\xdc\x01\n\x18GetModelMetadataResponse\x12.\n\nmodel_spec\x18\x01 \x01(\x0b\x32\x1a.greenserve.wire.ModelSpec\x12I\n\x08metadata\x18\x02 \x03(\x0b\x32\x37.greenserve.wire.GetModelMetadataResponse.MetadataEntry\x1a\x45\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.google.protobuf.Any:\x02\x38\x01\"G\n\x15GetModelStatusRequest\x12.\n\nmodel_spec\x18\x01 \x01(\x0b\x32\x1a.greenserve.wire.ModelSpec\"\x8b\x03\n\x06Status\x12\x30\n\nerror_code\x18\x01 \x01(\x0e\x32\x1c.greenserve.wire.Status.Code\x12\x15\n\rerror_message\x18\x02 \x01(\t\"\xb7\x02\n\x04\x43ode\x12\x06\n\x02OK\x10\x00\x12\r\n\tCANCELLED\x10\x01\x12\x0b\n\x07UNKNOWN\x10\x02\x12\x14\n\x10INVALID_ARGUMENT\x10\x03\x12\x15\n\x11\x44\x45\x41\x44LINE_EXCEEDED\x10\x04\x12\r\n\tNOT_FOUND\x10\x05\x12\x12\n\x0e\x41LREADY_EXISTS\x10\x06\x12\x15\n\x11PERMISSION_DENIED\x10\x07\x12\x16\n\x12RESOURCE_EXHAUSTED\x10\x08\x12\x17\n\x13\x46\x41ILED_PRECONDITION\x10\t\x12\x0b\n\x07\x41\x42ORTED\x10\n\x12\x10\n\x0cOUT_OF_RANGE\x10\x0b\x12\x11\n\rUNIMPLEMENTED\x10\x0c\x12\x0c\n\x08INTERNAL\x10\r\x12\x0f\n\x0bUNAVAILABLE\x10\x0e\x12\r\n\tDATA_LOSS\x10\x0f\x12\x13\n\x0fUNAUTHENTICATED\x10\x10\"\xdd\x01\n\x12ModelVersionStatus\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x38\n\x05state\x18\x02 \x01(\x0e\x32).greenserve.wire.ModelVersionStatus.State\x12\'\n\x06status\x18\x03 \x01(\x0b\x32\x17.greenserve.wire.Status\"S\n\x05State\x12\x0b\n\x07UNKNOWN\x10\x00\x12\t\n\x05START\x10\n\x12\x0b\n\x07LOADING\x10\x14\x12\r\n\tAVAILABLE\x10\x1e\x12\r\n\tUNLOADING\x10(\x12\x07\n\x03\x45ND\x10\x32\"[\n\x16GetModelStatusResponse\x12\x41\n\x14model_version_status\x18\x01 \x03(\x0b\x32#.greenserve.wire.ModelVersionStatus*\xa9\t\n\x08\x44\x61taType\x12\x0e\n\nDT_INVALID\x10\x00\x12\x0c\n\x08\x44T_FLOAT\x10\x01\x12\r\n\tDT_DOUBLE\x10\x02\x12\x0c\n\x08\x44T_INT32\x10\x03\x12\x0c\n\x08\x44T_UINT8\x10\x04\x12\x0c\n\x08\x44T_INT16\x10\x05\x12\x0b\n\x07\x44T_INT8\x10\x06\x12\r\n\tDT_STRING\x10\x07\x12\x10\n\x0c\x44T_COMPLEX64\x10\x08\x12\x0c\n\x08\x44T_INT64\x10\t\x12\x0b\n\x07\x44T_BOOL\x10\n\x12\x0c\n\x08\x44T_QINT8\x10\x0b\x12\r\n\tDT_QUINT8\x10\x0c\x12\r\n\tDT_QINT32\x10\r\x12\x0f\n\x0b\x44T_BFLOAT16\x10\x0e\x12\r\n\tDT_QINT16\x10\x0f\x12\x0e\n\nDT_QUINT16\x10\x10\x12\r\n\tDT_UINT16\x10\x11\x12\x11\n\rDT_COMPLEX128\x10\x12\x12\x0b\n\x07\x44T_HALF\x10\x13\x12\x0f\n\x0b\x44T_RESOURCE\x10\x14\x12\x0e\n\nDT_VARIANT\x10\x15\x12\r\n\tDT_UINT32\x10\x16\x12\r\n\tDT_UINT64\x10\x17\x12\x12\n\x0e\x44T_FLOAT8_E5M2\x10\x18\x12\x14\n\x10\x44T_FLOAT8_E4M3FN\x10\x19\x12\x16\n\x12\x44T_FLOAT8_E4M3FNUZ\x10\x1a\x12\x19\n\x15\x44T_FLOAT8_E4M3B11FNUZ\x10\x1b\x12\x16\n\x12\x44T_FLOAT8_E5M2FNUZ\x10\x1c\x12\x0b\n\x07\x44T_INT4\x10\x1d\x12\x0c\n\x08\x44T_UINT4\x10\x1e\x12\x0b\n\x07\x44T_INT2\x10\x1f\x12\x0c\n\x08\x44T_UINT2\x10 \x12\x10\n\x0c\x44T_FLOAT_REF\x10\x65\x12\x11\n\rDT_DOUBLE_REF\x10\x66\x12\x10\n\x0c\x44T_INT32_REF\x10g\x12\x10\n\x0c\x44T_UINT8_REF\x10h\x12\x10\n\x0c\x44T_INT16_REF\x10i\x12\x0f\n\x0b\x44T_INT8_REF\x10j\x12\x11\n\rDT_STRING_REF\x10k\x12\x14\n\x10\x44T_COMPLEX64_REF\x10l\x12\x10\n\x0c\x44T_INT64_REF\x10m\x12\x0f\n\x0b\x44T_BOOL_REF\x10n\x12\x10\n\x0c\x44T_QINT8_REF\x10o\x12\x11\n\rDT_QUINT8_REF\x10p\x12\x11\n\rDT_QINT32_REF\x10q\x12\x13\n\x0f\x44T_BFLOAT16_REF\x10r\x12\x11\n\rDT_QINT16_REF\x10s\x12\x12\n\x0e\x44T_QUINT16_REF\x10t\x12\x11\n\rDT_UINT16_REF\x10u\x12\x15\n\x11\x44T_COMPLEX128_REF\x10v\x12\x0f\n\x0b\x44T_HALF_REF\x10w\x12\x13\n\x0f\x44T_RESOURCE_REF\x10x\x12\x12\n\x0e\x44T_VARIANT_REF\x10y\x12\x11\n\rDT_UINT32_REF\x10z\x12\x11\n\rDT_UINT64_REF\x10{\x12\x16\n\x12\x44T_FLOAT8_E5M2_REF\x10|\x12\x18\n\x14\x44T_FLOAT8_E4M3FN_REF\x10}\x12\x1a\n\x16\x44T_FLOAT8_E4M3FNUZ_REF\x10~\x12\x1d\n\x19\x44T_FLOAT8_E4M3B11FNUZ_REF\x10\x7f\x12\x1b\n\x16\x44T_FLOAT8_E5M2FNUZ_REF\x10\x80\x01\x12\x10\n\x0b\x44T_INT4_REF\x10\x81\x01\x12\x11\n\x0c\x44T_UINT4_REF\x10\x82\x01\x12\x10\n\x0b\x44T_INT2_REF\x10\x83\x01\x12\x11\n\x0c\x44T_UINT2_REF\x10\x84\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,50 +47,54 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SIGNATUREDEFMAP_SIGNATUREDEFENTRY']._serialized_options = b'8\001'
   _globals['_GETMODELMETADATARESPONSE_METADATAENTRY']._loaded_options = None
   _globals['_GETMODELMETADATARESPONSE_METADATAENTRY']._serialized_options = b'8\001'
+  _globals['_DATATYPE']._serialized_start=3038
+  _globals['_DATATYPE']._serialized_end=4231
   _globals['_TENSORSHAPE']._serialized_start=100
   _globals['_TENSORSHAPE']._serialized_end=217
   _globals['_TENSORSHAPE_DIM']._serialized_start=184
   _globals['_TENSORSHAPE_DIM']._serialized_end=217
   _globals['_TENSOR']._serialized_start=220
-  _globals['_TENSOR']._serialized_end=578
-  _globals['_MODELSPEC']._serialized_start=581
-  _globals['_MODELSPEC']._serialized_end=721
-  _globals['_PREDICTREQUEST']._serialized_start=724
-  _globals['_PREDICTREQUEST']._serialized_end=944
-  _globals['_PREDICTREQUEST_INPUTSENTRY']._serialized_start=874
-  _globals['_PREDICTREQUEST_INPUTSENTRY']._serialized_end=944
-  _globals['_PREDICTRESPONSE']._serialized_start=947
-  _globals['_PREDICTRESPONSE']._serialized_end=1149
-  _globals['_PREDICTRESPONSE_OUTPUTSENTRY']._serialized_start=1078
-  _globals['_PREDICTRESPONSE_OUTPUTSENTRY']._serialized_end=1149
-  _globals['_TENSORINFO']._serialized_start=1151
-  _globals['_TENSORINFO']._serialized_end=1244
-  _globals['_SIGNATUREDEF']._serialized_start=1247
-  _globals['_SIGNATUREDEF']._serialized_end=1692
-  _globals['_SIGNATUREDEF_INPUTSENTRY']._serialized_start=1467
-  _globals['_SIGNATUREDEF_INPUTSENTRY']._serialized_end=1541
-  _globals['_SIGNATUREDEF_OUTPUTSENTRY']._serialized_start=1543
-  _globals['_SIGNATUREDEF_OUTPUTSENTRY']._serialized_end=1618
-  _globals['_SIGNATUREDEF_DEFAULTSENTRY']._serialized_start=1620
-  _globals['_SIGNATUREDEF_DEFAULTSENTRY']._serialized_end=1692
-  _globals['_SIGNATUREDEFMAP']._serialized_start=1695
-  _globals['_SIGNATUREDEFMAP']._serialized_end=1871
-  _globals['_SIGNATUREDEFMAP_SIGNATUREDEFENTRY']._serialized_start=1789
-  _globals['_SIGNATUREDEFMAP_SIGNATUREDEFENTRY']._serialized_end=1871
-  _globals['_GETMODELMETADATAREQUEST']._serialized_start=1873
-  _globals['_GETMODELMETADATAREQUEST']._serialized_end=1970
-  _globals['_GETMODELMETADATARESPONSE']._serialized_start=1973
-  _globals['_GETMODELMETADATARESPONSE']._serialized_end=2193
-  _globals['_GETMODELMETADATARESPONSE_METADATAENTRY']._serialized_start=2124
-  _globals['_GETMODELMETADATARESPONSE_METADATAENTRY']._serialized_end=2193
-  _globals['_GETMODELSTATUSREQUEST']._serialized_start=2195
-  _globals['_GETMODELSTATUSREQUEST']._serialized_end=2266
-  _globals['_STATUS']._serialized_start=2268
-  _globals['_STATUS']._serialized_end=2319
-  _globals['_MODELVERSIONSTATUS']._serialized_start=2322
-  _globals['_MODELVERSIONSTATUS']._serialized_end=2543
-  _globals['_MODELVERSIONSTATUS_STATE']._serialized_start=2460
-  _globals['_MODELVERSIONSTATUS_STATE']._serialized_end=2543
-  _globals['_GETMODELSTATUSRESPONSE']._serialized_start=2545
-  _globals['_GETMODELSTATUSRESPONSE']._serialized_end=2636
+  _globals['_TENSOR']._serialized_end=605
+  _globals['_MODELSPEC']._serialized_start=608
+  _globals['_MODELSPEC']._serialized_end=748
+  _globals['_PREDICTREQUEST']._serialized_start=751
+  _globals['_PREDICTREQUEST']._serialized_end=971
+  _globals['_PREDICTREQUEST_INPUTSENTRY']._serialized_start=901
+  _globals['_PREDICTREQUEST_INPUTSENTRY']._serialized_end=971
+  _globals['_PREDICTRESPONSE']._serialized_start=974
+  _globals['_PREDICTRESPONSE']._serialized_end=1176
+  _globals['_PREDICTRESPONSE_OUTPUTSENTRY']._serialized_start=1105
+  _globals['_PREDICTRESPONSE_OUTPUTSENTRY']._serialized_end=1176
+  _globals['_TENSORINFO']._serialized_start=1178
+  _globals['_TENSORINFO']._serialized_end=1298
+  _globals['_SIGNATUREDEF']._serialized_start=1301
+  _globals['_SIGNATUREDEF']._serialized_end=1746
+  _globals['_SIGNATUREDEF_INPUTSENTRY']._serialized_start=1521
+  _globals['_SIGNATUREDEF_INPUTSENTRY']._serialized_end=1595
+  _globals['_SIGNATUREDEF_OUTPUTSENTRY']._serialized_start=1597
+  _globals['_SIGNATUREDEF_OUTPUTSENTRY']._serialized_end=1672
+  _globals['_SIGNATUREDEF_DEFAULTSENTRY']._serialized_start=1674
+  _globals['_SIGNATUREDEF_DEFAULTSENTRY']._serialized_end=1746
+  _globals['_SIGNATUREDEFMAP']._serialized_start=1749
+  _globals['_SIGNATUREDEFMAP']._serialized_end=1925
+  _globals['_SIGNATUREDEFMAP_SIGNATUREDEFENTRY']._serialized_start=1843
+  _globals['_SIGNATUREDEFMAP_SIGNATUREDEFENTRY']._serialized_end=1925
+  _globals['_GETMODELMETADATAREQUEST']._serialized_start=1927
+  _globals['_GETMODELMETADATAREQUEST']._serialized_end=2024
+  _globals['_GETMODELMETADATARESPONSE']._serialized_start=2027
+  _globals['_GETMODELMETADATARESPONSE']._serialized_end=2247
+  _globals['_GETMODELMETADATARESPONSE_METADATAENTRY']._serialized_start=2178
+  _globals['_GETMODELMETADATARESPONSE_METADATAENTRY']._serialized_end=2247
+  _globals['_GETMODELSTATUSREQUEST']._serialized_start=2249
+  _globals['_GETMODELSTATUSREQUEST']._serialized_end=2320
+  _globals['_STATUS']._serialized_start=2323
+  _globals['_STATUS']._serialized_end=2718
+  _globals['_STATUS_CODE']._serialized_start=2407
+  _globals['_STATUS_CODE']._serialized_end=2718
+  _globals['_MODELVERSIONSTATUS']._serialized_start=2721
+  _globals['_MODELVERSIONSTATUS']._serialized_end=2942
+  _globals['_MODELVERSIONSTATUS_STATE']._serialized_start=2859
+  _globals['_MODELVERSIONSTATUS_STATE']._serialized_end=2942
+  _globals['_GETMODELSTATUSRESPONSE']._serialized_start=2944
+  _globals['_GETMODELSTATUSRESPONSE']._serialized_end=3035
 # @@protoc_insertion_point(module_scope)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from protos import predict_pb2 as pb
 
-DT_STRING = 7
+DT_STRING, DT_BOOL = 7, 10
 _HALF, _BFLOAT16 = 19, 14
 NUMPY: dict[int, str] = {
     1: "<f4", 2: "<f8", 3: "<i4", 4: "u1", 5: "<i2", 6: "i1", 8: "<c8", 9: "<i8", 10: "?",
@@ -36,6 +36,14 @@ _FIELD = {
 _SAME_TYPE_FIELDS = frozenset((1, 2, 3, 9, 22, 23))
 """Numeric dtypes whose typed field has the dtype itself: float, double, int32, int64, uint32, uint64."""
 MAX_ELEMENTS = 1 << 26
+
+
+def type_name(dtype: int) -> str:
+    """TensorFlow's name of a dtype in error texts, such as float of DT_FLOAT."""
+    try:
+        return pb.DataType.Name(dtype).removeprefix("DT_").lower()
+    except ValueError:
+        return str(dtype)
 
 
 class TensorError(ValueError):

@@ -110,11 +110,13 @@ class Server:
         manager = self.manager
 
         def method(name: str, function: Any, request: Any, pool: futures.ThreadPoolExecutor | None = None) -> Any:
-            return GrpcMethod(name, function, request, self.metrics, manager.is_known, pool).handler()
+            # TensorFlow Serving counts inference only
+            is_counted = name == "Predict" or name in UNIMPLEMENTED_RPCS
+            return GrpcMethod(name, function, request, self.metrics if is_counted else None, manager.is_known, pool).handler()
 
         partial, pool = functools.partial, self._model_service_pool
         prediction = {
-            "Predict": method("Predict", partial(predict, manager), wire.PredictRequest),
+            "Predict": method("Predict", partial(predict, manager, self.metrics.count_run), wire.PredictRequest),
             "GetModelMetadata": method("GetModelMetadata", partial(get_model_metadata, manager), wire.GetModelMetadataRequest),
             # their requests are not read: Empty accepts the bytes of any message
             **{name: method(name, unimplemented_rpc(name), empty_pb2.Empty) for name in UNIMPLEMENTED_RPCS},

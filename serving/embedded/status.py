@@ -39,23 +39,23 @@ def unknown(message: str) -> StatusError:
     return StatusError(grpc.StatusCode.UNKNOWN, message)
 
 
-HTTP_STATUS: dict[grpc.StatusCode, str] = {
-    grpc.StatusCode.OK: "200 OK",
-    grpc.StatusCode.CANCELLED: "499 Client Closed Request",
-    grpc.StatusCode.INVALID_ARGUMENT: "400 Bad Request",
-    grpc.StatusCode.FAILED_PRECONDITION: "400 Bad Request",
-    grpc.StatusCode.OUT_OF_RANGE: "400 Bad Request",
-    grpc.StatusCode.UNAUTHENTICATED: "401 Unauthorized",
-    grpc.StatusCode.PERMISSION_DENIED: "403 Forbidden",
-    grpc.StatusCode.NOT_FOUND: "404 Not Found",
-    grpc.StatusCode.ALREADY_EXISTS: "409 Conflict",
-    grpc.StatusCode.ABORTED: "409 Conflict",
-    grpc.StatusCode.RESOURCE_EXHAUSTED: "429 Too Many Requests",
-    grpc.StatusCode.UNIMPLEMENTED: "501 Not Implemented",
-    grpc.StatusCode.UNAVAILABLE: "503 Service Unavailable",
-    grpc.StatusCode.DEADLINE_EXCEEDED: "504 Gateway Timeout",
-    grpc.StatusCode.UNKNOWN: "500 Internal Server Error",
-    grpc.StatusCode.INTERNAL: "500 Internal Server Error",
-    grpc.StatusCode.DATA_LOSS: "500 Internal Server Error",
+HTTP_STATUS: dict[grpc.StatusCode, int] = {
+    grpc.StatusCode.OK: 200,
+    grpc.StatusCode.CANCELLED: 499,
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.FAILED_PRECONDITION: 400,
+    grpc.StatusCode.OUT_OF_RANGE: 400,
+    grpc.StatusCode.UNAUTHENTICATED: 401,
+    grpc.StatusCode.PERMISSION_DENIED: 403,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.ALREADY_EXISTS: 409,
+    grpc.StatusCode.ABORTED: 409,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
+    grpc.StatusCode.UNIMPLEMENTED: 501,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+    grpc.StatusCode.UNKNOWN: 500,
+    grpc.StatusCode.INTERNAL: 500,
+    grpc.StatusCode.DATA_LOSS: 500,
 }
 """As tensorflow/serving's http_server.cc."""

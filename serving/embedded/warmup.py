@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from protos import predict_pb2 as wire
 from protos import prediction_log_pb2 as pb
 from serving.embedded.models.servable import LoadError, Servable
-from serving.embedded.rpc.predict import run_predict
+from serving.embedded.rpc.predict import predict
 from serving.embedded.status import StatusError
 
 _RECORDS = Path("assets.extra") / "tf_serving_warmup_requests"
@@ -34,7 +34,7 @@ def warm_up(path: Path, servable: Servable) -> None:
             if record.HasField("predict_log"):
                 request = record.predict_log.request
                 request.model_spec.SetInParent()  # a record may leave out the model
-                run_predict(models, request)
+                predict(models, lambda model, seconds: None, request)
     except (DecodeError, StatusError, OSError, struct.error) as error:
         raise LoadError(f"a warm-up record failed: {str(error).splitlines()[0]}") from error
 

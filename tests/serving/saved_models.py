@@ -78,6 +78,16 @@ def write_dtypes(folder: Path) -> None:
     write(folder, signatures)
 
 
+def write_echo(folder: Path, dtype: tf.DType, *keys: str) -> None:
+    """Inputs of any shape, returned under their own names."""
+
+    def signatures():
+        inputs = {key: tf1.placeholder(dtype, None, key) for key in keys}
+        return {"serving_default": (PREDICT, inputs, {key: tf.identity(x) for key, x in inputs.items()})}
+
+    write(folder, signatures)
+
+
 def write_memory(folder: Path) -> None:
     """Two signatures that return the input of the previous call, numbers and strings, out of variables."""
 

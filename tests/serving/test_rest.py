@@ -1,17 +1,24 @@
 """The REST API over a real socket: TensorFlow Serving's paths, JSON and HTTP statuses."""
 
 import base64
+import contextlib
+import gzip
 import http.client
 import json
 import math
+import socket
+import threading
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protos import predict_pb2 as wire
 from serving.embedded.config import RestConfig, ServerConfig
+from serving.embedded.models.model_config import ModelConfig
 from serving.embedded.rest import json_request, json_response
+from serving.embedded.rest import server as rest_server
 from tests.serving.conftest import running
 
 DTYPES = "/v1/models/dtypes:predict"
@@ -119,8 +126,6 @@ def test_status_and_metadata_are_tensorflow_servings(call):
         ("POST", DTYPES, {"signature_name": "int32", "instances": [2**31]}, 400, "is not of expected type: int32"),
         ("POST", DTYPES, {"signature_name": "uint8", "instances": [300]}, 400, "tensor parsing error"),
         ("POST", DTYPES, {"signature_name": "float32", "instances": [True]}, 400, "is not of expected type: float"),
-        ("POST", DTYPES, {"signature_name": "float32", "instances": [1e39]}, 400, "without loss of precision"),
-        ("POST", DTYPES, {"signature_name": "float32", "instances": [2**24 + 1]}, 400, "without loss of precision"),
         ("POST", DTYPES, {"signature_name": "float32", "instances": [[1], [1, 2]]}, 400, "Expecting tensor size: 1 but got: 2"),
         ("POST", DTYPES, {"signature_name": "float32", "instances": [[1, [2]]]}, 400, "unexpected level"),
         ("POST", DTYPES, {"signature_name": "string", "instances": [{"b64": "?"}]}, 400, "Unable to base64 decode"),
@@ -129,7 +134,9 @@ def test_status_and_metadata_are_tensorflow_servings(call):
         ("POST", DTYPES, {"signature_name": "complex64", "inputs": [1]}, 501, "complex64"),
         ("GET", "/v1/models/unknown", None, 404, "Could not find any versions of model unknown"),
         ("GET", "/v1/models", None, 400, "Missing model name in request."),
+        ("GET", "/v1/models/versions/3", None, 400, "Missing model name in request."),
         ("GET", DTYPES, None, 400, "Malformed request: GET /v1/models/dtypes:predict"),
+        ("POST", "/v1/models/dtypes:Predict", {}, 400, "Malformed request: POST /v1/models/dtypes:Predict"),
         ("DELETE", "/v1/models/dtypes", None, 400, "Malformed request: DELETE /v1/models/dtypes"),
         ("GET", "/v1/models/dtypes/versions/99999999999999999999", None, 400, "to numeric"),
     ],
@@ -160,11 +167,16 @@ def test_metrics_are_served_at_the_monitoring_configs_path(call):
     status, text = call("GET", "/monitoring/prometheus/metrics")
     assert status == 200
     counts = {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if not line.startswith("#")}
-    labels = {'model_name="dtypes"', 'version="1"', 'API="Predict"', 'entrypoint="REST"', 'status="OK"'}
-    requests = [key for key in counts if key.startswith(":tensorflow:serving:request_count{")]
-    assert any(all(label in key for label in labels) and counts[key] >= 1 for key in requests)
-    assert any(key.startswith(":tensorflow:serving:request_latency_bucket{") and 'le="+Inf"' in key for key in counts)
-    assert any(key.startswith(":tensorflow:serving:request_latency_count{") for key in counts)
+    assert counts[':tensorflow:serving:request_count{model_name="dtypes",status="OK"}'] >= 1
+    assert counts[':tensorflow:serving:request_count{model_name="",status="NOT_FOUND"}'] >= 1
+    latency = 'API="predict",entrypoint="REST",model_name="dtypes"'
+    run = 'API="Predict",model_name="dtypes",runtime="TF1"'
+    for name, labels in (("request_latency", latency), ("runtime_latency", run)):
+        buckets = [key for key in counts if key.startswith(f":tensorflow:serving:{name}_bucket{{") and labels in key]
+        bounds = [key.partition('le="')[2].partition('"')[0] for key in buckets]
+        assert (bounds[:6], len(bounds), bounds[-1]) == (["10", "18", "32.4", "58.32", "104.976", "188.957"], 34, "+Inf")
+        assert counts[buckets[-1]] == counts[f":tensorflow:serving:{name}_count{{{labels}}}"] >= 1
+        assert counts[f":tensorflow:serving:{name}_sum{{{labels}}}"] > 0
     assert counts['serving_model_loads_total{model_name="dtypes",status="success"}'] == 1
     assert counts['serving_model_versions{state="AVAILABLE"}'] == 2
     assert any(key.startswith("serving_build_info{") and 'tensorflow="2.' in key for key in counts)
@@ -191,14 +203,15 @@ def test_a_label_names_a_version_in_a_path(non_policy_models, tmp_path, monkeypa
 
 
 @given(st.floats(width=32))
-def test_a_float_is_written_as_the_shortest_decimal_that_reads_back(value):
+def test_a_float_is_written_with_6_digits_or_else_9_and_reads_back(value):
     text = json_response.from_tensors({"y": np.array([value], np.float32)}, {"y": 1}, json_request.COLUMNAR)
     (number,) = json.loads(text)["outputs"]
     assert isinstance(number, float)
     if math.isnan(value):
         assert math.isnan(number)
     else:
-        assert np.float32(number) == value and number == float(str(np.float32(value)))
+        assert np.float32(number) == value
+        assert number == float(f"{value:.6g}") or number == float(f"{value:.9g}") != float(f"{value:.6g}")
 
 
 @pytest.mark.parametrize("name", ["classify", "regress"])
@@ -222,3 +235,98 @@ def test_json_has_the_layout_of_json_dumps(non_policy_server):
         text = connection.getresponse().read().decode()
         connection.close()
         assert text == json.dumps(json.loads(text))
+
+
+def test_metadata_has_every_field(call, non_policy_server):
+    status, document = call("GET", "/v1/models/dtypes/metadata")
+    signatures = document["metadata"]["signature_def"]["signature_def"]
+    assert status == 200
+    assert all(signature.keys() == {"inputs", "outputs", "method_name", "defaults"} for signature in signatures.values())
+    assert signatures["bfloat16"]["inputs"]["x"]["dtype"] == "DT_BFLOAT16"
+    assert signatures["sum"]["defaults"] == {}
+    definitions = wire.SignatureDefMap()
+    definitions.signature_def["s"].outputs["y"].dtype = 0
+    response = wire.GetModelMetadataResponse()
+    response.metadata["signature_def"].value = definitions.SerializeToString()
+    document = json.loads(json_response.from_metadata(response))
+    assert document["metadata"]["signature_def"]["signature_def"]["s"]["outputs"]["y"]["dtype"] == "DT_INVALID"
+
+
+def test_slash_and_colon_of_names_and_labels_are_percent_encoded(non_policy_models):
+    config = {"a/b:c": ModelConfig("a/b:c", non_policy_models / "dtypes", labels={"x/y": 1})}
+    with running(ServerConfig(models=config, port=0, poll_s=0, rest=RestConfig(0))) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.rest_port, timeout=10)
+        body = json.dumps({"signature_name": "float32", "instances": [2.0]})
+        for path in ("/v1/models/a%2Fb%3Ac:predict", "/v1/models/a%2fb%3ac/labels/x%2Fy:predict"):
+            connection.request("POST", path, body)
+            assert json.loads(connection.getresponse().read()) == {"predictions": [2.0]}
+        connection.request("GET", "/v1/models/a/b:c")
+        assert "Malformed request" in connection.getresponse().read().decode()
+        connection.close()
+
+
+def test_body_in_gzip(non_policy_server):
+    body = gzip.compress(json.dumps({"signature_name": "float32", "instances": [2.0]}).encode())
+    connection = http.client.HTTPConnection("127.0.0.1", non_policy_server.rest_port, timeout=10)
+    connection.request("POST", DTYPES, body, {"Content-Encoding": "gzip"})
+    assert json.loads(connection.getresponse().read()) == {"predictions": [2.0]}
+    connection.request("POST", DTYPES, b"this is no gzip", {"Content-Encoding": "gzip"})
+    assert connection.getresponse().status == 400
+    connection.close()
+
+
+@pytest.mark.parametrize(("origin", "status"), [({"Origin": "https://example.org"}, 200), ({}, 400), ({"Origin": "x"}, 400)])
+def test_options_is_answered_without_a_body(origin, status, non_policy_server):
+    connection = http.client.HTTPConnection("127.0.0.1", non_policy_server.rest_port, timeout=10)
+    connection.request("OPTIONS", DTYPES, headers=origin)
+    response = connection.getresponse()
+    assert (response.status, response.read()) == (status, b"")
+    connection.close()
+
+
+def test_body_beyond_the_bound_is_refused(non_policy_models, monkeypatch):
+    monkeypatch.setattr(rest_server, "MAX_BODY_BYTES", 1000)
+    with running(ServerConfig(non_policy_models, port=0, poll_s=0, rest=RestConfig(0))) as server:
+        for body, encoding in ((b" " * 1001, {}), (gzip.compress(b" " * 100_000), {"Content-Encoding": "gzip"})):
+            connection = http.client.HTTPConnection("127.0.0.1", server.rest_port, timeout=10)
+            connection.request("POST", DTYPES, body, encoding)
+            response = connection.getresponse()
+            assert response.status == 400
+            assert "larger than 1000 bytes" in json.loads(response.read())["error"]
+            connection.close()
+
+
+def test_200_requests_at_once_beside_600_idle_connections(non_policy_server):
+    address = ("127.0.0.1", non_policy_server.rest_port)
+    body = json.dumps({"signature_name": "float32", "instances": [2.0]})
+    with contextlib.ExitStack() as idle:
+        for _ in range(400):
+            idle.enter_context(socket.create_connection(address, timeout=30))
+        for _ in range(200):
+            connection = http.client.HTTPConnection(*address, timeout=30)
+            idle.callback(connection.close)
+            connection.request("GET", "/v1/models/dtypes")
+            connection.getresponse().read()  # kept alive
+        connections = [
+            idle.enter_context(contextlib.closing(http.client.HTTPConnection(*address, timeout=60))) for _ in range(200)
+        ]
+        for connection in connections:
+            connection.request("POST", DTYPES, body)
+        assert [json.loads(each.getresponse().read()) for each in connections] == [{"predictions": [2.0]}] * 200
+        connections[0].request("GET", "/monitoring/prometheus/metrics")
+        assert connections[0].getresponse().status == 200
+
+
+def test_request_beyond_the_timeout_is_answered_504(non_policy_models, monkeypatch):
+    go = threading.Event()
+    monkeypatch.setattr(rest_server.RestServer, "_predict", lambda *_: go.wait(30) and "")
+    with running(ServerConfig(non_policy_models, port=0, poll_s=0, rest=RestConfig(0, timeout_s=0.05))) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.rest_port, timeout=10)
+        connection.request("POST", DTYPES, "{}")
+        response = connection.getresponse()
+        assert (response.status, json.loads(response.read())) == (
+            504,
+            {"error": "the request took longer than --rest_api_timeout_in_ms 50"},
+        )
+        go.set()
+        connection.close()

@@ -13,18 +13,16 @@ BODY = bytes(8_000_000)
 
 
 class SlowRestServer(RestServer):
-    """Answers /slow after the test has set `go`."""
+    """Answers /slow, as it does its metrics, after the test has set `go`."""
 
     def __init__(self):
         self.began, self.go = threading.Event(), threading.Event()
-        super().__init__(None, None, "127.0.0.1", 0, threads=2, timeout_s=30, metrics_path=None)
+        super().__init__(None, self, "127.0.0.1", 0, threads=2, timeout_s=30, metrics_path="/slow")
 
-    def answer(self, environ, start_response):
-        if environ["PATH_INFO"] == "/slow":
-            self.began.set()
-            assert self.go.wait(30)
-        start_response("200 OK", [("Content-Length", str(len(BODY)))])
-        return [BODY]
+    def text(self):
+        self.began.set()
+        assert self.go.wait(30)
+        return BODY
 
 
 @pytest.fixture
@@ -66,25 +64,9 @@ def test_stop_finishes_requests_and_refuses_new_connections(rest, caplog):
 
 def test_stop_closes_an_idle_connection(rest):
     connection = connect(rest)
-    connection.request("GET", "/")
+    rest.go.set()
+    connection.request("GET", "/slow")
     assert len(connection.getresponse().read()) == len(BODY)
     rest.stop()
     assert not rest._thread.is_alive()
     connection.close()
-
-
-def test_stop_writes_to_its_trigger_before_the_loop_closes_it(rest, monkeypatch):
-    trigger = rest._server.trigger
-    pull, closed, pulls = trigger._physical_pull, threading.Event(), []
-
-    def pull_twice():
-        pulls.append(pull())
-        if len(pulls) == 2:
-            closed.wait(0.5)  # the loop may have read the first byte already, and run what was added since
-            pull()
-
-    close = trigger.close
-    monkeypatch.setattr(trigger, "_physical_pull", pull_twice)
-    monkeypatch.setattr(trigger, "close", lambda: (close(), closed.set()))
-    rest.stop()
-    assert not rest._thread.is_alive()

@@ -63,7 +63,7 @@ def test_calls_beyond_max_queued_calls_are_refused_at_once(grid_models, monkeypa
 
 
 def requests(server):
-    labels = {"model_name": "SA103", "version": "1", "API": "Predict", "entrypoint": "GRPC", "status": "OK"}
+    labels = {"model_name": "SA103", "status": "OK"}
     return server.metrics.registry.get_sample_value(":tensorflow:serving:request_count", labels)
 
 

@@ -28,8 +28,6 @@ from serving.embedded.telemetry.logs import event, log
 from serving.embedded.telemetry.metrics import ServerMetrics
 
 LOAD_THREAD_NICENESS = 10
-_UNKNOWN = 2
-"""google.rpc.Code of a version that failed to load."""
 
 
 @dataclass(frozen=True)
@@ -253,7 +251,7 @@ class ModelManager:
 
     def _set_state(self, model: Model, version: int, state: wire.ModelVersionStatus.State, error: str = "") -> None:
         status = wire.ModelVersionStatus(version=version, state=state)
-        status.status.error_code = _UNKNOWN if error else 0
+        status.status.error_code = wire.Status.UNKNOWN if error else wire.Status.OK
         status.status.error_message = error
         model.states = {**model.states, version: status}
 
@@ -283,7 +281,7 @@ class ModelManager:
     def find(self, spec: wire.ModelSpec) -> tuple[int, Servable]:
         """(version, servable) of a model spec. Raises StatusError with TensorFlow Serving's texts."""
         if not spec.name:
-            raise invalid_argument("ServableRequest: name is empty" if spec.ByteSize() else "Missing ModelSpec")
+            raise invalid_argument("ModelSpec has no name specified.")
         model = self._models.get(spec.name)
         served = model.servables if model else {}
         version = self._version(spec, model)
@@ -309,11 +307,14 @@ class ModelManager:
         return None
 
     def states(self, spec: wire.ModelSpec) -> list[wire.ModelVersionStatus]:
-        """States of a model's versions, newest first. Raises StatusError."""
+        """States of a version, or of all a model's versions, newest first; labels are ignored, as by TensorFlow Serving.
+
+        Raises StatusError.
+        """
         model = self._models.get(spec.name)
         states = model.states if model else {}
-        version = self._version(spec, model)
-        if version is not None:
+        if spec.HasField("version"):
+            version = spec.version.value
             if version not in states:
                 raise not_found(f"Could not find version {version} of model {spec.name}")
             return [states[version]]

@@ -1,116 +1,96 @@
-"""JSON requests of the REST API as messages, with the formats and error texts of tensorflow/serving's json_tensor.cc."""
+"""Predict requests of the REST API as arrays, with the formats and error texts of tensorflow/serving's json_tensor.cc."""
 
 import base64
 import binascii
-import json
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from protos import predict_pb2 as wire
-from serving.embedded.rpc.predict import TYPE_NAMES
+from serving.embedded.rest.json_document import JsonObject, quote, type_of
 from serving.embedded.status import StatusError, invalid_argument, unimplemented
+from serving.tensors import DT_BOOL, DT_STRING, type_name
 
 ROW, COLUMNAR = "row", "columnar"
+_INT32 = (-(2**31), 2**31 - 1)
 _INTEGERS: dict[int, tuple[str, int, int]] = {
-    3: ("int_val", -(2**31), 2**31 - 1), 4: ("int_val", -(2**31), 2**31 - 1), 5: ("int_val", -(2**31), 2**31 - 1),
-    6: ("int_val", -(2**31), 2**31 - 1), 9: ("int64_val", -(2**63), 2**63 - 1), 22: ("uint32_val", 0, 2**32 - 1),
-    23: ("uint64_val", 0, 2**64 - 1),
+    3: ("int32", *_INT32), 4: ("uint8", *_INT32), 5: ("int16", *_INT32), 6: ("int8", *_INT32),
+    9: ("int64", -(2**63), 2**63 - 1), 22: ("uint32", 0, 2**32 - 1), 23: ("uint64", 0, 2**64 - 1),
 }  # fmt: skip
-"""dtype -> (field, smallest value, largest value that the JSON may have)."""
-_FLOATS: dict[int, tuple[str, Any, str, int]] = {
-    1: ("float_val", np.float32, "float", 24),
-    2: ("double_val", np.float64, "double", 53),
-}
-DT_STRING, DT_BOOL = 7, 10
+"""dtype -> (NumPy's name, smallest value, largest value that the JSON may have)."""
+_FLOATS = {1: "float32", 2: "float64"}
+_JSON_TYPES: dict[int, set[type]] = {
+    **{key: {int} for key in _INTEGERS}, **{key: {int, float} for key in _FLOATS}, DT_BOOL: {bool}, DT_STRING: {str},
+}  # fmt: skip
 MAX_DEPTH = 64
-"""Of nested lists."""
-MAX_TEXT_CHARS = 500
-"""Of a JSON value in an error."""
+"""Of nested lists: NumPy's bound."""
 
 
-def parse(body: bytes) -> dict[str, Any]:
-    """The JSON object of a request. Raises StatusError."""
-    if not body:
-        raise invalid_argument("JSON Parse error: The document is empty")
-    try:
-        document = json.loads(body)
-    except UnicodeDecodeError as error:
-        raise invalid_argument(f"JSON Parse error: Invalid encoding in string. at offset: {error.start}") from None
-    except json.JSONDecodeError as error:
-        raise invalid_argument(f"JSON Parse error: {error.msg} at offset: {error.pos}") from None
-    except RecursionError:
-        raise invalid_argument("JSON Parse error: nested too deeply") from None
-    except ValueError as error:
-        raise invalid_argument(f"JSON Parse error: {error}") from None
-    if not isinstance(document, dict):
-        raise _format_error(document, "Is not object")
-    return document
-
-
-def signature_name(doc: Mapping[str, Any]) -> str:
+def signature_name(document: Any) -> str:
     """The signature's name in a request; empty: the default. Raises StatusError."""
-    name = doc.get("signature_name", "")
+    if not isinstance(document, JsonObject):
+        raise _error(document, "Is not object")
+    name = document.get("signature_name", "")
     if not isinstance(name, str):
-        raise _format_error(doc, "not formatted correctly. 'signature_name' key must be a string value.")
+        raise _error(document, "not formatted correctly. 'signature_name' key must be a string value.")
     return name
 
 
-def fill_predict_request(doc: Mapping[str, Any], inputs: Mapping[str, int], request: wire.PredictRequest) -> str:
-    """Fill a message with a request's tensors and return the layout, ROW or COLUMNAR. Raises StatusError.
+def input_arrays(document: JsonObject, inputs: Mapping[str, int]) -> tuple[dict[str, NDArray[Any]], str]:
+    """A request's tensors by input key, and its format, ROW or COLUMNAR. Raises StatusError.
 
     `inputs`: input key -> dtype.
     """
-    if "instances" in doc:
-        if "inputs" in doc:
-            raise _format_error(doc, "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist ")
-        instances = doc["instances"]
+    if "instances" in document:
+        instances = document["instances"]
+        if "inputs" in document:
+            raise _error(document, "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist ")
         if not isinstance(instances, list):
-            raise _format_error(doc, "Excepting 'instances' to be an list/array")
+            raise _error(document, "Expecting 'instances' to be an list/array")
         if not instances:
-            raise _format_error(doc, "No values in 'instances' array")
-        _fill_rows(instances, inputs, request)
-        return ROW
-    if "inputs" not in doc:
+            raise _error(document, "No values in 'instances' array")
+        return _from_rows(instances, inputs), ROW
+    if "inputs" not in document:
         raise invalid_argument("Missing 'inputs' or 'instances' key")
-    value = doc["inputs"]
-    if not isinstance(value, dict) or _is_base64(value):
+    value = document["inputs"]
+    if not _has_keys(value):
         if len(inputs) > 1:
             raise invalid_argument(
                 "inputs is a plain value/list, but expecting an object as multiple input tensors required as per tensorinfo_map"
             )
         value = {next(iter(inputs)): value}
+    arrays = {}
     for key, dtype in inputs.items():
         if key not in value:
             raise invalid_argument(f"Missing named input: {key} in 'inputs' object.")
+        values: list[Any] = []
         shape = _shape(value[key])
-        tensor = request.inputs[key]
-        _fill(value[key], 0, shape, dtype, tensor)
-        _set_dtype_and_shape(tensor, dtype, shape)
-    return COLUMNAR
+        _add(value[key], 0, shape, dtype, values)
+        arrays[key] = _array(values, key, dtype).reshape(shape)
+    return arrays, COLUMNAR
 
 
-def _fill_rows(instances: list[Any], inputs: Mapping[str, int], request: wire.PredictRequest) -> None:
-    are_objects = isinstance(instances[0], dict) and not _is_base64(instances[0])
+def _from_rows(instances: list[Any], inputs: Mapping[str, int]) -> dict[str, NDArray[Any]]:
+    are_objects = _has_keys(instances[0])
     if not are_objects and len(inputs) > 1:
         raise invalid_argument(
             "instances is a plain list, but expecting list of objects as multiple input tensors required as per tensorinfo_map"
         )
-    shapes: dict[str, list[int]] = {}
     only = next(iter(inputs))
-    for number, element in enumerate(instances):
-        if (isinstance(element, dict) and not _is_base64(element)) != are_objects:
+    values: dict[str, list[Any]] = {key: [] for key in inputs}
+    shapes: dict[str, list[int]] = {}
+    for number, row in enumerate(instances):
+        if _has_keys(row) != are_objects:
             expected = "object but got list" if are_objects else "value/list but got object"
             raise invalid_argument(f"Expecting {expected} at item {number} of input list")
-        items = element if are_objects else {only: element}
-        for key, item in items.items():
+        for key, item in row.items() if are_objects else ((only, row),):
             try:
                 if key not in inputs:
                     raise invalid_argument(f"JSON object: does not have named input: {key}")
                 shape = _shape(item)
-                _fill(item, 0, shape, inputs[key], request.inputs[key])
+                _add(item, 0, shape, inputs[key], values[key])
                 if shapes.setdefault(key, shape) != shape:
                     raise _shape_error(shapes[key], shape)
             except StatusError as error:
@@ -118,19 +98,29 @@ def _fill_rows(instances: list[Any], inputs: Mapping[str, int], request: wire.Pr
                 raise invalid_argument(
                     f"Failed to process element: {number}{named} of 'instances' list. Error: {error.code.name}: {error}"
                 ) from None
-        if items.keys() != inputs.keys():
+        if are_objects and row.keys() != inputs.keys():
             raise invalid_argument(
-                f"Failed to process element: {number} of 'instances' list. JSON object: {_text(element)} "
+                f"Failed to process element: {number} of 'instances' list. JSON object: {quote(row)} "
                 f"keys must be equal to: {','.join(sorted(inputs))}"
             )
-    for key, shape in shapes.items():
-        _set_dtype_and_shape(request.inputs[key], inputs[key], [len(instances), *shape])
+    return {key: _array(values[key], key, dtype).reshape([len(instances), *shapes[key]]) for key, dtype in inputs.items()}
+
+
+def _has_keys(value: Any) -> bool:
+    """Whether a value is an object of tensors; one that holds base64 is a string."""
+    return isinstance(value, JsonObject) and not _is_base64(value)
+
+
+def _is_base64(value: JsonObject) -> bool:
+    return len(value.pairs) == 1 and isinstance(value.get("b64"), str)
 
 
 def _shape_error(expected: list[int], shape: list[int]) -> StatusError:
     if math.prod(expected) != math.prod(shape):
         return invalid_argument(f"Expecting tensor size: {math.prod(expected)} but got: {math.prod(shape)}")
-    return invalid_argument(f"Expecting shape [{_join(expected)}] but got: [{_join(shape)}]")
+    return invalid_argument(
+        "Expecting shape [{}] but got: [{}]".format(*(",".join(map(str, each)) for each in (expected, shape)))
+    )
 
 
 def _shape(value: Any) -> list[int]:
@@ -146,14 +136,15 @@ def _shape(value: Any) -> list[int]:
     return shape
 
 
-def _fill(value: Any, level: int, shape: list[int], dtype: int, tensor: wire.Tensor) -> None:
+def _add(value: Any, level: int, shape: list[int], dtype: int, values: list[Any]) -> None:
+    """Add the values of nested lists to `values`. Raises StatusError for the first that does not fit."""
     if not isinstance(value, list):
         if level != len(shape):
             raise invalid_argument(
-                f"JSON Value: {_text(value)} found at incorrect level: {level + 1} in the JSON DOM. "
+                f"JSON Value: {quote(value)} found at incorrect level: {level + 1} in the JSON DOM. "
                 f"Expected at level: {len(shape)}"
             )
-        _add(value, dtype, tensor)
+        values.append(_checked(value, dtype))
         return
     if level >= len(shape):
         raise invalid_argument(f"Encountered list at unexpected level: {level} expected < {len(shape)}")
@@ -161,53 +152,42 @@ def _fill(value: Any, level: int, shape: list[int], dtype: int, tensor: wire.Ten
         raise invalid_argument(
             f"Encountered list at unexpected size: {len(value)} at level: {level} expected size: {shape[level]}"
         )
+    # most values are numbers of the right type: checked all at once
+    if dtype in _FLOATS and level + 1 == len(shape) and _JSON_TYPES[dtype].issuperset(map(type, value)):
+        values += value
+        return
     for element in value:
-        _fill(element, level + 1, shape, dtype, tensor)
+        _add(element, level + 1, shape, dtype, values)
 
 
-def _add(value: Any, dtype: int, tensor: wire.Tensor) -> None:
-    if dtype == DT_STRING:
-        if isinstance(value, dict):
-            tensor.string_val.append(_from_base64(value))
-        elif isinstance(value, str):
-            tensor.string_val.append(_utf8(value))
-        else:
-            raise _type_error(value, dtype)
-    elif dtype == DT_BOOL:
-        if not isinstance(value, bool):
-            raise _type_error(value, dtype)
-        tensor.bool_val.append(value)
-    elif dtype in _INTEGERS:
-        field, smallest, largest = _INTEGERS[dtype]
-        if not isinstance(value, int) or isinstance(value, bool) or not smallest <= value <= largest:
-            raise _type_error(value, dtype)
-        getattr(tensor, field).append(value)
-    elif dtype in _FLOATS:
-        field, kind, name, digits = _FLOATS[dtype]
-        if not isinstance(value, (int, float)) or isinstance(value, bool):
-            raise _type_error(value, dtype)
-        if isinstance(value, int) and abs(value) >= 1 << digits:
-            raise invalid_argument(f"Cannot convert JSON value: {_text(value)} to {name} without loss of precision.")
-        if math.isfinite(value) and abs(value) > float(np.finfo(kind).max):
-            raise invalid_argument(f"Cannot convert JSON value: {_text(value)} to {name} without loss of precision.")
-        getattr(tensor, field).append(value)
-    else:
-        raise unimplemented(f"Conversion of JSON Value: {_text(value)} to type: {TYPE_NAMES.get(dtype, dtype)}")
+def _checked(value: Any, dtype: int) -> Any:
+    """A value that is not a list, as the tensor takes it. Raises StatusError."""
+    if isinstance(value, JsonObject) and dtype == DT_STRING:
+        return _from_base64(value)
+    if dtype not in _JSON_TYPES and not isinstance(value, JsonObject):
+        raise unimplemented(f"Conversion of JSON Value: {quote(value)} to type: {type_name(dtype)}")
+    _, smallest, largest = _INTEGERS.get(dtype, ("", None, None))
+    if type(value) not in _JSON_TYPES.get(dtype, ()) or (smallest is not None and not smallest <= value <= largest):
+        raise _error(value, f"Type: {type_of(value)} is not of expected type: {type_name(dtype)}")
+    return value.encode() if dtype == DT_STRING else value
 
 
-def _set_dtype_and_shape(tensor: wire.Tensor, dtype: int, shape: list[int]) -> None:
-    tensor.dtype = dtype
-    for size in shape:
-        tensor.tensor_shape.dim.add(size=size)
+def _array(values: list[Any], key: str, dtype: int) -> NDArray[Any]:
+    """A flat array of checked values. Raises StatusError."""
+    if dtype in _FLOATS:
+        with np.errstate(over="ignore"):  # a number beyond float32 is infinite, as in TensorFlow Serving
+            return np.array(values, _FLOATS[dtype])
+    if dtype in _INTEGERS:
+        try:
+            return np.array(values, _INTEGERS[dtype][0])
+        except OverflowError:
+            raise invalid_argument(f"tensor parsing error: {key}: a value is beyond {type_name(dtype)}") from None
+    return np.array(values, np.bool_ if dtype == DT_BOOL else object)
 
 
-def _is_base64(value: Any) -> bool:
-    return isinstance(value, dict) and len(value) == 1 and isinstance(value.get("b64"), str)
-
-
-def _from_base64(value: Any) -> bytes:
+def _from_base64(value: JsonObject) -> bytes:
     if not _is_base64(value):
-        raise invalid_argument(f"JSON Value: {_text(value)} not formatted correctly for base64 data")
+        raise _error(value, "not formatted correctly for base64 data")
     text = value["b64"].rstrip("=")
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
@@ -215,38 +195,5 @@ def _from_base64(value: Any) -> bytes:
         raise invalid_argument("Unable to base64 decode") from None
 
 
-def _utf8(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        raise invalid_argument(f"JSON Value: {_text(text)} is not valid text: it holds half of a surrogate pair") from None
-
-
-def _type_error(value: Any, dtype: int) -> StatusError:
-    return invalid_argument(
-        f"JSON Value: {_text(value)} Type: {_json_type(value)} is not of expected type: {TYPE_NAMES.get(dtype, dtype)}"
-    )
-
-
-def _format_error(value: Any, problem: str) -> StatusError:
-    return invalid_argument(f"JSON Value: {_text(value)} {problem}")
-
-
-def _json_type(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value)
-    kinds = {type(None): "Null", dict: "Object", list: "Array", str: "String", int: "Number", float: "Number"}
-    return kinds[type(value)]
-
-
-def _text(value: Any) -> str:
-    """JSON for an error text, truncated to MAX_TEXT_CHARS."""
-    try:
-        text = json.dumps(value)
-    except RecursionError:
-        return "..."
-    return text if len(text) <= MAX_TEXT_CHARS else text[:MAX_TEXT_CHARS] + "..."
-
-
-def _join(sizes: list[int]) -> str:
-    return ",".join(map(str, sizes))
+def _error(value: Any, problem: str) -> StatusError:
+    return invalid_argument(f"JSON Value: {quote(value)} {problem}")

@@ -2,21 +2,22 @@
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import grpc
 import numpy as np
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from protos import predict_pb2 as wire
 from serving.embedded.rest.json_request import COLUMNAR
-from serving.embedded.rpc.predict import TYPE_NAMES
 from serving.embedded.status import invalid_argument
+from serving.tensors import DT_BOOL, DT_STRING, type_name
 
-DT_STRING, DT_BOOL = 7, 10
-_INTEGERS, _FLOATS = (3, 4, 5, 6, 9, 17, 22, 23), (1, 2, 19)
-_CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
+_INTEGERS = (3, 4, 5, 6, 9, 22, 23)
+_MAX_DIGITS = {1: 9, 2: 17}
+"""dtype -> decimal digits after which every number reads back as itself."""
 
 
 def from_tensors(arrays: Mapping[str, NDArray[Any]], dtypes: Mapping[str, int], layout: str) -> str:
@@ -25,7 +26,7 @@ def from_tensors(arrays: Mapping[str, NDArray[Any]], dtypes: Mapping[str, int], 
         raise invalid_argument("Cannot convert empty tensor map to JSON")
     values = {key: _values(key, array, dtypes[key]) for key, array in arrays.items()}
     if layout == COLUMNAR:
-        return json.dumps({"outputs": values if len(values) > 1 else next(iter(values.values()))}, ensure_ascii=False)
+        return _dumps({"outputs": values if len(values) > 1 else next(iter(values.values()))})
     rows = None
     for key, array in arrays.items():
         if array.ndim == 0:
@@ -34,68 +35,65 @@ def from_tensors(arrays: Mapping[str, NDArray[Any]], dtypes: Mapping[str, int], 
             raise invalid_argument(f"Tensor name: {key} has inconsistent batch size: {array.shape[0]} expecting: {rows}")
         rows = array.shape[0]
     if len(values) == 1:
-        return json.dumps({"predictions": next(iter(values.values()))}, ensure_ascii=False)
-    predictions = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
-    return json.dumps({"predictions": predictions}, ensure_ascii=False)
+        return _dumps({"predictions": next(iter(values.values()))})
+    return _dumps({"predictions": [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]})
 
 
 def from_error(message: str) -> str:
     """The JSON of an error."""
-    return json.dumps({"error": message})
+    return _dumps({"error": message})
+
+
+def from_status(response: wire.GetModelStatusResponse) -> str:
+    """The JSON of a model's versions and their states."""
+    return _dumps(_fields(response))
+
+
+def from_metadata(response: wire.GetModelMetadataResponse) -> str:
+    """The JSON of a model's signatures."""
+    signatures = wire.SignatureDefMap.FromString(response.metadata["signature_def"].value)
+    return _dumps({"model_spec": _fields(response.model_spec), "metadata": {"signature_def": _fields(signatures)}})
+
+
+def _fields(message: Message) -> Any:
+    """A message in protobuf's JSON format, with all of its fields by their names in the .proto file."""
+    return MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _values(key: str, array: NDArray[Any], dtype: int) -> Any:
     """A tensor's values as nested lists. Raises StatusError for a dtype that JSON cannot hold."""
     if dtype == DT_STRING:
         as_bytes = key.endswith("_bytes")
-        return _map_nested(array.tolist(), lambda text: _string(text, as_bytes))
+        strings = [
+            {"b64": base64.b64encode(text).decode()} if as_bytes else text.decode("utf-8", "replace")
+            for text in array.reshape(-1).tolist()
+        ]
+        nested = np.empty(len(strings), object)
+        nested[:] = strings
+        return nested.reshape(array.shape).tolist()
+    if dtype in _MAX_DIGITS:
+        return _decimals(array, _MAX_DIGITS[dtype]).tolist()
     if dtype == DT_BOOL or dtype in _INTEGERS:
         return array.tolist()
-    if dtype in _FLOATS:
-        # the shortest decimal that reads back as the same number of its own precision: 0.1, not 0.10000000149011612
-        return array.tolist() if array.dtype == np.float64 else array.astype("U32").astype(np.float64).tolist()
-    raise invalid_argument(f"Failed to write JSON value for tensor type: {TYPE_NAMES.get(dtype, dtype)}")
+    raise invalid_argument(f"Failed to write JSON value for tensor type: {type_name(dtype)}")
 
 
-def _map_nested(values: Any, function: Any) -> Any:
-    return [_map_nested(value, function) for value in values] if isinstance(values, list) else function(values)
+def _decimals(array: NDArray[Any], max_digits: int) -> NDArray[np.float64]:
+    """The decimal numbers that TensorFlow Serving writes: of 6 digits where they read back as the same float, else of all.
+
+    So the float32 nearest to 0.1 is 0.1, not 0.10000000149011612.
+    """
+    values = array.reshape(-1).astype(np.float64)
+    with np.errstate(over="ignore"):
+        short = _rounded(values, 6)
+        is_exact = short.astype(array.dtype) == array.reshape(-1)
+    return np.where(is_exact, short, _rounded(values, max_digits)).reshape(array.shape)
 
 
-def _string(text: bytes, as_bytes: bool) -> Any:
-    return {"b64": base64.b64encode(text).decode()} if as_bytes else text.decode("utf-8", "replace")
-
-
-def from_status(states: Sequence[wire.ModelVersionStatus]) -> str:
-    """The JSON of a model's versions and their states."""
-    versions = [
-        {
-            "version": str(status.version),
-            "state": wire.ModelVersionStatus.State.Name(status.state),
-            "status": {"error_code": _CODE_NAMES[status.status.error_code], "error_message": status.status.error_message},
-        }
-        for status in states
-    ]
-    return json.dumps({"model_version_status": versions})
-
-
-def from_metadata(model: str, version: int, signatures: wire.SignatureDefMap) -> str:
-    """The JSON of a model's signatures, with protobuf's field names."""
-    definitions = {
-        name: {
-            "inputs": {key: _tensor_info(info) for key, info in sorted(definition.inputs.items())},
-            "outputs": {key: _tensor_info(info) for key, info in sorted(definition.outputs.items())},
-            "method_name": definition.method_name,
-        }
-        for name, definition in sorted(signatures.signature_def.items())
-    }
-    spec = {"name": model, "signature_name": "", "version": str(version)}
-    return json.dumps({"model_spec": spec, "metadata": {"signature_def": {"signature_def": definitions}}})
-
-
-def _tensor_info(info: wire.TensorInfo) -> dict[str, Any]:
-    sizes = [{"size": str(dim.size), "name": dim.name} for dim in info.tensor_shape.dim]
-    return {
-        "dtype": f"DT_{TYPE_NAMES.get(info.dtype, str(info.dtype)).upper()}",
-        "tensor_shape": {"dim": sizes, "unknown_rank": info.tensor_shape.unknown_rank},
-        "name": info.name,
-    }
+def _rounded(values: NDArray[np.float64], digits: int) -> NDArray[np.float64]:
+    text = f"%.{digits}g " * len(values) % tuple(values.tolist())
+    return np.fromstring(text, np.float64, sep=" ")

@@ -2,14 +2,13 @@
 
 from protos import predict_pb2 as wire
 from serving.embedded.models.servable import ServableFinder
-from serving.embedded.rpc.grpc_method import RpcResult
 from serving.embedded.status import invalid_argument
 
 _FIELD = "signature_def"
 _TYPE_URL = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 
 
-def get_model_metadata(models: ServableFinder, request: wire.GetModelMetadataRequest) -> RpcResult:
+def get_model_metadata(models: ServableFinder, request: wire.GetModelMetadataRequest) -> wire.GetModelMetadataResponse:
     """The signatures of a model. Raises StatusError."""
     if not request.HasField("model_spec"):
         raise invalid_argument("Missing ModelSpec")
@@ -24,4 +23,4 @@ def get_model_metadata(models: ServableFinder, request: wire.GetModelMetadataReq
     response.model_spec.version.value = version
     response.metadata[_FIELD].type_url = _TYPE_URL
     response.metadata[_FIELD].value = servable.definitions.SerializeToString()
-    return RpcResult(version, response)
+    return response

@@ -2,12 +2,11 @@
 
 from protos import predict_pb2 as wire
 from serving.embedded.models.manager import ModelManager
-from serving.embedded.rpc.grpc_method import RpcResult
 from serving.embedded.status import invalid_argument
 
 
-def get_model_status(manager: ModelManager, request: wire.GetModelStatusRequest) -> RpcResult:
+def get_model_status(manager: ModelManager, request: wire.GetModelStatusRequest) -> wire.GetModelStatusResponse:
     """States of a model's versions, newest first. Raises StatusError."""
     if not request.HasField("model_spec"):
         raise invalid_argument("Missing ModelSpec")
-    return RpcResult(0, wire.GetModelStatusResponse(model_version_status=manager.states(request.model_spec)))
+    return wire.GetModelStatusResponse(model_version_status=manager.states(request.model_spec))

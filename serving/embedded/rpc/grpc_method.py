@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from serving.embedded.status import StatusError, deadline_exceeded
 from serving.embedded.telemetry.logs import log
@@ -15,24 +15,15 @@ from serving.embedded.telemetry.metrics import ServerMetrics
 MAX_DETAILS_CHARS = 1024
 
 
-class RpcResult(NamedTuple):
-    """The result of an RPC's function."""
-
-    version: int
-    """The model version that answered; 0: none did."""
-    response: Any
-    """The response message."""
-
-
 class GrpcMethod:
     """One RPC: the function that answers it, and its metrics."""
 
     def __init__(
         self,
         name: str,
-        function: Callable[[Any], RpcResult],
+        function: Callable[[Any], Message],
         request_type: Any,
-        metrics: ServerMetrics,
+        metrics: ServerMetrics | None,
         is_known: Callable[[str], bool],
         pool: ThreadPoolExecutor | None = None,
     ) -> None:
@@ -40,9 +31,9 @@ class GrpcMethod:
 
         Args:
             name: the RPC's name, as metrics label it.
-            function: from the request message to its result. Raises StatusError.
+            function: from the request message to the response. Raises StatusError.
             request_type: class of the request message.
-            metrics: counts every call.
+            metrics: counts every call; None: calls are not counted, as TensorFlow Serving's of this RPC.
             is_known: whether a model of this name is or was configured: only such names become metric labels.
             pool: threads of its own; None: the server's.
         """
@@ -56,15 +47,14 @@ class GrpcMethod:
 
     def __call__(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         begin = time.perf_counter()
-        model, version, code, details, response = "", 0, grpc.StatusCode.OK, "", b""
+        model, code, details, response = "", grpc.StatusCode.OK, "", b""
         try:
             time_left_s = context.time_remaining()
             if time_left_s is not None and time_left_s <= 0:
                 raise deadline_exceeded("the deadline has passed")
             request = self._request_type.FromString(data)
             model = request.model_spec.name if hasattr(request, "model_spec") else ""
-            result = self._function(request)
-            version, response = result.version, result.response.SerializeToString()
+            response = self._function(request).SerializeToString()
         except StatusError as error:
             code, details = error.code, str(error)
         except DecodeError:
@@ -73,8 +63,11 @@ class GrpcMethod:
         except Exception as error:
             log.exception("%s failed", self.name)
             code, details = grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"
-        label = model if self._is_known(model) else ""
-        self._metrics.count_request(label, version, self.name, "GRPC", code.name, time.perf_counter() - begin)
+        if self._metrics is not None:
+            label = model if self._is_known(model) else ""
+            self._metrics.count_request(label, code.name)
+            if code is grpc.StatusCode.OK:
+                self._metrics.count_latency(label, self.name, "GRPC", time.perf_counter() - begin)
         if code is not grpc.StatusCode.OK:
             # details are sent as a header of bounded size; truncated as in tensorflow/serving's grpc_status_util.cc
             context.abort(code, details if len(details) <= MAX_DETAILS_CHARS else details[:MAX_DETAILS_CHARS] + "...TRUNCATED")

@@ -5,13 +5,12 @@ from collections.abc import Callable, Mapping
 from protos import model_server_config_pb2 as pb
 from serving.embedded.models import model_config
 from serving.embedded.models.model_config import ModelConfig
-from serving.embedded.rpc.grpc_method import RpcResult
 from serving.embedded.status import invalid_argument
 
 
 def handle_reload_config_request(
     reconfigure: Callable[[Mapping[str, ModelConfig]], None], request: pb.ReloadConfigRequest
-) -> RpcResult:
+) -> pb.ReloadConfigResponse:
     """Serve the models that the request lists, and no others. Raises StatusError.
 
     As in tensorflow/serving's model_service_impl.cc the RPC fails with the status
@@ -20,4 +19,4 @@ def handle_reload_config_request(
     if request.config.WhichOneof("config") is None:
         raise invalid_argument("ModelServerConfig is empty: it needs a model_config_list")
     reconfigure(model_config.from_proto(request.config))
-    return RpcResult(0, pb.ReloadConfigResponse())
+    return pb.ReloadConfigResponse()

@@ -1,49 +1,24 @@
 """PredictionService.Predict, with the checks and texts of tensorflow/serving's predict_util.cc."""
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+import functools
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from numpy.typing import NDArray
 
 from protos import predict_pb2 as wire
-from serving.embedded.models.servable import ServableFinder, Signature
-from serving.embedded.rpc.grpc_method import RpcResult
+from serving.embedded.models.servable import Servable, ServableFinder, Signature
 from serving.embedded.status import failed_precondition, invalid_argument
-from serving.tensors import BITS, DT_STRING, TensorError, to_array, typed_proto
+from serving.tensors import BITS, DT_STRING, TensorError, to_array, type_name, typed_proto
 
 DEFAULT_SIGNATURE = "serving_default"
-TYPE_NAMES = {
-    1: "float", 2: "double", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 7: "string", 8: "complex64", 9: "int64",
-    10: "bool", 11: "qint8", 12: "quint8", 13: "qint32", 14: "bfloat16", 15: "qint16", 16: "quint16", 17: "uint16",
-    18: "complex128", 19: "half", 20: "resource", 21: "variant", 22: "uint32", 23: "uint64", 24: "float8_e5m2",
-    25: "float8_e4m3fn", 29: "int4", 30: "uint4",
-}  # fmt: skip
+CountRun = Callable[[str, float], None]
+"""Counts a run: (model, seconds)."""
 
 
-class PredictResult(NamedTuple):
-    """The outputs of a signature's run."""
-
-    version: int
-    signature: str
-    arrays: dict[str, NDArray[Any]]
-    dtypes: Mapping[str, int]
-
-
-def predict(models: ServableFinder, request: wire.PredictRequest) -> RpcResult:
+def predict(models: ServableFinder, count_run: CountRun, request: wire.PredictRequest) -> wire.PredictResponse:
     """Run a signature. Raises StatusError."""
-    outputs = run_predict(models, request)
-    response = wire.PredictResponse()
-    response.model_spec.name = request.model_spec.name
-    response.model_spec.version.value = outputs.version
-    response.model_spec.signature_name = outputs.signature
-    for key, array in outputs.arrays.items():
-        # typed values, not tensor_content: TensorFlow Serving's default
-        typed_proto(array, response.outputs[key], outputs.dtypes[key])
-    return RpcResult(outputs.version, response)
-
-
-def run_predict(models: ServableFinder, request: wire.PredictRequest) -> PredictResult:
-    """Run a signature and return its outputs as arrays. Raises StatusError."""
     if not request.HasField("model_spec"):
         raise invalid_argument("Missing ModelSpec")
     spec = request.model_spec
@@ -52,10 +27,31 @@ def run_predict(models: ServableFinder, request: wire.PredictRequest) -> Predict
     signature = servable.signatures.get(name)
     if signature is None:
         raise failed_precondition(f'Serving signature key "{name}" not found.')
-    inputs = _input_arrays(signature, servable.definitions.signature_def[name], request.inputs)
-    outputs = _output_keys(signature, request.output_filter)
-    values = servable.run(name, inputs, outputs)
-    return PredictResult(version, name, dict(zip(outputs, values, strict=True)), signature.outputs)
+    arrays = _input_arrays(signature, servable.definitions.signature_def[name], request.inputs)
+    keys = _output_keys(signature, request.output_filter)
+    outputs = run(servable, name, arrays, keys, functools.partial(count_run, spec.name))
+    response = wire.PredictResponse()
+    response.model_spec.name = spec.name
+    response.model_spec.version.value = version
+    response.model_spec.signature_name = name
+    for key, array in zip(keys, outputs, strict=True):
+        # typed values, not tensor_content: TensorFlow Serving's default
+        typed_proto(array, response.outputs[key], signature.outputs[key])
+    return response
+
+
+def run(
+    servable: Servable,
+    signature: str,
+    inputs: Mapping[str, NDArray[Any]],
+    outputs: Sequence[str],
+    count_s: Callable[[float], None],
+) -> list[NDArray[Any]]:
+    """Run a signature, and count the seconds that it takes. Raises StatusError."""
+    begin = time.perf_counter()
+    values = servable.run(signature, inputs, outputs)
+    count_s(time.perf_counter() - begin)
+    return values
 
 
 def _input_arrays(
@@ -81,10 +77,10 @@ def _input_arrays(
             continue
         tensor = sent[key]
         if tensor.dtype != dtype:
-            names = (TYPE_NAMES.get(number, str(number)) for number in (dtype, tensor.dtype))
+            names = (type_name(number) for number in (dtype, tensor.dtype))
             raise invalid_argument("Expects arg[0] to be {} but {} is provided".format(*names))
         if dtype != DT_STRING and dtype not in BITS:
-            raise invalid_argument(f"tensor parsing error: {key}: {TYPE_NAMES.get(dtype, dtype)} cannot be sent")
+            raise invalid_argument(f"tensor parsing error: {key}: {type_name(dtype)} cannot be sent")
         try:
             arrays[key] = to_array(tensor, bits=True)
         except TensorError as error:

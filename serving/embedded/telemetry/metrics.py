@@ -1,11 +1,12 @@
 """Prometheus metrics of the server.
 
-Request counts and latencies have TensorFlow Serving's names
-(`:tensorflow:serving:request_count`, `:tensorflow:serving:request_latency`), so
-that its dashboards work; version and method are labels beside the model.
+Request counts and latencies have TensorFlow Serving's names, labels and buckets
+(tensorflow_serving/servables/tensorflow/util.cc), so that its dashboards work; the
+others are ours, and begin with `serving_`.
 """
 
 import bisect
+import itertools
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -13,22 +14,26 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-LATENCY_US = (100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000, 10_000_000)
-"""Bucket bounds of the latency histogram, in microseconds as in TensorFlow Serving."""
-_REQUEST_COUNT, _REQUEST_LATENCY = ":tensorflow:serving:request_count", ":tensorflow:serving:request_latency"
-_LABELS = ("model_name", "version", "API", "entrypoint")
-_Key = tuple[str, int, str, str]
+LATENCY_US = tuple(10 * 1.8**k for k in range(33))
+"""Bucket bounds of the latency histograms, in microseconds."""
+_PREFIX = ":tensorflow:serving:"
+_LATENCIES = {
+    "request_latency": (("model_name", "API", "entrypoint"), "Duration of requests inside the server, in microseconds."),
+    "runtime_latency": (("model_name", "API", "runtime"), "Duration of TensorFlow's part of them, in microseconds."),
+}
+"""Name -> (labels, help)."""
+_RUNTIME = "TF1"
+"""TensorFlow Serving's name of a session."""
 
 
-class _Requests:
-    """Latency histogram and status counts of one set of labels."""
+class _Latency:
+    """The histogram of one set of labels."""
 
-    __slots__ = ("buckets", "statuses", "sum_us")
+    __slots__ = ("buckets", "sum_us")
 
     def __init__(self) -> None:
         self.buckets = [0] * (len(LATENCY_US) + 1)
         self.sum_us = 0.0
-        self.statuses: dict[str, int] = defaultdict(int)
 
 
 class ServerMetrics:
@@ -41,20 +46,33 @@ class ServerMetrics:
         self.states: Callable[[], Mapping[str, int]] = dict
         """Returns the number of versions by state."""
         self._lock = threading.Lock()
-        self._requests: dict[_Key, _Requests] = defaultdict(_Requests)
+        self._requests: dict[tuple[str, str], int] = defaultdict(int)
+        """(model, status) -> count."""
+        self._latencies: dict[str, dict[tuple[str, ...], _Latency]] = {name: defaultdict(_Latency) for name in _LATENCIES}
         self._loads: dict[tuple[str, str], int] = defaultdict(int)
         self._load_s: dict[str, float] = {}
         ProcessCollector(registry=self.registry)
         self.registry.register(self)
 
-    def count_request(self, model: str, version: int, api: str, entrypoint: str, status: str, seconds: float) -> None:
+    def count_request(self, model: str, status: str) -> None:
         """Count a request. `model`: empty for an unknown model, so that clients cannot add labels."""
+        with self._lock:
+            self._requests[model, status] += 1
+
+    def count_latency(self, model: str, api: str, entrypoint: str, seconds: float) -> None:
+        """Count the duration of a request that succeeded. `entrypoint`: GRPC or REST."""
+        self._count("request_latency", (model, api, entrypoint), seconds)
+
+    def count_run(self, model: str, seconds: float) -> None:
+        """Count the duration of a run of TensorFlow for Predict."""
+        self._count("runtime_latency", (model, "Predict", _RUNTIME), seconds)
+
+    def _count(self, name: str, labels: tuple[str, ...], seconds: float) -> None:
         us = 1e6 * seconds
         with self._lock:
-            requests = self._requests[model, version, api, entrypoint]
-            requests.buckets[bisect.bisect_left(LATENCY_US, us)] += 1
-            requests.sum_us += us
-            requests.statuses[status] += 1
+            latency = self._latencies[name][labels]
+            latency.buckets[bisect.bisect_left(LATENCY_US, us)] += 1
+            latency.sum_us += us
 
     def count_load(self, model: str, seconds: float) -> None:
         """Count a version that was loaded in this time."""
@@ -74,25 +92,23 @@ class ServerMetrics:
     def collect(self) -> Iterator[Metric]:
         """The current values; called by the registry."""
         with self._lock:
-            rows = [
-                ((model, str(version or ""), api, entrypoint), list(counts.buckets), counts.sum_us, dict(counts.statuses))
-                for (model, version, api, entrypoint), counts in self._requests.items()
-            ]
+            counts = dict(self._requests)
+            latencies = {
+                name: [(labels, list(latency.buckets), latency.sum_us) for labels, latency in by_labels.items()]
+                for name, by_labels in self._latencies.items()
+            }
             loads, load_s = dict(self._loads), dict(self._load_s)
         # not a CounterMetricFamily, whose samples would be named request_count_total
-        requests = Metric(_REQUEST_COUNT, "Requests by model, version, method and status.", "unknown")
-        for key, _, _, statuses in rows:
-            for status, count in statuses.items():
-                requests.add_sample(_REQUEST_COUNT, {**dict(zip(_LABELS, key, strict=True)), "status": status}, count)
+        requests = Metric(f"{_PREFIX}request_count", "Requests by model and status.", "unknown")
+        for (model, status), count in counts.items():
+            requests.add_sample(requests.name, {"model_name": model, "status": status}, count)
         yield requests
-        latency = HistogramMetricFamily(_REQUEST_LATENCY, "Request latency inside the server, in microseconds.", labels=_LABELS)
-        for key, buckets, sum_us, _ in rows:
-            total, cumulative = 0, []
-            for bound, count in zip((*map(str, LATENCY_US), "+Inf"), buckets, strict=True):
-                total += count
-                cumulative.append((bound, total))
-            latency.add_metric(key, cumulative, sum_us)
-        yield latency
+        for name, (label_names, description) in _LATENCIES.items():
+            family = HistogramMetricFamily(_PREFIX + name, description, labels=label_names)
+            for labels, buckets, sum_us in latencies[name]:
+                bounds = (*(f"{bound:g}" for bound in LATENCY_US), "+Inf")
+                family.add_metric(labels, list(zip(bounds, itertools.accumulate(buckets), strict=True)), sum_us)
+            yield family
         attempts = CounterMetricFamily("serving_model_loads", "Attempts to load a version.", labels=("model_name", "status"))
         for (model, outcome), count in loads.items():
             attempts.add_metric((model, outcome), count)

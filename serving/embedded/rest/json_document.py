@@ -1,0 +1,102 @@
+"""JSON as TensorFlow Serving reads it and quotes it in errors: with RapidJSON, NaN and Infinity allowed."""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import rapidjson
+
+from serving.embedded.status import invalid_argument
+
+MAX_QUOTE_BYTES = 256
+"""Of a JSON value in an error; the token that exceeds it is written whole."""
+_PARSE_ERROR = re.compile(r"Parse error at offset (\d+): (.*)", re.DOTALL)
+
+
+class JsonObject(dict[str, Any]):
+    """A JSON object. Of a repeated key the first value counts."""
+
+    def __init__(self, pairs: Sequence[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        if len(self) < len(pairs):
+            self.update(reversed(pairs))
+        self.pairs = pairs
+        """With every value of a repeated key."""
+
+
+class _Decoder(rapidjson.Decoder):
+    def start_object(self) -> list[tuple[str, Any]]:
+        return []
+
+    def end_object(self, pairs: list[tuple[str, Any]]) -> JsonObject:
+        return JsonObject(pairs)
+
+
+_decode = _Decoder(number_mode=rapidjson.NM_NATIVE | rapidjson.NM_NAN)
+
+
+def parse(text: bytes) -> Any:
+    """The JSON value at the start of a text; what follows it is ignored. Raises StatusError."""
+    text = text.removeprefix(b"\xef\xbb\xbf")
+    if not text:
+        raise invalid_argument("JSON Parse error: The document is empty")
+    try:
+        return _decode(text)
+    except UnicodeDecodeError as error:
+        raise invalid_argument(f"JSON Parse error: Invalid encoding in string. at offset: {error.start}") from None
+    except (rapidjson.JSONDecodeError, RecursionError) as error:
+        match = _PARSE_ERROR.fullmatch(str(error))
+        offset, reason = (int(match[1]), match[2]) if match else (0, str(error))
+        if "must not be followed" in reason:
+            return parse(text[:offset])
+        raise invalid_argument(f"JSON Parse error: {reason} at offset: {offset}") from None
+
+
+def type_of(value: Any) -> str:
+    """RapidJSON's name of a value's type."""
+    if isinstance(value, bool):
+        return str(value)
+    return {type(None): "Null", JsonObject: "Object", list: "Array", str: "String", int: "Number", float: "Number"}[type(value)]
+
+
+def quote(value: Any) -> str:
+    """A value for an error text, as RapidJSON's PrettyWriter writes it with lists on one line."""
+    tokens: list[str] = []
+    size = 0
+    for token in _tokens(value, "", 1):
+        if token is None or size >= MAX_QUOTE_BYTES:
+            break
+        tokens.append(token)
+        size += len(token.encode())
+    return "".join(tokens)
+
+
+def _tokens(value: Any, prefix: str, depth: int) -> Iterator[str | None]:
+    """The text token by token; None: RapidJSON ends here, at NaN or an infinity."""
+    if isinstance(value, JsonObject):
+        yield prefix + "{"
+        for number, (key, item) in enumerate(value.pairs):
+            yield f"{',' if number else ''}\n{'    ' * depth}{_scalar(key)}"
+            yield from _tokens(item, ": ", depth + 1)
+        yield f"\n{'    ' * (depth - 1)}}}" if value else "}"
+    elif isinstance(value, list):
+        yield prefix + "["
+        for number, item in enumerate(value):
+            yield from _tokens(item, ", " if number else "", depth + 1)
+        yield "]"
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield prefix
+        yield None
+    else:
+        yield prefix + _scalar(value)
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, float):
+        # where Python's repr begins to write exponents RapidJSON still writes digits, and 1e30 for 1e+30
+        if value == 0 or 1e-6 <= abs(value) < 1e21:
+            return np.format_float_positional(value, trim="0")
+        return re.sub(r"e\+?(-?)0*", r"e\1", repr(value))
+    return str(rapidjson.dumps(value, ensure_ascii=False))
