@@ -11,6 +11,7 @@ from city import config, network
 from city.errors import InputError
 from controller.safety.conflicts import ConflictRules
 from tests.conftest import GRID
+from tests.networks import netgenerate
 
 SCENARIOS = ("cologne1", "cologne8", "ingolstadt7")
 
@@ -190,3 +191,16 @@ def test_missing_network_of_a_city_is_refused_with_its_key(key, tmp_path):
     (tmp_path / "city.toml").write_text(f'[network]\n{key} = "none.xml"')
     with pytest.raises(InputError, match=rf"city.toml: \[network\] {key}: there is no file .*/none.xml; fix its path"):
         network.of_city(config.load(tmp_path / "city.toml"))
+
+
+def test_slowest_lane_of_a_link_counts_for_its_red_clearance(tmp_path):
+    options = ("--grid.number", "1", "--grid.attach-length", "100", "--default.lanenumber", "2", "--tls.group-signals")
+    net_file = netgenerate(tmp_path / "a.net.xml", "--grid", *options)
+    link = next(pairs for pairs in network.read(net_file).signals["A0"].links if len({lane for lane, _ in pairs}) == 2)
+    slow = link[0][0]
+    text = net_file.read_text()
+    begin = text.index("speed=", text.index(f'<lane id="{slow}"'))
+    net_file.write_text(text[:begin] + 'speed="5.00" was' + text[begin:])
+    signal = network.read(net_file).signals["A0"]
+    k = signal.links.index(link)
+    assert (signal.slowest_mps[k], signal.approach_mps[k]) == (5.0, 13.89)

@@ -327,6 +327,13 @@ def test_each_signal_of_a_group_follows_its_own_number():
     ]  # fmt: skip
 
 
+def test_sequencer_learns_which_signals_of_a_group_show_their_states():
+    x, reported = two_signals(), []
+    x._phase_sequencer.note_shown = lambda now, signal: reported.append((now, signal))
+    play(x, 10, lambda now: np.array([-1.0, -1.0]), shown=("Gr", "rG"))
+    assert reported == [(0, 0), (0, 1)]
+
+
 def test_all_signals_of_a_group_enter_their_plans():
     x = two_signals()
     sent = play(x, 40, lambda now: TimeoutError("late"), shown=("Gr", "rG"))

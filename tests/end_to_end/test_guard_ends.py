@@ -160,6 +160,14 @@ def test_an_idle_guard_ends_an_endless_simulation_once_no_other_client_is_left(t
     assert not listens(port)
 
 
+def test_a_guard_of_a_sumo_that_it_did_not_start_is_never_alone():
+    flags = ("--first-controller-timeout-s", 0, "--idle-timeout-s", 2.5)
+    with sumo(1, "--end", "-1") as (port, _), guard("--sumo", f"127.0.0.1:{port}", *flags) as process:
+        # clients of other machines are not in this machine's table of connections
+        assert process.wait(60) == 0
+        assert "leaving the simulation to the other clients" in process.stderr.read()
+
+
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.0\r\n\r\n"])
 def test_a_connection_that_is_not_traci_is_closed(sent):
     with sumo(2) as (port, _), guard("--sumo", f"127.0.0.1:{port}", "--order", 2, "--first-controller-timeout-s", 0) as process:

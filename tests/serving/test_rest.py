@@ -169,14 +169,14 @@ def test_metrics_are_served_at_the_monitoring_configs_path(call):
     counts = {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if not line.startswith("#")}
     assert counts[':tensorflow:serving:request_count{model_name="dtypes",status="OK"}'] >= 1
     assert counts[':tensorflow:serving:request_count{model_name="",status="NOT_FOUND"}'] >= 1
-    latency = 'API="predict",entrypoint="REST",model_name="dtypes"'
-    run = 'API="Predict",model_name="dtypes",runtime="TF1"'
+    latency = {'model_name="dtypes"', 'API="predict"', 'entrypoint="REST"'}
+    run = {'model_name="dtypes"', 'API="Predict"', 'runtime="TF1"'}
     for name, labels in (("request_latency", latency), ("runtime_latency", run)):
-        buckets = [key for key in counts if key.startswith(f":tensorflow:serving:{name}_bucket{{") and labels in key]
-        bounds = [key.partition('le="')[2].partition('"')[0] for key in buckets]
+        samples = {key: count for key, count in counts.items() if f":{name}_" in key and all(label in key for label in labels)}
+        bounds = [key.partition('le="')[2].partition('"')[0] for key in samples if "_bucket" in key]
         assert (bounds[:6], len(bounds), bounds[-1]) == (["10", "18", "32.4", "58.32", "104.976", "188.957"], 34, "+Inf")
-        assert counts[buckets[-1]] == counts[f":tensorflow:serving:{name}_count{{{labels}}}"] >= 1
-        assert counts[f":tensorflow:serving:{name}_sum{{{labels}}}"] > 0
+        count, total = (next(value for key, value in samples.items() if f"_{part}{{" in key) for part in ("count", "sum"))
+        assert total > 0 and count == max(value for key, value in samples.items() if "_bucket" in key) >= 1
     assert counts['serving_model_loads_total{model_name="dtypes",status="success"}'] == 1
     assert counts['serving_model_versions{state="AVAILABLE"}'] == 2
     assert any(key.startswith("serving_build_info{") and 'tensorflow="2.' in key for key in counts)
