@@ -4,10 +4,9 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from google.protobuf import text_format
-
 from city.errors import InputError
 from protos import model_server_config_pb2 as config_pb
+from serving.embedded import text_proto
 from serving.embedded.models.manager import LoadOptions
 from serving.embedded.models.model_config import ModelConfig
 
@@ -69,11 +68,7 @@ class ServerConfig:
 
 def metrics_path_from_file(file: Path) -> str | None:
     """Read a MonitoringConfig: the path of the metrics, None if they are off. Raises InputError."""
-    config = config_pb.MonitoringConfig()
-    try:
-        text_format.Parse(file.read_text(encoding="utf-8"), config)
-    except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
-        raise InputError(f"{file}: cannot be read as MonitoringConfig: {error}") from None
+    config = text_proto.read(file, config_pb.MonitoringConfig())
     if not config.prometheus_config.enable:
         return None
     path = config.prometheus_config.path or METRICS_PATH
@@ -84,11 +79,7 @@ def metrics_path_from_file(file: Path) -> str | None:
 
 def ssl_from_file(path: Path) -> Ssl:
     """Read an SSLConfig, as tensorflow/serving's ssl_config.proto. Raises InputError."""
-    config = config_pb.SSLConfig()
-    try:
-        text_format.Parse(path.read_text(encoding="utf-8"), config)
-    except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
-        raise InputError(f"{path}: cannot be read as SSLConfig: {error}") from None
+    config = text_proto.read(path, config_pb.SSLConfig())
     if not config.server_key or not config.server_cert:
         raise InputError(f"{path}: server_key or server_cert is missing; add both as PEM")
     if config.client_verify and not config.custom_ca:

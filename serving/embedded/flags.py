@@ -146,6 +146,9 @@ def _config(args: argparse.Namespace) -> ServerConfig:
         models = model_config.from_file(args.model_config_file)
     elif args.model_base_path is not None:
         name = args.model_name or "default"
+        if not args.model_base_path.is_absolute():
+            # as in tensorflow_model_server: a relative one depends on where the server is started
+            raise InputError(f"--model_base_path {args.model_base_path} must be an absolute path")
         models = {name: ModelConfig(name, args.model_base_path)}
     else:
         models_dir = args.models_dir or serving.models_dir

@@ -121,7 +121,7 @@ class Server:
             # their requests are not read: Empty accepts the bytes of any message
             **{name: method(name, unimplemented_rpc(name), empty_pb2.Empty) for name in UNIMPLEMENTED_RPCS},
         }
-        reload = partial(handle_reload_config_request, self.reconfigure)
+        reload = partial(handle_reload_config_request, self.reconfigure, self.metrics)
         models = {
             "GetModelStatus": method("GetModelStatus", partial(get_model_status, manager), wire.GetModelStatusRequest, pool),
             "HandleReloadConfigRequest": method("HandleReloadConfigRequest", reload, config_pb.ReloadConfigRequest, pool),

@@ -104,7 +104,7 @@ class Served:
 def configured(models, *entries):
     config = pb.ModelServerConfig()
     text_format.Parse(text(models, *entries), config)
-    return model_config.from_proto(config)
+    return model_config.from_proto(config.model_config_list)
 
 
 @pytest.mark.parametrize(
@@ -168,22 +168,62 @@ def test_a_reload_with_one_invalid_model_changes_nothing(models):
     (models / "broken" / "1" / "saved_model.pb").write_bytes(b"garbage")
     with Served(models=configured(models, ("a", "first", ""))) as api:
         for entries, code, message in (
-            ([("b", "second", ""), ("c", "broken", "")], grpc.StatusCode.UNKNOWN, "1 servable(s) did not become available: {c}"),
-            ([("b", "second", ""), ("b", "first", "")], grpc.StatusCode.INVALID_ARGUMENT, "Duplicate model name b"),
+            (
+                [("b", "second", ""), ("c", "broken", "")],
+                grpc.StatusCode.UNKNOWN,
+                "1 model(s) did not become available: {{{name: c version: 1} due to error: UNKNOWN: ",
+            ),
+            (
+                [("b", "second", ""), ("b", "first", "")],
+                grpc.StatusCode.INVALID_ARGUMENT,
+                "Illegal to list model b multiple times in config list",
+            ),
             ([("", "first", "")], grpc.StatusCode.INVALID_ARGUMENT, "has no name"),
         ):
             error = api.reload(text(models, *entries))
             assert error is not None and error[0] == code and message in error[1]
             assert api.version("a") == 4 and api.version("b") == grpc.StatusCode.NOT_FOUND
-        assert api.reload("")[0] == grpc.StatusCode.INVALID_ARGUMENT
+        assert api.reload("") == (
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "ServerModelConfig type not supported by HandleReloadConfigRequest. Only ModelConfigList is currently supported",
+        )
+        request = get_model_status_pb2.GetModelStatusRequest()
+        request.model_spec.name = "c"
+        (state,) = api.service.GetModelStatus(request, timeout=10).model_version_status
+        assert (state.version, state.state, state.status.error_code) == (1, 50, 2) and state.status.error_message
 
 
 def test_a_reload_to_an_empty_folder_never_unloads_the_model(models, caplog):
     caplog.set_level("INFO", "serving")
     with Served(models=configured(models, ("a", "first", ""))) as api:
         code, details = api.reload(text(models, ("a", "missing", "")))
-        assert code == grpc.StatusCode.UNKNOWN and details == "1 servable(s) did not become available: {a}"
+        assert code == grpc.StatusCode.UNKNOWN and details == (
+            "1 model(s) did not become available: {{{name: a} has no version to serve}, }"
+        )
         assert api.version("a") == 4 and "unloaded" not in caplog.text, "not even for a moment"
+
+
+def test_a_reload_tells_by_how_much_metrics_grew(models):
+    with Served(models=configured(models, ("a", "first", ""))) as api:
+        request = model_management_pb2.ReloadConfigRequest(
+            metric_names=["serving_model_loads_total", "/tensorflow/serving/request_count", "unknown"]
+        )
+        text_format.Parse(text(models, ("a", "first", ""), ("b", "second", "")), request.config)
+        assert api.version("a") == 4
+        metrics = api.service.HandleReloadConfigRequest(request, timeout=60).metric
+        assert {metric.name: metric.int64_value_increase for metric in metrics} == {
+            "serving_model_loads_total": 1, "/tensorflow/serving/request_count": 0, "unknown": 0,
+        }  # fmt: skip
+
+
+def test_status_of_a_label_is_that_of_all_versions(models):
+    all_versions = 'model_version_policy { all {} } version_labels { key: "stable" value: 3 }'
+    with Served(models=configured(models, ("a", "first", all_versions))) as api:
+        request = get_model_status_pb2.GetModelStatusRequest()
+        request.model_spec.name = "a"
+        request.model_spec.version_label = "stable"
+        states = api.service.GetModelStatus(request, timeout=10).model_version_status
+        assert [state.version for state in states] == [4, 3, 2, 1], "TensorFlow Serving ignores the label here"
 
 
 def test_no_call_fails_while_configs_are_reloaded(models):
@@ -218,10 +258,39 @@ def test_a_changed_config_file_is_applied_and_an_invalid_one_is_not(models, tmp_
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("model_config_list { config { name: 'a' base_path: '/m' } }", 'model_platform ""; it must be "tensorflow"'),
-        ("model_config_list { config { name: 'a' model_platform: 'tensorflow' } }", "model a has no base_path"),
+        (
+            "model_config_list { config { name: 'a' base_path: '/m' } }",
+            "Illegal setting neither ModelServerConfig::model_type (deprecated) nor ModelServerConfig::model_platform, "
+            "model name is a",
+        ),
+        (
+            "model_config_list { config { name: 'a' base_path: '/m' model_type: TENSORFLOW model_platform: 'tensorflow' } }",
+            "Illegal setting both ModelServerConfig::model_type (deprecated) and ModelServerConfig::model_platform, "
+            "model name is a",
+        ),
+        ("model_config_list { config { name: 'a' base_path: '/m' model_type: OTHER } }", "model_type choice 2 not supported."),
+        (
+            "model_config_list { config { name: 'a' base_path: '/m' model_platform: 'torch' } }",
+            "Model a requests unsupported platform torch",
+        ),
+        (
+            "model_config_list { config { name: 'a' model_platform: 'tensorflow' } }",
+            "Expected model a to have an absolute path or URI; got base_path()=",
+        ),
+        (
+            "model_config_list { config { name: 'a' base_path: 'x/y' model_platform: 'tensorflow' } }",
+            "Expected model a to have an absolute path or URI; got base_path()=x/y",
+        ),
+        (
+            "model_config_list { config { name: 'a' base_path: 's3://x' model_platform: 'tensorflow' } }",
+            "model a: s3://x: this server reads local folders only",
+        ),
         ("model_config_list { config { base_path: '/m' model_platform: 'tensorflow' } }", "has no name"),
-        ("model_config_list { config { nonsense: 1 } }", "cannot be read as ModelServerConfig"),
+        (
+            "model_config_list { config { nonsense: 1 } }",
+            "Error parsing text-format tensorflow.serving.ModelServerConfig: "
+            '1:30 : Message type "tensorflow.serving.ModelConfig" has no field named "nonsense".',
+        ),
         ("custom_model_config { }", "custom_model_config is not supported"),
         (
             "model_config_list { config { name: 'a' base_path: '/m' model_platform: 'tensorflow' "
@@ -323,6 +392,11 @@ def test_flag_that_is_missing_here_is_refused_at_another_value(name):
     other = {"true": "false", "false": "true", "": "x", "serve": "serve,gpu"}.get(MISSING_FLAGS[name], "7")
     with pytest.raises(InputError, match=rf"--{name}={other}: this server has tensorflow_model_server's --{name} at its default"):
         parse([f"--{name}={other}", "--port=0", "--model_base_path=x"])
+
+
+def test_relative_model_base_path_is_refused():
+    with pytest.raises(InputError, match="--model_base_path models/x must be an absolute path"):
+        parse(["--port=0", "--model_base_path=models/x"])
 
 
 def test_config_file_comes_before_model_name_and_base_path(models, tmp_path):

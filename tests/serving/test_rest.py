@@ -132,6 +132,7 @@ def test_status_and_metadata_are_tensorflow_servings(call):
         ("POST", DTYPES, b'{"signature_name": "string", "instances": ["\\ud800"]}', 400, "surrogate"),
         ("POST", DTYPES, {"signature_name": "float16", "inputs": [1]}, 501, "Conversion of JSON Value: 1 to type: half"),
         ("POST", DTYPES, {"signature_name": "complex64", "inputs": [1]}, 501, "complex64"),
+        ("POST", DTYPES, {"signature_name": "complex64", "inputs": [{}]}, 400, "Type: Object is not of expected type: complex64"),
         ("GET", "/v1/models/unknown", None, 404, "Could not find any versions of model unknown"),
         ("GET", "/v1/models", None, 400, "Missing model name in request."),
         ("GET", "/v1/models/versions/3", None, 400, "Missing model name in request."),

@@ -149,9 +149,19 @@ class ModelManager:
         )
 
     def _refuse(self, names: Iterable[str]) -> None:
-        """Raise StatusError if there are models that cannot be served."""
-        if missing := sorted(names):
-            raise unknown(f"{len(missing)} servable(s) did not become available: {{{', '.join(missing)}}}")
+        """Raise StatusError, with TensorFlow Serving's text, if there are models that cannot be served."""
+        reasons = []
+        for name in sorted(names):
+            states = self._models[name].states if name in self._models else {}
+            failed = [state for state in states.values() if state.status.error_message]
+            if not failed:
+                reasons.append(f"{{name: {name}}} has no version to serve")
+            for state in failed:
+                code = wire.Status.Code.Name(state.status.error_code)
+                reasons.append(f"{{name: {name} version: {state.version}}} due to error: {code}: {state.status.error_message}")
+        if reasons:
+            text = "".join(f"{{{reason}}}, " for reason in reasons)
+            raise unknown(f"{len(reasons)} model(s) did not become available: {{{text}}}")
 
     def _label_error(self, configs: Mapping[str, ModelConfig], before: Mapping[str, ModelConfig]) -> str:
         """The first error in the labels of a configuration; empty: none."""

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from google.protobuf import text_format
-
 from city.errors import InputError
 from protos import model_server_config_pb2 as pb
+from serving.embedded import text_proto
 from serving.embedded.models.version_policy import NEWEST, VersionPolicy
 from serving.embedded.status import StatusError, invalid_argument
 
@@ -40,38 +39,47 @@ def from_folder(models_dir: Path) -> dict[str, ModelConfig]:
 
 def from_file(path: Path) -> dict[str, ModelConfig]:
     """Read a ModelServerConfig as text proto. Raises InputError."""
+    config = text_proto.read(path, pb.ModelServerConfig())
+    if config.WhichOneof("config") == "custom_model_config":
+        raise InputError(f"{path}: custom_model_config is not supported; list the models in model_config_list")
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
-    config = pb.ModelServerConfig()
-    try:
-        text_format.Parse(text, config)
-    except text_format.ParseError as error:
-        raise InputError(f"{path}: cannot be read as ModelServerConfig: {error}") from None
-    try:
-        return from_proto(config)
+        return from_proto(config.model_config_list)
     except StatusError as error:
         raise InputError(f"{path}: {error}") from None
 
 
-def from_proto(config: pb.ModelServerConfig) -> dict[str, ModelConfig]:
-    """The models of a ModelServerConfig. Raises StatusError (INVALID_ARGUMENT) if any entry is wrong."""
-    if config.WhichOneof("config") == "custom_model_config":
-        raise invalid_argument("custom_model_config is not supported; list the models in model_config_list")
+def from_proto(models: pb.ModelConfigList) -> dict[str, ModelConfig]:
+    """The models of a list, with the checks and texts of tensorflow/serving's server_core.cc.
+
+    Raises StatusError (INVALID_ARGUMENT) if any entry is wrong.
+    """
     configs: dict[str, ModelConfig] = {}
-    for entry in config.model_config_list.config:
+    for entry in models.config:
         if not entry.name:
             raise invalid_argument("a model in model_config_list has no name; add name")
         if entry.name in configs:
-            raise invalid_argument(f"Duplicate model name {entry.name} in model_config_list")
-        if not entry.base_path:
-            raise invalid_argument(f"model {entry.name} has no base_path; add the folder of its versions")
-        platform = entry.model_platform or (PLATFORM if entry.model_type == pb.TENSORFLOW else "")
-        if platform != PLATFORM:
-            raise invalid_argument(f'model {entry.name} has model_platform "{entry.model_platform}"; it must be "{PLATFORM}"')
+            raise invalid_argument(f"Illegal to list model {entry.name} multiple times in config list")
+        _check_platform(entry)
+        if "://" in entry.base_path:
+            raise invalid_argument(f"model {entry.name}: {entry.base_path}: this server reads local folders only")
+        if not Path(entry.base_path).is_absolute():
+            raise invalid_argument(
+                f"Expected model {entry.name} to have an absolute path or URI; got base_path()={entry.base_path}"
+            )
         configs[entry.name] = ModelConfig(entry.name, Path(entry.base_path), _policy(entry), dict(entry.version_labels))
     return configs
+
+
+def _check_platform(entry: pb.ModelConfig) -> None:
+    fields = "ModelServerConfig::model_type (deprecated)", "ModelServerConfig::model_platform", f"model name is {entry.name}"
+    if entry.model_type and entry.model_platform:
+        raise invalid_argument("Illegal setting both {} and {}, {}".format(*fields))
+    if not entry.model_type and not entry.model_platform:
+        raise invalid_argument("Illegal setting neither {} nor {}, {}".format(*fields))
+    if entry.model_type not in (pb.MODEL_TYPE_UNSPECIFIED, pb.TENSORFLOW):
+        raise invalid_argument(f"ModelServerConfig::model_type choice {entry.model_type} not supported.")
+    if entry.model_platform not in ("", PLATFORM):
+        raise invalid_argument(f"Model {entry.name} requests unsupported platform {entry.model_platform}")
 
 
 def _policy(entry: pb.ModelConfig) -> VersionPolicy:

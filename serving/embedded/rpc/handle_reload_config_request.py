@@ -6,17 +6,22 @@ from protos import model_server_config_pb2 as pb
 from serving.embedded.models import model_config
 from serving.embedded.models.model_config import ModelConfig
 from serving.embedded.status import invalid_argument
+from serving.embedded.telemetry.metrics import ServerMetrics
 
 
 def handle_reload_config_request(
-    reconfigure: Callable[[Mapping[str, ModelConfig]], None], request: pb.ReloadConfigRequest
+    reconfigure: Callable[[Mapping[str, ModelConfig]], None], metrics: ServerMetrics, request: pb.ReloadConfigRequest
 ) -> pb.ReloadConfigResponse:
-    """Serve the models that the request lists, and no others. Raises StatusError.
+    """Serve the models that the request lists, and no others; tell by how much the named metrics grew. Raises StatusError.
 
     As in tensorflow/serving's model_service_impl.cc the RPC fails with the status
     that the response would carry.
     """
-    if request.config.WhichOneof("config") is None:
-        raise invalid_argument("ModelServerConfig is empty: it needs a model_config_list")
-    reconfigure(model_config.from_proto(request.config))
-    return pb.ReloadConfigResponse()
+    if request.config.WhichOneof("config") != "model_config_list":
+        raise invalid_argument(
+            "ServerModelConfig type not supported by HandleReloadConfigRequest. Only ModelConfigList is currently supported"
+        )
+    before = {name: metrics.total(name) for name in request.metric_names}
+    reconfigure(model_config.from_proto(request.config.model_config_list))
+    increases = [pb.Metric(name=name, int64_value_increase=metrics.total(name) - total) for name, total in before.items()]
+    return pb.ReloadConfigResponse(metric=increases)

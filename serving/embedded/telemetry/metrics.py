@@ -7,6 +7,7 @@ others are ours, and begin with `serving_`.
 
 import bisect
 import itertools
+import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -84,6 +85,14 @@ class ServerMetrics:
         """Count a version that failed to load."""
         with self._lock:
             self._loads[model, "fail"] += 1
+
+    def total(self, name: str) -> int:
+        """The sum of a counter over its labels; 0: there is none.
+
+        `name`: as in Prometheus, or in TensorFlow (/tensorflow/serving/request_count).
+        """
+        name = re.sub("[^a-zA-Z0-9_]", ":", name)
+        return int(sum(sample.value for metric in self.collect() for sample in metric.samples if sample.name == name))
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""

@@ -1,0 +1,24 @@
+"""Config files in protobuf's text format, with TensorFlow Serving's message names in errors."""
+
+from pathlib import Path
+from typing import TypeVar
+
+from google.protobuf import text_format
+from google.protobuf.message import Message
+
+from city.errors import InputError
+
+_Message = TypeVar("_Message", bound=Message)
+
+
+def read(path: Path, message: _Message) -> _Message:
+    """Fill a message with a file's text and return it. Raises InputError."""
+    try:
+        return text_format.Parse(path.read_text(encoding="utf-8"), message)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None
+    except text_format.ParseError as error:
+        # our messages are TensorFlow Serving's, in a package of their own
+        name = message.DESCRIPTOR.name
+        text = str(error).replace(f"{message.DESCRIPTOR.file.package}.", "tensorflow.serving.")
+        raise InputError(f"{path}: Error parsing text-format tensorflow.serving.{name}: {text}") from None
