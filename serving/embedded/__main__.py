@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
@@ -16,12 +17,18 @@ from serving.embedded.telemetry import logs
 
 GC_THRESHOLD = 20_000
 """Allocations between garbage collections."""
+MAX_OPEN_FILES = 1 << 16
+"""Every connection is an open file."""
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m serving") -> int:
     logs.configure(sys.stderr)
     # calls leave few cycles behind; Python's default threshold would collect every dozen calls
     gc.set_threshold(GC_THRESHOLD)
+    # the usual soft limit of 1,024 would bound the connections
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = MAX_OPEN_FILES if most == resource.RLIM_INFINITY else min(most, MAX_OPEN_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
     stop = threading.Event()
     # before the slow import: a signal during start-up must also exit cleanly
     for number in (signal.SIGTERM, signal.SIGINT):

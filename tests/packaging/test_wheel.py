@@ -55,6 +55,39 @@ def test_the_wheel_has_what_the_docs_use(distributions):
         assert name in members
 
 
+CLIENT = """
+import sys, grpc
+from tensorflow_serving.apis import model_service_pb2, predict_pb2, prediction_service_pb2, prediction_service_pb2_grpc
+stub = prediction_service_pb2_grpc.PredictionServiceStub(grpc.insecure_channel(sys.argv[1]))
+request = predict_pb2.PredictRequest()
+request.model_spec.name = "SA103"
+request.inputs["observation"].dtype = 1
+request.inputs["observation"].float_val.append(0.0)
+for size in (1, 17):
+    request.inputs["observation"].tensor_shape.dim.add(size=size)
+print(stub.Predict(request, timeout=60).model_spec.version.value)
+"""
+
+
+def test_tensorflow_servings_own_client_runs_beside_the_serving_extra(distributions, grid_models, tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    pip = [python, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--only-binary", ":all:"]
+    # until 2.20 its prediction_service_pb2 cannot be imported beside the protobuf that TensorFlow needs
+    subprocess.run([*pip, f"{distributions[0]}[serving]", "tensorflow-serving-api>=2.21"], check=True)
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    command = [python, "-m", "serving", "--models-dir", grid_models, "--port", "0"]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, stdout=subprocess.PIPE) as server:
+        try:
+            address = server.stdout.readline().split()[2]
+            client = [python, "-c", CLIENT, address]
+            output = subprocess.run(client, cwd=tmp_path, env=environment, text=True, check=True, capture_output=True).stdout
+            assert output == "1\n"
+        finally:
+            server.terminate()
+            server.wait(30)
+
+
 @pytest.fixture(scope="module")
 def greenserve(distributions, tmp_path_factory):
     """A function that runs the installed command outside of the source tree."""
