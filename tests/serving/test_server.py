@@ -313,7 +313,9 @@ def test_a_reload_to_an_invalid_version_is_refused(models, tmp_path):
     (elsewhere / "1").mkdir(parents=True)
     (elsewhere / "1" / "saved_model.pb").write_bytes(b"garbage")
     with served(models) as (server, client):
-        with pytest.raises(StatusError, match=r"1 model\(s\) did not become available: .*name: SA103 version: 1} due to error: UNKNOWN"):
+        with pytest.raises(
+            StatusError, match=r"1 model\(s\) did not become available: .*name: SA103 version: 1} due to error: UNKNOWN"
+        ):
             server.reconfigure({MODEL: ModelConfig(MODEL, elsewhere)})
         assert version_of(client) == 1
         status = client.status(MODEL)[0]

@@ -4,6 +4,7 @@ import base64
 import binascii
 import math
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -61,15 +62,9 @@ def input_arrays(document: JsonObject, inputs: Mapping[str, int]) -> tuple[dict[
                 "inputs is a plain value/list, but expecting an object as multiple input tensors required as per tensorinfo_map"
             )
         value = {next(iter(inputs)): value}
-    arrays = {}
-    for key, dtype in inputs.items():
-        if key not in value:
-            raise invalid_argument(f"Missing named input: {key} in 'inputs' object.")
-        values: list[Any] = []
-        shape = _shape(value[key])
-        _add(value[key], 0, shape, dtype, values)
-        arrays[key] = _array(values, key, dtype).reshape(shape)
-    return arrays, COLUMNAR
+    if missing := [key for key in inputs if key not in value]:
+        raise invalid_argument(f"Missing named input: {missing[0]} in 'inputs' object.")
+    return {key: _tensor(value[key], key, dtype) for key, dtype in inputs.items()}, COLUMNAR
 
 
 def _from_rows(instances: list[Any], inputs: Mapping[str, int]) -> dict[str, NDArray[Any]]:
@@ -78,8 +73,21 @@ def _from_rows(instances: list[Any], inputs: Mapping[str, int]) -> dict[str, NDA
         raise invalid_argument(
             "instances is a plain list, but expecting list of objects as multiple input tensors required as per tensorinfo_map"
         )
+    if are_objects and not all(_has_keys(row) and row.keys() == inputs.keys() for row in instances):
+        _check_rows(instances, inputs)
+    columns = {key: [row[key] for row in instances] if are_objects else instances for key in inputs}
+    try:
+        return {key: _tensor(columns[key], key, dtype) for key, dtype in inputs.items()}
+    except StatusError:
+        # the error that names the row comes first
+        _check_rows(instances, inputs)
+        raise
+
+
+def _check_rows(instances: list[Any], inputs: Mapping[str, int]) -> None:
+    """Raise StatusError for the first row that is wrong by itself, or differs from those before."""
+    are_objects = _has_keys(instances[0])
     only = next(iter(inputs))
-    values: dict[str, list[Any]] = {key: [] for key in inputs}
     shapes: dict[str, list[int]] = {}
     for number, row in enumerate(instances):
         if _has_keys(row) != are_objects:
@@ -90,7 +98,7 @@ def _from_rows(instances: list[Any], inputs: Mapping[str, int]) -> dict[str, NDA
                 if key not in inputs:
                     raise invalid_argument(f"JSON object: does not have named input: {key}")
                 shape = _shape(item)
-                _add(item, 0, shape, inputs[key], values[key])
+                _add(item, 0, shape, inputs[key], [])
                 if shapes.setdefault(key, shape) != shape:
                     raise _shape_error(shapes[key], shape)
             except StatusError as error:
@@ -103,7 +111,6 @@ def _from_rows(instances: list[Any], inputs: Mapping[str, int]) -> dict[str, NDA
                 f"Failed to process element: {number} of 'instances' list. JSON object: {quote(row)} "
                 f"keys must be equal to: {','.join(sorted(inputs))}"
             )
-    return {key: _array(values[key], key, dtype).reshape([len(instances), *shapes[key]]) for key, dtype in inputs.items()}
 
 
 def _has_keys(value: Any) -> bool:
@@ -136,6 +143,26 @@ def _shape(value: Any) -> list[int]:
     return shape
 
 
+def _tensor(value: Any, key: str, dtype: int) -> NDArray[Any]:
+    """Nested lists as an array. Raises StatusError for the first value that does not fit."""
+    shape = _shape(value)
+    values = _numbers(value, shape) if dtype in _FLOATS else None
+    if values is None:
+        values = []
+        _add(value, 0, shape, dtype, values)
+    return _array(values, key, dtype).reshape(shape)
+
+
+def _numbers(value: Any, shape: list[int]) -> list[Any] | None:
+    """The numbers in nested lists of this shape, fast; None: there is something else, or another shape."""
+    values = [value]
+    for size in shape:
+        if set(map(type, values)) != {list} or set(map(len, values)) != {size}:
+            return None
+        values = list(chain.from_iterable(values))
+    return values if {int, float}.issuperset(map(type, values)) else None
+
+
 def _add(value: Any, level: int, shape: list[int], dtype: int, values: list[Any]) -> None:
     """Add the values of nested lists to `values`. Raises StatusError for the first that does not fit."""
     if not isinstance(value, list):
@@ -152,10 +179,6 @@ def _add(value: Any, level: int, shape: list[int], dtype: int, values: list[Any]
         raise invalid_argument(
             f"Encountered list at unexpected size: {len(value)} at level: {level} expected size: {shape[level]}"
         )
-    # most values are numbers of the right type: checked all at once
-    if dtype in _FLOATS and level + 1 == len(shape) and _JSON_TYPES[dtype].issuperset(map(type, value)):
-        values += value
-        return
     for element in value:
         _add(element, level + 1, shape, dtype, values)
 
