@@ -18,6 +18,8 @@ MAX_COUNT = 100_000
 """Maximum of thread, retry and queue counts."""
 MAX_INTERVAL_S = 86_400
 """Maximum of every interval and timeout: one day."""
+DEFAULT_NAME = "default"
+"""tensorflow_model_server's name of a model that has none."""
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 # fmt: off
 MISSING_FLAGS = {
@@ -36,9 +38,8 @@ MISSING_FLAGS = {
 """Flags of tensorflow_model_server that this server does not have, and their defaults, which it accepts."""
 
 
-@path_errors_as_input_errors()
-def parse(argv: list[str] | None = None, prog: str = "python -m serving") -> ServerConfig:
-    """Read the command line. Raises InputError; SystemExit after --version."""
+def parser(prog: str) -> Parser:
+    """The flags of the command line."""
     parser = Parser(
         prog=prog,
         description="Serve models with TensorFlow Serving's gRPC and REST APIs; flags are tensorflow_model_server's.",
@@ -46,7 +47,9 @@ def parse(argv: list[str] | None = None, prog: str = "python -m serving") -> Ser
     )
     parser.add_argument("--city", type=Path, help="city.toml (default: ./city.toml)")
     parser.add_argument("--models-dir", "--models_dir", type=Path, metavar="DIR", help="serve every model of this folder")
-    parser.add_argument("--model_name", metavar="NAME", help="name of the one model at --model_base_path (default: default)")
+    parser.add_argument(
+        "--model_name", default=DEFAULT_NAME, metavar="NAME", help="name of the one model at --model_base_path (default: default)"
+    )
     parser.add_argument("--model_base_path", type=_path, metavar="DIR", help="folder of one model's versions")
     parser.add_argument("--model_config_file", type=_path, metavar="FILE", help="ModelServerConfig as text: several models")
     parser.add_argument(
@@ -118,7 +121,13 @@ def parse(argv: list[str] | None = None, prog: str = "python -m serving") -> Ser
     parser.add_argument(
         "--version", type=_boolean, nargs="?", const=True, default=False, metavar="BOOL", help="print the version and exit"
     )
-    args, unknown = parser.parse_known_args(argv)
+    return parser
+
+
+@path_errors_as_input_errors()
+def parse(argv: list[str] | None = None, prog: str = "python -m serving") -> ServerConfig:
+    """Read the command line. Raises InputError; SystemExit after --version."""
+    args, unknown = parser(prog).parse_known_args(argv)
     for argument in unknown:
         _check_missing_flag(argument, prog)
     if args.version:
@@ -131,11 +140,11 @@ def parse(argv: list[str] | None = None, prog: str = "python -m serving") -> Ser
 def _config(args: argparse.Namespace) -> ServerConfig:
     if args.model_config_file is not None:
         # as in tensorflow_model_server, whose official image always passes both
-        args.model_name = args.model_base_path = None
+        args.model_name, args.model_base_path = DEFAULT_NAME, None
     sources = [flag for flag in ("models_dir", "model_base_path", "model_config_file") if getattr(args, flag) is not None]
     if len(sources) > 1:
         raise InputError(f"--{sources[0]} and --{sources[1]} both name the models; pass one of them")
-    if args.model_name is not None and args.model_base_path is None:
+    if args.model_name != DEFAULT_NAME and args.model_base_path is None:
         raise InputError("--model_name needs --model_base_path, the folder of its versions")
     serving = city_config.Serving()
     if not sources or args.city is not None or Path("city.toml").exists():
@@ -145,11 +154,10 @@ def _config(args: argparse.Namespace) -> ServerConfig:
     if args.model_config_file is not None:
         models = model_config.from_file(args.model_config_file)
     elif args.model_base_path is not None:
-        name = args.model_name or "default"
         if not args.model_base_path.is_absolute():
             # as in tensorflow_model_server: a relative one depends on where the server is started
             raise InputError(f"--model_base_path {args.model_base_path} must be an absolute path")
-        models = {name: ModelConfig(name, args.model_base_path)}
+        models = {args.model_name: ModelConfig(args.model_name, args.model_base_path)}
     else:
         models_dir = args.models_dir or serving.models_dir
         if not models_dir.is_dir():
