@@ -41,7 +41,7 @@ class City:
         self.observations = {tl: rng.random(c.observation.size, np.float32) for tl, c in self.contracts.items()}
 
     def calls(self, model):
-        labels = {"model_name": model, "version": "1", "API": "Predict", "entrypoint": "GRPC", "status": "OK"}
+        labels = {"model_name": model, "status": "OK"}
         return self.server.metrics.registry.get_sample_value(":tensorflow:serving:request_count", labels) or 0
 
     def count_calls(self, ask):
