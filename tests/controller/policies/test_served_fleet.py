@@ -91,7 +91,9 @@ def test_tl_whose_own_model_is_newer_is_excluded(city):
     city.server.poll_once()
     city.fleet.update()
     answers, counts = city.count_calls(lambda: city.policies.ask(city.observations))
-    assert counts == {"city": 1} and city.fleet.coverage.tls == set(TLS) - {"SA103"}
+    # the contract of a new version is read by a Predict too
+    assert counts == {"city": 1, "SA103": 2} and city.fleet.coverage.tls == set(TLS) - {"SA103"}
+    assert city.count_calls(lambda: city.policies.ask(city.observations))[1] == {"city": 1, "SA103": 1}
     assert not any(isinstance(answer, Exception) for answer in answers.values())
 
 
