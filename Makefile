@@ -40,6 +40,7 @@ benchmarks: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.session
 	$(BIN)/python -m benchmarks.unary_predict
 	$(BIN)/python -m benchmarks.concurrent_callers
+	$(BIN)/python -m benchmarks.rest_requests
 	$(BIN)/python -m benchmarks.many_models
 	$(BIN)/python -m benchmarks.server_memory
 	$(BIN)/python -m benchmarks.control_loop

@@ -3,7 +3,7 @@
     python -m benchmarks.concurrent_callers [--callers 100] [--seconds 3] [--threads N] [--models 1]
 
 Callers are threads of one process, which calls both servers alternately with the same
-bytes over one channel each. Budget: at least 0.8 of the echo's calls per second.
+bytes over one channel each.
 """
 
 import argparse
