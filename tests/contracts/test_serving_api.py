@@ -133,6 +133,7 @@ def test_the_policy_signature_returns_the_contract_in_every_row(prediction):
     ("request_message", "code", "text"),
     [
         (predict_pb2.PredictRequest(), "INVALID_ARGUMENT", "Missing ModelSpec"),
+        (request(""), "INVALID_ARGUMENT", "ModelSpec has no name specified."),
         (request("unknown"), "NOT_FOUND", "Servable not found for request: Latest(unknown)"),
         (request(version=42), "NOT_FOUND", "Servable not found for request: Specific(SA103, 42)"),
         (request(version_label="gold"), "INVALID_ARGUMENT", "label: gold"),
@@ -158,7 +159,8 @@ def test_an_extra_input_is_named(prediction):
 def test_an_unknown_or_repeated_output_is_refused(prediction):
     message = request()
     message.output_filter.append("other")
-    assert "output tensor alias not found in signature: other" in refused(prediction.Predict, message)[1]
+    details = refused(prediction.Predict, message)[1]
+    assert "output tensor alias not found in signature: other Outputs expected to be in the set {" in details
     message = request()
     message.output_filter.extend(["action", "action"])
     assert "duplicate output tensor alias: action" in refused(prediction.Predict, message)[1]
@@ -246,7 +248,9 @@ def test_rest_returns_status_and_metadata(rest):
     assert version == {"version": "1", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
     status, document = rest("GET", f"/v1/models/{MODEL}/metadata")
     assert status == 200 and document["model_spec"]["name"] == MODEL and document["model_spec"]["version"] == "1"
-    info = document["metadata"]["signature_def"]["signature_def"]["serving_default"]["inputs"]["observation"]
+    signature = document["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    assert signature["defaults"] == {}
+    info = signature["inputs"]["observation"]
     assert info["dtype"] == "DT_FLOAT" and [dim["size"] for dim in info["tensor_shape"]["dim"]] == ["-1", str(INPUTS)]
 
 

@@ -162,6 +162,29 @@ def test_no_request_body_causes_a_server_error(call, body):
         assert call("POST", DTYPES, wrapped)[0] in (200, 400)
 
 
+@given(
+    st.sampled_from(["GET", "POST", "PUT"]),
+    st.lists(
+        st.sampled_from(
+            [b"dtypes", b"examples", b"/versions/", b"/labels/", b"/metadata", b":predict", b"1", b"9" * 5000, b"%2F", b"%FF"]
+        )
+        | st.binary(min_size=1, max_size=3).filter(
+            lambda part: min(part) > 32 and 127 not in part and not set(b"?#") & set(part)
+        ),
+        max_size=5,
+    ),
+)
+def test_no_path_causes_a_server_error(non_policy_server, method, parts):
+    with socket.create_connection(("127.0.0.1", non_policy_server.rest_port), timeout=10) as connection:
+        path = b"/v1/models/" + b"".join(parts)
+        connection.sendall(
+            b"%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}" % (method.encode(), path)
+        )
+        response = http.client.HTTPResponse(connection)
+        response.begin()
+        assert response.status in (200, 400, 404), path
+
+
 def test_metrics_are_served_at_the_monitoring_configs_path(call):
     call("POST", DTYPES, {"signature_name": "float32", "instances": [1]})
     call("POST", "/v1/models/made-up:predict", {"instances": [1]})
@@ -255,7 +278,7 @@ def test_metadata_has_every_field(call, non_policy_server):
 
 def test_slash_and_colon_of_names_and_labels_are_percent_encoded(non_policy_models):
     config = {"a/b:c": ModelConfig("a/b:c", non_policy_models / "dtypes", labels={"x/y": 1})}
-    with running(ServerConfig(models=config, port=0, poll_s=0, rest=RestConfig(0))) as server:
+    with running(ServerConfig(models=config, port=0, poll_s=0, rest=RestConfig(0, timeout_s=math.inf))) as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.rest_port, timeout=10)
         body = json.dumps({"signature_name": "float32", "instances": [2.0]})
         for path in ("/v1/models/a%2Fb%3Ac:predict", "/v1/models/a%2fb%3ac/labels/x%2Fy:predict"):

@@ -29,7 +29,7 @@ from serving.embedded.status import HTTP_STATUS, StatusError, invalid_argument
 from serving.embedded.telemetry.logs import log
 from serving.embedded.telemetry.metrics import ServerMetrics
 
-_VERSION = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
+_VERSION = r"(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
 _INFERENCE = re.compile(rf"/v1/models/(?P<model>[^/:]+){_VERSION}:(?P<api>classify|regress|predict)", re.IGNORECASE)
 _STATUS = re.compile(rf"/v1/models(?:/(?P<model>[^/:]+))?{_VERSION}(?:/(?P<metadata>metadata))?", re.IGNORECASE)
 _Result = TypeVar("_Result")
@@ -169,6 +169,8 @@ class RestServer:
 
 def _route(http_method: str, path: str) -> _Route:
     """What a request asks for. Raises StatusError."""
+    # aiohttp keeps bytes that are no UTF-8 as surrogates, which a message does not take
+    path = path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     pattern = {"POST": _INFERENCE, "GET": _STATUS}.get(http_method)
     match = pattern.fullmatch(path) if pattern else None
     api = match["api"] if match and http_method == "POST" else ""
@@ -179,7 +181,7 @@ def _route(http_method: str, path: str) -> _Route:
         raise not_implemented(api.capitalize())
     spec = wire.ModelSpec(name=unquote(match["model"] or ""))
     if version := match["version"]:
-        if int(version) >= 1 << 63:
+        if len(version) > 19 or int(version) >= 1 << 63:
             raise invalid_argument(f"Failed to convert version: {version} to numeric.")
         spec.version.value = int(version)
     elif match["label"]:

@@ -96,7 +96,7 @@ def _output_keys(signature: Signature, output_filter: Collection[str]) -> list[s
         if key not in signature.outputs:
             raise invalid_argument(
                 f"output tensor alias not found in signature: {key} "
-                f"PredictResult expected to be in the set {{{_join(signature.outputs)}}}."
+                f"Outputs expected to be in the set {{{_join(signature.outputs)}}}."
             )
         if key in chosen:
             raise invalid_argument(f"duplicate output tensor alias: {key}")
