@@ -8,10 +8,8 @@ import gzip
 import math
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from city.config import TL, City
 from city.errors import InputError
@@ -103,6 +101,9 @@ class SignalNetwork:
     """bool [links, links], symmetric: whether two links' paths cross or merge, unless they share the approach."""
     yields: Foes
     """bool [links, links]: whether row yields to column (`response`), for foes that some phase shows green together."""
+    permissive: Foes
+    """bool [links, links], symmetric: whether two foes may both show g. A link of several connections may yield with one
+    and have priority with another; two links may both show g if, of each two connections that are foes, one yields."""
     approach_mps: tuple[float, ...] = ()
     """By link index: speed limit of the fastest incoming vehicle lane, in m/s; 0 without such a lane, or if unknown."""
     crossing_m: tuple[float, ...] = ()
@@ -113,13 +114,8 @@ class SignalNetwork:
     """By link index: speed limit of the slowest incoming vehicle lane, in m/s; 0 without such a lane, or if unknown."""
     switches: tuple[ProgramSwitch, ...] = ()
     """The network's own schedule of programs (WAUT)."""
-    permissive: Foes = field(default_factory=lambda: np.zeros((0, 0), bool))
-    """bool [links, links], symmetric: whether two foes may both show g, because of each two of their connections one yields
-    to the other; without it, those of which one yields."""
 
     def __post_init__(self) -> None:
-        if not self.permissive.size:
-            object.__setattr__(self, "permissive", self.yields | self.yields.T)
         for name in ("approach_mps", "crossing_m", "path_m", "slowest_mps"):
             object.__setattr__(self, name, getattr(self, name) or (0.0,) * len(self.links))
 
@@ -414,6 +410,7 @@ class _Reader:
             newest_program(switches, self.begin_s) or active,
             foes,
             yields & together,
+            permissive & together,
             tuple(max(self._speeds(pairs), default=0.0) for pairs in links),
             tuple(
                 max((self.length[lane] for pair in pairs for lane in pair if lane in self.crossings), default=0.0)
@@ -422,7 +419,6 @@ class _Reader:
             tuple(path_m),
             tuple(min(self._speeds(pairs), default=0.0) for pairs in links),
             tuple(switches),
-            permissive & together,
         )
 
     def _speeds(self, pairs: list[tuple[str, str]]) -> list[float]:

@@ -7,7 +7,7 @@ import math
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import combinations, pairwise, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,25 +99,31 @@ class Requests:
         found = self.by_lane.get(lane) or self.by_ends.get((connection.from_lane, connection.to_lane))
         return found if found is not None and self.junctions.request(*found) is not None else None
 
-    def lists(self, junction: str, k: int, other: int) -> bool:
+    def has_foe(self, junction: str, k: int, other: int) -> bool:
         """Whether request k lists request `other` as a foe."""
-        return _bit(self.junctions.request(junction, k), 0, other)
+        return self._is_set(junction, k, "foes", other)
 
-    def gives_way(self, junction: str, k: int, other: int) -> bool:
+    def yields_to(self, junction: str, k: int, other: int) -> bool:
         """Whether the connection of request k yields to that of request `other`, its foe.
 
         netconvert lists some foes in one of the two requests only, and may leave out the
         response: a car and a bicycle that turn left close beside each other. The network's
         own programs show both g. The connection that lists the other one counts as yielding.
         """
-        is_listed_once = self.lists(junction, k, other) and not self.lists(junction, other, k)
-        return is_listed_once or _bit(self.junctions.request(junction, k), 1, other)
+        is_listed_once = self.has_foe(junction, k, other) and not self.has_foe(junction, other, k)
+        return is_listed_once or self._is_set(junction, k, "response", other)
+
+    def _is_set(self, junction: str, k: int, attribute: str, other: int) -> bool:
+        """Character -1-other of a request's attribute; a text that is too short has none."""
+        foes, response = self.junctions.request(junction, k) or ("", "")
+        text = foes if attribute == "foes" else response
+        return other < len(text) and text[-1 - other] == "1"
 
 
 def conflicts(
     size: int, connections: Sequence[Connection], requests: Requests, shapes: Mapping[str, str]
 ) -> tuple[Foes, Foes, Foes]:
-    """Foes and right of way between the links of a signal, bool [size, size] each.
+    """Foes and right of way between the links of a signal, each bool [size, size].
 
     The strings of a request are read from right to left: character -1-k concerns
     request k. The two directions of a pedestrian crossing share a request. Connections
@@ -131,8 +137,7 @@ def conflicts(
         shapes: by lane, the points of its centre line in m, as SUMO writes them.
 
     Returns:
-        (foes, whether row yields to column, whether of each two connections that are foes one yields, so that both links
-        may show g: a link of several connections may yield with one and have priority with another).
+        (foes, yields, permissive), as `SignalNetwork` has them.
     """
     by_request: dict[tuple[str, int], list[Connection]] = {}
     without: list[Connection] = []
@@ -144,17 +149,17 @@ def conflicts(
             by_request.setdefault(place, []).append(connection)
     foes = np.zeros((size, size), bool)
     yields, permissive = (np.ones((size, size), bool) for _ in range(2))
-    for (junction, k), own in by_request.items():
-        for (other_junction, other), others in by_request.items():
-            if other_junction != junction or not (requests.lists(junction, k, other) or requests.lists(junction, other, k)):
+    for ((junction, k), own), ((other_junction, other), others) in combinations(by_request.items(), 2):
+        if junction != other_junction or not (requests.has_foe(junction, k, other) or requests.has_foe(junction, other, k)):
+            continue
+        own_yields, other_yields = requests.yields_to(junction, k, other), requests.yields_to(junction, other, k)
+        for link, foe in product(own, others):
+            if foe.index == link.index or _same_approach(link, foe):
                 continue
-            gives_way, gets_way = requests.gives_way(junction, k, other), requests.gives_way(junction, other, k)
-            for link, foe in product(own, others):
-                if foe.index == link.index or _same_approach(link, foe):
-                    continue
-                foes[link.index, foe.index] = foes[foe.index, link.index] = True
-                yields[link.index, foe.index] &= gives_way
-                permissive[link.index, foe.index] &= gives_way or gets_way
+            for (i, j), gives_way in (((link.index, foe.index), own_yields), ((foe.index, link.index), other_yields)):
+                foes[i, j] = True
+                yields[i, j] &= gives_way
+                permissive[i, j] &= own_yields or other_yields
     if without:
         paths = {connection: _path(connection, requests.junctions.continuation, shapes) for connection in connections}
         for link, foe in product(without, connections):
@@ -167,12 +172,6 @@ def conflicts(
                 for matrix in (yields, permissive):
                     matrix[link.index, foe.index] = matrix[foe.index, link.index] = False
     return foes, yields & foes, permissive & foes
-
-
-def _bit(request: tuple[str, str] | None, which: int, other: int) -> bool:
-    """Character -1-other of a request's foes (0) or response (1); a request that is too short has none."""
-    text = request[which] if request is not None else ""
-    return other < len(text) and text[-1 - other] == "1"
 
 
 def _same_approach(link: Connection, foe: Connection) -> bool:

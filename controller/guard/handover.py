@@ -46,6 +46,7 @@ class SignalHandover:
             self.plans.first.program.id,
             no_foes,
             no_foes,
+            no_foes,
             self.approach_mps,
             self.crossing_m,
             self.path_m,

@@ -92,6 +92,8 @@ def check_phases(where: str, signal: SignalNetwork, program_id: str, states: Ite
             remedy = "never show them green together"
             if signal.yields[i, j] or signal.yields[j, i]:
                 remedy = f"write g for link {i if signal.yields[i, j] else j}, which yields by the junction's right of way"
+            elif signal.permissive[i, j]:
+                remedy = "write g for both, of which each yields to a part of the other"
             raise InputError(
                 f"{where}: phase {state} of program {program_id!r} gives green to links {i} and {j}, which are foes "
                 f"in the network; the safety rules would never show it: {remedy}"

@@ -23,7 +23,7 @@ class MonitorRule(StrEnum):
     """A rule that was broken; the values are labels of a metric."""
 
     CONFLICT = "conflict"
-    """Two foes had green, and neither yields to the other."""
+    """Two foes had green that the right of way does not permit together."""
     YELLOW = "yellow"
     """A vehicle link went from green to red without yellow, its yellow was too short, or it went from yellow to green."""
     MIN_GREEN = "min_green"
@@ -229,7 +229,7 @@ class SignalMonitor:
             faults.append((MonitorRule.INVALID_STATE, f"{state} contains {' '.join(sorted(invalid))}"))
         for i, c in enumerate(state):
             for j in self._foes[i] if c in "gG" else ():
-                # of two green foes at least one must yield, by showing g and by its right of way
+                # of two green foes one must yield, by showing g and by its right of way; or both, each to a part of the other
                 yields_i = c == "g" and j in self._yields_to[i]
                 yields_j = state[j] == "g" and i in self._yields_to[j]
                 both_permissive = c == state[j] == "g" and j in self._permissive[i]

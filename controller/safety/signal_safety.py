@@ -13,7 +13,8 @@ nearest permitted state:
 - a link gets its green once every foe is clear: neither green nor yellow, and red for
   all_red_s and its time to clear the junction, a crossing for its walking time; for `g`
   this applies only to foes that it does not yield to: it yields to foes with priority by
-  the junction's right of way that some phase shows green at the same time;
+  the junction's right of way that some phase shows green at the same time, and two links
+  of which each yields to a part of the other may both show `g`;
 - a link that exceeds max red, or whose foes exceed max green, is served by a green
   phase of the program.
 """

@@ -297,7 +297,7 @@ def two_signals():
     phases = [Phase(s, 10, 10, 10) for s in ("Gr", "yr", "rG", "ry")]
     networks = [
         SignalNetwork(
-            name, ((("a", "b"),), (("c", "d"),)), ("a", "c"), (Program("p", "static", 0, tuple(phases)),), "p", foes, none
+            name, ((("a", "b"),), (("c", "d"),)), ("a", "c"), (Program("p", "static", 0, tuple(phases)),), "p", foes, none, none
         )
         for name in "AB"
     ]

@@ -160,7 +160,7 @@ def test_an_idle_guard_ends_an_endless_simulation_once_no_other_client_is_left(t
     assert not listens(port)
 
 
-def test_a_guard_of_a_sumo_that_it_did_not_start_is_never_alone():
+def test_guard_leaves_a_sumo_that_it_did_not_start_to_other_clients():
     flags = ("--first-controller-timeout-s", 0, "--idle-timeout-s", 2.5)
     with sumo(1, "--end", "-1") as (port, _), guard("--sumo", f"127.0.0.1:{port}", *flags) as process:
         # clients of other machines are not in this machine's table of connections

@@ -154,7 +154,10 @@ def test_crossing_goes_from_green_to_red_and_needs_clearance(crossing):
 
 
 def _with(signal, **changes):
-    values = {name: getattr(signal, name) for name in ("id", "links", "lanes", "programs", "active_program", "foes", "yields")}
+    values = {
+        name: getattr(signal, name)
+        for name in ("id", "links", "lanes", "programs", "active_program", "foes", "yields", "permissive")
+    }
     return SignalNetwork(**{**values, **changes})
 
 
