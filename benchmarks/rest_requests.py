@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import http.client
 import json
-import resource
 import socket
 import tempfile
 import time
@@ -18,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.unary_predict import INPUTS, block, server, serving_command, write_actors
+from benchmarks.unary_predict import INPUTS, block, resident_mb, server_process, serving_command, write_actors
+from serving.embedded.__main__ import allow_open_files
 
-MAX_OPEN_FILES = 1 << 16
 PATH = "/v1/models/TL0000:predict"
-AT_ONCE = 200
+CONCURRENT_REQUESTS = 200
 
 
 def post(connection: http.client.HTTPConnection, body: bytes) -> bytes:
@@ -32,6 +31,7 @@ def post(connection: http.client.HTTPConnection, body: bytes) -> bytes:
 
 
 def answer_of(connection: http.client.HTTPConnection) -> bytes:
+    """The answer to the request that was sent. Raises RuntimeError if it is an error."""
     response = connection.getresponse()
     answer = response.read()
     if response.status != 200:
@@ -44,14 +44,13 @@ def main() -> None:
     parser.add_argument("--idle", type=int, default=5000, help="idle connections (default: %(default)s)")
     parser.add_argument("--numbers", type=int, default=2_000_000, help="numbers of the large body (default: %(default)s)")
     args = parser.parse_args()
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, MAX_OPEN_FILES), most))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    allow_open_files()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         write_actors(folder, 1)
-        stack.enter_context(server(*serving_command(folder, "--rest_api_port", str(port))))
+        _, pid = stack.enter_context(server_process(*serving_command(folder, "--rest_api_port", str(port))))
 
         def connect() -> http.client.HTTPConnection:
             return stack.enter_context(contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=120)))
@@ -59,25 +58,28 @@ def main() -> None:
         connection, body = connect(), json.dumps({"instances": [[0.0] * INPUTS]}).encode()
         times: dict[str, list[float]] = {"without idle connections": [], f"beside {args.idle} idle connections": []}
         block(lambda: post(connection, body))
+        memory_mb: list[float] = []
         for _ in range(3):
             with contextlib.ExitStack() as idle:
-                for case, taken in times.items():
+                for case, durations in times.items():
                     if case.startswith("beside"):
                         for _ in range(args.idle):
                             idle.enter_context(socket.create_connection(("127.0.0.1", port)))
-                    taken += block(lambda: post(connection, body))
-        medians = [float(np.median(taken)) for taken in times.values()]
+                    durations += block(lambda: post(connection, body))
+                    memory_mb.append(resident_mb(pid))
+        medians = [float(np.median(durations)) for durations in times.values()]
         for case, median in zip(times, medians, strict=True):
             print(f"{case:<40}p50 {1000 * median:.3f} ms")
         print(f"{'ratio':<40}{medians[1] / medians[0]:.2f}")
+        print(f"{'memory of the idle connections':<40}{memory_mb[1] - memory_mb[0]:.0f} MB")
 
-        connections = [connect() for _ in range(AT_ONCE)]
+        connections = [connect() for _ in range(CONCURRENT_REQUESTS)]
         begin = time.perf_counter()
-        for each in connections:
-            each.request("POST", PATH, body)
-        for each in connections:
-            answer_of(each)
-        print(f"{AT_ONCE} requests at once{'':<22}{1000 * (time.perf_counter() - begin):.0f} ms for all")
+        for connection in connections:
+            connection.request("POST", PATH, body)
+        for connection in connections:
+            answer_of(connection)
+        print(f"{CONCURRENT_REQUESTS} requests at once{'':<22}{1000 * (time.perf_counter() - begin):.0f} ms for all")
 
         rows = args.numbers // INPUTS
         large = json.dumps({"instances": np.random.default_rng(0).random((rows, INPUTS)).round(7).tolist()}).encode()
@@ -87,9 +89,9 @@ def main() -> None:
         begin = time.perf_counter()
         json.loads(large)
         json.dumps(json.loads(answer))
-        own_s = time.perf_counter() - begin
+        json_s = time.perf_counter() - begin
         print(f"{rows * INPUTS} numbers, {len(large) / 1e6:.0f} MB{'':<14}{served_s:.2f} s")
-        print(f"{'ratio to json of Python alone':<40}{served_s / own_s:.2f}")
+        print(f"{'ratio to json of Python alone':<40}{served_s / json_s:.2f}")
 
 
 if __name__ == "__main__":

@@ -21,14 +21,19 @@ MAX_OPEN_FILES = 1 << 16
 """Every connection is an open file."""
 
 
+def allow_open_files() -> None:
+    """Raise the soft limit of open files: the usual 1,024 would bound the connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def main(argv: list[str] | None = None, prog: str = "python -m serving") -> int:
     logs.configure(sys.stderr)
     # calls leave few cycles behind; Python's default threshold would collect every dozen calls
     gc.set_threshold(GC_THRESHOLD)
-    # the usual soft limit of 1,024 would bound the connections
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = MAX_OPEN_FILES if most == resource.RLIM_INFINITY else min(most, MAX_OPEN_FILES)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
+    allow_open_files()
     stop = threading.Event()
     # before the slow import: a signal during start-up must also exit cleanly
     for number in (signal.SIGTERM, signal.SIGINT):

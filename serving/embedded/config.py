@@ -85,3 +85,8 @@ def ssl_from_file(path: Path) -> Ssl:
     if config.client_verify and not config.custom_ca:
         raise InputError(f"{path}: client_verify needs custom_ca, the CA bundle that verifies clients")
     return Ssl(config.server_key.encode(), config.server_cert.encode(), config.custom_ca.encode(), config.client_verify)
+
+
+def port_error(host: str, port: int, flag: str) -> str:
+    """The error of an address that cannot be bound."""
+    return f"cannot listen on {host}:{port}: it is in use or not on this machine; choose another {flag}"

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from google.protobuf import empty_pb2
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from city.errors import InputError, path_errors_as_input_errors
@@ -23,7 +22,7 @@ from city.version import VERSION
 from protos import model_server_config_pb2 as config_pb
 from protos import predict_pb2 as wire
 from serving.client.channel import MAX_UNIX_PATH_BYTES
-from serving.embedded.config import ServerConfig
+from serving.embedded.config import ServerConfig, port_error
 from serving.embedded.models import model_config
 from serving.embedded.models.manager import ModelManager
 from serving.embedded.models.model_config import ModelConfig
@@ -110,16 +109,14 @@ class Server:
         manager = self.manager
 
         def method(name: str, function: Any, request: Any, pool: futures.ThreadPoolExecutor | None = None) -> Any:
-            # TensorFlow Serving counts inference only
-            is_counted = name == "Predict" or name in UNIMPLEMENTED_RPCS
+            is_counted = name in ("Predict", "Classify", "Regress")  # as TensorFlow Serving counts them
             return GrpcMethod(name, function, request, self.metrics if is_counted else None, manager.is_known, pool).handler()
 
         partial, pool = functools.partial, self._model_service_pool
         prediction = {
             "Predict": method("Predict", partial(predict, manager, self.metrics.count_run), wire.PredictRequest),
             "GetModelMetadata": method("GetModelMetadata", partial(get_model_metadata, manager), wire.GetModelMetadataRequest),
-            # their requests are not read: Empty accepts the bytes of any message
-            **{name: method(name, unimplemented_rpc(name), empty_pb2.Empty) for name in UNIMPLEMENTED_RPCS},
+            **{name: method(name, unimplemented_rpc(name), message) for name, message in UNIMPLEMENTED_RPCS.items()},
         }
         reload = partial(handle_reload_config_request, self.reconfigure, self.metrics)
         models = {
@@ -186,7 +183,7 @@ class Server:
                 raise InputError(error if ssl is None else f"{error}, or check the certificates of --ssl_config_file")
             return int(port)
 
-        self.port = bind(f"{config.host}:{config.port}", _port_error(config.host, config.port, "--port"))
+        self.port = bind(f"{config.host}:{config.port}", port_error(config.host, config.port, "--port"))
         if config.socket_path is not None:
             bind(f"unix:{config.socket_path}", _socket_error(config.socket_path, "it cannot be bound"))
 
@@ -197,10 +194,11 @@ class Server:
         self._set_health(serving=False)
         # Load no further model
         self._stopping.set()
-        # Refuse new calls and wait for those in flight
-        self._server.stop(self._config.drain_s).wait()
+        # Refuse new calls and requests, and wait for those in flight
+        stopped = self._server.stop(self._config.drain_s)
         if self._rest:
             self._rest.stop()
+        stopped.wait()
         # Wait for the poll in progress
         if self._polling.is_alive():
             self._polling.join()
@@ -268,7 +266,7 @@ def _check_port_free(host: str, port: int, flag: str) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(info[4])
     except OSError:
-        raise InputError(_port_error(host, port, flag)) from None
+        raise InputError(port_error(host, port, flag)) from None
 
 
 @path_errors_as_input_errors()
@@ -290,10 +288,6 @@ def _check_socket_path(path: Path) -> None:
         except OSError as error:
             raise InputError(_socket_error(path, f"it cannot be replaced ({error.strerror})")) from None
     raise InputError(_socket_error(path, "it is in use"))
-
-
-def _port_error(host: str, port: int, flag: str) -> str:
-    return f"cannot listen on {host}:{port}: it is in use or not on this machine; choose another {flag}"
 
 
 def _socket_error(path: Path, reason: str) -> str:

@@ -16,9 +16,9 @@ def read(path: Path, message: _Message) -> _Message:
     try:
         return text_format.Parse(path.read_text(encoding="utf-8"), message)
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
+        raise InputError(f"{path}: cannot be read: {error}; check its name and permissions") from None
     except text_format.ParseError as error:
         # our messages are TensorFlow Serving's, in a package of their own
         name = message.DESCRIPTOR.name
         text = str(error).replace(f"{message.DESCRIPTOR.file.package}.", "tensorflow.serving.")
-        raise InputError(f"{path}: Error parsing text-format tensorflow.serving.{name}: {text}") from None
+        raise InputError(f"{path}: Error parsing text-format tensorflow.serving.{name}: {text}; correct the file") from None

@@ -1,8 +1,9 @@
 """Networks that netgenerate draws by random options, under adversarial policies in the real SUMO."""
 
+import re
 import tempfile
 from dataclasses import replace
-from itertools import combinations
+from itertools import product
 from pathlib import Path
 
 import sumolib
@@ -65,19 +66,19 @@ SAFETIES = st.builds(
 KINDS = st.sampled_from(("random", "constant", "flipping", "nonsense", "intermittent", "max-pressure"))
 
 
-def shows_foes_green(net_file):
-    """Whether a program shows G to two vehicle connections that are foes, as sumolib reads them."""
+def shows_foes_green(net_file, signal, i, j):
+    """Whether a program of the signal shows G to two of its links that are foes, as sumolib reads them."""
     net = sumolib.net.readNet(str(net_file), withPrograms=True)
-    for light in net.getTrafficLights():
-        states = {phase.state for program in light.getPrograms().values() for phase in program.getPhases()}
-        links = [(a.getConnection(b), index) for a, b, index in light.getConnections()]
-        for (link, i), (other, j) in combinations(links, 2):
-            node = link.getFrom().getToNode()
-            if node is not other.getFrom().getToNode() or link.getFrom() is other.getFrom():
-                continue
-            if node.areFoes(node.getLinkIndex(link), node.getLinkIndex(other)) and any(s[i] == s[j] == "G" for s in states):
-                return True
-    return False
+    light = net.getTLS(signal)
+    states = {phase.state for program in light.getPrograms().values() for phase in program.getPhases()}
+    if not any(state[i] == state[j] == "G" for state in states):
+        return False
+    of = {index: [a.getConnection(b) for a, b, k in light.getConnections() if k == index] for index in (i, j)}
+    return any(
+        node.areFoes(node.getLinkIndex(link), node.getLinkIndex(other))
+        for link, other in product(of[i], of[j])
+        if (node := link.getFrom().getToNode()) is other.getFrom().getToNode()
+    )
 
 
 def control_networks(options, kind, safety, step_s, begin_s):
@@ -90,7 +91,8 @@ def control_networks(options, kind, safety, step_s, begin_s):
             controlled = run(street, SECONDS, lambda _, contracts: AdversarialPolicies(kind, contracts), safety, control, 100)
         except InputError as error:
             # of some crossings of five and more roads netgenerate's own program lets foes drive at the same time
-            assert "are foes in the network" in str(error) and shows_foes_green(street.net_file), error
+            refused = re.search(r"signal (\S+): phase .* gives green to links (\d+) and (\d+), which are foes", str(error))
+            assert refused and shows_foes_green(street.net_file, refused[1], int(refused[2]), int(refused[3])), error
             return
     assert controlled.alarms == []
     assert controlled.is_released and controlled.programs == fixed.programs

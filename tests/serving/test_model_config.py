@@ -226,6 +226,24 @@ def test_status_of_a_label_is_that_of_all_versions(models):
         assert [state.version for state in states] == [4, 3, 2, 1], "TensorFlow Serving ignores the label here"
 
 
+def test_a_reload_to_a_folder_that_cannot_be_read_is_refused_in_one_line(models):
+    with Served(models=configured(models, ("a", "first", ""))) as api:
+        for path in ("/x" * 3000, "/x\\000y"):
+            config = f'model_config_list {{ config {{ name: "b" base_path: "{path}" model_platform: "tensorflow" }} }}'
+            code, details = api.reload(config)
+            assert code == grpc.StatusCode.INVALID_ARGUMENT and details.startswith("model b: ") and "\n" not in details
+        assert api.version("a") == 4
+
+
+def test_a_reload_to_an_empty_folder_does_not_name_earlier_failures(models):
+    (models / "broken" / "1").mkdir(parents=True)
+    (models / "broken" / "1" / "saved_model.pb").write_bytes(b"garbage")
+    with Served(models=configured(models, ("a", "first", ""))) as api:
+        assert "due to error" in api.reload(text(models, ("c", "broken", "")))[1]
+        details = api.reload(text(models, ("c", "missing", "")))[1]
+        assert details == "1 model(s) did not become available: {{{name: c} has no version to serve}, }"
+
+
 def test_no_call_fails_while_configs_are_reloaded(models):
     with Served(models=configured(models, ("a", "first", ""))) as api:
         versions, done = set(), threading.Event()

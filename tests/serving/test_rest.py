@@ -8,6 +8,7 @@ import json
 import math
 import socket
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -84,6 +85,12 @@ def test_outputs_named_bytes_are_base64(call):
     assert [row["y_bytes"] for row in document["predictions"]] == raw
 
 
+@pytest.mark.parametrize("text", ["YWJjZA==", "YWJjZA", "YWJj\nZA==\n", "YWJjZA..", " Y W J j Z A "])
+def test_base64_may_have_white_space_and_leave_out_its_padding(text, call):
+    status, document = call("POST", DTYPES, {"signature_name": "string", "instances": [{"b64": text}]})
+    assert (status, document) == (200, {"predictions": ["abcd"]})
+
+
 def test_nan_and_infinity_survive_the_round_trip(call):
     body = b'{"signature_name": "float32", "instances": [NaN, Infinity, -Infinity]}'
     status, document = call("POST", DTYPES, body)
@@ -129,6 +136,7 @@ def test_status_and_metadata_are_tensorflow_servings(call):
         ("POST", DTYPES, {"signature_name": "float32", "instances": [[1], [1, 2]]}, 400, "Expecting tensor size: 1 but got: 2"),
         ("POST", DTYPES, {"signature_name": "float32", "instances": [[1, [2]]]}, 400, "unexpected level"),
         ("POST", DTYPES, {"signature_name": "string", "instances": [{"b64": "?"}]}, 400, "Unable to base64 decode"),
+        ("POST", DTYPES, {"signature_name": "string", "instances": [{"b64": "YWJj===="}]}, 400, "Unable to base64 decode"),
         ("POST", DTYPES, b'{"signature_name": "string", "instances": ["\\ud800"]}', 400, "surrogate"),
         ("POST", DTYPES, {"signature_name": "float16", "inputs": [1]}, 501, "Conversion of JSON Value: 1 to type: half"),
         ("POST", DTYPES, {"signature_name": "complex64", "inputs": [1]}, 501, "complex64"),
@@ -168,6 +176,7 @@ def test_no_request_body_causes_a_server_error(call, body):
         st.sampled_from(
             [b"dtypes", b"examples", b"/versions/", b"/labels/", b"/metadata", b":predict", b"1", b"9" * 5000, b"%2F", b"%FF"]
         )
+        | st.sampled_from([b"%0A", b"?", b"http://x", b"*"])
         | st.binary(min_size=1, max_size=3).filter(
             lambda part: min(part) > 32 and 127 not in part and not set(b"?#") & set(part)
         ),
@@ -345,12 +354,63 @@ def test_request_beyond_the_timeout_is_answered_504(non_policy_models, monkeypat
     go = threading.Event()
     monkeypatch.setattr(rest_server.RestServer, "_predict", lambda *_: go.wait(30) and "")
     with running(ServerConfig(non_policy_models, port=0, poll_s=0, rest=RestConfig(0, timeout_s=0.05))) as server:
-        connection = http.client.HTTPConnection("127.0.0.1", server.rest_port, timeout=10)
-        connection.request("POST", DTYPES, "{}")
-        response = connection.getresponse()
-        assert (response.status, json.loads(response.read())) == (
-            504,
-            {"error": "the request took longer than --rest_api_timeout_in_ms 50"},
-        )
-        go.set()
-        connection.close()
+        try:
+            for sent in (b"{}", b"{"):  # computed for too long; a body that does not arrive
+                with socket.create_connection(("127.0.0.1", server.rest_port), timeout=10) as connection:
+                    connection.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n%s" % (DTYPES.encode(), sent))
+                    response = http.client.HTTPResponse(connection)
+                    response.begin()
+                    error = json.loads(response.read())["error"]
+                assert (response.status, error) == (504, "the request took longer than --rest_api_timeout_in_ms 50")
+        finally:
+            go.set()
+
+
+def test_client_that_goes_in_the_middle_of_its_body_is_counted_and_not_logged(non_policy_models, caplog):
+    with running(ServerConfig(non_policy_models, port=0, poll_s=0, rest=RestConfig(0))) as server:
+        with socket.create_connection(("127.0.0.1", server.rest_port), timeout=10) as connection:
+            connection.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{" % DTYPES.encode())
+        limit = time.monotonic() + 20
+        while server.metrics.totals(["/tensorflow/serving/request_count"])["/tensorflow/serving/request_count"] == 0:
+            assert time.monotonic() < limit
+            time.sleep(0.01)
+        assert 'request_count{model_name="dtypes",status="CANCELLED"} 1.0' in server.metrics.text().decode()
+    assert [record for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"POST /v1/models/dtypes:predict HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n" % (b"x" * 9000),
+        b"GET /v1/models/\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /v1/models/dtypes:predict HTTP/1.1\r\nHost: x\r\nContent-Encoding: br\r\nContent-Length: 1\r\n\r\nx",
+        b"nonsense\r\n\r\n",
+    ],
+)
+def test_malformed_http_is_answered_400_and_not_logged(non_policy_server, sent, caplog, capfd):
+    with socket.create_connection(("127.0.0.1", non_policy_server.rest_port), timeout=10) as connection:
+        connection.sendall(sent)
+        response = http.client.HTTPResponse(connection)
+        response.begin()
+        assert response.status in (400, 404)
+    assert "Traceback" not in caplog.text + "".join(capfd.readouterr())
+
+
+def test_whole_url_in_the_request_line_is_its_path(non_policy_server):
+    with socket.create_connection(("127.0.0.1", non_policy_server.rest_port), timeout=10) as connection:
+        connection.sendall(b"GET http://x/v1/models/dtypes HTTP/1.1\r\nHost: x\r\n\r\n")
+        response = http.client.HTTPResponse(connection)
+        response.begin()
+        assert response.status == 200
+
+
+def test_large_list_is_written_block_by_block_as_one_piece():
+    for shape in ((25_000,), (3, 9000), (9000, 3), (1, 25_000), (0,), (3, 0)):
+        array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        for layout in (json_request.ROW, json_request.COLUMNAR):
+            document = json.loads(json_response.from_tensors({"y": array}, {"y": 1}, layout))
+            assert document == {"predictions" if layout == json_request.ROW else "outputs": array.tolist()}
+    both = {"a": np.arange(25_000, dtype=np.int32), "b": np.ones((25_000, 2), np.float32)}
+    document = json.loads(json_response.from_tensors(both, {"a": 3, "b": 1}, json_request.ROW))
+    assert document["predictions"][24_999] == {"a": 24_999, "b": [1.0, 1.0]} and len(document["predictions"]) == 25_000

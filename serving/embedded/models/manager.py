@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent import futures
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +62,14 @@ class Model:
     failed: dict[int, Failure] = field(default_factory=dict)
     was_empty: bool = False
     """Whether the last poll found no version in the folder."""
+
+
+def _aspired(config: ModelConfig) -> set[int]:
+    """The versions in a model's folder that its policy wants. Raises StatusError if the folder cannot be read."""
+    try:
+        return config.policy.aspired(version_files.versions(config.base_path))
+    except (OSError, ValueError) as error:
+        raise invalid_argument(f"model {config.name}: {str(config.base_path)!r} cannot be read: {error}") from None
 
 
 def _lower_priority() -> None:
@@ -128,13 +136,11 @@ class ModelManager:
         """
         with self._lock:
             # refuse empty folders before anything changes: the model may be served from another folder now
-            self._refuse(
-                name for name, config in configs.items() if not config.policy.aspired(version_files.versions(config.base_path))
-            )
+            self._refuse({name: "has no version to serve" for name, config in configs.items() if not _aspired(config)})
             before = {name: self._models[name].config for name in self._configured}
             self.apply({**before, **configs}, now_s, at_once=True)
             try:
-                self._refuse(name for name, config in configs.items() if not self._is_served_from(name, config))
+                self._refuse({name: "" for name, config in configs.items() if not self._is_served_from(name, config)})
                 if label_error := self._label_error(configs, before):
                     raise failed_precondition(label_error)
             except StatusError:
@@ -148,20 +154,23 @@ class ModelManager:
             version_files.is_in(fingerprint, config.base_path) for fingerprint in self._models[name].loaded_fingerprints.values()
         )
 
-    def _refuse(self, names: Iterable[str]) -> None:
-        """Raise StatusError, with TensorFlow Serving's text, if there are models that cannot be served."""
-        reasons = []
-        for name in sorted(names):
-            states = self._models[name].states if name in self._models else {}
-            failed = [state for state in states.values() if state.status.error_message]
-            if not failed:
-                reasons.append(f"{{name: {name}}} has no version to serve")
-            for state in failed:
-                code = wire.Status.Code.Name(state.status.error_code)
-                reasons.append(f"{{name: {name} version: {state.version}}} due to error: {code}: {state.status.error_message}")
+    def _refuse(self, reasons: Mapping[str, str]) -> None:
+        """Raise StatusError, with TensorFlow Serving's text, if there are models that cannot be served.
+
+        `reasons`: by model, why; "": its versions failed to load.
+        """
+        texts = []
+        for name, reason in sorted(reasons.items()):
+            if reason:
+                texts.append(f"{{{{name: {name}}} {reason}}}, ")
+                continue
+            model = self._models[name]
+            for version in sorted(model.failed):
+                status = model.states[version].status
+                code = wire.Status.Code.Name(status.error_code)
+                texts.append(f"{{{{name: {name} version: {version}}} due to error: {code}: {status.error_message}}}, ")
         if reasons:
-            text = "".join(f"{{{reason}}}, " for reason in reasons)
-            raise unknown(f"{len(reasons)} model(s) did not become available: {{{text}}}")
+            raise unknown(f"{len(reasons)} model(s) did not become available: {{{''.join(texts)}}}")
 
     def _label_error(self, configs: Mapping[str, ModelConfig], before: Mapping[str, ModelConfig]) -> str:
         """The first error in the labels of a configuration; empty: none."""

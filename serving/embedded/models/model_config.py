@@ -61,7 +61,9 @@ def from_proto(models: pb.ModelConfigList) -> dict[str, ModelConfig]:
             raise invalid_argument(f"Illegal to list model {entry.name} multiple times in config list")
         _check_platform(entry)
         if "://" in entry.base_path:
-            raise invalid_argument(f"model {entry.name}: {entry.base_path}: this server reads local folders only")
+            raise invalid_argument(
+                f"model {entry.name}: {entry.base_path}: this server reads local folders only; copy the model to one"
+            )
         if not Path(entry.base_path).is_absolute():
             raise invalid_argument(
                 f"Expected model {entry.name} to have an absolute path or URI; got base_path()={entry.base_path}"

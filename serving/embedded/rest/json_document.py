@@ -11,7 +11,7 @@ import rapidjson
 from serving.embedded.status import invalid_argument
 
 MAX_QUOTE_BYTES = 256
-"""Of a JSON value in an error; the token that exceeds it is written whole."""
+"""Maximum length of a JSON value in an error; the token that exceeds it is written whole."""
 _PARSE_ERROR = re.compile(r"Parse error at offset (\d+): (.*)", re.DOTALL)
 
 

@@ -3,6 +3,7 @@
 import base64
 import binascii
 import math
+import re
 from collections.abc import Mapping
 from itertools import chain
 from typing import Any
@@ -16,17 +17,17 @@ from serving.tensors import DT_BOOL, DT_STRING, type_name
 
 ROW, COLUMNAR = "row", "columnar"
 _INT32 = (-(2**31), 2**31 - 1)
-_INTEGERS: dict[int, tuple[str, int, int]] = {
+INTEGERS: dict[int, tuple[str, int, int]] = {
     3: ("int32", *_INT32), 4: ("uint8", *_INT32), 5: ("int16", *_INT32), 6: ("int8", *_INT32),
     9: ("int64", -(2**63), 2**63 - 1), 22: ("uint32", 0, 2**32 - 1), 23: ("uint64", 0, 2**64 - 1),
 }  # fmt: skip
 """dtype -> (NumPy's name, smallest value, largest value that the JSON may have)."""
 _FLOATS = {1: "float32", 2: "float64"}
 _JSON_TYPES: dict[int, set[type]] = {
-    **{key: {int} for key in _INTEGERS}, **{key: {int, float} for key in _FLOATS}, DT_BOOL: {bool}, DT_STRING: {str},
+    **{key: {int} for key in INTEGERS}, **{key: {int, float} for key in _FLOATS}, DT_BOOL: {bool}, DT_STRING: {str},
 }  # fmt: skip
 MAX_DEPTH = 64
-"""Of nested lists: NumPy's bound."""
+"""Maximum depth of nested lists, NumPy's bound."""
 
 
 def signature_name(document: Any) -> str:
@@ -189,7 +190,7 @@ def _checked(value: Any, dtype: int) -> Any:
         return _from_base64(value)
     if dtype not in _JSON_TYPES and not isinstance(value, JsonObject):
         raise unimplemented(f"Conversion of JSON Value: {quote(value)} to type: {type_name(dtype)}")
-    _, smallest, largest = _INTEGERS.get(dtype, ("", None, None))
+    _, smallest, largest = INTEGERS.get(dtype, ("", None, None))
     if type(value) not in _JSON_TYPES.get(dtype, ()) or (smallest is not None and not smallest <= value <= largest):
         raise _error(value, f"Type: {type_of(value)} is not of expected type: {type_name(dtype)}")
     return value.encode() if dtype == DT_STRING else value
@@ -200,9 +201,9 @@ def _array(values: list[Any], key: str, dtype: int) -> NDArray[Any]:
     if dtype in _FLOATS:
         with np.errstate(over="ignore"):  # a number beyond float32 is infinite, as in TensorFlow Serving
             return np.array(values, _FLOATS[dtype])
-    if dtype in _INTEGERS:
+    if dtype in INTEGERS:
         try:
-            return np.array(values, _INTEGERS[dtype][0])
+            return np.array(values, INTEGERS[dtype][0])
         except OverflowError:
             raise invalid_argument(f"tensor parsing error: {key}: a value is beyond {type_name(dtype)}") from None
     return np.array(values, np.bool_ if dtype == DT_BOOL else object)
@@ -211,9 +212,14 @@ def _array(values: list[Any], key: str, dtype: int) -> NDArray[Any]:
 def _from_base64(value: JsonObject) -> bytes:
     if not _is_base64(value):
         raise _error(value, "not formatted correctly for base64 data")
-    text = value["b64"].rstrip("=")
+    # as absl::Base64Unescape: white space is skipped, padding is complete or missing
+    text = re.sub(r"[ \t\n\v\f\r]", "", value["b64"]).replace(".", "=")
+    data = text.rstrip("=")
+    padding = "=" * (-len(data) % 4)
     try:
-        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+        if text not in (data, data + padding):
+            raise ValueError("the padding is neither complete nor missing")
+        return base64.b64decode(data + padding, validate=True)
     except (binascii.Error, ValueError):
         raise invalid_argument("Unable to base64 decode") from None
 

@@ -11,11 +11,12 @@ from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from protos import predict_pb2 as wire
-from serving.embedded.rest.json_request import COLUMNAR
+from serving.embedded.rest.json_request import COLUMNAR, INTEGERS
 from serving.embedded.status import invalid_argument
 from serving.tensors import DT_BOOL, DT_STRING, type_name
 
-_INTEGERS = (3, 4, 5, 6, 9, 22, 23)
+BLOCK = 10_000
+"""Numbers that are written at once: Python runs no other thread meanwhile."""
 _MAX_DIGITS = {1: 9, 2: 17}
 """dtype -> decimal digits after which every number reads back as itself."""
 
@@ -25,8 +26,12 @@ def from_tensors(arrays: Mapping[str, NDArray[Any]], dtypes: Mapping[str, int], 
     if not arrays:
         raise invalid_argument("Cannot convert empty tensor map to JSON")
     values = {key: _values(key, array, dtypes[key]) for key, array in arrays.items()}
+    count = sum(array.size for array in arrays.values())
     if layout == COLUMNAR:
-        return _dumps({"outputs": values if len(values) > 1 else next(iter(values.values()))})
+        if len(values) == 1:
+            (key,) = values
+            return f'{{"outputs": {_written(values[key], count)}}}'
+        return f'{{"outputs": {{{", ".join(f"{_dumps(key)}: {_written(values[key], arrays[key].size)}" for key in values)}}}}}'
     rows = None
     for key, array in arrays.items():
         if array.ndim == 0:
@@ -35,8 +40,10 @@ def from_tensors(arrays: Mapping[str, NDArray[Any]], dtypes: Mapping[str, int], 
             raise invalid_argument(f"Tensor name: {key} has inconsistent batch size: {array.shape[0]} expecting: {rows}")
         rows = array.shape[0]
     if len(values) == 1:
-        return _dumps({"predictions": next(iter(values.values()))})
-    return _dumps({"predictions": [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]})
+        predictions = next(iter(values.values()))
+    else:
+        predictions = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+    return f'{{"predictions": {_written(predictions, count)}}}'
 
 
 def from_error(message: str) -> str:
@@ -64,6 +71,14 @@ def _dumps(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def _written(values: Any, count: int) -> str:
+    """JSON of a value that holds `count` numbers or texts."""
+    if not isinstance(values, list):
+        return _dumps(values)
+    size = max(1, BLOCK * len(values) // max(count, 1))
+    return "[" + ", ".join(_dumps(values[k : k + size])[1:-1] for k in range(0, len(values), size)) + "]"
+
+
 def _values(key: str, array: NDArray[Any], dtype: int) -> Any:
     """A tensor's values as nested lists. Raises StatusError for a dtype that JSON cannot hold."""
     if dtype == DT_STRING:
@@ -77,7 +92,7 @@ def _values(key: str, array: NDArray[Any], dtype: int) -> Any:
         return nested.reshape(array.shape).tolist()
     if dtype in _MAX_DIGITS:
         return _decimals(array, _MAX_DIGITS[dtype]).tolist()
-    if dtype == DT_BOOL or dtype in _INTEGERS:
+    if dtype == DT_BOOL or dtype in INTEGERS:
         return array.tolist()
     raise invalid_argument(f"Failed to write JSON value for tensor type: {type_name(dtype)}")
 
@@ -87,13 +102,17 @@ def _decimals(array: NDArray[Any], max_digits: int) -> NDArray[np.float64]:
 
     So the float32 nearest to 0.1 is 0.1, not 0.10000000149011612.
     """
-    values = array.reshape(-1).astype(np.float64)
+    flat = array.reshape(-1)
+    decimals = _rounded(flat, 6)
     with np.errstate(over="ignore"):
-        short = _rounded(values, 6)
-        is_exact = short.astype(array.dtype) == array.reshape(-1)
-    return np.where(is_exact, short, _rounded(values, max_digits)).reshape(array.shape)
+        is_inexact = decimals.astype(array.dtype) != flat
+    decimals[is_inexact] = _rounded(flat[is_inexact], max_digits)
+    return decimals.reshape(array.shape)
 
 
-def _rounded(values: NDArray[np.float64], digits: int) -> NDArray[np.float64]:
-    text = f"%.{digits}g " * len(values) % tuple(values.tolist())
-    return np.fromstring(text, np.float64, sep=" ")
+def _rounded(values: NDArray[Any], digits: int) -> NDArray[np.float64]:
+    blocks = [np.zeros(0)]
+    for k in range(0, len(values), BLOCK):
+        block = values[k : k + BLOCK].tolist()
+        blocks.append(np.fromstring(f"%.{digits}g " * len(block) % tuple(block), np.float64, sep=" "))
+    return np.concatenate(blocks)

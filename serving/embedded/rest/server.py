@@ -6,12 +6,12 @@ GET  /v1/models/SA101[/versions/3|/labels/stable][/metadata]
 
 import asyncio
 import functools
+import logging
 import re
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 from urllib.parse import unquote
 
 import grpc
@@ -19,36 +19,52 @@ from aiohttp import web
 
 from city.errors import InputError
 from protos import predict_pb2 as wire
+from serving.embedded.config import port_error
 from serving.embedded.models.manager import ModelManager
 from serving.embedded.rest import json_document, json_request, json_response
 from serving.embedded.rpc.get_model_metadata import get_model_metadata
 from serving.embedded.rpc.get_model_status import get_model_status
 from serving.embedded.rpc.predict import DEFAULT_SIGNATURE, run
 from serving.embedded.rpc.unimplemented import not_implemented
-from serving.embedded.status import HTTP_STATUS, StatusError, invalid_argument
+from serving.embedded.status import HTTP_STATUS, StatusError, failed_precondition, invalid_argument
 from serving.embedded.telemetry.logs import log
 from serving.embedded.telemetry.metrics import ServerMetrics
 
 _VERSION = r"(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
 _INFERENCE = re.compile(rf"/v1/models/(?P<model>[^/:]+){_VERSION}:(?P<api>classify|regress|predict)", re.IGNORECASE)
 _STATUS = re.compile(rf"/v1/models(?:/(?P<model>[^/:]+))?{_VERSION}(?:/(?P<metadata>metadata))?", re.IGNORECASE)
-_Result = TypeVar("_Result")
-MAX_BODY_BYTES = 1 << 30
-"""Of a request, and of one in gzip when it is unpacked."""
-BACKLOG = 4096
+MAX_BODY_BYTES = 1 << 26
+"""Maximum size of a request's body, also after gzip is unpacked. Other threads wait while a body is parsed."""
+MAX_PENDING_CONNECTIONS = 4096
 """Connections that may wait to be accepted; Linux bounds it by net.core.somaxconn."""
-STOP_TIMEOUT_S = 5.0
-"""Wall time that requests in progress have at the end."""
+STOP_TIMEOUT_S = 2.5
+"""Wall time that requests in progress have at the end, and again that cancelled ones have to end."""
+QUIET_LOG = logging.getLogger("serving.http")
+"""aiohttp's log: a malformed request is the client's error, not a traceback of the server."""
+QUIET_LOG.setLevel(logging.CRITICAL)
 
 
 class _Route(NamedTuple):
     """What a request asks for."""
 
-    spec: wire.ModelSpec = wire.ModelSpec()
-    """The model; empty if the request names none."""
+    model: str = ""
+    """Name of the model; empty if the request names none."""
+    version: str = ""
+    label: str = ""
     api: str = ""
     """predict, classify, regress; empty: status or metadata."""
     is_metadata: bool = False
+
+    def spec(self) -> wire.ModelSpec:
+        """The model and version. Raises StatusError."""
+        spec = wire.ModelSpec(name=self.model)
+        if self.version:
+            if len(self.version) > 19 or int(self.version) >= 1 << 63:
+                raise invalid_argument(f"Failed to convert version: {self.version} to numeric.")
+            spec.version.value = int(self.version)
+        elif self.label:
+            spec.version_label = self.label
+        return spec
 
 
 class RestServer:
@@ -81,8 +97,8 @@ class RestServer:
         self._pool = ThreadPoolExecutor(threads, "rest")
         self._loop = asyncio.new_event_loop()
         application = web.Application(client_max_size=MAX_BODY_BYTES)
-        application.router.add_route("*", "/{path:.*}", self._respond)
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=STOP_TIMEOUT_S)
+        application.router.add_route("*", r"/{path:[\s\S]*}", self._respond)
+        self._runner = web.AppRunner(application, access_log=None, logger=QUIET_LOG, shutdown_timeout=STOP_TIMEOUT_S)
         self._thread = threading.Thread(target=self._loop.run_forever, name="rest", daemon=True)
 
     def start(self) -> None:
@@ -93,33 +109,46 @@ class RestServer:
     async def _listen(self) -> None:
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, self._host.strip("[]"), self.port, backlog=BACKLOG).start()
+            await web.TCPSite(self._runner, self._host.strip("[]"), self.port, backlog=MAX_PENDING_CONNECTIONS).start()
         except OSError:
-            raise InputError(f"cannot listen on {self._host}:{self.port}: it is in use; choose another --rest_api_port") from None
+            raise InputError(port_error(self._host, self.port, "--rest_api_port")) from None
         self.port = self._runner.addresses[0][1]
 
     def stop(self) -> None:
         """Refuse new connections, finish requests in progress, and close."""
-        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
         self._pool.shutdown(wait=False)
+
+    async def _close(self) -> None:
+        await self._runner.cleanup()
+        # of connections that were lost a moment ago
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _respond(self, request: web.Request) -> web.Response:
         """Answer one HTTP request."""
-        path = request.raw_path
+        # a proxy may send the whole URL
+        path = re.sub(r"^https?://[^/]*", "", request.raw_path, flags=re.IGNORECASE)
         if path == self._metrics_path:
-            return web.Response(body=await self._in_pool(self._metrics.text), content_type="text/plain")
+            page = await self._loop.run_in_executor(self._pool, self._metrics.text)
+            return web.Response(body=page, content_type="text/plain")
         if not path.lower().startswith("/v1/"):
             return web.Response(status=404)
-        if request.method == "OPTIONS":
-            # a browser asks whether it may send a request from another site
-            return web.Response(status=200 if re.search("https?://", request.headers.get("Origin", "")) else 400)
         begin = time.perf_counter()
         route, status, text = _Route(), grpc.StatusCode.OK, ""
         try:
-            route = _route(request.method, path)
-            text = await asyncio.wait_for(self._in_pool(self._answer, route, await request.read()), self._timeout_s)
+            if request.method == "OPTIONS":
+                _check_origin(request)
+            else:
+                route = _route(request.method, path)
+                async with asyncio.timeout(self._timeout_s):
+                    body = await request.read()
+                    text = await self._loop.run_in_executor(self._pool, self._answer, route, body)
         except StatusError as error:
             status, text = error.code, json_response.from_error(str(error))
         except TimeoutError:
@@ -128,28 +157,32 @@ class RestServer:
         except (web.HTTPRequestEntityTooLarge, web.RequestPayloadError) as error:
             status = grpc.StatusCode.INVALID_ARGUMENT
             text = json_response.from_error(f"the body is larger than {MAX_BODY_BYTES} bytes, or cannot be unpacked: {error}")
+        except ConnectionError:
+            status = grpc.StatusCode.CANCELLED  # the client has gone in the middle of its body
         except Exception as error:
             log.exception("%s %s failed", request.method, path)
             status, text = grpc.StatusCode.INTERNAL, json_response.from_error(f"{type(error).__name__}: {error}")
-        model = route.spec.name if self._manager.is_known(route.spec.name) else ""
+        model = route.model if self._manager.is_known(route.model) else ""
         self._metrics.count_request(model, status.name)
         if status is grpc.StatusCode.OK:
             self._metrics.count_latency(model, route.api, "REST", time.perf_counter() - begin)
+        if request.method == "OPTIONS":
+            return web.Response(status=HTTP_STATUS[status])
         return web.Response(text=text, status=HTTP_STATUS[status], content_type="application/json")
-
-    def _in_pool(self, function: Callable[..., _Result], *arguments: Any) -> asyncio.Future[_Result]:
-        return self._loop.run_in_executor(self._pool, function, *arguments)
 
     def _answer(self, route: _Route, body: bytes) -> str:
         """The JSON that answers a request. Raises StatusError."""
+        spec = route.spec()
+        if route.api == "predict":
+            return self._predict(spec, body)
         if route.api:
-            return self._predict(route.spec, body)
-        if not route.spec.name:
+            raise not_implemented(route.api.capitalize())
+        if not spec.name:
             raise invalid_argument("Missing model name in request.")
         if route.is_metadata:
-            metadata = wire.GetModelMetadataRequest(model_spec=route.spec, metadata_field=["signature_def"])
+            metadata = wire.GetModelMetadataRequest(model_spec=spec, metadata_field=["signature_def"])
             return json_response.from_metadata(get_model_metadata(self._manager, metadata))
-        status = wire.GetModelStatusRequest(model_spec=route.spec)
+        status = wire.GetModelStatusRequest(model_spec=spec)
         return json_response.from_status(get_model_status(self._manager, status))
 
     def _predict(self, spec: wire.ModelSpec, body: bytes) -> str:
@@ -167,9 +200,15 @@ class RestServer:
         return json_response.from_tensors(dict(zip(outputs, values, strict=True)), signature.outputs, layout)
 
 
+def _check_origin(request: web.Request) -> None:
+    """Raise StatusError unless a browser asks whether it may send a request from another site."""
+    if not re.search("https?://", request.headers.get("Origin", "")):
+        raise failed_precondition("Origin header is missing in CORS preflight")
+
+
 def _route(http_method: str, path: str) -> _Route:
     """What a request asks for. Raises StatusError."""
-    # aiohttp keeps bytes that are no UTF-8 as surrogates, which a message does not take
+    # aiohttp keeps bytes that are not valid UTF-8 as surrogates, which a message does not take
     path = path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     pattern = {"POST": _INFERENCE, "GET": _STATUS}.get(http_method)
     match = pattern.fullmatch(path) if pattern else None
@@ -177,13 +216,5 @@ def _route(http_method: str, path: str) -> _Route:
     # tensorflow/serving matches a path in any case, but then compares the API's name
     if match is None or api not in ("", "predict", "classify", "regress"):
         raise invalid_argument(f"Malformed request: {http_method} {path}")
-    if api in ("classify", "regress"):
-        raise not_implemented(api.capitalize())
-    spec = wire.ModelSpec(name=unquote(match["model"] or ""))
-    if version := match["version"]:
-        if len(version) > 19 or int(version) >= 1 << 63:
-            raise invalid_argument(f"Failed to convert version: {version} to numeric.")
-        spec.version.value = int(version)
-    elif match["label"]:
-        spec.version_label = unquote(match["label"])
-    return _Route(spec, api, http_method == "GET" and match["metadata"] == "metadata")
+    is_metadata = http_method == "GET" and match["metadata"] == "metadata"
+    return _Route(unquote(match["model"] or ""), match["version"] or "", unquote(match["label"] or ""), api, is_metadata)

@@ -33,7 +33,7 @@ class GrpcMethod:
             name: the RPC's name, as metrics label it.
             function: from the request message to the response. Raises StatusError.
             request_type: class of the request message.
-            metrics: counts every call; None: calls are not counted, as TensorFlow Serving's of this RPC.
+            metrics: counts every call; None: this RPC is not counted.
             is_known: whether a model of this name is or was configured: only such names become metric labels.
             pool: threads of its own; None: the server's.
         """

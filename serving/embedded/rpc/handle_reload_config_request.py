@@ -12,16 +12,17 @@ from serving.embedded.telemetry.metrics import ServerMetrics
 def handle_reload_config_request(
     reconfigure: Callable[[Mapping[str, ModelConfig]], None], metrics: ServerMetrics, request: pb.ReloadConfigRequest
 ) -> pb.ReloadConfigResponse:
-    """Serve the models that the request lists, and no others; tell by how much the named metrics grew. Raises StatusError.
+    """Serve the models that the request lists, and no others. The response has the increases of the named metrics.
 
     As in tensorflow/serving's model_service_impl.cc the RPC fails with the status
-    that the response would carry.
+    that the response would carry. Raises StatusError.
     """
     if request.config.WhichOneof("config") != "model_config_list":
         raise invalid_argument(
             "ServerModelConfig type not supported by HandleReloadConfigRequest. Only ModelConfigList is currently supported"
         )
-    before = {name: metrics.total(name) for name in request.metric_names}
+    before = metrics.totals(request.metric_names)
     reconfigure(model_config.from_proto(request.config.model_config_list))
-    increases = [pb.Metric(name=name, int64_value_increase=metrics.total(name) - total) for name, total in before.items()]
+    after = metrics.totals(before)
+    increases = [pb.Metric(name=name, int64_value_increase=after[name] - total) for name, total in before.items()]
     return pb.ReloadConfigResponse(metric=increases)

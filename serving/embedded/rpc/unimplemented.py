@@ -3,9 +3,17 @@
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from google.protobuf import empty_pb2
+
+from protos import predict_pb2 as wire
 from serving.embedded.status import StatusError, unimplemented
 
-RPCS = ("Classify", "Regress", "MultiInference")
+RPCS: dict[str, Any] = {
+    "Classify": wire.GetModelStatusRequest,
+    "Regress": wire.GetModelStatusRequest,
+    "MultiInference": empty_pb2.Empty,
+}
+"""Name -> message that takes the request: of Classify and Regress it reads the model, which metrics count."""
 
 
 def not_implemented(name: str) -> StatusError:

@@ -10,7 +10,7 @@ import itertools
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -86,13 +86,14 @@ class ServerMetrics:
         with self._lock:
             self._loads[model, "fail"] += 1
 
-    def total(self, name: str) -> int:
-        """The sum of a counter over its labels; 0: there is none.
+    def totals(self, names: Iterable[str]) -> dict[str, int]:
+        """Counters by name, each summed over its labels; 0: there is none.
 
-        `name`: as in Prometheus, or in TensorFlow (/tensorflow/serving/request_count).
+        `names`: as in Prometheus, or in TensorFlow (/tensorflow/serving/request_count).
         """
-        name = re.sub("[^a-zA-Z0-9_]", ":", name)
-        return int(sum(sample.value for metric in self.collect() for sample in metric.samples if sample.name == name))
+        samples = [sample for metric in self.collect() for sample in metric.samples]
+        ours = {name: re.sub("[^a-zA-Z0-9_]", ":", name) for name in names}
+        return {name: int(sum(sample.value for sample in samples if sample.name == own)) for name, own in ours.items()}
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
