@@ -1,0 +1,115 @@
+"""PPO on problems whose answer is known."""
+
+import numpy as np
+import pytest
+
+from tests.training.test_actor_critics import contract
+from training.actor_critics import ActorCritics, layouts
+from training.ppo import Learner, NotFinite, Ppo
+from training.transitions import Batch, RewardScale, Transitions, learn_from
+
+
+def learner(*contracts, **settings):
+    (layout,) = layouts(contracts, False, (16,))
+    return Learner(ActorCritics(layout, ActorCritics.first_arrays(layout, np.random.default_rng(1))), Ppo(**settings))
+
+
+def rounds(own, reward_of, count, size=64):
+    """Train on single decisions, whose reward is `reward_of(row, x, action)`."""
+    networks, rng = own.networks, np.random.default_rng(5)
+    for k in range(count):
+        batches = []
+        for row in range(networks.layout.row_count):
+            x = np.zeros((size, max(networks.layout.observation_sizes)), np.float32)
+            x[:, : networks.layout.observation_sizes[row]] = rng.integers(0, 2, (size, networks.layout.observation_sizes[row]))
+            rows = np.full(size, row)
+            action, log_p = networks.sample(rows, x, rng)
+            reward = np.array([reward_of(row, *pair) for pair in zip(x, action, strict=True)], np.float32)
+            advantage = reward - reward.mean()
+            batches.append(Batch(x, action, log_p, advantage / (advantage.std() + 1e-6), reward))
+        own.learn(batches, rng, k / count)
+
+
+def test_every_row_learns_the_better_action_of_its_own_observations():
+    own = learner(contract("A", 1, 2), contract("B", 2, 3), learning_rate=3e-3)
+    rounds(own, lambda row, x, action: float(action[0] == (x[0] if row == 0 else x[0] + x[1])), 80, 128)
+    networks = own.networks
+    assert [networks.best(np.array([0]), np.array([[x, 0]], np.float32))[0, 0] for x in (0, 1)] == [0, 1]
+    assert [networks.best(np.array([1]), np.array([pair], np.float32))[0, 0] for pair in ((0, 0), (0, 1), (1, 1))] == [0, 1, 2]
+    value = networks.critic(np.array([0]), np.array([[0, 0]], np.float32))
+    assert value == pytest.approx(1, abs=0.2), "the critic has learned what it earns"
+
+
+def test_continuous_actions_move_to_the_better_number():
+    own = learner(contract("A", 1, 2, "gro", "sappo"), learning_rate=3e-3)
+    wanted = np.array([0.6, -0.4])
+    rounds(own, lambda row, x, action: -float(((np.clip(action, -1, 1) - wanted) ** 2).sum()), 60, 128)
+    assert own.networks.best(np.array([0]), np.zeros((1, 1), np.float32))[0] == pytest.approx(wanted, abs=0.15)
+    assert (own.networks.arrays[-1] < -0.7).all(), "it explores less than at first"
+
+
+def test_row_without_decisions_keeps_its_weights():
+    own = learner(contract("A", 1, 2), contract("B", 1, 2))
+    before = [array.copy() for array in own.networks.arrays]
+    x = np.zeros((8, 1), np.float32)
+    action, log_p = own.networks.sample(np.zeros(8, int), x, np.random.default_rng(1))
+    own.learn(
+        [Batch(x, action, log_p, np.linspace(-1, 1, 8, dtype=np.float32), np.ones(8, np.float32)), None],
+        np.random.default_rng(1),
+        0,
+    )
+    assert any(not np.array_equal(old[0], new[0]) for old, new in zip(before, own.networks.arrays, strict=True))
+    for old, new in zip(before, own.networks.arrays, strict=True):
+        np.testing.assert_array_equal(old[1], new[1])
+
+
+def test_nan_ends_the_training_and_leaves_the_last_good_weights():
+    own = learner(contract("A", 1, 2))
+    before = [array.copy() for array in own.networks.arrays]
+    x = np.zeros((4, 1), np.float32)
+    with pytest.raises(NotFinite):
+        own.learn(
+            [
+                Batch(
+                    x,
+                    np.zeros((4, 1), np.float32),
+                    np.zeros(4, np.float32),
+                    np.full(4, np.nan, np.float32),
+                    np.zeros(4, np.float32),
+                )
+            ],
+            np.random.default_rng(1),
+            0,
+        )
+    for old, new in zip(before, own.networks.arrays, strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_restored_learner_continues_to_the_same_numbers():
+    first, second = (learner(contract("A", 1, 2)) for _ in range(2))
+    rounds(first, lambda row, x, action: float(action[0]), 3)
+    second.restore(first.state())
+    for own in (first, second):
+        rounds(own, lambda row, x, action: float(action[0]), 2)
+    for a, b in zip(first.networks.arrays, second.networks.arrays, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_advantages_are_discounted_sums_of_temporal_differences():
+    reward, value = np.array([1.0, 2.0, 3.0, 9.0], np.float32), np.array([0.5, 0.4, 0.3, 0.2], np.float32)
+    one = Transitions(np.zeros((4, 1), np.float32), np.zeros((4, 1), np.float32), np.zeros(4, np.float32), value, reward)
+    batch = learn_from([one], 2.0, 0.9, 0.8)
+    delta = 2 * reward[:3] + 0.9 * value[1:] - value[:3]
+    advantage = [delta[0] + 0.72 * (delta[1] + 0.72 * delta[2]), delta[1] + 0.72 * delta[2], delta[2]]
+    np.testing.assert_allclose(batch.target, advantage + value[:3], rtol=1e-5)
+    np.testing.assert_allclose(batch.advantage, (advantage - np.mean(advantage)) / np.std(advantage), rtol=1e-4)
+    assert learn_from([], 1.0, 0.9, 0.8) is None
+
+
+def test_rewards_are_scaled_by_the_spread_of_their_sums():
+    rng = np.random.default_rng(1)
+    reward = rng.normal(0, 7, 4000).astype(np.float32)
+    empty = np.zeros((4000, 1), np.float32)
+    scale = RewardScale(gamma=0.0)
+    assert scale.update([Transitions(empty, empty, empty[:, 0], empty[:, 0], reward)]) == pytest.approx(1 / 7, rel=0.05)
+    assert RewardScale(0.9).update([]) == 1.0

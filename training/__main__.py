@@ -1,0 +1,198 @@
+"""`python -m training`: train TLs of a city by PPO, beside TLs that are served and others that run their fixed programs."""
+
+import argparse
+import contextlib
+import math
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from city import config, names, network
+from city.arguments import Parser
+from city.errors import InputError, path_errors_as_input_errors
+
+MAX_COUNT = 1_000_000
+START_TIMEOUT_S = 120.0
+
+
+def main(argv: list[str] | None = None, prog: str = "python -m training") -> int:
+    try:
+        with path_errors_as_input_errors():
+            return _train(_parse(argv, prog))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("error: interrupted; continue with --resume", file=sys.stderr)
+        return 1
+
+
+def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
+    from training.rewards import names as rewards
+
+    parser = Parser(prog=prog, description="Train TLs of a city by PPO; their checkpoints are exported with greenserve export.")
+    parser.add_argument("--city", type=Path, default=Path("city.toml"), help="city.toml (default: ./city.toml)")
+    parser.add_argument(
+        "--target-tl",
+        "--target-TLs",
+        action="append",
+        metavar="TL",
+        help="TLs that learn (default: all)",
+    )
+    parser.add_argument(
+        "--infer-tl", "--infer-TLs", action="append", metavar="TL", help="TLs that a served model controls (default: none)"
+    )
+    parser.add_argument("--infer-model-number", type=int, metavar="N", help="their model number (default: the newest)")
+    parser.add_argument(
+        "--infer-model-path", type=Path, metavar="DIR", help="folder of their models (default: [serving] models_dir)"
+    )
+    parser.add_argument("--server", metavar="HOST:PORT", help="server of their models (default: an embedded one is started)")
+    parser.add_argument("--reward", choices=rewards(), default="queue", help="what a TL is rewarded for (default: queue)")
+    parser.add_argument("--shared", action="store_true", help="TLs of one shape share an actor")
+    parser.add_argument("--hidden-sizes", default="64,64", metavar="N,N", help="units of the hidden layers (default: 64,64)")
+    parser.add_argument("--episodes", type=int, default=150, help="episodes in all (default: 150)")
+    parser.add_argument("--seconds", type=float, metavar="S", help="simulated time of an episode (default: as the sumocfg)")
+    parser.add_argument("--episodes-per-update", type=int, default=2, metavar="N", help="(default: 2)")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that simulate (default: 1)")
+    parser.add_argument("--seed", type=int, default=1, help="(default: 1)")
+    parser.add_argument("--number", type=int, default=1, help="model number of the checkpoints (default: 1)")
+    parser.add_argument("--learning-rate", type=float, default=1e-3, help="at the start; falls to 5 %% (default: 0.001)")
+    parser.add_argument("--one-morning", action="store_true", help="do not vary the demand between episodes")
+    parser.add_argument("--evaluate-every", type=int, default=10, metavar="N", help="updates between evaluations (default: 10)")
+    parser.add_argument("--held-out", type=int, default=2, metavar="N", help="simulations of an evaluation (default: 2)")
+    parser.add_argument(
+        "--patience",
+        type=int,
+        default=0,
+        metavar="N",
+        help="evaluations without an improvement that end it (default: 0, none)",
+    )
+    parser.add_argument(
+        "--format", action="append", default=[], metavar="TL=FORMAT", help="checkpoint format: tf1, tf2 or h5 (default: tf2)"
+    )
+    parser.add_argument("--out", type=Path, default=Path("checkpoints"), metavar="DIR", help="(default: checkpoints)")
+    parser.add_argument("--resume", action="store_true", help="continue the training that was interrupted in --out")
+    args = parser.parse_args(argv)
+    for name, low in (
+        ("episodes", 1), ("episodes_per_update", 1), ("workers", 1), ("number", 0), ("evaluate_every", 1), ("held_out", 1),
+        ("patience", 0), ("seed", 0),
+    ):  # fmt: skip
+        if not low <= getattr(args, name) <= MAX_COUNT:
+            raise InputError(f"--{name.replace('_', '-')} {getattr(args, name)} must lie between {low} and {MAX_COUNT}")
+    if args.seconds is not None and not 0 < args.seconds < math.inf:
+        raise InputError(f"--seconds {args.seconds:g} must be greater than 0")
+    if not 0 < args.learning_rate < 1:
+        raise InputError(f"--learning-rate {args.learning_rate:g} must lie between 0 and 1")
+    return args
+
+
+def _train(args: argparse.Namespace) -> int:
+    city = config.load(args.city)
+    street = network.of_city(city)
+    targets, infers = _selected(args, city)
+    if city.network.sumocfg is None:
+        raise InputError(f"{city.path}: [network] sumocfg is missing; training needs the demand that it names")
+    if args.seconds is None and street.end_s is None:
+        raise InputError(f"{city.network.sumocfg}: has no end; add it, or pass --seconds")
+    for tl in (*targets, *infers):
+        network.signals_of(city, city.tls[tl], street)
+    hidden, formats = _hidden_sizes(args.hidden_sizes), _formats(args.format, targets)
+    # here, after the flags were checked: TensorFlow takes seconds
+    from training.episode import Task
+    from training.ppo import NotFinite, Ppo
+    from training.rollouts import WorkersDied
+    from training.trainer import Settings, Trainer, print_line
+
+    with _server(args, city, infers) as server:
+        task = Task(
+            city, tuple(targets), tuple(infers), server, args.infer_model_number, args.reward, args.shared, hidden, args.seconds
+        )
+        settings = Settings(
+            out=args.out,
+            number=args.number,
+            episodes=args.episodes,
+            episodes_per_update=args.episodes_per_update,
+            seed=args.seed,
+            workers=args.workers,
+            ppo=Ppo(learning_rate=args.learning_rate),
+            varies=not args.one_morning,
+            evaluate_every=args.evaluate_every,
+            held_out=args.held_out,
+            patience=args.patience,
+            formats=formats,
+            resume=args.resume,
+        )
+        try:
+            result = Trainer(task, settings).run(print_line)
+        except (NotFinite, WorkersDied) as error:
+            print(f"error: {error}; the best state so far is in {args.out}", file=sys.stderr)
+            return 1
+    for tl, path in result.paths.items():
+        print(f"{tl}: {path}")
+    print(f"{result.episodes} episodes; mean delay {result.best_delay_s:.1f} s on held-out demand")
+    return 0
+
+
+def _selected(args: argparse.Namespace, city: config.City) -> tuple[list[str], list[str]]:
+    """(target TLs, infer TLs). Raises InputError."""
+    known = list(city.tls)
+    targets = names.select(args.target_tl or ["all"], known, "--target-tl")
+    infers = names.select(args.infer_tl, known, "--infer-tl") if args.infer_tl else []
+    if both := [tl for tl in targets if tl in infers]:
+        raise InputError(f"{', '.join(both)} cannot be --target-tl and --infer-tl at once; name it in one of them")
+    for flag in ("infer_model_number", "infer_model_path", "server"):
+        if getattr(args, flag) is not None and not infers:
+            raise InputError(f"--{flag.replace('_', '-')} needs --infer-tl, the TLs that a served model controls")
+    if args.server is not None and args.infer_model_path is not None:
+        raise InputError("--server and --infer-model-path both name the models; pass one of them")
+    return targets, infers
+
+
+def _hidden_sizes(text: str) -> tuple[int, ...]:
+    try:
+        sizes = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        sizes = ()
+    if not sizes or not all(0 < size <= 4096 for size in sizes):
+        raise InputError(f"--hidden-sizes {text!r} must be numbers between 1 and 4096 separated by commas, such as 64,64")
+    return sizes
+
+
+def _formats(items: Sequence[str], targets: Sequence[str]) -> dict[str, str]:
+    formats = {}
+    for item in items:
+        tl, _, kind = item.partition("=")
+        if kind not in ("tf1", "tf2", "h5") or names.canonical(tl) not in targets:
+            raise InputError(f"--format {item!r} must be TL=FORMAT with a target TL and tf1, tf2 or h5, such as {targets[0]}=tf1")
+        formats[names.canonical(tl)] = kind
+    return formats
+
+
+@contextlib.contextmanager
+def _server(args: argparse.Namespace, city: config.City, infers: Sequence[str]) -> Iterator[str]:
+    """HOST:PORT of the infer TLs' models; an embedded server is started where none is named. Raises InputError."""
+    if not infers or args.server is not None:
+        yield args.server or ""
+        return
+    folder = args.infer_model_path or city.serving.models_dir
+    for tl in infers:
+        number = args.infer_model_number
+        path = folder / tl if number is None else folder / tl / str(number)
+        if not path.is_dir():
+            raise InputError(f"--infer-tl {tl}: there is no {path}; export it first (greenserve export --tl {tl})")
+    command = [sys.executable, "-m", "serving", "--city", str(city.path), "--models-dir", str(folder), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        try:
+            line = process.stdout.readline()
+            if not line.startswith("ready at "):
+                raise InputError(f"the embedded server did not start: {process.stderr.read().strip() or 'without a reason'}")
+            yield line.removeprefix("ready at ").strip().partition(",")[0]
+        finally:
+            process.terminate()
+            process.wait(START_TIMEOUT_S)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""Actors and critics of the TLs that learn: one array per layer for all of them, so that one matrix product serves every TL.
+
+NumPy only: a simulation process needs no TensorFlow. Actors are ReLU networks. A
+categorical actor has logits; a continuous one has the mean of a Gaussian behind tanh,
+and a standard deviation that does not depend on the observation.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protos import policy_pb2 as pb
+from serving.contract import CATEGORICAL
+
+Floats = NDArray[np.float32]
+FIRST_LOG_STD = -0.7
+"""Of continuous actions: a standard deviation of 0.5."""
+MASKED_LOGIT = -1e9
+"""Logit of a number that is padding: it is never chosen."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which row of the arrays is which TL's, and how much of it is padding."""
+
+    tls: tuple[str, ...]
+    rows: tuple[int, ...]
+    """By TL; TLs that share an actor have the same row."""
+    observation_sizes: tuple[int, ...]
+    """By TL."""
+    action_sizes: tuple[int, ...]
+    """By TL."""
+    is_categorical: bool
+    hidden: tuple[int, ...]
+
+    @property
+    def row_count(self) -> int:
+        return max(self.rows) + 1
+
+    @property
+    def action_mask(self) -> NDArray[np.bool_]:
+        """bool [rows, A]: whether a number is one of the row's actor, not padding."""
+        mask = np.zeros((self.row_count, max(self.action_sizes)), bool)
+        for row, size in zip(self.rows, self.action_sizes, strict=True):
+            mask[row, :size] = True
+        return mask
+
+
+def layouts(contracts: Sequence[pb.PolicyContract], shared: bool, hidden: tuple[int, ...]) -> list[Layout]:
+    """Categorical and continuous TLs apart, in the contracts' order.
+
+    `shared`: TLs of the same observation and action size share one actor and critic.
+    """
+    result = []
+    for is_categorical in (True, False):
+        group = [contract for contract in contracts if (contract.action.kind == CATEGORICAL) is is_categorical]
+        if not group:
+            continue
+        shapes = [(contract.observation.size, contract.action.size, contract.observation.dialect) for contract in group]
+        keys: list[Any] = list(dict.fromkeys(shapes)) if shared else list(range(len(group)))
+        rows = [keys.index(shape if shared else k) for k, shape in enumerate(shapes)]
+        result.append(
+            Layout(
+                tuple(contract.tl for contract in group),
+                tuple(rows),
+                tuple(shape[0] for shape in shapes),
+                tuple(shape[1] for shape in shapes),
+                is_categorical,
+                hidden,
+            )
+        )
+    return result
+
+
+class ActorCritics:
+    """The networks of one layout."""
+
+    def __init__(self, layout: Layout, arrays: Sequence[Floats]) -> None:
+        """`arrays`: as `first_arrays` gives them."""
+        self.layout = layout
+        self.arrays = [np.asarray(array, np.float32) for array in arrays]
+        self._mask = layout.action_mask
+        self._row = dict(zip(layout.tls, layout.rows, strict=True))
+        self._inputs = max(layout.observation_sizes)
+
+    @staticmethod
+    def first_arrays(layout: Layout, rng: np.random.Generator) -> list[Floats]:
+        """Kernel [rows, in, out] and bias [rows, out] of the actor's layers, then of the critic's, then log_std [rows, A].
+
+        Orthogonal kernels (Saxe et al. 2014), scaled by sqrt(2), the actor's last by 0.01 and the critic's last by 1.
+        """
+        arrays = []
+        for outputs, last_gain in ((max(layout.action_sizes), 0.01), (1, 1.0)):
+            sizes = [max(layout.observation_sizes), *layout.hidden, outputs]
+            for k, (n, m) in enumerate(pairwise(sizes)):
+                gain = last_gain if k == len(layout.hidden) else np.sqrt(2.0)
+                kernels = [gain * _orthogonal(n, m, rng) for _ in range(layout.row_count)]
+                arrays += [np.array(kernels, np.float32), np.zeros((layout.row_count, m), np.float32)]
+        arrays.append(np.full((layout.row_count, max(layout.action_sizes)), FIRST_LOG_STD, np.float32))
+        return arrays
+
+    def rows_of(self, tls: Sequence[str]) -> NDArray[np.intp]:
+        return np.array([self._row[tl] for tl in tls], np.intp)
+
+    def inputs_of(self, observations: Sequence[Floats]) -> Floats:
+        """Observations as one array [n, O], padded with zeros."""
+        x = np.zeros((len(observations), self._inputs), np.float32)
+        for k, observation in enumerate(observations):
+            x[k, : len(observation)] = observation
+        return x
+
+    def actor(self, rows: NDArray[np.intp], x: Floats) -> Floats:
+        """Logits or tanh means [n, A] of observations [n, O]."""
+        y = self._forward(0, rows, x)
+        return np.where(self._mask[rows], y, MASKED_LOGIT).astype(np.float32) if self.layout.is_categorical else np.tanh(y)
+
+    def critic(self, rows: NDArray[np.intp], x: Floats) -> Floats:
+        """Values [n] of observations [n, O]."""
+        return self._forward(2 * (len(self.layout.hidden) + 1), rows, x)[:, 0]
+
+    def sample(self, rows: NDArray[np.intp], x: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        """(actions, log probabilities [n]) of observations [n, O]: indices [n, 1], or numbers [n, A] that may exceed [-1, 1]."""
+        y = self.actor(rows, x)
+        if self.layout.is_categorical:
+            log_p = y - np.log(np.exp(y - y.max(1, keepdims=True)).sum(1, keepdims=True)) - y.max(1, keepdims=True)
+            chosen = (log_p + rng.gumbel(size=y.shape)).argmax(1)
+            return chosen[:, None].astype(np.float32), log_p[np.arange(len(chosen)), chosen].astype(np.float32)
+        log_std, mask = self.arrays[-1][rows], self._mask[rows]
+        noise = rng.standard_normal(y.shape).astype(np.float32)
+        log_p = ((-0.5 * noise**2 - log_std) * mask).sum(1)
+        return (y + np.exp(log_std) * noise).astype(np.float32), log_p.astype(np.float32)
+
+    def best(self, rows: NDArray[np.intp], x: Floats) -> Floats:
+        """The actions without exploration: the index of the largest logit [n, 1], or the means [n, A]."""
+        y = self.actor(rows, x)
+        return y.argmax(1)[:, None].astype(np.float32) if self.layout.is_categorical else y
+
+    def layers_of(self, tl: str) -> list[tuple[Floats, Floats]]:
+        """(kernel, bias) of a TL's actor, without padding."""
+        k, row = self.layout.tls.index(tl), self._row[tl]
+        count = len(self.layout.hidden) + 1
+        layers = [(self.arrays[2 * i][row], self.arrays[2 * i + 1][row]) for i in range(count)]
+        layers[0] = (layers[0][0][: self.layout.observation_sizes[k]], layers[0][1])
+        size = self.layout.action_sizes[k]
+        layers[-1] = (layers[-1][0][:, :size], layers[-1][1][:size])
+        return layers
+
+    def _forward(self, first: int, rows: NDArray[np.intp], x: Floats) -> Floats:
+        is_all = len(rows) == self.layout.row_count and bool((rows == np.arange(len(rows))).all())
+        count = len(self.layout.hidden) + 1
+        y = x[:, None, :]
+        for k in range(count):
+            kernel, bias = self.arrays[first + 2 * k], self.arrays[first + 2 * k + 1]
+            y = np.matmul(y, kernel if is_all else kernel[rows]) + (bias if is_all else bias[rows])[:, None]
+            if k + 1 < count:
+                y = np.maximum(y, 0)
+        return y[:, 0]
+
+
+def _orthogonal(n: int, m: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    q, r = np.linalg.qr(rng.standard_normal((max(n, m), min(n, m))))
+    q = q * np.sign(np.diag(r))
+    return q if n >= m else q.T

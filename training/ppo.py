@@ -1,0 +1,164 @@
+"""Proximal policy optimisation (Schulman et al. 2017, clipped) of all TLs' actors and critics at once, in TensorFlow.
+
+The arrays of `actor_critics` are the variables. Every row learns from its own batch, and
+its gradients are clipped by their own norm, so that the rows are independent of each other.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from training.actor_critics import MASKED_LOGIT, ActorCritics, Floats
+from training.transitions import Batch
+
+MAX_GRADIENT_NORM = 0.5
+
+
+@dataclass(frozen=True)
+class Ppo:
+    """Hyperparameters."""
+
+    learning_rate: float = 1e-3
+    gamma: float = 0.97
+    lam: float = 0.95
+    clip: float = 0.2
+    entropy: float = 0.01
+    epochs: int = 8
+    minibatch: int = 128
+
+
+class NotFinite(Exception):
+    """A loss or weight is NaN or infinite."""
+
+
+class Learner:
+    """The optimiser of one layout's networks."""
+
+    def __init__(self, networks: ActorCritics, ppo: Ppo) -> None:
+        self.networks, self._ppo = networks, ppo
+        layout = networks.layout
+        self._variables = [tf.Variable(array) for array in networks.arrays]
+        self._optimizer = tf.keras.optimizers.Adam(ppo.learning_rate)
+        self._optimizer.build(self._variables)
+        self._layers = len(layout.hidden) + 1
+        self._is_categorical = layout.is_categorical
+        self._mask = tf.constant(layout.action_mask, tf.float32)
+        self._entropy = tf.Variable(ppo.entropy, trainable=False)
+        self._run = tf.function(self._steps, reduce_retracing=True)
+
+    def learn(self, batches: Sequence[Batch | None], rng: np.random.Generator, progress: float) -> dict[str, float]:
+        """Update every row that has a batch; return the losses, for logs. Raises NotFinite.
+
+        Args:
+            batches: by row.
+            rng: order of the minibatches.
+            progress: in [0, 1]; learning rate and entropy bonus fall linearly to 5 % at 1.
+        """
+        sizes = [0 if batch is None else len(batch.target) for batch in batches]
+        size = max(sizes)
+        if size == 0:
+            return {}
+        decay = 1.0 - 0.95 * progress
+        self._optimizer.learning_rate.assign(self._ppo.learning_rate * decay)
+        self._entropy.assign(self._ppo.entropy * decay)
+        first = next(batch for batch in batches if batch is not None)
+        columns = []
+        for name in ("x", "action", "log_p", "advantage", "target"):
+            sample = getattr(first, name)
+            column = np.zeros((len(batches), size, *sample.shape[1:]), np.float32)
+            for row, batch in enumerate(batches):
+                if batch is not None:
+                    column[row, : sizes[row]] = getattr(batch, name)
+            columns.append(tf.constant(column))
+        indices, weights = self._minibatches(sizes, rng)
+        losses = self._run(*columns, tf.constant(indices), tf.constant(weights)).numpy()
+        arrays = [variable.numpy() for variable in self._variables]
+        if not np.isfinite(losses).all() or not all(np.isfinite(array).all() for array in arrays):
+            raise NotFinite("a loss or a weight is not finite any more")
+        self.networks.arrays[:] = arrays
+        return dict(zip(("policy_loss", "value_loss", "entropy"), losses.tolist(), strict=True))
+
+    def _minibatches(self, sizes: Sequence[int], rng: np.random.Generator) -> tuple[NDArray[np.int32], Floats]:
+        """(index [steps, rows, B] into each row's batch, weight: 0 for padding)."""
+        width = min(self._ppo.minibatch, max(sizes))
+        per_epoch = -(-max(sizes) // width)
+        shape = (self._ppo.epochs * per_epoch, len(sizes), width)
+        indices, weights = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
+        for epoch in range(self._ppo.epochs):
+            for row, size in enumerate(sizes):
+                order = np.zeros(per_epoch * width, np.int32)
+                order[:size] = rng.permutation(size)
+                steps = slice(epoch * per_epoch, (epoch + 1) * per_epoch)
+                indices[steps, row] = order.reshape(per_epoch, width)
+                weights[steps, row] = (np.arange(per_epoch * width) < size).reshape(per_epoch, width)
+        return indices, weights
+
+    def _steps(
+        self, x: tf.Tensor, action: tf.Tensor, log_p: tf.Tensor, advantage: tf.Tensor, target: tf.Tensor,
+        indices: tf.Tensor, weights: tf.Tensor,
+    ) -> tf.Tensor:  # fmt: skip
+        losses = tf.zeros(3)
+        for step in tf.range(tf.shape(indices)[0]):
+            at = indices[step]
+            part = [tf.gather(column, at, axis=1, batch_dims=1) for column in (x, action, log_p, advantage, target)]
+            losses += self._step(part, weights[step])
+        return losses / tf.cast(tf.shape(indices)[0], tf.float32)
+
+    def _step(self, part: Sequence[tf.Tensor], weight: tf.Tensor) -> tf.Tensor:
+        x, action, log_p_old, advantage, target = part
+        share = weight / tf.maximum(tf.reduce_sum(weight, 1, keepdims=True), 1.0)
+        actor_count = 2 * self._layers
+        with tf.GradientTape() as tape:
+            y = self._forward(self._variables[:actor_count], x)
+            if self._is_categorical:
+                y = tf.where(self._mask[:, None] > 0, y, MASKED_LOGIT)
+                all_log_p = tf.nn.log_softmax(y)
+                log_p = tf.gather(all_log_p, tf.cast(action[..., 0], tf.int32), batch_dims=2)
+                entropy = tf.reduce_sum(share * -tf.reduce_sum(tf.exp(all_log_p) * all_log_p, -1))
+            else:
+                log_std = self._variables[-1][:, None]
+                z = (action - tf.tanh(y)) / tf.exp(log_std)
+                log_p = tf.reduce_sum((-0.5 * z**2 - log_std) * self._mask[:, None], -1)
+                entropy = tf.constant(0.0)
+            ratio = tf.exp(log_p - log_p_old)
+            clipped = tf.clip_by_value(ratio, 1 - self._ppo.clip, 1 + self._ppo.clip)
+            policy_loss = -tf.reduce_sum(share * tf.minimum(ratio * advantage, clipped * advantage))
+            value = self._forward(self._variables[actor_count:-1], x)[..., 0]
+            value_loss = tf.reduce_sum(share * (value - target) ** 2)
+            loss = policy_loss + value_loss - self._entropy * entropy
+        gradients = tape.gradient(loss, self._variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        # apart: the critic's large early errors must not shrink the actor's steps
+        actor = [*gradients[:actor_count], gradients[-1]]
+        actor, critic = _clipped_by_row(actor), _clipped_by_row(gradients[actor_count:-1])
+        gradients = [*actor[:-1], *critic, actor[-1]]
+        self._optimizer.apply_gradients(zip(gradients, self._variables, strict=True))
+        return tf.stack([policy_loss, value_loss, entropy])
+
+    def _forward(self, variables: Sequence[tf.Variable], x: tf.Tensor) -> tf.Tensor:
+        for k in range(self._layers):
+            x = tf.matmul(x, variables[2 * k]) + variables[2 * k + 1][:, None]
+            if k + 1 < self._layers:
+                x = tf.nn.relu(x)
+        return x
+
+    def state(self) -> list[NDArray[np.generic]]:
+        """Everything that resuming needs: weights, then the optimiser's variables."""
+        return [np.asarray(variable) for variable in (*self._variables, *self._optimizer.variables)]
+
+    def restore(self, state: Sequence[NDArray[np.generic]]) -> None:
+        for variable, array in zip((*self._variables, *self._optimizer.variables), state, strict=True):
+            variable.assign(array)
+        self.networks.arrays[:] = [variable.numpy() for variable in self._variables]
+
+
+def _clipped_by_row(gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Gradients whose norm, row by row, is at most MAX_GRADIENT_NORM."""
+    squares = [tf.reduce_sum(tf.reshape(g, (tf.shape(g)[0], -1)) ** 2, 1) for g in gradients]
+    factor = MAX_GRADIENT_NORM / tf.maximum(tf.sqrt(tf.add_n(squares)), MAX_GRADIENT_NORM)
+    return [g * tf.reshape(factor, (-1, *([1] * (len(g.shape) - 1)))) for g in gradients]

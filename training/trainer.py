@@ -1,0 +1,243 @@
+"""The training loop: episodes, updates, evaluation on held-out demand, best and newest state."""
+
+import csv
+import json
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from city.errors import InputError
+from training import checkpoints
+from training.actor_critics import ActorCritics
+from training.demand import Demand, varied
+from training.episode import Episode, Task
+from training.ppo import Learner, Ppo
+from training.rollouts import Arrays, Order, Rollouts
+from training.transitions import RewardScale, learn_from
+
+log = logging.getLogger("training")
+
+HELD_OUT = 1_000_003
+"""Begins the seeds of held-out demand, which no training episode has."""
+CURVE = ("episode", "delay_s", "finished", "total", "overrides", "held_out_delay_s")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a task is trained."""
+
+    out: Path
+    number: int = 1
+    """Model number of the checkpoints."""
+    episodes: int = 150
+    episodes_per_update: int = 2
+    seed: int = 1
+    workers: int = 1
+    ppo: Ppo = field(default_factory=Ppo)
+    varies: bool = True
+    """Whether demand varies between episodes."""
+    evaluate_every: int = 10
+    """Updates between two evaluations on held-out demand."""
+    held_out: int = 2
+    """Held-out simulations of an evaluation."""
+    patience: int = 0
+    """Evaluations without an improvement after which the training ends; 0: it does not end early."""
+    formats: dict[str, str] = field(default_factory=dict)
+    """By TL, the checkpoint format where it is not `tf2`."""
+    resume: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a training has come to."""
+
+    episodes: int
+    best_delay_s: float
+    """Mean delay of the best state on held-out demand."""
+    paths: dict[str, Path]
+    """By TL, the checkpoint of the best state."""
+
+
+class Trainer:
+    """Trains the target TLs of a task."""
+
+    def __init__(self, task: Task, settings: Settings) -> None:
+        """Read the street; with `resume`, the state. Raises InputError."""
+        self._task, self._settings = task, settings
+        self._rollouts = Rollouts(task, settings.workers)
+        layouts = self._rollouts.simulation.layouts
+        rng = np.random.default_rng(settings.seed)
+        networks = [ActorCritics(layout, ActorCritics.first_arrays(layout, rng)) for layout in layouts]
+        self._learners = [Learner(each, settings.ppo) for each in networks]
+        self._scales = [[RewardScale(settings.ppo.gamma) for _ in range(layout.row_count)] for layout in layouts]
+        self._best = self._arrays()
+        self._best_delay_s = float("inf")
+        self._stale = 0
+        """Evaluations since the best."""
+        self._update = 0
+        settings.out.mkdir(parents=True, exist_ok=True)
+        self._progress = checkpoints.Progress(settings.out / f".trial_{settings.number}.progress.npz")
+        self._curve = settings.out / f"trial_{settings.number}_curve.csv"
+        rows: list[str] = []
+        if settings.resume:
+            self._restore()
+            rows = self._curve.read_text().splitlines()[1 : self._update + 1] if self._update and self._curve.is_file() else []
+        self._curve.write_text("\n".join([",".join(CURVE), *rows]) + "\n")
+
+    def run(self, report: Callable[[str], None] = lambda line: None) -> Result:
+        """Train to the end. `report`: takes a line per update, where there is no progress bar.
+
+        Raises InputError (no demand, disk full), WorkersDied, NotFinite; the best state so far has been written then.
+        """
+        settings = self._settings
+        updates = -(-settings.episodes // settings.episodes_per_update)
+        writer = tf.summary.create_file_writer(str(settings.out / "tensorboard" / f"trial_{settings.number}"))
+        with self._rollouts, writer.as_default(), tqdm(total=updates, initial=self._update, unit="update", disable=None) as bar:
+            while self._update < updates and not (settings.patience and self._stale >= settings.patience):
+                episodes = self._rollouts.run(self._arrays(), self._orders())
+                if not any(episode.trips.total for episode in episodes):
+                    raise InputError(
+                        f"{self._task.city.network.sumocfg}: no vehicle departs in an episode; name route files in it"
+                    )
+                losses = self._learn(episodes, self._update / updates)
+                self._update += 1
+                held_out_s = None
+                if self._update % settings.evaluate_every == 0 or self._update == updates:
+                    held_out_s = self._evaluate()
+                self._note(episodes, losses, held_out_s)
+                self._save()
+                delay_s = float(np.mean([episode.trips.delay_s for episode in episodes]))
+                bar.update()
+                bar.set_postfix(delay_s=f"{delay_s:.1f}", best_s=f"{self._best_delay_s:.1f}")
+                if bar.disable:
+                    held_out = f", held-out {held_out_s:.1f} s" if held_out_s is not None else ""
+                    report(f"update {self._update} of {updates}: mean delay {delay_s:.1f} s{held_out}")
+        return Result(self._update * settings.episodes_per_update, self._best_delay_s, self._write_best())
+
+    def _orders(self) -> list[Order]:
+        settings = self._settings
+        first = self._update * settings.episodes_per_update
+        orders = []
+        for episode in range(first, first + settings.episodes_per_update):
+            # a generator per episode, so that a resumed training repeats the same episodes, whatever the number of workers
+            demand = varied(np.random.default_rng([settings.seed, episode]), settings.varies)
+            orders.append(Order(demand, (settings.seed, episode, 1), explore=True))
+        return orders
+
+    def _learn(self, episodes: Sequence[Episode], progress: float) -> dict[str, float]:
+        losses: dict[str, float] = {}
+        ppo = self._settings.ppo
+        for k, learner in enumerate(self._learners):
+            layout = learner.networks.layout
+            batches = []
+            for row in range(layout.row_count):
+                tls = [tl for tl, own in zip(layout.tls, layout.rows, strict=True) if own == row]
+                experienced = [episode.transitions[tl] for episode in episodes for tl in tls if tl in episode.transitions]
+                factor = self._scales[k][row].update(experienced)
+                batches.append(learn_from(experienced, factor, ppo.gamma, ppo.lam))
+            rng = np.random.default_rng([self._settings.seed, self._update, 2 + k])
+            losses |= {f"{name}_{k}": value for name, value in learner.learn(batches, rng, progress).items()}
+        return losses
+
+    def _evaluate(self) -> float:
+        """Mean delay in s of the newest state's best actions on held-out demand; the best state is kept."""
+        settings = self._settings
+        demands: list[Demand] = [
+            varied(np.random.default_rng([HELD_OUT, settings.seed, k]), settings.varies) for k in range(settings.held_out)
+        ]
+        episodes = self._rollouts.run(self._arrays(), [Order(demand, (0,), explore=False) for demand in demands])
+        delay_s = float(np.mean([episode.trips.delay_s for episode in episodes]))
+        if delay_s < self._best_delay_s:
+            self._best, self._best_delay_s, self._stale = self._arrays(), delay_s, 0
+            self._write_best()
+        else:
+            self._stale += 1
+        return delay_s
+
+    def _note(self, episodes: Sequence[Episode], losses: dict[str, float], held_out_s: float | None) -> None:
+        """Append a row to the curve, and to TensorBoard's log."""
+        count = self._update * self._settings.episodes_per_update
+        trips = [episode.trips for episode in episodes]
+        values = {
+            "delay_s": float(np.mean([each.delay_s for each in trips])),
+            "finished": sum(each.finished for each in trips),
+            "total": sum(each.total for each in trips),
+            "overrides": sum(episode.overrides for episode in episodes),
+        }
+        row = [count, *(round(value, 2) for value in values.values()), "" if held_out_s is None else round(held_out_s, 2)]
+        with self._curve.open("a", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerow(row)
+        if held_out_s is not None:
+            values["held_out_delay_s"] = held_out_s
+        for name, value in {**values, **losses}.items():
+            tf.summary.scalar(name, value, step=count)
+
+    def _arrays(self) -> Arrays:
+        return [list(learner.networks.arrays) for learner in self._learners]
+
+    def _write_best(self) -> dict[str, Path]:
+        paths = {}
+        contracts = {contract.tl: contract for contract in self._rollouts.simulation.contracts}
+        for learner, arrays in zip(self._learners, self._best, strict=True):
+            networks = ActorCritics(learner.networks.layout, arrays)
+            for tl in networks.layout.tls:
+                kind = self._settings.formats.get(tl, "tf2")
+                paths[tl] = checkpoints.write(
+                    kind, self._settings.out, contracts[tl], networks.layers_of(tl), self._settings.number
+                )
+        return paths
+
+    def _identity(self) -> str:
+        """What a resumed training must have in common with the one that it continues."""
+        task, settings = self._task, self._settings
+        return json.dumps(
+            {
+                "target_tls": task.target_tls, "infer_tls": task.infer_tls, "reward": task.reward, "shared": task.shared,
+                "hidden": task.hidden, "seed": settings.seed, "episodes_per_update": settings.episodes_per_update,
+                "ppo": asdict(settings.ppo), "varies": settings.varies,
+            }
+        )  # fmt: skip
+
+    def _save(self) -> None:
+        arrays: dict[str, NDArray[Any]] = {}
+        for k, (learner, best) in enumerate(zip(self._learners, self._best, strict=True)):
+            arrays |= {f"state/{k}/{i:03d}": array for i, array in enumerate(learner.state())}
+            arrays |= {f"best/{k}/{i:03d}": array for i, array in enumerate(best)}
+        values = {
+            "identity": self._identity(),
+            "update": self._update,
+            "best_delay_s": self._best_delay_s,
+            "stale": self._stale,
+            "variances": [[scale.variance for scale in scales] for scales in self._scales],
+        }
+        self._progress.save(values, arrays)
+
+    def _restore(self) -> None:
+        loaded = self._progress.load()
+        if loaded is None:
+            return
+        values, arrays = loaded
+        if values["identity"] != self._identity():
+            raise InputError(
+                f"{self._progress.path}: the training that would be resumed has other settings ({values['identity']}); "
+                "pass the same flags, another --number, or leave out --resume"
+            )
+        for k, learner in enumerate(self._learners):
+            learner.restore([arrays[name] for name in sorted(arrays) if name.startswith(f"state/{k}/")])
+            self._best[k][:] = [arrays[name] for name in sorted(arrays) if name.startswith(f"best/{k}/")]  # type: ignore[index]
+            for scale, variance in zip(self._scales[k], values["variances"][k], strict=True):
+                scale.variance = variance
+        self._update, self._best_delay_s, self._stale = values["update"], values["best_delay_s"], values["stale"]
+
+
+def print_line(line: str) -> None:
+    """Report a line at once, so that a log file shows how far the training is."""
+    print(line, file=sys.stderr, flush=True)
