@@ -54,6 +54,12 @@ def _check(argv: list[str]) -> int:
     return main(argv, "greenserve check")
 
 
+def _train(argv: list[str]) -> int:
+    from training.__main__ import main
+
+    return main(argv, "greenserve train")
+
+
 def _guard(argv: list[str]) -> int:
     from controller.guard.__main__ import main
 
@@ -65,6 +71,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "inspect": (_export_command("inspect"), "list a checkpoint's variables and what an export would use"),
     "describe": (_export_command("describe"), "print a model's contract and signatures"),
     "fleet": (_export_command("fleet"), "build one SavedModel out of many TLs' models"),
+    "train": (_train, "train TLs by PPO, beside TLs that are served"),
     "serve": (_serve, "run the embedded server"),
     "predict": (_client_command("predict"), "request a prediction from a served model"),
     "status": (_client_command("status"), "show the served models and versions"),
@@ -74,7 +81,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
 }
 
 
-OWN_PACKAGES = ("city", "controller", "export", "greenserve", "protos", "serving")
+OWN_PACKAGES = ("city", "controller", "export", "greenserve", "protos", "serving", "training")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -48,7 +48,7 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
         "--infer-model-path", type=Path, metavar="DIR", help="folder of their models (default: [serving] models_dir)"
     )
     parser.add_argument("--server", metavar="HOST:PORT", help="server of their models (default: an embedded one is started)")
-    parser.add_argument("--reward", choices=rewards(), default="queue", help="what a TL is rewarded for (default: queue)")
+    parser.add_argument("--reward", choices=rewards(), default="delay", help="what a TL is rewarded for (default: delay)")
     parser.add_argument("--shared", action="store_true", help="TLs of one shape share an actor")
     parser.add_argument("--hidden-sizes", default="64,64", metavar="N,N", help="units of the hidden layers (default: 64,64)")
     parser.add_argument("--episodes", type=int, default=150, help="episodes in all (default: 150)")

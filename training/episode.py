@@ -39,7 +39,7 @@ class Task:
     server: str = ""
     """HOST:PORT of the infer TLs' models."""
     infer_model_number: int | None = None
-    reward: str = "queue"
+    reward: str = "delay"
     shared: bool = False
     hidden: tuple[int, ...] = (64, 64)
     seconds: float | None = None

@@ -7,8 +7,8 @@
   time, which begins again when a vehicle moves.
 - `pressure`: (o - n) / (40 s), n vehicles on its incoming lanes, o on its outgoing
   ones: sumo-rl's pressure.
-- `delay`: -(sum of n (1 - v / l) + p) / (20 s), over the roads from which this is the
-  nearest TL downstream: n vehicles, v their mean speed, l the speed limit, p
+- `delay`: -(sum of n (1 - v / l) + p) / (20 s), over the lanes from which this is the
+  nearest TL downstream: n vehicles, v their mean speed, at most l, the speed limit, p
   vehicles that wait to depart there. It is the time lost per second, and its sum over
   all TLs is the network's: time loss and departure delay.
 """
@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from city.network import StreetNetwork
 from controller.sumo.connection import SumoConnection
 from protos import policy_pb2 as pb
-from training.approaches import roads_before
+from training.approaches import lanes_before
 
 QUEUE_SCALE, WAITING_SCALE_S, DELAY_SCALE = 40.0, 100.0, 20.0
 
@@ -88,18 +88,17 @@ def _pressure(connection: SumoConnection, street: StreetNetwork, contracts: Sequ
 
 def _delay(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> SinceLast:
     api = connection.api
-    roads = {
-        tl: list(by_road.items())
-        for tl, by_road in roads_before(street.net_file, {contract.tl: _incoming(contract) for contract in contracts}).items()
-    }
-    tl_of = {road: tl for tl, by_road in roads.items() for road, _ in by_road}
+    before = lanes_before(street.net_file, {contract.tl: _incoming(contract) for contract in contracts})
+    lanes = {tl: list(by_lane.items()) for tl, by_lane in before.items()}
+    tl_of = {lane.rpartition("_")[0]: tl for tl, by_lane in before.items() for lane in by_lane}
     scale = {contract.tl: DELAY_SCALE * len(contract.signal_ids) for contract in contracts}
-    vehicles, speed_mps = api.edge.getLastStepVehicleNumber, api.edge.getLastStepMeanSpeed
+    # of single lanes: in the mean speed of a road an empty lane counts as a vehicle
+    vehicles, speed_mps = api.lane.getLastStepVehicleNumber, api.lane.getLastStepMeanSpeed
     origin: dict[str, str] = {}
     """TL of the road on which a vehicle waits to depart."""
 
     def since_last(tls: Sequence[str]) -> list[float]:
-        waiting = dict.fromkeys(roads, 0)
+        waiting = dict.fromkeys(lanes, 0)
         for vehicle in api.simulation.getPendingVehicles():
             if vehicle not in origin:
                 origin[vehicle] = tl_of.get(api.vehicle.getRoute(vehicle)[0], "")
@@ -108,9 +107,9 @@ def _delay(connection: SumoConnection, street: StreetNetwork, contracts: Sequenc
         rewards = []
         for tl in tls:
             lost = float(waiting[tl])
-            for road, limit_mps in roads[tl]:
-                if count := vehicles(road):
-                    lost += count * max(0.0, 1.0 - speed_mps(road) / limit_mps)
+            for lane, limit_mps in lanes[tl]:
+                if count := vehicles(lane):
+                    lost += count * max(0.0, 1.0 - speed_mps(lane) / limit_mps)
             rewards.append(-lost / scale[tl])
         return rewards
 

@@ -1,0 +1,215 @@
+"""`python -m training`: checkpoints that the exporter reads, resumed trainings, and one line for every wrong input."""
+
+import errno
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from city import config
+from export.__main__ import main as export
+from tests.conftest import GRID
+from training import checkpoints
+from training.__main__ import main
+from training.episode import Task
+from training.ppo import Learner, NotFinite
+from training.rollouts import Rollouts
+from training.trainer import Settings, Trainer
+
+FORMATS = {"SA101": "tf1", "SA103": "h5", "SA107": "tf2"}
+CITY = ("--city", str(GRID / "city.toml"))
+SHORT = (
+    *CITY,
+    "--target-tl",
+    ",".join(FORMATS),
+    "--seconds",
+    "200",
+    "--episodes-per-update",
+    "1",
+    "--evaluate-every",
+    "1",
+    "--held-out",
+    "1",
+)
+
+
+def train(out, episodes, *flags):
+    return main([*SHORT, "--episodes", str(episodes), "--number", "3", "--out", str(out), *flags])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    out = tmp_path_factory.mktemp("trained")
+    formats = [word for tl, kind in FORMATS.items() for word in ("--format", f"{tl}={kind}")]
+    assert train(out / "whole", 3, *formats) == 0
+    return out / "whole"
+
+
+def test_checkpoints_of_every_format_are_exported(trained, tmp_path, capsys):
+    assert {"PPO-_SA101_trial_3.index", "SA107-3.index"} <= {path.name for path in trained.rglob("*")}
+    flags = ("--model-path", str(trained), "--tl", ",".join(FORMATS), "--model-number", "3", "--models-dir", str(tmp_path))
+    assert export([*CITY, *flags]) == 0, capsys.readouterr().err
+    assert {path.parent.name for path in tmp_path.glob("*/3")} == FORMATS.keys()
+
+
+def test_curve_has_a_row_per_update(trained):
+    lines = (trained / "trial_3_curve.csv").read_text().splitlines()
+    assert lines[0].split(",")[:2] == ["episode", "delay_s"] and [line.split(",")[0] for line in lines[1:]] == ["1", "2", "3"]
+    assert list((trained / "tensorboard" / "trial_3").glob("events*"))
+
+
+def test_resumed_training_comes_to_the_same_numbers(trained, tmp_path):
+    settings = Settings(tmp_path, 3, 3, 1, evaluate_every=1, held_out=1)
+    task = Task(config.load(GRID / "city.toml"), tuple(FORMATS), seconds=200.0)
+    trainer = Trainer(task, settings)
+    run, calls = trainer._rollouts.run, []
+
+    def interrupted(arrays, orders):
+        calls.append(orders)
+        if len(calls) == 4:  # in the middle of the second update, after its episode
+            raise KeyboardInterrupt
+        return run(arrays, orders)
+
+    trainer._rollouts.run = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    Trainer(task, replace(settings, resume=True)).run()
+    for name in ("trial_3_curve.csv",):
+        assert (tmp_path / name).read_text() == (trained / name).read_text()
+    whole, resumed = (checkpoints.Progress(folder / ".trial_3.progress.npz").load() for folder in (trained, tmp_path))
+    assert whole[0] == resumed[0]
+    for name, array in whole[1].items():
+        np.testing.assert_array_equal(array, resumed[1][name])
+
+
+def test_resumed_training_with_other_settings_is_refused(trained, tmp_path, capsys):
+    shutil.copytree(trained, tmp_path / "copy")
+    assert train(tmp_path / "copy", 4, "--resume", "--reward", "queue") == 2
+    assert "other settings" in capsys.readouterr().err
+
+
+def test_best_state_by_held_out_demand_is_what_is_written(tmp_path, monkeypatch):
+    delays, learned = iter((30.0, 20.0, 25.0)), []
+    task = Task(config.load(GRID / "city.toml"), ("SA101",), seconds=100.0)
+    trainer = Trainer(task, Settings(tmp_path, 1, 9, 1, evaluate_every=1, held_out=1, patience=1))
+    run = trainer._rollouts.run
+
+    def with_delay(arrays, orders):
+        episodes = run(arrays, orders)
+        if orders[0].explore:
+            return episodes
+        learned.append([array.copy() for array in arrays[0]])
+        return [replace(episodes[0], trips=replace(episodes[0].trips, delay_s=next(delays)))]
+
+    trainer._rollouts.run = with_delay
+    result = trainer.run()
+    assert (result.best_delay_s, result.episodes) == (20.0, 3), "it ends after one evaluation without an improvement"
+    for array, best in zip(trainer._best[0], learned[1], strict=True):
+        np.testing.assert_array_equal(array, best)
+
+
+def test_disk_that_is_full_costs_no_saved_state(trained, tmp_path, monkeypatch, capsys):
+    shutil.copytree(trained, tmp_path / "copy")
+    state = (tmp_path / "copy" / ".trial_3.progress.npz").read_bytes()
+
+    def full(file, **arrays):
+        file.write(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoints.np, "savez", full)
+    assert train(tmp_path / "copy", 5, "--resume") == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
+    assert "No space left on device" in line
+    assert (tmp_path / "copy" / ".trial_3.progress.npz").read_bytes() == state
+    assert not list((tmp_path / "copy").glob("*.partial"))
+
+
+def test_nan_ends_the_training_with_the_best_state_written(trained, tmp_path, monkeypatch, capsys):
+    shutil.copytree(trained, tmp_path / "copy")
+
+    def diverge(*_):
+        raise NotFinite("a loss or a weight is not finite any more")
+
+    monkeypatch.setattr(Learner, "learn", diverge)
+    assert train(tmp_path / "copy", 5, "--resume") == 1
+    assert "not finite" in capsys.readouterr().err and (tmp_path / "copy" / "SA107").is_dir()
+
+
+def test_ctrl_c_says_how_to_continue(tmp_path, monkeypatch, capsys):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Rollouts, "run", interrupt)
+    assert train(tmp_path, 3) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "error: interrupted; continue with --resume"
+
+
+def test_target_and_infer_tls_in_the_words_of_the_training_side(grid_models, tmp_path, capsys):
+    flags = (
+        "--target-TLs",
+        "SA 101",
+        "--infer-TLs",
+        "SA 104, SA107",
+        "--infer-model-number",
+        "1",
+        "--infer-model-path",
+        str(grid_models),
+    )
+    assert main([*CITY, *flags, "--seconds", "100", "--episodes", "1", "--out", str(tmp_path)]) == 0, capsys.readouterr().err
+    assert "SA101: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--target-tl", "SA999"), "there is no TL SA999"),
+        (("--target-tl", "SA101", "--infer-tl", "SA101"), "SA101 cannot be --target-tl and --infer-tl at once"),
+        (("--target-tl", "SA101", "--infer-tl", "SA104", "--infer-model-number", "77", "--infer-model-path", "m"), "SA104/77"),
+        (("--infer-model-number", "3"), "--infer-model-number needs --infer-tl"),
+        (("--target-tl", "SA101", "--infer-tl", "SA104", "--server", "x:1", "--infer-model-path", "m"), "both name the models"),
+        (("--target-tl", "SA101", "--infer-tl", "SA104", "--server", "127.0.0.1:1"), "no model server answers"),
+        (("--episodes", "0"), "--episodes 0 must lie between 1"),
+        (("--seconds", "-1"), "--seconds -1 must be greater than 0"),
+        (("--learning-rate", "nan"), "--learning-rate nan"),
+        (("--hidden-sizes", "64;64"), "--hidden-sizes '64;64' must be"),
+        (("--format", "SA101=onnx"), "--format 'SA101=onnx' must be"),
+        (("--reward", "speed"), "speed"),
+        (("--workers", "0"), "--workers 0"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2(flags, message, tmp_path, capsys):
+    assert main([*CITY, *flags, *(() if "--seconds" in flags else ("--seconds", "50")), "--out", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and message in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("end", "message"),
+    [
+        ("", "has no end"),
+        (
+            '<end value="60"/>',
+            "no vehicle departs",
+        ),
+    ],
+)
+def test_city_without_end_or_demand_is_refused(end, message, tmp_path, capsys):
+    network = f'<input><net-file value="{GRID / "grid.net.xml"}"/></input>'
+    (tmp_path / "a.sumocfg").write_text(f"<configuration>{network}<time>{end}</time></configuration>")
+    (tmp_path / "city.toml").write_text('[network]\nsumocfg = "a.sumocfg"\n[tl.SA101]\nsignals = ["A0"]\ndialect = "sumo-rl"\n')
+    assert main(["--city", str(tmp_path / "city.toml"), "--out", str(tmp_path / "out"), "--episodes", "1"]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("error: ") == 1
+
+
+def test_state_that_cannot_be_read_is_refused(tmp_path, capsys):
+    (tmp_path / ".trial_3.progress.npz").write_bytes(b"garbage")
+    assert train(tmp_path, 3, "--resume") == 2
+    assert "is not the state of a training" in capsys.readouterr().err
+
+
+def test_identity_of_a_training_is_json(trained):
+    values, _ = checkpoints.Progress(trained / ".trial_3.progress.npz").load()
+    assert json.loads(values["identity"])["target_tls"] == list(FORMATS)
