@@ -60,6 +60,12 @@ def _train(argv: list[str]) -> int:
     return main(argv, "greenserve train")
 
 
+def _evaluate(argv: list[str]) -> int:
+    from evaluation.__main__ import main
+
+    return main(argv, "greenserve evaluate")
+
+
 def _guard(argv: list[str]) -> int:
     from controller.guard.__main__ import main
 
@@ -72,6 +78,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "describe": (_export_command("describe"), "print a model's contract and signatures"),
     "fleet": (_export_command("fleet"), "build one SavedModel out of many TLs' models"),
     "train": (_train, "train TLs by PPO, beside TLs that are served"),
+    "evaluate": (_evaluate, "compare served policies with baselines on the same demand"),
     "serve": (_serve, "run the embedded server"),
     "predict": (_client_command("predict"), "request a prediction from a served model"),
     "status": (_client_command("status"), "show the served models and versions"),
@@ -81,7 +88,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
 }
 
 
-OWN_PACKAGES = ("city", "controller", "export", "greenserve", "protos", "serving", "training")
+OWN_PACKAGES = ("city", "controller", "evaluation", "export", "greenserve", "protos", "serving", "training")
 
 
 def main(argv: list[str] | None = None) -> int:

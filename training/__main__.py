@@ -1,19 +1,17 @@
 """`python -m training`: train TLs of a city by PPO, beside TLs that are served and others that run their fixed programs."""
 
 import argparse
-import contextlib
 import math
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from city import config, names, network
 from city.arguments import Parser
 from city.errors import InputError, path_errors_as_input_errors
+from training.model_server import model_server
 
 MAX_COUNT = 1_000_000
-START_TIMEOUT_S = 120.0
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m training") -> int:
@@ -104,7 +102,8 @@ def _train(args: argparse.Namespace) -> int:
     from training.rollouts import WorkersDied
     from training.trainer import Settings, Trainer, print_line
 
-    with _server(args, city, infers) as server:
+    models_dir = args.infer_model_path or city.serving.models_dir
+    with model_server(args.server, models_dir, city.path, infers, args.infer_model_number) as server:
         task = Task(
             city, tuple(targets), tuple(infers), server, args.infer_model_number, args.reward, args.shared, hidden, args.seconds
         )
@@ -167,31 +166,6 @@ def _formats(items: Sequence[str], targets: Sequence[str]) -> dict[str, str]:
             raise InputError(f"--format {item!r} must be TL=FORMAT with a target TL and tf1, tf2 or h5, such as {targets[0]}=tf1")
         formats[names.canonical(tl)] = kind
     return formats
-
-
-@contextlib.contextmanager
-def _server(args: argparse.Namespace, city: config.City, infers: Sequence[str]) -> Iterator[str]:
-    """HOST:PORT of the infer TLs' models; an embedded server is started where none is named. Raises InputError."""
-    if not infers or args.server is not None:
-        yield args.server or ""
-        return
-    folder = args.infer_model_path or city.serving.models_dir
-    for tl in infers:
-        number = args.infer_model_number
-        path = folder / tl if number is None else folder / tl / str(number)
-        if not path.is_dir():
-            raise InputError(f"--infer-tl {tl}: there is no {path}; export it first (greenserve export --tl {tl})")
-    command = [sys.executable, "-m", "serving", "--city", str(city.path), "--models-dir", str(folder), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stderr is not None
-        try:
-            line = process.stdout.readline()
-            if not line.startswith("ready at "):
-                raise InputError(f"the embedded server did not start: {process.stderr.read().strip() or 'without a reason'}")
-            yield line.removeprefix("ready at ").strip().partition(",")[0]
-        finally:
-            process.terminate()
-            process.wait(START_TIMEOUT_S)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,195 @@
+"""`python -m evaluation`: compare served policies with baselines in paired simulations, and decide whether they are better."""
+
+import argparse
+import csv
+import json
+import math
+import multiprocessing
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from city import config, names, network
+from city.arguments import Parser
+from city.errors import InputError, path_errors_as_input_errors
+from evaluation import arms as arm_names
+from evaluation.arms import SERVED, Arm
+from evaluation.simulation import Outcome, Simulation, Task, by_arm, outcome_values
+from evaluation.statistics import interval, paired
+from training.demand import Demand, varied
+from training.model_server import model_server
+
+MAX_COUNT = 100_000
+COLUMNS = ("delay_s", "waiting_s", "stops", "finished", "worst_tl_s")
+"""Of the printed table."""
+
+
+def main(argv: list[str] | None = None, prog: str = "python -m evaluation") -> int:
+    try:
+        with path_errors_as_input_errors():
+            return _evaluate(_parse(argv, prog))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        return 1
+
+
+def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
+    parser = Parser(prog=prog, description="Compare served policies with baselines on the same demand.")
+    parser.add_argument("--city", type=Path, default=Path("city.toml"), help="city.toml (default: ./city.toml)")
+    parser.add_argument("--tl", action="append", metavar="TL", help="TLs that are compared (default: all)")
+    parser.add_argument(
+        "--arms", default="served,fixed,actuated,max-pressure", metavar="ARM,...",
+        help="served, served:NUMBER, fixed, actuated, max-pressure; the first is the candidate (default: all)",
+    )  # fmt: skip
+    parser.add_argument("--seeds", type=int, default=10, metavar="N", help="simulations of each arm (default: 10)")
+    parser.add_argument("--first-seed", type=int, default=1, metavar="N", help="(default: 1)")
+    parser.add_argument("--vary-demand", action="store_true", help="vary the demand between the seeds, as training does")
+    parser.add_argument("--seconds", type=float, metavar="S", help="simulated time (default: as the sumocfg)")
+    parser.add_argument("--server", metavar="HOST:PORT", help="server of the models (default: an embedded one is started)")
+    parser.add_argument("--models-dir", type=Path, metavar="DIR", help="folder of the models (default: [serving] models_dir)")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that simulate (default: 1)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write results.json and results.csv there")
+    parser.add_argument(
+        "--gate", metavar="ARM", help="exit 1 unless the candidate's delay is lower than this arm's by its interval"
+    )
+    args = parser.parse_args(argv)
+    for name, low in (("seeds", 1), ("first_seed", 0), ("workers", 1)):
+        if not low <= getattr(args, name) <= MAX_COUNT:
+            raise InputError(f"--{name.replace('_', '-')} {getattr(args, name)} must lie between {low} and {MAX_COUNT}")
+    if args.seconds is not None and not 0 < args.seconds < math.inf:
+        raise InputError(f"--seconds {args.seconds:g} must be greater than 0")
+    return args
+
+
+def _evaluate(args: argparse.Namespace) -> int:
+    arms = arm_names.parse(args.arms)
+    if args.gate is not None and args.gate not in [arm.name for arm in arms[1:]]:
+        raise InputError(f"--gate {args.gate!r} must be one of --arms, after the candidate {arms[0].name}")
+    if args.gate is not None and args.seeds < 2:
+        raise InputError("--gate needs --seeds 2 at least: one pair has no interval")
+    city = config.load(args.city)
+    street = network.of_city(city)
+    tls = names.select(args.tl or ["all"], list(city.tls), "--tl")
+    if city.network.sumocfg is None:
+        raise InputError(f"{city.path}: [network] sumocfg is missing; an evaluation needs the demand that it names")
+    if args.seconds is None and street.end_s is None:
+        raise InputError(f"{city.network.sumocfg}: has no end; add it, or pass --seconds")
+    served = tls if any(arm.kind == SERVED for arm in arms) else []
+    demands = [_demand(seed, args.vary_demand) for seed in range(args.first_seed, args.first_seed + args.seeds)]
+    with model_server(args.server, args.models_dir or city.serving.models_dir, city.path, served) as server:
+        task = Task(city, tuple(tls), server, args.seconds)
+        outcomes = _run(task, [(arm, demand) for demand in demands for arm in arms], args.workers)
+    if not any(outcome.total for outcome in outcomes):
+        raise InputError(f"{city.network.sumocfg}: no vehicle departs; name route files in it")
+    results = by_arm(outcomes)
+    print(_table(arms, results))
+    if args.out is not None:
+        _write(args.out, arms, results)
+    if args.gate is None:
+        return 0
+    difference = paired(*([outcome.delay_s for outcome in results[name]] for name in (arms[0].name, args.gate)))
+    is_better = difference.high < 0
+    print(
+        f"gate: {arms[0].name} - {args.gate}: {difference.mean:+.2f} s of mean delay, 95 % interval "
+        f"{difference.low:+.2f} to {difference.high:+.2f}: {'better' if is_better else 'not better'}"
+    )
+    return 0 if is_better else 1
+
+
+def _demand(seed: int, varies: bool) -> Demand:
+    return varied(np.random.default_rng([seed]), varies=True) if varies else Demand(seed)
+
+
+def _run(task: Task, jobs: Sequence[tuple[Arm, Demand]], workers: int) -> list[Outcome]:
+    """Simulate; libsumo holds one simulation a process."""
+    if workers == 1:
+        simulation = Simulation(task)
+        return [simulation.run(*job) for job in jobs]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, initializer=_start, initargs=(task,)) as pool:
+        return list(pool.map(_run_job, jobs))
+
+
+_simulation: Simulation | None = None
+"""Of a worker process."""
+
+
+def _start(task: Task) -> None:
+    global _simulation
+    _simulation = Simulation(task)
+
+
+def _run_job(job: tuple[Arm, Demand]) -> Outcome:
+    assert _simulation is not None
+    return _simulation.run(*job)
+
+
+def _table(arms: Sequence[Arm], results: Mapping[str, Sequence[Outcome]]) -> str:
+    """Means by arm, and the candidate's paired differences in delay."""
+    candidate = results[arms[0].name]
+    width = max(12, *(len(arm.name) + 2 for arm in arms))
+    lines = [f"{'':<{width}}" + "".join(f"{column:>14}" for column in COLUMNS) + f"{'candidate - arm, delay_s':>38}"]
+    for arm in arms:
+        values = [outcome_values(outcome) for outcome in results[arm.name]]
+        cells = "".join(f"{np.mean([value[column] for value in values]):>14.1f}" for column in COLUMNS)
+        difference = ""
+        if arm is not arms[0]:
+            d = paired([outcome.delay_s for outcome in candidate], [outcome.delay_s for outcome in results[arm.name]])
+            difference = f"{d.mean:>+14.2f} ({d.low:+.2f} to {d.high:+.2f})"
+        lines.append(f"{arm.name:<{width}}{cells}{difference:>38}".rstrip())
+    return "\n".join(lines)
+
+
+def _write(folder: Path, arms: Sequence[Arm], results: Mapping[str, Sequence[Outcome]]) -> None:
+    """Write results.json and results.csv, each beside its place and renamed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    candidate = results[arms[0].name]
+    summary = {}
+    for arm in arms:
+        values = [outcome_values(outcome) for outcome in results[arm.name]]
+        summary[arm.name] = {
+            name: {
+                **_interval([value[name] for value in values]),
+                "difference": _interval(
+                    [outcome_values(own)[name] - value[name] for own, value in zip(candidate, values, strict=True)]
+                ),
+            }
+            for name in values[0]
+        }
+    document = {
+        "candidate": arms[0].name,
+        "confidence": 0.95,
+        "arms": summary,
+        "simulations": [asdict(outcome) for arm in arms for outcome in results[arm.name]],
+    }
+    partial = folder / ".results.json.partial"
+    partial.write_text(json.dumps(document, indent=1))
+    partial.replace(folder / "results.json")
+    partial = folder / ".results.csv.partial"
+    with partial.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["arm", "seed", *outcome_values(candidate[0]), "overrides", "missing_answers"])
+        for arm in arms:
+            for outcome in results[arm.name]:
+                numbers = [round(value, 3) for value in outcome_values(outcome).values()]
+                writer.writerow([outcome.arm, outcome.seed, *numbers, outcome.overrides, outcome.missing_answers])
+    partial.replace(folder / "results.csv")
+
+
+def _interval(values: Sequence[float]) -> dict[str, float | None]:
+    found = interval(values)
+    return {
+        "mean": found.mean,
+        **{end: value if math.isfinite(value) else None for end, value in (("low", found.low), ("high", found.high))},
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""The baseline `actuated`: SUMO's own actuated logic on the network's own phases.
+
+A green lasts from minDur to maxDur, as long as vehicles keep coming to its detectors
+(https://sumo.dlr.de/docs/Simulation/Traffic_Lights.html#type_actuated). Phases that have
+no minDur and maxDur get netconvert's defaults.
+"""
+
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable
+from pathlib import Path
+
+from city.network import SignalNetwork, is_green
+
+MIN_GREEN_S, MAX_GREEN_S = 5.0, 50.0
+"""netconvert's --tls.min-dur and --tls.max-dur."""
+PROGRAM = "greenserve-actuated"
+
+
+def write(path: Path, signals: Iterable[SignalNetwork]) -> Path:
+    """Write an additional file with an actuated program for each signal. It is loaded last, so that SUMO runs it."""
+    root = ET.Element("additional")
+    for signal in signals:
+        logic = ET.SubElement(root, "tlLogic", id=signal.id, type="actuated", programID=PROGRAM, offset="0")
+        for phase in signal.plan.phases:
+            element = ET.SubElement(logic, "phase", duration=f"{phase.duration_s:g}", state=phase.state)
+            if is_green(phase.state):
+                # netconvert writes the duration as both bounds of a phase that was not made for actuated control
+                has_bounds = phase.min_s < phase.max_s
+                low, high = (phase.min_s, phase.max_s) if has_bounds else (MIN_GREEN_S, MAX_GREEN_S)
+                element.set("minDur", f"{min(low, phase.duration_s):g}")
+                element.set("maxDur", f"{max(high, phase.duration_s):g}")
+    ET.ElementTree(root).write(path)
+    return path

@@ -1,0 +1,39 @@
+"""What is compared: served policies, and the baselines fixed, actuated and max-pressure."""
+
+from dataclasses import dataclass
+
+from city.errors import InputError
+
+FIXED, ACTUATED, MAX_PRESSURE, SERVED = "fixed", "actuated", "max-pressure", "served"
+BASELINES = (FIXED, ACTUATED, MAX_PRESSURE)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to control the evaluated TLs; all other signals run their own programs in every arm."""
+
+    name: str
+    kind: str
+    model_number: int | None = None
+    """Of served policies; None: the newest."""
+
+
+def parse(text: str) -> list[Arm]:
+    """Arms separated by commas: `served,served:3,fixed`. Raises InputError."""
+    arms: list[Arm] = []
+    for name in filter(None, (part.strip() for part in text.split(","))):
+        kind, colon, number = name.partition(":")
+        if kind == SERVED and (not colon or (number.isascii() and number.isdigit())):
+            arms.append(Arm(name, SERVED, int(number) if colon else None))
+        elif name in BASELINES:
+            arms.append(Arm(name, name))
+        else:
+            raise InputError(
+                f"--arms: {name!r} is not one of served, served:NUMBER, {', '.join(BASELINES)}; separate them by commas"
+            )
+    names = [arm.name for arm in arms]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"--arms: {twice[0]} is listed twice; remove one")
+    if not arms:
+        raise InputError("--arms names no arm; pass some, such as served,fixed")
+    return arms
