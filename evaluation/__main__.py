@@ -2,12 +2,11 @@
 
 import argparse
 import csv
+import functools
 import json
 import math
-import multiprocessing
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from evaluation.simulation import Outcome, Simulation, Task, by_arm, outcome_val
 from evaluation.statistics import interval, paired
 from training.demand import Demand, varied
 from training.model_server import model_server
+from training.workers import Workers, WorkersDied
 
 MAX_COUNT = 100_000
 COLUMNS = ("delay_s", "waiting_s", "stops", "finished", "worst_tl_s")
@@ -35,9 +35,11 @@ def main(argv: list[str] | None = None, prog: str = "python -m evaluation") -> i
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except WorkersDied as error:
+        print(f"error: {error}", file=sys.stderr)
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
-        return 1
+    return 1
 
 
 def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
@@ -85,7 +87,8 @@ def _evaluate(args: argparse.Namespace) -> int:
     demands = [_demand(seed, args.vary_demand) for seed in range(args.first_seed, args.first_seed + args.seeds)]
     with model_server(args.server, args.models_dir or city.serving.models_dir, city.path, served) as server:
         task = Task(city, tuple(tls), server, args.seconds)
-        outcomes = _run(task, [(arm, demand) for demand in demands for arm in arms], args.workers)
+        with Workers(Simulation(task), functools.partial(Simulation, task), args.workers) as workers:
+            outcomes = workers.run([(arm, demand) for demand in demands for arm in arms])
     if not any(outcome.total for outcome in outcomes):
         raise InputError(f"{city.network.sumocfg}: no vehicle departs; name route files in it")
     results = by_arm(outcomes)
@@ -105,30 +108,6 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 def _demand(seed: int, varies: bool) -> Demand:
     return varied(np.random.default_rng([seed]), varies=True) if varies else Demand(seed)
-
-
-def _run(task: Task, jobs: Sequence[tuple[Arm, Demand]], workers: int) -> list[Outcome]:
-    """Simulate; libsumo holds one simulation a process."""
-    if workers == 1:
-        simulation = Simulation(task)
-        return [simulation.run(*job) for job in jobs]
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, initializer=_start, initargs=(task,)) as pool:
-        return list(pool.map(_run_job, jobs))
-
-
-_simulation: Simulation | None = None
-"""Of a worker process."""
-
-
-def _start(task: Task) -> None:
-    global _simulation
-    _simulation = Simulation(task)
-
-
-def _run_job(job: tuple[Arm, Demand]) -> Outcome:
-    assert _simulation is not None
-    return _simulation.run(*job)
 
 
 def _table(arms: Sequence[Arm], results: Mapping[str, Sequence[Outcome]]) -> str:

@@ -99,8 +99,8 @@ def _train(args: argparse.Namespace) -> int:
     # here, after the flags were checked: TensorFlow takes seconds
     from training.episode import Task
     from training.ppo import NotFinite, Ppo
-    from training.rollouts import WorkersDied
     from training.trainer import Settings, Trainer, print_line
+    from training.workers import WorkersDied
 
     models_dir = args.infer_model_path or city.serving.models_dir
     with model_server(args.server, models_dir, city.path, infers, args.infer_model_number) as server:

@@ -29,6 +29,10 @@ SERVED_DEADLINE_S = 30.0
 """Wall time for an infer TL's answer: training need not keep up with a street, and must not depend on the machine's load."""
 
 
+Arrays = Sequence[Sequence[Floats]]
+"""Of the networks, by layout."""
+
+
 @dataclass(frozen=True)
 class Task:
     """What is trained, the same for all episodes of a run."""
@@ -73,11 +77,11 @@ class Simulation:
         self._client = Client(task.server, retries=2) if task.infer_tls else None
         self._served = fetch_contracts(self._client, task.infer_tls, task.infer_model_number) if self._client else {}
 
-    def run(self, arrays: Sequence[Sequence[Floats]], demand: Demand, seed: Sequence[int], explore: bool) -> Episode:
+    def run(self, arrays: Arrays, demand: Demand, seed: Sequence[int], explore: bool) -> Episode:
         """Simulate an episode.
 
         Args:
-            arrays: of the networks, by layout.
+            arrays: the networks.
             demand: of this episode.
             seed: of the exploration.
             explore: sample actions and record transitions; without, every TL takes its best action.

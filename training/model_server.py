@@ -3,6 +3,7 @@
 import contextlib
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -32,12 +33,18 @@ def model_server(
         if not path.is_dir():
             raise InputError(f"there is no model {path}; export it first (greenserve export --tl {tl})")
     command = [sys.executable, "-m", "serving", "--city", str(city), "--models-dir", str(models_dir), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stderr is not None
+    with (
+        # a file: a pipe that nobody reads would stop the server
+        tempfile.TemporaryFile("w+") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+    ):
+        assert process.stdout is not None
         try:
             line = process.stdout.readline()
             if not line.startswith("ready at "):
-                raise InputError(f"the embedded server did not start: {process.stderr.read().strip() or 'it gave no reason'}")
+                process.wait(STOP_TIMEOUT_S)
+                log.seek(0)
+                raise InputError(f"the embedded server did not start: {log.read().strip() or 'it gave no reason'}")
             yield line.removeprefix("ready at ").strip().partition(",")[0]
         finally:
             process.terminate()

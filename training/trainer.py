@@ -1,6 +1,7 @@
 """The training loop: episodes, updates, evaluation on held-out demand, best and newest state."""
 
 import csv
+import functools
 import json
 import logging
 import sys
@@ -18,10 +19,10 @@ from city.errors import InputError
 from training import checkpoints
 from training.actor_critics import ActorCritics
 from training.demand import Demand, varied
-from training.episode import Episode, Task
+from training.episode import Arrays, Episode, Simulation, Task
 from training.ppo import Learner, Ppo
-from training.rollouts import Arrays, Order, Rollouts
 from training.transitions import RewardScale, learn_from
+from training.workers import Workers
 
 log = logging.getLogger("training")
 
@@ -72,8 +73,9 @@ class Trainer:
     def __init__(self, task: Task, settings: Settings) -> None:
         """Read the street; with `resume`, the state. Raises InputError."""
         self._task, self._settings = task, settings
-        self._rollouts = Rollouts(task, settings.workers)
-        layouts = self._rollouts.simulation.layouts
+        self._simulation = Simulation(task)
+        self._workers = Workers(self._simulation, functools.partial(Simulation, task), settings.workers)
+        layouts = self._simulation.layouts
         rng = np.random.default_rng(settings.seed)
         networks = [ActorCritics(layout, ActorCritics.first_arrays(layout, rng)) for layout in layouts]
         self._learners = [Learner(each, settings.ppo) for each in networks]
@@ -100,9 +102,9 @@ class Trainer:
         settings = self._settings
         updates = -(-settings.episodes // settings.episodes_per_update)
         writer = tf.summary.create_file_writer(str(settings.out / "tensorboard" / f"trial_{settings.number}"))
-        with self._rollouts, writer.as_default(), tqdm(total=updates, initial=self._update, unit="update", disable=None) as bar:
+        with self._workers, writer.as_default(), tqdm(total=updates, initial=self._update, unit="update", disable=None) as bar:
             while self._update < updates and not (settings.patience and self._stale >= settings.patience):
-                episodes = self._rollouts.run(self._arrays(), self._orders())
+                episodes = self._workers.run(self._jobs())
                 if not any(episode.trips.total for episode in episodes):
                     raise InputError(
                         f"{self._task.city.network.sumocfg}: no vehicle departs in an episode; name route files in it"
@@ -122,15 +124,16 @@ class Trainer:
                     report(f"update {self._update} of {updates}: mean delay {delay_s:.1f} s{held_out}")
         return Result(self._update * settings.episodes_per_update, self._best_delay_s, self._write_best())
 
-    def _orders(self) -> list[Order]:
+    def _jobs(self) -> Sequence[tuple[Arrays, Demand, tuple[int, ...], bool]]:
+        """The arguments of the next episodes."""
         settings = self._settings
         first = self._update * settings.episodes_per_update
-        orders = []
+        jobs = []
         for episode in range(first, first + settings.episodes_per_update):
             # a generator per episode, so that a resumed training repeats the same episodes, whatever the number of workers
             demand = varied(np.random.default_rng([settings.seed, episode]), settings.varies)
-            orders.append(Order(demand, (settings.seed, episode, 1), explore=True))
-        return orders
+            jobs.append((self._arrays(), demand, (settings.seed, episode, 1), True))
+        return jobs
 
     def _learn(self, episodes: Sequence[Episode], progress: float) -> dict[str, float]:
         losses: dict[str, float] = {}
@@ -153,7 +156,7 @@ class Trainer:
         demands: list[Demand] = [
             varied(np.random.default_rng([HELD_OUT, settings.seed, k]), settings.varies) for k in range(settings.held_out)
         ]
-        episodes = self._rollouts.run(self._arrays(), [Order(demand, (0,), explore=False) for demand in demands])
+        episodes = self._workers.run([(self._arrays(), demand, (0,), False) for demand in demands])
         delay_s = float(np.mean([episode.trips.delay_s for episode in episodes]))
         if delay_s < self._best_delay_s:
             self._best, self._best_delay_s, self._stale = self._arrays(), delay_s, 0
@@ -185,7 +188,7 @@ class Trainer:
 
     def _write_best(self) -> dict[str, Path]:
         paths = {}
-        contracts = {contract.tl: contract for contract in self._rollouts.simulation.contracts}
+        contracts = {contract.tl: contract for contract in self._simulation.contracts}
         for learner, arrays in zip(self._learners, self._best, strict=True):
             networks = ActorCritics(learner.networks.layout, arrays)
             for tl in networks.layout.tls:

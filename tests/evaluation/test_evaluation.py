@@ -1,6 +1,7 @@
 """`python -m evaluation`: paired simulations of served policies and baselines in the real SUMO."""
 
 import csv
+import functools
 import json
 import math
 import xml.etree.ElementTree as ET
@@ -20,6 +21,7 @@ from serving.embedded.config import ServerConfig
 from tests.conftest import GRID
 from tests.serving.conftest import running
 from training.demand import Demand
+from training.workers import Workers
 
 CITY = ("--city", str(GRID / "city.toml"))
 SECONDS = 400.0
@@ -80,7 +82,10 @@ def test_fixed_arm_is_sumo_alone(tmp_path):
 def test_workers_give_the_same_outcomes():
     task = Task(config.load(GRID / "city.toml"), ("SA101", "SA102"), seconds=200.0)
     jobs = [(arm, Demand(seed)) for seed in (1, 2) for arm in arms.parse("max-pressure,fixed")]
-    alone, pooled = (program._run(task, jobs, workers) for workers in (1, 2))
+    simulation = Simulation(task)
+    alone = [simulation.run(*job) for job in jobs]
+    with Workers(simulation, functools.partial(Simulation, task), 2) as workers:
+        pooled = workers.run(jobs)
     assert [replace(outcome, wall_s=0) for outcome in alone] == [replace(outcome, wall_s=0) for outcome in pooled]
 
 

@@ -1,5 +1,6 @@
 """Episodes in the real SUMO: rewards by their formulas, varied demand, served TLs beside those that learn, worker processes."""
 
+import functools
 import os
 import signal
 from dataclasses import replace
@@ -19,7 +20,7 @@ from training.actor_critics import ActorCritics
 from training.approaches import lanes_before
 from training.demand import MAX_SHIFT_S, SCALES, Demand, varied
 from training.episode import Simulation, Task
-from training.rollouts import Order, Rollouts
+from training.workers import Workers
 
 TARGETS = ("SA101", "SA103")
 
@@ -76,14 +77,14 @@ def test_served_tls_answer_beside_those_that_learn(task, grid_models):
 
 
 def test_workers_give_the_same_episodes_and_replace_one_that_dies(task):
-    orders = [Order(Demand(k), (1, k), explore=True) for k in range(3)]
-    with Rollouts(task, 1) as alone, Rollouts(task, 2) as pooled:
-        arrays = first_arrays(alone.simulation)
-        expected = alone.run(arrays, orders)
-        for episode, own in zip(pooled.run(arrays, orders), expected, strict=True):
+    simulation = Simulation(task)
+    jobs = [(first_arrays(simulation), Demand(k), (1, k), True) for k in range(3)]
+    expected = [simulation.run(*job) for job in jobs]
+    with Workers(simulation, functools.partial(Simulation, task), 2) as workers:
+        for episode, own in zip(workers.run(jobs), expected, strict=True):
             same(episode, own)
-        os.kill(next(iter(pooled._pool._processes)), signal.SIGKILL)
-        for episode, own in zip(pooled.run(arrays, orders), expected, strict=True):
+        os.kill(next(iter(workers._pool._processes)), signal.SIGKILL)
+        for episode, own in zip(workers.run(jobs), expected, strict=True):
             same(episode, own)
 
 

@@ -15,8 +15,8 @@ from training import checkpoints
 from training.__main__ import main
 from training.episode import Task
 from training.ppo import Learner, NotFinite
-from training.rollouts import Rollouts
 from training.trainer import Settings, Trainer
+from training.workers import Workers
 
 FORMATS = {"SA101": "tf1", "SA103": "h5", "SA107": "tf2"}
 CITY = ("--city", str(GRID / "city.toml"))
@@ -64,15 +64,15 @@ def test_resumed_training_comes_to_the_same_numbers(trained, tmp_path):
     settings = Settings(tmp_path, 3, 3, 1, evaluate_every=1, held_out=1)
     task = Task(config.load(GRID / "city.toml"), tuple(FORMATS), seconds=200.0)
     trainer = Trainer(task, settings)
-    run, calls = trainer._rollouts.run, []
+    run, calls = trainer._workers.run, []
 
-    def interrupted(arrays, orders):
-        calls.append(orders)
+    def interrupted(jobs):
+        calls.append(jobs)
         if len(calls) == 4:  # in the middle of the second update, after its episode
             raise KeyboardInterrupt
-        return run(arrays, orders)
+        return run(jobs)
 
-    trainer._rollouts.run = interrupted
+    trainer._workers.run = interrupted
     with pytest.raises(KeyboardInterrupt):
         trainer.run()
     Trainer(task, replace(settings, resume=True)).run()
@@ -94,16 +94,17 @@ def test_best_state_by_held_out_demand_is_what_is_written(tmp_path, monkeypatch)
     delays, learned = iter((30.0, 20.0, 25.0)), []
     task = Task(config.load(GRID / "city.toml"), ("SA101",), seconds=100.0)
     trainer = Trainer(task, Settings(tmp_path, 1, 9, 1, evaluate_every=1, held_out=1, patience=1))
-    run = trainer._rollouts.run
+    run = trainer._workers.run
 
-    def with_delay(arrays, orders):
-        episodes = run(arrays, orders)
-        if orders[0].explore:
+    def with_delay(jobs):
+        episodes = run(jobs)
+        arrays, _, _, explore = jobs[0]
+        if explore:
             return episodes
         learned.append([array.copy() for array in arrays[0]])
         return [replace(episodes[0], trips=replace(episodes[0].trips, delay_s=next(delays)))]
 
-    trainer._rollouts.run = with_delay
+    trainer._workers.run = with_delay
     result = trainer.run()
     assert (result.best_delay_s, result.episodes) == (20.0, 3), "it ends after one evaluation without an improvement"
     for array, best in zip(trainer._best[0], learned[1], strict=True):
@@ -141,7 +142,7 @@ def test_ctrl_c_says_how_to_continue(tmp_path, monkeypatch, capsys):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Rollouts, "run", interrupt)
+    monkeypatch.setattr(Workers, "run", interrupt)
     assert train(tmp_path, 3) == 1
     assert capsys.readouterr().err.splitlines()[-1] == "error: interrupted; continue with --resume"
 
