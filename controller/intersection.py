@@ -99,6 +99,10 @@ class Intersection:
         """float32 [O], as the contract describes it."""
         return self.observer.observe(readings, shares, self.phase_state(now))
 
+    def decides_at(self, now: float) -> bool:
+        """Whether an answer at second `now` is a decision of the policy; else it only shows that the policy is available."""
+        return self.mode is ControlMode.POLICY and self._policy_sequencer.decides_at(now)
+
     def phase_state(self, now: float) -> PhaseState:
         return self._policy_sequencer.phase_state(now)
 

@@ -21,21 +21,24 @@ from evaluation.simulation import Outcome, Simulation, Task, by_arm, outcome_val
 from evaluation.statistics import interval, paired
 from training.demand import Demand, varied
 from training.model_server import model_server
-from training.workers import Workers, WorkersDied
+from training.termination import sigterm_interrupts
+from training.workers import SimulationFailed, Workers
 
 MAX_COUNT = 100_000
+EVALUATION = 1_000_033
+"""Begins the seeds of varied demand, which no training has."""
 COLUMNS = ("delay_s", "waiting_s", "stops", "finished", "worst_tl_s")
 """Of the printed table."""
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m evaluation") -> int:
     try:
-        with path_errors_as_input_errors():
+        with path_errors_as_input_errors(), sigterm_interrupts():
             return _evaluate(_parse(argv, prog))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except WorkersDied as error:
+    except SimulationFailed as error:
         print(f"error: {error}", file=sys.stderr)
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
@@ -51,7 +54,7 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
         help="served, served:NUMBER, fixed, actuated, max-pressure; the first is the candidate (default: all)",
     )  # fmt: skip
     parser.add_argument("--seeds", type=int, default=10, metavar="N", help="simulations of each arm (default: 10)")
-    parser.add_argument("--first-seed", type=int, default=1, metavar="N", help="(default: 1)")
+    parser.add_argument("--first-seed", type=int, default=1, metavar="N", help="seed of the first one (default: 1)")
     parser.add_argument("--vary-demand", action="store_true", help="vary the demand between the seeds, as training does")
     parser.add_argument("--seconds", type=float, metavar="S", help="simulated time (default: as the sumocfg)")
     parser.add_argument("--server", metavar="HOST:PORT", help="server of the models (default: an embedded one is started)")
@@ -65,6 +68,8 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
     for name, low in (("seeds", 1), ("first_seed", 0), ("workers", 1)):
         if not low <= getattr(args, name) <= MAX_COUNT:
             raise InputError(f"--{name.replace('_', '-')} {getattr(args, name)} must lie between {low} and {MAX_COUNT}")
+    if args.server is not None and args.models_dir is not None:
+        raise InputError("--server and --models-dir both name the models; pass one of them")
     if args.seconds is not None and not 0 < args.seconds < math.inf:
         raise InputError(f"--seconds {args.seconds:g} must be greater than 0")
     return args
@@ -83,9 +88,10 @@ def _evaluate(args: argparse.Namespace) -> int:
         raise InputError(f"{city.path}: [network] sumocfg is missing; an evaluation needs the demand that it names")
     if args.seconds is None and street.end_s is None:
         raise InputError(f"{city.network.sumocfg}: has no end; add it, or pass --seconds")
-    served = tls if any(arm.kind == SERVED for arm in arms) else []
+    numbers = [arm.model_number for arm in arms if arm.kind == SERVED]
+    wanted = {tl: numbers for tl in tls} if numbers else {}
     demands = [_demand(seed, args.vary_demand) for seed in range(args.first_seed, args.first_seed + args.seeds)]
-    with model_server(args.server, args.models_dir or city.serving.models_dir, city.path, served) as server:
+    with model_server(args.server, args.models_dir or city.serving.models_dir, wanted) as server:
         task = Task(city, tuple(tls), server, args.seconds)
         with Workers(Simulation(task), functools.partial(Simulation, task), args.workers) as workers:
             outcomes = workers.run([(arm, demand) for demand in demands for arm in arms])
@@ -107,7 +113,7 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 
 def _demand(seed: int, varies: bool) -> Demand:
-    return varied(np.random.default_rng([seed]), varies=True) if varies else Demand(seed)
+    return varied(np.random.default_rng([EVALUATION, seed]), varies=True) if varies else Demand(seed)
 
 
 def _table(arms: Sequence[Arm], results: Mapping[str, Sequence[Outcome]]) -> str:
@@ -154,11 +160,11 @@ def _write(folder: Path, arms: Sequence[Arm], results: Mapping[str, Sequence[Out
     partial = folder / ".results.csv.partial"
     with partial.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["arm", "seed", *outcome_values(candidate[0]), "overrides", "missing_answers"])
+        writer.writerow(["arm", "seed", *outcome_values(candidate[0]), "overrides"])
         for arm in arms:
             for outcome in results[arm.name]:
                 numbers = [round(value, 3) for value in outcome_values(outcome).values()]
-                writer.writerow([outcome.arm, outcome.seed, *numbers, outcome.overrides, outcome.missing_answers])
+                writer.writerow([outcome.arm, outcome.seed, *numbers, outcome.overrides])
     partial.replace(folder / "results.csv")
 
 

@@ -10,16 +10,20 @@ from city import config, names, network
 from city.arguments import Parser
 from city.errors import InputError, path_errors_as_input_errors
 from training.model_server import model_server
+from training.termination import sigterm_interrupts
 
 MAX_COUNT = 1_000_000
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m training") -> int:
     try:
-        with path_errors_as_input_errors():
+        with path_errors_as_input_errors(), sigterm_interrupts():
             return _train(_parse(argv, prog))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"error: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("error: interrupted; continue with --resume", file=sys.stderr)
@@ -36,7 +40,7 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
         "--target-TLs",
         action="append",
         metavar="TL",
-        help="TLs that learn (default: all)",
+        help="TLs that learn (default: all but the infer TLs)",
     )
     parser.add_argument(
         "--infer-tl", "--infer-TLs", action="append", metavar="TL", help="TLs that a served model controls (default: none)"
@@ -51,12 +55,12 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
     parser.add_argument("--hidden-sizes", default="64,64", metavar="N,N", help="units of the hidden layers (default: 64,64)")
     parser.add_argument("--episodes", type=int, default=150, help="episodes in all (default: 150)")
     parser.add_argument("--seconds", type=float, metavar="S", help="simulated time of an episode (default: as the sumocfg)")
-    parser.add_argument("--episodes-per-update", type=int, default=2, metavar="N", help="(default: 2)")
+    parser.add_argument("--episodes-per-update", type=int, default=2, metavar="N", help="episodes an update (default: 2)")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that simulate (default: 1)")
-    parser.add_argument("--seed", type=int, default=1, help="(default: 1)")
-    parser.add_argument("--number", type=int, default=1, help="model number of the checkpoints (default: 1)")
+    parser.add_argument("--seed", type=int, default=1, help="random seed (default: 1)")
+    parser.add_argument("--model-number", type=int, default=1, metavar="N", help="of the checkpoints (default: 1)")
     parser.add_argument("--learning-rate", type=float, default=1e-3, help="at the start; falls to 5 %% (default: 0.001)")
-    parser.add_argument("--one-morning", action="store_true", help="do not vary the demand between episodes")
+    parser.add_argument("--same-demand", action="store_true", help="do not vary the demand between episodes")
     parser.add_argument("--evaluate-every", type=int, default=10, metavar="N", help="updates between evaluations (default: 10)")
     parser.add_argument("--held-out", type=int, default=2, metavar="N", help="simulations of an evaluation (default: 2)")
     parser.add_argument(
@@ -69,11 +73,13 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
     parser.add_argument(
         "--format", action="append", default=[], metavar="TL=FORMAT", help="checkpoint format: tf1, tf2 or h5 (default: tf2)"
     )
-    parser.add_argument("--out", type=Path, default=Path("checkpoints"), metavar="DIR", help="(default: checkpoints)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("checkpoints"), metavar="DIR", help="folder of the results (default: checkpoints)"
+    )
     parser.add_argument("--resume", action="store_true", help="continue the training that was interrupted in --out")
     args = parser.parse_args(argv)
     for name, low in (
-        ("episodes", 1), ("episodes_per_update", 1), ("workers", 1), ("number", 0), ("evaluate_every", 1), ("held_out", 1),
+        ("episodes", 1), ("episodes_per_update", 1), ("workers", 1), ("model_number", 0), ("evaluate_every", 1), ("held_out", 1),
         ("patience", 0), ("seed", 0),
     ):  # fmt: skip
         if not low <= getattr(args, name) <= MAX_COUNT:
@@ -98,24 +104,24 @@ def _train(args: argparse.Namespace) -> int:
     hidden, formats = _hidden_sizes(args.hidden_sizes), _formats(args.format, targets)
     # here, after the flags were checked: TensorFlow takes seconds
     from training.episode import Task
-    from training.ppo import NotFinite, Ppo
+    from training.ppo import NotFinite, PpoConfig
     from training.trainer import Settings, Trainer, print_line
-    from training.workers import WorkersDied
+    from training.workers import SimulationFailed
 
     models_dir = args.infer_model_path or city.serving.models_dir
-    with model_server(args.server, models_dir, city.path, infers, args.infer_model_number) as server:
+    with model_server(args.server, models_dir, {tl: [args.infer_model_number] for tl in infers}) as server:
         task = Task(
             city, tuple(targets), tuple(infers), server, args.infer_model_number, args.reward, args.shared, hidden, args.seconds
         )
         settings = Settings(
             out=args.out,
-            number=args.number,
+            number=args.model_number,
             episodes=args.episodes,
             episodes_per_update=args.episodes_per_update,
             seed=args.seed,
             workers=args.workers,
-            ppo=Ppo(learning_rate=args.learning_rate),
-            varies=not args.one_morning,
+            ppo=PpoConfig(learning_rate=args.learning_rate),
+            varies=not args.same_demand,
             evaluate_every=args.evaluate_every,
             held_out=args.held_out,
             patience=args.patience,
@@ -124,8 +130,8 @@ def _train(args: argparse.Namespace) -> int:
         )
         try:
             result = Trainer(task, settings).run(print_line)
-        except (NotFinite, WorkersDied) as error:
-            print(f"error: {error}; the best state so far is in {args.out}", file=sys.stderr)
+        except (NotFinite, SimulationFailed) as error:
+            print(f"error: {error}; the best state of the evaluations so far is in {args.out}", file=sys.stderr)
             return 1
     for tl, path in result.paths.items():
         print(f"{tl}: {path}")
@@ -136,8 +142,11 @@ def _train(args: argparse.Namespace) -> int:
 def _selected(args: argparse.Namespace, city: config.City) -> tuple[list[str], list[str]]:
     """(target TLs, infer TLs). Raises InputError."""
     known = list(city.tls)
-    targets = names.select(args.target_tl or ["all"], known, "--target-tl")
     infers = names.select(args.infer_tl, known, "--infer-tl") if args.infer_tl else []
+    others = [tl for tl in known if tl not in infers]
+    targets = names.select(args.target_tl, known, "--target-tl") if args.target_tl else others
+    if not targets:
+        raise InputError("--infer-tl names every TL; leave out those that are to learn")
     if both := [tl for tl in targets if tl in infers]:
         raise InputError(f"{', '.join(both)} cannot be --target-tl and --infer-tl at once; name it in one of them")
     for flag in ("infer_model_number", "infer_model_path", "server"):

@@ -19,6 +19,7 @@ from serving.contract import CATEGORICAL
 Floats = NDArray[np.float32]
 FIRST_LOG_STD = -0.7
 """Of continuous actions: a standard deviation of 0.5."""
+MIN_LOG_STD, MAX_LOG_STD = -3.0, 1.0
 MASKED_LOGIT = -1e9
 """Logit of a number that is padding: it is never chosen."""
 
@@ -80,7 +81,7 @@ class ActorCritics:
     """The networks of one layout."""
 
     def __init__(self, layout: Layout, arrays: Sequence[Floats]) -> None:
-        """`arrays`: as `first_arrays` gives them."""
+        """`arrays`: as `initial_arrays` gives them."""
         self.layout = layout
         self.arrays = [np.asarray(array, np.float32) for array in arrays]
         self._mask = layout.action_mask
@@ -88,18 +89,25 @@ class ActorCritics:
         self._inputs = max(layout.observation_sizes)
 
     @staticmethod
-    def first_arrays(layout: Layout, rng: np.random.Generator) -> list[Floats]:
+    def initial_arrays(layout: Layout, rng: np.random.Generator) -> list[Floats]:
         """Kernel [rows, in, out] and bias [rows, out] of the actor's layers, then of the critic's, then log_std [rows, A].
 
         Orthogonal kernels (Saxe et al. 2014), scaled by sqrt(2), the actor's last by 0.01 and the critic's last by 1.
         """
         arrays = []
-        for outputs, last_gain in ((max(layout.action_sizes), 0.01), (1, 1.0)):
+        for is_actor in (True, False):
+            outputs = max(layout.action_sizes) if is_actor else 1
             sizes = [max(layout.observation_sizes), *layout.hidden, outputs]
             for k, (n, m) in enumerate(pairwise(sizes)):
+                last_gain = 0.01 if is_actor else 1.0
                 gain = last_gain if k == len(layout.hidden) else np.sqrt(2.0)
-                kernels = [gain * _orthogonal(n, m, rng) for _ in range(layout.row_count)]
-                arrays += [np.array(kernels, np.float32), np.zeros((layout.row_count, m), np.float32)]
+                kernels = np.zeros((layout.row_count, n, m), np.float32)
+                for row in range(layout.row_count):
+                    own = layout.rows.index(row)
+                    # without the padding: it would take its share of the norm
+                    inputs = layout.observation_sizes[own] if k == 0 else n
+                    kernels[row, :inputs] = gain * _orthogonal(inputs, m, rng)
+                arrays += [kernels, np.zeros((layout.row_count, m), np.float32)]
         arrays.append(np.full((layout.row_count, max(layout.action_sizes)), FIRST_LOG_STD, np.float32))
         return arrays
 
@@ -129,7 +137,7 @@ class ActorCritics:
             log_p = y - np.log(np.exp(y - y.max(1, keepdims=True)).sum(1, keepdims=True)) - y.max(1, keepdims=True)
             chosen = (log_p + rng.gumbel(size=y.shape)).argmax(1)
             return chosen[:, None].astype(np.float32), log_p[np.arange(len(chosen)), chosen].astype(np.float32)
-        log_std, mask = self.arrays[-1][rows], self._mask[rows]
+        log_std, mask = np.clip(self.arrays[-1][rows], MIN_LOG_STD, MAX_LOG_STD), self._mask[rows]
         noise = rng.standard_normal(y.shape).astype(np.float32)
         log_p = ((-0.5 * noise**2 - log_std) * mask).sum(1)
         return (y + np.exp(log_std) * noise).astype(np.float32), log_p.astype(np.float32)

@@ -1,23 +1,25 @@
 """Which lanes lead to which TL: a vehicle's delay on a road is that of the TL that it comes to next."""
 
 import heapq
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 
 import sumolib
 
+from city.network import StreetNetwork
 
-def lanes_before(net_file: Path, incoming_lanes: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
-    """By TL, the lanes of the roads from which it is the nearest TL downstream, by length. Lane -> speed limit in m/s.
 
-    `incoming_lanes`: by TL.
+def upstream_lanes(street: StreetNetwork, signals_of: Mapping[str, Iterable[str]]) -> dict[str, dict[str, float]]:
+    """By TL, the lanes of the roads from which it is the nearest signal downstream, by length. Lane -> speed limit in m/s.
+
+    Roads that come to another signal of the network first are no TL's. `signals_of`: by TL.
     """
-    net = sumolib.net.readNet(str(net_file))
-    lanes_of: dict[str, dict[str, float]] = {tl: {} for tl in incoming_lanes}
+    net = sumolib.net.readNet(str(street.net_file))
+    tl_of = {signal: tl for tl, signals in signals_of.items() for signal in signals}
+    lanes_of: dict[str, dict[str, float]] = {tl: {} for tl in signals_of}
     queue = [
-        (0.0, net.getLane(lane).getEdge().getID(), tl)
-        for tl, lanes in incoming_lanes.items()
-        for lane in lanes
+        (0.0, net.getLane(lane).getEdge().getID(), tl_of.get(signal.id, ""))
+        for signal in street.signals.values()
+        for lane in signal.lanes
         if not lane.startswith(":")
     ]
     heapq.heapify(queue)
@@ -28,7 +30,8 @@ def lanes_before(net_file: Path, incoming_lanes: Mapping[str, Sequence[str]]) ->
             continue
         seen.add(name)
         edge = net.getEdge(name)
-        lanes_of[tl].update((lane.getID(), lane.getSpeed()) for lane in edge.getLanes())
+        if tl:
+            lanes_of[tl].update((lane.getID(), lane.getSpeed()) for lane in edge.getLanes())
         for before in edge.getIncoming():
             if before.getID() not in seen and before.getFunction() != "internal":
                 heapq.heappush(queue, (distance_m + edge.getLength(), before.getID(), tl))

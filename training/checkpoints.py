@@ -1,7 +1,7 @@
 """Checkpoints of trained actors, in the formats that the exporter reads, and the state from which a training resumes.
 
-Everything is written beside its place and then renamed, so that a full disk or a kill
-leaves the last whole one.
+Everything is written to a temporary file or folder, then renamed, so that a full disk or a
+kill leaves the last whole one.
 """
 
 import json
@@ -20,16 +20,14 @@ from city.errors import InputError
 from protos import policy_pb2 as pb
 from training.actor_critics import Floats
 
-FORMATS = ("h5", "tf1", "tf2")
-
 Layers = Sequence[tuple[Floats, Floats]]
 
 
 def write(kind: str, folder: Path, contract: pb.PolicyContract, layers: Layers, number: int) -> Path:
-    """Write an actor in one of FORMATS; return the path that the exporter takes. Raises InputError if it cannot be written.
+    """Write an actor ; return the path that the exporter takes. Raises InputError if it cannot be written.
 
     Args:
-        kind: the format.
+        kind: h5, tf1 or tf2.
         folder: of the checkpoints of all TLs.
         contract: of the TL.
         layers: (kernel, bias) of the actor.
@@ -42,14 +40,13 @@ def write(kind: str, folder: Path, contract: pb.PolicyContract, layers: Layers, 
         name = _WRITERS[kind](scratch, contract, layers, number)
         for part in sorted(scratch.iterdir()):
             target = folder / part.name
-            if part.is_dir():
-                target.mkdir(exist_ok=True)
-                for file in sorted(part.iterdir(), key=lambda file: file.name == "checkpoint"):
-                    file.replace(target / file.name)
-            else:
-                part.replace(target)
-    except OSError as error:
-        raise InputError(f"{folder}: the checkpoint of {contract.tl} cannot be written: {error.strerror or error}") from None
+            if target.is_dir():
+                # a folder that is not empty cannot be replaced by a rename
+                target.rename(scratch / f"{part.name}.old")
+            part.replace(target)
+    except (OSError, tf.errors.OpError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{folder}: the checkpoint of {contract.tl} cannot be written: {reason}; free some space") from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return folder / name
@@ -128,5 +125,5 @@ class Progress:
             with np.load(self.path, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
             return json.loads(str(arrays.pop("values"))), arrays
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise InputError(f"{self.path}: is not the state of a training ({error}); start without --resume") from None

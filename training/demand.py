@@ -5,12 +5,15 @@ fewer vehicles (`--scale`: SUMO inserts copies of vehicles, or leaves some out),
 moments (`--random-depart-offset`), with other drivers (`--seed`).
 """
 
+import functools
+import xml.etree.ElementTree as ET
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-SCALES = (0.8, 1.2)
-"""Bounds of the factor of the number of vehicles."""
+MIN_SCALE, MAX_SCALE = 0.8, 1.2
+"""Factors of the number of vehicles."""
 MAX_SHIFT_S = 60.0
 """A vehicle departs up to this much later than in the routes."""
 MAX_SUMO_SEED = 1 << 30
@@ -25,17 +28,26 @@ class Demand:
     scale: float = 1.0
     shift_s: float = 0.0
 
-    @property
-    def options(self) -> list[str]:
-        options = ["--seed", str(self.seed)]
+    def options(self, sumocfg: Path) -> list[str]:
+        """SUMO's options; the configuration's own scale is multiplied."""
+        # a configuration may ask for a random seed, but pairs and resumed trainings need this one
+        options = ["--seed", str(self.seed), "--random", "false"]
         if self.scale != 1.0:
-            options += ["--scale", f"{self.scale:.4f}"]
+            options += ["--scale", f"{self.scale * _own_scale(sumocfg):.6g}"]
         if self.shift_s:
             options += ["--random-depart-offset", f"{self.shift_s:g}"]
         return options
 
 
+@functools.cache
+def _own_scale(sumocfg: Path) -> float:
+    for _, element in ET.iterparse(sumocfg):
+        if element.tag == "scale":
+            return float(element.get("value", "1"))
+    return 1.0
+
+
 def varied(rng: np.random.Generator, varies: bool) -> Demand:
     """The demand of a training episode; without `varies` only the drivers differ."""
     seed = int(rng.integers(1, MAX_SUMO_SEED))
-    return Demand(seed, float(rng.uniform(*SCALES)), MAX_SHIFT_S) if varies else Demand(seed)
+    return Demand(seed, float(rng.uniform(MIN_SCALE, MAX_SCALE)), MAX_SHIFT_S) if varies else Demand(seed)

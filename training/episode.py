@@ -1,8 +1,6 @@
 """One simulated episode: target TLs explore, infer TLs are asked from their server, other signals run their programs."""
 
-import contextlib
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,22 +10,21 @@ from numpy.typing import NDArray
 
 from city import config, network
 from controller.assembly import assemble
+from controller.decision_step import DecisionLoop
 from controller.observation import Observation
 from controller.policies.policy import Action
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
-from controller.sumo.libsumo_connection import start_libsumo
-from controller.sumo.tripinfo import TRIPINFO_OPTIONS, Trips, read_trips
+from controller.simulation_time import next_multiple_s
+from controller.sumo.network import check_contracts_match_city
+from controller.sumo.tripinfo import Trips, read_trips
 from export import contract
 from serving.client import Client
 from training.actor_critics import ActorCritics, Floats, layouts
 from training.demand import Demand
-from training.rewards import Rewards
+from training.rewards import SAMPLE_INTERVAL_S, Rewards
+from training.street_simulation import SERVED_DEADLINE_S, check_answers, end_of, simulated
 from training.transitions import Transitions
-
-SERVED_DEADLINE_S = 30.0
-"""Wall time for an infer TL's answer: training need not keep up with a street, and must not depend on the machine's load."""
-
 
 Arrays = Sequence[Sequence[Floats]]
 """Of the networks, by layout."""
@@ -48,7 +45,6 @@ class Task:
     hidden: tuple[int, ...] = (64, 64)
     seconds: float | None = None
     """Simulated time of an episode; None: up to the configuration's end."""
-    sumo_options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,9 +56,6 @@ class Episode:
     trips: Trips
     """Without `delay_by_departure`."""
     overrides: int
-    missing_answers: int
-    """Of infer TLs."""
-    wall_s: float
 
 
 class Simulation:
@@ -76,6 +69,7 @@ class Simulation:
         self.layouts = layouts(self.contracts, task.shared, task.hidden)
         self._client = Client(task.server, retries=2) if task.infer_tls else None
         self._served = fetch_contracts(self._client, task.infer_tls, task.infer_model_number) if self._client else {}
+        check_contracts_match_city(task.city, self._served)
 
     def run(self, arrays: Arrays, demand: Demand, seed: Sequence[int], explore: bool) -> Episode:
         """Simulate an episode.
@@ -86,38 +80,34 @@ class Simulation:
             seed: of the exploration.
             explore: sample actions and record transitions; without, every TL takes its best action.
         """
-        begin = time.perf_counter()
         networks = [ActorCritics(layout, each) for layout, each in zip(self.layouts, arrays, strict=True)]
+        city = self.task.city
+        assert city.network.sumocfg is not None, "a city without demand is refused before it is trained"
         with tempfile.TemporaryDirectory(prefix="greenserve-") as folder:
             tripinfo = Path(folder) / "tripinfo.xml"
-            options = ["-c", str(self.task.city.network.sumocfg), *demand.options, "--no-step-log", "--no-warnings"]
-            options += ["--tripinfo-output", str(tripinfo), *TRIPINFO_OPTIONS, *self.task.sumo_options]
-            with contextlib.closing(start_libsumo(options)) as connection:
+            with simulated(city.network.sumocfg, demand, tripinfo) as connection:
                 policies = ExploringPolicies(networks, np.random.default_rng(list(seed)), explore, self._served_policies())
                 contracts = [*self.contracts, *self._served.values()]
-                city = self.task.city
                 loop = assemble(connection, self.street, contracts, policies, city.safety, city.controller)
                 if explore:
-                    policies.rewards = Rewards(self.task.reward, connection, self.street, self.contracts)
-                end_s = self._end_s(loop.now)
+                    rewards = Rewards(self.task.reward, connection, self.street, self.contracts)
+                    policies.begin(loop, rewards)
+                begin_s = loop.now
+                end_s = end_of(self.street, begin_s, self.task.seconds)
                 while loop.now < end_s:
-                    loop.step(end_s)
-                counters = loop.counters
+                    until_s = min(next_multiple_s(loop.now, begin_s, SAMPLE_INTERVAL_S), end_s)
+                    while loop.now < until_s:
+                        loop.step(until_s)
+                    if explore:
+                        rewards.sample()
+            check_answers(loop.counters.missing_answers, self._served)
             trips = replace(read_trips(tripinfo), delay_by_departure=())
-        missing = sum(count for tl, count in counters.missing_answers.items() if tl in self._served)
-        return Episode(policies.transitions(), trips, sum(counters.overrides.values()), missing, time.perf_counter() - begin)
+        return Episode(policies.transitions(), trips, sum(loop.counters.overrides.values()))
 
     def _served_policies(self) -> ServedPolicies | None:
         if self._client is None:
             return None
         return ServedPolicies(self._client, self._served, self.task.infer_model_number, SERVED_DEADLINE_S)
-
-    def _end_s(self, begin_s: float) -> float:
-        if self.task.seconds is not None:
-            return begin_s + self.task.seconds
-        if self.street.end_s is None:
-            raise AssertionError("a task without an end is refused before it starts")
-        return self.street.end_s
 
 
 @dataclass(frozen=True)
@@ -143,8 +133,12 @@ class ExploringPolicies:
         self._networks, self._rng, self._explore, self._served = networks, rng, explore, served
         self._of = {tl: (k, i) for k, each in enumerate(networks) for i, tl in enumerate(each.layout.tls)}
         self._decisions: list[list[_Decision]] = [[] for _ in networks]
-        self.rewards: Rewards | None = None
-        """Set when the run is assembled."""
+        self._loop: DecisionLoop | None = None
+        self._rewards: Rewards | None = None
+
+    def begin(self, loop: DecisionLoop, rewards: Rewards) -> None:
+        """The run is assembled: from here on decisions are recorded."""
+        self._loop, self._rewards = loop, rewards
 
     def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
         """The actions of all TLs that are due."""
@@ -167,15 +161,22 @@ class ExploringPolicies:
             actions = networks.best(rows, x)
         else:
             actions, log_p = networks.sample(rows, x, self._rng)
-            assert self.rewards is not None
-            reward = np.array(self.rewards.since_last(tls))
-            indices = np.array([self._of[tl][1] for tl in tls], np.intp)
-            self._decisions[k].append(_Decision(indices, x, actions, log_p, networks.critic(rows, x), reward))
+            self._record(k, tls, x, actions, log_p, networks.critic(rows, x))
         layout = networks.layout
         if layout.is_categorical:
             return {tl: action.astype(np.float64) for tl, action in zip(tls, actions, strict=True)}
         sizes = dict(zip(layout.tls, layout.action_sizes, strict=True))
         return {tl: np.clip(action[: sizes[tl]], -1, 1).astype(np.float64) for tl, action in zip(tls, actions, strict=True)}
+
+    def _record(self, k: int, tls: Sequence[str], x: Floats, actions: Floats, log_p: Floats, value: Floats) -> None:
+        """Record the decisions of those TLs whose actions are applied now."""
+        assert self._loop is not None and self._rewards is not None
+        now = self._loop.now
+        applied = [i for i, tl in enumerate(tls) if self._loop.intersections[tl].decides_at(now)]
+        if applied:
+            reward = np.array(self._rewards.since_last([tls[i] for i in applied]))
+            indices = np.array([self._of[tls[i]][1] for i in applied], np.intp)
+            self._decisions[k].append(_Decision(indices, x[applied], actions[applied], log_p[applied], value[applied], reward))
 
     def transitions(self) -> dict[str, Transitions]:
         """By TL, what it experienced; the reward of a decision is measured at the next one."""

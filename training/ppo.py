@@ -1,7 +1,7 @@
 """Proximal policy optimisation (Schulman et al. 2017, clipped) of all TLs' actors and critics at once, in TensorFlow.
 
-The arrays of `actor_critics` are the variables. Every row learns from its own batch, and
-its gradients are clipped by their own norm, so that the rows are independent of each other.
+The arrays of `actor_critics` are the variables. Every row learns from its own batch, with its
+own gradient norm and its own Adam, so that the rows are independent of each other.
 """
 
 import os
@@ -14,19 +14,20 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from training.actor_critics import MASKED_LOGIT, ActorCritics, Floats
+from training.actor_critics import MASKED_LOGIT, MAX_LOG_STD, MIN_LOG_STD, ActorCritics, Floats
 from training.transitions import Batch
 
 MAX_GRADIENT_NORM = 0.5
+ADAM_BETA1, ADAM_BETA2, ADAM_EPSILON = 0.9, 0.999, 1e-7
 
 
 @dataclass(frozen=True)
-class Ppo:
+class PpoConfig:
     """Hyperparameters."""
 
     learning_rate: float = 1e-3
     gamma: float = 0.97
-    lam: float = 0.95
+    gae_lambda: float = 0.95
     clip: float = 0.2
     entropy: float = 0.01
     epochs: int = 8
@@ -40,12 +41,14 @@ class NotFinite(Exception):
 class Learner:
     """The optimiser of one layout's networks."""
 
-    def __init__(self, networks: ActorCritics, ppo: Ppo) -> None:
+    def __init__(self, networks: ActorCritics, ppo: PpoConfig) -> None:
         self.networks, self._ppo = networks, ppo
         layout = networks.layout
         self._variables = [tf.Variable(array) for array in networks.arrays]
-        self._optimizer = tf.keras.optimizers.Adam(ppo.learning_rate)
-        self._optimizer.build(self._variables)
+        self._moments = [[tf.Variable(tf.zeros_like(v), trainable=False) for v in self._variables] for _ in range(2)]
+        self._updates = tf.Variable(tf.zeros(layout.row_count), trainable=False)
+        """By row; a row without decisions in a minibatch is not updated, so that it does not depend on the others."""
+        self._learning_rate = tf.Variable(ppo.learning_rate, trainable=False)
         self._layers = len(layout.hidden) + 1
         self._is_categorical = layout.is_categorical
         self._mask = tf.constant(layout.action_mask, tf.float32)
@@ -65,7 +68,7 @@ class Learner:
         if size == 0:
             return {}
         decay = 1.0 - 0.95 * progress
-        self._optimizer.learning_rate.assign(self._ppo.learning_rate * decay)
+        self._learning_rate.assign(self._ppo.learning_rate * decay)
         self._entropy.assign(self._ppo.entropy * decay)
         first = next(batch for batch in batches if batch is not None)
         columns = []
@@ -122,10 +125,11 @@ class Learner:
                 log_p = tf.gather(all_log_p, tf.cast(action[..., 0], tf.int32), batch_dims=2)
                 entropy = tf.reduce_sum(share * -tf.reduce_sum(tf.exp(all_log_p) * all_log_p, -1))
             else:
-                log_std = self._variables[-1][:, None]
+                log_std = tf.clip_by_value(self._variables[-1], MIN_LOG_STD, MAX_LOG_STD)[:, None]
                 z = (action - tf.tanh(y)) / tf.exp(log_std)
                 log_p = tf.reduce_sum((-0.5 * z**2 - log_std) * self._mask[:, None], -1)
-                entropy = tf.constant(0.0)
+                # of a Gaussian, but for a constant
+                entropy = tf.reduce_sum(share * tf.reduce_sum(log_std * self._mask[:, None], -1))
             ratio = tf.exp(log_p - log_p_old)
             clipped = tf.clip_by_value(ratio, 1 - self._ppo.clip, 1 + self._ppo.clip)
             policy_loss = -tf.reduce_sum(share * tf.minimum(ratio * advantage, clipped * advantage))
@@ -137,8 +141,19 @@ class Learner:
         actor = [*gradients[:actor_count], gradients[-1]]
         actor, critic = _clipped_by_row(actor), _clipped_by_row(gradients[actor_count:-1])
         gradients = [*actor[:-1], *critic, actor[-1]]
-        self._optimizer.apply_gradients(zip(gradients, self._variables, strict=True))
+        self._apply(gradients, tf.cast(tf.reduce_sum(weight, 1) > 0, tf.float32))
         return tf.stack([policy_loss, value_loss, entropy])
+
+    def _apply(self, gradients: Sequence[tf.Tensor], is_active: tf.Tensor) -> None:
+        """Adam (Kingma and Ba 2015) of every row by itself. `is_active`: [rows], 1 for rows that are updated."""
+        self._updates.assign_add(is_active)
+        count = tf.maximum(self._updates, 1.0)
+        rate = self._learning_rate * tf.sqrt(1 - ADAM_BETA2**count) / (1 - ADAM_BETA1**count) * is_active
+        for variable, gradient, m, v in zip(self._variables, gradients, *self._moments, strict=True):
+            active = _by_row(is_active, variable)
+            m.assign_add(active * (1 - ADAM_BETA1) * (gradient - m))
+            v.assign_add(active * (1 - ADAM_BETA2) * (gradient**2 - v))
+            variable.assign_sub(_by_row(rate, variable) * m / (tf.sqrt(v) + ADAM_EPSILON))
 
     def _forward(self, variables: Sequence[tf.Variable], x: tf.Tensor) -> tf.Tensor:
         for k in range(self._layers):
@@ -148,11 +163,14 @@ class Learner:
         return x
 
     def state(self) -> list[NDArray[np.generic]]:
-        """Everything that resuming needs: weights, then the optimiser's variables."""
-        return [np.asarray(variable) for variable in (*self._variables, *self._optimizer.variables)]
+        """Everything that resuming needs: weights, then Adam's moments and counts."""
+        return [variable.numpy() for variable in self._all()]
+
+    def _all(self) -> list[tf.Variable]:
+        return [*self._variables, *self._moments[0], *self._moments[1], self._updates]
 
     def restore(self, state: Sequence[NDArray[np.generic]]) -> None:
-        for variable, array in zip((*self._variables, *self._optimizer.variables), state, strict=True):
+        for variable, array in zip(self._all(), state, strict=True):
             variable.assign(array)
         self.networks.arrays[:] = [variable.numpy() for variable in self._variables]
 
@@ -161,4 +179,9 @@ def _clipped_by_row(gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Gradients whose norm, row by row, is at most MAX_GRADIENT_NORM."""
     squares = [tf.reduce_sum(tf.reshape(g, (tf.shape(g)[0], -1)) ** 2, 1) for g in gradients]
     factor = MAX_GRADIENT_NORM / tf.maximum(tf.sqrt(tf.add_n(squares)), MAX_GRADIENT_NORM)
-    return [g * tf.reshape(factor, (-1, *([1] * (len(g.shape) - 1)))) for g in gradients]
+    return [g * _by_row(factor, g) for g in gradients]
+
+
+def _by_row(values: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    """A number per row, shaped to be multiplied with an array that has more dimensions."""
+    return tf.reshape(values, (-1, *([1] * (len(like.shape) - 1))))

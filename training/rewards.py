@@ -1,16 +1,18 @@
-"""Rewards by name: what a TL is told about the time since its last decision. Larger is better.
+"""Rewards by name: a number for the time since a TL's last decision. Larger is better.
 
-- `queue`: -h / (40 s), h halting vehicles (speed < 0.1 m/s) on its incoming lanes, s its
-  number of signals.
-- `waiting-time`: (W - W') / 100, W the waiting time in s of all vehicles on its incoming
+- `delay`: -(sum of n (1 - v / l) + p) / (20 s), over the lanes from which this is the
+  nearest signal downstream: n vehicles, v their mean speed, at most l, the speed limit, p
+  vehicles that wait to depart there, s the TL's number of signals. It is the time lost
+  per second; over all TLs the network's time loss and departure delay, but for junctions
+  and roads that lead to no signal.
+- `queue`: -h / (40 s), h halting vehicles (speed < 0.1 m/s) on the incoming lanes.
+- `pressure`: (o - n) / (40 s), n vehicles on the incoming lanes, o on the outgoing
+  ones: sumo-rl's pressure.
+- `waiting-time`: (W - W') / 100, W the waiting time in s of all vehicles on the incoming
   lanes at the last decision, W' now: sumo-rl's diff-waiting-time, with SUMO's waiting
   time, which begins again when a vehicle moves.
-- `pressure`: (o - n) / (40 s), n vehicles on its incoming lanes, o on its outgoing
-  ones: sumo-rl's pressure.
-- `delay`: -(sum of n (1 - v / l) + p) / (20 s), over the lanes from which this is the
-  nearest TL downstream: n vehicles, v their mean speed, at most l, the speed limit, p
-  vehicles that wait to depart there. It is the time lost per second, and its sum over
-  all TLs is the network's: time loss and departure delay.
+
+The first three are sampled every SAMPLE_INTERVAL_S, and averaged.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,12 +20,15 @@ from collections.abc import Callable, Sequence
 from city.network import StreetNetwork
 from controller.sumo.connection import SumoConnection
 from protos import policy_pb2 as pb
-from training.approaches import lanes_before
+from training.approaches import upstream_lanes
+from training.lost_time import LostTime
 
-QUEUE_SCALE, WAITING_SCALE_S, DELAY_SCALE = 40.0, 100.0, 20.0
+SAMPLE_INTERVAL_S = 5.0
+"""Simulated seconds between two samples."""
+DELAY_SCALE, QUEUE_SCALE, WAITING_SCALE_S = 20.0, 40.0, 100.0
 
-SinceLast = Callable[[Sequence[str]], list[float]]
-Kind = Callable[[SumoConnection, StreetNetwork, Sequence[pb.PolicyContract]], SinceLast]
+Sample = Callable[[], dict[str, float]]
+Kind = Callable[[SumoConnection, StreetNetwork, Sequence[pb.PolicyContract]], Sample]
 
 
 class Rewards:
@@ -33,91 +38,66 @@ class Rewards:
         self, name: str, connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]
     ) -> None:
         """`name`: one of `names()`."""
-        self._reward = _KINDS[name](connection, street, contracts)
+        self._sample = _KINDS[name](connection, street, contracts)
+        self._is_difference = name in _DIFFERENCES
+        self._sum = {contract.tl: 0.0 for contract in contracts}
+        self._count = dict.fromkeys(self._sum, 0)
+        self._before = dict.fromkeys(self._sum, 0.0)
+
+    def sample(self) -> None:
+        """Measure; to be called every SAMPLE_INTERVAL_S."""
+        for tl, value in self._sample().items():
+            self._sum[tl] = value if self._is_difference else self._sum[tl] + value
+            self._count[tl] += 1
 
     def since_last(self, tls: Sequence[str]) -> list[float]:
-        """The rewards of TLs that decide now, for the time since each one's last decision."""
-        return self._reward(tls)
+        """The rewards of TLs that decide now, each for the time since its last decision."""
+        rewards = []
+        for tl in tls:
+            if self._is_difference:
+                rewards.append(self._sum[tl] - self._before[tl])
+                self._before[tl] = self._sum[tl]
+            else:
+                rewards.append(self._sum[tl] / max(self._count[tl], 1))
+                self._sum[tl], self._count[tl] = 0.0, 0
+        return rewards
 
 
 def names() -> list[str]:
     return sorted(_KINDS)
 
 
-def _queue(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> SinceLast:
-    rows = {contract.tl: [connection.lanes.index(lane) for lane in _incoming(contract)] for contract in contracts}
-    scale = {contract.tl: QUEUE_SCALE * len(contract.signal_ids) for contract in contracts}
-
-    def since_last(tls: Sequence[str]) -> list[float]:
-        halting = connection.readings.halting
-        return [-float(halting[rows[tl]].sum()) / scale[tl] for tl in tls]
-
-    return since_last
-
-
-def _waiting_time(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> SinceLast:
-    lanes = {contract.tl: _incoming(contract) for contract in contracts}
-    before = dict.fromkeys(lanes, 0.0)
-    waiting_s = connection.api.lane.getWaitingTime
-
-    def since_last(tls: Sequence[str]) -> list[float]:
-        rewards = []
-        for tl in tls:
-            now_s = sum(map(waiting_s, lanes[tl]))
-            rewards.append((before[tl] - now_s) / WAITING_SCALE_S)
-            before[tl] = now_s
-        return rewards
-
-    return since_last
-
-
-def _pressure(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> SinceLast:
-    incoming = {contract.tl: _incoming(contract) for contract in contracts}
-    outgoing = {
-        contract.tl: sorted({lane for s in contract.signal_ids for link in street.signals[s].links for _, lane in link})
-        for contract in contracts
-    }
-    scale = {contract.tl: QUEUE_SCALE * len(contract.signal_ids) for contract in contracts}
-    vehicles = connection.api.lane.getLastStepVehicleNumber
-
-    def since_last(tls: Sequence[str]) -> list[float]:
-        return [(sum(map(vehicles, outgoing[tl])) - sum(map(vehicles, incoming[tl]))) / scale[tl] for tl in tls]
-
-    return since_last
-
-
-def _delay(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> SinceLast:
-    api = connection.api
-    before = lanes_before(street.net_file, {contract.tl: _incoming(contract) for contract in contracts})
-    lanes = {tl: list(by_lane.items()) for tl, by_lane in before.items()}
-    tl_of = {lane.rpartition("_")[0]: tl for tl, by_lane in before.items() for lane in by_lane}
+def _delay(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Sample:
+    lost_time = LostTime(connection.api, upstream_lanes(street, {contract.tl: contract.signal_ids for contract in contracts}))
     scale = {contract.tl: DELAY_SCALE * len(contract.signal_ids) for contract in contracts}
-    # of single lanes: in the mean speed of a road an empty lane counts as a vehicle
-    vehicles, speed_mps = api.lane.getLastStepVehicleNumber, api.lane.getLastStepMeanSpeed
-    origin: dict[str, str] = {}
-    """TL of the road on which a vehicle waits to depart."""
+    return lambda: {tl: -sum(by_road.values()) / scale[tl] for tl, by_road in lost_time.by_road().items()}
 
-    def since_last(tls: Sequence[str]) -> list[float]:
-        waiting = dict.fromkeys(lanes, 0)
-        for vehicle in api.simulation.getPendingVehicles():
-            if vehicle not in origin:
-                origin[vehicle] = tl_of.get(api.vehicle.getRoute(vehicle)[0], "")
-            if origin[vehicle]:
-                waiting[origin[vehicle]] += 1
-        rewards = []
-        for tl in tls:
-            lost = float(waiting[tl])
-            for lane, limit_mps in lanes[tl]:
-                if count := vehicles(lane):
-                    lost += count * max(0.0, 1.0 - speed_mps(lane) / limit_mps)
-            rewards.append(-lost / scale[tl])
-        return rewards
 
-    return since_last
+def _queue(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Sample:
+    halting = connection.api.lane.getLastStepHaltingNumber
+    parts = [(contract.tl, _incoming(contract), QUEUE_SCALE * len(contract.signal_ids)) for contract in contracts]
+    return lambda: {tl: -sum(map(halting, lanes)) / scale for tl, lanes, scale in parts}
+
+
+def _pressure(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Sample:
+    vehicles = connection.api.lane.getLastStepVehicleNumber
+    parts = []
+    for contract in contracts:
+        outgoing = {lane for signal in contract.signal_ids for link in street.signals[signal].links for _, lane in link}
+        parts.append((contract.tl, sorted(outgoing), _incoming(contract), QUEUE_SCALE * len(contract.signal_ids)))
+    return lambda: {tl: (sum(map(vehicles, out)) - sum(map(vehicles, into))) / scale for tl, out, into, scale in parts}
+
+
+def _waiting_time(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Sample:
+    waiting_s = connection.api.lane.getWaitingTime
+    lanes = {contract.tl: _incoming(contract) for contract in contracts}
+    return lambda: {tl: -sum(map(waiting_s, own)) / WAITING_SCALE_S for tl, own in lanes.items()}
 
 
 def _incoming(contract: pb.PolicyContract) -> list[str]:
     return [lane for signal in contract.signals for lane in signal.lane_ids]
 
 
-_KINDS: dict[str, Kind] = {"queue": _queue, "waiting-time": _waiting_time, "pressure": _pressure, "delay": _delay}
+_KINDS: dict[str, Kind] = {"delay": _delay, "queue": _queue, "pressure": _pressure, "waiting-time": _waiting_time}
+_DIFFERENCES = ("waiting-time",)
+"""Rewards that are the difference between now and the last decision."""

@@ -3,7 +3,6 @@
 import csv
 import functools
 import json
-import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,11 +19,9 @@ from training import checkpoints
 from training.actor_critics import ActorCritics
 from training.demand import Demand, varied
 from training.episode import Arrays, Episode, Simulation, Task
-from training.ppo import Learner, Ppo
-from training.transitions import RewardScale, learn_from
+from training.ppo import Learner, PpoConfig
+from training.transitions import RewardScale, make_batch
 from training.workers import Workers
-
-log = logging.getLogger("training")
 
 HELD_OUT = 1_000_003
 """Begins the seeds of held-out demand, which no training episode has."""
@@ -42,7 +39,7 @@ class Settings:
     episodes_per_update: int = 2
     seed: int = 1
     workers: int = 1
-    ppo: Ppo = field(default_factory=Ppo)
+    ppo: PpoConfig = field(default_factory=PpoConfig)
     varies: bool = True
     """Whether demand varies between episodes."""
     evaluate_every: int = 10
@@ -58,7 +55,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Result:
-    """What a training has come to."""
+    """The result of a training."""
 
     episodes: int
     best_delay_s: float
@@ -77,7 +74,7 @@ class Trainer:
         self._workers = Workers(self._simulation, functools.partial(Simulation, task), settings.workers)
         layouts = self._simulation.layouts
         rng = np.random.default_rng(settings.seed)
-        networks = [ActorCritics(layout, ActorCritics.first_arrays(layout, rng)) for layout in layouts]
+        networks = [ActorCritics(layout, ActorCritics.initial_arrays(layout, rng)) for layout in layouts]
         self._learners = [Learner(each, settings.ppo) for each in networks]
         self._scales = [[RewardScale(settings.ppo.gamma) for _ in range(layout.row_count)] for layout in layouts]
         self._best = self._arrays()
@@ -89,6 +86,11 @@ class Trainer:
         self._progress = checkpoints.Progress(settings.out / f".trial_{settings.number}.progress.npz")
         self._curve = settings.out / f"trial_{settings.number}_curve.csv"
         rows: list[str] = []
+        if not settings.resume and self._progress.path.exists():
+            raise InputError(
+                f"{self._progress.path}: there is a training of this model number; pass --resume to continue it, or another "
+                "--model-number"
+            )
         if settings.resume:
             self._restore()
             rows = self._curve.read_text().splitlines()[1 : self._update + 1] if self._update and self._curve.is_file() else []
@@ -97,7 +99,7 @@ class Trainer:
     def run(self, report: Callable[[str], None] = lambda line: None) -> Result:
         """Train to the end. `report`: takes a line per update, where there is no progress bar.
 
-        Raises InputError (no demand, disk full), WorkersDied, NotFinite; the best state so far has been written then.
+        Raises InputError (no demand, disk full), SimulationFailed, NotFinite; the best state so far has been written then.
         """
         settings = self._settings
         updates = -(-settings.episodes // settings.episodes_per_update)
@@ -114,7 +116,7 @@ class Trainer:
                 held_out_s = None
                 if self._update % settings.evaluate_every == 0 or self._update == updates:
                     held_out_s = self._evaluate()
-                self._note(episodes, losses, held_out_s)
+                self._log_update(episodes, losses, held_out_s)
                 self._save()
                 delay_s = float(np.mean([episode.trips.delay_s for episode in episodes]))
                 bar.update()
@@ -145,7 +147,7 @@ class Trainer:
                 tls = [tl for tl, own in zip(layout.tls, layout.rows, strict=True) if own == row]
                 experienced = [episode.transitions[tl] for episode in episodes for tl in tls if tl in episode.transitions]
                 factor = self._scales[k][row].update(experienced)
-                batches.append(learn_from(experienced, factor, ppo.gamma, ppo.lam))
+                batches.append(make_batch(experienced, factor, ppo.gamma, ppo.gae_lambda))
             rng = np.random.default_rng([self._settings.seed, self._update, 2 + k])
             losses |= {f"{name}_{k}": value for name, value in learner.learn(batches, rng, progress).items()}
         return losses
@@ -165,7 +167,7 @@ class Trainer:
             self._stale += 1
         return delay_s
 
-    def _note(self, episodes: Sequence[Episode], losses: dict[str, float], held_out_s: float | None) -> None:
+    def _log_update(self, episodes: Sequence[Episode], losses: dict[str, float], held_out_s: float | None) -> None:
         """Append a row to the curve, and to TensorBoard's log."""
         count = self._update * self._settings.episodes_per_update
         trips = [episode.trips for episode in episodes]
@@ -203,9 +205,11 @@ class Trainer:
         task, settings = self._task, self._settings
         return json.dumps(
             {
-                "target_tls": task.target_tls, "infer_tls": task.infer_tls, "reward": task.reward, "shared": task.shared,
-                "hidden": task.hidden, "seed": settings.seed, "episodes_per_update": settings.episodes_per_update,
-                "ppo": asdict(settings.ppo), "varies": settings.varies,
+                "contracts": [contract.SerializeToString(deterministic=True).hex() for contract in self._simulation.contracts],
+                "infer_tls": task.infer_tls, "infer_model_number": task.infer_model_number, "reward": task.reward,
+                "shared": task.shared, "hidden": task.hidden, "seconds": task.seconds, "seed": settings.seed,
+                "episodes": settings.episodes, "episodes_per_update": settings.episodes_per_update, "varies": settings.varies,
+                "evaluate_every": settings.evaluate_every, "held_out": settings.held_out, "ppo": asdict(settings.ppo),
             }
         )  # fmt: skip
 
@@ -226,12 +230,14 @@ class Trainer:
     def _restore(self) -> None:
         loaded = self._progress.load()
         if loaded is None:
-            return
+            raise InputError(f"{self._progress.path}: there is no such state to resume; leave out --resume")
         values, arrays = loaded
         if values["identity"] != self._identity():
+            own, other = json.loads(self._identity()), json.loads(values["identity"])
+            differing = ", ".join(name for name in own if own[name] != other.get(name))
             raise InputError(
-                f"{self._progress.path}: the training that would be resumed has other settings ({values['identity']}); "
-                "pass the same flags, another --number, or leave out --resume"
+                f"{self._progress.path}: the training that would be resumed differs in {differing}; pass the same flags and "
+                "city, or another --model-number without --resume"
             )
         for k, learner in enumerate(self._learners):
             learner.restore([arrays[name] for name in sorted(arrays) if name.startswith(f"state/{k}/")])

@@ -43,8 +43,8 @@ class RewardScale:
     As stable-baselines3's VecNormalize does it; averaged over updates.
     """
 
-    KEPT = 0.9
-    """Share of the average that an update leaves."""
+    DECAY = 0.9
+    """Share of the running average that an update leaves."""
 
     def __init__(self, gamma: float, variance: float = 0.0) -> None:
         self._gamma = gamma
@@ -61,16 +61,16 @@ class RewardScale:
                 sums.append(total)
         if sums:
             measured = float(np.var(sums))
-            self.variance = self.KEPT * self.variance + (1 - self.KEPT) * measured if self.variance else measured
+            self.variance = self.DECAY * self.variance + (1 - self.DECAY) * measured if self.variance else measured
         return 1.0 / (np.sqrt(self.variance) + 1e-6) if self.variance else 1.0
 
 
-def learn_from(episodes: Sequence[Transitions], reward_factor: float, gamma: float, lam: float) -> Batch | None:
+def make_batch(episodes: Sequence[Transitions], reward_factor: float, gamma: float, gae_lambda: float) -> Batch | None:
     """Generalised advantage estimates (Schulman et al. 2016) of a row's episodes; None: there are no decisions.
 
     The last decision of an episode is left out: its value stands for all that would have followed.
     """
-    parts = [(each, _advantages(each, reward_factor, gamma, lam)) for each in episodes if len(each.value) > 1]
+    parts = [(each, _advantages(each, reward_factor, gamma, gae_lambda)) for each in episodes if len(each.value) > 1]
     if not parts:
         return None
     advantage = np.concatenate([advantage for _, advantage in parts])
@@ -84,11 +84,11 @@ def learn_from(episodes: Sequence[Transitions], reward_factor: float, gamma: flo
     )
 
 
-def _advantages(episode: Transitions, reward_factor: float, gamma: float, lam: float) -> NDArray[np.float64]:
+def _advantages(episode: Transitions, reward_factor: float, gamma: float, gae_lambda: float) -> NDArray[np.float64]:
     value, reward = episode.value.tolist(), (reward_factor * episode.reward).tolist()
     result = np.empty(len(value) - 1)
     advantage = 0.0
     for k in range(len(result) - 1, -1, -1):
-        advantage = reward[k] + gamma * value[k + 1] - value[k] + gamma * lam * advantage
+        advantage = reward[k] + gamma * value[k + 1] - value[k] + gamma * gae_lambda * advantage
         result[k] = advantage
     return result

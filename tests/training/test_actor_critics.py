@@ -21,7 +21,7 @@ def evaluated(layers, x):
 
 def networks(*contracts, shared=False):
     (layout,) = layouts(contracts, shared, (8, 6))
-    return ActorCritics(layout, ActorCritics.first_arrays(layout, np.random.default_rng(1)))
+    return ActorCritics(layout, ActorCritics.initial_arrays(layout, np.random.default_rng(1)))
 
 
 def test_padded_arrays_give_each_tls_own_outputs():
@@ -73,8 +73,10 @@ def test_categorical_and_continuous_tls_are_apart():
 
 
 @pytest.mark.parametrize("size", [(5, 3), (3, 5)])
-def test_first_kernels_are_orthogonal(size):
-    (layout,) = layouts([contract("A", size[0], 2)], False, (size[1],))
-    kernel = ActorCritics.first_arrays(layout, np.random.default_rng(1))[0][0]
+def test_initial_kernels_are_orthogonal_without_the_padding(size):
+    (layout,) = layouts([contract("A", size[0], 2), contract("B", 9, 2)], False, (size[1],))
+    kernel = ActorCritics.initial_arrays(layout, np.random.default_rng(1))[0][0]
+    assert not kernel[size[0] :].any()
+    kernel = kernel[: size[0]]
     product = kernel @ kernel.T if size[0] < size[1] else kernel.T @ kernel
     np.testing.assert_allclose(product, 2 * np.eye(min(size)), atol=1e-5)

@@ -3,12 +3,14 @@
 import functools
 import os
 import signal
+import tempfile
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from city import config, network
+from city.errors import InputError
 from controller.assembly import assemble
 from controller.sumo.libsumo_connection import start_libsumo
 from export import contract
@@ -17,10 +19,10 @@ from tests.conftest import GRID
 from tests.serving.conftest import running
 from training import rewards
 from training.actor_critics import ActorCritics
-from training.approaches import lanes_before
-from training.demand import MAX_SHIFT_S, SCALES, Demand, varied
+from training.approaches import upstream_lanes
+from training.demand import MAX_SCALE, MAX_SHIFT_S, MIN_SCALE, Demand, varied
 from training.episode import Simulation, Task
-from training.workers import Workers
+from training.workers import SimulationFailed, Workers
 
 TARGETS = ("SA101", "SA103")
 
@@ -30,8 +32,8 @@ def task():
     return Task(config.load(GRID / "city.toml"), TARGETS, seconds=200.0)
 
 
-def first_arrays(simulation):
-    return [ActorCritics.first_arrays(layout, np.random.default_rng(1)) for layout in simulation.layouts]
+def initial_arrays(simulation):
+    return [ActorCritics.initial_arrays(layout, np.random.default_rng(1)) for layout in simulation.layouts]
 
 
 def same(a, b):
@@ -43,7 +45,7 @@ def same(a, b):
 
 def test_episode_is_repeated_by_its_seeds(task):
     simulation = Simulation(task)
-    arrays = first_arrays(simulation)
+    arrays = initial_arrays(simulation)
     first, again, other = (simulation.run(arrays, Demand(7), (1, k), explore=True) for k in (1, 1, 2))
     same(first, again)
     assert any(not np.array_equal(first.transitions[tl].action, other.transitions[tl].action) for tl in first.transitions)
@@ -60,7 +62,7 @@ def test_reward_of_a_decision_is_that_of_the_time_until_the_next(task, monkeypat
 
     monkeypatch.setattr(rewards.Rewards, "since_last", since_last)
     simulation = Simulation(replace(task, target_tls=("SA101",)))
-    reward = simulation.run(first_arrays(simulation), Demand(7), (1,), explore=True).transitions["SA101"].reward
+    reward = simulation.run(initial_arrays(simulation), Demand(7), (1,), explore=True).transitions["SA101"].reward
     np.testing.assert_array_equal(reward[:-1], np.arange(2, len(reward) + 1))
 
 
@@ -68,17 +70,38 @@ def test_served_tls_answer_beside_those_that_learn(task, grid_models):
     with running(ServerConfig(grid_models, port=0, poll_s=0)) as server:
         beside = replace(task, infer_tls=("SA104", "SA107"), infer_model_number=1, server=f"127.0.0.1:{server.port}")
         simulation = Simulation(beside)
-        episode = simulation.run(first_arrays(simulation), Demand(7), (1, 1), explore=True)
+        episode = simulation.run(initial_arrays(simulation), Demand(7), (1, 1), explore=True)
         calls = server.metrics.totals(["/tensorflow/serving/request_count"])["/tensorflow/serving/request_count"]
-    alone = Simulation(task).run(first_arrays(simulation), Demand(7), (1, 1), explore=True)
-    assert calls >= 10 and episode.missing_answers == 0
+    alone = Simulation(task).run(initial_arrays(simulation), Demand(7), (1, 1), explore=True)
+    assert calls >= 10
     assert episode.transitions.keys() == set(TARGETS)
     assert any(not np.array_equal(episode.transitions[tl].x, alone.transitions[tl].x) for tl in TARGETS), "they act"
 
 
+def test_episode_in_which_a_served_tl_has_no_answer_fails(task, grid_models):
+    with running(ServerConfig(grid_models, port=0, poll_s=0)) as server:
+        simulation = Simulation(replace(task, infer_tls=("SA104",), server=f"127.0.0.1:{server.port}"))
+    with pytest.raises(SimulationFailed, match="SA104 had no valid answer of its served model"):
+        simulation.run(initial_arrays(simulation), Demand(7), (1, 1), explore=True)
+
+
+def test_sumo_that_ends_early_is_an_error(task, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "late.rou.xml").write_text('<routes><vehicle id="x" depart="100"><route edges="nowhere"/></vehicle></routes>')
+    (tmp_path / "a.sumocfg").write_text(
+        f'<configuration><input><net-file value="{GRID / "grid.net.xml"}"/>'
+        '<route-files value="late.rou.xml"/></input></configuration>'
+    )
+    city = replace(task.city, network=config.Network(tmp_path / "a.sumocfg"))
+    simulation = Simulation(replace(task, city=city))
+    with pytest.raises((SimulationFailed, InputError)):
+        simulation.run(initial_arrays(simulation), Demand(7), (1, 1), explore=True)
+    assert not list(tmp_path.glob("greenserve-*")), "no temporary file is left behind"
+
+
 def test_workers_give_the_same_episodes_and_replace_one_that_dies(task):
     simulation = Simulation(task)
-    jobs = [(first_arrays(simulation), Demand(k), (1, k), True) for k in range(3)]
+    jobs = [(initial_arrays(simulation), Demand(k), (1, k), True) for k in range(3)]
     expected = [simulation.run(*job) for job in jobs]
     with Workers(simulation, functools.partial(Simulation, task), 2) as workers:
         for episode, own in zip(workers.run(jobs), expected, strict=True):
@@ -109,55 +132,65 @@ def test_reward_is_its_formula(name, loop_and_connection):
     loop, connection, street, contracts = loop_and_connection
     measure = rewards.Rewards(name, connection, street, contracts)
     api, lanes = connection.api, {c.tl: [lane for s in c.signals for lane in s.lane_ids] for c in contracts}
-    before_tl = lanes_before(street.net_file, lanes)
-    waited_s = dict.fromkeys(TARGETS, 0.0)
-    seen = set()
-    for end_s in range(100, 1600, 60):
-        loop.step(end_s)
-        connection.read(TARGETS)
-        got = dict(zip(TARGETS, measure.since_last(TARGETS), strict=True))
+    upstream = upstream_lanes(street, {c.tl: c.signal_ids for c in contracts})
+    waited_s, sums, seen = dict.fromkeys(TARGETS, 0.0), dict.fromkeys(TARGETS, 0.0), set()
+    for k in range(1, 31):
+        loop.step(50.0 * k)
+        measure.sample()
+        now_s = {}
         for c in contracts:
             own, signals = lanes[c.tl], len(c.signal_ids)
             if name == "queue":
-                expected = -sum(map(api.lane.getLastStepHaltingNumber, own)) / (40 * signals)
+                sums[c.tl] -= sum(map(api.lane.getLastStepHaltingNumber, own)) / (40 * signals)
             elif name == "waiting-time":
-                now_s = sum(map(api.lane.getWaitingTime, own))
-                expected, waited_s[c.tl] = (waited_s[c.tl] - now_s) / 100, now_s
+                now_s[c.tl] = sum(map(api.lane.getWaitingTime, own))
             elif name == "pressure":
                 out = {lane for s in c.signal_ids for link in street.signals[s].links for _, lane in link}
                 vehicles = api.lane.getLastStepVehicleNumber
-                expected = (sum(map(vehicles, out)) - sum(map(vehicles, own))) / (40 * signals)
+                sums[c.tl] += (sum(map(vehicles, out)) - sum(map(vehicles, own))) / (40 * signals)
             else:
                 lost = sum(
                     max(0, sum(1 - api.vehicle.getSpeed(v) / limit for v in api.lane.getLastStepVehicleIDs(lane)))
-                    for lane, limit in before_tl[c.tl].items()
+                    for lane, limit in upstream[c.tl].items()
                 )
-                lost += sum(f"{api.vehicle.getRoute(v)[0]}_0" in before_tl[c.tl] for v in api.simulation.getPendingVehicles())
-                expected = -lost / (20 * signals)
-            assert got[c.tl] == pytest.approx(expected, abs=0.02), (name, c.tl, end_s)
+                lost += sum(f"{api.vehicle.getRoute(v)[0]}_0" in upstream[c.tl] for v in api.simulation.getPendingVehicles())
+                sums[c.tl] -= lost / (20 * signals)
+        if k % 3:
+            continue  # three samples a decision
+        for tl, reward in zip(TARGETS, measure.since_last(TARGETS), strict=True):
+            expected = (waited_s[tl] - now_s[tl]) / 100 if name == "waiting-time" else sums[tl] / 3
+            assert reward == pytest.approx(expected, abs=1e-3), (name, tl, k)
             seen.add(round(expected, 3))
+        waited_s, sums = {**waited_s, **now_s}, dict.fromkeys(TARGETS, 0.0)
     assert len(seen) > 2, "the street was not empty"
 
 
-def test_every_lane_belongs_to_the_nearest_tl_downstream(grid_street, grid_city):
-    lanes = {tl: [lane for s in item.signals for lane in grid_street.signals[s].lanes] for tl, item in grid_city.tls.items()}
-    before_tl = lanes_before(grid_street.net_file, lanes)
-    assert len({lane for by_lane in before_tl.values() for lane in by_lane}) == sum(map(len, before_tl.values())), "none has two"
-    for tl, own in lanes.items():
-        assert set(own) <= before_tl[tl].keys()
-        assert all(limit == 13.89 for limit in before_tl[tl].values())
+def test_lane_belongs_to_the_nearest_signal_downstream(grid_street, grid_city):
+    everyone = upstream_lanes(grid_street, {tl: item.signals for tl, item in grid_city.tls.items()})
+    assert len({lane for lanes in everyone.values() for lane in lanes}) == sum(map(len, everyone.values())), "none has two"
+    for tl, item in grid_city.tls.items():
+        assert {lane for signal in item.signals for lane in grid_street.signals[signal].lanes} <= everyone[tl].keys()
+        assert all(limit == 13.89 for limit in everyone[tl].values())
+    alone = upstream_lanes(grid_street, {"SA105": grid_city.tls["SA105"].signals})
+    assert alone == {"SA105": everyone["SA105"]}, "lanes before other signals are not this TL's"
 
 
 def test_demand_varies_within_its_bounds_and_is_repeated_by_its_seed():
     demands = [varied(np.random.default_rng(k), varies=True) for k in range(50)]
-    assert all(SCALES[0] <= demand.scale <= SCALES[1] and demand.shift_s == MAX_SHIFT_S for demand in demands)
+    assert all(MIN_SCALE <= demand.scale <= MAX_SCALE and demand.shift_s == MAX_SHIFT_S for demand in demands)
     assert len({demand.seed for demand in demands}) == 50 and len({demand.scale for demand in demands}) == 50
     assert demands[3] == varied(np.random.default_rng(3), varies=True)
-    assert varied(np.random.default_rng(3), varies=False).options == ["--seed", str(varied(np.random.default_rng(3), False).seed)]
+    same = varied(np.random.default_rng(3), varies=False)
+    assert same.options(GRID / "grid.sumocfg") == ["--seed", str(same.seed), "--random", "false"]
+
+
+def test_scale_multiplies_that_of_the_configuration(tmp_path):
+    (tmp_path / "a.sumocfg").write_text('<configuration><processing><scale value="0.5"/></processing></configuration>')
+    assert Demand(1, 0.8).options(tmp_path / "a.sumocfg")[-2:] == ["--scale", "0.4"]
 
 
 def test_scaled_demand_has_more_or_fewer_vehicles(task):
     simulation = Simulation(task)
-    arrays = first_arrays(simulation)
+    arrays = initial_arrays(simulation)
     few, many = (simulation.run(arrays, Demand(7, scale, 30.0), (1,), explore=False).trips.total for scale in (0.8, 1.2))
     assert many > 1.2 * few

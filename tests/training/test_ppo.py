@@ -5,13 +5,13 @@ import pytest
 
 from tests.training.test_actor_critics import contract
 from training.actor_critics import ActorCritics, layouts
-from training.ppo import Learner, NotFinite, Ppo
-from training.transitions import Batch, RewardScale, Transitions, learn_from
+from training.ppo import Learner, NotFinite, PpoConfig
+from training.transitions import Batch, RewardScale, Transitions, make_batch
 
 
 def learner(*contracts, **settings):
     (layout,) = layouts(contracts, False, (16,))
-    return Learner(ActorCritics(layout, ActorCritics.first_arrays(layout, np.random.default_rng(1))), Ppo(**settings))
+    return Learner(ActorCritics(layout, ActorCritics.initial_arrays(layout, np.random.default_rng(1))), PpoConfig(**settings))
 
 
 def rounds(own, reward_of, count, size=64):
@@ -48,19 +48,53 @@ def test_continuous_actions_move_to_the_better_number():
     assert (own.networks.arrays[-1] < -0.7).all(), "it explores less than at first"
 
 
-def test_row_without_decisions_keeps_its_weights():
+def test_row_without_decisions_keeps_its_weights_also_after_it_has_learned():
     own = learner(contract("A", 1, 2), contract("B", 1, 2))
+    rounds(own, lambda row, x, action: float(action[0]), 2)
     before = [array.copy() for array in own.networks.arrays]
-    x = np.zeros((8, 1), np.float32)
+    x = np.ones((8, 1), np.float32)
     action, log_p = own.networks.sample(np.zeros(8, int), x, np.random.default_rng(1))
-    own.learn(
-        [Batch(x, action, log_p, np.linspace(-1, 1, 8, dtype=np.float32), np.ones(8, np.float32)), None],
-        np.random.default_rng(1),
-        0,
-    )
+    batch = Batch(x, action, log_p, np.linspace(-1, 1, 8, dtype=np.float32), np.ones(8, np.float32))
+    own.learn([batch, None], np.random.default_rng(1), 0)
     assert any(not np.array_equal(old[0], new[0]) for old, new in zip(before, own.networks.arrays, strict=True))
     for old, new in zip(before, own.networks.arrays, strict=True):
         np.testing.assert_array_equal(old[1], new[1])
+
+
+def test_row_learns_the_same_beside_a_row_with_more_decisions():
+    """With 8 decisions alone, and beside a row of 500: its updates are its own."""
+    rng = np.random.default_rng(4)
+    small = Batch(
+        rng.random((8, 1), np.float32), np.zeros((8, 1), np.float32), np.full(8, -0.7, np.float32),
+        rng.normal(size=8).astype(np.float32), rng.random(8, np.float32),
+    )  # fmt: skip
+    large = Batch(
+        rng.random((500, 1), np.float32), np.zeros((500, 1), np.float32), np.full(500, -0.7, np.float32),
+        rng.normal(size=500).astype(np.float32), rng.random(500, np.float32),
+    )  # fmt: skip
+    results = []
+    for other in (small, large):
+        own = learner(contract("A", 1, 2), contract("B", 1, 2))
+        own.learn([small, other], np.random.default_rng(1), 0)
+        results.append([array[0] for array in own.networks.arrays])
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_one_step_is_clipped_ppo_with_adam():
+    """The first step of Adam moves every weight by the learning rate against the sign of its gradient."""
+    own = learner(contract("A", 1, 2), epochs=1, entropy=0.0, learning_rate=1e-3)
+    x, action = np.ones((4, 1), np.float32), np.array([[0], [0], [1], [1]], np.float32)
+    before = [array.copy() for array in own.networks.arrays]
+    _, log_p = own.networks.sample(np.zeros(4, int), x, np.random.default_rng(1))
+    y = own.networks.actor(np.zeros(4, int), x)
+    log_p = (y - np.log(np.exp(y).sum(1, keepdims=True)))[np.arange(4), action[:, 0].astype(int)]
+    # the ratio of the last decision is beyond the clip, in the direction of its advantage: it has no gradient
+    old = log_p - np.array([0, 0, 0, 0.5], np.float32)
+    advantage = np.array([1, 1, -1, 50], np.float32)
+    own.learn([Batch(x, action, old.astype(np.float32), advantage, np.zeros(4, np.float32))], np.random.default_rng(1), 0)
+    moved = own.networks.arrays[3][0] - before[3][0]
+    np.testing.assert_allclose(moved, [1e-3, -1e-3], rtol=1e-2)
 
 
 def test_nan_ends_the_training_and_leaves_the_last_good_weights():
@@ -98,12 +132,12 @@ def test_restored_learner_continues_to_the_same_numbers():
 def test_advantages_are_discounted_sums_of_temporal_differences():
     reward, value = np.array([1.0, 2.0, 3.0, 9.0], np.float32), np.array([0.5, 0.4, 0.3, 0.2], np.float32)
     one = Transitions(np.zeros((4, 1), np.float32), np.zeros((4, 1), np.float32), np.zeros(4, np.float32), value, reward)
-    batch = learn_from([one], 2.0, 0.9, 0.8)
+    batch = make_batch([one], 2.0, 0.9, 0.8)
     delta = 2 * reward[:3] + 0.9 * value[1:] - value[:3]
     advantage = [delta[0] + 0.72 * (delta[1] + 0.72 * delta[2]), delta[1] + 0.72 * delta[2], delta[2]]
     np.testing.assert_allclose(batch.target, advantage + value[:3], rtol=1e-5)
     np.testing.assert_allclose(batch.advantage, (advantage - np.mean(advantage)) / np.std(advantage), rtol=1e-4)
-    assert learn_from([], 1.0, 0.9, 0.8) is None
+    assert make_batch([], 1.0, 0.9, 0.8) is None
 
 
 def test_rewards_are_scaled_by_the_spread_of_their_sums():

@@ -1,7 +1,6 @@
 """`python -m training`: checkpoints that the exporter reads, resumed trainings, and one line for every wrong input."""
 
 import errno
-import json
 import shutil
 from dataclasses import replace
 
@@ -36,7 +35,7 @@ SHORT = (
 
 
 def train(out, episodes, *flags):
-    return main([*SHORT, "--episodes", str(episodes), "--number", "3", "--out", str(out), *flags])
+    return main([*SHORT, "--episodes", str(episodes), "--model-number", "3", "--out", str(out), *flags])
 
 
 @pytest.fixture(scope="module")
@@ -60,24 +59,30 @@ def test_curve_has_a_row_per_update(trained):
     assert list((trained / "tensorboard" / "trial_3").glob("events*"))
 
 
-def test_resumed_training_comes_to_the_same_numbers(trained, tmp_path):
-    settings = Settings(tmp_path, 3, 3, 1, evaluate_every=1, held_out=1)
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory):
+    """The same training, interrupted in its second update."""
+    folder = tmp_path_factory.mktemp("interrupted")
     task = Task(config.load(GRID / "city.toml"), tuple(FORMATS), seconds=200.0)
-    trainer = Trainer(task, settings)
+    trainer = Trainer(task, Settings(folder, 3, 3, 1, evaluate_every=1, held_out=1))
     run, calls = trainer._workers.run, []
 
-    def interrupted(jobs):
+    def interrupt(jobs):
         calls.append(jobs)
-        if len(calls) == 4:  # in the middle of the second update, after its episode
+        if len(calls) == 4:  # after the episode of the second update, in its evaluation
             raise KeyboardInterrupt
         return run(jobs)
 
-    trainer._workers.run = interrupted
+    trainer._workers.run = interrupt
     with pytest.raises(KeyboardInterrupt):
         trainer.run()
-    Trainer(task, replace(settings, resume=True)).run()
-    for name in ("trial_3_curve.csv",):
-        assert (tmp_path / name).read_text() == (trained / name).read_text()
+    return folder
+
+
+def test_resumed_training_comes_to_the_same_numbers(trained, interrupted, tmp_path):
+    shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
+    assert train(tmp_path, 3, "--resume") == 0
+    assert (tmp_path / "trial_3_curve.csv").read_text() == (trained / "trial_3_curve.csv").read_text()
     whole, resumed = (checkpoints.Progress(folder / ".trial_3.progress.npz").load() for folder in (trained, tmp_path))
     assert whole[0] == resumed[0]
     for name, array in whole[1].items():
@@ -86,8 +91,15 @@ def test_resumed_training_comes_to_the_same_numbers(trained, tmp_path):
 
 def test_resumed_training_with_other_settings_is_refused(trained, tmp_path, capsys):
     shutil.copytree(trained, tmp_path / "copy")
-    assert train(tmp_path / "copy", 4, "--resume", "--reward", "queue") == 2
-    assert "other settings" in capsys.readouterr().err
+    assert train(tmp_path / "copy", 3, "--resume", "--reward", "queue") == 2
+    assert "differs in reward; pass the same flags" in capsys.readouterr().err
+
+
+def test_training_is_not_overwritten_by_another(trained, capsys):
+    before = (trained / "trial_3_curve.csv").read_text()
+    assert train(trained, 3) == 2
+    assert "pass --resume to continue it" in capsys.readouterr().err
+    assert (trained / "trial_3_curve.csv").read_text() == before
 
 
 def test_best_state_by_held_out_demand_is_what_is_written(tmp_path, monkeypatch):
@@ -111,8 +123,8 @@ def test_best_state_by_held_out_demand_is_what_is_written(tmp_path, monkeypatch)
         np.testing.assert_array_equal(array, best)
 
 
-def test_disk_that_is_full_costs_no_saved_state(trained, tmp_path, monkeypatch, capsys):
-    shutil.copytree(trained, tmp_path / "copy")
+def test_disk_that_is_full_costs_no_saved_state(interrupted, tmp_path, monkeypatch, capsys):
+    shutil.copytree(interrupted, tmp_path / "copy")
     state = (tmp_path / "copy" / ".trial_3.progress.npz").read_bytes()
 
     def full(file, **arrays):
@@ -120,21 +132,21 @@ def test_disk_that_is_full_costs_no_saved_state(trained, tmp_path, monkeypatch, 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(checkpoints.np, "savez", full)
-    assert train(tmp_path / "copy", 5, "--resume") == 2
+    assert train(tmp_path / "copy", 3, "--resume") == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
     assert "No space left on device" in line
     assert (tmp_path / "copy" / ".trial_3.progress.npz").read_bytes() == state
     assert not list((tmp_path / "copy").glob("*.partial"))
 
 
-def test_nan_ends_the_training_with_the_best_state_written(trained, tmp_path, monkeypatch, capsys):
-    shutil.copytree(trained, tmp_path / "copy")
+def test_nan_ends_the_training_with_the_best_state_written(interrupted, tmp_path, monkeypatch, capsys):
+    shutil.copytree(interrupted, tmp_path / "copy")
 
     def diverge(*_):
         raise NotFinite("a loss or a weight is not finite any more")
 
     monkeypatch.setattr(Learner, "learn", diverge)
-    assert train(tmp_path / "copy", 5, "--resume") == 1
+    assert train(tmp_path / "copy", 3, "--resume") == 1
     assert "not finite" in capsys.readouterr().err and (tmp_path / "copy" / "SA107").is_dir()
 
 
@@ -167,10 +179,14 @@ def test_target_and_infer_tls_in_the_words_of_the_training_side(grid_models, tmp
     [
         (("--target-tl", "SA999"), "there is no TL SA999"),
         (("--target-tl", "SA101", "--infer-tl", "SA101"), "SA101 cannot be --target-tl and --infer-tl at once"),
-        (("--target-tl", "SA101", "--infer-tl", "SA104", "--infer-model-number", "77", "--infer-model-path", "m"), "SA104/77"),
+        (("--target-tl", "SA101", "--infer-tl", "SA104", "--infer-model-number", "77"), "SA104/77; SA104 has 1"),
         (("--infer-model-number", "3"), "--infer-model-number needs --infer-tl"),
         (("--target-tl", "SA101", "--infer-tl", "SA104", "--server", "x:1", "--infer-model-path", "m"), "both name the models"),
         (("--target-tl", "SA101", "--infer-tl", "SA104", "--server", "127.0.0.1:1"), "no model server answers"),
+        (("--target-tl", "SA101", "--infer-tl", "SA104", "--server", "foo"), "--server"),
+        (("--target-tl", "SA101", "--infer-tl", "SA104", "--infer-model-path", "nowhere"), "there is no model in"),
+        (("--infer-tl", "all"), "--infer-tl names every TL"),
+        (("--resume",), "there is no such state to resume"),
         (("--episodes", "0"), "--episodes 0 must lie between 1"),
         (("--seconds", "-1"), "--seconds -1 must be greater than 0"),
         (("--learning-rate", "nan"), "--learning-rate nan"),
@@ -180,8 +196,9 @@ def test_target_and_infer_tls_in_the_words_of_the_training_side(grid_models, tmp
         (("--workers", "0"), "--workers 0"),
     ],
 )
-def test_wrong_input_is_one_line_and_exit_code_2(flags, message, tmp_path, capsys):
-    assert main([*CITY, *flags, *(() if "--seconds" in flags else ("--seconds", "50")), "--out", str(tmp_path)]) == 2
+def test_wrong_input_is_one_line_and_exit_code_2(flags, message, grid_models, tmp_path, capsys):
+    models = ("--infer-model-path", str(grid_models)) if "77" in flags else ()
+    assert main([*CITY, *models, *flags, *(() if "--seconds" in flags else ("--seconds", "50")), "--out", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and message in error and error.count("\n") == 1
 
@@ -209,8 +226,3 @@ def test_state_that_cannot_be_read_is_refused(tmp_path, capsys):
     (tmp_path / ".trial_3.progress.npz").write_bytes(b"garbage")
     assert train(tmp_path, 3, "--resume") == 2
     assert "is not the state of a training" in capsys.readouterr().err
-
-
-def test_identity_of_a_training_is_json(trained):
-    values, _ = checkpoints.Progress(trained / ".trial_3.progress.npz").load()
-    assert json.loads(values["identity"])["target_tls"] == list(FORMATS)

@@ -1,0 +1,48 @@
+"""One simulation of a city over libsumo in this process, for training and evaluation alike."""
+
+import contextlib
+from collections.abc import Container, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from city.network import StreetNetwork
+from controller.sumo.connection import CommandRejected, SumoConnectionLost
+from controller.sumo.libsumo_connection import LibsumoConnection, start_libsumo
+from controller.sumo.tripinfo import TRIPINFO_OPTIONS
+from training.demand import Demand
+from training.workers import SimulationFailed
+
+SERVED_DEADLINE_S = 30.0
+"""Wall time for a served answer: a simulation need not keep up with a street, and must not depend on the machine's load."""
+
+
+@contextlib.contextmanager
+def simulated(sumocfg: Path, demand: Demand, tripinfo: Path, options: Sequence[str] = ()) -> Iterator[LibsumoConnection]:
+    """A running simulation; afterwards the tripinfo file is complete.
+
+    Raises InputError if SUMO does not start, SimulationFailed if it ends early.
+    """
+    outputs = ["--no-step-log", "--no-warnings", "--tripinfo-output", str(tripinfo), *TRIPINFO_OPTIONS]
+    connection = start_libsumo(["-c", str(sumocfg), *demand.options(sumocfg), *outputs, *options])
+    try:
+        yield connection
+    except (connection.connection_error, SumoConnectionLost, CommandRejected) as error:
+        raise SimulationFailed(f"{sumocfg}: SUMO ended the simulation: {error}") from None
+    finally:
+        with contextlib.suppress(connection.connection_error):
+            connection.close()
+
+
+def end_of(street: StreetNetwork, begin_s: float, seconds: float | None) -> float:
+    """The simulated second at which a simulation ends. `seconds`: None: at the configuration's end."""
+    if seconds is not None:
+        return begin_s + seconds
+    assert street.end_s is not None, "a simulation without an end is refused before it starts"
+    return street.end_s
+
+
+def check_answers(missing_answers: Mapping[str, int], served: Container[str]) -> None:
+    """Raise SimulationFailed if served TLs had no answer: then something else than their policies controlled them."""
+    missing = {tl: count for tl, count in missing_answers.items() if tl in served and count}
+    if missing:
+        tl, count = max(missing.items(), key=lambda item: item[1])
+        raise SimulationFailed(f"{tl} had no valid answer of its served model {count} times; look at the server's log")
