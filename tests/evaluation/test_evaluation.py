@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from controller.sumo.tripinfo import read_trips
 from evaluation import __main__ as program
 from evaluation import actuated, arms, statistics
 from evaluation.arms import Arm
-from evaluation.simulation import Simulation, Task
+from evaluation.simulation import Outcome, Simulation, Task
 from export.__main__ import main as export
 from export.contract import build
 from serving.embedded.config import ServerConfig
@@ -112,12 +113,23 @@ def test_actuated_programs_are_the_networks_own_phases_with_bounds(grid_street, 
             assert (phase.min_s < phase.max_s) == ("G" in phase.state and "y" not in phase.state)
 
 
-def test_gate_decides_by_the_interval(grid_models, capsys):
-    flags = (*CITY, "--models-dir", str(grid_models), "--seeds", "3", "--seconds", str(SECONDS))
-    assert program.main([*flags, "--arms", "served,fixed", "--gate", "fixed"]) == 0
-    assert "gate: served - fixed: -" in capsys.readouterr().out
-    assert program.main([*flags, "--arms", "fixed,served", "--gate", "served"]) == 1
-    assert "not better" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("delays", "code", "text"),
+    [
+        ({"served": (20, 22, 21), "fixed": (30, 33, 31)}, 0, "-10.33 s of mean delay, 95 % interval -11.77 to -8.90: better"),
+        ({"served": (20, 40, 21), "fixed": (30, 33, 31)}, 1, "not better"),  # less on average, but by chance
+        ({"served": (30, 33, 31), "fixed": (20, 22, 21)}, 1, "not better"),
+    ],
+)
+def test_gate_decides_by_the_interval(delays, code, text, grid_models, monkeypatch, capsys):
+    def outcomes(self, jobs):
+        zero = Outcome("", 0, 0.0, 0.0, 0.0, 0.0, 1, 1, {}, "", 0.0, 0)
+        return [replace(zero, arm=arm.name, seed=demand.seed, delay_s=delays[arm.name][demand.seed - 1]) for arm, demand in jobs]
+
+    monkeypatch.setattr(Workers, "run", outcomes)
+    flags = (*CITY, "--models-dir", str(grid_models), "--seeds", "3", "--arms", "served,fixed", "--gate", "fixed")
+    assert program.main([*flags]) == code
+    assert text in capsys.readouterr().out
 
 
 def test_model_numbers_are_arms_of_their_own(grid_models, tmp_path):
