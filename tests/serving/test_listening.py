@@ -227,3 +227,17 @@ def test_grpc_channel_arguments_reach_the_server(grid_models, tmp_path, monkeypa
         with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel, pytest.raises(grpc.RpcError) as refused:
             version_of(channel)
         assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [((1024, 4096), (4096, 4096)), ((1024, 1 << 20), (1 << 16, 1 << 20)), ((1 << 18, 1 << 20), None), ((4096, 4096), None)],
+)
+def test_soft_limit_of_open_files_is_only_ever_raised(limits, expected, monkeypatch):
+    from serving.embedded import __main__ as program
+
+    set_to = []
+    monkeypatch.setattr(program.resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(program.resource, "setrlimit", lambda _, values: set_to.append(values))
+    program.allow_open_files()
+    assert set_to == ([] if expected is None else [expected])
