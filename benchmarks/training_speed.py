@@ -50,7 +50,7 @@ def training_s(city: config.City, seconds: float, updates: int, workers: int) ->
 
     per_update = 2 * workers
     with tempfile.TemporaryDirectory() as folder:
-        settings = Settings(Path(folder), episodes_per_update=per_update, workers=workers)
+        settings = Settings(Path(folder), episodes_per_update=per_update, workers=workers, varies=False)
         trainer = Trainer(Task(city, tuple(city.tls), seconds=seconds), settings)
         with trainer._workers:
             for update in range(updates + 1):
