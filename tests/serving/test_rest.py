@@ -217,6 +217,17 @@ def test_metrics_are_served_at_the_monitoring_configs_path(call):
     assert "made-up" not in text, "clients cannot add labels"
 
 
+def test_only_requests_that_succeed_count_in_the_latency(non_policy_models):
+    with running(ServerConfig(non_policy_models, port=0, poll_s=0, rest=RestConfig(0))) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.rest_port, timeout=10)
+        for path in ("/v1/models/dtypes", "/v1/models/dtypes/versions/9"):
+            connection.request("GET", path)
+            connection.getresponse().read()
+        connection.close()
+        counters = ["/tensorflow/serving/request_count", ":tensorflow:serving:request_latency_count"]
+        assert list(server.metrics.totals(counters).values()) == [2, 1]
+
+
 def test_a_label_names_a_version_in_a_path(non_policy_models, tmp_path, monkeypatch):
     from serving.embedded.flags import parse
 

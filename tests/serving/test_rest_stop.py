@@ -6,7 +6,9 @@ import threading
 
 import pytest
 
+from serving.embedded.config import RestConfig, ServerConfig
 from serving.embedded.rest.server import RestServer
+from serving.embedded.server import Server
 
 BODY = bytes(8_000_000)
 """Larger than a socket's buffers."""
@@ -70,3 +72,24 @@ def test_stop_closes_an_idle_connection(rest):
     rest.stop()
     assert not rest._thread.is_alive()
     connection.close()
+
+
+def test_requests_are_refused_while_grpc_calls_end(non_policy_models):
+    server = Server(ServerConfig(non_policy_models, port=0, poll_s=0, rest=RestConfig(0)))
+    server.start()
+    stop, refused = server._server.stop, []
+
+    class Stopped:
+        def __init__(self, grace_s):
+            self.wait_for_calls = stop(grace_s).wait
+
+        def wait(self):
+            try:
+                socket.create_connection(("127.0.0.1", server.rest_port), timeout=10).close()
+            except ConnectionError:
+                refused.append(True)
+            self.wait_for_calls()
+
+    server._server.stop = Stopped
+    server.stop()
+    assert refused == [True]

@@ -83,6 +83,15 @@ def test_a_queued_call_whose_deadline_passed_is_not_run(grid_models, monkeypatch
             assert requests(server) == 2, "the calls whose deadline passed in the queue were not run"
 
 
+def test_only_inference_is_counted_over_grpc(grid_models):
+    with running(ServerConfig(grid_models, port=0, poll_s=0)) as server, Client(f"127.0.0.1:{server.port}") as client:
+        client.status("SA103")
+        client.signatures("SA103")
+        assert requests(server) is None
+        client.predict("SA103", X, timeout_s=20)
+        assert requests(server) == 1
+
+
 def test_a_message_of_12_mb_is_accepted(non_policy_server):
     with Client(f"127.0.0.1:{non_policy_server.port}") as client:
         x = np.ones((1, 3_000_000), np.float32)
