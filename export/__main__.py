@@ -51,12 +51,13 @@ def main(argv: list[str] | None = None, prog: str = "python -m export") -> int:
 
                 return export_fleet.main(arguments[1:], f"{prog} fleet")
         return run(prepare(parse(arguments, prog)), stopping)
-    except InputError as error:
+    except (InputError, KeyboardInterrupt) as error:
+        # an interrupt that a library turned into another error may look like wrong input
+        if stopping.is_set() or isinstance(error, KeyboardInterrupt):
+            print("error: interrupted; versions published before are complete, and no draft remains", file=sys.stderr)
+            return 1
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("error: interrupted; versions published before are complete, and no draft remains", file=sys.stderr)
-        return 1
 
 
 def run(job: Job, stopping: threading.Event) -> int:
@@ -77,18 +78,17 @@ def run(job: Job, stopping: threading.Event) -> int:
             try:
                 bar.write(single_model.export(job, tl), file=sys.stdout)
                 sys.stdout.flush()
-            except InputError as error:
-                input_errors[tl] = str(error)
-                bar.write(f"error: {error}", file=sys.stderr)
-            except (ParityError, NotInferenceOnly) as error:
-                failures[tl] = f"{tl}: not published: {error}"
-                bar.write(f"error: {failures[tl]}", file=sys.stderr)
             except Exception as error:  # noqa: BLE001 - an unexpected error of a TL must not stop the others
                 if stopping.is_set():
-                    raise KeyboardInterrupt from None  # C code may turn the interrupt into another error
-                reason = " ".join(str(error).split())[:300]
-                failures[tl] = f"{tl}: not published: unexpected {type(error).__name__}: {reason}"
-                bar.write(f"error: {failures[tl]}", file=sys.stderr)
+                    raise KeyboardInterrupt from None  # a library may turn the interrupt into an error of its own
+                if isinstance(error, InputError):
+                    reason = input_errors[tl] = str(error)
+                elif isinstance(error, (ParityError, NotInferenceOnly)):
+                    reason = failures[tl] = f"{tl}: not published: {error}"
+                else:
+                    text = " ".join(str(error).split())[:300]
+                    reason = failures[tl] = f"{tl}: not published: unexpected {type(error).__name__}: {text}"
+                bar.write(f"error: {reason}", file=sys.stderr)
     if len(job.tls) > 1:
         _summary(job, {**input_errors, **failures}, time.perf_counter() - begin)
     return 2 if input_errors else 1 if failures else 0

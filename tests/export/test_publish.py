@@ -197,6 +197,27 @@ def test_an_interrupted_run_leaves_complete_versions_only(tmp_path):
         assert version.name == "1" and (version / "assets.extra" / "export.json").is_file()
 
 
+def test_an_interrupt_that_became_another_error_ends_the_run(tmp_path):
+    """A library may swallow the interrupt and fail with an error of its own."""
+    script = """if True:
+        import os, signal, sys
+        from city.errors import InputError
+        from export import __main__, single_model
+        def export(job, tl):
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                signal.pause()
+            except KeyboardInterrupt:
+                raise InputError("unreadable") from None
+        single_model.export = export
+        sys.exit(__main__.main(sys.argv[1:]))
+    """
+    command = [sys.executable, "-c", script, "--city", str(GRID / "city.toml"), "--tl", "all", "--models-dir", str(tmp_path)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1
+    assert result.stderr == "error: interrupted; versions published before are complete, and no draft remains\n"
+
+
 @pytest.mark.parametrize("number", [3, 4], ids=["replacing", "a new version"])
 def test_an_interrupt_at_any_call_loses_no_version(tmp_path, number):
     """Raise KeyboardInterrupt once at every call and return, where Python handles signals."""
