@@ -45,13 +45,13 @@ def sumo_rl_s(sumocfg: Path, seconds: float) -> float:
 
 def training_s(city: config.City, seconds: float, updates: int, workers: int) -> float:
     """Wall time of an episode, its share of the update included, in s; the first update, which traces, is not counted."""
-    from training.episode import Task
+    from training.episode import TrainingTask
     from training.trainer import Settings, Trainer
 
     per_update = 2 * workers
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(Path(folder), episodes_per_update=per_update, workers=workers, varies=False)
-        trainer = Trainer(Task(city, tuple(city.tls), seconds=seconds), settings)
+        trainer = Trainer(TrainingTask(city, tuple(city.tls), seconds=seconds), settings)
         with trainer._workers:
             for update in range(updates + 1):
                 if update == 1:

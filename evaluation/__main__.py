@@ -2,7 +2,6 @@
 
 import argparse
 import csv
-import functools
 import json
 import math
 import sys
@@ -13,16 +12,19 @@ from pathlib import Path
 import numpy as np
 
 from city import config, names, network
-from city.arguments import Parser
+from city.arguments import Parser, host_and_port
 from city.errors import InputError, path_errors_as_input_errors
 from evaluation import arms as arm_names
+from evaluation import paired_runs
 from evaluation.arms import SERVED, Arm
-from evaluation.simulation import Outcome, Simulation, Task, by_arm, outcome_values
+from evaluation.simulation import EvaluationTask, Outcome, by_arm, outcome_values
 from evaluation.statistics import interval, paired
+from training import model_files
 from training.demand import Demand, varied
-from training.model_server import model_server
+from training.processes import Processes, ThisProcess
+from training.ray_tasks import RayTasks
+from training.street_simulation import SimulationFailed
 from training.termination import sigterm_interrupts
-from training.workers import SimulationFailed, Workers
 
 MAX_COUNT = 100_000
 EVALUATION = 1_000_033
@@ -59,7 +61,12 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, metavar="S", help="simulated time (default: as the sumocfg)")
     parser.add_argument("--server", metavar="HOST:PORT", help="server of the models (default: an embedded one is started)")
     parser.add_argument("--models-dir", type=Path, metavar="DIR", help="folder of the models (default: [serving] models_dir)")
+    parser.add_argument(
+        "--model", action="append", default=[], metavar="TL=MODEL",
+        help="what arm served uses for a TL: NUMBER, DIR or DIR:NUMBER (default: the newest in --models-dir)",
+    )  # fmt: skip
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that simulate (default: 1)")
+    parser.add_argument("--ray", metavar="ADDRESS", help="simulate on a Ray cluster: HOST:PORT of its head, or auto")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write results.json and results.csv there")
     parser.add_argument(
         "--gate", metavar="ARM", help="exit 1 unless the candidate's delay is lower than this arm's by its interval"
@@ -70,6 +77,15 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
             raise InputError(f"--{name.replace('_', '-')} {getattr(args, name)} must lie between {low} and {MAX_COUNT}")
     if args.server is not None and args.models_dir is not None:
         raise InputError("--server and --models-dir both name the models; pass one of them")
+    if args.server is not None:
+        if not args.server.startswith("unix:"):
+            host_and_port(args.server, "--server")
+        if args.ray is not None:
+            raise InputError("--ray starts servers of the models beside its simulations; leave --server out")
+        if args.model:
+            raise InputError("--model names files, and --server serves its own; leave one of them out")
+    if args.model and SERVED not in [name.strip() for name in args.arms.split(",")]:
+        raise InputError("--model needs the arm served in --arms")
     if args.seconds is not None and not 0 < args.seconds < math.inf:
         raise InputError(f"--seconds {args.seconds:g} must be greater than 0")
     return args
@@ -88,13 +104,11 @@ def _evaluate(args: argparse.Namespace) -> int:
         raise InputError(f"{city.path}: [network] sumocfg is missing; an evaluation needs the demand that it names")
     if args.seconds is None and street.end_s is None:
         raise InputError(f"{city.network.sumocfg}: has no end; add it, or pass --seconds")
-    numbers = [arm.model_number for arm in arms if arm.kind == SERVED]
-    wanted = {tl: numbers for tl in tls} if numbers else {}
+    task = EvaluationTask(city, tuple(tls), args.seconds)
+    models = _models(args, arms, tls, args.models_dir or city.serving.models_dir) if args.server is None else {}
     demands = [_demand(seed, args.vary_demand) for seed in range(args.first_seed, args.first_seed + args.seeds)]
-    with model_server(args.server, args.models_dir or city.serving.models_dir, wanted) as server:
-        task = Task(city, tuple(tls), server, args.seconds)
-        with Workers(Simulation(task), functools.partial(Simulation, task), args.workers) as workers:
-            outcomes = workers.run([(arm, demand) for demand in demands for arm in arms])
+    with _executor(args) as executor:
+        outcomes = paired_runs.run(executor, task, arms, demands, models, args.server or "")
     if not any(outcome.total for outcome in outcomes):
         raise InputError(f"{city.network.sumocfg}: no vehicle departs; name route files in it")
     results = by_arm(outcomes)
@@ -110,6 +124,36 @@ def _evaluate(args: argparse.Namespace) -> int:
         f"{difference.low:+.2f} to {difference.high:+.2f}: {'better' if is_better else 'not better'}"
     )
     return 0 if is_better else 1
+
+
+def _executor(args: argparse.Namespace) -> ThisProcess | Processes | RayTasks:
+    if args.ray is not None:
+        return RayTasks(args.ray)
+    return Processes(args.workers) if args.workers > 1 else ThisProcess()
+
+
+def _models(args: argparse.Namespace, arms: Sequence[Arm], tls: Sequence[str], models_dir: Path) -> dict[str, dict[str, Path]]:
+    """The versions of every served arm. Raises InputError."""
+    models = {}
+    chosen: dict[str, tuple[Path, int | None]] = {}
+    for item in args.model:
+        name, equals, text = item.partition("=")
+        if not equals or not text or names.canonical(name) not in tls:
+            raise InputError(f"--model {item!r} must be TL=NUMBER, TL=DIR or TL=DIR:NUMBER with a TL of --tl, such as {tls[0]}=3")
+        folder, _, number = text.rpartition(":") if not text.isdigit() else ("", "", text)
+        is_numbered = number.isascii() and number.isdigit()
+        chosen[names.canonical(name)] = (
+            Path(folder) if is_numbered and folder else models_dir if is_numbered else Path(text),
+            int(number) if is_numbered else None,
+        )
+    for arm in arms:
+        if arm.kind == SERVED:
+            found = model_files.find(models_dir, {tl: arm.model_number for tl in tls if arm.name != SERVED or tl not in chosen})
+            if arm.name == SERVED:
+                for tl, (folder, number) in chosen.items():
+                    found |= model_files.find(folder, {tl: number})
+            models[arm.name] = {tl: found[tl] for tl in tls}
+    return models
 
 
 def _demand(seed: int, varies: bool) -> Demand:

@@ -18,7 +18,7 @@ from controller.sumo.libsumo_connection import LibsumoConnection
 from controller.sumo.network import check_contracts_match_city
 from controller.sumo.tripinfo import read_trips
 from evaluation import actuated
-from evaluation.arms import ACTUATED, FIXED, MAX_PRESSURE, SERVED, Arm
+from evaluation.arms import ACTUATED, FIXED, MAX_PRESSURE, Arm
 from export import contract
 from serving.client import Client
 from training.approaches import upstream_lanes
@@ -31,13 +31,11 @@ SAMPLE_INTERVAL_S = 10.0
 
 
 @dataclass(frozen=True)
-class Task:
+class EvaluationTask:
     """What is evaluated, the same for all simulations."""
 
     city: config.City
     tls: tuple[str, ...]
-    server: str = ""
-    """HOST:PORT of the served arms' models."""
     seconds: float | None = None
     """Simulated time; None: up to the configuration's end."""
 
@@ -71,18 +69,28 @@ class NoPolicies:
         return dict.fromkeys(observations, RuntimeError("this arm has no policies"))
 
 
-class Simulation:
+@dataclass(frozen=True)
+class ServedModels:
+    """The models of a served arm."""
+
+    client: Client
+    tls: tuple[str, ...]
+    """TLs that have a model; the others run their own programs."""
+    model_number: int | None = None
+    """None: the newest."""
+
+
+class ArmSimulator:
     """Runs the simulations of a task, one after another."""
 
-    def __init__(self, task: Task) -> None:
-        """Read the street and the served contracts. Raises InputError."""
+    def __init__(self, task: EvaluationTask) -> None:
+        """Read the street. Raises InputError."""
         self.task = task
         self.street = network.of_city(task.city)
-        self._client = Client(task.server, retries=2) if task.server else None
         self._lanes = upstream_lanes(self.street, {tl: task.city.tls[tl].signals for tl in task.tls})
 
-    def run(self, arm: Arm, demand: Demand) -> Outcome:
-        """Simulate the arm. Raises InputError if its models do not fit."""
+    def run(self, arm: Arm, demand: Demand, models: ServedModels | None = None) -> Outcome:
+        """Simulate the arm; a served one has models. Raises InputError if they do not fit."""
         sumocfg = self.task.city.network.sumocfg
         assert sumocfg is not None, "a city without demand is refused before it is evaluated"
         with tempfile.TemporaryDirectory(prefix="greenserve-") as folder:
@@ -93,7 +101,7 @@ class Simulation:
                 options = ["--additional-files", ",".join(map(str, files))]
             tripinfo = Path(folder) / "tripinfo.xml"
             with simulated(sumocfg, demand, tripinfo, options) as connection:
-                loop = self._loop(arm, connection)
+                loop = self._loop(arm, connection, models)
                 lost_time = LostTime(connection.api, self._lanes)
                 lost_s: dict[str, Counter[str]] = {tl: Counter() for tl in self._lanes}
                 now = float(connection.api.simulation.getTime())
@@ -107,8 +115,8 @@ class Simulation:
                             loop.step(now)
                     for tl, by_road in lost_time.by_road().items():
                         lost_s[tl].update({road: SAMPLE_INTERVAL_S * lost for road, lost in by_road.items()})
-            if loop is not None and arm.kind == SERVED:
-                check_answers(loop.counters.missing_answers, self.task.tls)
+            if loop is not None and models is not None:
+                check_answers(loop.counters.missing_answers, models.tls)
             trips, stops = read_trips(tripinfo), _stops(tripinfo)
         vehicles = max(trips.total, 1)
         roads = [item for by_road in lost_s.values() for item in by_road.items()]
@@ -128,9 +136,9 @@ class Simulation:
             sum(loop.counters.overrides.values()) if loop is not None else 0,
         )
 
-    def _loop(self, arm: Arm, connection: LibsumoConnection) -> DecisionLoop | None:
+    def _loop(self, arm: Arm, connection: LibsumoConnection, models: ServedModels | None) -> DecisionLoop | None:
         """What controls the TLs; None: SUMO does."""
-        if arm.kind in (FIXED, ACTUATED):
+        if arm.kind in (FIXED, ACTUATED) or (models is not None and not models.tls):
             return None
         city, control = self.task.city, self.task.city.controller
         policies: Policies = NoPolicies()
@@ -138,10 +146,11 @@ class Simulation:
             control = replace(control, fallback="max-pressure", hold_s=0.0)
             contracts = [contract.build(city, city.tls[tl], self.street) for tl in self.task.tls]
         else:
-            assert self._client is not None
-            served = fetch_contracts(self._client, self.task.tls, arm.model_number)
+            assert models is not None, "a served arm has models"
+            served = fetch_contracts(models.client, models.tls, models.model_number)
             check_contracts_match_city(city, served)
-            policies, contracts = ServedPolicies(self._client, served, arm.model_number, SERVED_DEADLINE_S), list(served.values())
+            policies = ServedPolicies(models.client, served, models.model_number, SERVED_DEADLINE_S)
+            contracts = list(served.values())
         return assemble(connection, self.street, contracts, policies, city.safety, control)
 
 

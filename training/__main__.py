@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from city import config, names, network
-from city.arguments import Parser
+from city.arguments import Parser, host_and_port
 from city.errors import InputError, path_errors_as_input_errors
+from training import model_files
+from training.model_files import Versions
 from training.model_server import model_server
 from training.termination import sigterm_interrupts
 
@@ -101,16 +103,22 @@ def _train(args: argparse.Namespace) -> int:
         raise InputError(f"{city.network.sumocfg}: has no end; add it, or pass --seconds")
     for tl in (*targets, *infers):
         network.signals_of(city, city.tls[tl], street)
+    if args.server is not None and not args.server.startswith("unix:"):
+        host_and_port(args.server, "--server")
     hidden, formats = _hidden_sizes(args.hidden_sizes), _formats(args.format, targets)
     # here, after the flags were checked: TensorFlow takes seconds
-    from training.episode import Task
+    from training.episode import TrainingTask
     from training.ppo import NotFinite, PpoConfig
+    from training.street_simulation import SimulationFailed
     from training.trainer import Settings, Trainer, print_line
-    from training.workers import SimulationFailed
 
-    models_dir = args.infer_model_path or city.serving.models_dir
-    with model_server(args.server, models_dir, {tl: [args.infer_model_number] for tl in infers}) as server:
-        task = Task(
+    versions: Versions = {}
+    if infers and args.server is None:
+        models_dir = args.infer_model_path or city.serving.models_dir
+        versions = model_files.find(models_dir, dict.fromkeys(infers, args.infer_model_number))
+    with model_server(versions) as embedded:
+        server = args.server or embedded
+        task = TrainingTask(
             city, tuple(targets), tuple(infers), server, args.infer_model_number, args.reward, args.shared, hidden, args.seconds
         )
         settings = Settings(

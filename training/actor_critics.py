@@ -80,9 +80,13 @@ def layouts(contracts: Sequence[pb.PolicyContract], shared: bool, hidden: tuple[
 class ActorCritics:
     """The networks of one layout."""
 
-    def __init__(self, layout: Layout, arrays: Sequence[Floats]) -> None:
-        """`arrays`: as `initial_arrays` gives them."""
-        self.layout = layout
+    def __init__(self, layout: Layout, arrays: Sequence[Floats], sharpness: float = 1.0) -> None:
+        """Take the arrays that `initial_arrays` gives.
+
+        `sharpness`: factor of a categorical actor's logits, the inverse of the temperature: the larger, the more often
+        it takes its best action.
+        """
+        self.layout, self.sharpness = layout, sharpness
         self.arrays = [np.asarray(array, np.float32) for array in arrays]
         self._mask = layout.action_mask
         self._row = dict(zip(layout.tls, layout.rows, strict=True))
@@ -124,7 +128,9 @@ class ActorCritics:
     def actor(self, rows: NDArray[np.intp], x: Floats) -> Floats:
         """Logits or tanh means [n, A] of observations [n, O]."""
         y = self._forward(0, rows, x)
-        return np.where(self._mask[rows], y, MASKED_LOGIT).astype(np.float32) if self.layout.is_categorical else np.tanh(y)
+        if not self.layout.is_categorical:
+            return np.tanh(y)
+        return np.where(self._mask[rows], self.sharpness * y, MASKED_LOGIT).astype(np.float32)
 
     def critic(self, rows: NDArray[np.intp], x: Floats) -> Floats:
         """Values [n] of observations [n, O]."""
@@ -154,7 +160,8 @@ class ActorCritics:
         layers = [(self.arrays[2 * i][row], self.arrays[2 * i + 1][row]) for i in range(count)]
         layers[0] = (layers[0][0][: self.layout.observation_sizes[k]], layers[0][1])
         size = self.layout.action_sizes[k]
-        layers[-1] = (layers[-1][0][:, :size], layers[-1][1][:size])
+        factor = np.float32(self.sharpness if self.layout.is_categorical else 1.0)
+        layers[-1] = (factor * layers[-1][0][:, :size], factor * layers[-1][1][:size])
         return layers
 
     def _forward(self, first: int, rows: NDArray[np.intp], x: Floats) -> Floats:

@@ -31,7 +31,7 @@ Arrays = Sequence[Sequence[Floats]]
 
 
 @dataclass(frozen=True)
-class Task:
+class TrainingTask:
     """What is trained, the same for all episodes of a run."""
 
     city: config.City
@@ -58,10 +58,10 @@ class Episode:
     overrides: int
 
 
-class Simulation:
+class EpisodeSimulator:
     """Runs the episodes of a task, one after another, with libsumo in this process."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TrainingTask) -> None:
         """Read the street and the contracts. Raises InputError."""
         self.task = task
         self.street = network.of_city(task.city)
@@ -71,7 +71,7 @@ class Simulation:
         self._served = fetch_contracts(self._client, task.infer_tls, task.infer_model_number) if self._client else {}
         check_contracts_match_city(task.city, self._served)
 
-    def run(self, arrays: Arrays, demand: Demand, seed: Sequence[int], explore: bool) -> Episode:
+    def run(self, arrays: Arrays, demand: Demand, seed: Sequence[int], explore: bool, sharpness: float = 1.0) -> Episode:
         """Simulate an episode.
 
         Args:
@@ -79,8 +79,9 @@ class Simulation:
             demand: of this episode.
             seed: of the exploration.
             explore: sample actions and record transitions; without, every TL takes its best action.
+            sharpness: of categorical actors.
         """
-        networks = [ActorCritics(layout, each) for layout, each in zip(self.layouts, arrays, strict=True)]
+        networks = [ActorCritics(layout, each, sharpness) for layout, each in zip(self.layouts, arrays, strict=True)]
         city = self.task.city
         assert city.network.sumocfg is not None, "a city without demand is refused before it is trained"
         with tempfile.TemporaryDirectory(prefix="greenserve-") as folder:

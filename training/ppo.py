@@ -18,6 +18,8 @@ from training.actor_critics import MASKED_LOGIT, MAX_LOG_STD, MIN_LOG_STD, Actor
 from training.transitions import Batch
 
 MAX_GRADIENT_NORM = 0.5
+SHARP_FROM = 0.8
+"""Share of the training after which the sharpness stays the same."""
 ADAM_BETA1, ADAM_BETA2, ADAM_EPSILON = 0.9, 0.999, 1e-7
 
 
@@ -32,6 +34,14 @@ class PpoConfig:
     entropy: float = 0.01
     epochs: int = 8
     minibatch: int = 128
+    final_sharpness: float = 10.0
+    """Factor of categorical actors' logits at the end. A street gets the best action only, never a sample: a policy that
+    has always explored may wait for ever where no observation changes. As the factor rises from 1, it meets that in
+    training, and learns to avoid it."""
+
+    def sharpness(self, progress: float) -> float:
+        """The factor at a share of the training in [0, 1]: geometric up to SHARP_FROM, then constant."""
+        return float(self.final_sharpness ** min(1.0, progress / SHARP_FROM))
 
 
 class NotFinite(Exception):
@@ -53,6 +63,7 @@ class Learner:
         self._is_categorical = layout.is_categorical
         self._mask = tf.constant(layout.action_mask, tf.float32)
         self._entropy = tf.Variable(ppo.entropy, trainable=False)
+        self._sharpness = tf.Variable(1.0, trainable=False)
         self._run = tf.function(self._steps, reduce_retracing=True)
 
     def learn(self, batches: Sequence[Batch | None], rng: np.random.Generator, progress: float) -> dict[str, float]:
@@ -70,6 +81,7 @@ class Learner:
         decay = 1.0 - 0.95 * progress
         self._learning_rate.assign(self._ppo.learning_rate * decay)
         self._entropy.assign(self._ppo.entropy * decay)
+        self._sharpness.assign(self._ppo.sharpness(progress))
         first = next(batch for batch in batches if batch is not None)
         columns = []
         for name in ("x", "action", "log_p", "advantage", "target"):
@@ -120,7 +132,7 @@ class Learner:
         with tf.GradientTape() as tape:
             y = self._forward(self._variables[:actor_count], x)
             if self._is_categorical:
-                y = tf.where(self._mask[:, None] > 0, y, MASKED_LOGIT)
+                y = tf.where(self._mask[:, None] > 0, self._sharpness * y, MASKED_LOGIT)
                 all_log_p = tf.nn.log_softmax(y)
                 log_p = tf.gather(all_log_p, tf.cast(action[..., 0], tf.int32), batch_dims=2)
                 entropy = tf.reduce_sum(share * -tf.reduce_sum(tf.exp(all_log_p) * all_log_p, -1))

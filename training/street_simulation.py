@@ -9,10 +9,13 @@ from controller.sumo.connection import CommandRejected, SumoConnectionLost
 from controller.sumo.libsumo_connection import LibsumoConnection, start_libsumo
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS
 from training.demand import Demand
-from training.workers import SimulationFailed
 
 SERVED_DEADLINE_S = 30.0
 """Wall time for a served answer: a simulation need not keep up with a street, and must not depend on the machine's load."""
+
+
+class SimulationFailed(Exception):
+    """A simulation did not come to its end, or without what it needs; the text is the reason."""
 
 
 @contextlib.contextmanager

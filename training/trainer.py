@@ -18,7 +18,7 @@ from city.errors import InputError
 from training import checkpoints
 from training.actor_critics import ActorCritics
 from training.demand import Demand, varied
-from training.episode import Arrays, Episode, Simulation, Task
+from training.episode import Arrays, Episode, EpisodeSimulator, TrainingTask
 from training.ppo import Learner, PpoConfig
 from training.transitions import RewardScale, make_batch
 from training.workers import Workers
@@ -67,11 +67,11 @@ class Result:
 class Trainer:
     """Trains the target TLs of a task."""
 
-    def __init__(self, task: Task, settings: Settings) -> None:
+    def __init__(self, task: TrainingTask, settings: Settings) -> None:
         """Read the street; with `resume`, the state. Raises InputError."""
         self._task, self._settings = task, settings
-        self._simulation = Simulation(task)
-        self._workers = Workers(self._simulation, functools.partial(Simulation, task), settings.workers)
+        self._simulation = EpisodeSimulator(task)
+        self._workers = Workers(self._simulation, functools.partial(EpisodeSimulator, task), settings.workers)
         layouts = self._simulation.layouts
         rng = np.random.default_rng(settings.seed)
         networks = [ActorCritics(layout, ActorCritics.initial_arrays(layout, rng)) for layout in layouts]
@@ -79,9 +79,11 @@ class Trainer:
         self._scales = [[RewardScale(settings.ppo.gamma) for _ in range(layout.row_count)] for layout in layouts]
         self._best = self._arrays()
         self._best_delay_s = float("inf")
+        self._best_sharpness = 1.0
         self._stale = 0
         """Evaluations since the best."""
         self._update = 0
+        self._updates = -(-settings.episodes // settings.episodes_per_update)
         settings.out.mkdir(parents=True, exist_ok=True)
         self._progress = checkpoints.Progress(settings.out / f".trial_{settings.number}.progress.npz")
         self._curve = settings.out / f"trial_{settings.number}_curve.csv"
@@ -102,19 +104,19 @@ class Trainer:
         Raises InputError (no demand, disk full), SimulationFailed, NotFinite; the best state so far has been written then.
         """
         settings = self._settings
-        updates = -(-settings.episodes // settings.episodes_per_update)
         writer = tf.summary.create_file_writer(str(settings.out / "tensorboard" / f"trial_{settings.number}"))
-        with self._workers, writer.as_default(), tqdm(total=updates, initial=self._update, unit="update", disable=None) as bar:
-            while self._update < updates and not (settings.patience and self._stale >= settings.patience):
+        bar = tqdm(total=self._updates, initial=self._update, unit="update", disable=None)
+        with self._workers, writer.as_default(), bar:
+            while self._update < self._updates and not (settings.patience and self._stale >= settings.patience):
                 episodes = self._workers.run(self._jobs())
                 if not any(episode.trips.total for episode in episodes):
                     raise InputError(
                         f"{self._task.city.network.sumocfg}: no vehicle departs in an episode; name route files in it"
                     )
-                losses = self._learn(episodes, self._update / updates)
+                losses = self._learn(episodes)
                 self._update += 1
                 held_out_s = None
-                if self._update % settings.evaluate_every == 0 or self._update == updates:
+                if self._update % settings.evaluate_every == 0 or self._update == self._updates:
                     held_out_s = self._evaluate()
                 self._log_update(episodes, losses, held_out_s)
                 self._save()
@@ -123,10 +125,10 @@ class Trainer:
                 bar.set_postfix(delay_s=f"{delay_s:.1f}", best_s=f"{self._best_delay_s:.1f}")
                 if bar.disable:
                     held_out = f", held-out {held_out_s:.1f} s" if held_out_s is not None else ""
-                    report(f"update {self._update} of {updates}: mean delay {delay_s:.1f} s{held_out}")
+                    report(f"update {self._update} of {self._updates}: mean delay {delay_s:.1f} s{held_out}")
         return Result(self._update * settings.episodes_per_update, self._best_delay_s, self._write_best())
 
-    def _jobs(self) -> Sequence[tuple[Arrays, Demand, tuple[int, ...], bool]]:
+    def _jobs(self) -> Sequence[tuple[Arrays, Demand, tuple[int, ...], bool, float]]:
         """The arguments of the next episodes."""
         settings = self._settings
         first = self._update * settings.episodes_per_update
@@ -134,10 +136,17 @@ class Trainer:
         for episode in range(first, first + settings.episodes_per_update):
             # a generator per episode, so that a resumed training repeats the same episodes, whatever the number of workers
             demand = varied(np.random.default_rng([settings.seed, episode]), settings.varies)
-            jobs.append((self._arrays(), demand, (settings.seed, episode, 1), True))
+            jobs.append((self._arrays(), demand, (settings.seed, episode, 1), True, self._sharpness()))
         return jobs
 
-    def _learn(self, episodes: Sequence[Episode], progress: float) -> dict[str, float]:
+    def _progress_share(self) -> float:
+        """The share of all updates that is done, in [0, 1]."""
+        return self._update / self._updates
+
+    def _sharpness(self) -> float:
+        return self._settings.ppo.sharpness(self._progress_share())
+
+    def _learn(self, episodes: Sequence[Episode]) -> dict[str, float]:
         losses: dict[str, float] = {}
         ppo = self._settings.ppo
         for k, learner in enumerate(self._learners):
@@ -149,7 +158,7 @@ class Trainer:
                 factor = self._scales[k][row].update(experienced)
                 batches.append(make_batch(experienced, factor, ppo.gamma, ppo.gae_lambda))
             rng = np.random.default_rng([self._settings.seed, self._update, 2 + k])
-            losses |= {f"{name}_{k}": value for name, value in learner.learn(batches, rng, progress).items()}
+            losses |= {f"{name}_{k}": value for name, value in learner.learn(batches, rng, self._progress_share()).items()}
         return losses
 
     def _evaluate(self) -> float:
@@ -162,6 +171,7 @@ class Trainer:
         delay_s = float(np.mean([episode.trips.delay_s for episode in episodes]))
         if delay_s < self._best_delay_s:
             self._best, self._best_delay_s, self._stale = self._arrays(), delay_s, 0
+            self._best_sharpness = self._sharpness()
             self._write_best()
         else:
             self._stale += 1
@@ -192,7 +202,7 @@ class Trainer:
         paths = {}
         contracts = {contract.tl: contract for contract in self._simulation.contracts}
         for learner, arrays in zip(self._learners, self._best, strict=True):
-            networks = ActorCritics(learner.networks.layout, arrays)
+            networks = ActorCritics(learner.networks.layout, arrays, self._best_sharpness)
             for tl in networks.layout.tls:
                 kind = self._settings.formats.get(tl, "tf2")
                 paths[tl] = checkpoints.write(
@@ -222,6 +232,7 @@ class Trainer:
             "identity": self._identity(),
             "update": self._update,
             "best_delay_s": self._best_delay_s,
+            "best_sharpness": self._best_sharpness,
             "stale": self._stale,
             "variances": [[scale.variance for scale in scales] for scales in self._scales],
         }
@@ -244,7 +255,8 @@ class Trainer:
             self._best[k][:] = [arrays[name] for name in sorted(arrays) if name.startswith(f"best/{k}/")]  # type: ignore[index]
             for scale, variance in zip(self._scales[k], values["variances"][k], strict=True):
                 scale.variance = variance
-        self._update, self._best_delay_s, self._stale = values["update"], values["best_delay_s"], values["stale"]
+        self._update, self._stale = values["update"], values["stale"]
+        self._best_delay_s, self._best_sharpness = values["best_delay_s"], values["best_sharpness"]
 
 
 def print_line(line: str) -> None:

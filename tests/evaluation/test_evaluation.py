@@ -25,7 +25,8 @@ from tests.conftest import GRID
 from tests.serving.conftest import running
 from training import checkpoints
 from training.demand import Demand
-from training.workers import SimulationFailed, Workers
+from training.street_simulation import SimulationFailed
+from training.workers import Workers
 
 CITY = ("--city", str(GRID / "city.toml"))
 SECONDS = 400.0

@@ -21,15 +21,16 @@ from training import rewards
 from training.actor_critics import ActorCritics
 from training.approaches import upstream_lanes
 from training.demand import MAX_SCALE, MAX_SHIFT_S, MIN_SCALE, Demand, varied
-from training.episode import Simulation, Task
-from training.workers import SimulationFailed, Workers
+from training.episode import EpisodeSimulator, TrainingTask
+from training.street_simulation import SimulationFailed
+from training.workers import Workers
 
 TARGETS = ("SA101", "SA103")
 
 
 @pytest.fixture(scope="module")
 def task():
-    return Task(config.load(GRID / "city.toml"), TARGETS, seconds=200.0)
+    return TrainingTask(config.load(GRID / "city.toml"), TARGETS, seconds=200.0)
 
 
 def initial_arrays(simulation):
@@ -44,7 +45,7 @@ def same(a, b):
 
 
 def test_episode_is_repeated_by_its_seeds(task):
-    simulation = Simulation(task)
+    simulation = EpisodeSimulator(task)
     arrays = initial_arrays(simulation)
     first, again, other = (simulation.run(arrays, Demand(7), (1, k), explore=True) for k in (1, 1, 2))
     same(first, again)
@@ -61,7 +62,7 @@ def test_reward_of_a_decision_is_that_of_the_time_until_the_next(task, monkeypat
         return [float(len(measured))] * len(tls)
 
     monkeypatch.setattr(rewards.Rewards, "since_last", since_last)
-    simulation = Simulation(replace(task, target_tls=("SA101",)))
+    simulation = EpisodeSimulator(replace(task, target_tls=("SA101",)))
     reward = simulation.run(initial_arrays(simulation), Demand(7), (1,), explore=True).transitions["SA101"].reward
     np.testing.assert_array_equal(reward[:-1], np.arange(2, len(reward) + 1))
 
@@ -69,10 +70,10 @@ def test_reward_of_a_decision_is_that_of_the_time_until_the_next(task, monkeypat
 def test_served_tls_answer_beside_those_that_learn(task, grid_models):
     with running(ServerConfig(grid_models, port=0, poll_s=0)) as server:
         beside = replace(task, infer_tls=("SA104", "SA107"), infer_model_number=1, server=f"127.0.0.1:{server.port}")
-        simulation = Simulation(beside)
+        simulation = EpisodeSimulator(beside)
         episode = simulation.run(initial_arrays(simulation), Demand(7), (1, 1), explore=True)
         calls = server.metrics.totals(["/tensorflow/serving/request_count"])["/tensorflow/serving/request_count"]
-    alone = Simulation(task).run(initial_arrays(simulation), Demand(7), (1, 1), explore=True)
+    alone = EpisodeSimulator(task).run(initial_arrays(simulation), Demand(7), (1, 1), explore=True)
     assert calls >= 10
     assert episode.transitions.keys() == set(TARGETS)
     assert any(not np.array_equal(episode.transitions[tl].x, alone.transitions[tl].x) for tl in TARGETS), "they act"
@@ -80,7 +81,7 @@ def test_served_tls_answer_beside_those_that_learn(task, grid_models):
 
 def test_episode_in_which_a_served_tl_has_no_answer_fails(task, grid_models):
     with running(ServerConfig(grid_models, port=0, poll_s=0)) as server:
-        simulation = Simulation(replace(task, seconds=20.0, infer_tls=("SA104",), server=f"127.0.0.1:{server.port}"))
+        simulation = EpisodeSimulator(replace(task, seconds=20.0, infer_tls=("SA104",), server=f"127.0.0.1:{server.port}"))
     with pytest.raises(SimulationFailed, match="SA104 had no valid answer of its served model"):
         simulation.run(initial_arrays(simulation), Demand(7), (1, 1), explore=True)
 
@@ -93,20 +94,20 @@ def test_sumo_that_ends_early_is_an_error(task, tmp_path, monkeypatch):
         '<route-files value="late.rou.xml"/></input></configuration>'
     )
     city = replace(task.city, network=config.Network(tmp_path / "a.sumocfg"))
-    simulation = Simulation(replace(task, city=city))
+    simulation = EpisodeSimulator(replace(task, city=city))
     with pytest.raises((SimulationFailed, InputError)):
         simulation.run(initial_arrays(simulation), Demand(7), (1, 1), explore=True)
     assert not list(tmp_path.glob("greenserve-*")), "no temporary file is left behind"
 
 
 def test_workers_give_the_same_episodes_and_replace_one_that_dies(task):
-    simulation = Simulation(task)
+    simulation = EpisodeSimulator(task)
     jobs = [(initial_arrays(simulation), Demand(k), (1, k), True) for k in range(3)]
     expected = [simulation.run(*job) for job in jobs]
-    with Workers(simulation, functools.partial(Simulation, task), 2) as workers:
+    with Workers(simulation, functools.partial(EpisodeSimulator, task), 2) as workers:
         for episode, own in zip(workers.run(jobs), expected, strict=True):
             same(episode, own)
-        os.kill(next(iter(workers._pool._processes)), signal.SIGKILL)
+        os.kill(next(iter(workers._processes._pool._processes)), signal.SIGKILL)
         for episode, own in zip(workers.run(jobs), expected, strict=True):
             same(episode, own)
 
@@ -190,7 +191,7 @@ def test_scale_multiplies_that_of_the_configuration(tmp_path):
 
 
 def test_scaled_demand_has_more_or_fewer_vehicles(task):
-    simulation = Simulation(task)
+    simulation = EpisodeSimulator(task)
     arrays = initial_arrays(simulation)
     few, many = (simulation.run(arrays, Demand(7, scale, 30.0), (1,), explore=False).trips.total for scale in (0.8, 1.2))
     assert many > 1.2 * few

@@ -18,6 +18,7 @@ def rounds(own, reward_of, count, size=64):
     """Train on single decisions, whose reward is `reward_of(row, x, action)`."""
     networks, rng = own.networks, np.random.default_rng(5)
     for k in range(count):
+        networks.sharpness = PpoConfig().sharpness(k / count)
         batches = []
         for row in range(networks.layout.row_count):
             x = np.zeros((size, max(networks.layout.observation_sizes)), np.float32)

@@ -12,7 +12,7 @@ from export.__main__ import main as export
 from tests.conftest import GRID
 from training import checkpoints
 from training.__main__ import main
-from training.episode import Task
+from training.episode import TrainingTask
 from training.ppo import Learner, NotFinite
 from training.trainer import Settings, Trainer
 from training.workers import Workers
@@ -63,7 +63,7 @@ def test_curve_has_a_row_per_update(trained):
 def interrupted(tmp_path_factory):
     """The same training, interrupted in its second update."""
     folder = tmp_path_factory.mktemp("interrupted")
-    task = Task(config.load(GRID / "city.toml"), tuple(FORMATS), seconds=200.0)
+    task = TrainingTask(config.load(GRID / "city.toml"), tuple(FORMATS), seconds=200.0)
     trainer = Trainer(task, Settings(folder, 3, 3, 1, evaluate_every=1, held_out=1))
     run, calls = trainer._workers.run, []
 
@@ -104,13 +104,13 @@ def test_training_is_not_overwritten_by_another(trained, capsys):
 
 def test_best_state_by_held_out_demand_is_what_is_written(tmp_path, monkeypatch):
     delays, learned = iter((30.0, 20.0, 25.0)), []
-    task = Task(config.load(GRID / "city.toml"), ("SA101",), seconds=100.0)
+    task = TrainingTask(config.load(GRID / "city.toml"), ("SA101",), seconds=100.0)
     trainer = Trainer(task, Settings(tmp_path, 1, 9, 1, evaluate_every=1, held_out=1, patience=1))
     run = trainer._workers.run
 
     def with_delay(jobs):
         episodes = run(jobs)
-        arrays, _, _, explore = jobs[0]
+        arrays, _, _, explore, *_ = jobs[0]
         if explore:
             return episodes
         learned.append([array.copy() for array in arrays[0]])

@@ -1,0 +1,92 @@
+"""Paired simulations: every arm meets the same demands, in this process, in several, or on Ray."""
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from evaluation.arms import SERVED, Arm
+from evaluation.simulation import ArmSimulator, EvaluationTask, Outcome, ServedModels
+from serving.client import Client
+from training import model_files
+from training.demand import Demand
+from training.model_files import Versions
+from training.model_server import model_server
+
+T = TypeVar("T")
+
+
+class Executor(Protocol):
+    """Where simulations run: `ThisProcess`, `Processes` or `RayTasks`."""
+
+    count: int
+    moves_files: bool
+
+    def run(self, function: Callable[[Any], T], jobs: Sequence[Any]) -> Iterator[tuple[int, T]]: ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """The simulations of some demands, for one process."""
+
+    task: EvaluationTask
+    arms: tuple[Arm, ...]
+    demands: tuple[Demand, ...]
+    models: Mapping[str, Versions | bytes]
+    """Of the served arms by name, as folders or packed; for those that are not on `server`."""
+    server: str = ""
+
+
+def run(
+    executor: Executor,
+    task: EvaluationTask,
+    arms: Sequence[Arm],
+    demands: Sequence[Demand],
+    models: Mapping[str, Versions],
+    server: str = "",
+) -> list[Outcome]:
+    """The outcomes of every arm with every demand, demand by demand. Raises InputError, SimulationFailed.
+
+    Args:
+        executor: where the simulations run.
+        task: the city and its TLs.
+        arms: what is compared.
+        demands: in order.
+        models: by served arm, the versions that it uses; TLs without one run their own programs.
+        server: HOST:PORT of a server of the served arms' models; "": servers of `models` are started.
+    """
+    packed = {arm: model_files.pack_versions(versions) for arm, versions in models.items()} if executor.moves_files else models
+    count = min(executor.count, len(demands))
+    # demand k in job k modulo count, so that all jobs take about as long
+    jobs = [Job(task, tuple(arms), tuple(demands[k::count]), packed, server) for k in range(count)]
+    outcomes: dict[int, Outcome] = {}
+    for index, results in executor.run(simulate, jobs):
+        for i, outcome in enumerate(results):
+            demand, arm = divmod(i, len(arms))
+            outcomes[(demand * count + index) * len(arms) + arm] = outcome
+    return [outcomes[i] for i in range(len(outcomes))]
+
+
+def simulate(job: Job) -> list[Outcome]:
+    """The outcomes of a job, demand by demand."""
+    with contextlib.ExitStack() as stack:
+        models = {arm.name: stack.enter_context(_served(job, arm)) for arm in job.arms if arm.kind == SERVED}
+        simulator = ArmSimulator(job.task)
+        return [simulator.run(arm, demand, models.get(arm.name)) for demand in job.demands for arm in job.arms]
+
+
+@contextlib.contextmanager
+def _served(job: Job, arm: Arm) -> Iterator[ServedModels]:
+    """The models of an arm, on a server."""
+    if job.server:
+        with Client(job.server, retries=2) as client:
+            yield ServedModels(client, job.task.tls, arm.model_number)
+        return
+    versions = job.models[arm.name]
+    with tempfile.TemporaryDirectory(prefix="greenserve-") as folder:
+        if isinstance(versions, bytes):
+            versions = model_files.unpack_versions(versions, Path(folder))
+        with model_server(versions) as server, Client(server, retries=2) as client:
+            yield ServedModels(client, tuple(versions))

@@ -1,0 +1,56 @@
+"""The exported models that a run uses: one version of each TL, found in folders or moved as bytes to another machine."""
+
+import io
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from city.errors import InputError
+from serving.embedded.models import version_files
+
+Versions = Mapping[str, Path]
+"""By TL, the folder of a version: `models/SA101/3`."""
+
+
+def find(models_dir: Path, model_numbers: Mapping[str, int | None]) -> dict[str, Path]:
+    """The versions of TLs in a folder of models. Raises InputError if one is missing.
+
+    `model_numbers`: by TL; None: the newest.
+    """
+    found = {}
+    for tl, number in model_numbers.items():
+        folder = models_dir.resolve() / tl
+        versions = version_files.versions(folder)
+        if not versions:
+            raise InputError(f"there is no model in {models_dir / tl}; export it first (greenserve export --tl {tl})")
+        chosen = max(versions) if number is None else number
+        if chosen not in versions:
+            available = ", ".join(map(str, sorted(versions)))
+            raise InputError(f"there is no model {models_dir / tl / str(chosen)}; {tl} has {available}")
+        found[tl] = folder / str(chosen)
+    return found
+
+
+def pack(files: Mapping[str, Path]) -> bytes:
+    """Files and folders as one tar archive. `files`: by name in the archive."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, path in files.items():
+            archive.add(path, name)
+    return buffer.getvalue()
+
+
+def unpack(data: bytes, folder: Path) -> None:
+    """Write the files of `pack` into a folder."""
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        archive.extractall(folder, filter="data")
+
+
+def pack_versions(versions: Versions) -> bytes:
+    return pack({f"{tl}/{path.name}": path for tl, path in versions.items()})
+
+
+def unpack_versions(data: bytes, folder: Path) -> dict[str, Path]:
+    """The versions, written into a folder."""
+    unpack(data, folder)
+    return {path.parent.name: path for path in sorted(folder.glob("*/*"))}

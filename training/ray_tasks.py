@@ -1,0 +1,94 @@
+"""Functions as tasks of a Ray cluster: again on another node where a worker or a node dies."""
+
+import importlib
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+from city.arguments import host_and_port
+from city.errors import InputError
+from training.street_simulation import SimulationFailed
+
+CONNECT_TIMEOUT_S = 5.0
+MAX_RETRIES = 3
+"""Times that a task whose worker or node dies is run again."""
+
+T = TypeVar("T")
+
+
+class RayTasks:
+    """Runs functions on the nodes of a cluster. greenserve is installed on all of them, and files of the city are the same."""
+
+    moves_files = True
+    """Results and models are moved as bytes: nodes share no folder of them."""
+
+    def __init__(self, address: str, cpus: int = 1) -> None:
+        """Connect. Raises InputError: Ray is not installed, no cluster, a cluster of another version.
+
+        Args:
+            address: HOST:PORT of the cluster's head, or `auto` on one of its nodes.
+            cpus: that a task needs.
+        """
+        self._ray = _connected(address)
+        self._cpus = cpus
+        self.count = max(1, int(self._ray.cluster_resources().get("CPU", 1)) // cpus)
+
+    def run(self, function: Callable[[Any], T], jobs: Sequence[Any]) -> Iterator[tuple[int, T]]:
+        """(index of the job, result of the function) in the order of completion.
+
+        Raises what the function raises, and SimulationFailed if workers or nodes die again and again.
+        """
+        # a process of its own for each task: libsumo and TensorFlow keep what they took
+        remote = self._ray.remote(num_cpus=self._cpus, max_retries=MAX_RETRIES, max_calls=1)(function)
+        index_of = {remote.remote(job): index for index, job in enumerate(jobs)}
+        waiting = list(index_of)
+        try:
+            while waiting:
+                (done, *_), waiting = self._ray.wait(waiting, num_returns=1)
+                yield index_of[done], self._result(done)
+        finally:
+            for task in waiting:
+                self._ray.cancel(task, force=True)
+
+    def _result(self, task: Any) -> Any:
+        exceptions = self._ray.exceptions
+        try:
+            return self._ray.get(task)
+        except exceptions.RayTaskError as error:
+            raise (error.cause or SimulationFailed(str(error).splitlines()[-1])) from None
+        except exceptions.RayError as error:
+            reason = str(error).strip().splitlines()[0]
+            raise SimulationFailed(f"a task on Ray failed {MAX_RETRIES + 1} times ({reason})") from None
+
+    def __enter__(self) -> "RayTasks":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._ray.shutdown()
+
+
+def _connected(address: str) -> Any:
+    """Ray, connected to a cluster."""
+    if address != "auto":
+        host, port = host_and_port(address, "--ray")
+        try:
+            # Ray itself tries for minutes
+            socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
+        except OSError as error:
+            raise InputError(f"--ray {address}: no Ray cluster answers there ({error.strerror or error}); start one with "
+                             "ray start --head") from None  # fmt: skip
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        ray = importlib.import_module("ray")
+    except ImportError:
+        raise InputError("--ray needs Ray; install greenserve[distributed]") from None
+    try:
+        ray.init(address=address, logging_level="ERROR", log_to_driver=True)
+    except ConnectionError:
+        raise InputError(f"--ray {address}: no Ray cluster is found; start one with ray start --head") from None
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"--ray {address}: {reason}") from None
+    return ray
