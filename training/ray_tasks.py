@@ -79,13 +79,12 @@ def _connected(address: str) -> Any:
         except OSError as error:
             raise InputError(f"--ray {address}: no Ray cluster answers there ({error.strerror or error}); start one with "
                              "ray start --head") from None  # fmt: skip
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         ray = importlib.import_module("ray")
     except ImportError:
         raise InputError("--ray needs Ray; install greenserve[distributed]") from None
     try:
-        ray.init(address=address, logging_level="ERROR", log_to_driver=True)
+        ray.init(address=address, logging_level="ERROR", runtime_env={"env_vars": {"TF_CPP_MIN_LOG_LEVEL": "3"}})
     except ConnectionError:
         raise InputError(f"--ray {address}: no Ray cluster is found; start one with ray start --head") from None
     except RuntimeError as error:

@@ -98,14 +98,18 @@ class Trainer:
             rows = self._curve.read_text().splitlines()[1 : self._update + 1] if self._update and self._curve.is_file() else []
         self._curve.write_text("\n".join([",".join(CURVE), *rows]) + "\n")
 
-    def run(self, report: Callable[[str], None] = lambda line: None) -> Result:
-        """Train to the end. `report`: takes a line per update, where there is no progress bar.
+    def run(self, report: Callable[[str], None] = lambda line: None, shows_bar: bool = True) -> Result:
+        """Train to the end.
+
+        Args:
+            report: takes a line per update if there is no progress bar.
+            shows_bar: show a progress bar if stderr is a terminal.
 
         Raises InputError (no demand, disk full), SimulationFailed, NotFinite; the best state so far has been written then.
         """
         settings = self._settings
         writer = tf.summary.create_file_writer(str(settings.out / "tensorboard" / f"trial_{settings.number}"))
-        bar = tqdm(total=self._updates, initial=self._update, unit="update", disable=None)
+        bar = tqdm(total=self._updates, initial=self._update, unit="update", disable=None if shows_bar else True)
         with self._workers, writer.as_default(), bar:
             while self._update < self._updates and not (settings.patience and self._stale >= settings.patience):
                 episodes = self._workers.run(self._jobs())

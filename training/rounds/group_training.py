@@ -1,0 +1,50 @@
+"""The training of one group of TLs: the same task in a local process and on a node of a Ray cluster."""
+
+import contextlib
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from training import model_files
+from training.episode import TrainingTask
+from training.model_files import Versions
+from training.model_server import model_server
+from training.trainer import Settings, Trainer
+
+
+@dataclass(frozen=True)
+class GroupTraining:
+    """What a group is trained with."""
+
+    name: str
+    """For messages."""
+    task: TrainingTask
+    """Without a server: the training starts its own."""
+    settings: Settings
+    """Its `out` is not used: results are returned."""
+    models: Versions | bytes
+    """Of the infer TLs, as folders or packed."""
+
+
+@dataclass(frozen=True)
+class TrainedGroup:
+    """The result of a group's training."""
+
+    held_out_delay_s: float
+    files: bytes
+    """Checkpoints and learning curve, packed."""
+
+
+def train_group(group: GroupTraining) -> TrainedGroup:
+    """Train a group to the end. Raises InputError, SimulationFailed, NotFinite."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="greenserve-")))
+        models = group.models
+        if isinstance(models, bytes):
+            models = model_files.unpack_versions(models, folder / "models")
+        server = stack.enter_context(model_server(models))
+        trainer = Trainer(replace(group.task, server=server), replace(group.settings, out=folder / "checkpoints"))
+        result = trainer.run(lambda line: print(f"{group.name}: {line}", file=sys.stderr, flush=True), shows_bar=False)
+        files = {path.name: path for path in (folder / "checkpoints").iterdir() if not path.name.startswith(".")}
+        return TrainedGroup(result.best_delay_s, model_files.pack(files))

@@ -1,0 +1,206 @@
+"""Rounds: train every group, export, evaluate all models in one run, keep what is better; resumed where it was.
+
+    for every round:
+        train      each group in a task of its own, beside the models kept so far
+        export     every TL's best checkpoint, under the round's number
+        evaluate   before | new | mixed, on the same demand
+        keep       the new models that are better, beside those of earlier rounds
+
+Files in the rounds' folder: `round_N/group_K` (checkpoints), `round_N/models` (candidates),
+`models` (what is kept, one version or more of each TL) and `rounds.json` (the decisions).
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from city.config import City
+from city.errors import InputError
+from evaluation import paired_runs
+from evaluation.arms import FIXED, SERVED, Arm
+from evaluation.paired_runs import Executor
+from evaluation.simulation import EvaluationTask, Outcome, by_arm
+from export import config as export_config
+from export import single_model
+from export.saved_model import publish
+from training import model_files
+from training.demand import Demand, varied
+from training.episode import TrainingTask
+from training.rounds import selection
+from training.rounds.group_training import GroupTraining, train_group
+from training.rounds.selection import BEFORE, MIXED, NEW
+from training.trainer import Settings
+
+EVALUATION = 1_000_037
+"""Begins the seeds of the evaluations' demand, which no training has."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the rounds do."""
+
+    city: City
+    groups: tuple[tuple[str, ...], ...]
+    rounds: int
+    task: TrainingTask
+    """Of every group, but for its TLs and its server."""
+    settings: Settings
+    """Of every group's training; `out` is the folder of the rounds."""
+    seeds: int
+    """Simulations of each arm of an evaluation."""
+
+    @property
+    def tls(self) -> tuple[str, ...]:
+        return tuple(tl for group in self.groups for tl in group)
+
+
+class Rounds:
+    """The rounds of a plan."""
+
+    def __init__(self, plan: Plan, executor: Executor, resume: bool, report: Callable[[str], None]) -> None:
+        """Read the decisions of earlier rounds. Raises InputError: there are some and `resume` is not set, or of another plan."""
+        self._plan, self._executor, self._report = plan, executor, report
+        self._out = plan.settings.out
+        self._out.mkdir(parents=True, exist_ok=True)
+        self._state_file = self._out / "rounds.json"
+        self._decisions: list[dict[str, Any]] = []
+        if resume:
+            self._restore()
+        elif self._state_file.exists():
+            raise InputError(f"{self._state_file}: there are rounds already; pass --resume to continue them, or another --out")
+        else:
+            self._save()
+
+    def run(self) -> dict[str, Path]:
+        """Run the rounds that are left; return the kept version of each TL. Raises InputError, SimulationFailed, NotFinite."""
+        for number in range(len(self._decisions) + 1, self._plan.rounds + 1):
+            self._train(number)
+            new = self._export(number)
+            self._decide(number, new)
+        return self._kept()
+
+    def _kept(self) -> dict[str, Path]:
+        numbers = self._decisions[-1]["kept"] if self._decisions else {}
+        return model_files.find(self._out / "models", numbers)
+
+    def _train(self, number: int) -> None:
+        """Train the groups that have no result yet."""
+        folder, kept = self._out / f"round_{number}", self._kept()
+        missing = [k for k in range(1, len(self._plan.groups) + 1) if not (folder / f"group_{k}").is_dir()]
+        trainings = [self._group_training(number, self._plan.groups[k - 1], kept) for k in missing]
+        for index, trained in self._executor.run(train_group, trainings):
+            partial = folder / f".group_{missing[index]}.partial"
+            shutil.rmtree(partial, ignore_errors=True)
+            try:
+                partial.mkdir(parents=True)
+                model_files.unpack(trained.files, partial)
+                partial.rename(folder / f"group_{missing[index]}")
+            except OSError as error:
+                raise InputError(f"{folder}: the checkpoints cannot be written: {error.strerror or error}") from None
+            self._report(f"{trainings[index].name}: trained, mean delay {trained.held_out_delay_s:.1f} s on held-out demand")
+
+    def _group_training(self, number: int, targets: Sequence[str], kept: Mapping[str, Path]) -> GroupTraining:
+        others = {tl: path for tl, path in kept.items() if tl not in targets}
+        return GroupTraining(
+            f"round {number}, group {','.join(targets)}",
+            replace(self._plan.task, target_tls=tuple(targets), infer_tls=tuple(others)),
+            # other episodes in every round
+            replace(self._plan.settings, number=number, seed=self._plan.settings.seed + number - 1),
+            model_files.pack_versions(others) if self._executor.moves_files else others,
+        )
+
+    def _export(self, number: int) -> dict[str, Path]:
+        """Export every TL that has no candidate yet."""
+        folder = self._out / f"round_{number}"
+        for k, group in enumerate(self._plan.groups, 1):
+            left = [tl for tl in group if not (folder / "models" / tl / str(number)).is_dir()]
+            if left:
+                flags = ["--city", self._plan.city.path, "--tl", ",".join(left), "--model-path", folder / f"group_{k}"]
+                flags += ["--model-number", number, "--models-dir", folder / "models"]
+                job = export_config.prepare(export_config.parse([str(flag) for flag in flags]))
+                for tl in left:
+                    self._report(single_model.export(job, tl))
+        return model_files.find(folder / "models", dict.fromkeys(self._plan.tls, number))
+
+    def _decide(self, number: int, new: Mapping[str, Path]) -> None:
+        """Evaluate the new models beside the kept ones, and keep what is better."""
+        kept = self._kept()
+        results = self._evaluated(number, {BEFORE: kept, NEW: new})
+        better = selection.better_tls(results[BEFORE], results[NEW])
+        mixed = {**kept, **{tl: new[tl] for tl in better}}
+        if 0 < len(better) < len(new):
+            results |= self._evaluated(number, {MIXED: mixed})
+        chosen = selection.choose(results)
+        versions = {BEFORE: kept, NEW: new, MIXED: mixed}[chosen]
+        for tl, path in versions.items():
+            if path != kept.get(tl):
+                with publish.new_version(self._out / "models", tl, number, overwrite=True) as draft:
+                    shutil.copytree(path, draft, dirs_exist_ok=True)
+        means = {arm: float(np.mean([outcome.delay_s for outcome in outcomes])) for arm, outcomes in results.items()}
+        decision = {
+            "round": number,
+            "chosen": chosen,
+            "kept": {tl: int(path.name) for tl, path in versions.items()},
+            "mean_delay_s": means,
+            "better_tls": better,
+            "simulations": [asdict(outcome) for outcomes in results.values() for outcome in outcomes],
+        }
+        self._decisions.append(decision)
+        self._save()
+        values = ", ".join(f"{arm} {mean:.1f} s" for arm, mean in means.items())
+        replaced = [tl for tl, path in versions.items() if int(path.name) == number]
+        self._report(f"round {number}: mean delay {values}; new models kept: {', '.join(replaced) or 'none'}")
+
+    def _evaluated(self, number: int, models: Mapping[str, Mapping[str, Path]]) -> dict[str, list[Outcome]]:
+        plan = self._plan
+        arms = [Arm(name, SERVED if versions else FIXED) for name, versions in models.items()]
+        outcomes = paired_runs.run(
+            self._executor,
+            EvaluationTask(plan.city, plan.tls, plan.task.seconds),
+            arms,
+            list(_demands(plan.settings.seed, number, plan.seeds, plan.settings.varies)),
+            {name: versions for name, versions in models.items() if versions},
+        )
+        if not any(outcome.total for outcome in outcomes):
+            raise InputError(f"{plan.city.network.sumocfg}: no vehicle departs; name route files in it")
+        return by_arm(outcomes)
+
+    def _identity(self) -> dict[str, Any]:
+        """What resumed rounds must have in common with those that they continue; `rounds` may grow."""
+        settings = {**asdict(self._plan.settings), "out": "", "workers": 0, "resume": False}
+        task = {name: getattr(self._plan.task, name) for name in ("reward", "shared", "hidden", "seconds")}
+        identity = {"groups": self._plan.groups, "seeds": self._plan.seeds, **task, **settings}
+        return dict(json.loads(json.dumps(identity)))
+
+    def _save(self) -> None:
+        partial = self._state_file.with_suffix(".partial")
+        try:
+            partial.write_text(json.dumps({"identity": self._identity(), "rounds": self._decisions}, indent=1))
+            partial.replace(self._state_file)
+        except OSError as error:
+            raise InputError(f"{self._state_file}: cannot be written: {error.strerror or error}") from None
+
+    def _restore(self) -> None:
+        try:
+            state = json.loads(self._state_file.read_text())
+            identity, self._decisions = state["identity"], list(state["rounds"])
+        except FileNotFoundError:
+            raise InputError(f"{self._state_file}: there are no rounds to resume; leave out --resume") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{self._state_file}: is not the state of rounds ({error}); start in another --out") from None
+        own = self._identity()
+        if identity != own:
+            differing = ", ".join(name for name in own if own[name] != identity.get(name))
+            raise InputError(
+                f"{self._state_file}: the rounds to resume differ in {differing}; pass the same flags, or another --out"
+            )
+
+
+def _demands(seed: int, number: int, count: int, varies: bool) -> Iterator[Demand]:
+    for k in range(count):
+        yield varied(np.random.default_rng([EVALUATION, seed, number, k]), varies)
