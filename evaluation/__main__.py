@@ -1,12 +1,9 @@
 """`python -m evaluation`: compare served policies with baselines in paired simulations, and decide whether they are better."""
 
 import argparse
-import csv
-import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +12,11 @@ from city import config, names, network
 from city.arguments import Parser, host_and_port
 from city.errors import InputError, path_errors_as_input_errors
 from evaluation import arms as arm_names
-from evaluation import paired_runs
+from evaluation import detector_faults, paired_runs, results_files
 from evaluation.arms import SERVED, Arm
+from evaluation.detector_faults import NO_FAULTS
 from evaluation.simulation import EvaluationTask, Outcome, by_arm, outcome_values
-from evaluation.statistics import interval, paired
+from evaluation.statistics import paired
 from training import model_files
 from training.demand import Demand, varied
 from training.processes import Processes, ThisProcess
@@ -67,7 +65,12 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that simulate (default: 1)")
     parser.add_argument("--ray", metavar="ADDRESS", help="simulate on a Ray cluster: HOST:PORT of its head, or auto")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write results.json and results.csv there")
+    parser.add_argument(
+        "--faults", metavar="FAULT=SHARE,...",
+        help="simulate served and max-pressure once more with faulty detectors: missing, stuck, noisy (such as missing=0.1)",
+    )  # fmt: skip
+    parser.add_argument("--emissions", action="store_true", help="compute the vehicles' emissions (a third more time)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write report.html, results.json and results.csv there")
     parser.add_argument(
         "--gate", metavar="ARM", help="exit 1 unless the candidate's delay is lower than this arm's by its interval"
     )
@@ -93,6 +96,8 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
 
 def _evaluate(args: argparse.Namespace) -> int:
     arms = arm_names.parse(args.arms)
+    if args.faults is not None:
+        arms = arm_names.with_faults(arms)
     if args.gate is not None and args.gate not in [arm.name for arm in arms[1:]]:
         raise InputError(f"--gate {args.gate!r} must be one of --arms, after the candidate {arms[0].name}")
     if args.gate is not None and args.seeds < 2:
@@ -104,17 +109,22 @@ def _evaluate(args: argparse.Namespace) -> int:
         raise InputError(f"{city.path}: [network] sumocfg is missing; an evaluation needs the demand that it names")
     if args.seconds is None and street.end_s is None:
         raise InputError(f"{city.network.sumocfg}: has no end; add it, or pass --seconds")
-    task = EvaluationTask(city, tuple(tls), args.seconds)
+    faults = detector_faults.parse(args.faults) if args.faults is not None else NO_FAULTS
+    task = EvaluationTask(city, tuple(tls), args.seconds, args.emissions, faults)
     models = _models(args, arms, tls, args.models_dir or city.serving.models_dir) if args.server is None else {}
     demands = [_demand(seed, args.vary_demand) for seed in range(args.first_seed, args.first_seed + args.seeds)]
     with _executor(args) as executor:
-        outcomes = paired_runs.run(executor, task, arms, demands, models, args.server or "")
+        outcomes = paired_runs.run(executor, task, arms, demands, models, args.server or "", args.out is not None)
     if not any(outcome.total for outcome in outcomes):
         raise InputError(f"{city.network.sumocfg}: no vehicle departs; name route files in it")
     results = by_arm(outcomes)
     print(_table(arms, results))
     if args.out is not None:
-        _write(args.out, arms, results)
+        results_files.write(args.out, arms, results)
+        # here: matplotlib takes a second
+        from evaluation import report
+
+        print(f"report: {report.write(args.out, arms, results, _table(arms, results))}")
     if args.gate is None:
         return 0
     difference = paired(*([outcome.delay_s for outcome in results[name]] for name in (arms[0].name, args.gate)))
@@ -147,7 +157,7 @@ def _models(args: argparse.Namespace, arms: Sequence[Arm], tls: Sequence[str], m
             int(number) if is_numbered else None,
         )
     for arm in arms:
-        if arm.kind == SERVED:
+        if arm.kind == SERVED and not arm.has_faults:
             found = model_files.find(models_dir, {tl: arm.model_number for tl in tls if arm.name != SERVED or tl not in chosen})
             if arm.name == SERVED:
                 for tl, (folder, number) in chosen.items():
@@ -174,50 +184,6 @@ def _table(arms: Sequence[Arm], results: Mapping[str, Sequence[Outcome]]) -> str
             difference = f"{d.mean:>+14.2f} ({d.low:+.2f} to {d.high:+.2f})"
         lines.append(f"{arm.name:<{width}}{cells}{difference:>38}".rstrip())
     return "\n".join(lines)
-
-
-def _write(folder: Path, arms: Sequence[Arm], results: Mapping[str, Sequence[Outcome]]) -> None:
-    """Write results.json and results.csv, each beside its place and renamed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    candidate = results[arms[0].name]
-    summary = {}
-    for arm in arms:
-        values = [outcome_values(outcome) for outcome in results[arm.name]]
-        summary[arm.name] = {
-            name: {
-                **_interval([value[name] for value in values]),
-                "difference": _interval(
-                    [outcome_values(own)[name] - value[name] for own, value in zip(candidate, values, strict=True)]
-                ),
-            }
-            for name in values[0]
-        }
-    document = {
-        "candidate": arms[0].name,
-        "confidence": 0.95,
-        "arms": summary,
-        "simulations": [asdict(outcome) for arm in arms for outcome in results[arm.name]],
-    }
-    partial = folder / ".results.json.partial"
-    partial.write_text(json.dumps(document, indent=1))
-    partial.replace(folder / "results.json")
-    partial = folder / ".results.csv.partial"
-    with partial.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["arm", "seed", *outcome_values(candidate[0]), "overrides"])
-        for arm in arms:
-            for outcome in results[arm.name]:
-                numbers = [round(value, 3) for value in outcome_values(outcome).values()]
-                writer.writerow([outcome.arm, outcome.seed, *numbers, outcome.overrides])
-    partial.replace(folder / "results.csv")
-
-
-def _interval(values: Sequence[float]) -> dict[str, float | None]:
-    found = interval(values)
-    return {
-        "mean": found.mean,
-        **{end: value if math.isfinite(value) else None for end, value in (("low", found.low), ("high", found.high))},
-    }
 
 
 if __name__ == "__main__":

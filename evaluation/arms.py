@@ -1,11 +1,13 @@
 """What is compared: served policies, and the baselines fixed, actuated and max-pressure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from city.errors import InputError
 
 FIXED, ACTUATED, MAX_PRESSURE, SERVED = "fixed", "actuated", "max-pressure", "served"
 BASELINES = (FIXED, ACTUATED, MAX_PRESSURE)
+WITH_FAULTS = "+faults"
+"""Ends the names of arms whose detectors have faults."""
 
 
 @dataclass(frozen=True)
@@ -16,6 +18,13 @@ class Arm:
     kind: str
     model_number: int | None = None
     """Of served policies; None: the newest."""
+    has_faults: bool = False
+    """Whether its detectors have faults."""
+
+    @property
+    def models(self) -> str:
+        """The name of the arm whose models it uses."""
+        return self.name.removesuffix(WITH_FAULTS)
 
 
 def parse(text: str) -> list[Arm]:
@@ -37,3 +46,10 @@ def parse(text: str) -> list[Arm]:
     if not arms:
         raise InputError("--arms names no arm; pass some, such as served,fixed")
     return arms
+
+
+def with_faults(arms: list[Arm]) -> list[Arm]:
+    """The arms, and those that the controller runs once more with faulty detectors; SUMO's own have none."""
+    return arms + [
+        replace(arm, name=arm.name + WITH_FAULTS, has_faults=True) for arm in arms if arm.kind in (SERVED, MAX_PRESSURE)
+    ]

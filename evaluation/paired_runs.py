@@ -37,6 +37,8 @@ class Job:
     models: Mapping[str, Versions | bytes]
     """Of the served arms by name, as folders or packed; for those that are not on `server`."""
     server: str = ""
+    records_signals: bool = False
+    """Whether the signals of its first demand are recorded."""
 
 
 def run(
@@ -46,6 +48,7 @@ def run(
     demands: Sequence[Demand],
     models: Mapping[str, Versions],
     server: str = "",
+    records_signals: bool = False,
 ) -> list[Outcome]:
     """The outcomes of every arm with every demand, demand by demand. Raises InputError, SimulationFailed.
 
@@ -56,11 +59,12 @@ def run(
         demands: in order.
         models: by served arm, the versions that it uses; TLs without one run their own programs.
         server: HOST:PORT of a server of the served arms' models; "": servers of `models` are started.
+        records_signals: record the signals in the simulations of the first demand.
     """
     packed = {arm: model_files.pack_versions(versions) for arm, versions in models.items()} if executor.moves_files else models
     count = min(executor.count, len(demands))
     # demand k in job k modulo count, so that all jobs take about as long
-    jobs = [Job(task, tuple(arms), tuple(demands[k::count]), packed, server) for k in range(count)]
+    jobs = [Job(task, tuple(arms), tuple(demands[k::count]), packed, server, records_signals and k == 0) for k in range(count)]
     outcomes: dict[int, Outcome] = {}
     for index, results in executor.run(simulate, jobs):
         for i, outcome in enumerate(results):
@@ -72,9 +76,15 @@ def run(
 def simulate(job: Job) -> list[Outcome]:
     """The outcomes of a job, demand by demand."""
     with contextlib.ExitStack() as stack:
-        models = {arm.name: stack.enter_context(_served(job, arm)) for arm in job.arms if arm.kind == SERVED}
+        models = {
+            arm.name: stack.enter_context(_served(job, arm)) for arm in job.arms if arm.kind == SERVED and not arm.has_faults
+        }
         simulator = ArmSimulator(job.task)
-        return [simulator.run(arm, demand, models.get(arm.name)) for demand in job.demands for arm in job.arms]
+        return [
+            simulator.run(arm, demand, models.get(arm.models), job.records_signals and demand == job.demands[0])
+            for demand in job.demands
+            for arm in job.arms
+        ]
 
 
 @contextlib.contextmanager

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from city import config, network
 from controller.assembly import assemble
 from controller.decision_step import DecisionLoop
@@ -14,20 +16,25 @@ from controller.observation import Observation
 from controller.policies.policy import Action, Policies
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
-from controller.sumo.libsumo_connection import LibsumoConnection
+from controller.sumo.connection import SumoConnection
 from controller.sumo.network import check_contracts_match_city
 from controller.sumo.tripinfo import read_trips
 from evaluation import actuated
 from evaluation.arms import ACTUATED, FIXED, MAX_PRESSURE, Arm
+from evaluation.detector_faults import NO_FAULTS, FaultRates, FaultyDetectors
+from evaluation.signal_recording import SignalBand, SignalRecording
 from export import contract
 from serving.client import Client
 from training.approaches import upstream_lanes
 from training.demand import Demand
-from training.lost_time import LostTime
+from training.lost_time import LostTime, road_of
 from training.street_simulation import SERVED_DEADLINE_S, check_answers, end_of, simulated
 
 SAMPLE_INTERVAL_S = 10.0
 """Simulated seconds between two measurements of the delay by TL and approach."""
+WINDOW_S = 300
+"""Departures over which a mean delay is taken."""
+SUBSTANCES = ("CO2", "NOx", "PMx", "fuel")
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,10 @@ class EvaluationTask:
     tls: tuple[str, ...]
     seconds: float | None = None
     """Simulated time; None: up to the configuration's end."""
+    emissions: bool = False
+    """Whether SUMO computes the vehicles' emissions, which takes a third more time."""
+    faults: FaultRates = NO_FAULTS
+    """Of the detectors of arms with faults."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +71,16 @@ class Outcome:
     worst_road_s: float
     """The road on the way to a TL on which most vehicle seconds are lost, and how many, divided by `total`."""
     overrides: int
+    delay_quantiles_s: tuple[float, ...]
+    """The delay that 0, 1, ... 100 % of the vehicles do not exceed."""
+    delay_by_departure: Mapping[int, float]
+    """Mean delay of the vehicles that depart in a window; by its begin in s."""
+    queue_by_road: Mapping[str, float]
+    """Mean number of halting vehicles on the roads that end at the evaluated TLs."""
+    emissions_g: Mapping[str, float]
+    """Mean per vehicle by substance, such as CO2; empty if they were not computed."""
+    signals: tuple[SignalBand, ...] = ()
+    """What the signals showed, where it was recorded."""
 
 
 class NoPolicies:
@@ -87,25 +108,40 @@ class ArmSimulator:
         """Read the street. Raises InputError."""
         self.task = task
         self.street = network.of_city(task.city)
+        self._signals = [signal for tl in task.tls for signal in task.city.tls[tl].signals]
+        lanes = (lane for signal in self._signals for lane in self.street.signals[signal].lanes)
+        self._roads = sorted({road_of(lane) for lane in lanes if not lane.startswith(":")})
         self._lanes = upstream_lanes(self.street, {tl: task.city.tls[tl].signals for tl in task.tls})
 
-    def run(self, arm: Arm, demand: Demand, models: ServedModels | None = None) -> Outcome:
+    def run(self, arm: Arm, demand: Demand, models: ServedModels | None = None, records_signals: bool = False) -> Outcome:
         """Simulate the arm; a served one has models. Raises InputError if they do not fit."""
         sumocfg = self.task.city.network.sumocfg
         assert sumocfg is not None, "a city without demand is refused before it is evaluated"
         with tempfile.TemporaryDirectory(prefix="greenserve-") as folder:
-            options: list[str] = []
+            options = ["--device.emissions.probability", "1"] if self.task.emissions else []
+            additional = []
             if arm.kind == ACTUATED:
-                signals = [self.street.signals[s] for tl in self.task.tls for s in self.task.city.tls[tl].signals]
-                files = [*_additional_files(sumocfg), actuated.write(Path(folder) / "actuated.add.xml", signals)]
-                options = ["--additional-files", ",".join(map(str, files))]
+                signals = [self.street.signals[signal] for signal in self._signals]
+                additional.append(actuated.write(Path(folder) / "actuated.add.xml", signals))
+            recording = SignalRecording(Path(folder), self._signals) if records_signals else None
+            if recording is not None:
+                additional.append(recording.additional_file)
+            if additional:
+                options += ["--additional-files", ",".join(map(str, [*_additional_files(sumocfg), *additional]))]
             tripinfo = Path(folder) / "tripinfo.xml"
             with simulated(sumocfg, demand, tripinfo, options) as connection:
-                loop = self._loop(arm, connection, models)
-                lost_time = LostTime(connection.api, self._lanes)
-                lost_s: dict[str, Counter[str]] = {tl: Counter() for tl in self._lanes}
                 now = float(connection.api.simulation.getTime())
                 end_s = end_of(self.street, now, self.task.seconds)
+                begin_s = now
+                controlled: SumoConnection = connection
+                if arm.has_faults:
+                    controlled = FaultyDetectors(connection, self.task.faults, demand.seed, begin_s, end_s)
+                loop = self._loop(arm, controlled, models)
+                halting, queued = connection.api.edge.getLastStepHaltingNumber, Counter[str]()
+                lost_time = LostTime(connection.api, self._lanes)
+                lost_s: dict[str, Counter[str]] = {tl: Counter() for tl in self._lanes}
+                if recording is not None:
+                    recording.locate(connection.api)
                 while now < end_s:
                     now = min(now + SAMPLE_INTERVAL_S, end_s)
                     if loop is None:
@@ -115,9 +151,12 @@ class ArmSimulator:
                             loop.step(now)
                     for tl, by_road in lost_time.by_road().items():
                         lost_s[tl].update({road: SAMPLE_INTERVAL_S * lost for road, lost in by_road.items()})
+                    queued.update({road: halting(road) for road in self._roads})
             if loop is not None and models is not None:
                 check_answers(loop.counters.missing_answers, models.tls)
             trips, stops = read_trips(tripinfo), _stops(tripinfo)
+            emissions_g = _emissions_g(tripinfo) if self.task.emissions else {}
+            bands = recording.bands() if recording is not None else ()
         vehicles = max(trips.total, 1)
         roads = [item for by_road in lost_s.values() for item in by_road.items()]
         worst_road, worst_road_s = max(roads, key=lambda item: item[1], default=("", 0.0))
@@ -134,9 +173,14 @@ class ArmSimulator:
             worst_road,
             worst_road_s / vehicles,
             sum(loop.counters.overrides.values()) if loop is not None else 0,
+            _quantiles([delay for _, delay in trips.delay_by_departure]),
+            _by_window(trips.delay_by_departure),
+            {road: count * SAMPLE_INTERVAL_S / (now - begin_s) for road, count in queued.items()},
+            {name: grams / vehicles for name, grams in emissions_g.items()},
+            bands,
         )
 
-    def _loop(self, arm: Arm, connection: LibsumoConnection, models: ServedModels | None) -> DecisionLoop | None:
+    def _loop(self, arm: Arm, connection: SumoConnection, models: ServedModels | None) -> DecisionLoop | None:
         """What controls the TLs; None: SUMO does."""
         if arm.kind in (FIXED, ACTUATED) or (models is not None and not models.tls):
             return None
@@ -166,6 +210,27 @@ def _stops(tripinfo: Path) -> float:
     return sum(float(element.get("waitingCount", 0)) for _, element in ET.iterparse(tripinfo) if element.tag == "tripinfo")
 
 
+def _emissions_g(tripinfo: Path) -> dict[str, float]:
+    """Grams by substance, all vehicles together."""
+    total = dict.fromkeys(SUBSTANCES, 0.0)
+    for _, element in ET.iterparse(tripinfo):
+        if element.tag == "emissions":
+            for name in SUBSTANCES:
+                total[name] += float(element.get(f"{name}_abs", 0)) / 1000  # SUMO gives mg
+    return total
+
+
+def _quantiles(delays_s: Sequence[float]) -> tuple[float, ...]:
+    return tuple(np.percentile(delays_s, np.arange(101)).round(2).tolist()) if delays_s else ()
+
+
+def _by_window(delay_by_departure: Sequence[tuple[float, float]]) -> dict[int, float]:
+    delays: dict[int, list[float]] = {}
+    for departure_s, delay_s in delay_by_departure:
+        delays.setdefault(int(departure_s // WINDOW_S * WINDOW_S), []).append(delay_s)
+    return {begin_s: float(np.mean(delays[begin_s])) for begin_s in sorted(delays)}
+
+
 def outcome_values(outcome: Outcome) -> dict[str, float]:
     """The numbers that are compared."""
     return {
@@ -176,6 +241,7 @@ def outcome_values(outcome: Outcome) -> dict[str, float]:
         "finished": float(outcome.finished),
         "worst_tl_s": max(outcome.delay_by_tl.values(), default=0.0),
         "worst_road_s": outcome.worst_road_s,
+        **{f"{name}_g": grams for name, grams in outcome.emissions_g.items()},
     }
 
 

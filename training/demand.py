@@ -1,11 +1,13 @@
 """Demand of an episode: the city's own routes, varied by seed with SUMO's own options.
 
-A policy that is trained on one morning learns that morning. So each episode has more or
-fewer vehicles (`--scale`: SUMO inserts copies of vehicles, or leaves some out), at other
-moments (`--random-depart-offset`), with other drivers (`--seed`).
+A policy that is trained on one morning learns that morning. So each episode has other
+vehicles (each of the routes' vehicles 0, 1, 2, ... times, once on average: a bootstrap
+sample), more or fewer of them (`--scale`), at other moments (`--random-depart-offset`),
+with other drivers (`--seed`).
 """
 
 import functools
+import gzip
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ MIN_SCALE, MAX_SCALE = 0.8, 1.2
 MAX_SHIFT_S = 60.0
 """A vehicle departs up to this much later than in the routes."""
 MAX_SUMO_SEED = 1 << 30
+_RIDERS = ("person", "personFlow", "container", "containerFlow")
 
 
 @dataclass(frozen=True)
@@ -27,15 +30,22 @@ class Demand:
     """SUMO's."""
     scale: float = 1.0
     shift_s: float = 0.0
+    resampled: bool = False
+    """Whether the vehicles of the routes are a bootstrap sample."""
 
-    def options(self, sumocfg: Path) -> list[str]:
-        """SUMO's options; the configuration's own scale is multiplied."""
+    def options(self, sumocfg: Path, folder: Path) -> list[str]:
+        """SUMO's options; the configuration's own scale is multiplied. `folder`: for route files."""
         # a configuration may ask for a random seed, but pairs and resumed trainings need this one
         options = ["--seed", str(self.seed), "--random", "false"]
         if self.scale != 1.0:
             options += ["--scale", f"{self.scale * _own_scale(sumocfg):.6g}"]
         if self.shift_s:
             options += ["--random-depart-offset", f"{self.shift_s:g}"]
+        if self.resampled:
+            rng = np.random.default_rng([self.seed, 3])
+            files = [_resampled(path, folder / f"{k}.rou.xml", rng) for k, path in enumerate(_route_files(sumocfg))]
+            if files:
+                options += ["--route-files", ",".join(map(str, files))]
         return options
 
 
@@ -47,7 +57,40 @@ def _own_scale(sumocfg: Path) -> float:
     return 1.0
 
 
+@functools.cache
+def _route_files(sumocfg: Path) -> tuple[Path, ...]:
+    for _, element in ET.iterparse(sumocfg):
+        if element.tag in ("route-files", "r"):
+            names = (element.get("value") or element.get("v") or "").split(",")
+            return tuple(sumocfg.resolve().parent / name.strip() for name in names if name.strip())
+    return ()
+
+
+def _resampled(routes: Path, target: Path, rng: np.random.Generator) -> Path:
+    """A route file with each vehicle as often as a Poisson number of mean 1 says; with persons, the file as it is.
+
+    A person may ride in a vehicle by its name, so vehicles beside persons are not sampled.
+    """
+    with gzip.open(routes) if routes.suffix == ".gz" else routes.open("rb") as file:
+        root = ET.parse(file).getroot()
+    if any(element.tag in _RIDERS for element in root):
+        return routes
+    sample = ET.Element(root.tag, root.attrib)
+    for element in root:
+        if element.tag not in ("vehicle", "trip"):
+            sample.append(element)
+            continue
+        for k in range(rng.poisson(1.0)):
+            vehicle = element
+            if k:
+                vehicle = ET.Element(element.tag, {**element.attrib, "id": f"{element.get('id')}#{k}"})
+                vehicle.extend(element)
+            sample.append(vehicle)
+    ET.ElementTree(sample).write(target)
+    return target
+
+
 def varied(rng: np.random.Generator, varies: bool) -> Demand:
     """The demand of a training episode; without `varies` only the drivers differ."""
     seed = int(rng.integers(1, MAX_SUMO_SEED))
-    return Demand(seed, float(rng.uniform(MIN_SCALE, MAX_SCALE)), MAX_SHIFT_S) if varies else Demand(seed)
+    return Demand(seed, float(rng.uniform(MIN_SCALE, MAX_SCALE)), MAX_SHIFT_S, resampled=True) if varies else Demand(seed)

@@ -1,7 +1,6 @@
 """Functions as tasks of a Ray cluster: again on another node where a worker or a node dies."""
 
 import importlib
-import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType

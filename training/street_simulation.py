@@ -20,12 +20,12 @@ class SimulationFailed(Exception):
 
 @contextlib.contextmanager
 def simulated(sumocfg: Path, demand: Demand, tripinfo: Path, options: Sequence[str] = ()) -> Iterator[LibsumoConnection]:
-    """A running simulation; afterwards the tripinfo file is complete.
+    """A running simulation; afterwards the tripinfo file is complete. Route files are written beside it.
 
     Raises InputError if SUMO does not start, SimulationFailed if it ends early.
     """
     outputs = ["--no-step-log", "--no-warnings", "--tripinfo-output", str(tripinfo), *TRIPINFO_OPTIONS]
-    connection = start_libsumo(["-c", str(sumocfg), *demand.options(sumocfg), *outputs, *options])
+    connection = start_libsumo(["-c", str(sumocfg), *demand.options(sumocfg, tripinfo.parent), *outputs, *options])
     try:
         yield connection
     except (connection.connection_error, SumoConnectionLost, CommandRejected) as error:

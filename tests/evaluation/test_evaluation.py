@@ -1,9 +1,10 @@
 """`python -m evaluation`: paired simulations of served policies and baselines in the real SUMO."""
 
+import base64
 import csv
-import functools
 import json
 import math
+import re
 import shutil
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -15,18 +16,19 @@ from city import config, network
 from controller.sumo.libsumo_connection import start_libsumo
 from controller.sumo.tripinfo import read_trips
 from evaluation import __main__ as program
-from evaluation import actuated, arms, statistics
+from evaluation import actuated, arms, paired_runs, statistics
 from evaluation.arms import Arm
-from evaluation.simulation import Outcome, Simulation, Task
+from evaluation.simulation import ArmSimulator, EvaluationTask, Outcome, ServedModels
 from export.__main__ import main as export
 from export.contract import build
+from serving.client import Client
 from serving.embedded.config import ServerConfig
 from tests.conftest import GRID
 from tests.serving.conftest import running
-from training import checkpoints
+from training import checkpoints, model_files
 from training.demand import Demand
+from training.processes import Processes, ThisProcess
 from training.street_simulation import SimulationFailed
-from training.workers import Workers
 
 CITY = ("--city", str(GRID / "city.toml"))
 SECONDS = 400.0
@@ -37,7 +39,7 @@ def results(grid_models, tmp_path_factory):
     """(exit code, folder of the results) of an evaluation of every arm."""
     folder = tmp_path_factory.mktemp("results")
     flags = ("--models-dir", str(grid_models), "--seeds", "2", "--seconds", str(SECONDS), "--out", str(folder))
-    return program.main([*CITY, *flags, "--arms", "served:1,fixed,actuated,max-pressure"]), folder
+    return program.main([*CITY, *flags, "--arms", "served:1,fixed,actuated,max-pressure", "--emissions"]), folder
 
 
 def test_every_arm_meets_the_same_demand(results):
@@ -49,6 +51,38 @@ def test_every_arm_meets_the_same_demand(results):
     assert code == 0 and document["candidate"] == "served:1" and len(document["simulations"]) == 8
     assert all(len(total) == 1 and min(total) > 50 for total in totals.values())
     assert len({simulation["delay_s"] for simulation in document["simulations"]}) == 8, "every arm acts differently"
+
+
+def test_results_compare_tls_queues_and_emissions(results):
+    document = json.loads((results[1] / "results.json").read_text())
+    tls = config.load(GRID / "city.toml").tls.keys()
+    for arm, by_tl in document["delay_by_tl"].items():
+        own = [s["delay_by_tl"]["SA101"] for s in document["simulations"] if s["arm"] == arm]
+        assert by_tl.keys() == tls and by_tl["SA101"]["mean"] == pytest.approx(np.mean(own))
+        assert document["arms"][arm]["CO2_g"]["mean"] > 50, "a car emits that much on a few hundred metres"
+    for simulation in document["simulations"]:
+        quantiles = simulation["delay_quantiles_s"]
+        assert len(quantiles) == 101 and quantiles == sorted(quantiles) and quantiles[0] < simulation["delay_s"] < quantiles[-1]
+        assert simulation["delay_by_departure"].keys() == {"0", "300"} and max(simulation["queue_by_road"].values()) > 0
+
+
+def test_report_is_one_file_with_every_plot(results):
+    page = (results[1] / "report.html").read_text()
+    pictures = re.findall(r'<img alt="([^"]+)" src="data:image/png;base64,([^"]+)">', page)
+    assert len(pictures) == 5 and all(base64.b64decode(data).startswith(b"\x89PNG") for _, data in pictures)
+    assert "max-pressure" in page and not re.findall(r'(?:src|href)="(?!data:)', page), "no other file is needed"
+
+
+def test_report_shows_what_the_signals_showed(grid_city):
+    outcome = ArmSimulator(EvaluationTask(grid_city, ("SA101",), 100.0)).run(Arm("fixed", "fixed"), Demand(1), None, True)
+    street = network.of_city(grid_city)
+    (band,) = outcome.signals
+    phases = [phase.state for phase in street.signals[band.signal].plan.phases]
+    shown = [state for _, state in band.states]
+    first = phases.index(shown[0])
+    assert len(shown) > 3 and shown == [phases[(first + k) % len(phases)] for k in range(len(shown))]
+    times = [time_s for time_s, _ in band.states]
+    assert times == sorted(times) and times[0] >= 0 and times[-1] < 100
 
 
 def test_differences_are_paired(results):
@@ -67,8 +101,8 @@ def test_differences_are_paired(results):
 
 
 def test_fixed_arm_is_sumo_alone(tmp_path):
-    task = Task(config.load(GRID / "city.toml"), ("SA101",), seconds=SECONDS)
-    outcome = Simulation(task).run(Arm("fixed", "fixed"), Demand(7))
+    task = EvaluationTask(config.load(GRID / "city.toml"), ("SA101",), seconds=SECONDS)
+    outcome = ArmSimulator(task).run(Arm("fixed", "fixed"), Demand(7))
     options = ["-c", str(GRID / "grid.sumocfg"), "--seed", "7", "--no-step-log", "--no-warnings"]
     options += [
         "--tripinfo-output",
@@ -83,19 +117,21 @@ def test_fixed_arm_is_sumo_alone(tmp_path):
     assert (outcome.delay_s, outcome.finished, outcome.total) == (trips.delay_s, trips.finished, trips.total)
 
 
-def test_workers_give_the_same_outcomes():
-    task = Task(config.load(GRID / "city.toml"), ("SA101", "SA102"), seconds=200.0)
-    jobs = [(arm, Demand(seed)) for seed in (1, 2) for arm in arms.parse("max-pressure,fixed")]
-    simulation = Simulation(task)
-    alone = [simulation.run(*job) for job in jobs]
-    with Workers(simulation, functools.partial(Simulation, task), 2) as workers:
-        pooled = workers.run(jobs)
-    assert alone == pooled
+def test_processes_give_the_same_outcomes_in_the_same_order(grid_models):
+    task = EvaluationTask(config.load(GRID / "city.toml"), ("SA101", "SA102"), seconds=100.0)
+    compared, demands = arms.parse("served,max-pressure,fixed"), [Demand(seed) for seed in (1, 2, 3)]
+    models = {"served": model_files.find(grid_models, {"SA101": None, "SA102": 1})}
+    alone = paired_runs.run(ThisProcess(), task, compared, demands, models)
+    with Processes(2) as processes:
+        assert paired_runs.run(processes, task, compared, demands, models) == alone
+        processes.moves_files = True
+        assert paired_runs.run(processes, task, compared, demands, models) == alone, "models as bytes"
+    assert [(outcome.seed, outcome.arm) for outcome in alone] == [(seed, arm.name) for seed in (1, 2, 3) for arm in compared]
 
 
 def test_delay_by_tl_adds_up_to_the_delay_on_their_roads(grid_models):
     city = config.load(GRID / "city.toml")
-    outcome = Simulation(Task(city, tuple(city.tls), seconds=SECONDS)).run(Arm("fixed", "fixed"), Demand(7))
+    outcome = ArmSimulator(EvaluationTask(city, tuple(city.tls), seconds=SECONDS)).run(Arm("fixed", "fixed"), Demand(7))
     assert outcome.delay_by_tl.keys() == city.tls.keys()
     # what is lost inside junctions, on roads out of the city and between two samples is missing or counted twice
     assert sum(outcome.delay_by_tl.values()) == pytest.approx(outcome.delay_s, rel=0.25)
@@ -123,11 +159,11 @@ def test_actuated_programs_are_the_networks_own_phases_with_bounds(grid_street, 
     ],
 )
 def test_gate_decides_by_the_interval(delays, code, text, grid_models, monkeypatch, capsys):
-    def outcomes(self, jobs):
-        zero = Outcome("", 0, 0.0, 0.0, 0.0, 0.0, 1, 1, {}, "", 0.0, 0)
-        return [replace(zero, arm=arm.name, seed=demand.seed, delay_s=delays[arm.name][demand.seed - 1]) for arm, demand in jobs]
+    def outcome(self, arm, demand, models, records_signals):
+        zero = Outcome("", 0, 0.0, 0.0, 0.0, 0.0, 1, 1, {}, "", 0.0, 0, (), {}, {}, {})
+        return replace(zero, arm=arm.name, seed=demand.seed, delay_s=delays[arm.name][demand.seed - 1])
 
-    monkeypatch.setattr(Workers, "run", outcomes)
+    monkeypatch.setattr(ArmSimulator, "run", outcome)
     flags = (*CITY, "--models-dir", str(grid_models), "--seeds", "3", "--arms", "served,fixed", "--gate", "fixed")
     assert program.main([*flags]) == code
     assert text in capsys.readouterr().out
@@ -150,22 +186,25 @@ def test_model_numbers_are_arms_of_their_own(grid_models, tmp_path):
     assert program.main([*CITY, *models, *arguments, "--arms", "served:1,served:2,served"]) == 0
     first, second, newest = json.loads((tmp_path / "out" / "results.json").read_text())["simulations"]
     assert second["delay_s"] == newest["delay_s"] != first["delay_s"]
+    for chosen, same in (("1", first), (str(tmp_path / "SA101" / ".."), newest), (f"{tmp_path}:1", first)):
+        assert program.main([*CITY, *models, *arguments, "--arms", "served", "--model", f"SA 101={chosen}"]) == 0
+        own = json.loads((tmp_path / "out" / "results.json").read_text())["simulations"]
+        assert own[0]["delay_s"] == same["delay_s"], chosen
 
 
 def test_served_arm_without_answers_ends_the_evaluation(grid_models, monkeypatch, capsys):
-    with running(ServerConfig(grid_models, port=0, poll_s=0)) as server:
-        task = Task(config.load(GRID / "city.toml"), ("SA101",), f"127.0.0.1:{server.port}", 100.0)
-        simulation = Simulation(task)
-        loop = simulation._loop
+    with running(ServerConfig(grid_models, port=0, poll_s=0)) as server, Client(f"127.0.0.1:{server.port}") as client:
+        simulator = ArmSimulator(EvaluationTask(config.load(GRID / "city.toml"), ("SA101",), 100.0))
+        loop = simulator._loop
 
-        def stopped(arm, connection):
-            made = loop(arm, connection)
+        def stopped(arm, connection, models):
+            made = loop(arm, connection, models)
             server.stop()
             return made
 
-        monkeypatch.setattr(simulation, "_loop", stopped)
+        monkeypatch.setattr(simulator, "_loop", stopped)
         with pytest.raises(SimulationFailed, match="SA101 had no valid answer"):
-            simulation.run(Arm("served", "served"), Demand(1))
+            simulator.run(Arm("served", "served"), Demand(1), ServedModels(client, ("SA101",)))
 
 
 def test_interval_is_students_t():
@@ -191,6 +230,20 @@ def test_interval_is_students_t():
         (("--server", "127.0.0.1:1"), "no model server answers"),
         (("--server", "foo"), "--server"),
         (("--server", "a:1", "--models-dir", "b"), "both name the models"),
+        (("--model", "SA101"), "must be TL=NUMBER, TL=DIR or TL=DIR:NUMBER"),
+        (("--model", "SA999=1"), "must be TL=NUMBER"),
+        (("--model", "SA101=7"), "SA101/7; SA101 has 1"),
+        (("--model", "SA101=nowhere:1"), "there is no model in nowhere/SA101"),
+        (("--model", "SA101=1", "--server", "127.0.0.1:1"), "--model names files"),
+        (("--model", "SA101=1", "--arms", "fixed"), "--model needs the arm served"),
+        (("--ray", "127.0.0.1:1", "--server", "127.0.0.1:1"), "leave --server out"),
+        (("--ray", "127.0.0.1:1"), "no Ray cluster answers there"),
+        (("--ray", "here"), "--ray 'here' must be HOST:PORT"),
+        (("--faults", "missing"), "'missing' must be FAULT=SHARE"),
+        (("--faults", "broken=0.1"), "each of missing, stuck, noisy once"),
+        (("--faults", "missing=0.6,stuck=0.5"), "add up to 1 at most"),
+        (("--faults", "missing=nan"), "must be FAULT=SHARE"),
+        (("--faults", ""), "add up to 1 at most"),
         (("--seeds", "0"), "--seeds 0 must lie between 1"),
         (("--seconds", "0"), "--seconds 0 must be greater than 0"),
     ],

@@ -4,6 +4,8 @@ import functools
 import os
 import signal
 import tempfile
+import xml.etree.ElementTree as ET
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -176,18 +178,60 @@ def test_lane_belongs_to_the_nearest_signal_downstream(grid_street, grid_city):
     assert alone == {"SA105": everyone["SA105"]}, "lanes before other signals are not this TL's"
 
 
-def test_demand_varies_within_its_bounds_and_is_repeated_by_its_seed():
+def test_demand_varies_within_its_bounds_and_is_repeated_by_its_seed(tmp_path):
     demands = [varied(np.random.default_rng(k), varies=True) for k in range(50)]
     assert all(MIN_SCALE <= demand.scale <= MAX_SCALE and demand.shift_s == MAX_SHIFT_S for demand in demands)
     assert len({demand.seed for demand in demands}) == 50 and len({demand.scale for demand in demands}) == 50
     assert demands[3] == varied(np.random.default_rng(3), varies=True)
     same = varied(np.random.default_rng(3), varies=False)
-    assert same.options(GRID / "grid.sumocfg") == ["--seed", str(same.seed), "--random", "false"]
+    assert same.options(GRID / "grid.sumocfg", tmp_path) == ["--seed", str(same.seed), "--random", "false"]
+
+
+def test_resampled_demand_is_a_bootstrap_sample_of_the_vehicles(tmp_path):
+    vehicles = "".join(f'<vehicle id="v{k}" depart="{k}"><route edges="a b"/></vehicle>' for k in range(1000))
+    flow = '<flow id="f" begin="0" end="9" number="3" from="a" to="b"/>'
+    (tmp_path / "a.rou.xml").write_text(f'<routes><vType id="car"/>{vehicles}{flow}</routes>')
+    (tmp_path / "a.sumocfg").write_text('<configuration><input><route-files value="a.rou.xml"/></input></configuration>')
+
+    def sample(seed):
+        name = Demand(seed, resampled=True).options(tmp_path / "a.sumocfg", tmp_path)[-1]
+        assert name != str(tmp_path / "a.rou.xml")
+        return ET.parse(name).getroot()
+
+    root = sample(1)
+    ids = [element.get("id") for element in root.iter("vehicle")]
+    times = Counter(name.partition("#")[0] for name in ids)
+    assert len(set(ids)) == len(ids) and 900 < len(ids) < 1100
+    # of a Poisson number of mean 1: 0 in 37 % of the cases, 1 in 37 %, 2 in 18 %
+    assert 0.32 < 1 - len(times) / 1000 < 0.42 and 0.15 < Counter(times.values())[2] / 1000 < 0.22
+    assert [element.tag for element in root if element.tag != "vehicle"] == ["vType", "flow"]
+    departs = [float(element.get("depart")) for element in root.iter("vehicle")]
+    assert departs == sorted(departs) and all(element.find("route") is not None for element in root.iter("vehicle"))
+    assert ET.tostring(sample(1)) == ET.tostring(root) != ET.tostring(sample(2))
+
+
+def test_vehicles_beside_persons_are_not_resampled(tmp_path):
+    (tmp_path / "a.rou.xml").write_text('<routes><vehicle id="bus"/><person id="p"><ride lines="bus"/></person></routes>')
+    (tmp_path / "a.sumocfg").write_text('<configuration><route-files value="a.rou.xml"/></configuration>')
+    options = Demand(1, resampled=True).options(tmp_path / "a.sumocfg", tmp_path / "none")
+    assert options[-2:] == ["--route-files", str(tmp_path / "a.rou.xml")]
+
+
+def test_sharp_actors_take_their_best_action(task):
+    simulation = EpisodeSimulator(replace(task, target_tls=("SA101",)))
+    arrays = initial_arrays(simulation)
+    arrays[0][4] = 30 * arrays[0][4]  # the actor's last kernel: its first logits are all near 0
+    (layout,) = simulation.layouts
+    episode = simulation.run(arrays, Demand(7), (1, 1), explore=True, sharpness=1000.0).transitions["SA101"]
+    rows = np.zeros(len(episode.x), int)
+    np.testing.assert_array_equal(episode.action, ActorCritics(layout, arrays[0]).best(rows, episode.x))
+    explored = simulation.run(arrays, Demand(7), (1, 1), explore=True).transitions["SA101"]
+    assert (explored.action != ActorCritics(layout, arrays[0]).best(np.zeros(len(explored.x), int), explored.x)).any()
 
 
 def test_scale_multiplies_that_of_the_configuration(tmp_path):
     (tmp_path / "a.sumocfg").write_text('<configuration><processing><scale value="0.5"/></processing></configuration>')
-    assert Demand(1, 0.8).options(tmp_path / "a.sumocfg")[-2:] == ["--scale", "0.4"]
+    assert Demand(1, 0.8).options(tmp_path / "a.sumocfg", tmp_path)[-2:] == ["--scale", "0.4"]
 
 
 def test_scaled_demand_has_more_or_fewer_vehicles(task):

@@ -1,0 +1,90 @@
+"""Faults of detectors: what controllers read of some lanes is missing, stuck or noisy; the simulation itself is as ever."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from city.errors import InputError
+from controller.observation import Readings
+from controller.sumo.connection import StepResult
+from controller.sumo.libsumo_connection import LibsumoConnection
+
+MISSING, STUCK, NOISY = "missing", "stuck", "noisy"
+KINDS = (MISSING, STUCK, NOISY)
+NOISE = 0.3
+"""Standard deviation of a noisy lane's counts, relative to the true ones."""
+
+
+@dataclass(frozen=True)
+class FaultRates:
+    """Share of the lanes with each fault, in [0, 1]; a lane has one at most."""
+
+    missing: float = 0.0
+    """No vehicle is ever seen."""
+    stuck: float = 0.0
+    """From some second of the simulation on the counts stay the same."""
+    noisy: float = 0.0
+    """Counts are off by a normal error of NOISE."""
+
+
+NO_FAULTS = FaultRates()
+
+
+def parse(text: str) -> FaultRates:
+    """Read `missing=0.1,stuck=0.05`. Raises InputError."""
+    rates: dict[str, float] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        kind, _, number = part.partition("=")
+        try:
+            rate = float(number)
+        except ValueError:
+            rate = -1.0
+        if kind not in KINDS or kind in rates or not 0 <= rate <= 1:
+            raise InputError(f"--faults: {part!r} must be FAULT=SHARE, each of {', '.join(KINDS)} once, such as missing=0.1")
+        rates[kind] = rate
+    if not 0 < sum(rates.values()) <= 1:
+        raise InputError(f"--faults {text!r} must name shares of the lanes that add up to 1 at most, such as missing=0.1")
+    return FaultRates(**rates)
+
+
+class FaultyDetectors:
+    """A connection whose readings have faults; it does everything else as the one that it wraps."""
+
+    def __init__(self, connection: LibsumoConnection, rates: FaultRates, seed: int, begin_s: float, end_s: float) -> None:
+        """`seed`: of the lanes and of the noise. A lane gets stuck at a second between `begin_s` and `end_s`."""
+        self._connection, self._rates = connection, rates
+        self._rng = np.random.default_rng([seed, 2])
+        self._begin_s, self._end_s = begin_s, end_s
+        self._draw = np.zeros(0)
+        self._stuck_from_s = np.zeros(0)
+        self.readings: Readings = Readings(np.zeros((2, 0)), np.zeros(0), np.zeros(0))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def track(self, lanes_of: Mapping[str, Sequence[str]], outflow_lanes: Sequence[str], signals: Mapping[str, int]) -> None:
+        self._connection.track(lanes_of, outflow_lanes, signals)
+        count = len(self._connection.lanes)
+        self._draw = self._rng.uniform(size=count)
+        self._stuck_from_s = self._rng.uniform(self._begin_s, self._end_s, count)
+        self.readings = self._copy()
+
+    def read(self, due: tuple[str, ...]) -> StepResult:
+        result = self._connection.read(due)
+        before, self.readings = self.readings, self._copy()
+        now, rates = result.time_s, self._rates
+        is_missing = self._draw < rates.missing
+        is_stuck = ~is_missing & (self._draw < rates.missing + rates.stuck)
+        is_noisy = ~is_missing & ~is_stuck & (self._draw < rates.missing + rates.stuck + rates.noisy)
+        self.readings.counts[:, is_missing], self.readings.outflow[is_missing] = 0.0, 0.0
+        held = is_stuck & (self._stuck_from_s <= now)
+        self.readings.counts[:, held], self.readings.outflow[held] = before.counts[:, held], before.outflow[held]
+        factor = np.maximum(0.0, 1.0 + NOISE * self._rng.standard_normal(is_noisy.sum()))
+        self.readings.counts[:, is_noisy] = np.round(self.readings.counts[:, is_noisy] * factor)
+        return result
+
+    def _copy(self) -> Readings:
+        readings = self._connection.readings
+        return Readings(readings.counts.copy(), readings.mean_length_m.copy(), readings.outflow.copy())

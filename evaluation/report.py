@@ -1,0 +1,182 @@
+"""The report of an evaluation: one HTML page that needs no other file."""
+
+import base64
+import html
+import io
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from city.network import is_green
+from evaluation.arms import Arm
+from evaluation.signal_recording import SignalBand
+from evaluation.simulation import WINDOW_S, Outcome
+from evaluation.statistics import interval
+
+COLOURS = ("#1b7f4b", "#9a9a9a", "#c8812e", "#3f6fb5", "#8d4fa3", "#b5443f", "#5a5a5a", "#2f9c9c")
+MAX_ROADS, MAX_TLS = 15, 30
+"""Bars of a plot: those with the largest values."""
+BANDS_S = 600.0
+"""Simulated time that the signals' bands show."""
+
+Results = Mapping[str, Sequence[Outcome]]
+
+
+def write(folder: Path, arms: Sequence[Arm], results: Results, table: str) -> Path:
+    """Write report.html into a folder and return its path. `table`: the printed one."""
+    names = [arm.name for arm in arms]
+    seeds = len(results[names[0]])
+    figures = [
+        ("Delay over time", f"Mean delay by departure, in windows of {WINDOW_S // 60} minutes, with 95 % intervals over "
+         f"{seeds} seeds.", _delay_over_time(names, results)),
+        ("Delay by TL", "Vehicle seconds lost on the way to each TL, divided by all vehicles, with 95 % intervals.",
+         _by_tl(names, results)),
+        ("Distribution of the delay", "Share of the vehicles that are delayed at most this long.", _distribution(names, results)),
+        ("Queues by approach", "Mean number of halting vehicles on the roads where it is largest.", _queues(names, results)),
+    ]  # fmt: skip
+    if any(results[name][0].signals for name in names):
+        text = f"Green of the signals in {BANDS_S / 60:g} minutes of the first seed; signals in the order in which they lie."
+        figures.append(("Signals in time and space", text, _bands(names, results)))
+    sections = "".join(
+        f"<h2>{html.escape(title)}</h2><p>{html.escape(text)}</p>"
+        f'<img alt="{html.escape(title)}" src="data:image/png;base64,{_png(figure)}">'
+        for title, text, figure in figures
+    )
+    page = folder / "report.html"
+    partial = folder / ".report.html.partial"
+    partial.write_text(
+        "<!doctype html><html lang=en><meta charset=utf-8><title>Evaluation</title>"
+        "<style>body{font:16px sans-serif;max-width:75em;margin:2em auto;padding:0 1em}"
+        "img{max-width:100%}pre{background:#f4f4f4;padding:1em;overflow:auto}</style>"
+        f"<h1>{html.escape(names[0])} against {html.escape(', '.join(names[1:]) or 'nothing')}</h1>"
+        f"<p>{seeds} paired simulations of each arm. Delay is time loss + departure delay of all vehicles, also those that have "
+        "not arrived or departed. The differences are the candidate's, seed by seed, with their 95 % interval.</p>"
+        f"<pre>{html.escape(table)}</pre>{sections}</html>\n",
+        encoding="utf-8",
+    )
+    partial.replace(page)
+    return page
+
+
+def _delay_over_time(names: Sequence[str], results: Results) -> Figure:
+    figure, axes = _axes(9, 4)
+    for name, colour in _coloured(names):
+        windows = sorted({begin_s for outcome in results[name] for begin_s in outcome.delay_by_departure})
+        found = [
+            interval([outcome.delay_by_departure[w] for outcome in results[name] if w in outcome.delay_by_departure])
+            for w in windows
+        ]
+        middle_min = [(w - windows[0] + WINDOW_S / 2) / 60 for w in windows]
+        axes.plot(middle_min, [each.mean for each in found], color=colour, label=name, lw=2)
+        if len(results[name]) > 1:
+            low, high = [[getattr(each, end) for each in found] for end in ("low", "high")]
+            axes.fill_between(middle_min, low, high, color=colour, alpha=0.15, lw=0)
+    axes.set(xlabel="departure (min)", ylabel="mean delay (s)", ylim=(0, None))
+    axes.legend(frameon=False)
+    return figure
+
+
+def _by_tl(names: Sequence[str], results: Results) -> Figure:
+    candidate = results[names[0]]
+    tls = sorted(candidate[0].delay_by_tl, key=lambda tl: -float(np.mean([outcome.delay_by_tl[tl] for outcome in candidate])))
+    return _bars(names, tls[:MAX_TLS], "vehicle seconds / vehicles", lambda name, tl: [o.delay_by_tl[tl] for o in results[name]])
+
+
+def _queues(names: Sequence[str], results: Results) -> Figure:
+    roads = {road for name in names for outcome in results[name] for road in outcome.queue_by_road}
+
+    def values(name: str, road: str) -> list[float]:
+        return [outcome.queue_by_road.get(road, 0.0) for outcome in results[name]]
+
+    largest = sorted(roads, key=lambda road: -max(float(np.mean(values(name, road))) for name in names))[:MAX_ROADS]
+    return _bars(names, largest, "halting vehicles", values)
+
+
+def _bars(names: Sequence[str], labels: Sequence[str], title: str, values: Callable[[str, str], list[float]]) -> Figure:
+    """Groups of horizontal bars: a group per label, a bar per arm."""
+    figure, axes = _axes(9, 1.2 + 0.16 * len(labels) * (len(names) + 1))
+    for k, (name, colour) in enumerate(_coloured(names)):
+        found = [interval(values(name, label)) for label in labels]
+        at = np.arange(len(labels)) + (k + 0.5) / (len(names) + 1)
+        error = [each.high - each.mean if np.isfinite(each.high) else 0.0 for each in found]
+        axes.barh(at, [each.mean for each in found], 0.9 / (len(names) + 1), xerr=error, color=colour, label=name, ecolor="#444")
+    axes.set(yticks=np.arange(len(labels)) + 0.4, yticklabels=[label[:40] for label in labels], xlabel=title, xlim=(0, None))
+    axes.invert_yaxis()
+    axes.legend(frameon=False)
+    return figure
+
+
+def _distribution(names: Sequence[str], results: Results) -> Figure:
+    figure, axes = _axes(9, 4)
+    for name, colour in _coloured(names):
+        quantiles_s = np.mean([outcome.delay_quantiles_s for outcome in results[name] if outcome.delay_quantiles_s], axis=0)
+        axes.plot(quantiles_s, np.arange(101), color=colour, label=name, lw=2)
+    axes.set(xlabel="delay (s)", ylabel="share of vehicles (%)", xlim=(0, None), ylim=(0, 100))
+    axes.legend(frameon=False)
+    return figure
+
+
+def _bands(names: Sequence[str], results: Results) -> Figure:
+    shown = [name for name in names if results[name][0].signals]
+    count = len(results[shown[0]][0].signals)
+    figure: Figure = plt.figure(figsize=(11, len(shown) * (1 + 0.22 * count)), constrained_layout=True)
+    all_axes = figure.subplots(len(shown), 1, squeeze=False)
+    recorded = [band for name in shown for band in results[name][0].signals]
+    # of all arms, so that a phase has the same colour in each
+    greens = {
+        signal: sorted({state for band in recorded if band.signal == signal for _, state in band.states if is_green(state)})
+        for signal in {band.signal for band in recorded}
+    }
+    for axes, name in zip(all_axes[:, 0], shown, strict=True):
+        bands = _ordered(results[name][0].signals)
+        first_s, last_s = (pick(time_s for band in bands for time_s, _ in band.states) for pick in (min, max))
+        # from the middle on: the network has filled
+        begin_s = max(first_s, min((first_s + last_s) / 2, last_s - BANDS_S))
+        for row, band in enumerate(bands):
+            _draw_band(axes, row, band, greens[band.signal], begin_s)
+        axes.set(yticks=range(len(bands)), yticklabels=[band.signal[:30] for band in bands], xlim=(0, BANDS_S), title=name)
+        axes.invert_yaxis()
+        axes.set_xlabel(f"seconds from second {begin_s:.0f} on")
+    return figure
+
+
+def _draw_band(axes: Axes, row: int, band: SignalBand, greens: Sequence[str], begin_s: float) -> None:
+    """A bar in each green phase's colour; yellow and red between them stay white."""
+    ends = [time_s for time_s, _ in band.states[1:]] + [begin_s + BANDS_S]
+    for (time_s, state), end_s in zip(band.states, ends, strict=True):
+        low_s, high_s = max(time_s - begin_s, 0.0), min(end_s - begin_s, BANDS_S)
+        if state in greens and high_s > low_s:
+            axes.barh(row, high_s - low_s, 0.8, low_s, color=plt.get_cmap("tab10")(greens.index(state) % 10))
+
+
+def _ordered(bands: Sequence[SignalBand]) -> list[SignalBand]:
+    """Signals along the line on which they spread most: a wave of greens is a slanted line of bars."""
+    places = np.array([(band.x_m, band.y_m) for band in bands])
+    places = places - places.mean(0)
+    along = places @ np.linalg.svd(places, full_matrices=False)[2][0]
+    return [bands[i] for i in np.argsort(along)]
+
+
+def _axes(width: float, height: float) -> tuple[Figure, Axes]:
+    figure, axes = plt.subplots(figsize=(width, height), constrained_layout=True)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _coloured(names: Sequence[str]) -> list[tuple[str, str]]:
+    return [(name, COLOURS[k % len(COLOURS)]) for k, name in enumerate(names)]
+
+
+def _png(figure: Figure) -> str:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=100)
+    plt.close(figure)
+    return base64.b64encode(buffer.getvalue()).decode()

@@ -1,0 +1,59 @@
+"""Files of an evaluation's numbers: results.json and results.csv, each written beside its place and renamed."""
+
+import csv
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from evaluation.arms import Arm
+from evaluation.simulation import Outcome, outcome_values
+from evaluation.statistics import CONFIDENCE, interval
+
+
+def write(folder: Path, arms: Sequence[Arm], results: Mapping[str, Sequence[Outcome]]) -> None:
+    """Write both files into a folder. `results`: by arm, seed by seed; the first arm is the candidate."""
+    folder.mkdir(parents=True, exist_ok=True)
+    candidate = results[arms[0].name]
+    own, own_tls = [outcome_values(outcome) for outcome in candidate], [outcome.delay_by_tl for outcome in candidate]
+    document = {
+        "candidate": arms[0].name,
+        "confidence": CONFIDENCE,
+        "arms": {arm.name: _compared(own, [outcome_values(outcome) for outcome in results[arm.name]]) for arm in arms},
+        "delay_by_tl": {arm.name: _compared(own_tls, [outcome.delay_by_tl for outcome in results[arm.name]]) for arm in arms},
+        # what the signals showed is in the report
+        "simulations": [{**asdict(outcome), "signals": []} for arm in arms for outcome in results[arm.name]],
+    }
+    partial = folder / ".results.json.partial"
+    partial.write_text(json.dumps(document, indent=1))
+    partial.replace(folder / "results.json")
+    partial = folder / ".results.csv.partial"
+    with partial.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["arm", "seed", *own[0], "overrides"])
+        for arm in arms:
+            for outcome in results[arm.name]:
+                numbers = [round(value, 3) for value in outcome_values(outcome).values()]
+                writer.writerow([outcome.arm, outcome.seed, *numbers, outcome.overrides])
+    partial.replace(folder / "results.csv")
+
+
+def _compared(candidate: Sequence[Mapping[str, float]], values: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """By number, the mean of an arm, and the candidate's paired difference to it."""
+    return {
+        name: {
+            **_interval([value[name] for value in values]),
+            "difference": _interval([own[name] - value[name] for own, value in zip(candidate, values, strict=True)]),
+        }
+        for name in values[0]
+    }
+
+
+def _interval(values: Sequence[float]) -> dict[str, float | None]:
+    found = interval(values)
+    return {
+        "mean": found.mean,
+        **{end: value if math.isfinite(value) else None for end, value in (("low", found.low), ("high", found.high))},
+    }

@@ -1,0 +1,81 @@
+"""Faults of detectors, on a running simulation of the sample city."""
+
+import numpy as np
+import pytest
+
+from city import config
+from controller.sumo.libsumo_connection import start_libsumo
+from evaluation import detector_faults
+from evaluation.arms import parse, with_faults
+from evaluation.detector_faults import FaultRates, FaultyDetectors
+from evaluation.simulation import ArmSimulator, EvaluationTask
+from tests.conftest import GRID
+from training.demand import Demand
+
+SIGNALS = ("A0", "B1", "C2")
+
+
+@pytest.fixture
+def read():
+    """A function: (true counts, counts with faults, true and faulty outflow) of every lane in each step of 10 s."""
+    made = []
+
+    def run(rates, seed=1, steps=40):
+        connection = start_libsumo(["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "--no-warnings", "--seed", "3"])
+        made.append(connection)
+        api = connection.api
+        lanes = {signal: list(dict.fromkeys(api.trafficlight.getControlledLanes(signal))) for signal in SIGNALS}
+        faulty = FaultyDetectors(connection, rates, seed, 0.0, 10.0 * steps)
+        everything = [lane for own in lanes.values() for lane in own]
+        faulty.track(lanes, everything, dict.fromkeys(SIGNALS, 1))
+        result = []
+        for k in range(1, steps + 1):
+            faulty.advance(10.0 * k)
+            faulty.read(tuple(lanes))
+            true, own = connection.readings, faulty.readings
+            result.append((true.counts.copy(), own.counts.copy(), true.outflow.copy(), own.outflow.copy()))
+        connection.close()
+        return [np.array(column) for column in zip(*result, strict=True)]
+
+    return run
+
+
+def test_missing_lanes_never_see_a_vehicle(read):
+    true, faulty, outflow, own_outflow = read(FaultRates(missing=0.5))
+    is_missing = (faulty != true).any((0, 1))
+    assert 0.2 < is_missing.mean() < 0.8 and (faulty[:, :, is_missing] == 0).all() and (own_outflow[:, is_missing] == 0).all()
+    assert (own_outflow[:, ~is_missing & (outflow[-1] > 0)] == outflow[:, ~is_missing & (outflow[-1] > 0)]).all()
+
+
+def test_stuck_lanes_keep_their_last_counts(read):
+    true, faulty, _, _ = read(FaultRates(stuck=1.0))
+    same = (true == faulty).all(1)
+    for lane in range(same.shape[1]):
+        held = np.flatnonzero(~same[:, lane])
+        if len(held):
+            assert (faulty[held[0] :, :, lane] == faulty[held[0], :, lane]).all(), "it never recovers"
+    assert (~same[-1]).sum() > same.shape[1] / 3
+
+
+def test_noisy_counts_are_right_on_average(read):
+    true, faulty, _, _ = read(FaultRates(noisy=1.0))
+    vehicles = true[:, 0] >= 3
+    ratio = faulty[:, 0][vehicles] / true[:, 0][vehicles]
+    assert abs(ratio.mean() - 1) < 0.15 and 0.15 < ratio.std() < 0.5 and (faulty >= 0).all()
+
+
+def test_faults_are_drawn_by_the_seed(read):
+    first, again, other = (read(FaultRates(missing=0.5), seed)[1] for seed in (1, 1, 2))
+    assert (first == again).all() and (first != other).any()
+
+
+def test_arms_with_faults_are_those_that_the_controller_runs():
+    names = [arm.name for arm in with_faults(parse("served:3,fixed,actuated,max-pressure"))]
+    assert names[4:] == ["served:3+faults", "max-pressure+faults"]
+
+
+def test_max_pressure_without_detectors_loses():
+    city = config.load(GRID / "city.toml")
+    simulator = ArmSimulator(EvaluationTask(city, tuple(city.tls), 600.0, faults=detector_faults.parse("missing=1")))
+    arm, blind = with_faults(parse("max-pressure"))
+    assert simulator.run(blind, Demand(1)).delay_s > 1.2 * simulator.run(arm, Demand(1)).delay_s
