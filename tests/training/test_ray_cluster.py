@@ -1,0 +1,75 @@
+"""Rounds and evaluations on a real Ray cluster of several nodes on this machine, one of which is killed."""
+
+import json
+import os
+import threading
+import time
+
+import pytest
+
+from evaluation.__main__ import main as evaluate
+from tests.conftest import GRID
+from training.__main__ import main
+from training.ray_tasks import RayTasks
+from training.street_simulation import SimulationFailed
+
+pytestmark = pytest.mark.slow
+ray = pytest.importorskip("ray", reason="Ray is not installed")
+
+CITY = ("--city", str(GRID / "city.toml"))
+SHORT = ("--episodes", "1", "--seconds", "120", "--evaluate-every", "1", "--held-out", "1", "--episodes-per-update", "1")
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """A head without CPUs for tasks, and two nodes of one CPU; everything listens on loopback."""
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray's switch for loopback: it would listen on the machine's own address
+    monkeypatch.setattr("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False)
+    local = {"node_ip_address": "127.0.0.1"}
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **local})
+    made.nodes = [made.add_node(num_cpus=1, **local) for _ in range(2)]
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+def process_id(seconds):
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def end(_):
+    os._exit(1)
+
+
+def test_tasks_of_a_killed_node_are_run_again(cluster):
+    with RayTasks(cluster.address) as tasks:
+        assert tasks.count == 2
+        # while a task runs on each node
+        killer = threading.Timer(8.0, lambda: cluster.remove_node(cluster.nodes[0], allow_graceful=False))
+        killer.start()
+        results = dict(tasks.run(process_id, [20.0, 20.0, 0.0]))
+        killer.join()
+    assert results.keys() == {0, 1, 2} and len(set(results.values())) == 3, "each task has a process of its own"
+
+
+def test_worker_that_dies_again_and_again_is_an_error(cluster):
+    with RayTasks(cluster.address) as tasks, pytest.raises(SimulationFailed, match="a task on Ray failed 4 times"):
+        dict(tasks.run(end, [1]))
+
+
+def test_rounds_and_evaluation_run_on_a_cluster(cluster, grid_models, tmp_path, capsys):
+    groups = "SA101,SA102,SA103;SA104,SA105,SA106,SA107,SA108"
+    out = ("--out", str(tmp_path / "rounds"), "--seeds", "2")
+    assert main(["rounds", *CITY, "--groups", groups, "--rounds", "1", *SHORT, *out, "--ray", cluster.address]) == 0
+    (decision,) = json.loads((tmp_path / "rounds" / "rounds.json").read_text())["rounds"]
+    assert {"before", "new"} <= decision["mean_delay_s"].keys()
+    assert {path.name for path in (tmp_path / "rounds" / "round_1").iterdir()} == {"group_1", "group_2", "models"}
+    flags = ("--models-dir", str(grid_models), "--arms", "served,fixed", "--seeds", "2", "--seconds", "120")
+    assert evaluate([*CITY, *flags, "--ray", cluster.address]) == 0
+    on_ray = capsys.readouterr().out.splitlines()[-3:]
+    assert evaluate([*CITY, *flags]) == 0
+    assert capsys.readouterr().out.splitlines()[-3:] == on_ray, "the same numbers as on one machine"

@@ -1,0 +1,174 @@
+"""Rounds: groups, what is kept, a round on the sample city's own checkpoints, and what is resumed."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from city import config
+from city.errors import InputError
+from evaluation.simulation import Outcome
+from tests.conftest import GRID
+from training import model_files
+from training.__main__ import main
+from training.episode import TrainingTask
+from training.processes import ThisProcess
+from training.rounds import rounds as rounds_module
+from training.rounds import selection
+from training.rounds.group_training import TrainedGroup, train_group
+from training.rounds.rounds import Plan, Rounds
+from training.trainer import Settings
+
+CITY = ("--city", str(GRID / "city.toml"))
+GROUPS = (("SA101", "SA102", "SA103", "SA104"), ("SA105", "SA106", "SA107", "SA108"))
+EVERY = ";".join(",".join(group) for group in GROUPS)
+
+
+def outcome(seed, delay_s, by_tl):
+    return Outcome("", seed, delay_s, 0.0, 0.0, 0.0, 1, 1, by_tl, "", 0.0, 0, (), {}, {}, {})
+
+
+def outcomes(delays, **by_tl):
+    return [outcome(k, delay, {tl: values[k] for tl, values in by_tl.items()}) for k, delay in enumerate(delays)]
+
+
+def test_new_model_is_better_if_its_whole_interval_is():
+    before = outcomes([9, 9, 9], A=[5, 6, 7], B=[5, 6, 7], C=[5, 6, 7])
+    new = outcomes([9, 9, 9], A=[3, 4, 5.1], B=[1, 9, 2], C=[6, 7, 8])
+    assert selection.better_tls(before, new) == ["A"], "B only by chance, C is worse"
+
+
+@pytest.mark.parametrize(
+    ("new", "mixed", "chosen"),
+    [
+        ([20, 21, 22], [25, 26, 27], "new"),
+        ([20, 21, 22], [15, 16, 17.1], "mixed"),
+        ([40, 41, 42], [31, 32, 33], "before"),
+        ([10, 50, 20], [31, 32, 33], "before"),
+        ([40, 41, 42], None, "before"),
+    ],
+)
+def test_what_is_kept_is_better_than_before_by_the_interval(new, mixed, chosen):
+    results = {"before": outcomes([30, 31, 32.1]), "new": outcomes(new)}
+    if mixed:
+        results["mixed"] = outcomes(mixed)
+    assert selection.choose(results) == chosen
+
+
+class SampleCheckpoints(ThisProcess):
+    """Instead of hours of training, the sample city's checkpoints; everything else is as ever."""
+
+    def __init__(self):
+        self.trainings = []
+
+    def run(self, function, jobs):
+        if function is not train_group:
+            yield from super().run(function, jobs)
+            return
+        for index, job in enumerate(jobs):
+            self.trainings.append(job)
+            files = {path.name: path for path in (GRID / "checkpoints").iterdir() if path.name != "README.md"}
+            yield index, TrainedGroup(40.0, model_files.pack(files))
+
+
+def plan(out, rounds=1, seconds=600.0, seeds=3):
+    city = config.load(GRID / "city.toml")
+    return Plan(city, GROUPS, rounds, TrainingTask(city, (), seconds=seconds), Settings(out, varies=False), seeds)
+
+
+@pytest.fixture(scope="module")
+def first_round(tmp_path_factory):
+    """(folder, executor, kept versions, lines) of a round whose models are better than fixed plans."""
+    out, executor, lines = tmp_path_factory.mktemp("rounds"), SampleCheckpoints(), []
+    kept = Rounds(plan(out), executor, resume=False, report=lines.append).run()
+    return out, executor, kept, lines
+
+
+def test_models_that_are_better_are_kept_under_the_rounds_number(first_round):
+    out, _, kept, lines = first_round
+    (decision,) = json.loads((out / "rounds.json").read_text())["rounds"]
+    assert (
+        decision["chosen"] in ("new", "mixed")
+        and decision["mean_delay_s"][decision["chosen"]] < decision["mean_delay_s"]["before"]
+    )
+    assert kept and {tl: path.relative_to(out.resolve()) for tl, path in kept.items()} == {
+        tl: Path("models") / tl / "1" for tl in decision["kept"]
+    }
+    assert {path.name for path in (out / "models").iterdir()} == decision["kept"].keys()
+    assert all((path / "saved_model.pb").is_file() for path in kept.values())
+    assert lines[-1].startswith("round 1: mean delay before ")
+
+
+def test_groups_learn_beside_the_models_of_the_round_before(first_round, tmp_path):
+    out, executor, kept, _ = first_round
+    assert [(job.task.target_tls, job.task.infer_tls) for job in executor.trainings] == [(group, ()) for group in GROUPS]
+    shutil.copytree(out, tmp_path / "out")
+    second = SampleCheckpoints()
+    following = Rounds(plan(tmp_path / "out", 2), second, resume=True, report=lambda line: None)
+    following._train(2)
+    for group, job in zip(GROUPS, second.trainings, strict=True):
+        assert job.task.target_tls == group and set(job.task.infer_tls) == kept.keys() - set(group) == job.models.keys()
+        assert job.settings.number == 2 and job.settings.seed != executor.trainings[0].settings.seed
+
+
+def test_interrupted_round_is_resumed_where_it_was(first_round, tmp_path, monkeypatch):
+    decided = json.loads((first_round[0] / "rounds.json").read_text())
+    executor = SampleCheckpoints()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rounds_module.paired_runs, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            Rounds(plan(tmp_path), executor, resume=False, report=lambda line: None).run()
+    assert len(executor.trainings) == 2
+    shutil.rmtree(tmp_path / "round_1" / "group_2")
+    shutil.rmtree(tmp_path / "round_1" / "models" / "SA101")
+    lines = []
+    Rounds(plan(tmp_path), executor, resume=True, report=lines.append).run()
+    assert len(executor.trainings) == 3, "only the group without a result was trained again"
+    assert [line.partition(":")[0] for line in lines if " -> " in line] == ["SA101"], "exported once more"
+    assert json.loads((tmp_path / "rounds.json").read_text())["rounds"] == decided["rounds"]
+
+
+def test_rounds_are_resumed_with_the_same_flags_only(first_round):
+    out = first_round[0]
+    with pytest.raises(InputError, match=r"there are rounds already; pass --resume"):
+        Rounds(plan(out), SampleCheckpoints(), resume=False, report=print)
+    with pytest.raises(InputError, match=r"differ in seconds; pass the same flags"):
+        Rounds(plan(out, seconds=700.0), SampleCheckpoints(), resume=True, report=print)
+    with pytest.raises(InputError, match=r"there are no rounds to resume"):
+        Rounds(plan(out / "other"), SampleCheckpoints(), resume=True, report=print)
+    (out / "other" / "rounds.json").write_text("{")
+    with pytest.raises(InputError, match=r"is not the state of rounds"):
+        Rounds(plan(out / "other"), SampleCheckpoints(), resume=True, report=print)
+
+
+def test_city_without_vehicles_is_refused(tmp_path):
+    empty = replace(plan(tmp_path), task=TrainingTask(config.load(GRID / "city.toml"), (), seconds=1.0))
+    with pytest.raises(InputError, match="no vehicle departs"):
+        Rounds(empty, SampleCheckpoints(), resume=False, report=lambda line: None).run()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--groups", "SA101"), "SA102, SA103, SA104, SA105, SA106, SA107, SA108 is in no group"),
+        (("--groups", EVERY + ";SA101"), "SA101 is in two groups"),
+        (("--groups", EVERY + ";SA999"), "there is no TL SA999"),
+        (("--groups", ";"), "is in no group"),
+        (("--groups", EVERY, "--rounds", "0"), "--rounds 0 must lie between 1"),
+        (("--groups", EVERY, "--seeds", "1"), "--seeds 1 must lie between 2"),
+        (("--groups", EVERY, "--ray", "127.0.0.1:1"), "no Ray cluster answers there"),
+        (("--groups", EVERY, "--ray", "auto", "--tasks", "2"), "leave one of them out"),
+        (("--groups", EVERY, "--hidden-sizes", "x"), "--hidden-sizes 'x' must be numbers"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2(flags, message, tmp_path, capsys):
+    assert main(["rounds", *CITY, "--out", str(tmp_path / "out"), *flags]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1 and message in error
+    assert not (tmp_path / "out").exists()
