@@ -8,13 +8,15 @@ import gzip
 import math
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from city.config import TL, City
 from city.errors import InputError
 from city.right_of_way import Connection, Foes, Junctions, Requests, conflicts, green_together, path_length_m
 
+MIN_APPROACH_M = 50.0
+"""Length of an approach that shows whether vehicles wait: about seven cars."""
 OFF = "off"
 """Id of SUMO's own program without phases: the signal is off, and drivers follow the right of way."""
 SEQUENTIAL_TYPES = ("static", "actuated", "delay_based")
@@ -154,7 +156,10 @@ class StreetNetwork:
     net_file: Path
     signals: dict[str, SignalNetwork]
     lane_length_m: dict[str, float]
-    """Of every incoming and outgoing lane of a signal."""
+    """Of every incoming and outgoing lane of a signal, and of the lanes behind them."""
+    lanes_behind: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of incoming lanes that are shorter than MIN_APPROACH_M, the lanes that lead to them: a vehicle that stops at the
+    signal may still be on one of those."""
     begin_s: float = 0.0
     end_s: float | None = None
 
@@ -279,6 +284,8 @@ class _Reader:
         self.programs: dict[str, dict[str, Program]] = {}
         self.active: dict[str, str] = {}
         self.connections: dict[str, list[Connection]] = {}
+        self.before: dict[str, list[str]] = {}
+        """By lane, those that lead to it without a signal in between."""
         self.junctions = Junctions()
         self.crossings: set[str] = set()
         """Lanes of pedestrian crossings."""
@@ -327,6 +334,8 @@ class _Reader:
             self.junctions.continuation[from_lane] = via
         if not (attributes["from"].startswith(":") or attributes["to"].startswith(":")):
             self.junctions.add_connection(from_lane, to_lane)
+            if "tl" not in attributes:
+                self.before.setdefault(to_lane, []).append(from_lane)
         if "tl" in attributes:
             # a pedestrian crossing is its own internal lane; the opposite direction (linkIndex2) starts on it
             crossing = next((lane for lane in (from_lane, to_lane) if lane in self.crossings), "")
@@ -368,14 +377,30 @@ class _Reader:
             connections = self.connections.get(signal, [])
             if connections:
                 signals[signal] = self._signal(signal, programs, connections, requests)
+        incoming = {lane for signal in signals.values() for lane in signal.lanes if not lane.startswith(":")}
+        behind = {lane: self._lanes_behind(lane) for lane in sorted(incoming) if self.length[lane] < MIN_APPROACH_M}
         lanes = {lane for signal in signals.values() for pairs in signal.links for pair in pairs for lane in pair}
+        lanes.update(lane for before in behind.values() for lane in before)
         return StreetNetwork(
             self.net_file,
             signals,
             {lane: self.length[lane] for lane in lanes},
+            behind,
             self.begin_s,
             end_s,
         )
+
+    def _lanes_behind(self, lane: str) -> tuple[str, ...]:
+        """The lanes within MIN_APPROACH_M upstream of a lane, up to the next signal."""
+        found: dict[str, None] = {}
+        queue = [(lane, self.length[lane])]
+        while queue:
+            at, length_m = queue.pop()
+            for before in self.before.get(at, ()) if length_m < MIN_APPROACH_M else ():
+                if before not in found and before != lane:
+                    found[before] = None
+                    queue.append((before, length_m + self.length[before]))
+        return tuple(found)
 
     def _signal(
         self, signal: str, programs: dict[str, Program], connections: list[Connection], requests: Requests

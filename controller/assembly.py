@@ -123,9 +123,11 @@ def _max_pressure(
     if not all(greens):
         return None
     signals = [street.signals[signal] for signal in contract.signal_ids]
-    return MaxPressure(signals, greens, lane_row, length_m, times.yellow_s, times.min_green_s, times.all_red_s)
+    return MaxPressure(
+        signals, greens, lane_row, length_m, times.yellow_s, times.min_green_s, times.all_red_s, street.lanes_behind
+    )
 
 
 def _vehicle_lanes(street: StreetNetwork, signal: str) -> list[str]:
     """The lanes of a signal that vehicles use; crossings and walking areas are inside junctions."""
-    return [lane for lane in max_pressure.lanes_of(street.signals[signal]) if not lane.startswith(":")]
+    return [lane for lane in max_pressure.lanes_of(street.signals[signal], street.lanes_behind) if not lane.startswith(":")]

@@ -11,6 +11,7 @@ from city import config, network
 from city.errors import InputError
 from controller.safety.conflicts import ConflictRules
 from tests.conftest import GRID
+from tests.end_to_end.handmade_streets import netconvert_plain
 from tests.networks import netgenerate
 
 SCENARIOS = ("cologne1", "cologne8", "ingolstadt7")
@@ -204,3 +205,15 @@ def test_slowest_lane_of_a_link_counts_for_its_red_clearance(tmp_path):
     signal = network.read(net_file).signals["A0"]
     k = signal.links.index(link)
     assert (signal.slowest_mps[k], signal.approach_mps[k]) == (5.0, 13.89)
+
+
+def test_lanes_behind_a_short_incoming_lane_reach_back_for_50_m_and_to_the_next_signal(tmp_path):
+    """A - B - C - D: roads of 200, 30 and 5 m to the signal D; E - D has 20 m behind the signal E."""
+    nodes = {"A": (-235, 0), "B": (-35, 0), "C": (-5, 0), "D": (0, 0), "E": (20, 0), "F": (220, 0), "G": (0, 200), "H": (20, 200)}
+    kinds = {name: "traffic_light" if name in "DE" else "priority" for name in nodes}
+    text = "".join(f'<node id="{name}" x="{x}" y="{y}" type="{kinds[name]}"/>' for name, (x, y) in nodes.items())
+    lengths = {"AB": 200, "BC": 30, "CD": 5, "DE": 20, "ED": 20, "EF": 200, "FE": 200, "DG": 200, "GD": 200, "HE": 200, "EH": 200}
+    edges = "".join(f'<edge id="{e}" from="{e[0]}" to="{e[1]}" length="{length}"/>' for e, length in lengths.items())
+    street = network.read(netconvert_plain(tmp_path, text, edges))
+    assert street.lanes_behind == {"CD_0": ("BC_0", "AB_0"), "ED_0": (), "DE_0": ()}
+    assert street.lane_length_m["AB_0"] == 200

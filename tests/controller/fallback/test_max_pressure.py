@@ -7,7 +7,7 @@ from city.config import Controller
 from controller.assembly import _max_pressure
 from controller.dialects.sumo_rl import GreenPhaseSequencer, SumoRlObserver
 from controller.fallback.control_mode import ControlMode
-from controller.fallback.max_pressure import MaxPressure, lanes_of
+from controller.fallback.max_pressure import MAX_WAIT_S, MaxPressure, lanes_of
 from controller.fallback.plan import FallbackSchedule
 from controller.intersection import Intersection
 from controller.observation import Readings
@@ -41,7 +41,7 @@ def chosen(made, now, **vehicles):
 
 
 def test_it_reads_incoming_and_outgoing_lanes(crossing):
-    assert lanes_of(crossing) == LANES
+    assert lanes_of(crossing, {}) == LANES
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,32 @@ def test_green_with_the_greatest_pressure_is_chosen(crossing, vehicles, green):
 def test_pressure_is_divided_by_the_lane_length(crossing):
     length_m = np.array([1000.0, 1000, 1000, 50, 100, 100, 100, 100])
     assert chosen(controller(crossing, length_m), 20, in0=10, in3=2) == "rrrG"
+
+
+def test_lanes_behind_a_short_lane_count_as_one_with_it(crossing):
+    """A queue before a lane of 1 m: the lane itself holds no vehicle."""
+    lanes = [*LANES, "behind_0"]
+    length_m = np.array([100.0, 100, 100, 1, 100, 100, 100, 100, 99])
+    counts = np.array([2.0, 0, 0, 0, 0, 0, 0, 0, 5])
+    row = {lane: k for k, lane in enumerate(lanes)}
+    for behind, green in ((["behind_0"], "rrrG"), ([], "GgGr")):
+        made = MaxPressure([crossing], [GREENS], row, length_m, 3, 5, lanes_behind={"in3_0": behind})
+        made.enter(0, ["GgGr"])
+        made.decide(20, Readings(np.array([counts, counts]), counts, counts))
+        assert made.requested_states(23)[0] == green
+    assert lanes_of(crossing, {"in3_0": ["behind_0"]}) == [*LANES[:4], "behind_0", *LANES[4:]]
+
+
+def test_link_that_waits_for_long_is_served_whatever_its_pressure(crossing):
+    """A detector that has failed must not keep its approach red for ever."""
+    made, shown = controller(crossing), []
+    for now in range(5, 400, 5):
+        made.decide(now, readings(in0=9))
+        made.note_shown(now, 0)
+        shown.append(made.requested_states(now)[0])
+    served = [5 * (k + 1) for k, state in enumerate(shown) if state == "rrrG"]
+    assert served and served[0] <= MAX_WAIT_S + 10
+    assert max(np.diff([0, *served, 400])) <= MAX_WAIT_S + 20 and len(served) < len(shown) / 4
 
 
 def test_min_green_is_kept(crossing):
@@ -137,7 +163,7 @@ def test_tl_with_a_signal_without_greens_falls_back_to_its_plan(grid_city, grid_
     made = contract.build(grid_city, grid_city.tls["SA108"], grid_street)  # two signals
     changed = pb.PolicyContract()
     changed.CopyFrom(made)
-    lanes = [lane for signal in made.signal_ids for lane in lanes_of(grid_street.signals[signal])]
+    lanes = [lane for signal in made.signal_ids for lane in lanes_of(grid_street.signals[signal], {})]
     row, length_m = {lane: i for i, lane in enumerate(lanes)}, np.full(len(lanes), 100.0)
     times = SafetyTimes(3, 5)
     assert isinstance(_max_pressure(changed, grid_street, row, length_m, times), MaxPressure)
