@@ -31,7 +31,7 @@ lint: $(VENV)/.ready
 docs: $(VENV)/.ready
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir out/site
 
-# Five demand seeds that training never saw: served policies against fixed-time plans.
+# Demand that training never saw: served policies beside fixed, actuated and max-pressure control.
 evaluate: $(VENV)/.ready
 	$(BIN)/python examples/evaluate.py
 

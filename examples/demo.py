@@ -1,4 +1,4 @@
-"""Run the sample city end to end: checkpoints -> models -> server -> controller -> table.
+"""Run the sample city end to end: checkpoints -> models -> server -> controller -> comparison.
 
     python demo.py [--out DIR]
 
@@ -6,17 +6,19 @@
 """
 
 import argparse
+import os
 import shutil
 import sys
 import time
 from pathlib import Path
 
 import pipeline
-from report_page import write_report
 
 from city.arguments import Parser
 
 SEED = 42
+SEEDS = 2
+"""Simulations of each arm in the comparison."""
 STAGES = 4
 
 
@@ -31,44 +33,33 @@ def main() -> int:
     def announce(stage: int, text: str) -> None:
         print(f"[{stage}/{STAGES} at {time.monotonic() - begin:3.0f} s] {text}", flush=True)
 
-    demand = pipeline.GRID / "demand.rou.xml"
     announce(1, "export: write the sample city's trained actors as SavedModels")
     print(f"  {pipeline.export(out / 'models', out / 'export.log')}")
     announce(2, "serving: start the embedded server")
     with pipeline.serving(out / "models", out / "serving.log") as server:
         announce(3, f"controller: simulate one hour under the policies served at {server}")
         print("  simulated:", end="", flush=True)
-        served = pipeline.controlled(server, demand, SEED, out, lambda second: print(f" {second} s", end="", flush=True))
-        print()
-    announce(4, "SUMO: simulate the same demand under the fixed-time plans")
-    fixed = pipeline.fixed(demand, SEED, out)
-    results = table(fixed, served)
-    print(f"\n{results}\n")
-    page = write_report(out, fixed, served, results)
-    print(f"report: {page.resolve()}   ({time.monotonic() - begin:.0f} s in all)")
+        run = pipeline.controlled(server, SEED, out, lambda second: print(f" {second} s", end="", flush=True))
+        print(f"\n{table(run)}")
+        announce(4, f"evaluation: the same policies beside fixed, actuated and max-pressure control, {SEEDS} seeds each")
+        flags = ["--server", server, "--seeds", SEEDS, "--workers", os.cpu_count() or 1, "--out", out]
+        print(f"\n{pipeline.evaluation(flags, out / 'evaluation.log')}   ({time.monotonic() - begin:.0f} s in all)")
     return 0
 
 
-def table(fixed: pipeline.Run, served: pipeline.Run) -> str:
-    """Fixed-time plans against served policies, and the controller's figures."""
-    f, s, figures = fixed.trips, served.trips, served.figures
+def table(run: pipeline.Run) -> str:
+    """What the controller reports of its hour."""
+    trips, figures = run.trips, run.figures
     rows = [
-        ("trips finished", f"{f.finished} of {f.total}", f"{s.finished} of {s.total}", ""),
-        ("mean delay", f"{f.delay_s:.1f} s", f"{s.delay_s:.1f} s", change(f.delay_s, s.delay_s)),
-        ("mean duration", f"{f.duration_s:.1f} s", f"{s.duration_s:.1f} s", change(f.duration_s, s.duration_s)),
-        ("mean waiting time", f"{f.waiting_s:.1f} s", f"{s.waiting_s:.1f} s", change(f.waiting_s, s.waiting_s)),
-        ("decisions taken", "-", f"{figures['decisions']}", ""),
-        ("decision p50", "-", f"{figures['decision_ms_p50']:.2f} ms", ""),
-        ("decision p99", "-", f"{figures['decision_ms_p99']:.2f} ms", ""),
-        ("missing answers", "-", f"{figures['missing_answers']}", ""),
-        ("requests corrected", "-", f"{figures['overrides']}", ""),
+        ("trips finished", f"{trips.finished} of {trips.total}"),
+        ("mean delay", f"{trips.delay_s:.1f} s"),
+        ("decisions taken", f"{figures['decisions']}"),
+        ("decision p50", f"{figures['decision_ms_p50']:.2f} ms"),
+        ("decision p99", f"{figures['decision_ms_p99']:.2f} ms"),
+        ("missing answers", f"{figures['missing_answers']}"),
+        ("requests corrected", f"{figures['overrides']}"),
     ]
-    lines = [f"{'':<20}{'fixed':>16}{'served':>16}{'change':>10}", "-" * 62]
-    return "\n".join(lines + [f"{a:<20}{b:>16}{c:>16}{d:>10}".rstrip() for a, b, c, d in rows])
-
-
-def change(before: float, after: float) -> str:
-    return f"{100 * (after / before - 1):+.1f} %" if before else ""
+    return "\n".join(f"  {name:<20}{value:>16}" for name, value in rows)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The stages of the demo, each run as a program of the project: export, serve, control, compare.
+"""The stages of the demo, each run as a program of the project: export, serve, control, evaluate.
 
 Every program writes to a log file; an error names the file and quotes its end.
 """
@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from city import config
 from city.errors import InputError, path_errors_as_input_errors
-from controller.sumo.programs import sumo_program
-from controller.sumo.tripinfo import TRIPINFO_OPTIONS, Trips, read_trips
+from controller.sumo.tripinfo import Trips, read_trips
 
 GRID = Path(__file__).resolve().parent / "grid"
 CITY = GRID / "city.toml"
@@ -50,7 +48,7 @@ def exit_code(main: Callable[[], int]) -> int:
 class Run:
     trips: Trips
     figures: dict[str, Any]
-    """The controller's summary; empty for fixed-time plans."""
+    """The controller's summary."""
 
 
 def export(models_dir: Path, log: Path) -> str:
@@ -84,12 +82,11 @@ def serving(models_dir: Path, log: Path) -> Iterator[str]:
             process.wait(STOP_TIMEOUT_S)
 
 
-def controlled(server: str, demand: Path, seed: int, folder: Path, progress: Callable[[int], None] = lambda second: None) -> Run:
+def controlled(server: str, seed: int, folder: Path, progress: Callable[[int], None] = lambda second: None) -> Run:
     """Simulate one hour under the served policies, SUMO over TraCI.
 
     Args:
         server: HOST:PORT of the model server.
-        demand: SUMO route file.
         seed: SUMO's random seed.
         folder: where tripinfo, summary and log are written.
         progress: called with the simulated second after each summary line of the controller.
@@ -109,18 +106,16 @@ def controlled(server: str, demand: Path, seed: int, folder: Path, progress: Cal
 
     tripinfo, summary = folder / f"served_{seed}.tripinfo.xml", folder / f"served_{seed}.json"
     command = [sys.executable, "-m", "controller", "--city", CITY, "--server", server, "--seed", seed]
-    command += ["--http", "127.0.0.1:0", "--tripinfo", tripinfo, "--summary", summary, "--", "--route-files", demand]
+    command += ["--http", "127.0.0.1:0", "--tripinfo", tripinfo, "--summary", summary]
     _run("the controller", command, folder / f"controller_{seed}.log", report)
     return Run(read_trips(tripinfo), json.loads(summary.read_text()))
 
 
-def fixed(demand: Path, seed: int, folder: Path) -> Run:
-    """Simulate the same hour under the signals' own fixed-time plans. Raises StageFailed."""
-    tripinfo = folder / f"fixed_{seed}.tripinfo.xml"
-    command = [sumo_program(), "-c", config.load(CITY).network.sumocfg, "--route-files", demand, "--seed", seed]
-    command += ["--no-step-log", "--no-warnings", "--tripinfo-output", tripinfo, *TRIPINFO_OPTIONS]
-    _run("SUMO", command, folder / f"sumo_{seed}.log")
-    return Run(read_trips(tripinfo), {})
+def evaluation(flags: Sequence[object], log: Path) -> str:
+    """Compare arms on the sample city; return the printed table. Raises StageFailed."""
+    lines: list[str] = []
+    _run("the evaluation", [sys.executable, "-m", "evaluation", "--city", CITY, *flags], log, lines.append)
+    return "".join(lines).rstrip()
 
 
 def _run(name: str, command: Sequence[object], log: Path, on_line: Callable[[str], object] = lambda line: None) -> None:
