@@ -14,7 +14,8 @@ def test_sumo_rl_trains_its_signals_while_the_controller_runs_the_others(tmp_pat
     command = [sys.executable, ROOT / "examples" / "train_with_sumo_rl.py", "--seconds", "300", "--out", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert [line.partition(":")[0] for line in done.stdout.splitlines() if line.startswith("episode")] == ["episode 1", "episode 2"]
+    episodes = [line.partition(":")[0] for line in done.stdout.splitlines() if line.startswith("episode")]
+    assert episodes == ["episode 1", "episode 2"]
     for episode in (1, 2):
         summary = json.loads((tmp_path / f"episode_{episode}.json").read_text())
         assert summary["decisions"] > 200 and summary["missing_answers"] == summary["alarms"] == 0
