@@ -17,6 +17,7 @@ from controller.sumo.libsumo_connection import start_libsumo
 from controller.sumo.tripinfo import read_trips
 from evaluation import __main__ as program
 from evaluation import actuated, arms, paired_runs, statistics
+from evaluation import simulation as arm_simulation
 from evaluation.arms import Arm
 from evaluation.simulation import ArmSimulator, EvaluationTask, Outcome, ServedModels
 from export.__main__ import main as export
@@ -26,7 +27,7 @@ from serving.embedded.config import ServerConfig
 from tests.conftest import GRID
 from tests.serving.conftest import running
 from training import checkpoints, model_files
-from training.demand import Demand
+from training.demand import Demand, varied
 from training.processes import Processes, ThisProcess
 from training.street_simulation import SimulationFailed
 
@@ -42,7 +43,7 @@ def results(grid_models, tmp_path_factory):
     return program.main([*CITY, *flags, "--arms", "served:1,fixed,actuated,max-pressure", "--emissions"]), folder
 
 
-def test_every_arm_meets_the_same_demand(results):
+def test_every_arm_is_simulated_with_every_seed(results):
     code, folder = results
     document = json.loads((folder / "results.json").read_text())
     totals = {}
@@ -51,6 +52,23 @@ def test_every_arm_meets_the_same_demand(results):
     assert code == 0 and document["candidate"] == "served:1" and len(document["simulations"]) == 8
     assert all(len(total) == 1 and min(total) > 50 for total in totals.values())
     assert len({simulation["delay_s"] for simulation in document["simulations"]}) == 8, "every arm acts differently"
+
+
+def test_every_arm_meets_the_same_vehicles(grid_city, monkeypatch):
+    vehicles = []
+
+    def read(tripinfo):
+        trips = [element.attrib for _, element in ET.iterparse(tripinfo) if element.tag == "tripinfo"]
+        vehicles.append({trip["id"]: trip["speedFactor"] for trip in trips})
+        return read_trips(tripinfo)
+
+    monkeypatch.setattr(arm_simulation, "read_trips", read)
+    simulator = ArmSimulator(EvaluationTask(grid_city, ("SA101",), 200.0))
+    demand = varied(np.random.default_rng(5), varies=True)
+    for arm in arms.parse("fixed,actuated,max-pressure"):
+        simulator.run(arm, demand)
+    simulator.run(Arm("fixed", "fixed"), varied(np.random.default_rng(6), varies=True))
+    assert vehicles[0] == vehicles[1] == vehicles[2] != vehicles[3] and len(vehicles[0]) > 50
 
 
 def test_results_compare_tls_queues_and_emissions(results):

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.training.test_actor_critics import contract
 from training.actor_critics import ActorCritics, layouts
-from training.ppo import Learner, NotFinite, PpoConfig
+from training.ppo import MAX_GRADIENT_NORM, SHARP_FROM, Learner, NotFinite, PpoConfig, _clipped_by_row
 from training.transitions import Batch, RewardScale, Transitions, make_batch
 
 
@@ -148,3 +149,70 @@ def test_rewards_are_scaled_by_the_spread_of_their_sums():
     scale = RewardScale(gamma=0.0)
     assert scale.update([Transitions(empty, empty, empty[:, 0], empty[:, 0], reward)]) == pytest.approx(1 / 7, rel=0.05)
     assert RewardScale(0.9).update([]) == 1.0
+
+
+def test_episodes_of_a_batch_are_discounted_apart():
+    rng = np.random.default_rng(1)
+
+    def episode(count):
+        numbers = rng.normal(size=(2, count)).astype(np.float32)
+        empty = np.zeros((count, 1), np.float32)
+        return Transitions(empty, empty, empty[:, 0], *numbers)
+
+    episodes = [episode(4), episode(1), episode(6)]
+    apart = [make_batch([each], 1.0, 0.9, 0.8) for each in episodes]
+    assert apart[1] is None, "one decision has no following value"
+    together = make_batch(episodes, 1.0, 0.9, 0.8)
+    np.testing.assert_array_equal(together.target, np.concatenate([apart[0].target, apart[2].target]))
+
+
+@pytest.mark.parametrize(("entropy", "spreads"), [(1.0, True), (-1.0, False)])
+def test_entropy_bonus_spreads_the_probabilities(entropy, spreads):
+    """Without any advantage only the bonus acts."""
+    own = learner(contract("A", 1, 2), entropy=entropy, learning_rate=1e-2)
+    own.networks.arrays[3][0] = [0.5, -0.5]
+    own.restore([*own.networks.arrays, *own.state()[len(own.networks.arrays) :]])
+    x, zeros = np.ones((64, 1), np.float32), np.zeros(64, np.float32)
+
+    def gap():
+        return float(-np.diff(own.networks.actor(np.zeros(1, int), x[:1]))[0, 0])
+
+    before = gap()
+    for _ in range(5):
+        action, log_p = own.networks.sample(np.zeros(64, int), x, np.random.default_rng(2))
+        own.learn([Batch(x, action, log_p, zeros, zeros)], np.random.default_rng(1), 0)
+    assert (gap() < before) is spreads and gap() != before
+
+
+def test_gradients_are_clipped_row_by_row():
+    rng = np.random.default_rng(1)
+    gradients = [rng.normal(size=(3, 4, 5)).astype(np.float32), rng.normal(size=(3, 5)).astype(np.float32)]
+    for gradient in gradients:
+        gradient[0] *= 100
+        gradient[1] *= 1e-3
+    clipped = [each.numpy() for each in _clipped_by_row([tf.constant(gradient) for gradient in gradients])]
+
+    def norm(arrays, row):
+        return np.sqrt(sum((array[row] ** 2).sum() for array in arrays))
+
+    assert norm(clipped, 0) == pytest.approx(MAX_GRADIENT_NORM) and norm(clipped, 2) == pytest.approx(MAX_GRADIENT_NORM)
+    for before, after in zip(gradients, clipped, strict=True):
+        np.testing.assert_array_equal(before[1], after[1])
+        np.testing.assert_allclose(after[0] * norm(gradients, 0), before[0] * MAX_GRADIENT_NORM, rtol=1e-4)
+
+
+def test_sharpness_rises_to_its_end_and_is_what_the_actor_learns_with():
+    ppo = PpoConfig()
+    assert ppo.sharpness(0) == 1 and ppo.sharpness(SHARP_FROM / 2) == pytest.approx(ppo.final_sharpness**0.5)
+    assert ppo.sharpness(SHARP_FROM) == pytest.approx(ppo.final_sharpness) == ppo.sharpness(1)
+    own = learner(contract("A", 1, 2), epochs=1, minibatch=64, learning_rate=1e-3)
+    own.networks.arrays[3][0] = [0.1, -0.1]
+    own.restore([*own.networks.arrays, *own.state()[len(own.networks.arrays) :]])
+    own.networks.sharpness = ppo.sharpness(1)
+    x = np.ones((64, 1), np.float32)
+    action, log_p = own.networks.sample(np.zeros(64, int), x, np.random.default_rng(2))
+    advantage = np.linspace(-1, 3, 64, dtype=np.float32)
+    losses = own.learn([Batch(x, action, log_p, advantage, np.zeros(64, np.float32))], np.random.default_rng(1), 1)
+    # every ratio is 1 in the first step: the actor that learns is the one that acted
+    assert losses["policy_loss"] == pytest.approx(-advantage.mean(), abs=1e-5)
+    assert own.networks.layers_of("A")[-1][1] == pytest.approx(10 * own.networks.arrays[3][0])

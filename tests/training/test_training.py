@@ -1,15 +1,21 @@
 """`python -m training`: checkpoints that the exporter reads, resumed trainings, and one line for every wrong input."""
 
+import contextlib
 import errno
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from city import config
 from export.__main__ import main as export
-from tests.conftest import GRID
+from tests.conftest import GRID, ROOT
 from training import checkpoints
 from training.__main__ import main
 from training.episode import TrainingTask
@@ -157,6 +163,69 @@ def test_ctrl_c_says_how_to_continue(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Workers, "run", interrupt)
     assert train(tmp_path, 3) == 1
     assert capsys.readouterr().err.splitlines()[-1] == "error: interrupted; continue with --resume"
+
+
+def descendants(pid):
+    """Processes that a process has started, and those that they have started."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            text = path.read_text()
+            state, parent = text.rpartition(")")[2].split()[:2]
+            if int(parent) == pid and state != "Z":
+                own = int(path.parent.name)
+                found += [own, *descendants(own)]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_signal_ends_the_training_and_every_process_it_started(number, tmp_path):
+    command = [sys.executable, "-m", "training", *SHORT, "--episodes", "1000", "--model-number", "3", "--workers", "2"]
+    process = subprocess.Popen([*command, "--out", str(tmp_path)], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    lines = iter(process.stderr.readline, "")
+    next(line for line in lines if line.startswith("update 2 of"))
+    started = descendants(process.pid)
+    process.send_signal(number)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 1 and error.splitlines()[-1] == "error: interrupted; continue with --resume"
+    assert len(started) >= 2
+    end_s = time.monotonic() + 20
+    while left := [pid for pid in started if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < end_s, [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left]
+        time.sleep(0.05)
+    values, _ = checkpoints.Progress(tmp_path / ".trial_3.progress.npz").load()
+    assert values["update"] >= 2 and not list(tmp_path.rglob("*.partial"))
+    assert {"SA101", "SA103", "SA107"} <= {path.name for path in tmp_path.iterdir()}, "the best state so far"
+
+
+def test_disk_that_is_full_leaves_the_last_whole_checkpoint(trained, tmp_path):
+    """The limit of a file's size stands for a full disk: TensorFlow writes the files itself."""
+    shutil.copytree(trained, tmp_path / "out")
+    before = {path: path.read_bytes() for path in sorted((tmp_path / "out" / "SA107").iterdir())}
+    script = (
+        "import resource, signal, sys\n"
+        "from pathlib import Path\n"
+        "import numpy as np\n"
+        "from city import config, network\n"
+        "from city.errors import InputError\n"
+        "from export.contract import build\n"
+        "from training import checkpoints\n"
+        "city = config.load(Path(sys.argv[1]))\n"
+        "contract = build(city, city.tls['SA107'], network.of_city(city))\n"
+        "layers = [(np.ones((contract.observation.size, 4096), np.float32), np.ones(4096, np.float32))]\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
+        "try:\n"
+        "    checkpoints.write('tf2', Path(sys.argv[2]), contract, layers, 3)\n"
+        "except InputError as error:\n"
+        "    print(error)\n"
+    )
+    command = [sys.executable, "-c", script, str(GRID / "city.toml"), str(tmp_path / "out")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert "the checkpoint of SA107 cannot be written" in done.stdout and done.stdout.count("\n") == 1, done.stderr[-2000:]
+    assert {path: path.read_bytes() for path in sorted((tmp_path / "out" / "SA107").iterdir())} == before
+    assert not list((tmp_path / "out").glob("*.partial"))
 
 
 def test_target_and_infer_tls_in_the_words_of_the_training_side(grid_models, tmp_path, capsys):
