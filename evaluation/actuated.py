@@ -9,7 +9,8 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 from pathlib import Path
 
-from city.network import SignalNetwork, is_green
+from city.errors import InputError
+from city.network import SEQUENTIAL_TYPES, SignalNetwork, is_green
 
 MIN_GREEN_S, MAX_GREEN_S = 5.0, 50.0
 """netconvert's --tls.min-dur and --tls.max-dur."""
@@ -17,9 +18,21 @@ PROGRAM = "greenserve-actuated"
 
 
 def write(path: Path, signals: Iterable[SignalNetwork]) -> Path:
-    """Write an additional file with an actuated program for each signal. It is loaded last, so that SUMO runs it."""
+    """Write an additional file with an actuated program for each signal. It is loaded last, so that SUMO runs it.
+
+    Raises InputError: the network would switch a signal to another program, or a signal's phases have no order.
+    """
     root = ET.Element("additional")
     for signal in signals:
+        if signal.switches:
+            raise InputError(
+                f"signal {signal.id} follows a WAUT, which would end its actuated program; leave actuated out of --arms"
+            )
+        if signal.plan.type not in SEQUENTIAL_TYPES:
+            raise InputError(
+                f"signal {signal.id} has a program of type {signal.plan.type}, whose phases have no order; "
+                "leave actuated out of --arms"
+            )
         logic = ET.SubElement(root, "tlLogic", id=signal.id, type="actuated", programID=PROGRAM, offset="0")
         for phase in signal.plan.phases:
             element = ET.SubElement(logic, "phase", duration=f"{phase.duration_s:g}", state=phase.state)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from city import config, network
+from city.errors import InputError
 from controller.sumo.libsumo_connection import start_libsumo
 from controller.sumo.tripinfo import read_trips
 from evaluation import __main__ as program
@@ -166,6 +167,15 @@ def test_actuated_programs_are_the_networks_own_phases_with_bounds(grid_street, 
         assert [p.state for p in read[signal].plan.phases] == [p.state for p in own.plan.phases]
         for phase in read[signal].plan.phases:
             assert (phase.min_s < phase.max_s) == ("G" in phase.state and "y" not in phase.state)
+
+
+def test_actuated_arm_is_refused_where_sumo_would_not_run_it(grid_street, tmp_path):
+    signal = next(iter(grid_street.signals.values()))
+    switched = replace(signal, switches=(network.ProgramSwitch(0.0, "0", 0.0),))
+    nema = replace(signal, programs=tuple(replace(program, type="NEMA") for program in signal.programs))
+    for refused, message in ((switched, "follows a WAUT"), (nema, "a program of type NEMA")):
+        with pytest.raises(InputError, match=f"signal {signal.id} .*{message}.*leave actuated out"):
+            actuated.write(tmp_path / "a.add.xml", [refused])
 
 
 @pytest.mark.parametrize(
