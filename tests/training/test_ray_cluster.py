@@ -2,11 +2,13 @@
 
 import json
 import os
+import sys
 import threading
 import time
 
 import pytest
 
+from city.errors import InputError
 from evaluation.__main__ import main as evaluate
 from tests.conftest import GRID
 from training.__main__ import main
@@ -73,3 +75,15 @@ def test_rounds_and_evaluation_run_on_a_cluster(cluster, grid_models, tmp_path, 
     on_ray = capsys.readouterr().out.splitlines()[-3:]
     assert evaluate([*CITY, *flags]) == 0
     assert capsys.readouterr().out.splitlines()[-3:] == on_ray, "the same numbers as on one machine"
+
+
+def test_cluster_of_another_version_is_refused(cluster, monkeypatch):
+    monkeypatch.setattr(ray, "__version__", "2.0.0")
+    with pytest.raises(InputError, match=r"--ray 127\.0\.0\.1:\d+: Version mismatch: .*2\.0\.0"):
+        RayTasks(cluster.address)
+
+
+def test_missing_ray_is_named_with_its_extra(cluster, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"install greenserve\[distributed\]"):
+        RayTasks(cluster.address)
