@@ -1,7 +1,10 @@
 """Which lanes lead to which TL: a vehicle's delay on a road is that of the TL that it comes to next."""
 
+import functools
 import heapq
 from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 import sumolib
 
@@ -13,7 +16,7 @@ def upstream_lanes(street: StreetNetwork, signals_of: Mapping[str, Iterable[str]
 
     Roads that come to another signal of the network first are no TL's. `signals_of`: by TL.
     """
-    net = sumolib.net.readNet(str(street.net_file))
+    net = _net(street.net_file)
     tl_of = {signal: tl for tl, signals in signals_of.items() for signal in signals}
     lanes_of: dict[str, dict[str, float]] = {tl: {} for tl in signals_of}
     queue = [
@@ -36,3 +39,9 @@ def upstream_lanes(street: StreetNetwork, signals_of: Mapping[str, Iterable[str]
             if before.getID() not in seen and before.getFunction() != "internal":
                 heapq.heappush(queue, (distance_m + edge.getLength(), before.getID(), tl))
     return lanes_of
+
+
+@functools.lru_cache(maxsize=2)
+def _net(net_file: Path) -> Any:
+    """sumolib's network; kept, because every episode asks for it."""
+    return sumolib.net.readNet(str(net_file))

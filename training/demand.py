@@ -66,27 +66,44 @@ def _route_files(sumocfg: Path) -> tuple[Path, ...]:
     return ()
 
 
+@dataclass(frozen=True)
+class _Departures:
+    """A route file, ready to be written with other vehicles."""
+
+    elements: tuple[tuple[str, str], ...]
+    """The file's elements in order, as XML: (up to the end of the id of a vehicle or trip, the rest); ("", all) of others."""
+    has_riders: bool
+
+
+@functools.cache
+def _departures(routes: Path) -> _Departures:
+    elements = []
+    has_riders = False
+    with gzip.open(routes) if routes.suffix == ".gz" else routes.open("rb") as file:
+        for element in ET.parse(file).getroot():
+            has_riders = has_riders or element.tag in _RIDERS
+            text = ET.tostring(element, encoding="unicode")
+            # at the second quote after the attribute's name
+            cut = text.index('"', text.index(' id="') + 5) if element.tag in ("vehicle", "trip") else 0
+            elements.append((text[:cut], text[cut:]))
+    return _Departures(tuple(elements), has_riders)
+
+
 def _resampled(routes: Path, target: Path, rng: np.random.Generator) -> Path:
     """A route file with each vehicle as often as a Poisson number of mean 1 says; with persons, the file as it is.
 
     A person may ride in a vehicle by its name, so vehicles beside persons are not sampled.
     """
-    with gzip.open(routes) if routes.suffix == ".gz" else routes.open("rb") as file:
-        root = ET.parse(file).getroot()
-    if any(element.tag in _RIDERS for element in root):
+    departures = _departures(routes)
+    if departures.has_riders:
         return routes
-    sample = ET.Element(root.tag, root.attrib)
-    for element in root:
-        if element.tag not in ("vehicle", "trip"):
-            sample.append(element)
-            continue
-        for k in range(rng.poisson(1.0)):
-            vehicle = element
-            if k:
-                vehicle = ET.Element(element.tag, {**element.attrib, "id": f"{element.get('id')}#{k}"})
-                vehicle.extend(element)
-            sample.append(vehicle)
-    ET.ElementTree(sample).write(target)
+    counts = rng.poisson(1.0, len(departures.elements)).tolist()
+    with target.open("w", encoding="utf-8") as file:
+        file.write("<routes>\n")
+        for (head, rest), count in zip(departures.elements, counts, strict=True):
+            for k in range(count if head else 1):
+                file.write(f"{head}#{k}{rest}" if k else head + rest)
+        file.write("</routes>\n")
     return target
 
 
