@@ -6,6 +6,7 @@ of a policy contract. The XML is read in one streaming pass.
 
 import gzip
 import math
+import os
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -187,18 +188,34 @@ def signals_of(city: City, tl: TL, street: StreetNetwork) -> list[SignalNetwork]
     return [street.signals[signal] for signal in tl.signals]
 
 
-def of_sumocfg(path: Path) -> StreetNetwork:
-    """Read the network, signal programs of additional files, begin and end of a .sumocfg. Raises InputError."""
+_SUMOCFG_NAMES = {"n": "net-file", "net": "net-file", "r": "route-files", "routes": "route-files", "b": "begin", "e": "end",
+                  "a": "additional-files", "additional": "additional-files"}  # fmt: skip
+"""Other names that SUMO accepts for its options."""
+
+
+def sumocfg_options(path: Path) -> dict[str, str]:
+    """The options of a .sumocfg by their long names. Raises InputError."""
     values: dict[str, str] = {}
     for _, element in _elements(path):
-        if "value" in element.attrib:
-            values[element.tag] = element.attrib["value"]
-    net = values.get("net-file") or values.get("n")
+        value = element.get("value", element.get("v"))
+        if value is not None:
+            values[_SUMOCFG_NAMES.get(element.tag, element.tag)] = os.path.expandvars(value)
+    return values
+
+
+def sumocfg_files(path: Path, option: str) -> list[Path]:
+    """The files that an option of a .sumocfg lists, relative to it. Raises InputError."""
+    names = sumocfg_options(path).get(option, "").split(",")
+    return [path.resolve().parent / name.strip() for name in names if name.strip()]
+
+
+def of_sumocfg(path: Path) -> StreetNetwork:
+    """Read the network, signal programs of additional files, begin and end of a .sumocfg. Raises InputError."""
+    values = sumocfg_options(path)
+    net = values.get("net-file")
     if not net:
         raise InputError(f"{path}: net-file is missing; add it to <input>")
-    here = path.resolve().parent
-    listed = values.get("additional-files") or values.get("a") or ""
-    additional = [here / name.strip() for name in listed.split(",") if name.strip()]
+    here, additional = path.resolve().parent, sumocfg_files(path, "additional-files")
     try:
         begin, end = (seconds(values[key]) if key in values else None for key in ("begin", "end"))
     except ValueError:

@@ -25,7 +25,7 @@ from training.street_simulation import SimulationFailed
 from training.termination import sigterm_interrupts
 
 MAX_COUNT = 100_000
-EVALUATION = 1_000_033
+EVALUATION_SEED = 1_000_033
 """Begins the seeds of varied demand, which no training has."""
 COLUMNS = ("delay_s", "waiting_s", "stops", "finished", "worst_tl_s")
 """Of the printed table."""
@@ -37,6 +37,9 @@ def main(argv: list[str] | None = None, prog: str = "python -m evaluation") -> i
             return _evaluate(_parse(argv, prog))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"error: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
         return 2
     except SimulationFailed as error:
         print(f"error: {error}", file=sys.stderr)
@@ -75,6 +78,8 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
         "--gate", metavar="ARM", help="exit 1 unless the candidate's delay is lower than this arm's by its interval"
     )
     args = parser.parse_args(argv)
+    if args.ray is not None and args.workers != 1:
+        raise InputError("--workers is for this machine, and --ray simulates on every CPU of its cluster; leave one of them out")
     for name, low in (("seeds", 1), ("first_seed", 0), ("workers", 1)):
         if not low <= getattr(args, name) <= MAX_COUNT:
             raise InputError(f"--{name.replace('_', '-')} {getattr(args, name)} must lie between {low} and {MAX_COUNT}")
@@ -98,6 +103,8 @@ def _evaluate(args: argparse.Namespace) -> int:
     arms = arm_names.parse(args.arms)
     if args.faults is not None:
         arms = arm_names.with_faults(arms)
+        if not any(arm.has_faults for arm in arms):
+            raise InputError("--faults needs an arm of the controller's in --arms: served or max-pressure")
     if args.gate is not None and args.gate not in [arm.name for arm in arms[1:]]:
         raise InputError(f"--gate {args.gate!r} must be one of --arms, after the candidate {arms[0].name}")
     if args.gate is not None and args.seeds < 2:
@@ -113,6 +120,9 @@ def _evaluate(args: argparse.Namespace) -> int:
     task = EvaluationTask(city, tuple(tls), args.seconds, args.emissions, faults)
     models = _models(args, arms, tls, args.models_dir or city.serving.models_dir) if args.server is None else {}
     demands = [_demand(seed, args.vary_demand) for seed in range(args.first_seed, args.first_seed + args.seeds)]
+    if args.out is not None:
+        # now: not after an hour of simulations
+        args.out.mkdir(parents=True, exist_ok=True)
     with _executor(args) as executor:
         outcomes = paired_runs.run(executor, task, arms, demands, models, args.server or "", args.out is not None)
     if not any(outcome.total for outcome in outcomes):
@@ -150,6 +160,8 @@ def _models(args: argparse.Namespace, arms: Sequence[Arm], tls: Sequence[str], m
         name, equals, text = item.partition("=")
         if not equals or not text or names.canonical(name) not in tls:
             raise InputError(f"--model {item!r} must be TL=NUMBER, TL=DIR or TL=DIR:NUMBER with a TL of --tl, such as {tls[0]}=3")
+        if names.canonical(name) in chosen:
+            raise InputError(f"--model names {names.canonical(name)} twice; name it once")
         folder, _, number = text.rpartition(":") if not text.isdigit() else ("", "", text)
         is_numbered = number.isascii() and number.isdigit()
         chosen[names.canonical(name)] = (
@@ -167,7 +179,7 @@ def _models(args: argparse.Namespace, arms: Sequence[Arm], tls: Sequence[str], m
 
 
 def _demand(seed: int, varies: bool) -> Demand:
-    return varied(np.random.default_rng([EVALUATION, seed]), varies=True) if varies else Demand(seed)
+    return varied(np.random.default_rng([EVALUATION_SEED, seed]), varies=True) if varies else Demand(seed)
 
 
 def _table(arms: Sequence[Arm], results: Mapping[str, Sequence[Outcome]]) -> str:

@@ -6,6 +6,8 @@ from city.errors import InputError
 
 FIXED, ACTUATED, MAX_PRESSURE, SERVED = "fixed", "actuated", "max-pressure", "served"
 BASELINES = (FIXED, ACTUATED, MAX_PRESSURE)
+MAX_MODEL_NUMBER = 1 << 62
+"""TensorFlow Serving's versions are int64."""
 WITH_FAULTS = "+faults"
 """Ends the names of arms whose detectors have faults."""
 
@@ -32,7 +34,7 @@ def parse(text: str) -> list[Arm]:
     arms: list[Arm] = []
     for name in filter(None, (part.strip() for part in text.split(","))):
         kind, colon, number = name.partition(":")
-        if kind == SERVED and (not colon or (number.isascii() and number.isdigit())):
+        if kind == SERVED and (not colon or (number.isascii() and number.isdigit() and int(number) < MAX_MODEL_NUMBER)):
             arms.append(Arm(name, SERVED, int(number) if colon else None))
         elif name in BASELINES:
             arms.append(Arm(name, name))

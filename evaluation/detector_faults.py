@@ -1,5 +1,6 @@
-"""Faults of detectors: what controllers read of some lanes is missing, stuck or noisy; the simulation itself is as ever."""
+"""Faults of detectors: what controllers read of some lanes is missing, stuck or noisy; the simulation itself is unchanged."""
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +55,7 @@ class FaultyDetectors:
 
     def __init__(self, connection: LibsumoConnection, rates: FaultRates, seed: int, begin_s: float, end_s: float) -> None:
         """`seed`: of the lanes and of the noise. A lane gets stuck at a second between `begin_s` and `end_s`."""
-        self._connection, self._rates = connection, rates
+        self._connection, self._rates, self._seed = connection, rates, seed
         self._rng = np.random.default_rng([seed, 2])
         self._begin_s, self._end_s = begin_s, end_s
         self._draw = np.zeros(0)
@@ -66,9 +67,12 @@ class FaultyDetectors:
 
     def track(self, lanes_of: Mapping[str, Sequence[str]], outflow_lanes: Sequence[str], signals: Mapping[str, int]) -> None:
         self._connection.track(lanes_of, outflow_lanes, signals)
-        count = len(self._connection.lanes)
-        self._draw = self._rng.uniform(size=count)
-        self._stuck_from_s = self._rng.uniform(self._begin_s, self._end_s, count)
+        # by the lane's name: every arm has the same faults, whatever other lanes it reads
+        draws = [
+            np.random.default_rng([self._seed, zlib.crc32(lane.encode())]).uniform(size=2) for lane in self._connection.lanes
+        ]
+        self._draw, when = np.array(draws).reshape(-1, 2).T
+        self._stuck_from_s = self._begin_s + when * (self._end_s - self._begin_s)
         self.readings = self._copy()
 
     def read(self, due: tuple[str, ...]) -> StepResult:

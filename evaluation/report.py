@@ -21,8 +21,8 @@ from evaluation.simulation import WINDOW_S, Outcome
 from evaluation.statistics import interval
 
 COLOURS = ("#1b7f4b", "#9a9a9a", "#c8812e", "#3f6fb5", "#8d4fa3", "#b5443f", "#5a5a5a", "#2f9c9c")
-MAX_ROADS, MAX_TLS = 15, 30
-"""Bars of a plot: those with the largest values."""
+MAX_ROADS, MAX_TLS, MAX_SIGNALS = 15, 30, 40
+"""Bars of a plot: those with the largest values; signals: the first ones along the line on which they lie."""
 BANDS_S = 600.0
 """Simulated time that the signals' bands show."""
 
@@ -125,7 +125,7 @@ def _distribution(names: Sequence[str], results: Results) -> Figure:
 
 def _bands(names: Sequence[str], results: Results) -> Figure:
     shown = [name for name in names if results[name][0].signals]
-    count = len(results[shown[0]][0].signals)
+    count = min(len(results[shown[0]][0].signals), MAX_SIGNALS)
     figure: Figure = plt.figure(figsize=(11, len(shown) * (1 + 0.22 * count)), constrained_layout=True)
     all_axes = figure.subplots(len(shown), 1, squeeze=False)
     recorded = [band for name in shown for band in results[name][0].signals]
@@ -135,7 +135,7 @@ def _bands(names: Sequence[str], results: Results) -> Figure:
         for signal in {band.signal for band in recorded}
     }
     for axes, name in zip(all_axes[:, 0], shown, strict=True):
-        bands = _ordered(results[name][0].signals)
+        bands = _ordered(results[name][0].signals)[:MAX_SIGNALS]
         first_s, last_s = (pick(time_s for band in bands for time_s, _ in band.states) for pick in (min, max))
         # from the middle on: the network has filled
         begin_s = max(first_s, min((first_s + last_s) / 2, last_s - BANDS_S))

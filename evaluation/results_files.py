@@ -4,7 +4,7 @@ import csv
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ def write(folder: Path, arms: Sequence[Arm], results: Mapping[str, Sequence[Outc
         "arms": {arm.name: _compared(own, [outcome_values(outcome) for outcome in results[arm.name]]) for arm in arms},
         "delay_by_tl": {arm.name: _compared(own_tls, [outcome.delay_by_tl for outcome in results[arm.name]]) for arm in arms},
         # what the signals showed is in the report
-        "simulations": [{**asdict(outcome), "signals": []} for arm in arms for outcome in results[arm.name]],
+        "simulations": [asdict(replace(outcome, signals=())) for arm in arms for outcome in results[arm.name]],
     }
     partial = folder / ".results.json.partial"
     partial.write_text(json.dumps(document, indent=1))

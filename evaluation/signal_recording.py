@@ -42,10 +42,12 @@ class SignalRecording:
     def bands(self) -> tuple[SignalBand, ...]:
         """What was shown; to be called after the simulation has ended."""
         states: dict[str, list[tuple[float, str]]] = {signal: [] for signal in self._signals}
-        for _, element in ET.iterparse(self._output):
-            if element.tag == "tlsState":
+        root = None
+        for event, element in ET.iterparse(self._output, ("start", "end")):
+            root = element if root is None else root
+            if event == "end" and element.tag == "tlsState":
                 own, state = states[element.attrib["id"]], element.attrib["state"]
                 if not own or own[-1][1] != state:
                     own.append((float(element.attrib["time"]), state))
-                element.clear()
+                root.clear()
         return tuple(SignalBand(signal, *self._position[signal], tuple(states[signal])) for signal in self._signals)

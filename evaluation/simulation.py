@@ -127,7 +127,10 @@ class ArmSimulator:
             if recording is not None:
                 additional.append(recording.additional_file)
             if additional:
-                options += ["--additional-files", ",".join(map(str, [*_additional_files(sumocfg), *additional]))]
+                options += [
+                    "--additional-files",
+                    ",".join(map(str, [*network.sumocfg_files(sumocfg, "additional-files"), *additional])),
+                ]
             tripinfo = Path(folder) / "tripinfo.xml"
             with simulated(sumocfg, demand, tripinfo, options) as connection:
                 now = float(connection.api.simulation.getTime())
@@ -198,14 +201,6 @@ class ArmSimulator:
         return assemble(connection, self.street, contracts, policies, city.safety, control)
 
 
-def _additional_files(sumocfg: Path) -> list[Path]:
-    for _, element in ET.iterparse(sumocfg):
-        if element.tag in ("additional-files", "a"):
-            names = element.attrib.get("value", "").split(",")
-            return [sumocfg.resolve().parent / name.strip() for name in names if name.strip()]
-    return []
-
-
 def _stops(tripinfo: Path) -> float:
     return sum(float(element.get("waitingCount", 0)) for _, element in ET.iterparse(tripinfo) if element.tag == "tripinfo")
 
@@ -246,8 +241,8 @@ def outcome_values(outcome: Outcome) -> dict[str, float]:
 
 
 def by_arm(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
-    """Outcomes of each arm, in the order of their seeds."""
+    """Outcomes of each arm, in the order of their demands."""
     arms: dict[str, list[Outcome]] = {}
-    for outcome in sorted(outcomes, key=lambda each: each.seed):
+    for outcome in outcomes:
         arms.setdefault(outcome.arm, []).append(outcome)
     return arms

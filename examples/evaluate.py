@@ -23,9 +23,10 @@ def main() -> int:
     parser.add_argument("--seeds", default="5", help="simulations of each arm (default: 5)")
     parser.add_argument("--out", default="out/evaluation", help="folder of the results (default: out/evaluation)")
     args = parser.parse_args()
+    Path(args.out).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        print(pipeline.export(folder / "models", folder / "export.log"), flush=True)
+        print(pipeline.export(folder / "models", Path(args.out) / "export.log"), flush=True)
         flags = ["--city", str(pipeline.CITY), "--models-dir", str(folder / "models"), "--vary-demand", "--gate", "max-pressure"]
         return evaluate([*flags, "--seeds", args.seeds, "--workers", str(os.cpu_count() or 1), "--out", args.out])
 

@@ -63,10 +63,10 @@ class SharedSimulation(SumoEnvironment):
         control += ["--sumo", f"127.0.0.1:{port}", "--order", "2", "--summary", self.summary]
         with (self._folder / f"episode_{self.episode}.log").open("w") as log:
             for program in (command, control):
-                words = [str(word) for word in program]
-                self._processes.append(subprocess.Popen(words, stdout=log, stderr=log, cwd=self._folder))
+                arguments = [str(argument) for argument in program]
+                self._processes.append(subprocess.Popen(arguments, stdout=log, stderr=log, cwd=self._folder))
         self.sumo = traci.connect(port, numRetries=100, label=self.label)
-        # sumo-rl acts first in every step; SUMO begins when both clients have told their order
+        # sumo-rl acts first in every step; SUMO begins when both clients have set their order
         self.sumo.setOrder(1)
 
     @property
@@ -82,7 +82,10 @@ class SharedSimulation(SumoEnvironment):
         super().close()
         for process in reversed(self._processes):
             process.terminate()
-            process.wait(STOP_TIMEOUT_S)
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
         self._processes.clear()
 
 

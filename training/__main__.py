@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m training") -> int
     try:
         with path_errors_as_input_errors(), sigterm_interrupts():
             if arguments[:1] == ["rounds"]:
-                from training.rounds.__main__ import run
+                from training.rounds.command import run
 
                 return run(arguments[1:], f"{prog} rounds")
             return _train(_parse(arguments, prog))
@@ -73,6 +73,8 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
     args = parser.parse_args(argv)
     flags.check(args)
     flags.check_count(args, "model_number", 0)
+    if args.infer_model_number is not None:
+        flags.check_count(args, "infer_model_number", 0)
     return args
 
 

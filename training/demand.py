@@ -9,10 +9,14 @@ with other drivers (`--seed`).
 import functools
 import gzip
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from city.errors import InputError
+from city.network import sumocfg_files, sumocfg_options
 
 MIN_SCALE, MAX_SCALE = 0.8, 1.2
 """Factors of the number of vehicles."""
@@ -43,64 +47,51 @@ class Demand:
             options += ["--random-depart-offset", f"{self.shift_s:g}"]
         if self.resampled:
             rng = np.random.default_rng([self.seed, 3])
-            files = [_resampled(path, folder / f"{k}.rou.xml", rng) for k, path in enumerate(_route_files(sumocfg))]
+            departures = _departures(tuple(sumocfg_files(sumocfg, "route-files")))
+            files = [_resampled(each, folder / f"{k}.rou.xml", rng) for k, each in enumerate(departures)]
             if files:
                 options += ["--route-files", ",".join(map(str, files))]
         return options
 
 
-@functools.cache
 def _own_scale(sumocfg: Path) -> float:
-    for _, element in ET.iterparse(sumocfg):
-        if element.tag == "scale":
-            return float(element.get("value", "1"))
-    return 1.0
+    return float(sumocfg_options(sumocfg).get("scale", "1"))
 
 
 @functools.cache
-def _route_files(sumocfg: Path) -> tuple[Path, ...]:
-    for _, element in ET.iterparse(sumocfg):
-        if element.tag in ("route-files", "r"):
-            names = (element.get("value") or element.get("v") or "").split(",")
-            return tuple(sumocfg.resolve().parent / name.strip() for name in names if name.strip())
-    return ()
+def _departures(routes: tuple[Path, ...]) -> list[list[tuple[str, str]]]:
+    """By route file its elements in order, as XML: (up to the end of the id of a vehicle or trip, the rest); ("", all) of others.
 
-
-@dataclass(frozen=True)
-class _Departures:
-    """A route file, ready to be written with other vehicles."""
-
-    elements: tuple[tuple[str, str], ...]
-    """The file's elements in order, as XML: (up to the end of the id of a vehicle or trip, the rest); ("", all) of others."""
-    has_riders: bool
-
-
-@functools.cache
-def _departures(routes: Path) -> _Departures:
-    elements = []
-    has_riders = False
-    with gzip.open(routes) if routes.suffix == ".gz" else routes.open("rb") as file:
-        for element in ET.parse(file).getroot():
-            has_riders = has_riders or element.tag in _RIDERS
+    Empty if a file has persons: they may ride in a vehicle by its name, so no vehicle is sampled. Raises InputError.
+    """
+    found = []
+    for path in routes:
+        try:
+            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+                root = ET.parse(file).getroot()
+        except (OSError, EOFError, ET.ParseError) as error:
+            raise InputError(f"{path}: is not a readable route file ({error}); fix [network] sumocfg or the file") from None
+        if any(element.tag in _RIDERS for element in root):
+            return []
+        elements = []
+        for element in root:
+            if element.tag == "include":
+                # the sample lies in another folder
+                element.set("href", str(path.parent / element.get("href", "")))
             text = ET.tostring(element, encoding="unicode")
             # at the second quote after the attribute's name
-            cut = text.index('"', text.index(' id="') + 5) if element.tag in ("vehicle", "trip") else 0
+            cut = text.index('"', text.index(' id="') + 5) if element.tag in ("vehicle", "trip") and ' id="' in text else 0
             elements.append((text[:cut], text[cut:]))
-    return _Departures(tuple(elements), has_riders)
+        found.append(elements)
+    return found
 
 
-def _resampled(routes: Path, target: Path, rng: np.random.Generator) -> Path:
-    """A route file with each vehicle as often as a Poisson number of mean 1 says; with persons, the file as it is.
-
-    A person may ride in a vehicle by its name, so vehicles beside persons are not sampled.
-    """
-    departures = _departures(routes)
-    if departures.has_riders:
-        return routes
-    counts = rng.poisson(1.0, len(departures.elements)).tolist()
+def _resampled(elements: Sequence[tuple[str, str]], target: Path, rng: np.random.Generator) -> Path:
+    """Write a route file with each vehicle as often as a Poisson number of mean 1 says."""
+    counts = rng.poisson(1.0, len(elements)).tolist()
     with target.open("w", encoding="utf-8") as file:
         file.write("<routes>\n")
-        for (head, rest), count in zip(departures.elements, counts, strict=True):
+        for (head, rest), count in zip(elements, counts, strict=True):
             for k in range(count if head else 1):
                 file.write(f"{head}#{k}{rest}" if k else head + rest)
         file.write("</routes>\n")

@@ -34,7 +34,7 @@ def find(models_dir: Path, model_numbers: Mapping[str, int | None]) -> dict[str,
 def pack(files: Mapping[str, Path]) -> bytes:
     """Files and folders as one tar archive. `files`: by name in the archive."""
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
+    with tarfile.open(fileobj=buffer, mode="w", dereference=True) as archive:
         for name, path in files.items():
             archive.add(path, name)
     return buffer.getvalue()

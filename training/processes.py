@@ -1,4 +1,4 @@
-"""Functions in other processes: each result as it comes, again where a process dies, and nothing left behind."""
+"""Functions in other processes: results as they come, and a job once more if its process dies."""
 
 import concurrent.futures
 import functools
@@ -64,17 +64,17 @@ class Processes:
     def run(self, function: Callable[[Any], T], jobs: Sequence[Any]) -> Iterator[tuple[int, T]]:
         """(index of the job, result of the function) in the order of completion.
 
-        Jobs of a process that dies are run again. Raises what the function raises, and
+        If a process dies, all jobs without a result are run again. Raises what the function raises, and
         SimulationFailed if processes die again and again.
         """
-        left = set(range(len(jobs)))
+        missing = set(range(len(jobs)))
         failures = 0
-        while left:
+        while missing:
             try:
-                futures: dict[Future[T], int] = {self._pool.submit(function, jobs[index]): index for index in sorted(left)}
+                futures: dict[Future[T], int] = {self._pool.submit(function, jobs[index]): index for index in sorted(missing)}
                 for future in concurrent.futures.as_completed(futures):
                     result = future.result()
-                    left.discard(futures[future])
+                    missing.discard(futures[future])
                     failures = 0
                     yield futures[future], result
             except BrokenProcessPool as error:

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class RayTasks:
-    """Runs functions on the nodes of a cluster. greenserve is installed on all of them, and files of the city are the same."""
+    """Runs functions on the nodes of a cluster. Requires greenserve and the city's files, at the same path, on all of them."""
 
     moves_files = True
     """Results and models are moved as bytes: nodes share no folder of them."""
@@ -32,6 +32,12 @@ class RayTasks:
         """
         self._ray = _connected(address)
         self._cpus = cpus
+        largest = max((node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["Alive"]), default=0)
+        if largest < cpus:
+            self._ray.shutdown()
+            raise InputError(
+                f"--workers {cpus}: no node of the Ray cluster {address} has that many CPUs; the largest has {largest:g}"
+            )
         self.count = max(1, int(self._ray.cluster_resources().get("CPU", 1)) // cpus)
 
     def run(self, function: Callable[[Any], T], jobs: Sequence[Any]) -> Iterator[tuple[int, T]]:
@@ -39,7 +45,7 @@ class RayTasks:
 
         Raises what the function raises, and SimulationFailed if workers or nodes die again and again.
         """
-        # a process of its own for each task: libsumo and TensorFlow keep what they took
+        # a process of its own for each task: libsumo and TensorFlow do not release their memory
         remote = self._ray.remote(num_cpus=self._cpus, max_retries=MAX_RETRIES, max_calls=1)(function)
         index_of = {remote.remote(job): index for index, job in enumerate(jobs)}
         waiting = list(index_of)

@@ -78,7 +78,8 @@ class Trainer:
         self._learners = [Learner(each, settings.ppo) for each in networks]
         self._scales = [[RewardScale(settings.ppo.gamma) for _ in range(layout.row_count)] for layout in layouts]
         self._best = self._arrays()
-        self._best_delay_s = float("inf")
+        self.best_delay_s = float("inf")
+        """Mean delay of the best state on held-out demand; inf: there was no evaluation."""
         self._best_sharpness = 1.0
         self._stale = 0
         """Evaluations since the best."""
@@ -126,11 +127,11 @@ class Trainer:
                 self._save()
                 delay_s = float(np.mean([episode.trips.delay_s for episode in episodes]))
                 bar.update()
-                bar.set_postfix(delay_s=f"{delay_s:.1f}", best_s=f"{self._best_delay_s:.1f}")
+                bar.set_postfix(delay_s=f"{delay_s:.1f}", best_s=f"{self.best_delay_s:.1f}")
                 if bar.disable:
                     held_out = f", held-out {held_out_s:.1f} s" if held_out_s is not None else ""
                     report(f"update {self._update} of {self._updates}: mean delay {delay_s:.1f} s{held_out}")
-        return Result(self._update * settings.episodes_per_update, self._best_delay_s, self._write_best())
+        return Result(self._update * settings.episodes_per_update, self.best_delay_s, self._write_best())
 
     def _jobs(self) -> Sequence[tuple[Arrays, Demand, tuple[int, ...], bool, float]]:
         """The arguments of the next episodes."""
@@ -173,8 +174,8 @@ class Trainer:
         ]
         episodes = self._workers.run([(self._arrays(), demand, (0,), False) for demand in demands])
         delay_s = float(np.mean([episode.trips.delay_s for episode in episodes]))
-        if delay_s < self._best_delay_s:
-            self._best, self._best_delay_s, self._stale = self._arrays(), delay_s, 0
+        if delay_s < self.best_delay_s:
+            self._best, self.best_delay_s, self._stale = self._arrays(), delay_s, 0
             self._best_sharpness = self._sharpness()
             self._write_best()
         else:
@@ -235,7 +236,7 @@ class Trainer:
         values = {
             "identity": self._identity(),
             "update": self._update,
-            "best_delay_s": self._best_delay_s,
+            "best_delay_s": self.best_delay_s,
             "best_sharpness": self._best_sharpness,
             "stale": self._stale,
             "variances": [[scale.variance for scale in scales] for scales in self._scales],
@@ -260,7 +261,7 @@ class Trainer:
             for scale, variance in zip(self._scales[k], values["variances"][k], strict=True):
                 scale.variance = variance
         self._update, self._stale = values["update"], values["stale"]
-        self._best_delay_s, self._best_sharpness = values["best_delay_s"], values["best_sharpness"]
+        self.best_delay_s, self._best_sharpness = values["best_delay_s"], values["best_sharpness"]
 
 
 def print_line(line: str) -> None:

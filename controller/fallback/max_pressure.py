@@ -4,8 +4,8 @@ Of a signal's greens it chooses the one with the greatest pressure: the sum over
 links that have green of vehicles on the incoming lane minus vehicles on the outgoing
 lane, each divided by the lane's length, so that long lanes do not count for more. An incoming
 lane shorter than MIN_APPROACH_M counts together with the lanes that lead to it.
-A link that has waited for MAX_WAIT_S is served whatever its pressure: its lane may be
-too short to see the queue behind it, or its detector may have failed.
+A link that has waited for MAX_WAIT_S is served next, whatever its pressure: its lane may
+be too short to see the queue behind it, or its detector may have failed.
 Source: Varaiya, Max pressure control of a network of signalized intersections,
 Transportation Research Part C 36 (2013).
 """

@@ -207,6 +207,15 @@ def test_slowest_lane_of_a_link_counts_for_its_red_clearance(tmp_path):
     assert (signal.slowest_mps[k], signal.approach_mps[k]) == (5.0, 13.89)
 
 
+def test_sumocfg_options_have_several_names(tmp_path, monkeypatch):
+    monkeypatch.setenv("NET", str(GRID / "grid.net.xml"))
+    (tmp_path / "a.sumocfg").write_text(
+        f'<configuration><n v="${{NET}}"/><additional value="{GRID / "fixed_time.add.xml"}"/><e value="0:10:00"/></configuration>'
+    )
+    read, whole = network.of_sumocfg(tmp_path / "a.sumocfg"), network.of_sumocfg(GRID / "grid.sumocfg")
+    assert read.end_s == 600 and read.signals["A0"].active_program == whole.signals["A0"].active_program
+
+
 def test_lanes_behind_a_short_incoming_lane_reach_back_for_50_m_and_to_the_next_signal(tmp_path):
     """A - B - C - D: roads of 200, 30 and 5 m to the signal D; E - D has 20 m behind the signal E."""
     nodes = {"A": (-235, 0), "B": (-35, 0), "C": (-5, 0), "D": (0, 0), "E": (20, 0), "F": (220, 0), "G": (0, 200), "H": (20, 200)}

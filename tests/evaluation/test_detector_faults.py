@@ -69,6 +69,18 @@ def test_faults_are_drawn_by_the_seed(read):
     assert (first == again).all() and (first != other).any()
 
 
+def test_lane_has_the_same_fault_whatever_other_lanes_are_read():
+    connection = start_libsumo(["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "--no-warnings"])
+    lanes = {signal: list(dict.fromkeys(connection.api.trafficlight.getControlledLanes(signal))) for signal in SIGNALS}
+    draws = []
+    for signals in (SIGNALS, SIGNALS[1:]):
+        faulty = FaultyDetectors(connection, FaultRates(missing=0.5), 1, 0.0, 100.0)
+        faulty.track({signal: lanes[signal] for signal in signals}, [], dict.fromkeys(signals, 1))
+        draws.append(dict(zip(connection.lanes, zip(faulty._draw, faulty._stuck_from_s, strict=True), strict=True)))
+    connection.close()
+    assert draws[1].items() <= draws[0].items() and len(draws[1]) > 3
+
+
 def test_arms_with_faults_are_those_that_the_controller_runs():
     names = [arm.name for arm in with_faults(parse("served:3,fixed,actuated,max-pressure"))]
     assert names[4:] == ["served:3+faults", "max-pressure+faults"]

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.conftest import GRID, ROOT
-from training.rounds.__main__ import _groups, _parse
+from training.rounds.command import _groups, _parse
 
 MANIFEST = ROOT / "k8s" / "rounds" / "rayjob.yaml"
 
@@ -85,7 +85,7 @@ def test_image_has_the_projects_version_and_all_of_its_packages(documents):
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
         assert [each["image"] for each in group["template"]["spec"]["containers"]] == [image]
     text = (ROOT / "training" / "Dockerfile").read_text()
-    copied = set(re.findall(r"^COPY (\w+) \1$", text, re.M))
+    copied = set(re.findall(r"^COPY --chown=1000:100 (\w+) \1$", text, re.M))
     assert copied == {name.rstrip("*") for name in project["tool"]["setuptools"]["packages"]["find"]["include"]}
     assert f"-t {image} ." in text and "--constraint constraints.txt" in text
 

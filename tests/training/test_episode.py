@@ -214,7 +214,27 @@ def test_vehicles_beside_persons_are_not_resampled(tmp_path):
     (tmp_path / "a.rou.xml").write_text('<routes><vehicle id="bus"/><person id="p"><ride lines="bus"/></person></routes>')
     (tmp_path / "a.sumocfg").write_text('<configuration><route-files value="a.rou.xml"/></configuration>')
     options = Demand(1, resampled=True).options(tmp_path / "a.sumocfg", tmp_path / "none")
-    assert options[-2:] == ["--route-files", str(tmp_path / "a.rou.xml")]
+    assert "--route-files" not in options
+
+
+@pytest.mark.parametrize(
+    "option", ['<route-files value="a.rou.xml"/>', '<routes v="${HERE}/a.rou.xml"/>', '<r value=" a.rou.xml"/>']
+)
+def test_route_files_are_found_by_all_their_names(option, tmp_path, monkeypatch):
+    monkeypatch.setenv("HERE", str(tmp_path))
+    (tmp_path / "a.rou.xml").write_text('<routes><include href="types.xml"/><vehicle id="v" depart="1"/></routes>')
+    (tmp_path / "a.sumocfg").write_text(f"<configuration>{option}</configuration>")
+    name = Demand(1, resampled=True).options(tmp_path / "a.sumocfg", tmp_path)[-1]
+    assert ET.parse(name).getroot().find("include").get("href") == str(tmp_path / "types.xml"), "the copy lies elsewhere"
+
+
+@pytest.mark.parametrize("text", [None, "<routes>", "nonsense"])
+def test_route_file_that_cannot_be_read_is_wrong_input(text, tmp_path):
+    if text is not None:
+        (tmp_path / "a.rou.xml").write_text(text)
+    (tmp_path / "a.sumocfg").write_text('<configuration><route-files value="a.rou.xml"/></configuration>')
+    with pytest.raises(InputError, match=r"a\.rou\.xml: is not a readable route file"):
+        Demand(1, resampled=True).options(tmp_path / "a.sumocfg", tmp_path)
 
 
 def test_sharp_actors_take_their_best_action(task):

@@ -1,6 +1,7 @@
 """Rounds: groups, what is kept, a round on the sample city's own checkpoints, and what is resumed."""
 
 import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +15,11 @@ from tests.conftest import GRID
 from training import model_files
 from training.__main__ import main
 from training.episode import TrainingTask
+from training.ppo import Learner, NotFinite
 from training.processes import ThisProcess
 from training.rounds import rounds as rounds_module
 from training.rounds import selection
-from training.rounds.group_training import TrainedGroup, train_group
+from training.rounds.group_training import GroupTraining, TrainedGroup, train_group
 from training.rounds.rounds import Plan, Rounds
 from training.trainer import Settings
 
@@ -140,11 +142,41 @@ def test_rounds_are_resumed_with_the_same_flags_only(first_round):
         Rounds(plan(out), SampleCheckpoints(), resume=False, report=print)
     with pytest.raises(InputError, match=r"differ in seconds; pass the same flags"):
         Rounds(plan(out, seconds=700.0), SampleCheckpoints(), resume=True, report=print)
+    other = replace(plan(out).city, safety=config.Safety(min_green_s=20))
+    with pytest.raises(InputError, match=r"differ in safety"):
+        Rounds(replace(plan(out), city=other), SampleCheckpoints(), resume=True, report=print)
     with pytest.raises(InputError, match=r"there are no rounds to resume"):
         Rounds(plan(out / "other"), SampleCheckpoints(), resume=True, report=print)
     (out / "other" / "rounds.json").write_text("{")
     with pytest.raises(InputError, match=r"is not the state of rounds"):
         Rounds(plan(out / "other"), SampleCheckpoints(), resume=True, report=print)
+
+
+def test_group_whose_numbers_are_not_finite_ends_with_its_best_state(tmp_path, monkeypatch):
+    """The round goes on with the other groups' models, and without this one's if it was never evaluated."""
+
+    class Diverging(SampleCheckpoints):
+        def run(self, function, jobs):
+            for index, trained in super().run(function, jobs):
+                if function is train_group and index == 0:
+                    trained = TrainedGroup(math.inf, model_files.pack({}), "a loss is not finite any more")
+                yield index, trained
+
+    lines = []
+    kept = Rounds(plan(tmp_path), Diverging(), resume=False, report=lines.append).run()
+    assert "round 1, group SA101,SA102,SA103,SA104: mean delay inf s" in lines[0] and "ended early: a loss" in lines[0]
+    assert kept and not kept.keys() & set(GROUPS[0])
+
+
+def test_training_of_a_group_survives_a_number_that_is_not_finite(tmp_path, monkeypatch):
+    def diverge(*_):
+        raise NotFinite("a loss or a weight is not finite any more")
+
+    monkeypatch.setattr(Learner, "learn", diverge)
+    city = config.load(GRID / "city.toml")
+    task = TrainingTask(city, ("SA101",), seconds=50.0)
+    trained = train_group(GroupTraining("g", task, Settings(tmp_path, episodes=1, evaluate_every=1, held_out=1), {}))
+    assert trained.reason == "a loss or a weight is not finite any more" and trained.held_out_delay_s == math.inf
 
 
 def test_city_without_vehicles_is_refused(tmp_path):

@@ -10,6 +10,7 @@ from training import model_files
 from training.episode import TrainingTask
 from training.model_files import Versions
 from training.model_server import model_server
+from training.ppo import NotFinite
 from training.trainer import Settings, Trainer
 
 
@@ -32,12 +33,15 @@ class TrainedGroup:
     """The result of a group's training."""
 
     held_out_delay_s: float
+    """inf: it was never evaluated."""
     files: bytes
-    """Checkpoints and learning curve, packed."""
+    """Checkpoints and learning curve, packed; without checkpoints if it was never evaluated."""
+    reason: str = ""
+    """Why the training ended early; "": it did not."""
 
 
 def train_group(group: GroupTraining) -> TrainedGroup:
-    """Train a group to the end. Raises InputError, SimulationFailed, NotFinite."""
+    """Train a group to the end, or until a number is not finite. Raises InputError, SimulationFailed."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="greenserve-")))
         models = group.models
@@ -45,6 +49,10 @@ def train_group(group: GroupTraining) -> TrainedGroup:
             models = model_files.unpack_versions(models, folder / "models")
         server = stack.enter_context(model_server(models))
         trainer = Trainer(replace(group.task, server=server), replace(group.settings, out=folder / "checkpoints"))
-        result = trainer.run(lambda line: print(f"{group.name}: {line}", file=sys.stderr, flush=True), shows_bar=False)
+        reason = ""
+        try:
+            trainer.run(lambda line: print(f"{group.name}: {line}", file=sys.stderr, flush=True), shows_bar=False)
+        except NotFinite as error:
+            reason = str(error)
         files = {path.name: path for path in (folder / "checkpoints").iterdir() if not path.name.startswith(".")}
-        return TrainedGroup(result.best_delay_s, model_files.pack(files))
+        return TrainedGroup(trainer.best_delay_s, model_files.pack(files), reason)

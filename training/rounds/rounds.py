@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from city import network
 from city.config import City
 from city.errors import InputError
 from evaluation import paired_runs
@@ -26,7 +27,7 @@ from evaluation.arms import FIXED, SERVED, Arm
 from evaluation.paired_runs import Executor
 from evaluation.simulation import EvaluationTask, Outcome, by_arm
 from export import config as export_config
-from export import single_model
+from export import contract, single_model
 from export.saved_model import publish
 from training import model_files
 from training.demand import Demand, varied
@@ -36,7 +37,7 @@ from training.rounds.group_training import GroupTraining, train_group
 from training.rounds.selection import BEFORE, MIXED, NEW
 from training.trainer import Settings
 
-EVALUATION = 1_000_037
+EVALUATION_SEED = 1_000_037
 """Begins the seeds of the evaluations' demand, which no training has."""
 
 
@@ -102,7 +103,8 @@ class Rounds:
                 partial.rename(folder / f"group_{missing[index]}")
             except OSError as error:
                 raise InputError(f"{folder}: the checkpoints cannot be written: {error.strerror or error}") from None
-            self._report(f"{trainings[index].name}: trained, mean delay {trained.held_out_delay_s:.1f} s on held-out demand")
+            early = f" (ended early: {trained.reason})" if trained.reason else ""
+            self._report(f"{trainings[index].name}: mean delay {trained.held_out_delay_s:.1f} s on held-out demand{early}")
 
     def _group_training(self, number: int, targets: Sequence[str], kept: Mapping[str, Path]) -> GroupTraining:
         others = {tl: path for tl, path in kept.items() if tl not in targets}
@@ -117,23 +119,28 @@ class Rounds:
     def _export(self, number: int) -> dict[str, Path]:
         """Export every TL that has no candidate yet."""
         folder = self._out / f"round_{number}"
+        trained: list[str] = []
         for k, group in enumerate(self._plan.groups, 1):
-            left = [tl for tl in group if not (folder / "models" / tl / str(number)).is_dir()]
-            if left:
-                flags = ["--city", self._plan.city.path, "--tl", ",".join(left), "--model-path", folder / f"group_{k}"]
+            if not any(path.suffix != ".csv" and path.name != "tensorboard" for path in (folder / f"group_{k}").iterdir()):
+                continue  # its training ended before its first evaluation
+            trained += group
+            missing = [tl for tl in group if not (folder / "models" / tl / str(number)).is_dir()]
+            if missing:
+                flags = ["--city", self._plan.city.path, "--tl", ",".join(missing), "--model-path", folder / f"group_{k}"]
                 flags += ["--model-number", number, "--models-dir", folder / "models"]
                 job = export_config.prepare(export_config.parse([str(flag) for flag in flags]))
-                for tl in left:
+                for tl in missing:
                     self._report(single_model.export(job, tl))
-        return model_files.find(folder / "models", dict.fromkeys(self._plan.tls, number))
+        return model_files.find(folder / "models", dict.fromkeys(trained, number))
 
     def _decide(self, number: int, new: Mapping[str, Path]) -> None:
         """Evaluate the new models beside the kept ones, and keep what is better."""
         kept = self._kept()
+        new = {**kept, **new}
         results = self._evaluated(number, {BEFORE: kept, NEW: new})
         better = selection.better_tls(results[BEFORE], results[NEW])
         mixed = {**kept, **{tl: new[tl] for tl in better}}
-        if 0 < len(better) < len(new):
+        if mixed not in (kept, new):
             results |= self._evaluated(number, {MIXED: mixed})
         chosen = selection.choose(results)
         versions = {BEFORE: kept, NEW: new, MIXED: mixed}[chosen]
@@ -174,7 +181,14 @@ class Rounds:
         """What resumed rounds must have in common with those that they continue; `rounds` may grow."""
         settings = {**asdict(self._plan.settings), "out": "", "workers": 0, "resume": False}
         task = {name: getattr(self._plan.task, name) for name in ("reward", "shared", "hidden", "seconds")}
-        identity = {"groups": self._plan.groups, "seeds": self._plan.seeds, **task, **settings}
+        city = self._plan.city
+        street = network.of_city(city)
+        contracts = [contract.build(city, city.tls[tl], street) for tl in self._plan.tls]
+        identity = {
+            "groups": self._plan.groups, "seeds": self._plan.seeds, **task, **settings,
+            "sumocfg": str(city.network.sumocfg), "safety": asdict(city.safety),
+            "contracts": [each.SerializeToString(deterministic=True).hex() for each in contracts],
+        }  # fmt: skip
         return dict(json.loads(json.dumps(identity)))
 
     def _save(self) -> None:
@@ -203,4 +217,4 @@ class Rounds:
 
 def _demands(seed: int, number: int, count: int, varies: bool) -> Iterator[Demand]:
     for k in range(count):
-        yield varied(np.random.default_rng([EVALUATION, seed, number, k]), varies)
+        yield varied(np.random.default_rng([EVALUATION_SEED, seed, number, k]), varies)
