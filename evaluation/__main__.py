@@ -72,7 +72,7 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
         "--faults", metavar="FAULT=SHARE,...",
         help="simulate served and max-pressure once more with faulty detectors: missing, stuck, noisy (such as missing=0.1)",
     )  # fmt: skip
-    parser.add_argument("--emissions", action="store_true", help="compute the vehicles' emissions (a third more time)")
+    parser.add_argument("--emissions", action="store_true", help="compute the vehicles' emissions (slower)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write report.html, results.json and results.csv there")
     parser.add_argument(
         "--gate", metavar="ARM", help="exit 1 unless the candidate's delay is lower than this arm's by its interval"

@@ -46,7 +46,7 @@ class EvaluationTask:
     seconds: float | None = None
     """Simulated time; None: up to the configuration's end."""
     emissions: bool = False
-    """Whether SUMO computes the vehicles' emissions, which takes a third more time."""
+    """Whether SUMO computes the vehicles' emissions, which takes more time."""
     faults: FaultRates = NO_FAULTS
     """Of the detectors of arms with faults."""
 

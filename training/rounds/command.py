@@ -27,7 +27,6 @@ def run(argv: list[str], prog: str) -> int:
     from export import quiet
     from export.saved_model.verify import NotInferenceOnly, ParityError
     from training.episode import TrainingTask
-    from training.ppo import NotFinite
     from training.processes import Processes
     from training.ray_tasks import RayTasks
     from training.rounds.rounds import Plan, Rounds
@@ -41,7 +40,7 @@ def run(argv: list[str], prog: str) -> int:
     try:
         with RayTasks(args.ray, args.workers) if args.ray is not None else Processes(at_once) as executor:
             kept = Rounds(plan, executor, args.resume, print_line).run()
-    except (NotFinite, SimulationFailed, ParityError, NotInferenceOnly) as error:
+    except (SimulationFailed, ParityError, NotInferenceOnly) as error:
         print(f"error: {error}; finished groups are in {args.out}: continue with --resume", file=sys.stderr)
         return 1
     for tl in city.tls:

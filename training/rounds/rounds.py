@@ -78,7 +78,7 @@ class Rounds:
             self._save()
 
     def run(self) -> dict[str, Path]:
-        """Run the rounds that are left; return the kept version of each TL. Raises InputError, SimulationFailed, NotFinite."""
+        """Run the rounds that are left; return the kept version of each TL. Raises InputError, SimulationFailed."""
         for number in range(len(self._decisions) + 1, self._plan.rounds + 1):
             self._train(number)
             new = self._export(number)
