@@ -20,7 +20,7 @@ from evaluation import __main__ as program
 from evaluation import actuated, arms, paired_runs, statistics
 from evaluation import simulation as arm_simulation
 from evaluation.arms import Arm
-from evaluation.simulation import ArmSimulator, EvaluationTask, Outcome, ServedModels
+from evaluation.simulation import ArmSimulator, EvaluationTask, Outcome, ServedModels, by_arm
 from export.__main__ import main as export
 from export.contract import build
 from serving.client import Client
@@ -102,6 +102,22 @@ def test_report_shows_what_the_signals_showed(grid_city):
     assert len(shown) > 3 and shown == [phases[(first + k) % len(phases)] for k in range(len(shown))]
     times = [time_s for time_s, _ in band.states]
     assert times == sorted(times) and times[0] >= 0 and times[-1] < 100
+
+
+def test_outcomes_stay_in_the_order_of_their_demands():
+    """SUMO's seeds of varied demand are random; the first demand is the one whose signals are recorded."""
+    zero = Outcome("", 0, 0.0, 0.0, 0.0, 0.0, 1, 1, {}, "", 0.0, 0, (), {}, {}, {})
+    given = [replace(zero, arm=arm, seed=seed) for seed in (9, 3, 7) for arm in ("served", "fixed")]
+    for outcomes in by_arm(given).values():
+        assert [outcome.seed for outcome in outcomes] == [9, 3, 7]
+
+
+def test_version_that_is_a_link_is_moved_with_its_files(grid_models, tmp_path):
+    (tmp_path / "SA101").mkdir()
+    (tmp_path / "SA101" / "1").symlink_to(grid_models / "SA101" / "1")
+    data = model_files.pack_versions(model_files.find(tmp_path, {"SA101": None}))
+    (version,) = model_files.unpack_versions(data, tmp_path / "moved").values()
+    assert (version / "saved_model.pb").read_bytes() == (grid_models / "SA101" / "1" / "saved_model.pb").read_bytes()
 
 
 def test_differences_are_paired(results):
