@@ -1,68 +1,174 @@
-"""`python -m serving.tf_serving`: write TensorFlow Serving's models.config for a folder of models.
+"""`greenserve serve config`: write TensorFlow Serving's configuration files for a folder of models.
 
-    python -m serving.tf_serving --models-dir models --mounted-at /models
+    greenserve serve config --models-dir models --out config
 
-The file is written into the folder, which the container mounts read-only.
-TensorFlow Serving reads it again every --model_config_file_poll_wait_seconds, so
-run this again after the export of another TL.
+TensorFlow Serving reads models.config again every --model_config_file_poll_wait_seconds,
+so run this again after an export.
 """
 
+import argparse
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from city import config as city_config
 from city.arguments import Parser
+from city.config import District
 from city.errors import InputError, path_errors_as_input_errors
-from serving.embedded.models.version_files import scan
+from serving.embedded.models import version_files
+from serving.tf_serving import config_files
+from serving.tf_serving.config_files import GRPC_PORT, ServerFiles, Tls, Versions
 
-NAME = "models.config"
-
-
-def config_text(models: list[str], mounted_at: str) -> str:
-    """A ModelServerConfig as text proto: the newest version of every model."""
-    entries = "".join(
-        f'  config {{\n    name: "{name}"\n    base_path: "{mounted_at}/{name}"\n    model_platform: "tensorflow"\n  }}\n'
-        for name in models
-    )
-    return f"model_config_list {{\n{entries}}}\n"
-
-
-@path_errors_as_input_errors()
-def write(models_dir: Path, mounted_at: str) -> Path:
-    """Write models.config by rename and return its path. Raises InputError if there are no models."""
-    models = sorted(scan(models_dir))
-    if not models:
-        raise InputError(f"{models_dir}: holds no models; export some first (greenserve export --tl all)")
-    path = models_dir / NAME
-    draft = path.with_name(f".{NAME}.draft")
-    try:
-        draft.write_text(config_text(models, mounted_at.rstrip("/")), encoding="utf-8")
-        draft.rename(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}; make the folder writable") from None
-    return path
+MAX_SHARDS = 1000
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m serving.tf_serving") -> int:
-    parser = Parser(prog=prog, description="Write TensorFlow Serving's models.config.")
-    parser.add_argument(
-        "--models-dir",
-        "--models_dir",
-        type=Path,
-        default=Path("models"),
-        metavar="DIR",
-        help="folder of models (default: models)",
-    )
-    parser.add_argument(
-        "--mounted-at", "--mounted_at", default="/models", metavar="PATH",
-        help="path of the folder inside the container (default: /models)",
-    )  # fmt: skip
     try:
-        args = parser.parse_args(argv)
-        print(write(args.models_dir, args.mounted_at))
+        with path_errors_as_input_errors():
+            _write(_parse(argv, prog))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
+    parser = Parser(prog=prog, description="Write TensorFlow Serving's configuration files for a folder of models.")
+    parser.add_argument("--city", type=Path, help="city.toml, for its districts (default: ./city.toml if it exists)")
+    parser.add_argument(
+        "--models-dir", "--models_dir", type=Path, metavar="DIR", help="folder of models (default: [serving] models_dir)"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the files")
+    parser.add_argument(
+        "--mounted-at", "--mounted_at", default="/models", metavar="PATH",
+        help="path of the models inside the container (default: /models)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--config-at", default="/config", metavar="PATH", help="path of the files inside the container (default: /config)"
+    )
+    parser.add_argument("--latest", action="store_true", help="serve the newest version of each model, without labels")
+    parser.add_argument(
+        "--model", action="append", default=[], metavar="MODEL=STABLE[,CANARY]",
+        help="versions of a model, labelled stable and canary (default: the newest is stable)",
+    )  # fmt: skip
+    parser.add_argument("--all-models", action="store_true", help="also serve the models of TLs that a fleet holds")
+    parser.add_argument("--shards", type=int, metavar="N", help="divide the TLs among this number of servers")
+    parser.add_argument("--tls-certificate", type=Path, metavar="FILE", help="TLS: certificate of the server (PEM)")
+    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="TLS: its key (PEM)")
+    parser.add_argument("--tls-client-ca", type=Path, metavar="FILE", help="mTLS: CA bundle that verifies clients (PEM)")
+    args = parser.parse_args(argv)
+    if (args.tls_certificate is None) != (args.tls_key is None):
+        raise InputError("--tls-certificate and --tls-key belong together; pass both")
+    if args.tls_client_ca is not None and args.tls_key is None:
+        raise InputError("--tls-client-ca needs --tls-certificate and --tls-key")
+    if args.latest and args.model:
+        raise InputError("--latest serves the newest versions and --model chosen ones; pass one of them")
+    if args.shards is not None and not 1 <= args.shards <= MAX_SHARDS:
+        raise InputError(f"--shards {args.shards} must lie between 1 and {MAX_SHARDS}")
+    for name in ("mounted_at", "config_at"):
+        if not getattr(args, name).startswith("/"):
+            raise InputError(f"--{name.replace('_', '-')} {getattr(args, name)} must be an absolute path, such as /models")
+    return args
+
+
+def _write(args: argparse.Namespace) -> None:
+    city_file = args.city or Path("city.toml")
+    city = city_config.load(city_file) if args.city is not None or city_file.exists() else city_config.City(city_file)
+    models_dir = args.models_dir or city.serving.models_dir
+    if not models_dir.is_dir():
+        raise InputError(f"{models_dir}: there is no such folder; export models into it first (greenserve export --tl all)")
+    available = {name: sorted(versions) for name, versions in version_files.scan(models_dir).items()}
+    if not available:
+        raise InputError(f"{models_dir}: holds no models; export some first (greenserve export --tl all)")
+    chosen = _versions(args.model, available, args.latest, models_dir)
+    served = list(available) if args.all_models else config_files.without_fleet_members(models_dir, list(available))
+    if missing := [name for name in _named(args.model) if name not in served]:
+        raise InputError(f"--model: {', '.join(missing)} is in a fleet, which is served instead; pass --all-models too")
+    districts = city.serving.districts
+    if args.shards is not None:
+        if districts:
+            raise InputError(f"--shards: {city_file} has districts already; leave --shards out, or remove them")
+        districts = _shards(list(city.tls) or list(available), args.shards)
+    tls = _tls(args)
+    for name, models in _by_server(served, districts).items():
+        out = args.out / name
+        files = ServerFiles({each: chosen[each] for each in models}, args.mounted_at.rstrip("/"), args.config_at.rstrip("/"), tls)
+        config_files.write(files, out)
+        print(f"{out}: {len(models)} models")
+    if args.shards is not None:
+        (args.out / "districts.toml").write_text(_districts_text(districts), encoding="utf-8")
+        print(f"{args.out / 'districts.toml'}: add these tables to {city_file}")
+
+
+def _named(items: Sequence[str]) -> list[str]:
+    return [item.partition("=")[0] for item in items]
+
+
+def _versions(
+    items: Sequence[str], available: Mapping[str, Sequence[int]], latest: bool, models_dir: Path
+) -> dict[str, Versions]:
+    """The versions to serve of every model. Raises InputError."""
+    chosen = {name: Versions(None if latest else versions[-1]) for name, versions in available.items()}
+    for item in items:
+        name, _, numbers = item.partition("=")
+        parts = numbers.split(",")
+        if not 1 <= len(parts) <= 2 or not all(part.isascii() and part.isdigit() for part in parts):
+            raise InputError(f"--model {item!r} must be MODEL=STABLE or MODEL=STABLE,CANARY, such as SA101=3,4")
+        if name not in available:
+            raise InputError(f"--model: there is no model {name} in {models_dir}; it has {', '.join(available)}")
+        for part in parts:
+            if int(part) not in available[name]:
+                raise InputError(
+                    f"--model: {models_dir / name} has no version {part}; it has {', '.join(map(str, available[name]))}"
+                )
+        if len(set(parts)) < len(parts):
+            raise InputError(f"--model {item!r}: stable and canary are the same version; name two")
+        chosen[name] = Versions(*map(int, parts))
+    return chosen
+
+
+def _shards(tls: Sequence[str], count: int) -> dict[str, District]:
+    """The TLs in order, divided among a number of districts. Raises InputError."""
+    if count > len(tls):
+        raise InputError(f"--shards {count}: there are {len(tls)} TLs only")
+    bounds = [k * len(tls) // count for k in range(count + 1)]
+    shards = {f"shard-{k + 1}": tls[bounds[k] : bounds[k + 1]] for k in range(count)}
+    return {name: District(f"tf-serving-{name}:{GRPC_PORT}", tuple(own), name) for name, own in shards.items()}
+
+
+def _by_server(models: Sequence[str], districts: Mapping[str, District]) -> dict[str, list[str]]:
+    """The models of each server, by the name of its folder; "": there is one. Raises InputError."""
+    if not districts:
+        return {"": list(models)}
+    by_server = {name: [each for each in models if each in d.tls or each == d.fleet] for name, d in districts.items()}
+    if empty := [name for name, own in by_server.items() if not own]:
+        raise InputError(f"district {empty[0]}: none of its TLs has a model; export them (greenserve export --tl all)")
+    return by_server
+
+
+def _districts_text(districts: Mapping[str, District]) -> str:
+    tables = []
+    for name, district in districts.items():
+        tls = ", ".join(f'"{tl}"' for tl in district.tls)
+        tables.append(f'[serving.districts.{name}]\naddress = "{district.address}"\ntls = [{tls}]\n')
+    return "\n".join(tables)
+
+
+def _tls(args: argparse.Namespace) -> Tls | None:
+    if args.tls_key is None:
+        return None
+    client_ca = _pem(args.tls_client_ca) if args.tls_client_ca is not None else ""
+    return Tls(_pem(args.tls_certificate), _pem(args.tls_key), client_ca)
+
+
+def _pem(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as PEM: {error}") from None
+    if "-----BEGIN " not in text:
+        raise InputError(f"{path}: is not PEM; it must begin with a line such as -----BEGIN CERTIFICATE-----")
+    return text
 
 
 if __name__ == "__main__":

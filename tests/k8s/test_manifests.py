@@ -1,148 +1,432 @@
-"""Manifests and container files: rendered, validated, and checked against the programs they start."""
+"""Kubernetes' manifests: rendered, validated, and compared with the programs, files and metrics that they name."""
 
+import json
 import re
 import shutil
 import subprocess
 import tomllib
 
+import jsonschema
 import pytest
 import yaml
 
 from controller import config as controller_config
 from controller.guard import __main__ as guard
+from export import config as export_config
+from serving.tf_serving.__main__ import main as serve_config
+from serving.tf_serving.config_files import FLAGS, METRICS_PATH
 from tests.conftest import GRID, ROOT
+from tests.k8s.test_rounds import strict
 
-BASE = ROOT / "k8s" / "base"
+K8S = ROOT / "k8s"
 KUBERNETES = "1.30"
-CITY_MOUNT = "/city"
+RENDERED = ("base", "overlays/single", "overlays/city", "overlays/kserve")
+CUSTOM = {
+    "ServiceMonitor": "monitoring.coreos.com_v1_ServiceMonitor",
+    "PrometheusRule": "monitoring.coreos.com_v1_PrometheusRule",
+    "InferenceService": "serving.kserve.io_v1beta1_InferenceService",
+    "ServingRuntime": "serving.kserve.io_v1alpha1_ServingRuntime",
+}
+"""Schemas of custom resources, by kind."""
 
 
 @pytest.fixture(scope="module")
-def rendered():
+def render():
+    """A function that renders a folder with kustomize: its documents."""
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed (Debian: kubernetes-client); it renders the manifests")
-    done = subprocess.run(["kubectl", "kustomize", str(BASE)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return [document for document in yaml.safe_load_all(done.stdout) if document]
+    known = {}
+
+    def render(folder):
+        if folder not in known:
+            done = subprocess.run(["kubectl", "kustomize", str(K8S / folder)], capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            known[folder] = [document for document in yaml.safe_load_all(done.stdout) if document]
+        return known[folder]
+
+    return render
 
 
-def containers(rendered):
-    pods = [d["spec"]["template"]["spec"] for d in rendered if d["kind"] == "Deployment"]
-    return {c["name"]: c for pod in pods for c in (*pod.get("initContainers", ()), *pod["containers"])}
+@pytest.fixture(params=RENDERED)
+def rendered(request, render):
+    return render(request.param)
+
+
+def pods(documents):
+    """By (kind, name): a workload's pod template."""
+    found = {}
+    for document in documents:
+        spec = document.get("spec", {})
+        if document["kind"] in ("Deployment", "Job"):
+            found[document["kind"], document["metadata"]["name"]] = spec["template"]
+        elif document["kind"] == "CronJob":
+            found["CronJob", document["metadata"]["name"]] = spec["jobTemplate"]["spec"]["template"]
+        elif document["kind"] == "ServingRuntime":
+            (service,) = [each for each in documents if each["kind"] == "InferenceService"]
+            name = service["metadata"]["name"]
+            # KServe sets both labels, whatever the predictor's labels are
+            labels = {"app": f"isvc.{name}-predictor", "serving.kserve.io/inferenceservice": name}
+            template = {"metadata": {"labels": labels}, "spec": {**spec, "securityContext": {"runAsNonRoot": True}}}
+            found["ServingRuntime", document["metadata"]["name"]] = template
+    return found
+
+
+def containers(documents):
+    """(pod template, container) of every workload."""
+    return [
+        (pod, container)
+        for pod in pods(documents).values()
+        for container in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"])
+    ]
+
+
+def container(documents, name):
+    return next(each for _, each in containers(documents) if each["name"] == name)
+
+
+def named(documents, kind):
+    return {each["metadata"]["name"]: each for each in documents if each["kind"] == kind}
+
+
+def environment(documents, container):
+    maps = named(documents, "ConfigMap")
+    return {
+        key: value
+        for source in container.get("envFrom", ())
+        for key, value in maps[source["configMapRef"]["name"]]["data"].items()
+    }
+
+
+def arguments(documents, container):
+    values = environment(documents, container)
+    return [re.sub(r"\$\((\w+)\)", lambda match: values[match[1]], text) for text in container.get("args", ())]
 
 
 def test_every_object_is_valid(rendered):
     import kubernetes_validate
 
-    assert {d["kind"] for d in rendered} >= {"Deployment", "Service", "PersistentVolumeClaim", "ConfigMap"}
     for document in rendered:
-        kubernetes_validate.validate(document, KUBERNETES, strict=True)
+        if document["kind"] not in CUSTOM:
+            kubernetes_validate.validate(document, KUBERNETES, strict=True)
 
 
-def test_validation_rejects_a_misspelt_field(rendered):
+@pytest.mark.parametrize("folder", ["overlays/city", "overlays/kserve"])
+def test_custom_resources_match_their_schema(folder, render, shared):
+    checked = set()
+    for document in render(folder):
+        if document["kind"] in CUSTOM:
+            text = (shared / "schemas" / f"{CUSTOM[document['kind']]}.json").read_text()
+            # Go's regular expressions may change their flags anywhere, Python's at the start only
+            schema = strict(json.loads(text.replace("^(?i)", "(?i)^")))
+            schema["properties"]["metadata"] = {"type": "object"}
+            # without the check of the schema itself, which takes seconds
+            validator = jsonschema.validators.validator_for(schema)(schema)
+            validator.validate(document)
+            document = {**document, "spec": {**document["spec"], "mispelt": 1}}
+            with pytest.raises(jsonschema.ValidationError):
+                validator.validate(document)
+            checked.add(document["kind"])
+    assert checked == set(CUSTOM) - (
+        {"InferenceService", "ServingRuntime"} if "city" in folder else {"ServiceMonitor", "PrometheusRule"}
+    )
+
+
+def test_validation_rejects_a_misspelt_field(render):
     import kubernetes_validate
 
-    deployment = next(d for d in rendered if d["kind"] == "Deployment")
+    deployment = named(render("base"), "Deployment")["tf-serving"]
     broken = yaml.safe_load(yaml.safe_dump(deployment))
     broken["spec"]["template"]["spec"]["containers"][0]["imgae"] = "x"
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(broken, KUBERNETES, strict=True)
 
 
-def test_models_are_mounted_read_only(rendered):
-    (mount,) = containers(rendered)["tf-serving"]["volumeMounts"]
-    assert mount["mountPath"] == "/models" and mount["readOnly"] is True
+def test_overlays_have_what_a_city_needs(render):
+    kinds = {document["kind"] for document in render("overlays/city")}
+    assert kinds >= {
+        "Deployment", "Service", "PersistentVolumeClaim", "ConfigMap", "PodDisruptionBudget", "HorizontalPodAutoscaler",
+        "NetworkPolicy", "Job", "CronJob", "ServiceMonitor", "PrometheusRule",
+    }  # fmt: skip
+    deployments = named(render("overlays/city"), "Deployment")
+    assert deployments.keys() == {"sumo", *(f"{name}-shard-{n}" for name in ("tf-serving", "controller") for n in (1, 2))}
 
 
 def test_no_container_runs_as_root_or_can_write_its_image(rendered):
-    for container in containers(rendered).values():
-        context = container["securityContext"]
+    for pod, each in containers(rendered):
+        context = each["securityContext"]
         assert context["readOnlyRootFilesystem"] and not context["allowPrivilegeEscalation"]
         assert context["capabilities"]["drop"] == ["ALL"]
-    for pod in [d["spec"]["template"]["spec"] for d in rendered if d["kind"] == "Deployment"]:
-        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+        assert each["resources"]["requests"].keys() == {"cpu", "memory"} and "memory" in each["resources"]["limits"]
 
 
-def test_the_controller_accepts_its_arguments(rendered):
-    parsed = controller_config.parse(with_city(arguments_of(rendered, "controller"), GRID / "city.toml"))
-    assert (
-        parsed.attach == ("127.0.0.1", 8814)
-        and not parsed.guard
-        and parsed.server == "tf-serving:8500"
-        and parsed.http == ("0.0.0.0", 9108)
-    )
-    assert len(parsed.infer_tls) == 8
+def test_only_the_exporter_can_write_models_and_city(rendered):
+    for _, each in containers(rendered):
+        for mount in each["volumeMounts"]:
+            may_write = mount["mountPath"] == "/tmp" or (each["name"] == "export" and mount["name"] == "models")
+            assert may_write or mount["readOnly"] is True, (each["name"], mount)
 
 
-def arguments_of(rendered, name):
-    settings = next(d for d in rendered if d["kind"] == "ConfigMap")["data"]
-    return [re.sub(r"\$\((\w+)\)", lambda match: settings[match[1]], text) for text in containers(rendered)[name]["args"]]
+def test_images_of_the_project_can_be_built(rendered):
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    built = {
+        match[1]: path for path in ROOT.glob("*/**/Dockerfile") for match in re.finditer(r"-t (\S+) ", path.read_text())
+    }  # fmt: skip
+    for _, each in containers(rendered):
+        image = each["image"]
+        if image != "tensorflow/serving:2.20.0":
+            assert image.endswith((f":{version}", f":{version}-sumo")) and image.removesuffix("-sumo") in built
+
+
+def test_every_path_in_a_command_is_mounted(rendered):
+    for _, each in containers(rendered):
+        mounts = [mount["mountPath"] for mount in each["volumeMounts"]]
+        text = " ".join([*each.get("command", ())[-1:], *each.get("args", ())])
+        for path in re.findall(r"(?<![\w.])/(?!usr/bin|bin)[\w/.$()-]+", text):
+            assert any(path.startswith(f"{mount}/") or path == mount for mount in mounts), (each["name"], path)
+    for pod, each in containers(rendered):
+        volumes = {volume["name"] for volume in pod["spec"].get("volumes", ())}
+        assert {mount["name"] for mount in each["volumeMounts"]} <= volumes
+
+
+def test_every_volume_and_setting_exists(rendered):
+    maps, claims = named(rendered, "ConfigMap"), named(rendered, "PersistentVolumeClaim")
+    for pod in pods(rendered).values():
+        for volume in pod["spec"].get("volumes", ()):
+            if "persistentVolumeClaim" in volume:
+                assert volume["persistentVolumeClaim"]["claimName"] in claims
+            sources = [volume, *volume.get("projected", {}).get("sources", ())]
+            assert {source["configMap"]["name"] for source in sources if "configMap" in source} <= maps.keys()
+    for _, each in containers(rendered):
+        used = set(re.findall(r"\$\((\w+)\)", " ".join(each.get("args", ()))))
+        assert used <= environment(rendered, each).keys(), each["name"]
+
+
+def test_every_port_that_is_named_exists(rendered):
+    templates = list(pods(rendered).values())
+    for service in named(rendered, "Service").values():
+        (template,) = selected(templates, service["spec"]["selector"])
+        names = {port["name"]: port["containerPort"] for each in template["spec"]["containers"] for port in each.get("ports", ())}
+        for port in service["spec"]["ports"]:
+            assert port["targetPort"] in names or port["targetPort"] in names.values()
+            assert names.get(port["targetPort"], port["targetPort"]) == port["port"]
+    for policy in named(rendered, "NetworkPolicy").values():
+        for template in selected(templates, policy["spec"]["podSelector"]["matchLabels"]):
+            names = {port["name"] for each in template["spec"]["containers"] for port in each.get("ports", ())}
+            assert {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]} <= names
+    egress = {port["port"] for policy in named(rendered, "NetworkPolicy").values() for rule in policy["spec"].get("egress", ())
+              for port in rule["ports"]}  # fmt: skip
+    settings = environment(rendered, container(rendered, "guard"))
+    addresses = [settings["SERVER"], settings["SUMO_ADDRESS"]]
+    assert egress == {53, *(int(address.rpartition(":")[2]) for address in addresses)}
+    for _, each in containers(rendered):
+        ports = {key for port in each.get("ports", ()) for key in (port["name"], port["containerPort"])}
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            for check in each.get(probe, {}).values():
+                assert not isinstance(check, dict) or check["port"] in ports
+
+
+def selected(templates, labels):
+    return [each for each in templates if labels.items() <= each["metadata"]["labels"].items()]
+
+
+def test_every_selector_matches_pods(rendered):
+    templates = list(pods(rendered).values())
+    wanted = [service["spec"]["selector"] for service in named(rendered, "Service").values()]
+    wanted += [budget["spec"]["selector"]["matchLabels"] for budget in named(rendered, "PodDisruptionBudget").values()]
+    wanted += [each["spec"]["selector"]["matchLabels"] for each in named(rendered, "Deployment").values()]
+    for policy in named(rendered, "NetworkPolicy").values():
+        peers = [*policy["spec"].get("ingress", ()), *policy["spec"].get("egress", ())]
+        wanted.append(policy["spec"]["podSelector"]["matchLabels"])
+        wanted += [
+            peer["podSelector"]["matchLabels"] for rule in peers for side in ("from", "to") for peer in rule.get(side, ())
+            if "podSelector" in peer
+        ]  # fmt: skip
+    for template in templates:
+        spread = template["spec"].get("topologySpreadConstraints", ())
+        wanted += [each["labelSelector"]["matchLabels"] for each in spread]
+    assert all(selected(templates, labels) for labels in wanted)
+    jobs = set(re.findall(r'job="([\w-]+)"', (K8S / "monitoring" / "rules.yaml").read_text()))
+    for monitor in named(rendered, "ServiceMonitor").values():
+        labels, endpoints = monitor["spec"]["selector"]["matchLabels"], monitor["spec"]["endpoints"]
+        services = [each for each in named(rendered, "Service").values() if labels.items() <= each["metadata"]["labels"].items()]
+        for service in services:
+            assert {each["port"] for each in endpoints} <= {port["name"] for port in service["spec"]["ports"]}
+            jobs.discard(service["metadata"]["labels"][monitor["spec"]["jobLabel"]])
+        assert services and all(each["path"] in ("/metrics", METRICS_PATH) for each in endpoints)
+    assert not jobs or not named(rendered, "ServiceMonitor"), f"no ServiceMonitor makes the label job {jobs} of an alert"
+    for scaler in named(rendered, "HorizontalPodAutoscaler").values():
+        deployment = named(rendered, "Deployment")[scaler["spec"]["scaleTargetRef"]["name"]]
+        names = {each["name"] for each in deployment["spec"]["template"]["spec"]["containers"]}
+        assert scaler["spec"]["metrics"][0]["containerResource"]["container"] in names
+        assert "replicas" not in deployment["spec"], "the autoscaler's number would be reset by each apply"
+
+
+def test_replicas_share_the_calls_of_one_client(rendered):
+    for service in named(rendered, "Service").values():
+        if service["metadata"]["labels"]["app"] == "tf-serving":
+            assert service["spec"]["clusterIP"] == "None"
+
+
+@pytest.mark.parametrize("folder", ["base", "overlays/single", "overlays/kserve"])
+def test_controller_accepts_its_arguments(folder, render):
+    documents = render(folder)
+    parsed = controller_config.parse(with_city(arguments(documents, container(documents, "controller")), GRID / "city.toml"))
+    assert parsed.attach == ("127.0.0.1", 8814) and not parsed.guard and parsed.http == ("0.0.0.0", 9108)
+    assert parsed.server == "tf-serving:8500" and parsed.version == "stable" and len(parsed.infer_tls) == 8
+    assert parsed.server.partition(":")[0] in named(documents, "Service")
 
 
 def with_city(arguments, city):
     """The arguments with another city.toml than the one mounted in the pod."""
-    place = arguments.index(f"--city={CITY_MOUNT}/city.toml")
+    place = arguments.index("--city=/city/city.toml")
     return [*arguments[:place], f"--city={city}", *arguments[place + 1 :]]
 
 
-def test_the_guard_holds_the_connection_with_the_citys_watchdog(rendered, tmp_path):
+@pytest.fixture(scope="module")
+def districts(grid_models, tmp_path_factory):
+    """`serve config --shards 2` of the sample city, and a city.toml with its districts."""
+    folder = tmp_path_factory.mktemp("districts")
+    flags = ["--city", str(GRID / "city.toml"), "--models-dir", str(grid_models), "--shards", "2"]
+    assert serve_config([*flags, "--out", str(folder / "config")]) == 0
+    text = (GRID / "city.toml").read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
+    (folder / "city.toml").write_text(text + (folder / "config" / "districts.toml").read_text())
+    return folder
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_district_is_controlled_with_its_own_server(number, render, districts):
+    documents = render("overlays/city")
+    pod = pods(documents)["Deployment", f"controller-shard-{number}"]["spec"]
+    (each,) = pod["containers"]
+    assert {"--tls-ca=/tls/ca.crt", "--tls-certificate=/tls/tls.crt", "--tls-key=/tls/tls.key"} <= set(each["args"])
+    args = [text for text in arguments(documents, each) if not text.startswith("--tls-")]
+    parsed = controller_config.parse(with_city(args, districts / "city.toml"))
+    assert len(parsed.infer_tls) == 4 and parsed.server == f"tf-serving-shard-{number}:8500"
+    assert parsed.server.partition(":")[0] in named(documents, "Service")
+    (secret,) = [volume["secret"]["secretName"] for volume in pod["volumes"] if volume["name"] == "tls"]
+    assert secret in (K8S / "mtls" / "kustomization.yaml").read_text()
+    (sumo_guard,) = pod["initContainers"]
+    assert f"--order={number}" in arguments(documents, sumo_guard) and "--only-client" not in sumo_guard["args"]
+    assert "--first-controller-timeout-s=900" in sumo_guard["args"]
+    assert environment(documents, container(documents, "sumo"))["CLIENTS"] == "2"
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("name", ["flags", "models.config", "monitoring.config"])
+def test_districts_files_are_those_of_serve_config(number, name, districts):
+    committed = (K8S / "overlays" / "city" / f"shard-{number}" / name).read_text()
+    assert committed == (districts / "config" / f"shard-{number}" / name).read_text()
+
+
+@pytest.mark.parametrize(
+    ("folder", "mounted_at"), [("base/server/serving", "/models"), ("overlays/kserve", "/mnt/models")]
+)  # fmt: skip
+def test_server_files_are_those_of_serve_config(folder, mounted_at, grid_models, tmp_path):
+    flags = ["--city", str(GRID / "city.toml"), "--models-dir", str(grid_models), "--mounted-at", mounted_at]
+    assert serve_config([*flags, "--out", str(tmp_path)]) == 0
+    for name in ("flags", "models.config", "monitoring.config"):
+        assert (K8S / folder / name).read_text() == (tmp_path / name).read_text(), name
+
+
+def test_server_is_started_with_flags_that_it_has(rendered, shared):
+    known = set(re.findall(r"^\s*--(\w+)=", (shared / "tfserving-2.20-help.txt").read_text(), re.M))
+    for pod, each in containers(rendered):
+        if each["image"].startswith("tensorflow/"):
+            start = "exec /usr/bin/tensorflow_model_server $(cat /config/flags)"
+            secrets = [source for volume in pod["spec"]["volumes"] for source in volume.get("projected", {}).get("sources", ())]
+            tls = " --ssl_config_file=/config/ssl.config" if any("secret" in source for source in secrets) else ""
+            assert each["command"] == ["/bin/sh", "-c", start + tls]
+    files = [each["data"] for name, each in named(rendered, "ConfigMap").items() if name.startswith("tf-serving-config")]
+    for data in files:
+        lines = data["flags"].splitlines()
+        assert lines[: len(FLAGS)] == list(FLAGS)
+        assert {line.removeprefix("--").partition("=")[0] for line in lines} <= known
+        paths = re.findall(r"=/config/([\w.]+)", data["flags"])
+        assert set(paths) == set(data) - {"flags"}
+        assert METRICS_PATH in data["monitoring.config"]
+    assert files
+
+
+def test_secret_with_the_servers_key_is_mounted_beside_its_other_files(render):
+    for number in (1, 2):
+        pod = pods(render("overlays/city"))["Deployment", f"tf-serving-shard-{number}"]["spec"]
+        (config,) = [volume["projected"]["sources"] for volume in pod["volumes"] if volume["name"] == "config"]
+        (secret,) = [source["secret"] for source in config if "secret" in source]
+        assert secret["items"] == [{"key": "ssl.config", "path": "ssl.config"}]
+        assert f"secret generic {secret['name']} --from-file=ssl.config" in (K8S / "mtls" / "kustomization.yaml").read_text()
+        (server,) = pod["containers"]
+        assert server["readinessProbe"]["tcpSocket"] == {"port": "grpc"} and "grpc" not in server["startupProbe"]
+
+
+def test_guard_holds_the_connection_with_the_citys_watchdog(render, tmp_path):
+    documents = render("base")
     city = tmp_path / "city.toml"
     city.write_text("[controller]\nwatchdog_s = 7\n")
-    args, sumo_arguments = guard.parse(with_city(arguments_of(rendered, "guard"), city))
+    each = container(documents, "guard")
+    assert each["command"] == ["greenserve", "guard"]
+    args, sumo_arguments = guard.parse(with_city(arguments(documents, each), city))
+    assert args.only_client and args.first_controller_timeout_s >= 600, "longer than the kubelet's back-off"
     assert (args.sumo, args.port, args.order, sumo_arguments) == ("sumo:8813", 8814, 1, [])
-    assert args.watchdog_s == 7
-    assert containers(rendered)["guard"]["restartPolicy"] == "Always"
+    assert args.watchdog_s == 7 and each["restartPolicy"] == "Always"
 
 
-@pytest.mark.parametrize("name", ["guard", "controller"])
-def test_the_citys_folder_is_mounted_read_only(rendered, name):
-    (mount,) = [m for m in containers(rendered)[name]["volumeMounts"] if m["mountPath"] == CITY_MOUNT]
-    assert mount["readOnly"] is True
+def test_sumo_is_started_on_the_sample_city_and_has_no_probes(render):
+    documents = render("overlays/single")
+    each = container(documents, "sumo")
+    assert not [key for key in each if key.endswith("Probe")], "SUMO would count a probe as a client"
+    options = dict(text.removeprefix("--").partition("=")[::2] for text in arguments(documents, each))
+    assert (GRID / options["configuration-file"].removeprefix("/city/")).is_file()
+    address = environment(documents, container(documents, "guard"))["SUMO_ADDRESS"]
+    assert address == f"sumo:{options['remote-port']}" and "sumo" in named(documents, "Service")
+    assert options["num-clients"] == "1" and "no-step-log" in options
 
 
-def test_images_of_the_project_have_its_version(rendered):
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    image = f"greenserve-controller:{version}"
-    assert {containers(rendered)[name]["image"] for name in ("guard", "controller")} == {image}
-    compose = yaml.safe_load((ROOT / "serving" / "tf_serving" / "compose.yaml").read_text())
-    assert compose["services"]["controller"]["image"] == f"{image}-sumo"
-    assert f"-t {image} ." in (ROOT / "controller" / "Dockerfile").read_text()
+def test_exporter_accepts_its_arguments_and_replaces_nothing(render):
+    documents = render("overlays/single")
+    for kind in ("Job", "CronJob"):
+        (each,) = pods(documents)[kind, "export"]["spec"]["containers"]
+        assert each["args"][0] == "export"
+        parsed = export_config.parse(with_city(each["args"][1:], GRID / "city.toml"))
+        assert parsed.skip_existing and not parsed.overwrite and parsed.keep is None
+        assert str(parsed.models_dir) == "/models" and parsed.tl == ["all"]
 
 
-def test_the_controllers_service_and_probe_reach_its_port(rendered):
-    container = containers(rendered)["controller"]
-    assert container["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
-    assert container["ports"] == [{"name": "http", "containerPort": 9108}]
+def test_shell_pod_can_write_both_volumes(render):
+    import kubernetes_validate
+
+    pod = yaml.safe_load((K8S / "shell.yaml").read_text())
+    kubernetes_validate.validate(pod, KUBERNETES, strict=True)
+    claims = {volume["persistentVolumeClaim"]["claimName"] for volume in pod["spec"]["volumes"] if "emptyDir" not in volume}
+    assert claims == set(named(render("base"), "PersistentVolumeClaim"))
+    (each,) = pod["spec"]["containers"]
+    (exporter,) = pods(render("overlays/single"))["Job", "export"]["spec"]["containers"]
+    assert each["image"] == exporter["image"] and not any(mount.get("readOnly") for mount in each["volumeMounts"])
 
 
-def test_image_and_manifest_start_the_same_server_with_equal_flags(rendered):
-    dockerfile = (ROOT / "serving" / "tf_serving" / "Dockerfile").read_text()
-    assert "FROM tensorflow/serving:2.20.0" in dockerfile
-    assert re.findall(r'"(--[^"]+)"', dockerfile) == containers(rendered)["tf-serving"]["args"]
+def test_inference_service_names_the_runtime_and_the_claim(render):
+    documents = render("overlays/kserve")
+    (service,) = named(documents, "InferenceService").values()
+    (runtime,) = named(documents, "ServingRuntime").values()
+    model = service["spec"]["predictor"]["model"]
+    assert model["runtime"] == runtime["metadata"]["name"]
+    assert model["modelFormat"] in [
+        {key: each[key] for key in ("name", "version")} for each in runtime["spec"]["supportedModelFormats"]
+    ]
+    assert model["storageUri"].removeprefix("pvc://") in named(documents, "PersistentVolumeClaim")
 
 
-def test_compose_mounts_models_read_only_and_listens_on_loopback():
-    compose = yaml.safe_load((ROOT / "serving" / "tf_serving" / "compose.yaml").read_text())
-    services = compose["services"]
-    assert services["tf-serving"]["volumes"] == ["${CITY:-../../examples/grid}/models:/models:ro"]
-    for service in services.values():
-        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
-    folder = ROOT / "serving" / "tf_serving"
-    build = services["controller"]["build"]
-    assert (folder / build["context"] / build["dockerfile"]).resolve() == ROOT / "controller" / "Dockerfile"
-    arguments = services["controller"]["command"]
-    arguments[1] = str(GRID / "city.toml")
-    assert controller_config.parse(arguments).server == "tf-serving:8500"
-
-
-def test_the_controllers_image_has_no_tensorflow():
+def test_controllers_image_has_no_tensorflow():
     text = (ROOT / "controller" / "Dockerfile").read_text()
     assert "ARG EXTRAS=controller\n" in text
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert not [name for name in extras["controller"] + extras["sumo"] if "tensorflow" in name or "keras" in name]
-    copied = re.findall(r"^COPY (\w+) \1$", text, re.M)
-    assert copied == ["city", "protos", "serving", "controller", "greenserve"]
-    for name in copied:
+
+
+@pytest.mark.parametrize("folder", ["controller", "serving/embedded", "export"])
+def test_images_are_built_in_two_stages_and_run_without_root(folder):
+    text = (ROOT / folder / "Dockerfile").read_text()
+    assert "ARG BASE=python:3.11-slim\n" in text and text.count("FROM ${BASE}") == 2
+    assert "USER 65534:65534\n" in text and "--only-binary :all:" in text and "--constraint constraints.txt" in text
+    for name in re.findall(r"^COPY (\w+) \1$", text, re.M):
         assert (ROOT / name / "__init__.py").is_file()
-    assert "constraints.txt" in re.search(r"^COPY (.+) \./$", text, re.M)[1].split()
-    assert "--constraint constraints.txt" in text

@@ -1,4 +1,4 @@
-"""The RayJob of the rounds: valid for KubeRay, of the installed Ray, with a command of ours. It was not run on a cluster."""
+"""The RayJobs of rounds and evaluation, compared with KubeRay's schema and our programs; none was run on a cluster."""
 
 import json
 import re
@@ -9,15 +9,21 @@ import jsonschema
 import pytest
 import yaml
 
+from evaluation.__main__ import _parse as parse_evaluation
 from tests.conftest import GRID, ROOT
 from training.rounds.command import _groups, _parse
 
-MANIFEST = ROOT / "k8s" / "rounds" / "rayjob.yaml"
+FOLDER = ROOT / "k8s" / "rounds"
 
 
-@pytest.fixture(scope="module")
-def documents():
-    return {document["kind"]: document for document in yaml.safe_load_all(MANIFEST.read_text())}
+@pytest.fixture(params=["rayjob.yaml", "evaluation.yaml"])
+def documents(request):
+    """A manifest's documents by kind."""
+    return by_kind(request.param)
+
+
+def by_kind(file):
+    return {document["kind"]: document for document in yaml.safe_load_all((FOLDER / file).read_text())}
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +35,7 @@ def schema(shared):
 
 
 def strict(schema):
-    """The schema, but unknown fields are errors: the API server would drop them without a word."""
+    """The schema, but unknown fields are errors: the API server would drop them silently."""
     if isinstance(schema, list):
         return [strict(each) for each in schema]
     if not isinstance(schema, dict):
@@ -49,7 +55,8 @@ def test_manifest_is_valid_for_kuberay(documents, schema):
     for group in (job["spec"]["rayClusterSpec"]["headGroupSpec"], *job["spec"]["rayClusterSpec"]["workerGroupSpecs"]):
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": group["template"]["spec"]}
         kubernetes_validate.validate(pod, "1.30", strict=True)
-    kubernetes_validate.validate(documents["PersistentVolumeClaim"], "1.30", strict=True)
+    if "PersistentVolumeClaim" in documents:
+        kubernetes_validate.validate(documents["PersistentVolumeClaim"], "1.30", strict=True)
 
 
 def test_validation_rejects_a_misspelt_field(documents, schema):
@@ -59,17 +66,33 @@ def test_validation_rejects_a_misspelt_field(documents, schema):
         jsonschema.validate(broken, strict(schema))
 
 
-def test_command_is_accepted(documents):
+def command_of(documents):
+    """The command of a RayJob, with the values of its environment."""
     spec = documents["RayJob"]["spec"]
     shell, flag, script = shlex.split(spec["entrypoint"])
+    assert (shell, flag) == ("sh", "-c")
     values = yaml.safe_load(spec["runtimeEnvYAML"])["env_vars"]
-    command = re.sub(r"\$(\w+)", lambda match: values.get(match[1], ""), script.partition("exec ")[2])
-    words = shlex.split(command)
-    assert (shell, flag) == ("sh", "-c") and words[:4] == ["python", "-m", "training", "rounds"]
-    args = _parse(words[4:], "rounds")
+    return shlex.split(re.sub(r"\$(\w+)", lambda match: values.get(match[1], ""), script.partition("exec ")[2]))
+
+
+def test_command_of_the_rounds_is_accepted():
+    command = command_of(by_kind("rayjob.yaml"))
+    assert command[:4] == ["python", "-m", "training", "rounds"]
+    args = _parse(command[4:], "rounds")
     known = list(tomllib.loads((GRID / "city.toml").read_text())["tl"])
     assert args.ray == "auto" and args.rounds == 3 and len(_groups(args.groups, known)) == 3
     assert (args.city.as_posix(), args.out.as_posix()) == ("/city/city.toml", "/rounds")
+
+
+def test_command_of_the_evaluation_is_accepted():
+    command = command_of(by_kind("evaluation.yaml"))
+    assert command[:3] == ["python", "-m", "evaluation"]
+    args = parse_evaluation(command[3:], "evaluation")
+    assert args.ray == "auto" and args.seeds == 20 and args.gate in args.arms.split(",")[1:]
+    paths = [path.as_posix() for path in (args.city, args.models_dir, args.out)]
+    assert paths == ["/city/city.toml", "/models", "/rounds/evaluation"]
+    head = by_kind("evaluation.yaml")["RayJob"]["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+    assert {mount["mountPath"] for mount in head["volumeMounts"]} == {"/city", "/models", "/rounds"}
 
 
 def test_ray_is_of_one_version(documents):

@@ -40,9 +40,6 @@ def test_the_wheel_has_what_the_docs_use(distributions):
     wheel, sdist = distributions
     names = zipfile.ZipFile(wheel).namelist()
     for name in (
-        "serving/tf_serving/Dockerfile",
-        "serving/tf_serving/compose.yaml",
-        "controller/Dockerfile",
         "protos/policy.proto",
         "protos/tensorflow_serving.binpb",
         *(f"{package}/py.typed" for package in ("city", "controller", "export", "greenserve", "protos", "serving")),
@@ -51,7 +48,15 @@ def test_the_wheel_has_what_the_docs_use(distributions):
         assert name in names
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "examples/"))]
     members = subprocess.run(["tar", "-tzf", str(sdist)], check=True, capture_output=True, text=True).stdout
-    for name in ("/constraints.txt", "/CHANGELOG.md", "/docs/", "/k8s/base/controller.yaml", "/examples/grid/city.toml"):
+    for name in (
+        "/constraints.txt",
+        "/CHANGELOG.md",
+        "/docs/",
+        "/k8s/base/controller.yaml",
+        "/compose.yaml",
+        "/controller/Dockerfile",
+        "/examples/grid/city.toml",
+    ):
         assert name in members
 
 

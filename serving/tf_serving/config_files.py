@@ -1,0 +1,138 @@
+"""TensorFlow Serving's configuration files for exported models: which versions of which models, metrics, TLS, flags.
+
+    models.config      ModelServerConfig: pinned versions and their labels, or the newest versions
+    monitoring.config  MonitoringConfig: Prometheus metrics on the REST port
+    ssl.config         SSLConfig, if there are certificates
+    flags              one flag of tensorflow_model_server a line
+
+A fleet replaces the models of its TLs: TensorFlow Serving loads 1,000 models in minutes, their fleet at once.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from google.protobuf import text_format
+
+from city.errors import InputError
+from protos import model_server_config_pb2 as pb
+from serving.contract import ContractError, from_saved_model
+from serving.embedded.models import version_files
+
+STABLE, CANARY = "stable", "canary"
+"""Labels of versions."""
+METRICS_PATH = "/monitoring/prometheus/metrics"
+GRPC_PORT, REST_PORT = 8500, 8501
+FLAGS = (
+    f"--port={GRPC_PORT}",
+    f"--rest_api_port={REST_PORT}",
+    # actors are small: threads wait for the network more than they compute, and more calls than threads are refused
+    "--grpc_max_threads=64",
+    # connections are renewed, so that clients find new replicas, and leave those that end
+    "--grpc_channel_arguments=grpc.max_connection_age_ms=30000,grpc.max_connection_age_grace_ms=10000",
+    "--enable_grpc_healthcheck_service=true",
+    "--model_config_file_poll_wait_seconds=30",
+    "--file_system_poll_wait_seconds=2",
+    # a model that cannot be loaded holds up a reload for seconds, not minutes
+    "--max_num_load_retries=2",
+    "--load_retry_interval_micros=1000000",
+    # labels of the first configuration name versions that are not loaded yet
+    "--allow_version_labels_for_unavailable_models=true",
+)
+
+
+@dataclass(frozen=True)
+class Versions:
+    """The versions of a model to serve."""
+
+    stable: int | None
+    """None: the newest, without labels."""
+    canary: int | None = None
+
+
+@dataclass(frozen=True)
+class Tls:
+    """PEM texts."""
+
+    certificate: str
+    key: str
+    client_ca: str = ""
+    """CA bundle that verifies clients, which must present a certificate then (mTLS); empty: clients need none."""
+
+
+@dataclass(frozen=True)
+class ServerFiles:
+    """What one server's files say."""
+
+    models: Mapping[str, Versions]
+    mounted_at: str = "/models"
+    """Folder of the models inside the container."""
+    config_at: str = "/config"
+    """Folder of these files inside the container."""
+    tls: Tls | None = None
+    flags: Sequence[str] = field(default=FLAGS)
+
+
+def write(files: ServerFiles, out: Path) -> None:
+    """Write the files into a folder, each by rename, models.config last. Raises InputError."""
+    monitoring = pb.MonitoringConfig(prometheus_config=pb.PrometheusConfig(enable=True, path=METRICS_PATH))
+    texts = {"monitoring.config": text_format.MessageToString(monitoring)}
+    if files.tls is not None:
+        ssl = pb.SSLConfig(
+            server_key=files.tls.key,
+            server_cert=files.tls.certificate,
+            custom_ca=files.tls.client_ca,
+            client_verify=bool(files.tls.client_ca),
+        )
+        texts["ssl.config"] = text_format.MessageToString(ssl)
+    texts["flags"] = "".join(f"{flag}\n" for flag in _flags(files))
+    texts["models.config"] = text_format.MessageToString(_models_config(files))
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            draft = out / f".{name}.draft"
+            # the key in ssl.config is for the server only
+            with open(draft, "w", opener=_owner_only if name == "ssl.config" else None, encoding="utf-8") as file:
+                file.write(text)
+            draft.replace(out / name)
+    except OSError as error:
+        raise InputError(f"{error.filename or out}: cannot be written: {error.strerror}; pass another --out") from None
+
+
+def _owner_only(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _flags(files: ServerFiles) -> list[str]:
+    named = {"model_config_file": "models.config", "monitoring_config_file": "monitoring.config"}
+    if files.tls is not None:
+        named["ssl_config_file"] = "ssl.config"
+    return [*files.flags, *(f"--{flag}={files.config_at}/{name}" for flag, name in named.items())]
+
+
+def _models_config(files: ServerFiles) -> pb.ModelServerConfig:
+    config = pb.ModelServerConfig()
+    for name, versions in files.models.items():
+        model = config.model_config_list.config.add(
+            name=name, base_path=f"{files.mounted_at}/{name}", model_platform="tensorflow"
+        )
+        labels = {STABLE: versions.stable, CANARY: versions.canary}
+        for label, version in labels.items():
+            if version is not None:
+                model.model_version_policy.specific.versions.append(version)
+                model.version_labels[label] = version
+    return config
+
+
+def without_fleet_members(models_dir: Path, names: Sequence[str]) -> list[str]:
+    """The models without those TLs that the newest version of a fleet among them holds. Raises InputError."""
+    members: set[str] = set()
+    for name in names:
+        newest = max(version_files.versions(models_dir / name))
+        try:
+            contract = from_saved_model(models_dir / name / str(newest))
+        except ContractError:
+            continue  # a model of other tools; it is served as it is
+        members.update(member.tl for member in contract.members)
+    return [name for name in names if name not in members]

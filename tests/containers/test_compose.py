@@ -1,0 +1,114 @@
+"""compose.yaml: valid, and in agreement with the programs, files and scrape configuration that it names."""
+
+import importlib.resources
+import json
+import re
+import tomllib
+
+import jsonschema
+import pytest
+import yaml
+
+from controller import config as controller_config
+from controller.guard import __main__ as guard
+from export import config as export_config
+from serving.tf_serving.__main__ import _parse as parse_serve_config
+from serving.tf_serving.config_files import GRPC_PORT, REST_PORT
+from tests.conftest import GRID, ROOT
+
+CITY_MOUNT = "${CITY:-./examples/grid}:/city:ro"
+
+
+@pytest.fixture(scope="module")
+def compose():
+    return yaml.safe_load((ROOT / "compose.yaml").read_text())
+
+
+@pytest.fixture(scope="module")
+def services(compose):
+    return compose["services"]
+
+
+def test_compose_file_matches_the_specifications_schema(compose):
+    schema = importlib.resources.files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
+    loaded = json.loads(schema.read_text())
+    validator = jsonschema.validators.validator_for(loaded)(loaded)
+    validator.validate(compose)
+    with pytest.raises(jsonschema.ValidationError):
+        validator.validate({**compose, "services": {"sumo": {"imgae": "x"}}})
+
+
+def test_everything_of_a_city_starts_after_its_models_are_exported(services):
+    assert services.keys() == {"export", "tf-serving", "sumo", "guard", "controller", "prometheus", "grafana"}
+    for name, service in services.items():
+        for other in service.get("depends_on", ()):
+            assert other in services, name
+    for name in ("tf-serving", "sumo"):
+        assert services[name]["depends_on"] == {"export": {"condition": "service_completed_successfully"}}
+    assert services["guard"]["depends_on"] == ["sumo"] and services["controller"]["depends_on"] == ["guard", "tf-serving"]
+
+
+def test_ports_are_on_loopback_and_inputs_are_read_only(services, compose):
+    for name, service in services.items():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+        for volume in service["volumes"]:
+            may_write = name in ("export", "prometheus") and volume.partition(":")[0] in compose["volumes"]
+            assert volume.endswith(":ro") or may_write, (name, volume)
+            source = volume.partition(":")[0]
+            assert source in compose["volumes"] or source.startswith("${CITY") or (ROOT / source).exists()
+    assert CITY_MOUNT in services["controller"]["volumes"]
+
+
+def test_images_are_built_from_this_checkout(services):
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    for name in ("export", "sumo", "guard"):
+        build = services[name]["build"]
+        dockerfile = (ROOT / build["context"] / build["dockerfile"]).read_text()
+        image = services[name]["image"]
+        assert f"-t {image.removesuffix('-sumo')} ." in dockerfile and f":{version}" in image
+        assert set(build.get("args", {})) <= set(re.findall(r"^ARG (\w+)", dockerfile, re.M))
+    assert services["controller"]["image"] == services["guard"]["image"]
+
+
+def with_city(arguments):
+    return [argument.replace("/city/city.toml", str(GRID / "city.toml")) for argument in arguments]
+
+
+def test_programs_accept_their_arguments(services):
+    parsed = controller_config.parse(with_city(services["controller"]["command"]))
+    guard_args, _ = guard.parse(with_city(services["guard"]["command"]))
+    assert parsed.attach == ("127.0.0.1", guard_args.port) and not parsed.guard and parsed.version == "stable"
+    assert parsed.server == f"tf-serving:{GRPC_PORT}" and services["controller"]["network_mode"] == "service:guard"
+    sumo = dict(argument.removeprefix("--").partition("=")[::2] for argument in services["sumo"]["command"])
+    assert guard_args.sumo == f"sumo:{sumo['remote-port']}" and guard_args.only_client and sumo["num-clients"] == "1"
+    assert sumo["configuration-file"] == "/city/${SUMOCFG:-grid.sumocfg}"
+    script = services["export"]["command"][0].strip()
+    export, serve = re.fullmatch(
+        r"greenserve export (.*) && \{ \[ -f /config/models.config \] \|\| greenserve serve config (.*); \}", script
+    ).groups()
+    exported = export_config.parse(with_city(export.split()))
+    assert str(exported.models_dir) == "/models" and exported.skip_existing
+    files = parse_serve_config(with_city(serve.split()), "serve config")
+    assert (str(files.models_dir), str(files.out), files.mounted_at, files.config_at) == (
+        "/models",
+        "/config",
+        "/models",
+        "/config",
+    )
+
+
+def test_server_is_that_of_the_manifests(services):
+    manifest = next(yaml.safe_load_all((ROOT / "k8s" / "base" / "server" / "tf-serving.yaml").read_text()))
+    (container,) = manifest["spec"]["template"]["spec"]["containers"]
+    service = services["tf-serving"]
+    assert service["image"] == container["image"]
+    assert [word.replace("$$", "$") for word in service["entrypoint"]] == container["command"]
+    assert service["ports"] == [f"127.0.0.1:{port}:{port}" for port in (GRPC_PORT, REST_PORT)]
+
+
+def test_prometheus_scrapes_services_at_the_ports_they_have(services):
+    scrape = yaml.safe_load((ROOT / "k8s" / "monitoring" / "prometheus.yaml").read_text())["scrape_configs"]
+    targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in scrape}
+    assert targets == {"controller": ["controller:9108"], "tf-serving": [f"tf-serving:{REST_PORT}"]}
+    assert services["guard"]["networks"]["default"]["aliases"] == ["controller"], "its network is the controller's"
+    assert services["guard"]["ports"] == ["127.0.0.1:9108:9108"] and "--http=0.0.0.0:9108" in services["controller"]["command"]

@@ -1,0 +1,183 @@
+"""Alerts, dashboard and scrape configuration: valid, true to the metrics of the code, and tried on a real Prometheus."""
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from controller.telemetry.metrics import ControllerMetrics
+from serving.embedded.telemetry.metrics import ServerMetrics
+from tests.conftest import GRID, ROOT
+
+FOLDER = ROOT / "k8s" / "monitoring"
+METRIC = re.compile(r"(?<![\w:-])(?:controller|serving)_[a-z_]+(?![\w(/:-])|:tensorflow:[a-z:_]+(?![a-z_:])")
+"""Names of metrics in expressions and prose."""
+NOT_METRICS = {"controller_settings"}
+ONLY_TENSORFLOW_SERVING = {":tensorflow:cc:saved_model:load_attempt_count"}
+"""Metrics that the embedded server has under another name."""
+
+
+def promtool(*arguments):
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed (Debian: prometheus)")
+    return subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def samples():
+    """Names of all samples that the controller and the embedded server can expose."""
+    controller = ControllerMetrics(CollectorRegistry())
+    controller.missing_answers.labels("SA101", "deadline")
+    controller.overrides.labels("min_green")
+    controller.unexpected_states.labels("A0")
+    controller.mode.labels("SA101").set(0)
+    controller.stage_s.labels("sumo")
+    controller.report_model_numbers(lambda: {"SA101": 1})
+    server = ServerMetrics()
+    server.build = {"version": "0"}
+    server.states = lambda: {"AVAILABLE": 1}
+    server.count_request("SA101", "OK")
+    server.count_latency("SA101", "Predict", "GRPC", 0.001)
+    server.count_run("SA101", 0.001)
+    server.count_load("SA101", 0.1)
+    families = [*controller.registry.collect(), *server.registry.collect()]
+    return {sample.name for family in families for sample in family.samples} | {family.name for family in families}
+
+
+def rules():
+    return yaml.safe_load((FOLDER / "rules.yaml").read_text())["groups"]
+
+
+def expressions():
+    dashboard = json.loads((FOLDER / "dashboard.json").read_text())
+    alerts = [rule["expr"] for group in rules() for rule in group["rules"]]
+    return alerts + [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+
+
+def test_every_metric_in_alerts_and_dashboard_exists(samples):
+    named = {name for expression in expressions() for name in METRIC.findall(expression)}
+    assert named - samples == ONLY_TENSORFLOW_SERVING and len(named) > 10
+
+
+def test_every_metric_in_the_docs_exists(samples):
+    text = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    current = re.sub(r"### Renamed in 0\.2.*?(?=\n## )", "", text, flags=re.S) + (ROOT / "docs" / "operations.md").read_text()
+    assert set(METRIC.findall(current)) - samples - NOT_METRICS - ONLY_TENSORFLOW_SERVING == set()
+
+
+def test_metrics_of_the_controller_are_documented(samples):
+    text = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    names = {re.sub(r"_(bucket|sum|count|created)$", "", name) for name in samples if name.startswith("controller_")}
+    families = {name.removesuffix("_total") for name in names}
+    assert {name for name in families if name not in text} == set()
+
+
+def test_alerts_say_what_to_do(samples):
+    headings = re.findall(r"^#+ (.+)$", (ROOT / "docs" / "operations.md").read_text(), re.M)
+    anchors = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+    for group in rules():
+        for rule in group["rules"]:
+            assert rule["labels"]["severity"] in ("critical", "warning")
+            assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
+            file, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+            assert (ROOT / file).is_file() and anchor in anchors, rule["alert"]
+
+
+def test_operators_rules_are_the_same():
+    assert yaml.safe_load((FOLDER / "prometheusrule.yaml").read_text())["spec"]["groups"] == rules()
+
+
+@pytest.mark.parametrize("kind", ["PrometheusRule", "ServiceMonitor"])
+def test_custom_resources_match_their_schema(kind, shared):
+    jsonschema = pytest.importorskip("jsonschema")
+    text = (shared / "schemas" / f"monitoring.coreos.com_v1_{kind}.json").read_text()
+    # Go's regular expressions may change their flags anywhere, Python's at the start only
+    schema = json.loads(text.replace("^(?i)", "(?i)^"))
+    documents = [*yaml.safe_load_all((FOLDER / f"{kind.lower()}.yaml").read_text())]
+    for document in documents:
+        jsonschema.validate(document, schema)
+    documents[0]["spec"]["endpoints" if kind == "ServiceMonitor" else "groups"] = 3
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(documents[0], schema)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("check rules", "rules.yaml"), ("check config", "prometheus.yaml"), ("test rules", "rules_test.yaml")]
+)
+def test_promtool_accepts(arguments):
+    command, file = arguments
+    done = promtool(*command.split(), FOLDER / file)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def query(port, expression):
+    url = f"http://127.0.0.1:{port}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        return json.loads(answer.read())["data"]["result"]
+
+
+def wait_for(condition, what):
+    end_s = time.monotonic() + 60
+    while not (found := condition()):
+        assert time.monotonic() < end_s, what
+        time.sleep(0.2)
+    return found
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+@pytest.mark.slow
+def test_real_prometheus_scrapes_a_real_run(grid_server, grid_rest, tmp_path):
+    if shutil.which("prometheus") is None:
+        pytest.skip("prometheus is not installed (Debian: prometheus)")
+    config = yaml.safe_load((FOLDER / "prometheus.yaml").read_text())
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    http, own = free_port(), free_port()
+    for job, target in zip(config["scrape_configs"], (f"127.0.0.1:{http}", grid_rest), strict=True):
+        job["static_configs"] = [{"targets": [target]}]
+    (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(config))
+    shutil.copy(FOLDER / "rules.yaml", tmp_path)
+    control = [sys.executable, "-m", "controller", "--city", GRID / "city.toml", "--server", grid_server]
+    control += ["--http", f"127.0.0.1:{http}", "--end", "100000000"]
+    scrape = ["prometheus", f"--config.file={tmp_path / 'prometheus.yaml'}", f"--storage.tsdb.path={tmp_path / 'data'}"]
+    scrape += [f"--web.listen-address=127.0.0.1:{own}"]
+    processes = []
+    try:
+        for command in (scrape, control):
+            with (tmp_path / f"{len(processes)}.log").open("w") as log:
+                processes.append(subprocess.Popen([str(part) for part in command], cwd=ROOT, stdout=log, stderr=log))
+        wait_for(lambda: processes[0].poll() is None and is_open(own), (tmp_path / "0.log").read_text())
+        wait_for(lambda: len(query(own, "up == 1")) == 2, "both targets are scraped")
+        wait_for(lambda: query(own, "rate(controller_decisions_total[10s]) > 0"), "decisions are counted")
+        for expression in expressions():
+            # a query that Prometheus does not understand is an HTTP error
+            query(own, expression.replace('instance=~"$instance"', ""))
+        assert len(query(own, "controller_model_number == 1")) == 8
+        (policies,) = query(own, 'controller_tls{mode="policy"}')
+        assert policies["value"][1] == "8"
+        assert query(own, ":tensorflow:serving:request_count")
+        assert query(own, 'ALERTS{alertstate="firing"}') == []
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+            process.wait(60)
+
+
+def is_open(port):
+    try:
+        query(port, "up")
+    except OSError:
+        return False
+    return True
