@@ -4,8 +4,10 @@ Paths in the file are relative to the file. Unknown tables and keys are errors:
 a misspelt safety value must not be silently ignored.
 """
 
+import re
 import tomllib
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,16 @@ class Training:
 
 
 @dataclass(frozen=True)
+class District:
+    """[serving.districts.NAME]: TLs whose models have a server of their own, and are driven by a controller of their own."""
+
+    address: str
+    tls: tuple[str, ...]
+    fleet: str = ""
+    """Fleet of these TLs; empty: the district's name."""
+
+
+@dataclass(frozen=True)
 class Serving:
     """[serving]: the models and their server."""
 
@@ -57,6 +69,15 @@ class Serving:
     """Unix socket on which the server also listens, for clients on this machine."""
     fleet: str = "city"
     """Fleet that the controller queries for all TLs at once, if it is served; empty: none."""
+    tls_ca: Path | None = None
+    """CA bundle (PEM) that verifies the server; with any of the tls_ keys connections use TLS."""
+    tls_certificate: Path | None = None
+    """Client certificate (PEM), for mTLS."""
+    tls_key: Path | None = None
+    tls_server_name: str = ""
+    """Name in the server's certificate, if it differs from the address."""
+    districts: dict[str, District] = field(default_factory=dict)
+    """By name; {}: one server has all models."""
 
     @property
     def local_address(self) -> str:
@@ -165,7 +186,10 @@ def load(path: Path) -> City:
     unknown = set(raw) - set(sections) - {"tl"}
     if unknown:
         raise InputError(f"{path}: unknown table [{sorted(unknown)[0]}]; the tables are {', '.join([*sections, 'tl.NAME'])}")
+    districts = raw["serving"].pop("districts", {}) if isinstance(raw.get("serving"), dict) else {}
     read = {name: _section(path, here, f"[{name}]", kind, raw.get(name, {})) for name, kind in sections.items()}
+    tls = _tls(path, here, raw.get("tl", {}))
+    read["serving"] = replace(read["serving"], districts=_districts(path, here, districts, list(tls)))
     serving: Serving = read["serving"]
     if not serving.models_dir.is_absolute():
         read["serving"] = replace(serving, models_dir=here / serving.models_dir)
@@ -200,7 +224,30 @@ def load(path: Path) -> City:
         host_and_port(control.http_address, f"{path}: [controller] http_address")
     if control.fallback not in FALLBACKS:
         raise InputError(f"{path}: [controller] fallback = {control.fallback!r} must be one of {', '.join(FALLBACKS)}")
-    return City(path=path, tls=_tls(path, here, raw.get("tl", {})), **read)
+    return City(path=path, tls=tls, **read)
+
+
+def _districts(path: Path, here: Path, table: Any, known: Sequence[str]) -> dict[str, District]:
+    """The districts: every TL is in one of them. Raises InputError."""
+    if not isinstance(table, dict):
+        raise InputError(f"{path}: [serving.districts] must contain tables such as [serving.districts.north]")
+    districts: dict[str, District] = {}
+    owner: dict[str, str] = {}
+    for name, body in table.items():
+        where = f"[serving.districts.{name}]"
+        if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?", name):
+            raise InputError(f"{path}: {where} must be named by lower-case letters, digits and hyphens, such as north")
+        district = _section(path, here, where, District, body)
+        tls = names.select(list(district.tls), list(known), f"{path}: {where} tls")
+        for tl in tls:
+            if tl in owner:
+                raise InputError(f"{path}: {where} tls: {tl} is in district {owner[tl]} already; remove it from one")
+            owner[tl] = name
+        host_and_port(district.address, f"{path}: {where} address")
+        districts[name] = District(district.address, tuple(tls), district.fleet or name)
+    if districts and (missing := [tl for tl in known if tl not in owner]):
+        raise InputError(f"{path}: [serving.districts]: {', '.join(missing[:10])} is in no district; add it to one")
+    return districts
 
 
 def _tls(path: Path, here: Path, table: Any) -> dict[str, TL]:
@@ -249,7 +296,8 @@ def _section(path: Path, here: Path, where: str, kind: type, body: Any) -> Any:
         if key not in known:
             raise InputError(f"{path}: {where} unknown key {key}; the keys are {', '.join(k for k in known if k != 'name')}")
         values[key] = _value(path, here, f"{where} {key}", known[key], value)
-    missing = [item.name for item in fields(kind) if item.name in ("signals", "dialect") and item.name not in values]
+    required = [item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING]
+    missing = [name for name in required if name not in values]
     if missing:
         raise InputError(f"{path}: {where} {missing[0]} is missing")
     return kind(**values)

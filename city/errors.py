@@ -38,6 +38,13 @@ def path_errors_as_input_errors() -> Iterator[None]:
         raise InputError(f"{error.filename}: {error.strerror}; name another path") from None
 
 
+def message_of(error: BaseException) -> str:
+    """What is printed of an InputError, or of an error of the file system such as a full disk."""
+    if isinstance(error, OSError):
+        return f"{error.filename or 'a file'}: {error.strerror or error}"
+    return str(error)
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's text, at most 300 characters; its class name if it has no text."""
     return (str(error).splitlines() or [type(error).__name__])[0][:300]

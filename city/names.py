@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from city.errors import InputError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
-TL_PATTERN = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2,3}[ _]?\d{2,4}(?![A-Za-z0-9])")
+TL_PATTERN = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2,3}[ _]?\d{2,6}(?![A-Za-z0-9])")
 """TL names in file and scope names of training, such as `SA 101`."""
 
 
@@ -34,7 +34,7 @@ def select(values: Iterable[str], known: Sequence[str], flag: str) -> list[str]:
                 continue
             name = canonical(word)
             if name not in known:
-                raise InputError(f"{flag}: there is no TL {name} in the city; its TLs are {', '.join(known) or 'none'}")
+                raise InputError(f"{flag}: {name} is not one of the TLs {', '.join(known) or 'none'}")
             selected[name] = None
     if not selected:
         raise InputError(f"{flag} selects no TL; the TLs are {', '.join(known) or 'none'}")

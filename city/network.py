@@ -4,17 +4,17 @@ The controller takes its conflict rules from here, the exporter the lanes and ph
 of a policy contract. The XML is read in one streaming pass.
 """
 
-import gzip
 import math
-import os
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from city import sumo_files
 from city.config import TL, City
 from city.errors import InputError
 from city.right_of_way import Connection, Foes, Junctions, Requests, conflicts, green_together, path_length_m
+from city.sumo_files import elements, seconds
 
 MIN_APPROACH_M = 50.0
 """Length of an approach that shows whether vehicles wait: about seven cars."""
@@ -188,34 +188,13 @@ def signals_of(city: City, tl: TL, street: StreetNetwork) -> list[SignalNetwork]
     return [street.signals[signal] for signal in tl.signals]
 
 
-_SUMOCFG_NAMES = {"n": "net-file", "net": "net-file", "r": "route-files", "routes": "route-files", "b": "begin", "e": "end",
-                  "a": "additional-files", "additional": "additional-files"}  # fmt: skip
-"""Other names that SUMO accepts for its options."""
-
-
-def sumocfg_options(path: Path) -> dict[str, str]:
-    """The options of a .sumocfg by their long names. Raises InputError."""
-    values: dict[str, str] = {}
-    for _, element in _elements(path):
-        value = element.get("value", element.get("v"))
-        if value is not None:
-            values[_SUMOCFG_NAMES.get(element.tag, element.tag)] = os.path.expandvars(value)
-    return values
-
-
-def sumocfg_files(path: Path, option: str) -> list[Path]:
-    """The files that an option of a .sumocfg lists, relative to it. Raises InputError."""
-    names = sumocfg_options(path).get(option, "").split(",")
-    return [path.resolve().parent / name.strip() for name in names if name.strip()]
-
-
 def of_sumocfg(path: Path) -> StreetNetwork:
     """Read the network, signal programs of additional files, begin and end of a .sumocfg. Raises InputError."""
-    values = sumocfg_options(path)
+    values = sumo_files.options(path)
     net = values.get("net-file")
     if not net:
         raise InputError(f"{path}: net-file is missing; add it to <input>")
-    here, additional = path.resolve().parent, sumocfg_files(path, "additional-files")
+    here, additional = path.resolve().parent, sumo_files.listed(path, "additional-files")
     try:
         begin, end = (seconds(values[key]) if key in values else None for key in ("begin", "end"))
     except ValueError:
@@ -230,7 +209,7 @@ def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 
     Raises InputError if a file is missing, not XML or not a SUMO network.
     """
     reader = _Reader(net_file, begin_s)
-    for depth, element in _elements(net_file):
+    for depth, element in elements(net_file):
         try:
             reader.add_element(element)
         except (KeyError, ValueError) as error:
@@ -243,7 +222,7 @@ def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 
     if not reader.junctions.lanes:
         raise InputError(f"{net_file}: has no junctions; is it a SUMO network?")
     for path in additional or []:
-        for _, element in _elements(path):
+        for _, element in elements(path):
             try:
                 if element.tag == "tlLogic":
                     reader.add_program(element, path)
@@ -263,31 +242,6 @@ def _describe(element: ET.Element) -> str:
 
 def _reason(error: KeyError | ValueError) -> str:
     return f"attribute {error} is missing" if isinstance(error, KeyError) else str(error)
-
-
-def seconds(text: str) -> float:
-    """Parse a time in SUMO's formats: seconds, or [days:]hours:minutes:seconds. Raises ValueError."""
-    parts = text.split(":")
-    if len(parts) > 4:
-        raise ValueError(text)
-    return sum(float(part) * factor for part, factor in zip(reversed(parts), (1, 60, 3600, 86400), strict=False))
-
-
-def _elements(path: Path) -> Iterator[tuple[int, ET.Element]]:
-    """Yield (depth, element) at the end of each element; depth 0 is the root. Raises InputError."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            depth = -1
-            for event, element in ET.iterparse(file, events=("start", "end")):
-                if event == "start":
-                    depth += 1
-                else:
-                    yield depth, element
-                    depth -= 1
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; fix its path in the .sumocfg or city.toml") from None
-    except (OSError, EOFError, ValueError, ET.ParseError) as error:
-        raise InputError(f"{path}: cannot be read as XML: {error}") from None
 
 
 class _Reader:

@@ -93,7 +93,7 @@ def _contract(city: city_config.City, tl: str, server: str | None, version: int 
     if server is not None:
         try:
             with Client(server) as client:
-                return fetch_contracts(client, [tl], version)[tl]
+                return fetch_contracts(client, [tl], version, city.serving.fleet)[tl]
         except ValueError as error:
             raise InputError(f"--server {error}") from None
     folder = city.serving.models_dir / tl

@@ -1,6 +1,8 @@
 """Settings of one controller, out of flags and city.toml."""
 
+import argparse
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,7 +12,10 @@ from city.arguments import Parser, host_and_port, split_arguments
 from city.config import MAX_DEADLINE_MS, City
 from city.errors import InputError, path_errors_as_input_errors
 from controller import dialects
+from serving import tls_files
 from serving.client.channel import grpc_target
+from serving.client.messages import Version
+from serving.tls_files import TlsFiles
 
 
 @dataclass(frozen=True)
@@ -18,9 +23,11 @@ class ControllerConfig:
     city: City
     infer_tls: tuple[str, ...]
     server: str
+    tls: TlsFiles | None
+    """Certificates for the model server; None: plain text."""
     fleet: str
     """The fleet that is asked for all TLs at once, if it is served; empty: none."""
-    model_number: int | None
+    version: Version
     attach: tuple[str, int] | None
     """(host, port) of a SUMO that runs already; None: start one."""
     order: int | None
@@ -54,9 +61,11 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
     parser.add_argument(
         "--infer-tl", action="append", metavar="TL", help="TLs to control, separated by commas or repeated (default: all)"
     )
+    parser.add_argument("--district", metavar="NAME", help="control this district's TLs, with its server and fleet")
     parser.add_argument(
         "--server", metavar="HOST:PORT", help="model server, or unix:PATH (default: [serving] grpc_socket_path or address)"
     )
+    tls_files.add_flags(parser)
     parser.add_argument(
         "--fleet", metavar="NAME", help="fleet to query for all TLs at once, '' for none (default: [serving] fleet)"
     )
@@ -66,6 +75,7 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
         metavar="N",
         help="version to request (default: [training] model_number, else the newest served)",
     )
+    parser.add_argument("--version-label", metavar="LABEL", help="request the version of this label, such as stable")
     parser.add_argument(
         "--deadline-ms", type=float, metavar="MS", help="bound on one decision (default: [controller] deadline_ms)"
     )
@@ -122,6 +132,10 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
         raise InputError(f"--end {args.end:g} must be a simulated second, such as 3600")
     if args.model_number is not None and not 0 <= args.model_number < 1 << 63:
         raise InputError(f"--model-number {args.model_number} must be a version, such as 3")
+    if args.version_label is not None and args.model_number is not None:
+        raise InputError("--model-number and --version-label both select the version; pass one of them")
+    if args.version_label == "":
+        raise InputError("--version-label is empty; pass a label, such as stable, or leave it out")
     if args.summary is not None:
         _check_output("--summary", args.summary)
     if args.tripinfo is not None:
@@ -133,6 +147,7 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
             f"a decision may take {city.controller.deadline_ms:g} ms (deadline_ms), but a guard cuts off a controller that is "
             f"silent for {city.controller.watchdog_s:g} s: set watchdog_s to at least twice the deadline"
         )
+    city, district = _district(args, city)
     server = args.server or city.serving.local_address
     try:
         grpc_target(server)
@@ -141,10 +156,11 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
     http = args.http or city.controller.http_address
     return ControllerConfig(
         city=city,
-        infer_tls=tuple(names.select(args.infer_tl or ["all"], list(city.tls), "--infer-tl")),
+        infer_tls=tuple(names.select(args.infer_tl or ["all"], list(district), "--infer-tl")),
         server=server,
+        tls=tls_files.from_flags(args, city.serving),
         fleet=_fleet(args.fleet, city),
-        model_number=args.model_number if args.model_number is not None else city.training.model_number,
+        version=args.version_label or (args.model_number if args.model_number is not None else city.training.model_number),
         attach=attach,
         order=args.order if args.order is not None else (1 if has_clients else None),
         clients=args.clients,
@@ -159,6 +175,21 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
         log_level=args.log_level,
         sumo_options=tuple(sumo_options),
     )
+
+
+def _district(args: argparse.Namespace, city: City) -> tuple[City, Sequence[str]]:
+    """The city with the server and fleet of the district to control, and its TLs. Raises InputError."""
+    districts = city.serving.districts
+    if args.district is None:
+        if districts and args.server is None:
+            raise InputError(f"{city.path}: has districts; pass --district ({', '.join(districts)}), or --server")
+        return city, list(city.tls)
+    if args.district not in districts:
+        known = f"its districts are {', '.join(districts)}" if districts else "add [serving.districts.NAME] to it"
+        raise InputError(f"--district {args.district}: is not in {city.path}; {known}")
+    district = districts[args.district]
+    serving = replace(city.serving, address=district.address, grpc_socket_path=None, fleet=district.fleet)
+    return replace(city, serving=serving), district.tls
 
 
 def check_client_flags(clients: int, order: int | None, sumo_port: int) -> None:

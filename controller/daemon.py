@@ -4,7 +4,7 @@ import contextlib
 import gc
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from prometheus_client import CollectorRegistry
 
@@ -18,6 +18,7 @@ from controller.config import ControllerConfig
 from controller.decision_step import DecisionLoop
 from controller.guard import handover
 from controller.guard.start import open_guarded
+from controller.policies.periodic_thread import PeriodicThread
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
@@ -30,9 +31,12 @@ from controller.telemetry.health import Health, HttpServer
 from controller.telemetry.metrics import ControllerMetrics
 from controller.telemetry.run_log import RunLog, figures, log_summary
 from serving.client import Client
+from serving.tls_files import ChangingTls
 
 log = logging.getLogger("controller")
 
+CERTIFICATE_INTERVAL_S = 10.0
+"""Wall time between two looks at the files of certificates."""
 SUMMARY_INTERVAL_S = 600.0
 """Simulated seconds between two summary lines."""
 
@@ -49,19 +53,19 @@ def run(config: ControllerConfig, stop: Stop) -> int:
     uses_floors = config.city.safety.floors == "street"
     metrics.street_floors.set(uses_floors)
     with contextlib.ExitStack() as closing:
-        client = Client(config.server, retries=0)  # no retries: a failed request is repeated at the next decision step
-        closing.callback(client.close)
+        client = closing.enter_context(_client(config))
         if config.http:
             closing.callback(HttpServer(config.http, metrics.registry, health).close)
-        contracts = fetch_contracts(client, config.infer_tls, config.model_number)
+        contracts = fetch_contracts(client, config.infer_tls, config.version, config.fleet)
         check_contracts_match_city(config.city, contracts)
         control = config.city.controller
-        fleet = ServedFleet(client, config.fleet, contracts, config.model_number) if config.fleet else None
+        fleet = ServedFleet(client, config.fleet, contracts, config.version) if config.fleet else None
         if fleet is not None:
             fleet.update()
             fleet.updating.start()
             closing.callback(fleet.updating.stop)
-        policies = ServedPolicies(client, contracts, config.model_number, control.deadline_ms / 1000, fleet=fleet)
+        policies = ServedPolicies(client, contracts, config.version, control.deadline_ms / 1000, fleet=fleet)
+        metrics.report_model_numbers(lambda: policies.model_numbers)
         policies.contracts.updating.start()
         closing.callback(policies.contracts.updating.stop)
         run_log = RunLog(metrics, health, contracts)
@@ -107,6 +111,30 @@ def run(config: ControllerConfig, stop: Stop) -> int:
                 log.error("--tripinfo %s; SUMO could not write it completely: free disk space and run again", error)
                 return 1
         return code
+
+
+@contextlib.contextmanager
+def _client(config: ControllerConfig) -> Iterator[Client]:
+    """The model server's client; it connects anew when its certificates are replaced. Raises InputError."""
+    # no retries: a failed request is repeated at the next decision step
+    if config.tls is None:
+        with Client(config.server, retries=0) as client:
+            yield client
+        return
+    tls = ChangingTls(config.tls)
+
+    def check() -> None:
+        if tls.has_changed():
+            log.info("the certificates have changed; connecting anew to %s", client.address)
+            client.reconnect()
+
+    checking = PeriodicThread("the check of certificates", CERTIFICATE_INTERVAL_S, check)
+    with Client(config.server, tls=tls.newest, retries=0) as client:
+        checking.start()
+        try:
+            yield client
+        finally:
+            checking.stop()
 
 
 def _loop(

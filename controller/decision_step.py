@@ -79,15 +79,37 @@ class RunCounters:
     """Wall time of the newest decision steps, from readings to choices, in s."""
     inference_s: list[float] = field(default_factory=list)
     """Of these, waiting for the policies."""
-    newest: tuple[float, float] | None = None
-    """(decision, inference) wall time of the step just taken, in s; None: nothing was due."""
+    newest: "StepReport | None" = None
+    """Of the decision step just taken; None: nothing was due."""
 
-    def add_times(self, decision_s: float, inference_s: float) -> None:
-        self.newest = decision_s, inference_s
-        for times, value in ((self.decision_s, decision_s), (self.inference_s, inference_s)):
+    def add(self, report: "StepReport") -> None:
+        self.newest = report
+        for times, value in ((self.decision_s, report.decision_s), (self.inference_s, report.inference_s)):
             times.append(value)
             if len(times) > MAX_KEPT_TIMES:
                 del times[: MAX_KEPT_TIMES // 2]
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What a decision step decided, and its wall times in s."""
+
+    tls: tuple[str, ...]
+    """That were due."""
+    missing: dict[str, str]
+    """By TL without a valid action, the reason."""
+    observe_s: float
+    inference_s: float
+    """Waiting for the policies."""
+    apply_s: float
+    """Applying their actions, or the fallback."""
+    sumo_s: float
+    """Waiting for SUMO's answer before the step."""
+
+    @property
+    def decision_s(self) -> float:
+        """From the readings to the choices."""
+        return self.observe_s + self.inference_s + self.apply_s
 
 
 @dataclass(frozen=True)
@@ -153,6 +175,8 @@ class DecisionLoop:
         """By signal, since when it runs its own program, which is not monitored."""
         self._readings_s: float | None = None
         """When the newest readings arrived (time.monotonic)."""
+        self._sumo_s = 0.0
+        """Wall time that the newest readings were waited for."""
         self._observed: tuple[float, Sequence[Intersection]] | None = None
         """The second of the newest readings, and the TLs they were read for."""
         self._read_for: tuple[str, ...] = ()
@@ -249,7 +273,9 @@ class DecisionLoop:
         """Wait until SUMO has simulated the segments, and read for the TLs that are due there."""
         self._read_for = tuple(intersection.tl for intersection in due)
         self.feed_monitors()
+        begin = time.perf_counter()
         result = self._connection.read(self._read_for)
+        self._sumo_s = time.perf_counter() - begin
         unconfirmed = (
             [intersection for intersection in self.intersections.values() if intersection.awaits_confirmation]
             if self._released_at_s
@@ -309,6 +335,7 @@ class DecisionLoop:
         asked = time.perf_counter()
         answers = self._policies.ask(observations, self._readings_s)
         answered = time.perf_counter()
+        missing: dict[str, str] = {}
         for intersection in due:
             before = intersection.mode
             shown = (
@@ -318,6 +345,7 @@ class DecisionLoop:
             )
             failure = intersection.apply_answer(answers.get(intersection.tl, NO_ANSWER), self.now, shown, readings)
             if failure:
+                missing[intersection.tl] = failure
                 self.counters.missing_answers[intersection.tl] += 1
                 self._events.missing_answer(intersection.tl, failure, self.now)
             else:
@@ -330,7 +358,10 @@ class DecisionLoop:
                 self._events.mode_change(intersection.tl, before, intersection.mode, self.now, failure)
                 self.counters.fallbacks += intersection.mode is ControlMode.FALLBACK and before is not ControlMode.RECOVERING
         self.counters.decision_steps += 1
-        self.counters.add_times(time.perf_counter() - begin, answered - asked)
+        applied = time.perf_counter()
+        self.counters.add(
+            StepReport(tuple(observations), missing, asked - begin, answered - asked, applied - answered, self._sumo_s)
+        )
 
     def release(self, end_s: float, abort_requested: Callable[[], bool] = lambda: False) -> None:
         """Hand every signal back through a safe transition; simulates some seconds more, at most to end_s."""

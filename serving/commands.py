@@ -1,9 +1,10 @@
 """The commands `predict` and `status`: clients of a running model server."""
 
 import argparse
+import contextlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,28 +14,29 @@ from city import config as city_config
 from city.arguments import Parser
 from city.errors import InputError, path_errors_as_input_errors
 from protos import predict_pb2 as pb
-from serving import contract
-from serving.client import Client, Tls
+from serving import contract, tls_files
+from serving.client import Client
 from serving.errors import BadRequest, DeadlineExceeded, ModelNotFound, ServingError, Unavailable
 
 COMMANDS = ("predict", "status")
 MAX_TIMEOUT_S = 3600.0
+NOT_SERVED = "NOT SERVED"
 
 
 def main(argv: list[str], prog: str = "python -m serving") -> int:
     """Run a command and return its exit code: 0; 2 if the input is wrong; 1 if the server does not answer."""
     try:
         args = _parse(argv, prog)
-        with _client(args) as client:
-            try:
-                return _predict(client, args) if args.command == "predict" else _show_status(client, args)
-            except (Unavailable, DeadlineExceeded) as error:
-                hint = (
-                    "pass --server, or check its TLS settings" if args.tls_ca else "start one (greenserve serve) or pass --server"
-                )
-                raise type(error)(f"no model server answers at {client.address} ({error}); {hint}") from None
-            except ModelNotFound as error:
-                raise ModelNotFound(f"{client.address}: {error}; greenserve status lists the served models") from None
+        if args.command == "predict":
+            (address,) = _models_by_address(args, [args.model])
+            with _client(args, address) as client, _named_server(client, args):
+                return _predict(client, args)
+        rows: list[tuple[str, str, str, str]] = []
+        for address, models in _models_by_address(args, args.models or _models(args)).items():
+            with _client(args, address) as client, _named_server(client, args):
+                rows += _status_rows(client, models, args.timeout_s)
+        _print_table(("MODEL", "VERSION", "STATE", ""), rows)
+        return 2 if args.models and any(state == NOT_SERVED for _, _, state, _ in rows) else 0
     except (InputError, ModelNotFound, BadRequest) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -71,20 +73,14 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
         command.add_argument(
             "--timeout-s", "--timeout_s", type=float, default=5.0, metavar="S", help="deadline of the call (default: 5)"
         )
-        command.add_argument(
-            "--tls-ca", "--tls_ca", type=Path, metavar="FILE", help="TLS: CA bundle (PEM) that verifies the server"
-        )
-        command.add_argument(
-            "--tls-certificate", "--tls_certificate", type=Path, metavar="FILE", help="mTLS: client certificate (PEM)"
-        )
-        command.add_argument("--tls-key", "--tls_key", type=Path, metavar="FILE", help="mTLS: client key (PEM)")
+        tls_files.add_flags(command)
     args = parser.parse_args(argv)
     if not 0 < args.timeout_s <= MAX_TIMEOUT_S:
         raise InputError(f"--timeout-s {args.timeout_s:g} must be above 0 and at most {MAX_TIMEOUT_S:g}")
     if args.command == "predict" and args.model_version is not None and args.version_label:
         raise InputError("--model-number and --version-label both select the version; pass one of them")
-    if (args.tls_certificate is None) != (args.tls_key is None):
-        raise InputError("--tls-certificate and --tls-key belong together; pass both")
+    if args.command == "predict":
+        args.version = args.version_label or args.model_version
     return args
 
 
@@ -94,22 +90,49 @@ def _serving(args: argparse.Namespace) -> city_config.Serving:
     return city_config.load(path).serving if args.city is not None or path.exists() else city_config.Serving()
 
 
-def _client(args: argparse.Namespace) -> Client:
-    tls = None
-    if args.tls_ca is not None or args.tls_certificate is not None:
-        ca, certificate, key = (
-            None if path is None else _read_pem(path) for path in (args.tls_ca, args.tls_certificate, args.tls_key)
-        )
-        tls = Tls(ca, certificate, key)
+def _models_by_address(args: argparse.Namespace, models: Sequence[str]) -> dict[str, list[str]]:
+    """The models by the address of their server: of a city with districts, that of the model's district. Raises InputError."""
+    if args.server is not None:
+        return {args.server: list(models)}
+    serving = _serving(args)
+    if not serving.districts:
+        return {
+            serving.address if args.tls_ca is not None or args.tls_certificate is not None else serving.local_address: list(
+                models
+            )
+        }
+    addresses: dict[str, list[str]] = {}
+    for model in models:
+        found = [each.address for each in serving.districts.values() if model in each.tls or model == each.fleet]
+        if not found:
+            raise InputError(f"{model} is in no district of city.toml; add it to one, or pass --server")
+        addresses.setdefault(found[0], []).append(model)
+    return addresses
+
+
+@contextlib.contextmanager
+def _named_server(client: Client, args: argparse.Namespace) -> Iterator[None]:
+    """Name the server in errors of its calls."""
     try:
-        return Client(args.server or (_serving(args).local_address if tls is None else _serving(args).address), tls=tls)
+        yield
+    except (Unavailable, DeadlineExceeded) as error:
+        hint = "pass --server, or check its TLS settings" if args.tls_ca else "start one (greenserve serve) or pass --server"
+        raise type(error)(f"no model server answers at {client.address} ({error}); {hint}") from None
+    except ModelNotFound as error:
+        raise ModelNotFound(f"{client.address}: {error}; greenserve status lists the served models") from None
+
+
+def _client(args: argparse.Namespace, address: str) -> Client:
+    files = tls_files.from_flags(args, _serving(args))
+    try:
+        return Client(address, tls=None if files is None else files.read())
     except ValueError as error:
         raise InputError(str(error)) from None
 
 
 def _predict(client: Client, args: argparse.Namespace) -> int:
     numbers = None if args.observation == "zeros" else _observation(args.observation)
-    signatures = client.signatures(args.model, args.model_version, args.version_label, timeout_s=args.timeout_s).signature_def
+    signatures = client.signatures(args.model, args.version, timeout_s=args.timeout_s).signature_def
     size = _size(args.model, signatures)
     observation = np.zeros(size, np.float32) if numbers is None else numbers
     if not np.isfinite(observation).all():
@@ -117,7 +140,7 @@ def _predict(client: Client, args: argparse.Namespace) -> int:
     if observation.shape != (size,):
         raise InputError(f"--observation has {observation.size} numbers; {args.model} takes {size}")
     outputs = client.run(
-        args.model, {contract.INPUT: observation[None]}, version=args.model_version, label=args.version_label,
+        args.model, {contract.INPUT: observation[None]}, version=args.version,
         timeout_s=args.timeout_s,
     )  # fmt: skip
     print(json.dumps({key: value[0].tolist() for key, value in sorted(outputs.items())}))
@@ -155,24 +178,26 @@ def _observation(text: str) -> NDArray[np.float32]:
         ) from None
 
 
-def _show_status(client: Client, args: argparse.Namespace) -> int:
-    models = args.models or _models(args)
-    rows, unknown = [], 0
+def _status_rows(client: Client, models: Sequence[str], timeout_s: float) -> list[tuple[str, str, str, str]]:
+    """(model, version, state, error) of every version."""
+    rows: list[tuple[str, str, str, str]] = []
     for model in models:
         try:
-            states = client.status(model, timeout_s=args.timeout_s)
+            states = client.status(model, timeout_s=timeout_s)
         except ModelNotFound:
-            states, unknown = [], unknown + 1
-            rows.append((model, "-", "NOT SERVED", ""))
+            states = []
+            rows.append((model, "-", NOT_SERVED, ""))
         rows += [
             (model, str(state.version), pb.ModelVersionStatus.State.Name(state.state), state.status.error_message)
             for state in states
         ]
-    header = ("MODEL", "VERSION", "STATE", "")
+    return rows
+
+
+def _print_table(header: tuple[str, str, str, str], rows: Sequence[tuple[str, str, str, str]]) -> None:
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(3)]
     for row in (header, *rows):
         print("  ".join((*(text.ljust(width) for text, width in zip(row[:3], widths, strict=True)), row[3])).rstrip())
-    return 2 if args.models and unknown else 0
 
 
 def _models(args: argparse.Namespace) -> list[str]:
@@ -189,13 +214,3 @@ def _models(args: argparse.Namespace) -> list[str]:
 
 def _cannot_list(reason: str) -> str:
     return f"no model is named, the server's API cannot list models, and {reason}; pass their names: status MODEL [MODEL ...]"
-
-
-def _read_pem(path: Path) -> bytes:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    if b"-----BEGIN " not in content:
-        raise InputError(f"{path}: is not PEM; it must begin with a line such as -----BEGIN CERTIFICATE-----")
-    return content

@@ -218,6 +218,10 @@ def parse(argv: list[str], prog: str = "python -m controller.guard") -> tuple[ar
         help="wall time for which it keeps stepping the simulation without a controller (default: 3600)",
     )
     parser.add_argument(
+        "--only-client", action="store_true",
+        help="the SUMO at --sumo has no other client: the simulation waits for a controller whenever none is connected",
+    )  # fmt: skip
+    parser.add_argument(
         "--end", type=float, default=math.inf, metavar="S",
         help="simulated second from which on no controller is waited for (default: the simulation's end)",
     )  # fmt: skip
@@ -228,6 +232,8 @@ def parse(argv: list[str], prog: str = "python -m controller.guard") -> tuple[ar
     args = parser.parse_args(own_arguments)
     if bool(args.sumo) == bool(sumo_arguments):
         raise InputError("pass --sumo HOST:PORT to attach, or -- and the arguments of a SUMO to start")
+    if args.only_client and not args.sumo:
+        raise InputError("--only-client is for a SUMO at --sumo; of a SUMO started here --clients says it")
     check_client_flags(args.clients, args.order, args.sumo_port)
     if args.order is None and (args.sumo or args.clients > 1):
         args.order = 1  # as a controller: SUMO ends for all if one of several clients has no order
@@ -300,7 +306,7 @@ def _open(args: argparse.Namespace, sumo_arguments: Sequence[str], opened: list[
                 ends_with_controller=args.spawned,
                 end_s=args.end,
                 # a SUMO that was started elsewhere may have clients that this machine does not see
-                is_alone=lambda: not args.sumo and count_connections(port) == 1,
+                is_alone=lambda: args.only_client if args.sumo else count_connections(port) == 1,
             )
         except (SumoConnectionLost, connection.connection_error, OSError) as error:
             raise InputError(f"SUMO ended before the simulation began: {connection.error_message() or error}") from None

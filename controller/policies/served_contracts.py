@@ -9,7 +9,7 @@ from city.errors import InputError
 from controller.policies.periodic_thread import PeriodicThread
 from protos import policy_pb2 as pb
 from protos.predict_pb2 import ModelVersionStatus
-from serving.client import Client
+from serving.client import Client, Version
 from serving.contract import ContractError
 from serving.errors import BadRequest, DeadlineExceeded, ModelNotFound, ServingError, Unavailable
 
@@ -22,14 +22,23 @@ CHECK_INTERVAL_S = 60.0
 """Wall time in which every TL's contract is requested once more: files may be replaced under the same version."""
 
 
-def fetch_contracts(client: Client, tls: Iterable[str], model_number: int | None) -> dict[str, pb.PolicyContract]:
-    """Request each TL's contract. Raises InputError: server unavailable, no such model, no contract."""
+def fetch_contracts(client: Client, tls: Iterable[str], version: Version, fleet: str = "") -> dict[str, pb.PolicyContract]:
+    """Request each TL's contract; of a TL whose own model is not served, the one in the fleet.
+
+    Raises InputError: server unavailable, no such model, no contract.
+    """
     contracts = {}
-    pinned = f" version {model_number}" if model_number is not None else ""
+    pinned = "" if version is None else f" version {version}" if isinstance(version, int) else f" labelled {version}"
+    members: dict[str, pb.Member] | None = None
     for tl in tls:
         try:
-            contract = client.contract(tl, model_number)
+            contract = client.contract(tl, version)
         except ModelNotFound as error:
+            if members is None:
+                members = _members(client, fleet, version if isinstance(version, str) else None)
+            if tl in members and (not isinstance(version, int) or version == members[tl].version):
+                contracts[tl] = members[tl].contract
+                continue
             raise InputError(
                 f"{client.address} serves no model {tl}{pinned} ({error}); {_versions(client, tl)}"
                 f"export it (greenserve export --tl {tl}) or leave it out with --infer-tl"
@@ -42,6 +51,11 @@ def fetch_contracts(client: Client, tls: Iterable[str], model_number: int | None
                 "start one (greenserve serve) or pass --server"
             ) from None
         except BadRequest as error:
+            if isinstance(version, str):
+                raise InputError(
+                    f"{client.address}: model {tl}{pinned}: {error}; label a version of it (greenserve serve config), or leave "
+                    "out --version-label"
+                ) from None
             raise InputError(
                 f"{client.address}: model {tl}{pinned} has no policy contract ({error.code}: {error}); "
                 f"export it (greenserve export --tl {tl})"
@@ -54,6 +68,18 @@ def fetch_contracts(client: Client, tls: Iterable[str], model_number: int | None
             raise InputError(f"{client.address}: model {tl}{pinned} holds the policy of {contract.tl}; export {tl} again")
         contracts[tl] = contract
     return contracts
+
+
+def _members(client: Client, fleet: str, label: str | None) -> dict[str, pb.Member]:
+    """The TLs of a fleet's newest or labelled version; none if it is not served."""
+    if not fleet:
+        return {}
+    try:
+        return {member.tl: member for member in client.contract(fleet, label).members}
+    except ModelNotFound:
+        return {}
+    except (ServingError, ContractError) as error:
+        raise InputError(f"{client.address}: fleet {fleet}: its contract cannot be read ({error}); build it again") from None
 
 
 def _versions(client: Client, tl: str) -> str:

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from controller.policies.periodic_thread import PeriodicThread
 from controller.policies.served_contracts import AVAILABLE, same_contract
 from protos import policy_pb2 as pb
-from serving.client import Client, Fleet
+from serving.client import Client, Fleet, Version
 from serving.contract import ContractError
-from serving.errors import ModelNotFound, ServingError
+from serving.errors import BadRequest, ModelNotFound, ServingError
 
 log = logging.getLogger("controller")
 
@@ -26,21 +26,23 @@ class Coverage(NamedTuple):
     fleet: Fleet
     version: int
     tls: frozenset[str]
+    without_own: frozenset[str]
+    """Those of them whose own models are not served: only the fleet can answer for them."""
 
 
 class ServedFleet:
     """Which TLs a fleet may answer for now.
 
-    A fleet is a copy of other models. It answers for a TL only while the version it
-    was made from, of the same export, is the one that the TL's own model would answer
-    with, and its contract is the one this run began with. It is requested by version: a newer one
-    may hold its TLs in another order.
+    A fleet is a copy of other models. It answers for a TL only while its contract is the
+    one this run began with and, if the TL's own model is served too, the version it was
+    made from, of the same export, is the one that the TL's own model would answer with.
+    It is requested by version: a newer one may hold its TLs in another order.
     """
 
-    def __init__(self, client: Client, name: str, contracts: Mapping[str, pb.PolicyContract], pinned: int | None) -> None:
-        """`pinned`: the version of the TLs' own models that this run keeps to; None: the newest."""
+    def __init__(self, client: Client, name: str, contracts: Mapping[str, pb.PolicyContract], version: Version) -> None:
+        """`version`: of the TLs' own models; a label is the fleet's too."""
         self.name = name
-        self._client, self._contracts, self._pinned = client, dict(contracts), pinned
+        self._client, self._contracts, self._version = client, dict(contracts), version
         self._origins = {tl: (contract.origin.model_number, contract.origin) for tl, contract in contracts.items()}
         """By TL, the newest version of its own model whose contract was read, and the export that it is from."""
         self.coverage: Coverage | None = None
@@ -79,7 +81,7 @@ class ServedFleet:
             self._origins[tl] = version, contract.origin
             self._changes += 1
             if self.coverage is not None:
-                self.coverage = self.coverage._replace(tls=self.coverage.tls - {tl})
+                self.coverage = self.coverage._replace(tls=self.coverage.tls - {tl}, without_own=self.coverage.without_own - {tl})
 
     def suspend(self, reason: str) -> None:
         """Stop using the fleet until the next update."""
@@ -105,6 +107,7 @@ class ServedFleet:
         fleet = known.fleet if known and known.version == version else self._client.fleet(self.name, version)
         members = {member.tl: member for member in fleet.contract.members}
         excluded: dict[str, str] = {}
+        without_own: set[str] = set()
         for tl, contract in self._contracts.items():
             if self.updating.wait(spread_s / len(self._contracts)):
                 return self.coverage, self._logged
@@ -113,9 +116,13 @@ class ServedFleet:
             elif not same_contract(members[tl].contract, contract):
                 excluded[tl] = "has another contract in the fleet"
             else:
-                own_version = self._pinned if self._pinned is not None else self._served_version(tl)
+                served = self._own_version(tl)
+                pinned = self._version if isinstance(self._version, int) else None
+                own_version = served if pinned is None else pinned
                 known_version, origin = self._origins[tl]
-                if own_version != members[tl].version:
+                if served is None and pinned in (None, members[tl].version):
+                    without_own.add(tl)
+                elif own_version != members[tl].version:
                     excluded[tl] = f"is served at version {own_version}, the fleet holds version {members[tl].version}"
                 elif known_version != own_version:
                     excluded[tl] = f"has not answered with version {own_version} yet"
@@ -127,9 +134,19 @@ class ServedFleet:
             named = list(excluded.items())[:MAX_NAMED_TLS]
             message += "; their own models are queried: " + ", ".join(f"{tl} ({reason})" for tl, reason in named)
             message += f" and {len(excluded) - MAX_NAMED_TLS} more" if len(excluded) > MAX_NAMED_TLS else ""
-        return (Coverage(fleet, version, tls) if len(tls) > 1 else None), message
+        covers_more = len(tls) > 1 or without_own & tls
+        return (Coverage(fleet, version, tls, tls & without_own) if covers_more else None), message
+
+    def _own_version(self, tl: str) -> int | None:
+        """The version of a TL's own model that the server answers with; None: there is none."""
+        try:
+            return self._served_version(tl)
+        except (ModelNotFound, BadRequest):  # BadRequest: it has no such label
+            return None
 
     def _served_version(self, model: str) -> int | None:
-        """The version that the server answers with if none is requested."""
+        """The version that the server answers with by the label, or if none is requested."""
+        if isinstance(self._version, str):
+            return self._client.version_number(model, self._version)
         available = (status.version for status in self._client.status(model) if status.state == AVAILABLE)
         return max(available, default=None)

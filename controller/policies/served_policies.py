@@ -9,7 +9,7 @@ from controller.policies.policy import Action
 from controller.policies.served_contracts import ServedContracts
 from controller.policies.served_fleet import ServedFleet
 from protos import policy_pb2 as pb
-from serving.client import Client, Prediction
+from serving.client import Client, Prediction, Version
 from serving.contract import ACTION, ContractError
 from serving.errors import DeadlineExceeded, InvalidResponse, ServingError, Unavailable
 
@@ -30,7 +30,7 @@ class ServedPolicies:
         self,
         client: Client,
         contracts: Mapping[str, pb.PolicyContract],
-        model_number: int | None,
+        version: Version,
         deadline_s: float,
         clock: Callable[[], float] = time.monotonic,
         fleet: ServedFleet | None = None,
@@ -40,7 +40,7 @@ class ServedPolicies:
         Args:
             client: of the model server.
             contracts: by TL, those that this run began with.
-            model_number: version of the TLs' models; None: the newest.
+            version: of the TLs' models.
             deadline_s: how long after its readings an answer may arrive, wall time.
             clock: wall time in s.
             fleet: asked for the TLs that it covers; None: no fleet.
@@ -48,9 +48,11 @@ class ServedPolicies:
         self._fleet = fleet
         self._client = client
         self.contracts = ServedContracts(client, contracts, fleet.note_contract if fleet is not None else None)
-        self._pinned = {} if model_number is None else dict.fromkeys(contracts, model_number)
+        self._version = version
         self._deadline_s = deadline_s
         self._clock = clock
+        self.model_numbers: dict[str, int] = {}
+        """By TL, the version of its newest answer."""
         self._silent_since_s: float | None = None
         """Since when every call has exceeded its deadline."""
         self._hanging: set[str] = set()
@@ -88,7 +90,11 @@ class ServedPolicies:
     def _ask(self, observations: Mapping[str, Observation], end_s: float) -> dict[str, Action | Exception]:
         answers: dict[str, Action | Exception] = {**self._ask_fleet(observations, end_s)}
         others = {tl: observation for tl, observation in observations.items() if tl not in answers}
-        predictions = self._client.predict_many(others, self._pinned, max(end_s - self._clock(), 0.0)) if others else {}
+        predictions = (
+            self._client.predict_many(others, dict.fromkeys(others, self._version), max(end_s - self._clock(), 0.0))
+            if others
+            else {}
+        )
         if self._clock() > end_s + DEADLINE_TOLERANCE_S:
             return dict.fromkeys(observations, DeadlineExceeded("the answers arrived after the deadline"))
         if any(isinstance(prediction, Unavailable) for prediction in predictions.values()):
@@ -111,14 +117,20 @@ class ServedPolicies:
         if self._fleet is None or coverage is None:
             return {}
         due = {tl: observation for tl, observation in observations.items() if tl in coverage.tls and self.contracts.all_same(tl)}
-        if len(due) < 2:
+        without_own = due.keys() & coverage.without_own
+        if len(due) < 2 and not without_own:
             return {}
+        remaining_s = max(end_s - self._clock(), 0.0)
+        # half of the remaining time, so that the TLs' own models can still be asked
+        timeout_s = remaining_s if len(without_own) == len(due) else remaining_s / 2
         try:
-            # half of the remaining time, so that the TLs' own models can still be asked
-            return self._client.predict_fleet(coverage.fleet, due, coverage.version, max(end_s - self._clock(), 0.0) / 2)
+            answers = self._client.predict_fleet(coverage.fleet, due, coverage.version, timeout_s)
         except (ServingError, ContractError) as error:
-            self._fleet.suspend(f"{type(error).__name__}: {error}")
-            return {}
+            if not without_own:
+                self._fleet.suspend(f"{type(error).__name__}: {error}")
+            return dict.fromkeys(without_own, error)
+        self.model_numbers.update((tl, coverage.fleet.versions[tl]) for tl in answers)
+        return answers
 
     def _action(self, tl: str, prediction: Prediction | ServingError) -> Action | Exception:
         if isinstance(prediction, ServingError):
@@ -126,5 +138,6 @@ class ServedPolicies:
         contract_error = self.contracts.contract_error(tl, prediction.version)
         if contract_error is not None:
             return contract_error
+        self.model_numbers[tl] = prediction.version
         action = prediction.outputs.get(ACTION)
         return InvalidResponse(f"the answer has no output {ACTION!r}") if action is None else action

@@ -1,13 +1,16 @@
 """HTTP endpoints: /metrics for Prometheus, /healthz for readiness probes (200 only while running)."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
 
+from city import systemd
 from city.errors import InputError
 
 MAX_CONNECTIONS = 16
@@ -19,23 +22,32 @@ STALE_TIMEOUT_S = 60.0
 
 
 class Health:
-    """The controller's state: starting, running, stopping, or stuck."""
+    """The controller's state: starting, running, stopping, or stuck; told to systemd too."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._state = "starting"
         self._beat_s = clock()
+        self._watchdog_interval_s = systemd.watchdog_interval_s()
+        self._watchdog_s = -math.inf
+        """When systemd's watchdog was last told."""
 
     def beat(self) -> None:
         """Report that a step was taken."""
+        if self._state == "starting":
+            systemd.notify("READY=1\nSTATUS=controlling")
         # the steps of a release report as well, and must not turn stopping into running
         if self._state != "stopping":
             self._state = "running"
         self._beat_s = self._clock()
+        if self._watchdog_interval_s is not None and self._beat_s >= self._watchdog_s + self._watchdog_interval_s:
+            self._watchdog_s = self._beat_s
+            systemd.notify("WATCHDOG=1")
 
     def begin_stopping(self) -> None:
         """Report that the release has begun."""
         self._state = "stopping"
+        systemd.notify("STOPPING=1\nSTATUS=releasing the signals")
 
     def status(self) -> tuple[bool, str]:
         """(whether the controller is ready, its state)."""
@@ -48,6 +60,7 @@ class _BoundedHTTPServer(ThreadingHTTPServer):
     """An HTTP server that closes connections beyond MAX_CONNECTIONS."""
 
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
@@ -77,7 +90,9 @@ class HttpServer:
 
             def do_GET(self) -> None:
                 if self.path == "/metrics":
-                    self._respond(200, CONTENT_TYPE_LATEST, generate_latest(registry))
+                    # OpenMetrics for scrapers that ask for it
+                    encode, kind = choose_encoder(self.headers.get("Accept", ""))
+                    self._respond(200, kind, encode(registry))
                 elif self.path == "/healthz":
                     is_ready, state = health.status()
                     self._respond(200 if is_ready else 503, "text/plain; charset=utf-8", f"{state}\n".encode())

@@ -1,10 +1,25 @@
 """Prometheus metrics of a controller; the registry is passed in."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from collections.abc import Callable, Iterable, Mapping
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+
+from controller.fallback.control_mode import ControlMode
 from controller.safety.monitor import MonitorRule
 
 _BUCKETS_S = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1.0)
+MISSING_REASONS = {
+    "DeadlineExceeded": "deadline",
+    "Unavailable": "unavailable",
+    "Overloaded": "overloaded",
+    "ModelNotFound": "not_found",
+    "BadRequest": "bad_request",
+    "InvalidResponse": "invalid_response",
+    "InvalidAction": "invalid_action",
+    "ContractChanged": "contract_changed",
+}
+"""Label of a missing answer, by the class of its error; `other` for all other classes."""
 
 
 class ControllerMetrics:
@@ -15,7 +30,10 @@ class ControllerMetrics:
             "controller_decisions", "Valid answers of policies; in fallback they are not followed", registry=registry
         )
         self.missing_answers = Counter(
-            "controller_missing_answers", "Requests to a policy without a valid action", ["tl"], registry=registry
+            "controller_missing_answers", "Requests to a policy without a valid action", ["tl", "reason"], registry=registry
+        )
+        self.deadline_misses = Counter(
+            "controller_deadline_misses", "Decision steps in which an answer missed the deadline", registry=registry
         )
         self.overrides = Counter(
             "controller_safety_overrides", "Requested states that the safety rules replaced", ["reason"], registry=registry
@@ -38,16 +56,37 @@ class ControllerMetrics:
         self.mode = Gauge(
             "controller_mode", "Control mode of a TL: 0 policy, 1 hold, 2 fallback, 3 recovering", ["tl"], registry=registry
         )
+        self.tls = Gauge("controller_tls", "TLs by control mode", ["mode"], registry=registry)
+        for mode in ControlMode:
+            self.tls.labels(mode.name.lower())
         self.decision_s = Histogram(
             "controller_decision_seconds",
             "Wall time of a decision step, from readings to choices",
             registry=registry,
             buckets=_BUCKETS_S,
         )
-        self.inference_s = Histogram(
-            "controller_inference_seconds",
-            "Wall time of a decision step spent waiting for the policies",
+        self.stage_s = Histogram(
+            "controller_stage_seconds",
+            "Wall time of a decision step's stages: sumo (waiting for its readings), observe, inference, apply",
+            ["stage"],
             registry=registry,
             buckets=_BUCKETS_S,
         )
         self.simulation_s = Gauge("controller_simulation_seconds", "Simulation time", registry=registry)
+
+    def report_model_numbers(self, numbers: Callable[[], Mapping[str, int]]) -> None:
+        """Add the model number by TL. `numbers`: called by each scrape."""
+        self.registry.register(_ModelNumbers(numbers))
+
+
+class _ModelNumbers:
+    """Collects the model number of each TL's newest answer."""
+
+    def __init__(self, numbers: Callable[[], Mapping[str, int]]) -> None:
+        self._numbers = numbers
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        family = GaugeMetricFamily("controller_model_number", "Model number of a TL's newest answer", labels=("tl",))
+        for tl, number in dict(self._numbers()).items():
+            family.add_metric((tl,), number)
+        yield family

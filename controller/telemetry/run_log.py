@@ -3,17 +3,17 @@
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from controller.decision_step import DecisionLoop, Events, RunCounters
+from controller.decision_step import DecisionLoop, Events, RunCounters, StepReport
 from controller.fallback.control_mode import ControlMode
 from controller.safety.conflicts import EXPLANATIONS
 from controller.safety.monitor import Alarm, MonitorRule
 from controller.safety.signal_safety import Override
 from controller.telemetry.health import Health
-from controller.telemetry.metrics import ControllerMetrics
+from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
 
 log = logging.getLogger("controller")
 
@@ -33,11 +33,13 @@ class RunLog:
         self._mode_changes: dict[tuple[ControlMode, ControlMode], list[tuple[str, str]]] = {}
         """(old, new) -> (TL, reason) of this decision step."""
         self._counted_decisions = 0
+        self._overrides = 0
+        """Since the newest decision step."""
         self._logged_alarms: dict[tuple[str, MonitorRule], tuple[float, int]] = {}
         """(signal, rule) -> (second of its newest log line, alarms since)."""
         for tl in tls:
             metrics.mode.labels(tl).set(ControlMode.POLICY.value)
-            metrics.missing_answers.labels(tl)
+            metrics.tls.labels(ControlMode.POLICY.name.lower()).inc()
 
     def events(self) -> Events:
         return Events(
@@ -50,10 +52,11 @@ class RunLog:
         )
 
     def _missing_answer(self, tl: str, reason: str, now: float) -> None:
-        self._metrics.missing_answers.labels(tl).inc()
+        self._metrics.missing_answers.labels(tl, _label(reason)).inc()
         log.debug("%s at %g: %s", tl, now, reason)
 
     def _override(self, override: Override, now: float) -> None:
+        self._overrides += 1
         self._metrics.overrides.labels(override.reason.value).inc()
         log.debug(
             "%s at %g: requested %s, permitted %s: %s",
@@ -66,6 +69,8 @@ class RunLog:
 
     def _mode_change(self, tl: str, old: ControlMode, new: ControlMode, now: float, reason: str) -> None:
         self._metrics.mode.labels(tl).set(new.value)
+        self._metrics.tls.labels(old.name.lower()).dec()
+        self._metrics.tls.labels(new.name.lower()).inc()
         self._mode_changes.setdefault((old, new), []).append((tl, reason))
 
     def _rejection(self, reason: str, now: float) -> None:
@@ -91,10 +96,17 @@ class RunLog:
         self._metrics.decisions.inc(counters.decisions - self._counted_decisions)
         self._counted_decisions = counters.decisions
         if counters.newest is not None:
-            decision_s, inference_s = counters.newest
-            self._metrics.steps.inc()
-            self._metrics.decision_s.observe(decision_s)
-            self._metrics.inference_s.observe(inference_s)
+            self._decided(counters.newest, now)
+
+    def _decided(self, report: StepReport, now: float) -> None:
+        self._metrics.steps.inc()
+        self._metrics.deadline_misses.inc(any(_label(reason) == "deadline" for reason in report.missing.values()))
+        self._metrics.decision_s.observe(report.decision_s)
+        for stage in ("sumo", "observe", "inference", "apply"):
+            self._metrics.stage_s.labels(stage).observe(getattr(report, f"{stage}_s"))
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s", sentence(report, self._overrides, now))
+        self._overrides = 0
 
     def flush(self, now: float) -> None:
         """Write the mode changes of this decision step: one line per kind of change, with its most frequent reason."""
@@ -107,6 +119,28 @@ class RunLog:
             reasons = Counter(reason for _, reason in tls if reason).most_common()
             reason = f" ({reasons[0][0]}{f'; {len(reasons) - 1} other reasons' if len(reasons) > 1 else ''})" if reasons else ""
             log.log(level, "%s%s%s at %g: %s -> %s%s", count, named, more, now, old.name, new.name, reason)
+
+
+def sentence(report: StepReport, overrides: int, now: float) -> str:
+    """What a decision step decided, and why not all of it. `overrides`: since the step before."""
+    decided = [tl for tl in report.tls if tl not in report.missing]
+    parts = [f"second {now:g}: {_named(decided)} decided" if decided else f"second {now:g}: no TL decided"]
+    if report.missing:
+        reason, count = Counter(report.missing.values()).most_common(1)[0]
+        parts.append(f"{_named(list(report.missing))} had no valid action ({reason}{f', {count} times' if count > 1 else ''})")
+    parts.append(f"{overrides} overrides since the last step")
+    parts.append(f"{1000 * report.decision_s:.2f} ms, of which {1000 * report.inference_s:.2f} ms for inference")
+    return "; ".join(parts)
+
+
+def _named(tls: Sequence[str]) -> str:
+    more = f" and {len(tls) - MAX_NAMED_TLS} more" if len(tls) > MAX_NAMED_TLS else ""
+    return ", ".join(tls[:MAX_NAMED_TLS]) + more
+
+
+def _label(reason: str) -> str:
+    """The metric's label of the reason why an answer is missing: a class's name, then its text."""
+    return MISSING_REASONS.get(reason.partition(":")[0], "other")
 
 
 def figures(counters: RunCounters) -> dict[str, object]:

@@ -7,6 +7,6 @@ retries, TLS and errors.
 from serving.client.channel import Tls
 from serving.client.client import Client
 from serving.client.fleet import Fleet
-from serving.client.messages import Prediction
+from serving.client.messages import Prediction, Version
 
-__all__ = ["Client", "Fleet", "Prediction", "Tls"]
+__all__ = ["Client", "Fleet", "Prediction", "Tls", "Version"]

@@ -10,7 +10,6 @@
 Works against the embedded server and TensorFlow Serving alike.
 """
 
-import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
@@ -26,7 +25,7 @@ from protos import predict_pb2 as pb
 from serving.client import messages
 from serving.client.channel import Tls, open_channel
 from serving.client.fleet import Fleet
-from serving.client.messages import Outputs, Prediction
+from serving.client.messages import Outputs, Prediction, Version
 from serving.contract import ACTION, DEFAULT_SIGNATURE, ContractError
 from serving.errors import BadRequest, InvalidResponse, ServingError, from_status
 from serving.tensors import TensorError, to_proto
@@ -41,7 +40,9 @@ CONNECT_TIMEOUT_S = 5.0
 class Client:
     """One channel to a model server, or to several that serve the same models. Thread-safe."""
 
-    def __init__(self, address: str, max_in_flight: int = 8, tls: Tls | None = None, retries: int = 2) -> None:
+    def __init__(
+        self, address: str, max_in_flight: int = 8, tls: Tls | Callable[[], Tls] | None = None, retries: int = 2
+    ) -> None:
         """Open a channel; the connection is made by the first call.
 
         Args:
@@ -49,7 +50,7 @@ class Client:
                 several (a headless service): then calls are balanced round robin.
             max_in_flight: bound on concurrent calls of one `predict_many`. TensorFlow Serving answers more calls
                 than it has threads (4 per core by default) with RESOURCE_EXHAUSTED.
-            tls: certificates; None: plain text.
+            tls: certificates, or a function that returns those for a new connection; None: plain text.
             retries: retries of a call that no server worked on (UNAVAILABLE, RESOURCE_EXHAUSTED) within its
                 deadline. All methods are idempotent, so that is safe.
 
@@ -58,12 +59,15 @@ class Client:
         """
         self.address = address
         self._max_in_flight = max_in_flight
-        self._open: Callable[[], grpc.Channel] = functools.partial(open_channel, address, tls, retries)
+        self._tls, self._retries = tls, retries
         self._channel = self._open()
         self._previous_channel: grpc.Channel | None = None
         self._connecting: Any = None
         """Keeps the connecting call alive: gRPC cancels a call without references."""
         self._bind_methods()
+
+    def _open(self) -> grpc.Channel:
+        return open_channel(self.address, self._tls() if callable(self._tls) else self._tls, self._retries)
 
     def _bind_methods(self) -> None:
         self._predict = self._method(_PREDICT, pb.PredictRequest, pb.PredictResponse)
@@ -91,16 +95,14 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def predict(
-        self, model: str, observation: NDArray[np.float32], version: int | None = None, timeout_s: float = 1.0
-    ) -> Outputs:
+    def predict(self, model: str, observation: NDArray[np.float32], version: Version = None, timeout_s: float = 1.0) -> Outputs:
         """Outputs of `serving_default` for one observation, float32 [O]. Raises ServingError."""
         return self._call_predict(messages.predict_request(model, version, observation), timeout_s)
 
     def predict_many(
         self,
         observations: Mapping[str, NDArray[np.float32]],
-        versions: Mapping[str, int] | None = None,
+        versions: Mapping[str, Version] | None = None,
         timeout_s: float = 1.0,
     ) -> dict[str, Prediction | ServingError]:
         """Predictions by model, all requested at once; an error for each model that failed.
@@ -141,12 +143,11 @@ class Client:
         inputs: Mapping[str, NDArray[Any]],
         signature: str = DEFAULT_SIGNATURE,
         outputs: Sequence[str] = (),
-        version: int | None = None,
-        label: str = "",
+        version: Version = None,
         timeout_s: float = 1.0,
     ) -> Outputs:
         """Outputs of any signature of any model (`outputs`: only those), arrays by key. Raises ServingError."""
-        request = pb.PredictRequest(model_spec=messages.model_spec(model, version, signature, label), output_filter=outputs)
+        request = pb.PredictRequest(model_spec=messages.model_spec(model, version, signature), output_filter=outputs)
         try:
             for key, array in inputs.items():
                 to_proto(array, request.inputs[key])
@@ -173,12 +174,12 @@ class Client:
         outputs = self._call_predict(messages.predict_request(fleet.model, version, fleet.stack(observations)), timeout_s)
         return fleet.split(outputs.get(ACTION), observations)
 
-    def contract(self, model: str, version: int | None = None, timeout_s: float = 5.0) -> policy_pb2.PolicyContract:
+    def contract(self, model: str, version: Version = None, timeout_s: float = 5.0) -> policy_pb2.PolicyContract:
         """The policy contract of a model. Raises ServingError, or ContractError if it has none."""
         return messages.parse_contract(model, self._call_predict(messages.contract_request(model, version), timeout_s))
 
     def contracts(
-        self, versions: Mapping[str, int | None], timeout_s: float = 5.0
+        self, versions: Mapping[str, Version], timeout_s: float = 5.0
     ) -> dict[str, policy_pb2.PolicyContract | ServingError | ContractError]:
         """Contracts by model, all requested at once; an error for each model that failed. `timeout_s` bounds the whole."""
         requests = {model: messages.contract_request(model, version) for model, version in versions.items()}
@@ -190,17 +191,25 @@ class Client:
                 results[model] = error
         return results
 
-    def signatures(self, model: str, version: int | None = None, label: str = "", timeout_s: float = 5.0) -> pb.SignatureDefMap:
+    def signatures(self, model: str, version: Version = None, timeout_s: float = 5.0) -> pb.SignatureDefMap:
         """The signatures of a model. Raises ServingError."""
-        spec = messages.model_spec(model, version, "", label)
+        response = self._call_metadata(model, version, timeout_s)
+        return pb.SignatureDefMap.FromString(response.metadata["signature_def"].value)
+
+    def version_number(self, model: str, version: Version = None, timeout_s: float = 5.0) -> int:
+        """The number of the version that the server answers with. Raises ServingError."""
+        return int(self._call_metadata(model, version, timeout_s).model_spec.version.value)
+
+    def _call_metadata(self, model: str, version: Version, timeout_s: float) -> pb.GetModelMetadataResponse:
+        spec = messages.model_spec(model, version, "")
         request = pb.GetModelMetadataRequest(model_spec=spec, metadata_field=["signature_def"])
         try:
             response = self._metadata(request, timeout=timeout_s)
         except grpc.RpcError as error:
             raise _serving_error(error) from None
-        if response is messages.UNPARSABLE or "signature_def" not in response.metadata:
+        if not isinstance(response, pb.GetModelMetadataResponse) or "signature_def" not in response.metadata:
             raise InvalidResponse(f"metadata of {model} without signatures")
-        return pb.SignatureDefMap.FromString(response.metadata["signature_def"].value)
+        return response
 
     def status(self, model: str, timeout_s: float = 5.0) -> list[pb.ModelVersionStatus]:
         """States of a model's versions, newest first. Raises ServingError."""

@@ -17,6 +17,9 @@ UNPARSABLE = object()
 
 Outputs = dict[str, NDArray[Any]]
 
+Version = int | str | None
+"""A version of a model by its number or its label; None: the newest."""
+
 
 class Prediction(NamedTuple):
     """The response of one model."""
@@ -26,24 +29,24 @@ class Prediction(NamedTuple):
     """The version that answered, as the server reports it."""
 
 
-def model_spec(model: str, version: int | None, signature: str, label: str = "") -> pb.ModelSpec:
-    """The spec of a version by number, else by label, else of the newest."""
+def model_spec(model: str, version: Version, signature: str) -> pb.ModelSpec:
+    """The spec of one version of a model."""
     spec = pb.ModelSpec(name=model, signature_name=signature)
-    if version is not None:
+    if isinstance(version, str):
+        spec.version_label = version
+    elif version is not None:
         spec.version.value = version
-    elif label:
-        spec.version_label = label
     return spec
 
 
-def predict_request(model: str, version: int | None, observation: NDArray[np.float32]) -> pb.PredictRequest:
+def predict_request(model: str, version: Version, observation: NDArray[np.float32]) -> pb.PredictRequest:
     """A request for one observation, float32 [O], as a batch of one."""
     request = pb.PredictRequest(model_spec=model_spec(model, version, contract.DEFAULT_SIGNATURE))
     to_proto(np.asarray(observation, np.float32)[None], request.inputs[contract.INPUT])
     return request
 
 
-def contract_request(model: str, version: int | None) -> pb.PredictRequest:
+def contract_request(model: str, version: Version) -> pb.PredictRequest:
     """A request for the policy contract of a model."""
     request = pb.PredictRequest(model_spec=model_spec(model, version, contract.POLICY_SIGNATURE))
     to_proto(np.zeros(1, np.int32), request.inputs[contract.POLICY_INPUT])

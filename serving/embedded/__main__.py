@@ -11,6 +11,7 @@ import threading
 # otherwise gRPC logs a second line beside our error if a port is in use
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
+from city import systemd
 from city.errors import InputError
 from serving.embedded.flags import parse
 from serving.embedded.telemetry import logs
@@ -50,8 +51,10 @@ def main(argv: list[str] | None = None, prog: str = "python -m serving") -> int:
     if not stop.is_set():
         rest = f", REST at {config.host}:{server.rest_port}" if server.rest_port else ""
         print(f"ready at {config.host}:{server.port}{rest}", flush=True)
+        systemd.notify("READY=1")
     while not stop.wait(3600):
         pass
+    systemd.notify("STOPPING=1")
     server.stop()
     # a call that outlasts the drain may still run inside TensorFlow, which crashes if it is shut down then
     logging.shutdown()

@@ -60,6 +60,8 @@ class ServerConfig:
     channel_arguments: tuple[tuple[str, int | str], ...] = ()
     ssl: Ssl | None = None
     """TLS for port and Unix socket. None: plain text."""
+    ssl_file: Path | None = None
+    """File of `ssl`, which may be replaced while the server runs."""
     warm_up: bool = True
     health: bool = True
     """Whether grpc.health.v1.Health is served."""

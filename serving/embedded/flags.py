@@ -56,6 +56,7 @@ def parser(prog: str) -> Parser:
         "--model_config_file_poll_wait_seconds", type=float, default=0.0, metavar="S",
         help="interval at which that file is read again (default: 0, only at the start)",
     )  # fmt: skip
+    parser.add_argument("--host", metavar="ADDRESS", help="address to listen on (default: that of [serving] address, loopback)")
     parser.add_argument("--port", type=int, help="gRPC port, 0: the system chooses (default: [serving] address)")
     parser.add_argument(
         "--file_system_poll_wait_seconds", "--poll-s", type=float, default=1.0, metavar="S",
@@ -164,7 +165,7 @@ def _config(args: argparse.Namespace) -> ServerConfig:
             raise InputError(f"{models_dir}: no such folder; export models into it first (greenserve export --tl all)")
     return ServerConfig(
         models_dir=models_dir,
-        host=host,
+        host=args.host or host,
         port=port if args.port is None else args.port,
         poll_s=args.file_system_poll_wait_seconds,
         max_queued_calls=args.max_queued_calls,
@@ -180,6 +181,7 @@ def _config(args: argparse.Namespace) -> ServerConfig:
         socket_path=args.grpc_socket_path or serving.grpc_socket_path,
         channel_arguments=_channel_arguments(args.grpc_channel_arguments),
         ssl=None if args.ssl_config_file is None else ssl_from_file(args.ssl_config_file),
+        ssl_file=args.ssl_config_file,
         warm_up=args.enable_model_warmup,
         health=args.enable_grpc_healthcheck_service,
         rest=_rest(args),

@@ -22,6 +22,7 @@ from city.version import VERSION
 from protos import model_server_config_pb2 as config_pb
 from protos import predict_pb2 as wire
 from serving.client.channel import MAX_UNIX_PATH_BYTES
+from serving.embedded.certificate_file import CertificateFile, certificates
 from serving.embedded.config import ServerConfig, port_error
 from serving.embedded.models import model_config
 from serving.embedded.models.manager import ModelManager
@@ -164,19 +165,17 @@ class Server:
     def _listen(self) -> None:
         """Bind the port and the Unix socket. Raises InputError."""
         config, ssl = self._config, self._config.ssl
-        credentials = None
-        if ssl is not None:
-            credentials = grpc.ssl_server_credentials(
-                [(ssl.server_key, ssl.server_cert)], ssl.custom_ca or None, require_client_auth=ssl.client_verify
-            )
 
         def bind(address: str, error: str) -> int:
             try:
-                port = (
-                    self._server.add_insecure_port(address)
-                    if credentials is None
-                    else self._server.add_secure_port(address, credentials)
-                )
+                if ssl is None:
+                    port = self._server.add_insecure_port(address)
+                else:
+                    # asked at every handshake, so that certificates are replaced without a restart
+                    credentials = grpc.dynamic_ssl_server_credentials(
+                        certificates(ssl), CertificateFile(self._config.ssl_file).newest, ssl.client_verify
+                    )
+                    port = self._server.add_secure_port(address, credentials)
             except RuntimeError:
                 port = 0
             if port == 0:

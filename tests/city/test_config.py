@@ -14,6 +14,12 @@ dialect = "sumo-rl"
 yellow_s = 3
 """
 
+NORTH = """
+[serving.districts.north]
+address = "tf-serving-north:8500"
+tls = ["SA 101"]
+"""
+
 
 def write(tmp_path, text):
     path = tmp_path / "city.toml"
@@ -65,6 +71,14 @@ def test_missing_file_is_refused_with_the_flag(tmp_path):
         ("[tl", "cannot be read as TOML"),
         ("tl = 3", "must contain tables"),
         ("[serving]\naddress = 3", "must be a string"),
+        (VALID + "[serving.districts.north]\ntls = ['SA101']", r"\[serving.districts.north\] address is missing"),
+        (VALID + "[serving.districts.north]\naddress = 'x:1'", r"\[serving.districts.north\] tls is missing"),
+        (VALID + "[serving.districts.north]\naddress = 'x'\ntls = ['SA101']", "address 'x' must be HOST:PORT"),
+        (VALID + "[serving.districts.north]\naddress = 'x:1'\ntls = ['SA9']", "SA9 is not one of the TLs SA101"),
+        (VALID + "[serving.districts.North]\naddress = 'x:1'\ntls = ['SA101']", "must be named by lower-case letters"),
+        (VALID + "[tl.B]\nsignals=['x']\ndialect='sumo-rl'\n" + NORTH, "B is in no district; add it to one"),
+        (VALID + NORTH + NORTH.replace("north", "south"), "SA101 is in district north already"),
+        (VALID.replace("[serving]", "[serving]\ndistricts = 3"), "must contain tables such as"),
     ],
 )
 def test_wrong_file_is_refused_in_one_line_that_names_the_place(tmp_path, text, message):
@@ -72,3 +86,10 @@ def test_wrong_file_is_refused_in_one_line_that_names_the_place(tmp_path, text, 
         config.load(write(tmp_path, text))
     assert "\n" not in str(caught.value)
     assert "city.toml" in str(caught.value) or "TL name" in str(caught.value)
+
+
+def test_district_has_a_fleet_of_its_name(tmp_path):
+    city = config.load(write(tmp_path, VALID + NORTH))
+    assert city.serving.districts == {"north": config.District("tf-serving-north:8500", ("SA101",), "north")}
+    city = config.load(write(tmp_path, VALID + NORTH + 'fleet = "other"\n'))
+    assert city.serving.districts["north"].fleet == "other"

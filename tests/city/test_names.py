@@ -30,7 +30,7 @@ def test_tl_flags_accept_repetition_commas_and_all():
 
 
 def test_unknown_tl_is_refused_with_the_known_ones():
-    with pytest.raises(InputError, match=r"--tl: there is no TL SA9 in the city; its TLs are SA101, SA104"):
+    with pytest.raises(InputError, match=r"--tl: SA9 is not one of the TLs SA101, SA104"):
         names.select(["SA9"], ["SA101", "SA104"], "--tl")
     with pytest.raises(InputError, match="selects no TL"):
         names.select([","], ["SA101"], "--tl")

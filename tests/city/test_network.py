@@ -7,7 +7,7 @@ import re
 import pytest
 import sumolib
 
-from city import config, network
+from city import config, network, sumo_files
 from city.errors import InputError
 from controller.safety.conflicts import ConflictRules
 from tests.conftest import GRID
@@ -175,7 +175,7 @@ def test_program_with_only_an_offset_keeps_its_phases(tmp_path):
 
 @pytest.mark.parametrize(("text", "expected"), [("25200", 25200), ("07:00:00", 25200), ("1:00:00:00.5", 86400.5), ("01:30", 90)])
 def test_times_are_read_in_sumos_formats(text, expected):
-    assert network.seconds(text) == expected
+    assert sumo_files.seconds(text) == expected
 
 
 def test_missing_files_are_refused_by_name(tmp_path):

@@ -70,7 +70,7 @@ def test_contracts_are_read_from_a_server_if_it_is_passed(city, capsys, grid_ser
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--infer-tl", "SA9"], "there is no TL SA9"),
+        (["--infer-tl", "SA9"], "SA9 is not one of the TLs"),
         (["--city", "none.toml"], "none.toml: no such file"),
     ],
 )

@@ -66,3 +66,22 @@ def test_dialect_settings_are_checked_at_the_start(write_city):
         file.write('state = "d"\n')
     with pytest.raises(InputError, match=r"city.toml: \[tl.SA101\] state and action are settings of the sappo dialect"):
         parse(["--city", city])
+
+
+def test_controller_of_a_district_has_its_tls_server_and_fleet(write_city, tmp_path):
+    city = write_city()
+    with Path(city).open("a") as file:
+        file.write("[tl.SA102]\nsignals = ['B0']\ndialect = 'sumo-rl'\n")
+        file.write("[serving]\nfleet = 'city'\n")
+        for name, tl in (("north", "SA101"), ("south", "SA102")):
+            file.write(f"[serving.districts.{name}]\naddress = 'tf-serving-{name}:8500'\ntls = ['{tl}']\n")
+    config = parse(["--city", city, "--district", "south"])
+    assert (config.infer_tls, config.server, config.fleet) == (("SA102",), "tf-serving-south:8500", "south")
+    assert parse(["--city", city, "--district", "north", "--server", "127.0.0.1:1", "--fleet", ""]).server == "127.0.0.1:1"
+    for flags, message in (
+        ([], r"has districts; pass --district \(north, south\)"),
+        (["--district", "west"], "--district west: is not in .*; its districts are north, south"),
+        (["--district", "south", "--infer-tl", "SA101"], "--infer-tl: SA101 is not one of the TLs SA102"),
+    ):
+        with pytest.raises(InputError, match=message):
+            parse(["--city", city, *flags])

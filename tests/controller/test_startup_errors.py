@@ -193,7 +193,7 @@ def test_model_that_is_not_a_policy_is_refused_with_how_to_export_it(tmp_path):
 
 def test_unknown_tl_is_refused_with_the_known_ones(capsys, grid_server):
     assert main(["--city", CITY, "--server", grid_server, "--infer-tl", "SA 9"]) == 2
-    assert_refused(capsys, "no TL SA9", "SA101")
+    assert_refused(capsys, "SA9 is not one of the TLs", "SA101")
 
 
 def test_unreachable_sumo_is_refused(capsys, grid_server, monkeypatch):

@@ -33,6 +33,7 @@ def server(grid_models, tmp_path):
     server.stop()
 
 
+@pytest.mark.slow
 def test_every_tl_returns_to_its_policy_after_a_server_restart(server, grid_city, grid_street, connection):
     client = Client(server.address)
     contracts = fetch_contracts(client, grid_city.tls, None)

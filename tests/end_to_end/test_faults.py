@@ -251,6 +251,7 @@ def test_a_fleet_recovers_from_a_fault_as_single_models_do(grid_city, grid_stree
         run.close()
 
 
+@pytest.mark.slow
 def test_delay_under_faults_is_not_above_that_of_fixed_plans(grid_city, grid_street, server, tmp_path):
     trips, end_s = {}, 1000
     for kind in ("faults", "fixed"):

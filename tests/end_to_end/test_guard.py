@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.conftest import GRID
-from tests.end_to_end.programs import CITY, connect, controller, guard, guard_log, sumo
+from tests.end_to_end.programs import CITY, connect, controller, free_port, guard, guard_log, sumo
 from tests.end_to_end.test_several_clients import SIGNALS, assert_in_step, assert_safe
 
 
@@ -111,6 +111,38 @@ def test_a_crash_of_sumo_or_of_a_client_gives_one_line_per_program(grid_server, 
         assert [line for line in lines if "was lost at second" in line and "or the guard" in line]
         assert [line for line in lines if "guard: SUMO has ended" in line]
         assert not [line for line in lines if "Traceback" in line]
+
+
+def test_simulation_of_an_only_client_waits_for_the_next_controller(grid_server):
+    """Else the guard would step to the end as fast as SUMO does, while a container is restarted."""
+    with sumo(1, "--end", "100000") as (port, sumo_process):
+        address = f"127.0.0.1:{free_port()}"
+        flags = ("--sumo", f"127.0.0.1:{port}", "--port", address.rpartition(":")[2], "--only-client")
+        with guard(*flags) as holder:
+            first = ("--sumo", address, "--no-guard", "--server", grid_server)
+            with controller(*first, "--log-level", "debug") as process:
+                wait_for_line(process.stderr, "second 60")
+                process.kill()
+                process.wait()
+            handed_back = wait_for_line(holder.stderr, "handed 9 signals back")
+            at_s = float(handed_back.rpartition("second ")[2])
+            wait_for_line(holder.stderr, "no other client is connected; the simulation waits")
+            with controller(*first, "--log-level", "debug") as process:
+                begin = wait_for_line(process.stderr, "controlling SA101")
+                assert float(begin.rpartition("second ")[2]) < at_s + 60
+                wait_for_line(process.stderr, "SA101, SA102")
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(60) == 0
+            assert sumo_process.poll() is None
+
+
+def wait_for_line(stream, text):
+    return next(line for line in stream if text in line)
+
+
+def test_only_client_is_refused_for_a_sumo_started_here():
+    with guard("--only-client", "--clients", 1, "--", "-c", str(GRID / "grid.sumocfg")) as process:
+        assert process.wait(30) == 2 and "--only-client is for a SUMO at --sumo" in process.stderr.read()
 
 
 def test_other_clients_do_not_wait_for_a_controller_forever():

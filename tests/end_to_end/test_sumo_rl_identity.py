@@ -41,10 +41,10 @@ def run_in_a_process(name, run):
         ("cologne1", "traci", False, (5, 2, 5), 1.0, "trained"),
         ("cologne1", "traci", True, (5, 2, 5), 0.5, "random"),
         ("cologne8", "traci", True, (5, 2, 5), 1.0, "random"),
-        ("cologne8", "traci", True, (5, 2, 5), 1.0, "trained"),
+        pytest.param("cologne8", "traci", True, (5, 2, 5), 1.0, "trained", marks=pytest.mark.slow),
         ("cologne8", "libsumo", False, (5, 4, 8), 1.0, "random"),
         ("ingolstadt7", "traci", True, (10, 3, 10), 1.0, "random"),
-        ("ingolstadt7", "libsumo", True, (5, 2, 5), 1.0, "trained"),
+        pytest.param("ingolstadt7", "libsumo", True, (5, 2, 5), 1.0, "trained", marks=pytest.mark.slow),
     ],
 )
 def test_run_with_the_dialects_floors_is_sumo_rls_trip_by_trip(

@@ -21,7 +21,7 @@ COMMANDS = {
     "export fleet --models-dir": (export, ["fleet", "city", "--tl", "SA101,SA103", "--models-dir", TOO_LONG]),
     "export inspect": (export, ["inspect", TOO_LONG]),
     "serving status --city": (client_command, ["status", "SA101", "--city", TOO_LONG]),
-    "tf_serving --models-dir": (tf_serving, ["--models-dir", TOO_LONG]),
+    "tf_serving --models-dir": (tf_serving, ["--models-dir", TOO_LONG, "--out", "config"]),
     "guard --pid-file": (guard, ["--pid-file", TOO_LONG, "--", "-c", str(GRID / "grid.sumocfg")]),
 }
 

@@ -207,6 +207,6 @@ def test_run_takes_any_signature_and_output_filter(non_policy_server):
         strings = client.run("dtypes", {"x": np.array([b"a", b"\xff"], object)}, "string")["y"]
         assert strings.tolist() == [b"a", b"\xff"]
         with pytest.raises(BadRequest, match="Unrecognized servable version label"):
-            client.run("dtypes", sent, "sum", label="gold")
+            client.run("dtypes", sent, "sum", version="gold")
         with pytest.raises(BadRequest, match=r"input a of dtypes: arrays of datetime64"):
             client.run("dtypes", {"a": np.array(["2020-01-01"], "datetime64[s]")}, "sum")

@@ -91,3 +91,20 @@ def test_status_asks_the_given_server_about_the_models_of_city_toml(grid_server,
     code, out, _ = run(capsys, "status", "--server", grid_server)
     assert code == 0
     assert [line.split() for line in out.splitlines()[1:]] == [["SA103", "1", "AVAILABLE"], ["SA999", "-", "NOT", "SERVED"]]
+
+
+def test_server_of_a_model_is_that_of_its_district(grid_server, grid_models, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tls = "".join(f"[tl.{tl}]\nsignals = ['{tl}']\ndialect = 'sumo-rl'\n" for tl in ("SA101", "SA103", "SA104"))
+    districts = (
+        f"[serving.districts.north]\naddress = '{grid_server}'\ntls = ['SA101', 'SA103']\n"
+        "[serving.districts.south]\naddress = '127.0.0.1:1'\ntls = ['SA104']\n"
+    )
+    (tmp_path / "city.toml").write_text(f"[serving]\nmodels_dir = '{grid_models}'\n{districts}{tls}")
+    assert run(capsys, "predict", "SA103", "--observation", "zeros")[0] == 0
+    code, out, _ = run(capsys, "status", "SA101", "SA103")
+    assert code == 0 and out.count("AVAILABLE") == 2
+    code, _, error = run(capsys, "status", "SA104")
+    assert code == 1 and "no model server answers at 127.0.0.1:1" in error
+    code, _, error = run(capsys, "predict", "SA999", "--observation", "zeros")
+    assert code == 2 and "SA999 is in no district" in error

@@ -15,7 +15,7 @@ from tests.conftest import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "serving-api.md").read_text()
 PACKAGES = {"Health": "grpc.health.v1", "ServerReflection": "grpc.reflection.v1alpha"}
-OWN_FLAGS = {"city", "models_dir", "max_queued_calls"}
+OWN_FLAGS = {"city", "models_dir", "host", "max_queued_calls"}
 
 
 def table(section):

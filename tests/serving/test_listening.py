@@ -24,8 +24,8 @@ from tests.serving.conftest import running
 X = np.zeros(17, np.float32)
 
 
-def pair(name, authority=None):
-    """(key PEM, certificate PEM, key, certificate), self-signed or signed by an authority."""
+def pair(name, authority=None, valid=datetime.timedelta(days=1)):
+    """(key PEM, certificate PEM, key, certificate), self-signed or signed by an authority; `valid`: from now on."""
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -40,8 +40,8 @@ def pair(name, authority=None):
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=5))
-        .not_valid_after(now + datetime.timedelta(days=1))
+        .not_valid_before(now - datetime.timedelta(days=2))
+        .not_valid_after(now + valid)
         .add_extension(names, critical=False)
         .add_extension(x509.BasicConstraints(ca=authority is None, path_length=None), critical=True)
         .sign(authority[2] if authority else key, hashes.SHA256())

@@ -325,13 +325,6 @@ def test_an_invalid_config_file_gives_one_error_line(tmp_path, body, message):
     assert message in str(error.value) and str(path) in str(error.value) and "\n" not in str(error.value)
 
 
-def test_the_config_written_for_tensorflow_serving_can_be_read(models):
-    from serving.tf_serving.__main__ import write
-
-    configs = model_config.from_file(write(models, "/models"))
-    assert sorted(configs) == ["first", "second"] and str(configs["first"].base_path) == "/models/first"
-
-
 def test_config_messages_have_tensorflow_servings_bytes():
     body = text_format.Parse(
         text(Path("/m"), ("a", "x", 'version_labels { key: "s" value: 3 } model_version_policy { all {} }')),

@@ -1,36 +1,139 @@
-"""models.config, parsed with TensorFlow Serving's own messages."""
+"""TensorFlow Serving's files, parsed with its own messages, and its flags, compared with its own list."""
+
+import re
+import shutil
+import tomllib
 
 import pytest
 from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
+from city import config as city_config
+from export.__main__ import main as export
+from protos import model_server_config_pb2 as wire
+from serving.__main__ import main as serve
+from serving.embedded import flags as embedded_flags
+from serving.embedded.models import model_config
 from serving.tf_serving.__main__ import main
+from serving.tf_serving.config_files import FLAGS
+from tests.conftest import GRID
+
+TLS = ("SA101", "SA102", "SA104", "SA105")
 
 
-def test_models_config_lists_every_model(grid_models, capsys):
-    assert main(["--models-dir", str(grid_models), "--mounted-at", "/models/"]) == 0
-    text = (grid_models / "models.config").read_text()
-    config = text_format.Parse(text, model_server_config_pb2.ModelServerConfig()).model_config_list.config
-    assert [c.name for c in config] == [f"SA10{k}" for k in range(1, 9)]
-    assert config[0].base_path == "/models/SA101" and config[0].model_platform == "tensorflow"
-    (grid_models / "models.config").unlink()
+@pytest.fixture(scope="module")
+def exported(grid_models, tmp_path_factory):
+    """Four TLs, one with two versions, and a fleet of the first two."""
+    folder = tmp_path_factory.mktemp("config") / "models"
+    for tl in TLS:
+        shutil.copytree(grid_models / tl, folder / tl)
+    shutil.copytree(folder / "SA104" / "1", folder / "SA104" / "2")
+    assert export(["fleet", "city", "--tl", "SA101,SA102", "--models-dir", str(folder)]) == 0
+    return folder
 
 
-def test_a_folder_without_models_is_refused(tmp_path, capsys):
-    assert main(["--models-dir", str(tmp_path)]) == 2
-    assert "holds no models" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
+def models(path):
+    text = (path / "models.config").read_text()
+    entries = text_format.Parse(text, model_server_config_pb2.ModelServerConfig()).model_config_list.config
+    return {entry.name: entry for entry in entries}
+
+
+def test_newest_versions_are_pinned_and_labelled_stable(exported, tmp_path, capsys):
+    assert serve(["config", "--models-dir", str(exported), "--out", str(tmp_path), "--mounted-at", "/m/"]) == 0
+    found = models(tmp_path)
+    assert found["SA104"].base_path == "/m/SA104" and found["SA104"].model_platform == "tensorflow"
+    assert list(found["SA104"].model_version_policy.specific.versions) == [2] and found["SA104"].version_labels == {"stable": 2}
+    assert capsys.readouterr().out == f"{tmp_path}: 3 models\n"
+    monitoring = text_format.Parse((tmp_path / "monitoring.config").read_text(), wire.MonitoringConfig())
+    assert monitoring.prometheus_config.enable and monitoring.prometheus_config.path == "/monitoring/prometheus/metrics"
+
+
+def test_fleet_is_served_instead_of_the_models_that_it_holds(exported, tmp_path):
+    flags = ["--models-dir", str(exported), "--out", str(tmp_path)]
+    assert main(flags) == 0
+    assert models(tmp_path).keys() == {"SA104", "SA105", "city"}
+    assert main([*flags, "--all-models"]) == 0
+    assert models(tmp_path).keys() == {*TLS, "city"}
+
+
+def test_stable_and_canary_are_the_versions_that_are_named(exported, tmp_path):
+    assert main(["--models-dir", str(exported), "--out", str(tmp_path), "--model", "SA104=1,2"]) == 0
+    entry = models(tmp_path)["SA104"]
+    assert list(entry.model_version_policy.specific.versions) == [1, 2]
+    assert entry.version_labels == {"stable": 1, "canary": 2}
+
+
+def test_latest_leaves_the_choice_of_versions_to_the_server(exported, tmp_path):
+    assert main(["--models-dir", str(exported), "--out", str(tmp_path), "--latest"]) == 0
+    assert all(not entry.HasField("model_version_policy") and not entry.version_labels for entry in models(tmp_path).values())
+
+
+def test_each_district_has_its_own_files(exported, tmp_path):
+    shutil.copy(GRID / "city.toml", tmp_path)
+    out = tmp_path / "out"
+    flags = ["--city", str(tmp_path / "city.toml"), "--models-dir", str(exported), "--out", str(out)]
+    assert main([*flags, "--shards", "4"]) == 2, "the last two TLs have no model"
+    shutil.rmtree(out, ignore_errors=True)
+    assert main([*flags, "--shards", "2"]) == 0
+    assert models(out / "shard-1").keys() == {"SA104"} and models(out / "shard-2").keys() == {"SA105"}
+    tables = (out / "districts.toml").read_text()
+    assert tomllib.loads(tables)["serving"]["districts"]["shard-1"]["tls"] == ["SA101", "SA102", "SA103", "SA104"]
+    with (tmp_path / "city.toml").open("a") as file:
+        file.write(tables)
+    districts = city_config.load(tmp_path / "city.toml").serving.districts
+    assert districts["shard-2"].address == "tf-serving-shard-2:8500" and districts["shard-2"].fleet == "shard-2"
+    assert main(flags) == 0, "the districts of city.toml are the shards"
+
+
+def test_certificates_become_an_ssl_config_that_only_the_server_may_read(exported, tmp_path):
+    for name in ("certificate", "key", "ca"):
+        (tmp_path / name).write_text(f"-----BEGIN {name.upper()}-----\n")
+    flags = ["--tls-certificate", str(tmp_path / "certificate"), "--tls-key", str(tmp_path / "key")]
+    out = tmp_path / "out"
+    assert main(["--models-dir", str(exported), "--out", str(out), *flags, "--tls-client-ca", str(tmp_path / "ca")]) == 0
+    ssl = text_format.Parse((out / "ssl.config").read_text(), wire.SSLConfig())
+    assert (ssl.server_key, ssl.custom_ca, ssl.client_verify) == ("-----BEGIN KEY-----\n", "-----BEGIN CA-----\n", True)
+    assert (out / "ssl.config").stat().st_mode & 0o777 == 0o600
+    assert "--ssl_config_file=/config/ssl.config" in (out / "flags").read_text().splitlines()
+
+
+def test_every_flag_is_one_of_tensorflow_model_server_2_20(exported, tmp_path, shared):
+    known = set(re.findall(r"^\t--(\w+)=", (shared / "tfserving-2.20-help.txt").read_text(), re.M))
+    assert main(["--models-dir", str(exported), "--out", str(tmp_path)]) == 0
+    written = (tmp_path / "flags").read_text().splitlines()
+    assert {flag.partition("=")[0].removeprefix("--") for flag in written} <= known and len(written) == len(FLAGS) + 2
+
+
+def test_embedded_server_takes_the_same_files(exported, tmp_path):
+    out = tmp_path / "out"
+    assert main(["--models-dir", str(exported), "--out", str(out), "--mounted-at", str(exported), "--config-at", str(out)]) == 0
+    server = embedded_flags.parse((out / "flags").read_text().splitlines())
+    assert server.models.keys() == {"SA104", "SA105", "city"} and server.models["SA104"].labels == {"stable": 2}
+    assert model_config.from_file(out / "models.config").keys() == server.models.keys()
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--models", "x"], "unrecognized arguments: --models x"),
-        (["--mounted", "/x"], "unrecognized arguments: --mounted /x"),
-        (["--models-dir"], "expected one argument"),
+        (("--models", "x"), "unrecognized arguments: --models x"),
+        (("--models-dir", "nowhere"), "nowhere: there is no such folder"),
+        (("--model", "SA104=9"), "has no version 9; it has 1, 2"),
+        (("--model", "SA104=x"), "must be MODEL=STABLE or MODEL=STABLE,CANARY"),
+        (("--model", "SA104=1,1"), "stable and canary are the same version"),
+        (("--model", "SA999=1"), "there is no model SA999"),
+        (("--model", "SA101=1"), "SA101 is in a fleet"),
+        (("--model", "SA104=1", "--latest"), "--latest serves the newest versions"),
+        (("--shards", "0"), "--shards 0 must lie between"),
+        (("--shards", "99"), "--shards 99: there are"),
+        (("--mounted-at", "models"), "must be an absolute path"),
+        (("--tls-key", "key"), "--tls-certificate and --tls-key belong together"),
+        (("--tls-certificate", "none", "--tls-key", "none"), "none: cannot be read as PEM"),
+        (("--out", "/proc/none"), "/proc/none"),
     ],
 )
-def test_wrong_flags_give_one_error_line_and_exit_code_2(flags, message, capsys):
-    assert main(flags) == 2
+def test_wrong_input_gives_one_line_and_no_file(exported, tmp_path, monkeypatch, capsys, flags, message):
+    monkeypatch.chdir(tmp_path)
+    assert main(["--models-dir", str(exported), "--out", "out", *flags]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: ") and message in error and len(error.splitlines()) == 1
+    assert error.startswith("error: ") and message in error and error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

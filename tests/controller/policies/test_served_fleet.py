@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 
+from city.errors import InputError
 from controller.policies import served_fleet
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_fleet import ServedFleet
@@ -312,6 +313,47 @@ def test_update_in_progress_does_not_re_enable_a_suspended_fleet(city, monkeypat
     assert city.fleet.coverage.tls == set(TLS), "an update that begins after the suspension may"
 
 
+def without_own_models(city, tls):
+    """Stop serving the own models of TLs; the policies of a controller that starts then."""
+    for tl in tls:
+        shutil.rmtree(city.models / tl)
+    city.server.poll_once()
+    city.server.poll_once()
+    contracts = fetch_contracts(city.client, TLS, None, "city")
+    fleet = ServedFleet(city.client, "city", contracts, None)
+    fleet.update()
+    return contracts, ServedPolicies(city.client, contracts, None, 5.0, fleet=fleet), fleet
+
+
+def test_fleet_answers_alone_for_tls_whose_own_models_are_not_served(city):
+    own = city.policies.ask(city.observations)
+    contracts, policies, fleet = without_own_models(city, TLS)
+    assert contracts == city.contracts and fleet.coverage.without_own == set(TLS)
+    answers, counts = city.count_calls(lambda: policies.ask(city.observations))
+    assert counts == {"city": 1} and agree(own, answers)
+    one = policies.ask({"SA103": city.observations["SA103"]})
+    assert agree(one, {"SA103": own["SA103"]})
+    assert policies.model_numbers == dict.fromkeys(TLS, 1)
+
+
+def test_fleet_that_fails_is_asked_again_by_tls_without_own_models(city, monkeypatch):
+    _, policies, fleet = without_own_models(city, TLS[:2])
+    replace_action(monkeypatch, lambda action: action[:, :-1])
+    answers = policies.ask(city.observations)
+    assert {tl for tl, answer in answers.items() if isinstance(answer, InvalidResponse)} == set(TLS[:2])
+    assert fleet.coverage is not None, "it is not suspended"
+    monkeypatch.undo()
+    assert not any(isinstance(answer, Exception) for answer in policies.ask(city.observations).values())
+
+
+def test_missing_model_is_an_error_unless_the_fleet_holds_the_wanted_version(city):
+    without_own_models(city, TLS[:1])
+    assert fetch_contracts(city.client, TLS, 1, "city").keys() == set(TLS)
+    for number, fleet in ((None, ""), (None, "other"), (7, "city")):
+        with pytest.raises(InputError, match="serves no model SA101"):
+            fetch_contracts(city.client, TLS[:1], number, fleet)
+
+
 def not_found(model):
     raise ModelNotFound(model)
 
@@ -322,7 +364,8 @@ def test_fleet_that_is_not_served_is_logged_once(city, caplog):
     for _ in range(2):
         never.update()
     city.fleet.update()
-    city.client.status = not_found
+    status = city.client.status
+    city.client.status = lambda model: not_found(model) if model == "city" else status(model)
     for _ in range(2):
         city.fleet.update()
     lines = [record.message for record in caplog.records if record.name == "controller"]

@@ -1,17 +1,23 @@
 """/metrics and /healthz over a real socket."""
 
+import re
 import selectors
+import shutil
 import socket
+import subprocess
 import threading
 import time
 import urllib.error
 import urllib.request
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from controller import config as controller_config
 from controller.telemetry.health import MAX_CONNECTIONS, STALE_TIMEOUT_S, Health, HttpServer
 from controller.telemetry.metrics import ControllerMetrics
+from tests.conftest import GRID, ROOT
 
 
 @pytest.fixture
@@ -46,6 +52,33 @@ def test_healthz_follows_the_state_of_the_controller(served):
     assert get(f"{url}/healthz") == (503, "stopping\n")
 
 
+def test_systemd_is_told_ready_watchdog_and_stopping(monkeypatch):
+    told, clock = [], [100.0]
+    monkeypatch.setenv("WATCHDOG_USEC", "20000000")
+    monkeypatch.setattr("city.systemd.notify", told.append)
+    health = Health(lambda: clock[0])
+    for seconds in (0, 1, 9, 1, 8):
+        clock[0] += seconds
+        health.beat()
+    health.begin_stopping()
+    clock[0] += 10
+    health.beat()
+    assert [state.partition("\n")[0] for state in told] == ["READY=1", "WATCHDOG=1", "WATCHDOG=1", "STOPPING=1", "WATCHDOG=1"]
+
+
+def test_unit_file_is_valid():
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed (Debian: systemd)")
+    unit = ROOT / "controller" / "greenserve-controller.service"
+    done = subprocess.run(["systemd-analyze", "verify", "--recursive-errors=no", unit], capture_output=True, text=True)
+    problems = [line for line in done.stderr.splitlines() if unit.name in line and "is not executable" not in line]
+    assert problems == [], "only the program may be missing on this machine"
+    text = unit.read_text()
+    assert "Type=notify\n" in text and f"WatchdogSec={STALE_TIMEOUT_S:g}\n" in text
+    arguments = re.search(r"^ExecStart=\S+ control (.*)$", text, re.M)[1].replace("${SUMO_ADDRESS}", "127.0.0.1:8814").split()
+    assert controller_config.parse(["--city", str(GRID / "city.toml"), *arguments]).attach == ("127.0.0.1", 8814)
+
+
 def test_metrics_are_prometheus_text(served):
     _, _, metrics, url = served
     metrics.decisions.inc(3)
@@ -54,6 +87,20 @@ def test_metrics_are_prometheus_text(served):
     assert status == 200
     assert "controller_decisions_total 3.0" in text
     assert 'controller_mode{tl="SA101"} 2.0' in text
+
+
+def test_metrics_are_openmetrics_for_a_scraper_that_asks_for_it(served):
+    _, _, metrics, url = served
+    metrics.decisions.inc(3)
+    metrics.report_model_numbers(lambda: {"SA101": 7})
+    request = urllib.request.Request(f"{url}/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    with urllib.request.urlopen(request, timeout=5) as answer:
+        assert answer.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+        text = answer.read().decode()
+    assert text.endswith("# EOF\n")
+    samples = {sample.name: sample for family in text_string_to_metric_families(text) for sample in family.samples}
+    assert samples["controller_decisions_total"].value == 3
+    assert samples["controller_model_number"].labels == {"tl": "SA101"} and samples["controller_model_number"].value == 7
 
 
 def test_other_paths_are_not_found(served):
@@ -99,6 +146,25 @@ def test_idle_connections_hold_a_bounded_number_of_threads(served):
         for connection in idle:
             connection.close()
     assert scrape(url)[0] == 200
+
+
+def test_scrape_whose_answer_is_never_read_ends(monkeypatch):
+    """More such scrapes than there are connections; the answers are larger than the sockets' buffers."""
+    monkeypatch.setattr("controller.telemetry.health.IDLE_TIMEOUT_S", 0.2)
+    registry = CollectorRegistry()
+    Gauge("large", "x" * 20_000_000, registry=registry)
+    server = HttpServer(("127.0.0.1", 0), registry, Health())
+    url = f"http://127.0.0.1:{server.port}"
+    scrapes = open_idle(url, MAX_CONNECTIONS)
+    try:
+        for connection in scrapes:
+            connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        status, text = scrape(url)
+        assert status == 200 and len(text) > 20_000_000
+    finally:
+        for connection in scrapes:
+            connection.close()
+        server.close()
 
 
 def test_idle_connections_time_out_and_free_their_threads(monkeypatch):

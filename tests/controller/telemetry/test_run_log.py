@@ -6,14 +6,17 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from controller.decision_step import RunCounters
+from controller.decision_step import RunCounters, StepReport
 from controller.fallback.control_mode import ControlMode
+from controller.policies.policy import InvalidAction
+from controller.policies.served_contracts import ContractChanged
 from controller.safety.conflicts import OverrideReason
 from controller.safety.monitor import Alarm, MonitorRule
 from controller.safety.signal_safety import Override
 from controller.telemetry.health import Health
-from controller.telemetry.metrics import ControllerMetrics
+from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
 from controller.telemetry.run_log import MAX_NAMED_TLS, RunLog, log_summary
+from serving.errors import ERROR_BY_STATUS, InvalidResponse
 
 TLS = [f"SA{number}" for number in range(101, 131)]
 
@@ -52,6 +55,14 @@ def test_outage_writes_one_line_per_kind_of_mode_change(events, metrics, caplog)
     assert [mode[tl] for tl in (TLS[24], TLS[26], TLS[27], TLS[29])] == [1, 2, 0, 0]
 
 
+def test_tls_are_counted_by_mode(events, metrics):
+    events.mode_change(TLS[0], ControlMode.POLICY, ControlMode.HOLD, 60.0, "late")
+    events.mode_change(TLS[1], ControlMode.POLICY, ControlMode.HOLD, 60.0, "late")
+    events.mode_change(TLS[1], ControlMode.HOLD, ControlMode.FALLBACK, 75.0, "late")
+    count = {each: metrics.registry.get_sample_value("controller_tls", {"mode": each.name.lower()}) for each in ControlMode}
+    assert count == {ControlMode.POLICY: 28, ControlMode.HOLD: 1, ControlMode.FALLBACK: 1, ControlMode.RECOVERING: 0}
+
+
 def test_unexpected_states_are_counted_by_signal(events, metrics):
     for signal in ("A0", "A0", "B1"):
         events.alarm(Alarm(signal, MonitorRule.UNEXPECTED_STATE, 5.0, "shows another state"))
@@ -69,17 +80,46 @@ def test_mode_changes_are_logged_once(events, caplog):
 
 def test_overrides_and_missing_answers_are_logged_at_debug_level_only(events, metrics, caplog):
     events.override(Override("A0", OverrideReason.MIN_GREEN, "rrrG", "GgGr"), 61.0)
-    events.missing_answer("SA101", "late", 61.0)
+    events.missing_answer("SA101", "DeadlineExceeded: late", 61.0)
+    events.missing_answer("SA101", "SomethingNew: odd", 61.0)
     events.step(RunCounters(), 61.0)
     assert lines(caplog) == []
     debug = lines(caplog, logging.DEBUG)
     assert debug == [
         "A0 at 61: requested rrrG, permitted GgGr: a green has not reached its min green (min_green)",
-        "SA101 at 61: late",
+        "SA101 at 61: DeadlineExceeded: late",
+        "SA101 at 61: SomethingNew: odd",
     ]
     value = metrics.registry.get_sample_value
     assert value("controller_safety_overrides_total", {"reason": "min_green"}) == 1
-    assert value("controller_missing_answers_total", {"tl": "SA101"}) == 1
+    for reason in ("deadline", "other"):
+        assert value("controller_missing_answers_total", {"tl": "SA101", "reason": reason}) == 1
+
+
+def test_every_class_of_a_missing_answer_has_its_own_label():
+    classes = {each.__name__ for each in (*ERROR_BY_STATUS.values(), InvalidResponse, InvalidAction, ContractChanged)}
+    assert classes == MISSING_REASONS.keys() and len(set(MISSING_REASONS.values())) == len(classes)
+
+
+def test_each_decision_step_is_one_sentence_at_debug_level(events, metrics, caplog):
+    counters = RunCounters(decisions=2)
+    counters.add(StepReport(("SA101", "SA102", "SA103"), {"SA103": "DeadlineExceeded: late"}, 0.0002, 0.0015, 0.0003, 0.004))
+    events.override(Override("A0", OverrideReason.MIN_GREEN, "rrrG", "GgGr"), 35.0)
+    events.step(counters, 35.0)
+    assert lines(caplog, logging.DEBUG)[-1] == (
+        "second 35: SA101, SA102 decided; SA103 had no valid action (DeadlineExceeded: late); "
+        "1 overrides since the last step; 2.00 ms, of which 1.50 ms for inference"
+    )
+    value = metrics.registry.get_sample_value
+    assert value("controller_deadline_misses_total") == value("controller_decision_steps_total") == 1
+    stages = {
+        stage: value("controller_stage_seconds_sum", {"stage": stage}) for stage in ("sumo", "observe", "inference", "apply")
+    }
+    assert stages == {"sumo": 0.004, "observe": 0.0002, "inference": 0.0015, "apply": 0.0003}
+    caplog.clear()
+    counters.newest = None
+    events.step(counters, 36.0)
+    assert lines(caplog, logging.DEBUG) == [], "nothing was due"
 
 
 @pytest.mark.parametrize(("overruled", "is_warning"), [(10, False), (11, True)])

@@ -1,0 +1,25 @@
+"""What a service tells systemd (sd_notify(3)); nothing unless systemd started it."""
+
+import os
+import socket
+
+SOCKET_VARIABLE, WATCHDOG_VARIABLE = "NOTIFY_SOCKET", "WATCHDOG_USEC"
+
+
+def notify(state: str) -> None:
+    """Send a state, such as READY=1, to systemd; a service manager that is not there is no error."""
+    path = os.environ.get(SOCKET_VARIABLE, "")
+    if not path:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as connection:
+        try:
+            # an abstract address begins with a zero byte, written as @
+            connection.sendto(state.encode(), "\0" + path[1:] if path.startswith("@") else path)
+        except OSError:
+            return  # control must not depend on the service manager
+
+
+def watchdog_interval_s() -> float | None:
+    """Wall time in s between two WATCHDOG=1: half of what systemd waits for. None: it expects none."""
+    text = os.environ.get(WATCHDOG_VARIABLE, "")
+    return int(text) / 2e6 if text.isdigit() and int(text) else None

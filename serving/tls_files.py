@@ -1,0 +1,90 @@
+"""Certificates of a client: flags, files, and the files again when they change."""
+
+import argparse
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from city.config import Serving
+from city.errors import InputError
+from serving.client import Tls
+
+log = logging.getLogger("controller")
+
+FLAGS = ("tls_ca", "tls_certificate", "tls_key")
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """PEM files of a client."""
+
+    ca: Path | None = None
+    """CA bundle that verifies the server."""
+    certificate: Path | None = None
+    key: Path | None = None
+    server_name: str = ""
+    """Name in the server's certificate, if it differs from the address."""
+
+    def read(self) -> Tls:
+        """The certificates now. Raises InputError."""
+        ca, certificate, key = (None if path is None else _read_pem(path) for path in (self.ca, self.certificate, self.key))
+        return Tls(ca, certificate, key, self.server_name)
+
+
+class ChangingTls:
+    """The certificates of a client whose files may be replaced while it runs."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        """Read the files. Raises InputError."""
+        self._files = files
+        self._newest = files.read()
+        self._reason = ""
+        """Why they could not be read last; it is logged once."""
+
+    def newest(self) -> Tls:
+        return self._newest
+
+    def has_changed(self) -> bool:
+        """Read the files again; whether there are other certificates now. Unreadable ones are left for the next time."""
+        try:
+            newest = self._files.read()
+        except InputError as error:
+            if str(error) != self._reason:
+                log.warning("%s; the certificates before are used", error)
+            self._reason = str(error)
+            return False
+        self._reason = ""
+        changed, self._newest = newest != self._newest, newest
+        return changed
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    for flag, text in (
+        ("ca", "TLS: CA bundle (PEM) that verifies the server"),
+        ("certificate", "mTLS: client certificate (PEM)"),
+        ("key", "mTLS: client key (PEM)"),
+    ):
+        parser.add_argument(
+            f"--tls-{flag}", f"--tls_{flag}", type=Path, metavar="FILE", help=f"{text} (default: [serving] tls_{flag})"
+        )
+
+
+def from_flags(args: argparse.Namespace, serving: Serving) -> TlsFiles | None:
+    """The files of the flags, completed by city.toml; None: plain text. Raises InputError."""
+    files = TlsFiles(serving.tls_ca, serving.tls_certificate, serving.tls_key, serving.tls_server_name)
+    for flag in FLAGS:
+        if getattr(args, flag) is not None:
+            files = replace(files, **{flag.removeprefix("tls_"): getattr(args, flag)})
+    if (files.certificate is None) != (files.key is None):
+        raise InputError("--tls-certificate and --tls-key belong together; pass both")
+    return None if files == TlsFiles() else files
+
+
+def _read_pem(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    if b"-----BEGIN " not in content:
+        raise InputError(f"{path}: is not PEM; it must begin with a line such as -----BEGIN CERTIFICATE-----")
+    return content

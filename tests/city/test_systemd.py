@@ -1,0 +1,35 @@
+"""What is told to systemd, read from a real socket."""
+
+import socket
+
+import pytest
+
+from city import systemd
+
+
+@pytest.fixture(params=["file", "abstract"])
+def manager(request, tmp_path, monkeypatch):
+    """The socket of a service manager."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        name = str(tmp_path / "notify") if request.param == "file" else f"@greenserve-test-{tmp_path.name}-{id(tmp_path)}"
+        listener.bind(name.replace("@", "\0", 1) if name.startswith("@") else name)
+        listener.settimeout(5)
+        monkeypatch.setenv(systemd.SOCKET_VARIABLE, name)
+        yield listener
+
+
+def test_states_reach_the_service_manager(manager):
+    systemd.notify("READY=1")
+    assert manager.recv(100) == b"READY=1"
+
+
+@pytest.mark.parametrize("path", ["", "/nowhere/notify", "@nobody-listens"])
+def test_missing_service_manager_is_no_error(path, monkeypatch):
+    monkeypatch.setenv(systemd.SOCKET_VARIABLE, path)
+    systemd.notify("READY=1")
+
+
+@pytest.mark.parametrize(("text", "interval_s"), [("60000000", 30.0), ("", None), ("0", None), ("soon", None)])
+def test_watchdog_is_told_twice_in_its_time(text, interval_s, monkeypatch):
+    monkeypatch.setenv(systemd.WATCHDOG_VARIABLE, text)
+    assert systemd.watchdog_interval_s() == interval_s

@@ -1,0 +1,109 @@
+"""Certificates that are replaced while server and client run."""
+
+import argparse
+import datetime
+
+import grpc
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from city.config import Serving
+from city.errors import InputError
+from protos import model_server_config_pb2 as wire
+from serving import tls_files
+from serving.client import Client
+from serving.embedded.certificate_file import CertificateFile
+from serving.embedded.config import ServerConfig, ssl_from_file
+from serving.errors import Unavailable
+from serving.tls_files import ChangingTls, TlsFiles
+from tests.serving.conftest import running
+from tests.serving.test_listening import pair
+
+X = np.zeros(17, np.float32)
+
+
+def write_server(path, authority, valid=datetime.timedelta(days=1)):
+    key, certificate, *_ = pair("server", authority, valid)
+    ssl = wire.SSLConfig(server_key=key, server_cert=certificate, custom_ca=authority[1], client_verify=True)
+    draft = path.with_suffix(".draft")
+    draft.write_text(text_format.MessageToString(ssl))
+    draft.replace(path)
+
+
+def write_client(folder, authority):
+    key, certificate, *_ = pair("client", authority)
+    for name, content in (("ca", authority[1]), ("certificate", certificate), ("key", key)):
+        (folder / name).write_bytes(content)
+    return TlsFiles(folder / "ca", folder / "certificate", folder / "key")
+
+
+def test_certificates_of_both_sides_are_replaced_without_a_restart(grid_models, tmp_path):
+    first, second = pair("first"), pair("second")
+    ssl_file = tmp_path / "ssl.config"
+    write_server(ssl_file, first)
+    tls = ChangingTls(write_client(tmp_path, first))
+    socket_path = tmp_path / "grpc"
+    config = ServerConfig(grid_models, port=0, poll_s=0, ssl=ssl_from_file(ssl_file), ssl_file=ssl_file, socket_path=socket_path)
+    with running(config) as server, Client(f"127.0.0.1:{server.port}", tls=tls.newest, retries=0) as client:
+        client.predict("SA103", X, timeout_s=10)
+        assert not tls.has_changed()
+        write_server(ssl_file, second)
+        client.predict("SA103", X, timeout_s=10)
+        client.reconnect()
+        with pytest.raises(Unavailable):
+            client.predict("SA103", X, timeout_s=10)
+        write_client(tmp_path, second)
+        assert tls.has_changed()
+        client.reconnect()
+        client.predict("SA103", X, timeout_s=10)
+        with Client(f"unix:{socket_path}", tls=tls.newest, retries=0) as local:
+            local.predict("SA103", X, timeout_s=10)
+
+
+def test_expired_certificate_is_an_error_until_a_new_one_is_there(grid_models, tmp_path):
+    authority, ssl_file = pair("authority"), tmp_path / "ssl.config"
+    write_server(ssl_file, authority, valid=datetime.timedelta(days=-1))
+    tls = ChangingTls(write_client(tmp_path, authority))
+    config = ServerConfig(grid_models, port=0, poll_s=0, ssl=ssl_from_file(ssl_file), ssl_file=ssl_file)
+    with running(config) as server, Client(f"127.0.0.1:{server.port}", tls=tls.newest, retries=0) as client:
+        with pytest.raises(Unavailable, match=r"(?i)certificate"):
+            client.predict("SA103", X, timeout_s=10)
+        write_server(ssl_file, authority)
+        client.reconnect()
+        client.predict("SA103", X, timeout_s=10)
+
+
+@pytest.mark.parametrize("content", [None, "server_key: 'x'", "not a config"])
+def test_invalid_new_certificates_leave_those_before(tmp_path, content, caplog):
+    path = tmp_path / "ssl.config"
+    write_server(path, pair("authority"))
+    file = CertificateFile(path)
+    assert file.newest() is None
+    if content is None:
+        path.unlink()
+    else:
+        path.write_text(content)
+    assert file.newest() is None
+    write_server(path, pair("other"))
+    assert isinstance(file.newest(), grpc.ServerCertificateConfiguration) and file.newest() is None
+
+
+def test_unreadable_client_files_leave_those_before_and_are_logged_once(tmp_path, caplog):
+    tls = ChangingTls(write_client(tmp_path, pair("authority")))
+    before = tls.newest()
+    (tmp_path / "key").write_text("half of a")
+    assert not tls.has_changed() and not tls.has_changed() and tls.newest() == before
+    assert caplog.text.count("is not PEM") == 1
+
+
+def test_flags_complete_the_files_of_city_toml(tmp_path):
+    flags = argparse.Namespace(tls_ca=None, tls_certificate=tmp_path / "c", tls_key=tmp_path / "k")
+    serving = Serving(tls_ca=tmp_path / "ca", tls_server_name="tf-serving")
+    expected = TlsFiles(tmp_path / "ca", tmp_path / "c", tmp_path / "k", "tf-serving")
+    assert tls_files.from_flags(flags, serving) == expected
+    flags.tls_key = None
+    with pytest.raises(InputError, match="--tls-certificate and --tls-key belong together"):
+        tls_files.from_flags(flags, serving)
+    flags.tls_certificate = None
+    assert tls_files.from_flags(flags, Serving()) is None
