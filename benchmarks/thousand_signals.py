@@ -1,4 +1,4 @@
-"""Generate a grid of 1,000 signals with traffic: netgenerate, randomTrips and duarouter.
+"""Generate a grid of 1,000 signals, or of a multiple, with traffic: netgenerate, randomTrips and duarouter.
 
 python -m benchmarks.thousand_signals FOLDER
 """
@@ -11,7 +11,7 @@ import sumo
 
 BIN, TOOLS = Path(sumo.SUMO_HOME) / "bin", Path(sumo.SUMO_HOME) / "tools"
 NETGENERATE = (
-    "--grid --grid.x-number 40 --grid.y-number 25 --grid.length 150 --grid.attach-length 150 --default.lanenumber 1 "
+    "--grid --grid.y-number 25 --grid.length 150 --grid.attach-length 150 --default.lanenumber 1 "
     "--default-junction-type traffic_light --tls.default-type static --no-turnarounds --seed 42"
 )
 END_S, MINUTE_S = 300, 60
@@ -21,11 +21,14 @@ as many running vehicles (`sumo --summary-output`) per controlled signal as in c
 first 1,200 s) and ingolstadt7 (12.9); by night there are nearly none, and SUMO has little to do."""
 
 
-def write(folder: Path, traffic: tuple[int, int]) -> Path:
-    """Write the network and its traffic; return the .sumocfg."""
-    first, later = traffic
+def write(folder: Path, traffic: tuple[int, int], thousands: int = 1) -> Path:
+    """Write the network and its traffic (of each thousand signals); return the .sumocfg."""
+    first, later = (thousands * count for count in traffic)
+    size = ["--grid.x-number", str(40 * thousands)]
     net, routes, cfg = folder / "thousand.net.xml", folder / "thousand.rou.xml", folder / "thousand.sumocfg"
-    subprocess.run([str(BIN / "netgenerate"), *NETGENERATE.split(), "--output-file", str(net)], check=True, capture_output=True)
+    subprocess.run(
+        [str(BIN / "netgenerate"), *NETGENERATE.split(), *size, "--output-file", str(net)], check=True, capture_output=True
+    )
     periods = [MINUTE_S / count for count in (first, *[later] * (END_S // MINUTE_S - 1))]
     # routes are computed beforehand, as in the other scenarios, so that routing is not measured
     arguments = ["-n", str(net), "-o", str(folder / "thousand.trips.xml"), "-r", str(routes), "-e", str(END_S), "--seed", "42"]

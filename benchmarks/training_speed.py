@@ -1,21 +1,24 @@
 """Simulated seconds a second of wall time in training, with learning, against sumo-rl's environment without.
 
-    python -m benchmarks.training_speed [--sumocfg FILE] [--seconds 1200] [--updates 4] [--workers 2]
+    python -m benchmarks.training_speed [--sumocfg FILE] [--seconds 1200] [--repeats 7] [--workers 2]
 
 - sumo-rl from PyPI over libsumo, a random policy, no learning; without the start of SUMO.
 - `greenserve train` with one worker and with several: start of SUMO, episode, trips and the
-  update of all actors and critics. Every signal is a TL in the sumo-rl dialect.
+  update of all actors and critics; medians of measurements in turn. Every signal is a TL in the sumo-rl dialect.
 
 Budget: one worker at least as fast as sumo-rl; two workers on two cores at least 1.7 times
 as fast as one.
 """
 
 import argparse
+import contextlib
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from benchmarks import sumo_rl_loop
@@ -43,8 +46,9 @@ def sumo_rl_s(sumocfg: Path, seconds: float) -> float:
     return float(output.splitlines()[-1])
 
 
-def training_s(city: config.City, seconds: float, updates: int, workers: int) -> float:
-    """Wall time of an episode, its share of the update included, in s; the first update, which traces, is not counted."""
+@contextlib.contextmanager
+def training(city: config.City, seconds: float, workers: int) -> Iterator[Callable[[], float]]:
+    """A function that trains one update and returns the wall time of an episode, its share of the update included, in s."""
     from training.episode import TrainingTask
     from training.trainer import Settings, Trainer
 
@@ -52,20 +56,23 @@ def training_s(city: config.City, seconds: float, updates: int, workers: int) ->
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(Path(folder), episodes_per_update=per_update, workers=workers, varies=False)
         trainer = Trainer(TrainingTask(city, tuple(city.tls), seconds=seconds), settings)
+
+        def update() -> float:
+            begin = time.perf_counter()
+            trainer._learn(trainer._workers.run(trainer._jobs()))
+            trainer._update += 1
+            return (time.perf_counter() - begin) / per_update
+
         with trainer._workers:
-            for update in range(updates + 1):
-                if update == 1:
-                    begin = time.perf_counter()
-                trainer._learn(trainer._workers.run(trainer._jobs()), 0.0)
-                trainer._update += 1
-            return (time.perf_counter() - begin) / (updates * per_update)
+            update()  # traces the graph of the update
+            yield update
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sumocfg", type=Path, default=SCENARIO, help="SUMO configuration (default: cologne8)")
     parser.add_argument("--seconds", type=float, default=1200.0, help="simulated time of an episode (default: %(default)s)")
-    parser.add_argument("--updates", type=int, default=4, help="updates that are measured (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=7, help="measurements of each case, in turn (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="processes of the last case (default: %(default)s)")
     args = parser.parse_args()
     if not args.sumocfg.is_file():
@@ -74,17 +81,30 @@ def main() -> None:
     signals = network.of_sumocfg(args.sumocfg).signals
     tls = {f"TL{k}": config.TL((signal,), "sumo-rl", f"TL{k}") for k, signal in enumerate(signals)}
     city = config.City(args.sumocfg.parent / "city.toml", config.Network(args.sumocfg), tls=tls)
-    wall_s = {}
-    if sumo_rl_loop.is_installed():
-        wall_s["sumo-rl over libsumo, random, no learning"] = min(sumo_rl_s(args.sumocfg, args.seconds) for _ in range(3))
-    wall_s["greenserve train, 1 worker"] = training_s(city, args.seconds, args.updates, 1)
-    wall_s[f"greenserve train, {args.workers} workers"] = training_s(city, args.seconds, args.updates, args.workers)
+    with contextlib.ExitStack() as stack:
+        cases: dict[str, Callable[[], float]] = {}
+        if sumo_rl_loop.is_installed():
+            cases["sumo-rl over libsumo, random, no learning"] = lambda: sumo_rl_s(args.sumocfg, args.seconds)
+        for workers in (1, args.workers):
+            name = f"greenserve train, {workers} worker{'s' * (workers > 1)}"
+            cases[name] = stack.enter_context(training(city, args.seconds, workers))
+        # in turn: the machine's speed drifts
+        wall_s = {case: statistics.median(times) for case, times in measured_in_turn(cases, args.repeats).items()}
     for case, seconds in wall_s.items():
         print(f"{case:<44}{seconds:>7.2f} s an episode{args.seconds / seconds:>9.0f} simulated s/s")
     *others, one, several = wall_s.values()
     if others:
         print(f"{'1 worker, times as fast as sumo-rl':<44}{others[0] / one:>7.2f}")
     print(f"{f'{args.workers} workers, times as fast as 1':<44}{one / several:>7.2f}")
+
+
+def measured_in_turn(cases: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+    """The times of every case."""
+    times: dict[str, list[float]] = {case: [] for case in cases}
+    for _ in range(repeats):
+        for case, measure in cases.items():
+            times[case].append(measure())
+    return times
 
 
 if __name__ == "__main__":

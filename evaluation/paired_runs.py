@@ -21,10 +21,14 @@ T = TypeVar("T")
 class Executor(Protocol):
     """Where simulations run: `ThisProcess`, `Processes` or `RayTasks`."""
 
-    count: int
     moves_files: bool
 
-    def run(self, function: Callable[[Any], T], jobs: Sequence[Any]) -> Iterator[tuple[int, T]]: ...
+    @property
+    def cpus(self) -> int:
+        """That all jobs may use together."""
+        ...
+
+    def run(self, function: Callable[[Any], T], jobs: Sequence[Any], cpus: int = 1) -> Iterator[tuple[int, T]]: ...
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ def run(
         records_signals: record the signals in the simulations of the first demand.
     """
     packed = {arm: model_files.pack_versions(versions) for arm, versions in models.items()} if executor.moves_files else models
-    count = min(executor.count, len(demands))
+    count = min(executor.cpus, len(demands))
     # demand k in job k modulo count, so that all jobs take about as long
     jobs = [Job(task, tuple(arms), tuple(demands[k::count]), packed, server, records_signals and k == 0) for k in range(count)]
     outcomes: dict[int, Outcome] = {}

@@ -42,7 +42,9 @@ def write(folder: Path, arms: Sequence[Arm], results: Results, table: str) -> Pa
         ("Queues by approach", "Mean number of halting vehicles on the roads where it is largest.", _queues(names, results)),
     ]  # fmt: skip
     if any(results[name][0].signals for name in names):
-        text = f"Green of the signals in {BANDS_S / 60:g} minutes of the first seed; signals in the order in which they lie."
+        text = (
+            f"Green of the signals in up to {BANDS_S / 60:g} minutes of the first seed; signals in the order in which they lie."
+        )
         figures.append(("Signals in time and space", text, _bands(names, results)))
     sections = "".join(
         f"<h2>{html.escape(title)}</h2><p>{html.escape(text)}</p>"
@@ -73,12 +75,12 @@ def _delay_over_time(names: Sequence[str], results: Results) -> Figure:
             interval([outcome.delay_by_departure[w] for outcome in results[name] if w in outcome.delay_by_departure])
             for w in windows
         ]
-        middle_min = [(w - windows[0] + WINDOW_S / 2) / 60 for w in windows]
-        axes.plot(middle_min, [each.mean for each in found], color=colour, label=name, lw=2)
+        middle_min = [(w + WINDOW_S / 2) / 60 for w in windows]
+        axes.plot(middle_min, [each.mean for each in found], color=colour, label=name, lw=2, marker="o", ms=3)
         if len(results[name]) > 1:
             low, high = [[getattr(each, end) for each in found] for end in ("low", "high")]
             axes.fill_between(middle_min, low, high, color=colour, alpha=0.15, lw=0)
-    axes.set(xlabel="departure (min)", ylabel="mean delay (s)", ylim=(0, None))
+    axes.set(xlabel="departure (simulated minute)", ylabel="mean delay (s)", ylim=(0, None))
     axes.legend(frameon=False)
     return figure
 
@@ -136,22 +138,24 @@ def _bands(names: Sequence[str], results: Results) -> Figure:
     }
     for axes, name in zip(all_axes[:, 0], shown, strict=True):
         bands = _ordered(results[name][0].signals)[:MAX_SIGNALS]
-        first_s, last_s = (pick(time_s for band in bands for time_s, _ in band.states) for pick in (min, max))
+        first_s, last_s = min(band.states[0][0] for band in bands), bands[0].end_s
         # from the middle on: the network has filled
         begin_s = max(first_s, min((first_s + last_s) / 2, last_s - BANDS_S))
+        end_s = min(begin_s + BANDS_S, last_s)
         for row, band in enumerate(bands):
-            _draw_band(axes, row, band, greens[band.signal], begin_s)
-        axes.set(yticks=range(len(bands)), yticklabels=[band.signal[:30] for band in bands], xlim=(0, BANDS_S), title=name)
+            _draw_band(axes, row, band, greens[band.signal], begin_s, end_s)
+        axes.set(yticks=range(len(bands)), yticklabels=[band.signal[:30] for band in bands])
+        axes.set(xlim=(0, end_s - begin_s), title=name)
         axes.invert_yaxis()
         axes.set_xlabel(f"seconds from second {begin_s:.0f} on")
     return figure
 
 
-def _draw_band(axes: Axes, row: int, band: SignalBand, greens: Sequence[str], begin_s: float) -> None:
+def _draw_band(axes: Axes, row: int, band: SignalBand, greens: Sequence[str], begin_s: float, end_s: float) -> None:
     """A bar in each green phase's colour; yellow and red between them stay white."""
-    ends = [time_s for time_s, _ in band.states[1:]] + [begin_s + BANDS_S]
-    for (time_s, state), end_s in zip(band.states, ends, strict=True):
-        low_s, high_s = max(time_s - begin_s, 0.0), min(end_s - begin_s, BANDS_S)
+    changes = [time_s for time_s, _ in band.states[1:]] + [end_s]
+    for (time_s, state), change_s in zip(band.states, changes, strict=True):
+        low_s, high_s = max(time_s - begin_s, 0.0), min(change_s, end_s) - begin_s
         if state in greens and high_s > low_s:
             axes.barh(row, high_s - low_s, 0.8, low_s, color=plt.get_cmap("tab10")(greens.index(state) % 10))
 

@@ -1,16 +1,28 @@
-"""Files of an evaluation's numbers: results.json and results.csv, each written beside its place and renamed."""
+"""Files of an evaluation's numbers: results.json and results.csv, each written to a temporary file and renamed."""
 
 import csv
 import json
 import math
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from city.errors import InputError
 from evaluation.arms import Arm
 from evaluation.simulation import Outcome, outcome_values
 from evaluation.statistics import CONFIDENCE, interval
+
+
+def check_writable(folder: Path) -> None:
+    """Raise InputError if no file can be written into a folder; it is made if it is missing."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"--out {folder}: cannot be written: {error.strerror}; pass another folder") from None
 
 
 def write(folder: Path, arms: Sequence[Arm], results: Mapping[str, Sequence[Outcome]]) -> None:

@@ -16,6 +16,8 @@ class SignalBand:
     y_m: float
     states: tuple[tuple[float, str], ...]
     """(second from which on it was shown, state)."""
+    end_s: float
+    """When the recording ends."""
 
 
 class SignalRecording:
@@ -42,12 +44,13 @@ class SignalRecording:
     def bands(self) -> tuple[SignalBand, ...]:
         """What was shown; to be called after the simulation has ended."""
         states: dict[str, list[tuple[float, str]]] = {signal: [] for signal in self._signals}
-        root = None
+        root, end_s = None, 0.0
         for event, element in ET.iterparse(self._output, ("start", "end")):
             root = element if root is None else root
             if event == "end" and element.tag == "tlsState":
-                own, state = states[element.attrib["id"]], element.attrib["state"]
-                if not own or own[-1][1] != state:
-                    own.append((float(element.attrib["time"]), state))
+                shown, state = states[element.attrib["id"]], element.attrib["state"]
+                end_s = float(element.attrib["time"]) + 1.0  # written every second
+                if not shown or shown[-1][1] != state:
+                    shown.append((end_s - 1.0, state))
                 root.clear()
-        return tuple(SignalBand(signal, *self._position[signal], tuple(states[signal])) for signal in self._signals)
+        return tuple(SignalBand(signal, *self._position[signal], tuple(states[signal]), end_s) for signal in self._signals)

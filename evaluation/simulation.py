@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from city import config, network
+from city import config, network, sumo_files
 from controller.assembly import assemble
 from controller.decision_step import DecisionLoop
 from controller.observation import Observation
@@ -129,7 +129,7 @@ class ArmSimulator:
             if additional:
                 options += [
                     "--additional-files",
-                    ",".join(map(str, [*network.sumocfg_files(sumocfg, "additional-files"), *additional])),
+                    ",".join(map(str, [*sumo_files.listed(sumocfg, "additional-files"), *additional])),
                 ]
             tripinfo = Path(folder) / "tripinfo.xml"
             with simulated(sumocfg, demand, tripinfo, options) as connection:

@@ -10,33 +10,38 @@ from pathlib import Path
 # Hide TensorFlow's start-up log, here and in the processes that are started
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from city import config, names, network
+from city import config, names
 from city.arguments import Parser, host_and_port
-from city.errors import InputError, path_errors_as_input_errors
+from city.errors import InputError, message_of, path_errors_as_input_errors
+from city.interrupts import Interrupts
 from training import flags, model_files
 from training.model_files import Versions
 from training.model_server import model_server
-from training.termination import sigterm_interrupts
+from training.progress import progress_file
+from training.street_simulation import street_with_demand
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m training") -> int:
     arguments = sys.argv[1:] if argv is None else argv
+    interrupts = Interrupts()
+    resumable: list[Path] = []
+    """Files from which --resume continues."""
     try:
-        with path_errors_as_input_errors(), sigterm_interrupts():
+        with path_errors_as_input_errors(), interrupts:
             if arguments[:1] == ["rounds"]:
                 from training.rounds.command import run
 
-                return run(arguments[1:], f"{prog} rounds")
-            return _train(_parse(arguments, prog))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
+                return run(arguments[1:], f"{prog} rounds", resumable)
+            args = _parse(arguments, prog)
+            resumable.append(progress_file(args.out, args.model_number))
+            return _train(args)
+    except (InputError, OSError, KeyboardInterrupt) as error:
+        if interrupts.received or isinstance(error, KeyboardInterrupt):
+            can_resume = any(path.exists() for path in resumable)
+            print(f"error: interrupted; {'--resume continues' if can_resume else 'nothing was saved yet'}", file=sys.stderr)
+            return 1
+        print(f"error: {message_of(error)}", file=sys.stderr)
         return 2
-    except OSError as error:
-        print(f"error: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("error: interrupted; continue with --resume", file=sys.stderr)
-        return 1
 
 
 def _parse(argv: list[str], prog: str) -> argparse.Namespace:
@@ -80,14 +85,8 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
 
 def _train(args: argparse.Namespace) -> int:
     city = config.load(args.city)
-    street = network.of_city(city)
     targets, infers = _selected(args, city)
-    if city.network.sumocfg is None:
-        raise InputError(f"{city.path}: [network] sumocfg is missing; training needs the demand that it names")
-    if args.seconds is None and street.end_s is None:
-        raise InputError(f"{city.network.sumocfg}: has no end; add it, or pass --seconds")
-    for tl in (*targets, *infers):
-        network.signals_of(city, city.tls[tl], street)
+    street_with_demand(city, (*targets, *infers), args.seconds)
     if args.server is not None and not args.server.startswith("unix:"):
         host_and_port(args.server, "--server")
     formats = _formats(args.format, targets)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL
+from training.transitions import Float32s
 
-Floats = NDArray[np.float32]
 FIRST_LOG_STD = -0.7
 """Of continuous actions: a standard deviation of 0.5."""
 MIN_LOG_STD, MAX_LOG_STD = -3.0, 1.0
@@ -80,8 +80,8 @@ def layouts(contracts: Sequence[pb.PolicyContract], shared: bool, hidden: tuple[
 class ActorCritics:
     """The networks of one layout."""
 
-    def __init__(self, layout: Layout, arrays: Sequence[Floats], sharpness: float = 1.0) -> None:
-        """Take the arrays that `initial_arrays` gives.
+    def __init__(self, layout: Layout, arrays: Sequence[Float32s], sharpness: float = 1.0) -> None:
+        """Take the arrays of `initial_arrays`, trained or not.
 
         `sharpness`: factor of a categorical actor's logits, the inverse of the temperature: the larger, the more often
         it takes its best action.
@@ -93,7 +93,7 @@ class ActorCritics:
         self._inputs = max(layout.observation_sizes)
 
     @staticmethod
-    def initial_arrays(layout: Layout, rng: np.random.Generator) -> list[Floats]:
+    def initial_arrays(layout: Layout, rng: np.random.Generator) -> list[Float32s]:
         """Kernel [rows, in, out] and bias [rows, out] of the actor's layers, then of the critic's, then log_std [rows, A].
 
         Orthogonal kernels (Saxe et al. 2014), scaled by sqrt(2), the actor's last by 0.01 and the critic's last by 1.
@@ -118,25 +118,25 @@ class ActorCritics:
     def rows_of(self, tls: Sequence[str]) -> NDArray[np.intp]:
         return np.array([self._row[tl] for tl in tls], np.intp)
 
-    def inputs_of(self, observations: Sequence[Floats]) -> Floats:
+    def inputs_of(self, observations: Sequence[Float32s]) -> Float32s:
         """Observations as one array [n, O], padded with zeros."""
         x = np.zeros((len(observations), self._inputs), np.float32)
         for k, observation in enumerate(observations):
             x[k, : len(observation)] = observation
         return x
 
-    def actor(self, rows: NDArray[np.intp], x: Floats) -> Floats:
+    def actor(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
         """Logits or tanh means [n, A] of observations [n, O]."""
         y = self._forward(0, rows, x)
         if not self.layout.is_categorical:
             return np.tanh(y)
         return np.where(self._mask[rows], self.sharpness * y, MASKED_LOGIT).astype(np.float32)
 
-    def critic(self, rows: NDArray[np.intp], x: Floats) -> Floats:
+    def critic(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
         """Values [n] of observations [n, O]."""
         return self._forward(2 * (len(self.layout.hidden) + 1), rows, x)[:, 0]
 
-    def sample(self, rows: NDArray[np.intp], x: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    def sample(self, rows: NDArray[np.intp], x: Float32s, rng: np.random.Generator) -> tuple[Float32s, Float32s]:
         """(actions, log probabilities [n]) of observations [n, O]: indices [n, 1], or numbers [n, A] that may exceed [-1, 1]."""
         y = self.actor(rows, x)
         if self.layout.is_categorical:
@@ -148,12 +148,12 @@ class ActorCritics:
         log_p = ((-0.5 * noise**2 - log_std) * mask).sum(1)
         return (y + np.exp(log_std) * noise).astype(np.float32), log_p.astype(np.float32)
 
-    def best(self, rows: NDArray[np.intp], x: Floats) -> Floats:
+    def best(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
         """The actions without exploration: the index of the largest logit [n, 1], or the means [n, A]."""
         y = self.actor(rows, x)
         return y.argmax(1)[:, None].astype(np.float32) if self.layout.is_categorical else y
 
-    def layers_of(self, tl: str) -> list[tuple[Floats, Floats]]:
+    def layers_of(self, tl: str) -> list[tuple[Float32s, Float32s]]:
         """(kernel, bias) of a TL's actor, without padding."""
         k, row = self.layout.tls.index(tl), self._row[tl]
         count = len(self.layout.hidden) + 1
@@ -164,7 +164,7 @@ class ActorCritics:
         layers[-1] = (factor * layers[-1][0][:, :size], factor * layers[-1][1][:size])
         return layers
 
-    def _forward(self, first: int, rows: NDArray[np.intp], x: Floats) -> Floats:
+    def _forward(self, first: int, rows: NDArray[np.intp], x: Float32s) -> Float32s:
         is_all = len(rows) == self.layout.row_count and bool((rows == np.arange(len(rows))).all())
         count = len(self.layout.hidden) + 1
         y = x[:, None, :]

@@ -1,4 +1,4 @@
-"""Which lanes lead to which TL: a vehicle's delay on a road is that of the TL that it comes to next."""
+"""Which lanes lead to which TL: a vehicle's delay is attributed to the next TL on its way."""
 
 import functools
 import heapq
@@ -14,7 +14,7 @@ from city.network import StreetNetwork
 def upstream_lanes(street: StreetNetwork, signals_of: Mapping[str, Iterable[str]]) -> dict[str, dict[str, float]]:
     """By TL, the lanes of the roads from which it is the nearest signal downstream, by length. Lane -> speed limit in m/s.
 
-    Roads that come to another signal of the network first are no TL's. `signals_of`: by TL.
+    Roads that lead to a signal of no TL first are left out. `signals_of`: by TL.
     """
     net = _net(street.net_file)
     tl_of = {signal: tl for tl, signals in signals_of.items() for signal in signals}

@@ -1,30 +1,24 @@
-"""Checkpoints of trained actors, in the formats that the exporter reads, and the state from which a training resumes.
+"""Checkpoints of trained actors, in the formats that the exporter reads.
 
-Everything is written to a temporary file or folder, then renamed, so that a full disk or a
+Each is written to a temporary folder, then its files are renamed, so that a full disk or a
 kill leaves the last whole one.
 """
 
-import json
-import os
 import shutil
-import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
 
 from city.errors import InputError
 from protos import policy_pb2 as pb
-from training.actor_critics import Floats
+from training.transitions import Float32s
 
-Layers = Sequence[tuple[Floats, Floats]]
+Layers = Sequence[tuple[Float32s, Float32s]]
 
 
 def write(kind: str, folder: Path, contract: pb.PolicyContract, layers: Layers, number: int) -> Path:
-    """Write an actor ; return the path that the exporter takes. Raises InputError if it cannot be written.
+    """Write an actor beside those of other model numbers; return the path that the exporter takes.
 
     Args:
         kind: h5, tf1 or tf2.
@@ -32,24 +26,35 @@ def write(kind: str, folder: Path, contract: pb.PolicyContract, layers: Layers, 
         contract: of the TL.
         layers: (kernel, bias) of the actor.
         number: the model number.
+
+    Raises InputError if it cannot be written.
     """
     scratch = folder / f".{contract.tl}_{number}.partial"
     try:
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
         name = _WRITERS[kind](scratch, contract, layers, number)
-        for part in sorted(scratch.iterdir()):
-            target = folder / part.name
-            if target.is_dir():
-                # a folder that is not empty cannot be replaced by a rename
-                target.rename(scratch / f"{part.name}.old")
-            part.replace(target)
+        if kind == "tf2":
+            _list_older_numbers(scratch / contract.tl, folder / contract.tl)
+        _move(scratch, folder)
     except (OSError, tf.errors.OpError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"{folder}: the checkpoint of {contract.tl} cannot be written: {reason}; free some space") from None
+        raise InputError(
+            f"{folder}: the checkpoint of {contract.tl} cannot be written: {reason}; make room there, or pass another --out"
+        ) from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return folder / name
+
+
+def _move(source: Path, target: Path) -> None:
+    """Move files, and those in folders, over those of the same names; `checkpoint`, which names the others, comes last."""
+    target.mkdir(exist_ok=True)
+    for part in sorted(source.iterdir(), key=lambda path: (path.name == "checkpoint", path.name)):
+        if part.is_dir():
+            _move(part, target / part.name)
+        else:
+            part.replace(target / part.name)
 
 
 def _actor(layers: Layers) -> tf.keras.Model:
@@ -95,35 +100,11 @@ def _tf2(folder: Path, contract: pb.PolicyContract, layers: Layers, number: int)
     return contract.tl
 
 
+def _list_older_numbers(new: Path, target: Path) -> None:
+    """Let the `checkpoint` file of a new checkpoint also name those that are in its folder already."""
+    (written,) = (path.stem for path in new.glob("*.index"))
+    older = sorted(path.stem for path in target.glob("*.index") if path.stem != written)
+    tf.compat.v1.train.update_checkpoint_state(str(new), written, [*older, written])
+
+
 _WRITERS = {"h5": _h5, "tf1": _tf1, "tf2": _tf2}
-
-
-class Progress:
-    """The state from which an interrupted training resumes to the same numbers: one file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def save(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Write JSON values and arrays. Raises InputError."""
-        partial = self.path.with_suffix(".partial")
-        try:
-            with partial.open("wb") as file:
-                np.savez(file, **{"values": np.array(json.dumps(values)), **arrays})  # type: ignore[arg-type]
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(self.path)
-        except OSError as error:
-            partial.unlink(missing_ok=True)
-            raise InputError(f"{self.path}: the training's state cannot be written: {error.strerror or error}") from None
-
-    def load(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
-        """(values, arrays); None: there is no file. Raises InputError."""
-        if not self.path.exists():
-            return None
-        try:
-            with np.load(self.path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-            return json.loads(str(arrays.pop("values"))), arrays
-        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
-            raise InputError(f"{self.path}: is not the state of a training ({error}); start without --resume") from None

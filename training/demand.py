@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from city import sumo_files
 from city.errors import InputError
-from city.network import sumocfg_files, sumocfg_options
 
 MIN_SCALE, MAX_SCALE = 0.8, 1.2
 """Factors of the number of vehicles."""
@@ -47,7 +47,7 @@ class Demand:
             options += ["--random-depart-offset", f"{self.shift_s:g}"]
         if self.resampled:
             rng = np.random.default_rng([self.seed, 3])
-            departures = _departures(tuple(sumocfg_files(sumocfg, "route-files")))
+            departures = _departures(tuple(sumo_files.listed(sumocfg, "route-files")))
             files = [_resampled(each, folder / f"{k}.rou.xml", rng) for k, each in enumerate(departures)]
             if files:
                 options += ["--route-files", ",".join(map(str, files))]
@@ -55,7 +55,7 @@ class Demand:
 
 
 def _own_scale(sumocfg: Path) -> float:
-    return float(sumocfg_options(sumocfg).get("scale", "1"))
+    return float(sumo_files.options(sumocfg).get("scale", "1"))
 
 
 @functools.cache
@@ -87,7 +87,7 @@ def _departures(routes: tuple[Path, ...]) -> list[list[tuple[str, str]]]:
 
 
 def _resampled(elements: Sequence[tuple[str, str]], target: Path, rng: np.random.Generator) -> Path:
-    """Write a route file with each vehicle as often as a Poisson number of mean 1 says."""
+    """Write a route file with each vehicle 0, 1, 2, ... times, a Poisson variable of mean 1."""
     counts = rng.poisson(1.0, len(elements)).tolist()
     with target.open("w", encoding="utf-8") as file:
         file.write("<routes>\n")

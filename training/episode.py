@@ -19,14 +19,15 @@ from controller.simulation_time import next_multiple_s
 from controller.sumo.network import check_contracts_match_city
 from controller.sumo.tripinfo import Trips, read_trips
 from export import contract
+from protos import policy_pb2 as pb
 from serving.client import Client
-from training.actor_critics import ActorCritics, Floats, layouts
+from training.actor_critics import ActorCritics, layouts
 from training.demand import Demand
 from training.rewards import SAMPLE_INTERVAL_S, Rewards
 from training.street_simulation import SERVED_DEADLINE_S, check_answers, end_of, simulated
-from training.transitions import Transitions
+from training.transitions import Float32s, Transitions
 
-Arrays = Sequence[Sequence[Floats]]
+Arrays = Sequence[Sequence[Float32s]]
 """Of the networks, by layout."""
 
 
@@ -70,6 +71,11 @@ class EpisodeSimulator:
         self._client = Client(task.server, retries=2) if task.infer_tls else None
         self._served = fetch_contracts(self._client, task.infer_tls, task.infer_model_number) if self._client else {}
         check_contracts_match_city(task.city, self._served)
+
+    @property
+    def served_contracts(self) -> list[pb.PolicyContract]:
+        """Of the infer TLs."""
+        return list(self._served.values())
 
     def run(self, arrays: Arrays, demand: Demand, seed: Sequence[int], explore: bool, sharpness: float = 1.0) -> Episode:
         """Simulate an episode.
@@ -117,10 +123,10 @@ class _Decision:
 
     indices: NDArray[np.intp]
     """Of the layout's TLs."""
-    x: Floats
-    action: Floats
-    log_p: Floats
-    value: Floats
+    x: Float32s
+    action: Float32s
+    log_p: Float32s
+    value: Float32s
     reward: NDArray[np.float64]
     """Of the time before this decision."""
 
@@ -169,7 +175,7 @@ class ExploringPolicies:
         sizes = dict(zip(layout.tls, layout.action_sizes, strict=True))
         return {tl: np.clip(action[: sizes[tl]], -1, 1).astype(np.float64) for tl, action in zip(tls, actions, strict=True)}
 
-    def _record(self, k: int, tls: Sequence[str], x: Floats, actions: Floats, log_p: Floats, value: Floats) -> None:
+    def _record(self, k: int, tls: Sequence[str], x: Float32s, actions: Float32s, log_p: Float32s, value: Float32s) -> None:
         """Record the decisions of those TLs whose actions are applied now."""
         assert self._loop is not None and self._rewards is not None
         now = self._loop.now

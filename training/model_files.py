@@ -22,11 +22,13 @@ def find(models_dir: Path, model_numbers: Mapping[str, int | None]) -> dict[str,
         folder = models_dir.resolve() / tl
         versions = version_files.versions(folder)
         if not versions:
-            raise InputError(f"there is no model in {models_dir / tl}; export it first (greenserve export --tl {tl})")
+            raise InputError(
+                f"there is no model in {models_dir / tl}; export it first (greenserve export --tl {tl} --models-dir {models_dir})"
+            )
         chosen = max(versions) if number is None else number
         if chosen not in versions:
             available = ", ".join(map(str, sorted(versions)))
-            raise InputError(f"there is no model {models_dir / tl / str(chosen)}; {tl} has {available}")
+            raise InputError(f"there is no model {models_dir / tl / str(chosen)}; {tl} has {available}: choose one of them")
         found[tl] = folder / str(chosen)
     return found
 

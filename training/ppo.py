@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from training.actor_critics import MASKED_LOGIT, MAX_LOG_STD, MIN_LOG_STD, ActorCritics, Floats
-from training.transitions import Batch
+from training.actor_critics import MASKED_LOGIT, MAX_LOG_STD, MIN_LOG_STD, ActorCritics
+from training.transitions import Batch, Float32s
 
 MAX_GRADIENT_NORM = 0.5
 SHARP_FROM = 0.8
@@ -36,8 +36,8 @@ class PpoConfig:
     minibatch: int = 128
     final_sharpness: float = 10.0
     """Factor of categorical actors' logits at the end. A street gets the best action only, never a sample: a policy that
-    has always explored may wait for ever where no observation changes. As the factor rises from 1, it meets that in
-    training, and learns to avoid it."""
+    has always explored may wait forever where no observation changes. As the factor rises from 1, such waits occur in
+    training, and the policy learns to avoid them."""
 
     def sharpness(self, progress: float) -> float:
         """The factor at a share of the training in [0, 1]: geometric up to SHARP_FROM, then constant."""
@@ -99,7 +99,7 @@ class Learner:
         self.networks.arrays[:] = arrays
         return dict(zip(("policy_loss", "value_loss", "entropy"), losses.tolist(), strict=True))
 
-    def _minibatches(self, sizes: Sequence[int], rng: np.random.Generator) -> tuple[NDArray[np.int32], Floats]:
+    def _minibatches(self, sizes: Sequence[int], rng: np.random.Generator) -> tuple[NDArray[np.int32], Float32s]:
         """(index [steps, rows, B] into each row's batch, weight: 0 for padding)."""
         width = min(self._ppo.minibatch, max(sizes))
         per_epoch = -(-max(sizes) // width)

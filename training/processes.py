@@ -5,19 +5,21 @@ import functools
 import multiprocessing
 import os
 import signal
+import sys
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
-from types import TracebackType
-from typing import Any, TypeVar
+from types import FrameType, TracebackType
+from typing import Any, NoReturn, TypeVar
 
 from training.street_simulation import SimulationFailed
 
-MAX_RESTARTS = 3
-"""Times in a row without any result that processes which died are replaced."""
+MAX_RETRIES = 3
+"""Times that a job whose process dies is run again."""
 
 T = TypeVar("T")
 
@@ -25,10 +27,10 @@ T = TypeVar("T")
 class ThisProcess:
     """Runs functions here, one after another."""
 
-    count = 1
+    cpus = 1
     moves_files = False
 
-    def run(self, function: Callable[[Any], T], jobs: Sequence[Any]) -> Iterator[tuple[int, T]]:
+    def run(self, function: Callable[[Any], T], jobs: Sequence[Any], cpus: int = 1) -> Iterator[tuple[int, T]]:
         """(index of the job, result of the function)."""
         for index, job in enumerate(jobs):
             yield index, function(job)
@@ -41,59 +43,88 @@ class ThisProcess:
 
 
 class Processes:
-    """A number of other processes that run functions."""
+    """Runs functions in other processes, each of which serves one job after another."""
 
     moves_files = False
     """Models and results are files that all processes reach."""
 
-    def __init__(self, count: int, initialize: Callable[[], None] | None = None) -> None:
-        """Start the processes when they are needed.
+    def __init__(self, cpus: int, initialize: Callable[[], None] | None = None) -> None:
+        """Prepare; processes start when they are needed.
 
-        `initialize`: called once in each of them; can be pickled.
+        Args:
+            cpus: that all jobs may use together.
+            initialize: called once in each process; can be pickled.
         """
-        self.count, self._initialize = count, initialize
+        self.cpus = cpus
         self._folder = tempfile.TemporaryDirectory(prefix="greenserve-")
-        """Of the processes' temporary files: one that is terminated leaves its own behind."""
-        self._pool = self._new_pool()
+        """Temporary files of all processes, removed here because a killed process does not remove its own."""
+        self._processes = [_Process(functools.partial(_begin, self._folder.name, initialize)) for _ in range(cpus)]
 
-    def _new_pool(self) -> ProcessPoolExecutor:
-        # a fresh interpreter: TensorFlow's threads do not survive a fork
-        context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self.count, context, functools.partial(_begin, self._folder.name, self._initialize))
+    def run(self, function: Callable[[Any], T], jobs: Sequence[Any], cpus: int = 1) -> Iterator[tuple[int, T]]:
+        """(index of the job, result of the function) in the order of completion. `cpus`: that a job uses.
 
-    def run(self, function: Callable[[Any], T], jobs: Sequence[Any]) -> Iterator[tuple[int, T]]:
-        """(index of the job, result of the function) in the order of completion.
-
-        If a process dies, all jobs without a result are run again. Raises what the function raises, and
-        SimulationFailed if processes die again and again.
+        A job whose process dies is run again in a new one. Raises what the function raises, and
+        SimulationFailed if the process of a job dies again and again.
         """
-        missing = set(range(len(jobs)))
-        failures = 0
-        while missing:
-            try:
-                futures: dict[Future[T], int] = {self._pool.submit(function, jobs[index]): index for index in sorted(missing)}
-                for future in concurrent.futures.as_completed(futures):
+        idle = self._processes[: max(1, self.cpus // cpus)]
+        waiting = deque(range(len(jobs)))
+        deaths = [0] * len(jobs)
+        running: dict[Future[T], tuple[int, _Process]] = {}
+        while waiting or running:
+            while waiting and idle:
+                index, process = waiting.popleft(), idle.pop()
+                running[process.submit(function, jobs[index])] = index, process
+            done, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
+            for future in done:
+                index, process = running.pop(future)
+                idle.append(process)
+                try:
                     result = future.result()
-                    missing.discard(futures[future])
-                    failures = 0
-                    yield futures[future], result
-            except BrokenProcessPool as error:
-                failures += 1
-                if failures == MAX_RESTARTS:
-                    raise SimulationFailed(f"processes died {failures} times in a row ({error})") from None
-                self._pool.shutdown(wait=False, cancel_futures=True)
-                self._pool = self._new_pool()
+                except BrokenProcessPool as error:
+                    deaths[index] += 1
+                    if deaths[index] > MAX_RETRIES:
+                        raise SimulationFailed(f"the process of a simulation died {deaths[index]} times ({error})") from None
+                    waiting.appendleft(index)
+                else:
+                    yield index, result
 
     def __enter__(self) -> "Processes":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is not None:
-            # what is under way is of no use any more
-            for process in list((self._pool._processes or {}).values()):
+            # results of running jobs are not needed any more
+            for process in self._processes:
                 process.terminate()
-        self._pool.shutdown(cancel_futures=True)
+        for process in self._processes:
+            process.close()
         self._folder.cleanup()
+
+
+class _Process:
+    """One process, and a new one after it dies."""
+
+    def __init__(self, begin: Callable[[], None]) -> None:
+        self._begin = begin
+        self._pool = self._new_pool()
+
+    def _new_pool(self) -> ProcessPoolExecutor:
+        # a fresh interpreter: TensorFlow's threads do not survive a fork
+        return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), self._begin)
+
+    def submit(self, function: Callable[[Any], T], job: Any) -> Future[T]:
+        try:
+            return self._pool.submit(function, job)
+        except BrokenProcessPool:
+            self._pool = self._new_pool()
+            return self._pool.submit(function, job)
+
+    def terminate(self) -> None:
+        for process in list((self._pool._processes or {}).values()):
+            process.terminate()
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
 
 
 def _begin(folder: str, initialize: Callable[[], None] | None) -> None:
@@ -101,9 +132,15 @@ def _begin(folder: str, initialize: Callable[[], None] | None) -> None:
     tempfile.tempdir = folder
     # Ctrl-C reaches every process of a terminal; the main one ends the others
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _exit)
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     if initialize is not None:
         initialize()
+
+
+def _exit(number: int, frame: FrameType | None) -> NoReturn:
+    """Unwind, so that this process ends its own processes and servers."""
+    sys.exit(1)
 
 
 def _end_with_parent() -> None:

@@ -1,4 +1,4 @@
-"""Functions as tasks of a Ray cluster: again on another node where a worker or a node dies."""
+"""Functions as tasks of a Ray cluster; a task whose worker or node dies is run again."""
 
 import importlib
 import socket
@@ -23,30 +23,31 @@ class RayTasks:
     moves_files = True
     """Results and models are moved as bytes: nodes share no folder of them."""
 
-    def __init__(self, address: str, cpus: int = 1) -> None:
+    def __init__(self, address: str) -> None:
         """Connect. Raises InputError: Ray is not installed, no cluster, a cluster of another version.
 
-        Args:
-            address: HOST:PORT of the cluster's head, or `auto` on one of its nodes.
-            cpus: that a task needs.
+        `address`: HOST:PORT of the cluster's head, or `auto` on one of its nodes.
         """
-        self._ray = _connected(address)
-        self._cpus = cpus
+        self._ray, self._address = _connected(address), address
+
+    @property
+    def cpus(self) -> int:
+        """CPUs of the cluster now."""
+        return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+
+    def run(self, function: Callable[[Any], T], jobs: Sequence[Any], cpus: int = 1) -> Iterator[tuple[int, T]]:
+        """(index of the job, result of the function) in the order of completion. `cpus`: that a job uses.
+
+        Raises what the function raises, InputError if no node has enough CPUs, and SimulationFailed
+        if workers or nodes die again and again.
+        """
         largest = max((node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["Alive"]), default=0)
         if largest < cpus:
-            self._ray.shutdown()
             raise InputError(
-                f"--workers {cpus}: no node of the Ray cluster {address} has that many CPUs; the largest has {largest:g}"
+                f"--workers {cpus}: no node of the Ray cluster {self._address} has that many CPUs; the largest has {largest:g}"
             )
-        self.count = max(1, int(self._ray.cluster_resources().get("CPU", 1)) // cpus)
-
-    def run(self, function: Callable[[Any], T], jobs: Sequence[Any]) -> Iterator[tuple[int, T]]:
-        """(index of the job, result of the function) in the order of completion.
-
-        Raises what the function raises, and SimulationFailed if workers or nodes die again and again.
-        """
         # a process of its own for each task: libsumo and TensorFlow do not release their memory
-        remote = self._ray.remote(num_cpus=self._cpus, max_retries=MAX_RETRIES, max_calls=1)(function)
+        remote = self._ray.remote(num_cpus=cpus, max_retries=MAX_RETRIES, max_calls=1)(function)
         index_of = {remote.remote(job): index for index, job in enumerate(jobs)}
         waiting = list(index_of)
         try:

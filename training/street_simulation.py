@@ -1,9 +1,12 @@
 """One simulation of a city over libsumo in this process, for training and evaluation alike."""
 
 import contextlib
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from city import network
+from city.config import City
+from city.errors import InputError
 from city.network import StreetNetwork
 from controller.sumo.connection import CommandRejected, SumoConnectionLost
 from controller.sumo.libsumo_connection import LibsumoConnection, start_libsumo
@@ -16,6 +19,24 @@ SERVED_DEADLINE_S = 30.0
 
 class SimulationFailed(Exception):
     """A simulation did not come to its end, or without what it needs; the text is the reason."""
+
+
+def street_with_demand(city: City, tls: Iterable[str], seconds: float | None) -> StreetNetwork:
+    """The street of a city that can be simulated. Raises InputError: no demand, no end, or no such signal.
+
+    Args:
+        city: as city.toml describes it.
+        tls: whose signals must be there.
+        seconds: simulated time; None: up to the configuration's end.
+    """
+    street = network.of_city(city)
+    if city.network.sumocfg is None:
+        raise InputError(f"{city.path}: [network] sumocfg is missing; add it: it names the demand to simulate")
+    if seconds is None and street.end_s is None:
+        raise InputError(f"{city.network.sumocfg}: has no end; add it, or pass --seconds")
+    for tl in tls:
+        network.signals_of(city, city.tls[tl], street)
+    return street
 
 
 @contextlib.contextmanager

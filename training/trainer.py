@@ -4,7 +4,7 @@ import csv
 import functools
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,15 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from city import sumo_files
 from city.errors import InputError
+from protos import policy_pb2 as pb
 from training import checkpoints
 from training.actor_critics import ActorCritics
 from training.demand import Demand, varied
 from training.episode import Arrays, Episode, EpisodeSimulator, TrainingTask
 from training.ppo import Learner, PpoConfig
+from training.progress import Progress, progress_file
 from training.transitions import RewardScale, make_batch
 from training.workers import Workers
 
@@ -35,8 +38,8 @@ class Settings:
     out: Path
     number: int = 1
     """Model number of the checkpoints."""
-    episodes: int = 150
-    episodes_per_update: int = 2
+    episodes: int = 300
+    episodes_per_update: int = 4
     seed: int = 1
     workers: int = 1
     ppo: PpoConfig = field(default_factory=PpoConfig)
@@ -49,7 +52,7 @@ class Settings:
     patience: int = 0
     """Evaluations without an improvement after which the training ends; 0: it does not end early."""
     formats: dict[str, str] = field(default_factory=dict)
-    """By TL, the checkpoint format where it is not `tf2`."""
+    """By TL, the checkpoint format if it is not `tf2`."""
     resume: bool = False
 
 
@@ -85,8 +88,7 @@ class Trainer:
         """Evaluations since the best."""
         self._update = 0
         self._updates = -(-settings.episodes // settings.episodes_per_update)
-        settings.out.mkdir(parents=True, exist_ok=True)
-        self._progress = checkpoints.Progress(settings.out / f".trial_{settings.number}.progress.npz")
+        self._progress = Progress(progress_file(settings.out, settings.number))
         self._curve = settings.out / f"trial_{settings.number}_curve.csv"
         rows: list[str] = []
         if not settings.resume and self._progress.path.exists():
@@ -97,6 +99,7 @@ class Trainer:
         if settings.resume:
             self._restore()
             rows = self._curve.read_text().splitlines()[1 : self._update + 1] if self._update and self._curve.is_file() else []
+        settings.out.mkdir(parents=True, exist_ok=True)
         self._curve.write_text("\n".join([",".join(CURVE), *rows]) + "\n")
 
     def run(self, report: Callable[[str], None] = lambda line: None, shows_bar: bool = True) -> Result:
@@ -217,16 +220,13 @@ class Trainer:
 
     def _identity(self) -> str:
         """What a resumed training must have in common with the one that it continues."""
-        task, settings = self._task, self._settings
         return json.dumps(
             {
-                "contracts": [contract.SerializeToString(deterministic=True).hex() for contract in self._simulation.contracts],
-                "infer_tls": task.infer_tls, "infer_model_number": task.infer_model_number, "reward": task.reward,
-                "shared": task.shared, "hidden": task.hidden, "seconds": task.seconds, "seed": settings.seed,
-                "episodes": settings.episodes, "episodes_per_update": settings.episodes_per_update, "varies": settings.varies,
-                "evaluate_every": settings.evaluate_every, "held_out": settings.held_out, "ppo": asdict(settings.ppo),
+                "--target-tl or their [tl] tables": hexed(self._simulation.contracts),
+                "--infer-tl or their models": hexed(self._simulation.served_contracts),
+                **common_identity(self._task, self._settings),
             }
-        )  # fmt: skip
+        )
 
     def _save(self) -> None:
         arrays: dict[str, NDArray[Any]] = {}
@@ -246,14 +246,14 @@ class Trainer:
     def _restore(self) -> None:
         loaded = self._progress.load()
         if loaded is None:
-            raise InputError(f"{self._progress.path}: there is no such state to resume; leave out --resume")
+            raise InputError(f"{self._progress.path}: there is no such file, so no training to resume; leave out --resume")
         values, arrays = loaded
         if values["identity"] != self._identity():
             own, other = json.loads(self._identity()), json.loads(values["identity"])
             differing = ", ".join(name for name in own if own[name] != other.get(name))
             raise InputError(
-                f"{self._progress.path}: the training that would be resumed differs in {differing}; pass the same flags and "
-                "city, or another --model-number without --resume"
+                f"{self._progress.path}: the training to resume had another {differing}; pass the same flags and city, or "
+                "another --model-number without --resume"
             )
         for k, learner in enumerate(self._learners):
             learner.restore([arrays[name] for name in sorted(arrays) if name.startswith(f"state/{k}/")])
@@ -262,6 +262,24 @@ class Trainer:
                 scale.variance = variance
         self._update, self._stale = values["update"], values["stale"]
         self.best_delay_s, self._best_sharpness = values["best_delay_s"], values["best_sharpness"]
+
+
+def common_identity(task: TrainingTask, settings: Settings) -> dict[str, Any]:
+    """What a resumed training and resumed rounds must have in common with what they continue, by what a user can change."""
+    sumocfg = task.city.network.sumocfg
+    assert sumocfg is not None, "a city without demand is refused before it is trained"
+    return {
+        "[network] or its files": sumo_files.digest(sumocfg), "[safety]": asdict(task.city.safety),
+        "--reward": task.reward, "--shared": task.shared, "--hidden-sizes": task.hidden, "--seconds": task.seconds,
+        "--seed": settings.seed, "--episodes": settings.episodes, "--episodes-per-update": settings.episodes_per_update,
+        "--same-demand": not settings.varies, "--evaluate-every": settings.evaluate_every, "--held-out": settings.held_out,
+        "--patience": settings.patience, "--learning-rate": asdict(settings.ppo),
+    }  # fmt: skip
+
+
+def hexed(contracts: Iterable[pb.PolicyContract]) -> list[str]:
+    """Contracts as texts that are equal if the contracts are."""
+    return [contract.SerializeToString(deterministic=True).hex() for contract in contracts]
 
 
 def print_line(line: str) -> None:

@@ -6,22 +6,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
+Float32s = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Transitions:
     """The decisions of one TL in one episode, in order; arrays with one row per decision."""
 
-    x: Floats
+    x: Float32s
     """[T, O]."""
-    action: Floats
+    action: Float32s
     """[T, 1] or [T, A]."""
-    log_p: Floats
+    log_p: Float32s
     """[T], of the action when it was chosen."""
-    value: Floats
+    value: Float32s
     """[T], the critic's."""
-    reward: Floats
+    reward: Float32s
     """[T], of the time until the next decision; the last one is unknown."""
 
 
@@ -29,11 +29,11 @@ class Transitions:
 class Batch:
     """What one row of the networks learns from; arrays with one row per decision."""
 
-    x: Floats
-    action: Floats
-    log_p: Floats
-    advantage: Floats
-    target: Floats
+    x: Float32s
+    action: Float32s
+    log_p: Float32s
+    advantage: Float32s
+    target: Float32s
     """What the critic should answer."""
 
 

@@ -46,7 +46,7 @@ class Workers(Generic[Outcome]):
 
 
 _simulator: Simulator[Any] | None = None
-"""Of a worker process."""
+"""The simulator of this worker process."""
 
 
 def _start(make: Callable[[], Simulator[Any]]) -> None:

@@ -101,7 +101,7 @@ def test_report_shows_what_the_signals_showed(grid_city):
     first = phases.index(shown[0])
     assert len(shown) > 3 and shown == [phases[(first + k) % len(phases)] for k in range(len(shown))]
     times = [time_s for time_s, _ in band.states]
-    assert times == sorted(times) and times[0] >= 0 and times[-1] < 100
+    assert times == sorted(times) and times[0] >= 0 and times[-1] < band.end_s == 100
 
 
 def test_outcomes_stay_in_the_order_of_their_demands():
@@ -268,7 +268,7 @@ def test_interval_is_students_t():
         (("--arms", ","), "names no arm"),
         (("--arms", "served,fixed", "--gate", "actuated"), "--gate 'actuated' must be one of --arms"),
         (("--arms", "served,fixed", "--gate", "fixed", "--seeds", "1"), "--gate needs --seeds 2"),
-        (("--tl", "SA999"), "there is no TL SA999"),
+        (("--tl", "SA999"), "SA999 is not one of the TLs"),
         (("--models-dir", "nowhere"), "there is no model in"),
         (("--arms", "served:77"), "SA101/77; SA101 has 1"),
         (("--server", "127.0.0.1:1"), "no model server answers"),

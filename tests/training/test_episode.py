@@ -109,7 +109,7 @@ def test_workers_give_the_same_episodes_and_replace_one_that_dies(task):
     with Workers(simulation, functools.partial(EpisodeSimulator, task), 2) as workers:
         for episode, own in zip(workers.run(jobs), expected, strict=True):
             same(episode, own)
-        os.kill(next(iter(workers._processes._pool._processes)), signal.SIGKILL)
+        os.kill(next(iter(workers._processes._processes[0]._pool._processes)), signal.SIGKILL)
         for episode, own in zip(workers.run(jobs), expected, strict=True):
             same(episode, own)
 

@@ -11,7 +11,7 @@ import pytest
 
 from city.errors import InputError
 from tests.conftest import ROOT
-from training.processes import MAX_RESTARTS, Processes, ThisProcess
+from training.processes import MAX_RETRIES, Processes, ThisProcess
 from training.street_simulation import SimulationFailed
 
 
@@ -36,6 +36,44 @@ def die(n):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def own_process(_):
+    return os.getpid()
+
+
+def wait_until_another_died(path):
+    """`first` goes on until the process of `second` was killed and started again."""
+    marker, second = Path(path), Path(path).parent.parent / "second"
+    if marker.name == "first":
+        with marker.open("a") as file:
+            file.write("x")
+        wait_for(lambda: second.exists() and second.read_text() == "again")
+    elif not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    else:
+        marker.write_text("again")
+
+
+def fail_while_another_runs(path):
+    """`second` fails while `first` runs."""
+    first = Path(path).parent / "first"
+    if Path(path).name == "second":
+        wait_for(first.exists)
+        raise InputError("wrong")
+    try:
+        first.touch()
+        time.sleep(600)
+    finally:
+        first.write_text("ended")
+
+
+def wait_for(condition):
+    end_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize("make", [ThisProcess, lambda: Processes(2)], ids=["here", "others"])
 def test_results_have_the_index_of_their_job(make):
     with make() as executor:
@@ -52,8 +90,30 @@ def test_jobs_of_a_process_that_dies_are_run_again(tmp_path):
     assert sorted(results) == [(0, jobs[0]), (1, jobs[1]), (2, jobs[2])], "each result once"
 
 
-def test_processes_that_die_again_and_again_end_the_run():
-    with Processes(1) as processes, pytest.raises(SimulationFailed, match=f"processes died {MAX_RESTARTS} times in a row"):
+def test_only_the_job_of_the_process_that_dies_is_run_again(tmp_path):
+    (started := tmp_path / "started").mkdir()
+    with Processes(2) as processes:
+        jobs = [str(started / "first"), str(tmp_path / "second")]
+        assert sorted(processes.run(wait_until_another_died, jobs)) == [(0, None), (1, None)]
+    assert (started / "first").read_text() == "x", "it was started once"
+
+
+def test_jobs_that_use_several_cpus_run_one_after_another():
+    with Processes(2) as processes:
+        assert len({process_id for _, process_id in processes.run(own_process, [0, 0, 0], cpus=2)}) == 1
+
+
+def test_terminated_process_ends_what_it_started(tmp_path):
+    with pytest.raises(InputError), Processes(2) as processes:
+        dict(processes.run(fail_while_another_runs, [str(tmp_path / "first"), str(tmp_path / "second")]))
+    assert (tmp_path / "first").read_text() == "ended"
+
+
+def test_job_whose_process_dies_again_and_again_ends_the_run():
+    with (
+        Processes(1) as processes,
+        pytest.raises(SimulationFailed, match=f"process of a simulation died {MAX_RETRIES + 1} times"),
+    ):
         dict(processes.run(die, [1]))
 
 

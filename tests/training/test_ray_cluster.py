@@ -49,7 +49,7 @@ def end(_):
 
 def test_tasks_of_a_killed_node_are_run_again(cluster):
     with RayTasks(cluster.address) as tasks:
-        assert tasks.count == 2
+        assert tasks.cpus == 2
         # while a task runs on each node
         killer = threading.Timer(8.0, lambda: cluster.remove_node(cluster.nodes[0], allow_graceful=False))
         killer.start()
@@ -61,6 +61,14 @@ def test_tasks_of_a_killed_node_are_run_again(cluster):
 def test_worker_that_dies_again_and_again_is_an_error(cluster):
     with RayTasks(cluster.address) as tasks, pytest.raises(SimulationFailed, match="a task on Ray failed 4 times"):
         dict(tasks.run(end, [1]))
+
+
+def test_task_that_needs_more_cpus_than_a_node_has_is_refused(cluster):
+    with (
+        RayTasks(cluster.address) as tasks,
+        pytest.raises(InputError, match=r"^--workers 2: no node .* has that many CPUs"),
+    ):
+        dict(tasks.run(process_id, [0.0], cpus=2))
 
 
 def test_rounds_and_evaluation_run_on_a_cluster(cluster, grid_models, tmp_path, capsys):

@@ -65,9 +65,9 @@ class SampleCheckpoints(ThisProcess):
     def __init__(self):
         self.trainings = []
 
-    def run(self, function, jobs):
+    def run(self, function, jobs, cpus=1):
         if function is not train_group:
-            yield from super().run(function, jobs)
+            yield from super().run(function, jobs, cpus)
             return
         for index, job in enumerate(jobs):
             self.trainings.append(job)
@@ -140,13 +140,15 @@ def test_rounds_are_resumed_with_the_same_flags_only(first_round):
     out = first_round[0]
     with pytest.raises(InputError, match=r"there are rounds already; pass --resume"):
         Rounds(plan(out), SampleCheckpoints(), resume=False, report=print)
-    with pytest.raises(InputError, match=r"differ in seconds; pass the same flags"):
+    with pytest.raises(InputError, match=r"had another --seconds; pass the same"):
         Rounds(plan(out, seconds=700.0), SampleCheckpoints(), resume=True, report=print)
     other = replace(plan(out).city, safety=config.Safety(min_green_s=20))
-    with pytest.raises(InputError, match=r"differ in safety"):
-        Rounds(replace(plan(out), city=other), SampleCheckpoints(), resume=True, report=print)
+    other_plan = replace(plan(out), city=other, task=replace(plan(out).task, city=other))
+    with pytest.raises(InputError, match=r"had another .*\[safety\]"):
+        Rounds(other_plan, SampleCheckpoints(), resume=True, report=print)
     with pytest.raises(InputError, match=r"there are no rounds to resume"):
         Rounds(plan(out / "other"), SampleCheckpoints(), resume=True, report=print)
+    (out / "other").mkdir()
     (out / "other" / "rounds.json").write_text("{")
     with pytest.raises(InputError, match=r"is not the state of rounds"):
         Rounds(plan(out / "other"), SampleCheckpoints(), resume=True, report=print)
@@ -156,8 +158,8 @@ def test_group_whose_numbers_are_not_finite_ends_with_its_best_state(tmp_path, m
     """The round goes on with the other groups' models, and without this one's if it was never evaluated."""
 
     class Diverging(SampleCheckpoints):
-        def run(self, function, jobs):
-            for index, trained in super().run(function, jobs):
+        def run(self, function, jobs, cpus=1):
+            for index, trained in super().run(function, jobs, cpus):
                 if function is train_group and index == 0:
                     trained = TrainedGroup(math.inf, model_files.pack({}), "a loss is not finite any more")
                 yield index, trained
@@ -188,10 +190,11 @@ def test_city_without_vehicles_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--groups", "SA101"), "SA102, SA103, SA104, SA105, SA106, SA107, SA108 is in no group"),
+        (("--groups", "SA101"), "SA102, SA103, SA104, SA105, SA106, SA107, SA108 are in no group"),
         (("--groups", EVERY + ";SA101"), "SA101 is in two groups"),
-        (("--groups", EVERY + ";SA999"), "there is no TL SA999"),
-        (("--groups", ";"), "is in no group"),
+        (("--groups", EVERY + ";SA999"), "SA999 is not one of the TLs"),
+        (("--groups", "SA101,SA101;" + EVERY), "SA101 is twice in 'SA101,SA101'"),
+        (("--groups", ";"), "are in no group"),
         (("--groups", EVERY, "--rounds", "0"), "--rounds 0 must lie between 1"),
         (("--groups", EVERY, "--seeds", "1"), "--seeds 1 must lie between 2"),
         (("--groups", EVERY, "--ray", "127.0.0.1:1"), "no Ray cluster answers there"),

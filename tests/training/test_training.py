@@ -16,10 +16,10 @@ import pytest
 from city import config
 from export.__main__ import main as export
 from tests.conftest import GRID, ROOT
-from training import checkpoints
 from training.__main__ import main
 from training.episode import TrainingTask
 from training.ppo import Learner, NotFinite
+from training.progress import Progress, progress_file
 from training.trainer import Settings, Trainer
 from training.workers import Workers
 
@@ -89,7 +89,7 @@ def test_resumed_training_comes_to_the_same_numbers(trained, interrupted, tmp_pa
     shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
     assert train(tmp_path, 3, "--resume") == 0
     assert (tmp_path / "trial_3_curve.csv").read_text() == (trained / "trial_3_curve.csv").read_text()
-    whole, resumed = (checkpoints.Progress(folder / ".trial_3.progress.npz").load() for folder in (trained, tmp_path))
+    whole, resumed = (Progress(progress_file(folder, 3)).load() for folder in (trained, tmp_path))
     assert whole[0] == resumed[0]
     for name, array in whole[1].items():
         np.testing.assert_array_equal(array, resumed[1][name])
@@ -98,7 +98,39 @@ def test_resumed_training_comes_to_the_same_numbers(trained, interrupted, tmp_pa
 def test_resumed_training_with_other_settings_is_refused(trained, tmp_path, capsys):
     shutil.copytree(trained, tmp_path / "copy")
     assert train(tmp_path / "copy", 3, "--resume", "--reward", "queue") == 2
-    assert "differs in reward; pass the same flags" in capsys.readouterr().err
+    assert "had another --reward; pass the same flags" in capsys.readouterr().err
+
+
+def test_resumed_training_in_another_city_is_refused(interrupted, tmp_path, capsys):
+    city = tmp_path / "grid"
+    shutil.copytree(GRID, city, ignore=shutil.ignore_patterns("checkpoints", "models", "__pycache__"))
+    flags = [str(city / "city.toml") if word == str(GRID / "city.toml") else word for word in SHORT]
+    shutil.copytree(interrupted, tmp_path / "copy")
+    resume = [*flags, "--episodes", "3", "--model-number", "3", "--out", str(tmp_path / "copy"), "--resume"]
+    with (city / "demand.rou.xml").open("a") as file:
+        file.write("<!-- another morning -->")
+    assert main(resume) == 2
+    assert "had another [network] or its files; pass the same flags" in capsys.readouterr().err
+    shutil.copy(GRID / "demand.rou.xml", city)
+    text = (city / "city.toml").read_text()
+    (city / "city.toml").write_text(text.replace("all_red_s = 0", "all_red_s = 1"))
+    assert main(resume) == 2
+    error = capsys.readouterr().err
+    assert "[safety]" in error and "[network]" not in error
+
+
+def test_model_numbers_of_one_folder_are_each_exported(trained, tmp_path, capsys):
+    """A second training keeps the checkpoints of the first, in every format."""
+    shutil.copytree(trained, tmp_path / "out")
+    formats = [word for tl, kind in FORMATS.items() for word in ("--format", f"{tl}={kind}")]
+    assert main([*SHORT, "--episodes", "1", "--model-number", "4", "--out", str(tmp_path / "out"), *formats]) == 0
+    models = tmp_path / "models"
+    for number in ("3", "4"):
+        flags = ("--model-path", str(tmp_path / "out"), "--tl", ",".join(FORMATS), "--model-number", number)
+        assert export([*CITY, *flags, "--models-dir", str(models)]) == 0, capsys.readouterr().err
+    for tl in FORMATS:
+        weights = [next((models / tl / number / "variables").glob("*.data-*")).read_bytes() for number in ("3", "4")]
+        assert weights[0] != weights[1]
 
 
 def test_training_is_not_overwritten_by_another(trained, capsys):
@@ -137,7 +169,7 @@ def test_disk_that_is_full_costs_no_saved_state(interrupted, tmp_path, monkeypat
         file.write(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(checkpoints.np, "savez", full)
+    monkeypatch.setattr(np, "savez", full)
     assert train(tmp_path / "copy", 3, "--resume") == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
     assert "No space left on device" in line
@@ -162,7 +194,7 @@ def test_ctrl_c_says_how_to_continue(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(Workers, "run", interrupt)
     assert train(tmp_path, 3) == 1
-    assert capsys.readouterr().err.splitlines()[-1] == "error: interrupted; continue with --resume"
+    assert capsys.readouterr().err.splitlines()[-1] == "error: interrupted; nothing was saved yet"
 
 
 def descendants(pid):
@@ -188,13 +220,13 @@ def test_signal_ends_the_training_and_every_process_it_started(number, tmp_path)
     started = descendants(process.pid)
     process.send_signal(number)
     _, error = process.communicate(timeout=60)
-    assert process.returncode == 1 and error.splitlines()[-1] == "error: interrupted; continue with --resume"
+    assert process.returncode == 1 and error.splitlines()[-1] == "error: interrupted; --resume continues"
     assert len(started) >= 2
     end_s = time.monotonic() + 20
     while left := [pid for pid in started if Path(f"/proc/{pid}").exists()]:
         assert time.monotonic() < end_s, [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left]
         time.sleep(0.05)
-    values, _ = checkpoints.Progress(tmp_path / ".trial_3.progress.npz").load()
+    values, _ = Progress(progress_file(tmp_path, 3)).load()
     assert values["update"] >= 2 and not list(tmp_path.rglob("*.partial"))
     assert {"SA101", "SA103", "SA107"} <= {path.name for path in tmp_path.iterdir()}, "the best state so far"
 
@@ -246,7 +278,7 @@ def test_target_and_infer_tls_in_the_words_of_the_training_side(grid_models, tmp
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--target-tl", "SA999"), "there is no TL SA999"),
+        (("--target-tl", "SA999"), "SA999 is not one of the TLs"),
         (("--target-tl", "SA101", "--infer-tl", "SA101"), "SA101 cannot be --target-tl and --infer-tl at once"),
         (("--target-tl", "SA101", "--infer-tl", "SA104", "--infer-model-number", "77"), "SA104/77; SA104 has 1"),
         (("--infer-model-number", "3"), "--infer-model-number needs --infer-tl"),
@@ -255,7 +287,7 @@ def test_target_and_infer_tls_in_the_words_of_the_training_side(grid_models, tmp
         (("--target-tl", "SA101", "--infer-tl", "SA104", "--server", "foo"), "--server"),
         (("--target-tl", "SA101", "--infer-tl", "SA104", "--infer-model-path", "nowhere"), "there is no model in"),
         (("--infer-tl", "all"), "--infer-tl names every TL"),
-        (("--resume",), "there is no such state to resume"),
+        (("--resume",), "there is no such file, so no training to resume"),
         (("--episodes", "0"), "--episodes 0 must lie between 1"),
         (("--seconds", "-1"), "--seconds -1 must be greater than 0"),
         (("--learning-rate", "nan"), "--learning-rate nan"),

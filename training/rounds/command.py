@@ -5,24 +5,21 @@ import os
 import sys
 from pathlib import Path
 
-from city import config, names, network
+from city import config, names
 from city.arguments import Parser
 from city.errors import InputError
 from training import flags
+from training.progress import STATE_FILE
+from training.street_simulation import street_with_demand
 
 
-def run(argv: list[str], prog: str) -> int:
-    """Run the rounds and return the exit code. Raises InputError."""
+def run(argv: list[str], prog: str, resumable: list[Path]) -> int:
+    """Run the rounds and return the exit code. Raises InputError. `resumable`: takes the file from which --resume continues."""
     args = _parse(argv, prog)
+    resumable.append(args.out / STATE_FILE)
     city = config.load(args.city)
-    street = network.of_city(city)
     groups = _groups(args.groups, list(city.tls))
-    if city.network.sumocfg is None:
-        raise InputError(f"{city.path}: [network] sumocfg is missing; training needs the demand that it names")
-    if args.seconds is None and street.end_s is None:
-        raise InputError(f"{city.network.sumocfg}: has no end; add it, or pass --seconds")
-    for tl in city.tls:
-        network.signals_of(city, city.tls[tl], street)
+    street_with_demand(city, list(city.tls), args.seconds)
     # here, after the flags were checked: TensorFlow takes seconds
     from export import quiet
     from export.saved_model.verify import NotInferenceOnly, ParityError
@@ -36,15 +33,15 @@ def run(argv: list[str], prog: str) -> int:
     quiet.first_session()
     task = TrainingTask(city, (), reward=args.reward, shared=args.shared, hidden=args.hidden_sizes, seconds=args.seconds)
     plan = Plan(city, groups, args.rounds, task, flags.settings(args, args.out, 1), args.seeds)
-    at_once = args.tasks or max(1, min(len(groups), (os.cpu_count() or 1) // args.workers))
+    tasks = args.tasks or max(1, (os.cpu_count() or 1) // args.workers)
     try:
-        with RayTasks(args.ray, args.workers) if args.ray is not None else Processes(at_once) as executor:
+        with RayTasks(args.ray) if args.ray is not None else Processes(tasks * args.workers) as executor:
             kept = Rounds(plan, executor, args.resume, print_line).run()
     except (SimulationFailed, ParityError, NotInferenceOnly) as error:
-        print(f"error: {error}; finished groups are in {args.out}: continue with --resume", file=sys.stderr)
+        print(f"error: {error}; --resume continues from the groups that are finished in {args.out}", file=sys.stderr)
         return 1
     for tl in city.tls:
-        print(f"{tl}: {kept.get(tl, 'no model was better than its own program')}")
+        print(f"{tl}: {kept.get(tl, 'no new model was kept; it runs its own program')}")
     return 0
 
 
@@ -75,9 +72,15 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
 def _groups(text: str, known: list[str]) -> tuple[tuple[str, ...], ...]:
     """Groups of TLs. Raises InputError: a TL is in two groups, or in none."""
     groups = tuple(tuple(names.select([part], known, "--groups")) for part in text.split(";") if part.strip())
+    for part in text.split(";"):
+        written = [names.canonical(tl) for tl in part.split(",") if tl.strip()]
+        if repeated := sorted({tl for tl in written if written.count(tl) > 1}):
+            raise InputError(f"--groups: {', '.join(repeated)} is twice in {part.strip()!r}; name it once")
     listed = [tl for group in groups for tl in group]
     if twice := sorted({tl for tl in listed if listed.count(tl) > 1}):
         raise InputError(f"--groups: {', '.join(twice)} is in two groups; name it in one")
     if missing := [tl for tl in known if tl not in listed]:
-        raise InputError(f"--groups: {', '.join(missing)} is in no group; add it to one, or remove it from city.toml")
+        raise InputError(
+            f"--groups: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} in no group; name each TL of city.toml"
+        )
     return groups

@@ -1,4 +1,4 @@
-"""Rounds: train every group, export, evaluate all models in one run, keep what is better; resumed where it was.
+"""Rounds: train every group, export, evaluate all models in one run, keep the better ones.
 
     for every round:
         train      each group in a task of its own, beside the models kept so far
@@ -32,10 +32,11 @@ from export.saved_model import publish
 from training import model_files
 from training.demand import Demand, varied
 from training.episode import TrainingTask
+from training.progress import STATE_FILE
 from training.rounds import selection
 from training.rounds.group_training import GroupTraining, train_group
 from training.rounds.selection import BEFORE, MIXED, NEW
-from training.trainer import Settings
+from training.trainer import Settings, common_identity, hexed
 
 EVALUATION_SEED = 1_000_037
 """Begins the seeds of the evaluations' demand, which no training has."""
@@ -67,14 +68,15 @@ class Rounds:
         """Read the decisions of earlier rounds. Raises InputError: there are some and `resume` is not set, or of another plan."""
         self._plan, self._executor, self._report = plan, executor, report
         self._out = plan.settings.out
-        self._out.mkdir(parents=True, exist_ok=True)
-        self._state_file = self._out / "rounds.json"
+        self._state_file = self._out / STATE_FILE
         self._decisions: list[dict[str, Any]] = []
         if resume:
             self._restore()
         elif self._state_file.exists():
             raise InputError(f"{self._state_file}: there are rounds already; pass --resume to continue them, or another --out")
-        else:
+        # an empty folder of models can be served already
+        (self._out / "models").mkdir(parents=True, exist_ok=True)
+        if not resume:
             self._save()
 
     def run(self) -> dict[str, Path]:
@@ -94,7 +96,7 @@ class Rounds:
         folder, kept = self._out / f"round_{number}", self._kept()
         missing = [k for k in range(1, len(self._plan.groups) + 1) if not (folder / f"group_{k}").is_dir()]
         trainings = [self._group_training(number, self._plan.groups[k - 1], kept) for k in missing]
-        for index, trained in self._executor.run(train_group, trainings):
+        for index, trained in self._executor.run(train_group, trainings, self._plan.settings.workers):
             partial = folder / f".group_{missing[index]}.partial"
             shutil.rmtree(partial, ignore_errors=True)
             try:
@@ -102,7 +104,9 @@ class Rounds:
                 model_files.unpack(trained.files, partial)
                 partial.rename(folder / f"group_{missing[index]}")
             except OSError as error:
-                raise InputError(f"{folder}: the checkpoints cannot be written: {error.strerror or error}") from None
+                raise InputError(
+                    f"{folder}: the checkpoints cannot be written: {error.strerror or error}; make room there, then pass --resume"
+                ) from None
             early = f" (ended early: {trained.reason})" if trained.reason else ""
             self._report(f"{trainings[index].name}: mean delay {trained.held_out_delay_s:.1f} s on held-out demand{early}")
 
@@ -179,16 +183,14 @@ class Rounds:
 
     def _identity(self) -> dict[str, Any]:
         """What resumed rounds must have in common with those that they continue; `rounds` may grow."""
-        settings = {**asdict(self._plan.settings), "out": "", "workers": 0, "resume": False}
-        task = {name: getattr(self._plan.task, name) for name in ("reward", "shared", "hidden", "seconds")}
         city = self._plan.city
         street = network.of_city(city)
-        contracts = [contract.build(city, city.tls[tl], street) for tl in self._plan.tls]
         identity = {
-            "groups": self._plan.groups, "seeds": self._plan.seeds, **task, **settings,
-            "sumocfg": str(city.network.sumocfg), "safety": asdict(city.safety),
-            "contracts": [each.SerializeToString(deterministic=True).hex() for each in contracts],
-        }  # fmt: skip
+            "--groups": self._plan.groups,
+            "--seeds": self._plan.seeds,
+            "[tl] tables": hexed(contract.build(city, city.tls[tl], street) for tl in self._plan.tls),
+            **common_identity(self._plan.task, self._plan.settings),
+        }
         return dict(json.loads(json.dumps(identity)))
 
     def _save(self) -> None:
@@ -197,7 +199,9 @@ class Rounds:
             partial.write_text(json.dumps({"identity": self._identity(), "rounds": self._decisions}, indent=1))
             partial.replace(self._state_file)
         except OSError as error:
-            raise InputError(f"{self._state_file}: cannot be written: {error.strerror or error}") from None
+            raise InputError(
+                f"{self._state_file}: cannot be written: {error.strerror or error}; make room there, or pass another --out"
+            ) from None
 
     def _restore(self) -> None:
         try:
@@ -210,9 +214,7 @@ class Rounds:
         own = self._identity()
         if identity != own:
             differing = ", ".join(name for name in own if own[name] != identity.get(name))
-            raise InputError(
-                f"{self._state_file}: the rounds to resume differ in {differing}; pass the same flags, or another --out"
-            )
+            raise InputError(f"{self._state_file}: the rounds to resume had another {differing}; pass the same, or another --out")
 
 
 def _demands(seed: int, number: int, count: int, varies: bool) -> Iterator[Demand]:

@@ -1,0 +1,122 @@
+"""What one machine does of a city of thousands of TLs: fleets on the embedded server, and a controller's decision step.
+
+    python -m benchmarks.large_city [--tls 1000 5000 10000] [--signals 1000 4000] [--seconds 100]
+
+Fleets: 64-64 actors with 64 inputs and 4 outputs, written as .npz and exported; the fleet
+alone is served (as `greenserve serve config` does), and asked for all TLs at once by a
+client in a process of its own. Decision steps: generated grids with the traffic of
+`benchmarks.thousand_signals`, controlled over TraCI in the sumo-rl dialect with random
+actions; the controller's own part is printed beside SUMO's.
+"""
+
+import argparse
+import contextlib
+import io
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import thousand_signals
+from benchmarks.control_cases import TRACI, controlled
+from benchmarks.fleet import times, write_checkpoint
+from benchmarks.loop_instruments import Stopwatch
+from benchmarks.turns import ROOT
+from benchmarks.unary_predict import city_file
+from serving.client import Client
+
+SUMO_PART = "SUMO: simulating, reading, transport"
+
+
+def export_fleet(folder: Path, tls: int) -> None:
+    """Write checkpoints and models, and a fleet in a folder of its own; run in a process of its own."""
+    from export.__main__ import main as export
+
+    (folder / "checkpoints").mkdir()
+    for k in range(tls):
+        write_checkpoint(folder / "checkpoints" / f"TL{k:05d}_trial_1.npz", 64, 4, k)
+    models = ("--models-dir", str(folder / "models"))
+    begin = time.perf_counter()
+    with contextlib.redirect_stdout(io.StringIO()):
+        if export(["--model-path", str(folder / "checkpoints"), "--tl", "all", *models]):
+            raise RuntimeError("an export failed")
+    exported = time.perf_counter()
+    if export(["fleet", "city", "--tl", "all", *models]):
+        raise RuntimeError("the fleet was not built")
+    built = time.perf_counter()
+    (folder / "served").mkdir()
+    (folder / "models" / "city").rename(folder / "served" / "city")
+    peak_mb = _status_mb("self", "VmHWM")
+    print(f"{tls:>6} TLs  exported in {exported - begin:.0f} s, fleet built in {built - exported:.0f} s, peak {peak_mb:.0f} MB")
+
+
+def _status_mb(pid: int | str, key: str) -> float:
+    """A value of /proc/PID/status in MB."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith(f"{key}:")) / 1000
+
+
+def measure_fleet(tls: int, calls: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        code = "import sys; from pathlib import Path; from benchmarks.large_city import export_fleet; "
+        code += f"export_fleet(Path(sys.argv[1]), {tls})"
+        subprocess.run([sys.executable, "-c", code, name], check=True, stderr=subprocess.DEVNULL)
+        size_mb = sum(path.stat().st_size for path in (folder / "served").rglob("*") if path.is_file()) / 1e6
+        command = [sys.executable, "-m", "serving", "--models-dir", str(folder / "served"), "--port", "0"]
+        command += ["--city", str(city_file(folder))]
+        begin = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT)
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().removeprefix("ready at ").partition(",")[0].strip()
+            ready_s = time.perf_counter() - begin
+            with Client(address) as client:
+                fleet = client.fleet("city", timeout_s=60)
+                rng = np.random.default_rng(0)
+                observations = {tl: rng.random(64).astype(np.float32) for tl in fleet.versions}
+                if len(client.predict_fleet(fleet, observations, timeout_s=60)) != tls:
+                    raise RuntimeError("the fleet does not answer for all TLs")
+                taken = times(lambda: client.predict_fleet(fleet, observations, timeout_s=60), calls)
+            p50, p99 = np.percentile(taken, [50, 99])
+            memory_mb = _status_mb(process.pid, "VmRSS")
+        finally:
+            process.terminate()
+            process.wait(30)
+    print(f"{tls:>6} TLs  fleet of {size_mb:.0f} MB, ready after {ready_s:.1f} s, server {memory_mb:.0f} MB")
+    print(f"{tls:>6} TLs  Predict p50 {p50:.1f} ms, p99 {p99:.1f} ms, {tls * 64 * 4 / 1e6:.1f} MB of observations", flush=True)
+
+
+def measure_decision_step(thousands: int, seconds: float) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        sumocfg = thousand_signals.write(Path(name), thousand_signals.DAY, thousands)
+        stopwatch = Stopwatch()
+        for _ in controlled(sumocfg, seconds, TRACI, "", "", stopwatch):
+            pass
+    own_s = sum(spent for part, spent in stopwatch.seconds.items() if part != SUMO_PART)
+    per_signal = f"{1e3 * own_s / thousands:.0f} us a signal"
+    print(
+        f"{1000 * thousands:>6} signals  decision step: own part {1000 * own_s:.0f} ms ({per_signal}), "
+        f"SUMO and transport {1000 * stopwatch.seconds[SUMO_PART]:.0f} ms; controller {_status_mb('self', 'VmHWM'):.0f} MB",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tls", type=int, nargs="*", default=[1000, 5000, 10_000], help="sizes of fleets (default: %(default)s)")
+    parser.add_argument("--calls", type=int, default=50, help="Predicts of each fleet (default: %(default)s)")
+    parser.add_argument("--signals", type=int, nargs="*", default=[1000, 4000], help="sizes of streets, in thousands")
+    parser.add_argument("--seconds", type=float, default=100.0, help="simulated time of a street (default: %(default)s)")
+    args = parser.parse_args()
+    for tls in args.tls:
+        measure_fleet(tls, args.calls)
+    for signals in args.signals:
+        measure_decision_step(signals // 1000, args.seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""The state from which an interrupted training resumes: one file, written beside its place and renamed."""
+
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from city.errors import InputError
+
+STATE_FILE = "rounds.json"
+"""Of rounds, in their folder."""
+
+
+def progress_file(out: Path, number: int) -> Path:
+    """The file of a model number in a training's folder."""
+    return out / f".trial_{number}.progress.npz"
+
+
+class Progress:
+    """The state of one training; a resumed one comes to the same numbers."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def save(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Write JSON values and arrays. Raises InputError."""
+        partial = self.path.with_suffix(".partial")
+        try:
+            with partial.open("wb") as file:
+                np.savez(file, **{"values": np.array(json.dumps(values)), **arrays})  # type: ignore[arg-type]
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(self.path)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise InputError(
+                f"{self.path}: cannot be written: {error.strerror or error}; make room there, or pass another --out"
+            ) from None
+
+    def load(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
+        """(values, arrays); None: there is no file. Raises InputError."""
+        if not self.path.exists():
+            return None
+        try:
+            with np.load(self.path, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+            return json.loads(str(arrays.pop("values"))), arrays
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            raise InputError(f"{self.path}: is not the state of a training ({error}); start without --resume") from None
