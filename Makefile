@@ -47,6 +47,7 @@ benchmarks: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.controller_memory
 	$(BIN)/python -m benchmarks.fleet
 	$(BIN)/python -m benchmarks.bulk_export
+	$(BIN)/python -m benchmarks.large_city
 	$(BIN)/python -m benchmarks.training_speed
 
 protos: $(VENV)/.ready

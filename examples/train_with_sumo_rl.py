@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -61,13 +62,19 @@ class SharedSimulation(SumoEnvironment):
         command += ["--remote-port", port, "--num-clients", "2"]
         control = [sys.executable, "-m", "controller", "--city", pipeline.CITY, "--server", self._server, "--infer-tl", INFER_TLS]
         control += ["--sumo", f"127.0.0.1:{port}", "--order", "2", "--summary", self.summary]
-        with (self._folder / f"episode_{self.episode}.log").open("w") as log:
+        with self.log.open("w") as log:
             for program in (command, control):
                 arguments = [str(argument) for argument in program]
                 self._processes.append(subprocess.Popen(arguments, stdout=log, stderr=log, cwd=self._folder))
-        self.sumo = traci.connect(port, numRetries=100, label=self.label)
+        threading.Thread(target=end_if_failed, args=tuple(self._processes), daemon=True).start()
+        # `proc`: without it, traci would try on for 100 s after SUMO has ended
+        self.sumo = traci.connect(port, numRetries=100, label=self.label, proc=self._processes[0])
         # sumo-rl acts first in every step; SUMO begins when both clients have set their order
         self.sumo.setOrder(1)
+
+    @property
+    def log(self) -> Path:
+        return self._folder / f"episode_{self.episode}.log"
 
     @property
     def tripinfo(self) -> Path:
@@ -87,6 +94,12 @@ class SharedSimulation(SumoEnvironment):
             except subprocess.TimeoutExpired:
                 process.kill()
         self._processes.clear()
+
+
+def end_if_failed(simulation: subprocess.Popen, controller: subprocess.Popen) -> None:
+    """End the simulation if the controller fails: SUMO waits for all of its clients."""
+    if controller.wait() != 0:
+        simulation.kill()
 
 
 def table_row(observation: np.ndarray) -> tuple[int, ...]:
@@ -130,6 +143,8 @@ def main() -> int:
             environment = SharedSimulation(server, out, args.seconds)
             try:
                 train(environment, args.episodes)
+            except (traci.FatalTraCIError, traci.TraCIException) as error:
+                raise pipeline.StageFailed(f"the simulation ended early ({error}); its log is {environment.log}") from None
             finally:
                 environment.close()
     return 0

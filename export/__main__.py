@@ -5,11 +5,8 @@ subcommands.
 """
 
 import os
-import signal
 import sys
-import threading
 import time
-from typing import NoReturn
 
 # Hide TensorFlow's start-up log, so that the exporter's output stays readable.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -17,6 +14,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from tqdm import tqdm
 
 from city.errors import InputError
+from city.interrupts import Interrupts
 from export.config import Job, parse, prepare
 
 MAX_NAMES = 20
@@ -25,45 +23,37 @@ MAX_NAMES = 20
 
 def main(argv: list[str] | None = None, prog: str = "python -m export") -> int:
     """Run the exporter or a subcommand and return the exit code."""
-    stopping = threading.Event()
-
-    def interrupt(*_: object) -> NoReturn:
-        stopping.set()
-        raise KeyboardInterrupt
-
-    # SIGTERM cleans up like Ctrl-C; only the main thread can install handlers
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, interrupt)
     arguments = sys.argv[1:] if argv is None else argv
+    interrupts = Interrupts()
     try:
-        match arguments[:1]:
-            case ["describe"]:
-                from export.show import describe
+        with interrupts:
+            match arguments[:1]:
+                case ["describe"]:
+                    from export.show import describe
 
-                return describe.main(arguments[1:], f"{prog} describe")
-            case ["inspect"]:
-                from export.show import inspect_checkpoint
+                    return describe.main(arguments[1:], f"{prog} describe")
+                case ["inspect"]:
+                    from export.show import inspect_checkpoint
 
-                return inspect_checkpoint.main(arguments[1:], f"{prog} inspect")
-            case ["fleet"]:
-                from export.fleets import export_fleet
+                    return inspect_checkpoint.main(arguments[1:], f"{prog} inspect")
+                case ["fleet"]:
+                    from export.fleets import export_fleet
 
-                return export_fleet.main(arguments[1:], f"{prog} fleet")
-        return run(prepare(parse(arguments, prog)), stopping)
+                    return export_fleet.main(arguments[1:], f"{prog} fleet")
+            return run(prepare(parse(arguments, prog)), interrupts)
     except (InputError, KeyboardInterrupt) as error:
         # an interrupt that a library turned into another error may look like wrong input
-        if stopping.is_set() or isinstance(error, KeyboardInterrupt):
+        if interrupts.received or isinstance(error, KeyboardInterrupt):
             print("error: interrupted; versions published before are complete, and no draft remains", file=sys.stderr)
             return 1
         print(f"error: {error}", file=sys.stderr)
         return 2
 
 
-def run(job: Job, stopping: threading.Event) -> int:
+def run(job: Job, interrupts: Interrupts) -> int:
     """Export every TL of the job and return the exit code: 0, 2 if an input was wrong, 1 if a model failed its verification.
 
-    `stopping`: set when the process shall end. Raises KeyboardInterrupt then.
+    Raises KeyboardInterrupt.
     """
     from export import quiet, single_model
     from export.saved_model.verify import NotInferenceOnly, ParityError
@@ -79,7 +69,7 @@ def run(job: Job, stopping: threading.Event) -> int:
                 bar.write(single_model.export(job, tl), file=sys.stdout)
                 sys.stdout.flush()
             except Exception as error:  # noqa: BLE001 - an unexpected error of a TL must not stop the others
-                if stopping.is_set():
+                if interrupts.received:
                     raise KeyboardInterrupt from None  # a library may turn the interrupt into an error of its own
                 if isinstance(error, InputError):
                     reason = input_errors[tl] = str(error)

@@ -40,6 +40,8 @@ class Job:
     layers: tuple[str, ...] | None
     """Names of layers in call order, for layers without numbers."""
     overwrite: bool
+    skip_existing: bool
+    """Leave a version that exists as it is."""
     keep: int | None
     """Versions of a TL to keep. None: all."""
 
@@ -75,7 +77,9 @@ def parse(argv: list[str] | None = None, prog: str = "python -m export") -> argp
         "--output-tensor", metavar="NAME", help="the actor's output in a training graph (default: found in the graph)"
     )
     parser.add_argument("--action", choices=dialects.action_kinds(), help="kind of the action; only needed without a city.toml")
-    parser.add_argument("--overwrite", action="store_true", help="replace a version that exists")
+    existing = parser.add_mutually_exclusive_group()
+    existing.add_argument("--overwrite", action="store_true", help="replace a version that exists")
+    existing.add_argument("--skip-existing", action="store_true", help="leave a version that exists as it is")
     parser.add_argument("--keep", type=int, metavar="N", help="versions of a TL to keep, the newest (default: all)")
     args = parser.parse_args(argv)
     check_versions(args)
@@ -131,6 +135,7 @@ def prepare(args: argparse.Namespace) -> Job:
         layers=tuple(word.strip() for word in args.layers.split(",") if word.strip()) or None if args.layers else None,
         actor=args.actor,
         overwrite=args.overwrite,
+        skip_existing=args.skip_existing,
     )
 
 

@@ -45,6 +45,8 @@ def export(job: Job, tl: str) -> str:
     if number >= MAX_MODEL_NUMBER:
         raise InputError(f"{tl}: {candidate.label} has model number {number}, but it must be below 2**62; rename it")
     settings = contracts.settings_of(job.city, tl, candidate)
+    if job.skip_existing and publish.exists(job.models_dir, tl, number):
+        return f"{tl}: {job.models_dir / tl / str(number)} exists already; left as it is"
     publish.check_version_absent(job.models_dir, tl, number, job.overwrite)
     contract = contracts.build(job.city, settings, job.street) if job.city and settings and job.street else None
     rebuilt = rebuild(candidate, _wanted(job, tl, candidate, settings, contract))

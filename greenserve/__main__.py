@@ -28,7 +28,7 @@ def _export_command(name: str) -> Callable[[list[str]], int]:
 
 
 def _serve(argv: list[str]) -> int:
-    from serving.embedded.__main__ import main
+    from serving.__main__ import main
 
     return main(argv, "greenserve serve")
 
@@ -111,6 +111,10 @@ def main(argv: list[str] | None = None) -> int:
             raise
         print(f"error: {error}; install greenserve with the extra of this command, such as greenserve[serving]", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        # before the command could take it
+        print("error: interrupted", file=sys.stderr)
+        return 1
     return 0
 
 

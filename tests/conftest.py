@@ -113,11 +113,11 @@ def pytest_addoption(parser):
 @pytest.fixture(scope="session")
 def _grid(grid_models, tmp_path_factory):
     """An embedded server of the sample city's models: port, Unix socket and REST."""
-    from serving.embedded.config import RestConfig, ServerConfig
+    from serving.embedded.config import METRICS_PATH, RestConfig, ServerConfig
     from serving.embedded.server import Server
 
     path = tmp_path_factory.mktemp("unix") / "grpc"
-    server = Server(ServerConfig(grid_models, port=0, rest=RestConfig(0), socket_path=path))
+    server = Server(ServerConfig(grid_models, port=0, rest=RestConfig(0, metrics_path=METRICS_PATH), socket_path=path))
     server.start()
     yield server
     server.stop()

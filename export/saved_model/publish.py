@@ -26,6 +26,12 @@ _UNSUPPORTED_ERRNOS, _RENAME_EXCHANGE, _AT_FDCWD = (errno.ENOSYS, errno.EINVAL, 
 
 
 @path_errors_as_input_errors()
+def exists(models_dir: Path, tl: str, number: int) -> bool:
+    """Whether a TL has a version of this number."""
+    return (models_dir / tl / str(number)).is_dir()
+
+
+@path_errors_as_input_errors()
 def check_version_absent(models_dir: Path, tl: str, number: int, overwrite: bool) -> None:
     """Raise InputError if a version exists and may not be replaced."""
     target = models_dir / tl / str(number)

@@ -42,7 +42,7 @@ def published(city):
 
 def test_an_unknown_tl_lists_the_known_ones(city, capsys):
     assert export(city, "--tl", "SA999") == 2
-    refused(capsys, "no TL SA999", "SA101, SA102")
+    refused(capsys, "SA999 is not one of the TLs", "SA101, SA102")
 
 
 def test_a_missing_checkpoint_names_the_searched_folder(city, capsys):
@@ -146,6 +146,18 @@ def test_a_network_without_a_lane_is_refused(city, capsys):
     (city / "grid.net.xml").write_text("\n".join(kept))
     assert export(city, "--tl", "SA101") == 2
     refused(capsys, "has 21 inputs, but the network's lanes give 19", "A0")
+
+
+def test_repeated_export_leaves_existing_versions_with_skip_existing(city, capsys):
+    assert export(city, "--tl", "SA103") == 0
+    published = next(city.rglob("export.json"))
+    before = published.stat().st_mtime_ns
+    assert export(city, "--tl", "SA103,SA101", "--skip-existing") == 0
+    assert published.stat().st_mtime_ns == before
+    out = capsys.readouterr().out
+    assert "SA103" in out and "exists already; left as it is" in out and len(list(city.rglob("export.json"))) == 2
+    assert export(city, "--tl", "SA103", "--skip-existing", "--overwrite") == 2
+    refused(capsys, "not allowed with argument --skip-existing")
 
 
 def test_an_existing_version_is_replaced_only_with_overwrite(city, capsys):
