@@ -67,7 +67,7 @@ class SharedSimulation(SumoEnvironment):
                 arguments = [str(argument) for argument in program]
                 self._processes.append(subprocess.Popen(arguments, stdout=log, stderr=log, cwd=self._folder))
         threading.Thread(target=end_if_failed, args=tuple(self._processes), daemon=True).start()
-        # `proc`: without it, traci would try on for 100 s after SUMO has ended
+        # with `proc`, traci gives up as soon as SUMO has ended
         self.sumo = traci.connect(port, numRetries=100, label=self.label, proc=self._processes[0])
         # sumo-rl acts first in every step; SUMO begins when both clients have set their order
         self.sumo.setOrder(1)
@@ -86,6 +86,11 @@ class SharedSimulation(SumoEnvironment):
 
     def close(self) -> None:
         """End the episode: the controller hands its signals back, then SUMO ends."""
+        if self.sumo is not None:
+            traci.switch(self.label)
+            # SUMO goes on for the controller, so sumo-rl's own close would wait for it without end
+            traci.close(wait=False)
+            self.sumo = None
         super().close()
         for process in reversed(self._processes):
             process.terminate()

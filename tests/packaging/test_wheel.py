@@ -52,9 +52,10 @@ def test_the_wheel_has_what_the_docs_use(distributions):
         "/constraints.txt",
         "/CHANGELOG.md",
         "/docs/",
-        "/k8s/base/controller.yaml",
+        "/k8s/base/controller/controller.yaml",
         "/compose.yaml",
         "/controller/Dockerfile",
+        "/controller/greenserve-controller.service",
         "/examples/grid/city.toml",
     ):
         assert name in members
