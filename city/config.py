@@ -16,6 +16,7 @@ from city.arguments import host_and_port
 from city.errors import InputError
 
 FALLBACKS = ("plan", "max-pressure")
+PADDINGS = ("supersuit",)
 FLOORS = ("street", "dialect")
 RENAMED_KEYS = {
     ("[safety]", "walking_mps"): "walking_speed_mps",
@@ -47,6 +48,8 @@ class Training:
     """None: the newest."""
     target_tls: tuple[str, ...] | None = None
     """TLs in training's order, which assigns `Actor_0`, `Actor_1`, ... to them."""
+    padding: str | None = None
+    """`supersuit`: TLs of several sizes share a policy, whose observations and actions SuperSuit padded. None: no padding."""
 
 
 @dataclass(frozen=True)
@@ -194,6 +197,8 @@ def load(path: Path) -> City:
     if not serving.models_dir.is_absolute():
         read["serving"] = replace(serving, models_dir=here / serving.models_dir)
     training: Training = read["training"]
+    if training.padding not in (None, *PADDINGS):
+        raise InputError(f"{path}: [training] padding = {training.padding!r} must be {', '.join(PADDINGS)}, or left out")
     if training.target_tls is not None:
         read["training"] = replace(training, target_tls=tuple(map(names.canonical, training.target_tls)))
     for section, key in (("controller", "deadline_ms"), ("controller", "watchdog_s"), ("safety", "walking_speed_mps")):

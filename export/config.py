@@ -13,6 +13,7 @@ from city.errors import InputError, path_errors_as_input_errors
 from city.network import StreetNetwork
 from controller import dialects
 from export import locate
+from export.actors import ACTIVATIONS
 from export.locate import Candidate
 
 
@@ -37,6 +38,8 @@ class Job:
     """Kind of the action, if neither a city nor the file name defines it."""
     actor: str | None
     """Architecture; None: city.toml's, or recognised."""
+    hidden_activation: str | None
+    """Activation of hidden layers, if a file does not hold it; None: city.toml's."""
     layers: tuple[str, ...] | None
     """Names of layers in call order, for layers without numbers."""
     overwrite: bool
@@ -71,6 +74,9 @@ def parse(argv: list[str] | None = None, prog: str = "python -m export") -> argp
     )
     parser.add_argument(
         "--actor", metavar="NAME", help="architecture, if it is not recognised: mlp, mlp-res, ..., or module:function"
+    )
+    parser.add_argument(
+        "--hidden-activation", choices=ACTIVATIONS, metavar="NAME", help="activation of hidden layers, if the file does not hold it"
     )
     parser.add_argument("--layers", metavar="A,B,...", help="names of an actor's layers in call order, if they have no numbers")
     parser.add_argument(
@@ -134,6 +140,7 @@ def prepare(args: argparse.Namespace) -> Job:
         action=args.action,
         layers=tuple(word.strip() for word in args.layers.split(",") if word.strip()) or None if args.layers else None,
         actor=args.actor,
+        hidden_activation=args.hidden_activation,
         overwrite=args.overwrite,
         skip_existing=args.skip_existing,
     )

@@ -13,6 +13,7 @@ from export import checkpoints
 
 _TRIAL = re.compile(r"(?:trial|round)[_-]?(\d+)", re.I)
 _MANAGED = re.compile(r"-(\d+)$")
+_STEPS = re.compile(r"_(\d+)_steps$")
 _SIZES = re.compile(r"netSz_\((\d[\d, ]*)\)")
 _TEXT_SETTINGS = {"state": re.compile(r"_state_([a-z]+)(?=[_-])"), "action": re.compile(r"_action_(?!t_\d)([a-z]+)(?=[_-])")}
 _NUMBER_SETTINGS = {
@@ -29,7 +30,7 @@ class Candidate:
     """One checkpoint on disk."""
 
     path: Path
-    """A file (HDF5, npz), the prefix of a TensorFlow checkpoint, or the folder of a SavedModel."""
+    """A file (HDF5, npz, zip, pt), the prefix of a TensorFlow checkpoint, or the folder of a SavedModel."""
     format: str
     """Name of the source that reads it."""
     number: int | None
@@ -39,8 +40,9 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """Its name; of a folder named by a number, with its parent's name."""
-        name = f"{self.path.parent.name}/{self.path.name}" if self.path.name.isdigit() else self.path.name
+        """Its name; with its folder's name if it is a number or the same for every checkpoint."""
+        needs_parent = self.path.name.isdigit() or self.path.name.startswith("module_state.")
+        name = f"{self.path.parent.name}/{self.path.name}" if needs_parent else self.path.name
         # a file name may contain bytes that a terminal or a contract cannot
         return re.sub(r"[\x00-\x1f\x7f]", "?", name.encode("utf-8", "backslashreplace").decode())
 
@@ -101,7 +103,8 @@ def candidate_of(file: Path) -> Candidate | None:
     for source in checkpoints.sources():
         if path := source.checkpoint_of(file):
             is_number = path.name.isascii() and path.name.isdigit()
-            return Candidate(path, source.format, int(path.name) if is_number else number(path.name))
+            own = source.model_number(path)
+            return Candidate(path, source.format, own if own is not None else int(path.name) if is_number else number(path.name))
     return None
 
 
@@ -171,9 +174,9 @@ def tls_named(candidates: Sequence[Candidate]) -> list[str]:
 
 
 def number(name: str) -> int | None:
-    """The model number in a name: trial_3, round-3, or a CheckpointManager's -3."""
-    stem = re.sub(r"(\.weights)?\.(h5|hdf5|keras|npz)$", "", name)
-    match = _TRIAL.search(stem) or _MANAGED.search(stem)
+    """The model number in a name: trial_3, round-3, a CheckpointManager's -3, or stable-baselines3's _3000_steps."""
+    stem = re.sub(r"(\.weights)?\.(h5|hdf5|keras|npz|zip|pt|pth|safetensors|onnx)$", "", name)
+    match = _TRIAL.search(stem) or _MANAGED.search(stem) or _STEPS.search(stem)
     return int(match[1]) if match else None
 
 

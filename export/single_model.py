@@ -5,6 +5,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import tensorflow as tf
@@ -16,7 +17,7 @@ from city.version import VERSION
 from controller import dialects
 from export import contract as contracts
 from export import locate
-from export.actors import Actor
+from export.actors import PROBABILITIES, Actor, padding
 from export.actors.architectures import ArchitectureHints
 from export.checkpoints import scopes, source_of
 from export.checkpoints.source import ActorRequest, RebuiltActor
@@ -50,11 +51,15 @@ def export(job: Job, tl: str) -> str:
     publish.check_version_absent(job.models_dir, tl, number, job.overwrite)
     contract = contracts.build(job.city, settings, job.street) if job.city and settings and job.street else None
     rebuilt = rebuild(candidate, _wanted(job, tl, candidate, settings, contract))
-    actor = rebuilt.actor
+    kind = _agreed_kind(job, tl, candidate, settings, rebuilt.action_kind)
     _check_assignment(job, tl, candidate, rebuilt, settings)
     if contract is None:
-        contract = contracts.incomplete(tl, actor.inputs, _kind(job, candidate, settings), actor.outputs)
+        contract = contracts.incomplete(tl, rebuilt.actor.inputs, kind, rebuilt.actor.outputs)
+    rebuilt = _cut_to_tl(job, tl, candidate, rebuilt, contract)
+    actor = rebuilt.actor
     _check_sizes(tl, candidate, actor, contract)
+    if isinstance(actor, Actor) and actor.scores != PROBABILITIES:
+        contract.action.scores = actor.scores
     sources = source_of(candidate.format).files(candidate.path)
     contract.origin.CopyFrom(_origin(candidate, sources, number))
     with publish.new_version(job.models_dir, tl, number, job.overwrite, job.keep) as draft:
@@ -71,7 +76,8 @@ def _check_assignment(job: Job, tl: str, candidate: Candidate, rebuilt: RebuiltA
     """Raise InputError if an actor without a TL's name would be exported for several TLs."""
     if candidate.is_named_after(tl) or candidate.is_in_folder_of(tl, job.model_path):
         return
-    is_assigned = bool(settings and settings.scope) or tl in job.target_tls or contains_tl(rebuilt.scope, tl)
+    is_shared = job.city is not None and job.city.training.padding is not None
+    is_assigned = is_shared or bool(settings and settings.scope) or tl in job.target_tls or contains_tl(rebuilt.scope, tl)
     if len(job.tls) > 1 and not is_assigned:
         raise InputError(
             f"{tl}: neither {candidate.label} nor a scope in it has a TL's name; export it for one TL only (--tl {tl}), "
@@ -91,6 +97,28 @@ def _kind(job: Job, candidate: Candidate, settings: TL | None) -> str:
     return job.action or from_file_name or "continuous"
 
 
+def _agreed_kind(job: Job, tl: str, candidate: Candidate, settings: TL | None, found: str | None) -> str:
+    """The action's kind, of which a checkpoint may tell whether it is categorical. Raises InputError if they contradict."""
+    given = _kind(job, candidate, settings)
+    if found is None or (found == CATEGORICAL) == (given == CATEGORICAL):
+        return given
+    if settings is None and job.action is None and "action" not in candidate.settings:
+        return found
+    where = f"{job.city.path}: [tl.{tl}]" if job.city and settings else "--action, or the file's name,"
+    raise InputError(f"{tl}: the policy of {candidate.label} is {found}, but {where} has action {given}; fix the one that is wrong")
+
+
+def _cut_to_tl(job: Job, tl: str, candidate: Candidate, rebuilt: RebuiltActor, contract: pb.PolicyContract) -> RebuiltActor:
+    """The TL's part of a policy that TLs of several sizes share, if [training] padding says so. Raises InputError."""
+    actor = rebuilt.actor
+    if job.city is None or job.city.training.padding is None or contract.missing:
+        return rebuilt
+    if not isinstance(actor, Actor) or contract.action.kind != CATEGORICAL:
+        raise InputError(f"{tl}: [training] padding is for categorical policies of linear layers; {candidate.label} holds another")
+    contract.observation.padded_size, contract.action.padded_size = actor.inputs, actor.outputs
+    return replace(rebuilt, actor=padding.for_tl(tl, candidate.label, actor, contract.observation.size, contract.action.size))
+
+
 def _wanted(job: Job, tl: str, candidate: Candidate, settings: TL | None, contract: pb.PolicyContract | None) -> ActorRequest:
     sizes = candidate.sizes
     if settings and settings.hidden_sizes:
@@ -102,8 +130,8 @@ def _wanted(job: Job, tl: str, candidate: Candidate, settings: TL | None, contra
         output_tensor=job.output_tensor or (settings.output_tensor if settings else None),
         hints=ArchitectureHints(
             architecture=job.actor or (settings.actor if settings else None),
-            hidden_activation=(settings.hidden_activation if settings else None) or "relu",
-            output_activation=(settings.output_activation if settings else None) or "tanh",
+            hidden_activation=job.hidden_activation or (settings.hidden_activation if settings else None),
+            output_activation=settings.output_activation if settings else None,
             hidden_sizes=sizes,
             epsilon=settings.batch_norm_epsilon if settings else None,
             layer_order=job.layers or (settings.layers if settings else None),
@@ -121,7 +149,7 @@ def _check_sizes(tl: str, candidate: Candidate, actor: Actor | GraphActor, contr
         raise InputError(
             f"{tl}: the actor of {candidate.label} has {actor.inputs} inputs, but the network's lanes give "
             f"{contract.observation.size} ({kind} on {len(lanes(contract))} lanes: {', '.join(lanes(contract))}); "
-            "use the network of training, or another checkpoint"
+            f"use the network of training, or another checkpoint{_padding_advice(actor.inputs, contract.observation.size)}"
         )
     if actor.outputs != contract.action.size:
         raise InputError(
@@ -129,6 +157,11 @@ def _check_sizes(tl: str, candidate: Candidate, actor: Actor | GraphActor, contr
             f"of signals {', '.join(contract.signal_ids)} takes {contract.action.size}; "
             "use the signals of training, or another checkpoint"
         )
+
+
+def _padding_advice(actual: int, own: int) -> str:
+    advice = "; if TLs of several sizes share this policy, padded by SuperSuit, set [training] padding = 'supersuit'"
+    return advice if actual > own else ""
 
 
 def _line(

@@ -73,18 +73,20 @@ class Phase(_message.Message):
     def __init__(self, state: _Optional[str] = ..., duration_s: _Optional[float] = ..., min_s: _Optional[float] = ..., max_s: _Optional[float] = ...) -> None: ...
 
 class Observation(_message.Message):
-    __slots__ = ("dialect", "state", "size", "features", "normalisation")
+    __slots__ = ("dialect", "state", "size", "features", "normalisation", "padded_size")
     DIALECT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     NORMALISATION_FIELD_NUMBER: _ClassVar[int]
+    PADDED_SIZE_FIELD_NUMBER: _ClassVar[int]
     dialect: str
     state: str
     size: int
     features: _containers.RepeatedCompositeFieldContainer[Feature]
     normalisation: str
-    def __init__(self, dialect: _Optional[str] = ..., state: _Optional[str] = ..., size: _Optional[int] = ..., features: _Optional[_Iterable[_Union[Feature, _Mapping]]] = ..., normalisation: _Optional[str] = ...) -> None: ...
+    padded_size: int
+    def __init__(self, dialect: _Optional[str] = ..., state: _Optional[str] = ..., size: _Optional[int] = ..., features: _Optional[_Iterable[_Union[Feature, _Mapping]]] = ..., normalisation: _Optional[str] = ..., padded_size: _Optional[int] = ...) -> None: ...
 
 class Feature(_message.Message):
     __slots__ = ("kind", "signal_id", "lane_id")
@@ -97,20 +99,24 @@ class Feature(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., signal_id: _Optional[str] = ..., lane_id: _Optional[str] = ...) -> None: ...
 
 class Action(_message.Message):
-    __slots__ = ("kind", "size", "choices", "actionp", "add_time_s", "offset_range")
+    __slots__ = ("kind", "size", "choices", "actionp", "add_time_s", "offset_range", "scores", "padded_size")
     KIND_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     CHOICES_FIELD_NUMBER: _ClassVar[int]
     ACTIONP_FIELD_NUMBER: _ClassVar[int]
     ADD_TIME_S_FIELD_NUMBER: _ClassVar[int]
     OFFSET_RANGE_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    PADDED_SIZE_FIELD_NUMBER: _ClassVar[int]
     kind: str
     size: int
     choices: _containers.RepeatedScalarFieldContainer[int]
     actionp: float
     add_time_s: int
     offset_range: int
-    def __init__(self, kind: _Optional[str] = ..., size: _Optional[int] = ..., choices: _Optional[_Iterable[int]] = ..., actionp: _Optional[float] = ..., add_time_s: _Optional[int] = ..., offset_range: _Optional[int] = ...) -> None: ...
+    scores: str
+    padded_size: int
+    def __init__(self, kind: _Optional[str] = ..., size: _Optional[int] = ..., choices: _Optional[_Iterable[int]] = ..., actionp: _Optional[float] = ..., add_time_s: _Optional[int] = ..., offset_range: _Optional[int] = ..., scores: _Optional[str] = ..., padded_size: _Optional[int] = ...) -> None: ...
 
 class Timing(_message.Message):
     __slots__ = ("decision_interval_s", "control_cycle", "yellow_s", "all_red_s", "min_green_s", "max_green_s")

@@ -14,7 +14,7 @@ from protos import policy_pb2 as pb
 
 DEFAULT_SIGNATURE = "serving_default"
 POLICY_SIGNATURE = "policy"
-INPUT, ACTION, PROBABILITIES = "observation", "action", "probabilities"
+INPUT, ACTION = "observation", "action"
 POLICY_INPUT, POLICY_OUTPUT = "rows", "policy"
 
 JSON_FILE = Path("assets.extra") / "policy.json"

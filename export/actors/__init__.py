@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 Float32Array = NDArray[np.float32]
 
+PROBABILITIES, Q_VALUES = "probabilities", "q_values"
+"""Names of a categorical model's second output."""
 ACTIVATIONS = ("relu", "elu", "tanh", "leaky_relu", "gelu", "silu", "sigmoid", "softplus", "selu", "linear")
 
 
@@ -72,7 +74,34 @@ class Join:
     """Add the value of the last open Branch."""
 
 
-Step = Dense | BatchNorm | Activation | Branch | Join
+@dataclass(frozen=True)
+class Clip:
+    """y = min(max(x, low), high); one bound for all numbers, or one for each."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Pad:
+    """Append zeros to a TL's own observation: a policy that several TLs share takes as many numbers as the largest needs."""
+
+    own: int
+    size: int
+
+
+@dataclass(frozen=True)
+class FirstChoice:
+    """Keep the logits of a TL's own choices; the first one takes the greatest logit of those beyond.
+
+    SuperSuit pads action spaces to the largest TL's, and applies a choice beyond a TL's own as its first
+    (`dehomogenize_actions` of https://github.com/Farama-Foundation/SuperSuit).
+    """
+
+    own: int
+
+
+Step = Dense | BatchNorm | Activation | Branch | Join | Clip | Pad | FirstChoice
 
 
 @dataclass(frozen=True)
@@ -87,6 +116,8 @@ class Actor:
     steps: tuple[Step, ...]
     unread: tuple[str, ...] = ()
     """Variables of the checkpoint that do not belong to the actor."""
+    scores: str = PROBABILITIES
+    """What a categorical actor's output is beside the choice: `probabilities`, or `q_values` of each choice."""
 
     @property
     def dense(self) -> tuple[Dense, ...]:
@@ -94,11 +125,13 @@ class Actor:
 
     @property
     def inputs(self) -> int:
-        return int(self.dense[0].kernel.shape[0])
+        first = self.steps[0]
+        return first.own if isinstance(first, Pad) else int(self.dense[0].kernel.shape[0])
 
     @property
     def outputs(self) -> int:
-        return int(self.dense[-1].kernel.shape[1])
+        last = self.steps[-1]
+        return last.own if isinstance(last, FirstChoice) else int(self.dense[-1].kernel.shape[1])
 
     @property
     def widths(self) -> list[int]:

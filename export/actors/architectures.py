@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city.errors import InputError
-from export.actors import ACTIVATIONS, Activation, Actor, BatchNorm, Branch, Dense, Join, Step, numpy_actor
+from export.actors import ACTIVATIONS, Activation, Actor, BatchNorm, Branch, Clip, Dense, Join, Step, numpy_actor
 
 OUTPUT_ACTIVATIONS = ("tanh", "linear", "sigmoid")
+CLIP = "clip"
+"""Output of trainers whose environment clips actions to [-1, 1]."""
 MATCH_TOLERANCES = {1.0: 1e-5, 10.0: 1e-4, 100.0: 1e-3, 1000.0: 1e-2}
 """Scale of observations -> tolerance between equal actions: float32 has seven digits."""
 MAX_GROUPS = 7
@@ -50,33 +52,47 @@ class ArchitectureHints:
 
     architecture: str | None = None
     """None: recognised from the layers."""
-    hidden_activation: str = "relu"
-    output_activation: str = "tanh"
-    """Activation of a continuous actor's output; categorical actors end with logits."""
+    hidden_activation: str | None = None
+    """None: relu, or refused by a source whose trainers have no common default."""
+    output_activation: str | None = None
+    """Activation of a continuous actor's output, or `clip` to [-1, 1]; None: tanh. Categorical actors end with logits."""
     hidden_sizes: tuple[int, ...] | None = None
     """Hidden sizes from the file name (netSz) or city.toml."""
     epsilon: float | None = None
     """Epsilon of batch norms; None: 1e-5, the default of the sappo dialect's trainer."""
     layer_order: tuple[str, ...] | None = None
-    """Names of a subclassed model's layers, in the order in which they are called."""
+    """Names of the actor's layers, in the order in which they are called."""
+
+    @property
+    def hidden(self) -> str:
+        return self.hidden_activation or "relu"
+
+    @property
+    def output(self) -> str:
+        return self.output_activation or "tanh"
 
 
 def build(where: Path, layers: Layers, hints: ArchitectureHints, categorical: bool) -> Actor:
     """The actor that the layers form. Raises InputError if they do not form one."""
-    if layers.groups:
+    if hints.layer_order and sorted(hints.layer_order) != sorted(group.name for group in layers.groups):
+        layers = _selected(where, layers, hints.layer_order)
+    elif layers.groups:
         layers = _in_order(where, layers, hints, categorical)
     name = hints.architecture or recognise(where, layers, hints)
     if name not in BUILDERS:
         raise InputError(
             f"{where}: actor {name!r} (--actor, or [tl.NAME] actor) is not one of {', '.join(BUILDERS)} or MODULE:FUNCTION"
         )
-    for kind in (hints.hidden_activation, hints.output_activation):
-        if kind not in ACTIVATIONS:
-            raise InputError(f"{where}: activation {kind!r} in [tl.NAME] of city.toml is not one of {', '.join(ACTIVATIONS)}")
+    for key, kind, known in (
+        ("hidden_activation", hints.hidden, ACTIVATIONS),
+        ("output_activation", hints.output, (*ACTIVATIONS, CLIP)),
+    ):
+        if kind not in known:
+            raise InputError(f"{where}: {key} {kind!r} is not one of {', '.join(known)}; correct it in [tl.NAME] of city.toml")
     steps = BUILDERS[name](where, layers, hints)
     _check_chain(where, name, steps)
     _check_sizes(where, name, layers, hints)
-    head: list[Step] = [] if categorical else [Activation(hints.output_activation)]
+    head: list[Step] = [] if categorical else [Clip((-1.0,), (1.0,)) if hints.output == CLIP else Activation(hints.output)]
     return Actor(name, (*steps, *head), layers.unread)
 
 
@@ -97,11 +113,11 @@ def find_equivalent_actor(
     # far beyond training's observations too, where a clip or a relu6 shows
     probes = [(scale * rng.standard_normal((64, inputs))).astype(np.float32) for scale in MATCH_TOLERANCES]
     answers = [reference_model(probe, categorical) for probe in probes]
-    hidden = dict.fromkeys([hints.hidden_activation, *ACTIVATIONS])
-    output = [hints.output_activation] if categorical else dict.fromkeys([hints.output_activation, *OUTPUT_ACTIVATIONS])
+    hidden = dict.fromkeys([hints.hidden, *ACTIVATIONS])
+    output = [hints.output] if categorical else dict.fromkeys([hints.output, *OUTPUT_ACTIVATIONS])
     names = [hints.architecture] if hints.architecture else list(BUILDERS)
     for name, inner, outer in itertools.product(names, hidden, output):
-        if name.startswith("bn-") and inner != hints.hidden_activation:
+        if name.startswith("bn-") and inner != hints.hidden:
             continue
         tried = replace(hints, architecture=name, hidden_activation=inner, output_activation=outer)
         try:
@@ -121,6 +137,20 @@ def find_equivalent_actor(
     return None
 
 
+def _selected(where: Path, layers: Layers, names: Sequence[str]) -> Layers:
+    """The layers of these names, in this order; the others are left unread. Raises InputError."""
+    chosen = []
+    for name in names:
+        found = [layer for layer in layers.dense if layer.name == name or layer.name.endswith(f"/{name}")]
+        if len(found) != 1:
+            known = ", ".join(dict.fromkeys([group.name for group in layers.groups] or [layer.name for layer in layers.dense]))
+            raise InputError(f"{where}: layers are {known}, but the given order has {', '.join(names)}")
+        chosen += found
+    taken = {layer.name for layer in chosen}
+    others = [name for layer in layers.dense if layer.name not in taken for name in layer.stored_as.values()]
+    return Layers(tuple(chosen), (), (*layers.unread, *others))
+
+
 def _in_order(where: Path, layers: Layers, hints: ArchitectureHints, categorical: bool) -> Layers:
     """The layers with their groups in the given order, or the only order in which they fit.
 
@@ -129,8 +159,6 @@ def _in_order(where: Path, layers: Layers, hints: ArchitectureHints, categorical
     """
     names = [group.name for group in layers.groups]
     if hints.layer_order is not None:
-        if sorted(hints.layer_order) != sorted(names):
-            raise InputError(f"{where}: layers are {', '.join(names)}, but the given order has {', '.join(hints.layer_order)}")
         return layers.joined([next(group for group in layers.groups if group.name == name) for name in hints.layer_order])
     fitting: dict[tuple[int, ...], Sequence[Layers]] = {}
     for groups in itertools.permutations(layers.groups) if len(names) <= MAX_GROUPS else ():
@@ -183,14 +211,14 @@ def _fits_mlp_res(units: Sequence[int]) -> bool:
 def _mlp(where: Path, layers: Layers, hints: ArchitectureHints) -> list[Step]:
     steps: list[Step] = []
     for layer in layers.dense[:-1]:
-        steps += [layer, Activation(hints.hidden_activation)]
+        steps += [layer, Activation(hints.hidden)]
     return [*steps, layers.dense[-1]]
 
 
 def _mlp_res(where: Path, layers: Layers, hints: ArchitectureHints) -> list[Step]:
     """h0 = relu(n0); n1..nk; y = relu(n0) + h0; relu(nk); output (the TF1 variant of the sappo dialect's trainer)."""
     first, *middle, wide, last, output = layers.dense if len(layers.dense) >= 5 else _too_few(where, "mlp-res", 5, layers)
-    act = Activation(hints.hidden_activation)
+    act = Activation(hints.hidden)
     steps: list[Step] = [first, act, Branch()]
     for layer in (*middle, wide):
         steps += [layer, act]

@@ -5,7 +5,7 @@ from math import erf
 import numpy as np
 from numpy.typing import NDArray
 
-from export.actors import Activation, Actor, BatchNorm, Branch, Dense
+from export.actors import Q_VALUES, Activation, Actor, BatchNorm, Branch, Clip, Dense, FirstChoice, Pad
 
 Floats = NDArray[np.float64]
 
@@ -46,7 +46,7 @@ def activate(kind: str, x: Floats) -> Floats:
 
 
 def evaluate(actor: Actor, observations: NDArray[np.float32], categorical: bool) -> Floats:
-    """[n, A] means in [-1, 1], or [n, choices] probabilities if the actor is categorical."""
+    """[n, A] means, or [n, choices] probabilities or Q-values (`Actor.scores`) if the actor is categorical."""
     x: Floats = observations.astype(np.float64)
     open_branches: list[Floats] = []
     for step in actor.steps:
@@ -62,9 +62,16 @@ def evaluate(actor: Actor, observations: NDArray[np.float32], categorical: bool)
             x = activate(step.kind, x)
         elif isinstance(step, Branch):
             open_branches.append(x)
+        elif isinstance(step, Clip):
+            x = np.clip(x, step.low, step.high)
+        elif isinstance(step, Pad):
+            x = np.pad(x, ((0, 0), (0, step.size - step.own)))
+        elif isinstance(step, FirstChoice):
+            beyond = x[:, step.own :].max(axis=1, initial=-np.inf)
+            x = np.column_stack([np.maximum(x[:, 0], beyond), x[:, 1 : step.own]])
         else:
             x = x + open_branches.pop()
-    if not categorical:
+    if not categorical or actor.scores == Q_VALUES:
         return x
     e = np.exp(x - x.max(axis=1, keepdims=True))
     probabilities: Floats = e / e.sum(axis=1, keepdims=True)

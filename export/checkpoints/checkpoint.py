@@ -15,6 +15,7 @@ PARTS = {
     "_kernel": "kernel",
     "w": "kernel",
     "weights": "kernel",
+    "weight": "kernel",
     "bias": "bias",
     "_bias": "bias",
     "b": "bias",

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from city.errors import InputError
 from export.actors.architectures import Layers, build
 from export.checkpoints.checkpoint import PARTS, Checkpoint, StoredVariable, natural
-from export.checkpoints.hdf5_reader import Contents, Helper
+from export.checkpoints.hdf5_reader import Contents
+from export.checkpoints.helper_process import Helper
 from export.checkpoints.layers import LayerParts, check_numbers, layers, output_sizes, refuse_unknown_variables
 from export.checkpoints.source import ActorRequest, RebuiltActor, Source
 
@@ -62,13 +63,14 @@ def _contents(path: Path) -> Contents:
     return _read(path, stat.st_mtime_ns, stat.st_size)
 
 
-_HELPER = Helper()
+_HELPER = Helper("export.checkpoints.hdf5_reader", "HDF5 weights", libraries=["h5py"])
 
 
 @functools.lru_cache(maxsize=1)
 def _read(path: Path, _mtime_ns: int, _size: int) -> Contents:
     """Cached, because several functions read the same file."""
-    return _HELPER.read(path)
+    found: Contents = _HELPER.read(path)
+    return found
 
 
 def _keras2(path: Path, file: Contents) -> tuple[LayerParts, list[str]]:

@@ -13,6 +13,8 @@ from export.actors.architectures import Layers
 from export.checkpoints import scopes
 from export.checkpoints.checkpoint import PARTS, Checkpoint, StoredVariable, natural, split, unread_variables
 
+TRANSPOSED = "weight"
+"""PyTorch's name of a kernel, stored as [units, inputs]."""
 LayerParts = dict[str, dict[str, tuple[str, Float32Array]]]
 """Layer -> part -> (the variable's name in the checkpoint, its values)."""
 BATCH_NORM_EPSILON = 1e-5
@@ -39,6 +41,8 @@ def read_layers(checkpoint: Checkpoint, scope: str, whole: bool = False) -> Laye
         values = checkpoint.value(name)
         if values.dtype.kind != "f":
             raise InputError(f"{checkpoint.where}: {name} holds {values.dtype}, not weights")
+        if part == TRANSPOSED:
+            values = values.T
         with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are refused
             found.setdefault(layer, {})[PARTS[part]] = name, np.asarray(values, np.float32)
         taken.add(name)
@@ -147,9 +151,9 @@ def layers(where: Path, found: LayerParts, order: list[str], unread: tuple[str, 
             norms.append(_batch_norm(where, name, parts, stored_as))
         else:
             dense.append(_dense(where, name, parts, stored_as))
-    # the output may go without a bias, and so may all the layers between first and last if norms shift them
+    # the output may go without a bias, and so may all hidden layers together, or all but the first if norms shift them
     bare = [layer.name for layer in dense[:-1] if layer.bias is None]
-    if bare and not (norms and len(bare) == len(dense) - 2 and dense[0].bias is not None):
+    if bare and len(bare) != len(dense) - 1 and not (norms and len(bare) == len(dense) - 2 and dense[0].bias is not None):
         raise InputError(f"{where}: variable {bare[0]}/bias is missing")
     return Layers(tuple(dense), tuple(norms), unread)
 

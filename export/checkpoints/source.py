@@ -42,6 +42,8 @@ class RebuiltActor:
     scope: str
     note: str = ""
     """A note for the user about how it was rebuilt."""
+    action_kind: str | None = None
+    """`categorical` or `continuous`, if the checkpoint tells; None: it is as requested."""
 
 
 class Source(ABC):
@@ -57,6 +59,10 @@ class Source(ABC):
     def checkpoint_of(self, file: Path) -> Path | None:
         """The checkpoint that a file stands for; None: it is not this source's."""
         return file if file.suffix in self.suffixes else None
+
+    def model_number(self, path: Path) -> int | None:
+        """The model number of a checkpoint whose own name does not hold it."""
+        return None
 
     def files(self, path: Path) -> list[Path]:
         """Every file that an export reads."""
@@ -83,4 +89,7 @@ class Source(ABC):
         checkpoint = self.open(path)
         scope = scopes.choose_scope(path, list(checkpoint.stored), wanted.tl, wanted.scope, wanted.target_tls)
         layers = self.layers(path, checkpoint, scope, whole=wanted.hints.architecture is None)
-        return RebuiltActor(build(path, layers, wanted.hints, wanted.categorical), None, scope)
+        actor = build(path, layers, wanted.hints, wanted.categorical)
+        bare = [layer for layer in actor.dense[:-1] if layer.bias is None]
+        note = "its hidden layers have no bias" if bare and len(bare) == len(actor.dense) - 1 else ""
+        return RebuiltActor(actor, None, scope, note)

@@ -16,7 +16,20 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from export.actors import WEIGHT_PARTS, Activation, Actor, BatchNorm, Branch, Dense, Weight, weight_name
+from export.actors import (
+    WEIGHT_PARTS,
+    Activation,
+    Actor,
+    BatchNorm,
+    Branch,
+    Clip,
+    Dense,
+    FirstChoice,
+    Join,
+    Pad,
+    Weight,
+    weight_name,
+)
 from export.graphs.graph_actor import GraphActor
 from export.saved_model.meta_graph import Variables
 from export.saved_model.write import TF_ACTIVATIONS, import_graph
@@ -80,6 +93,8 @@ def _kind(member: FleetActor) -> tuple[Any, ...]:
                 kind.append(("norm", step.gamma is not None, step.beta is not None, step.epsilon))
             case Activation():
                 kind.append(step.kind)
+            case Clip():
+                kind.append(("clip", step.low, step.high))
             case _:
                 kind.append(type(step).__name__)
     return tuple(kind)
@@ -139,20 +154,25 @@ def weights(groups: Sequence[Group]) -> list[Weight]:
             continue
         for j, part, arrays in _layers(group.members):
             values = _stack(part, arrays)
-            stacked.append(Weight(f"group_{k:04d}/{weight_name(j, part)}", f"{len(arrays)} TLs", values))
+            stacked.append(Weight(f"group_{k:04d}/{weight_name(j, part)}", f"{len(group.members)} TLs", values))
     return sorted(stacked, key=lambda weight: weight.name)
 
 
 def _layers(members: Sequence[FleetActor]) -> list[tuple[int, str, list[NDArray[np.float32]]]]:
-    """(step, part, every member's array) of stacked members."""
+    """(step, part, every member's array) of stacked members; a single array if all members share it."""
     steps = [member.actor.steps for member in members if isinstance(member.actor, Actor)]
     return [
-        (j, part, [getattr(member_steps[j], part) for member_steps in steps])
+        (j, part, _shared([getattr(member_steps[j], part) for member_steps in steps]))
         for j, step in enumerate(steps[0])
         if isinstance(step, Dense | BatchNorm)
         for part in WEIGHT_PARTS
         if getattr(step, part, None) is not None
     ]
+
+
+def _shared(arrays: list[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
+    """The first array alone if all are equal: a policy that TLs share is stored once."""
+    return arrays[:1] if all(np.array_equal(array, arrays[0]) for array in arrays[1:]) else arrays
 
 
 def _stack(part: str, arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
@@ -174,7 +194,9 @@ def _stacked(k: int, members: Sequence[FleetActor], observation: Any, variables:
     actor = members[0].actor
     assert isinstance(actor, Actor)
     sizes = [member.actor.inputs for member in members]
-    widest = max(sizes)
+    # a shared policy may take more numbers than any of its TLs has
+    kernels = [[layer.kernel.shape for layer in member.actor.dense] for member in members if isinstance(member.actor, Actor)]
+    widest = max(shapes[0][0] for shapes in kernels)
     if min(sizes) < widest:
         # pad smaller observations with a column of zeros
         observation = tf.gather(tf.pad(observation, [[0, 0], [0, 1]]), _spread(sizes, widest), axis=1)
@@ -198,13 +220,23 @@ def _stacked(k: int, members: Sequence[FleetActor], observation: Any, variables:
                 x = TF_ACTIVATIONS[step.kind](x)
             case Branch():
                 branches.append(x)
-            case _:
+            case Join():
                 x = x + branches.pop()
+            case Clip():
+                x = tf.clip_by_value(x, tf.constant(step.low, tf.float32), tf.constant(step.high, tf.float32))
+            case Pad() | FirstChoice():
+                pass  # observations are padded above, choices below
     if members[0].categorical:
+        widths = [shapes[-1][1] for shapes in kernels]
         choices = [member.actor.outputs for member in members]
-        if min(choices) < max(choices):
-            is_choice = np.arange(max(choices)) < np.array(choices)[:, None, None]
-            x = tf.where(is_choice, x, NO_CHOICE)
+        if min(widths) < max(widths):
+            x = tf.where(_before(widths, max(widths)), x, NO_CHOICE)
+        if isinstance(actor.steps[-1], FirstChoice):
+            own = _before(choices, max(widths))
+            others = np.array(own)
+            others[..., 0] = False
+            first = tf.reduce_max(tf.where(others, NO_CHOICE, x), axis=2, keepdims=True)
+            x = tf.concat([first, tf.where(own, x, NO_CHOICE)[..., 1:]], axis=2)
         return tf.transpose(tf.cast(tf.argmax(x, axis=2, output_type=tf.int64), tf.float32))
     outputs = [member.actor.outputs for member in members]
     widest_action = max(outputs)
@@ -212,6 +244,12 @@ def _stacked(k: int, members: Sequence[FleetActor], observation: Any, variables:
     if min(outputs) < widest_action:
         x = tf.gather(x, np.concatenate([row * widest_action + np.arange(size) for row, size in enumerate(outputs)]), axis=1)
     return x
+
+
+def _before(sizes: Sequence[int], widest: int) -> NDArray[np.bool_]:
+    """[n, 1, widest]: whether a column is one of the member's own."""
+    is_own: NDArray[np.bool_] = np.arange(widest) < np.array(sizes)[:, None, None]
+    return is_own
 
 
 def _spread(sizes: Sequence[int], widest: int) -> NDArray[np.int32]:

@@ -8,7 +8,21 @@ import json
 from pathlib import Path
 from typing import Any
 
-from export.actors import WEIGHT_PARTS, Activation, Actor, BatchNorm, Branch, Dense, Join, Step, weight_name
+from export.actors import (
+    PROBABILITIES,
+    WEIGHT_PARTS,
+    Activation,
+    Actor,
+    BatchNorm,
+    Branch,
+    Clip,
+    Dense,
+    FirstChoice,
+    Join,
+    Pad,
+    Step,
+    weight_name,
+)
 from export.checkpoints.checkpoint import Checkpoint
 
 FILE_NAME = "actor.json"
@@ -16,7 +30,7 @@ FILE_NAME = "actor.json"
 
 def write(folder: Path, actor: Actor) -> None:
     """Write the steps of an actor into the assets of its SavedModel."""
-    text = json.dumps({"steps": describe_steps(actor)}, indent=1) + "\n"
+    text = json.dumps({"steps": describe_steps(actor), "scores": actor.scores}, indent=1) + "\n"
     (folder / "assets.extra" / FILE_NAME).write_text(text, encoding="utf-8")
 
 
@@ -26,11 +40,12 @@ def read(folder: Path, variables: Checkpoint) -> Actor | None:
     Raises InputError if a variable cannot be read.
     """
     try:
-        listed: list[dict[str, Any]] = json.loads((folder / "assets.extra" / FILE_NAME).read_text(encoding="utf-8"))["steps"]
-        steps = tuple(_step(k, step, variables) for k, step in enumerate(listed))
+        stored = json.loads((folder / "assets.extra" / FILE_NAME).read_text(encoding="utf-8"))
+        steps = tuple(_step(k, step, variables) for k, step in enumerate(stored["steps"]))
+        scores = str(stored.get("scores", PROBABILITIES))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
-    actor = Actor("exported", steps)
+    actor = Actor("exported", steps, scores=scores)
     return actor if actor.dense else None
 
 
@@ -49,6 +64,12 @@ def describe_steps(actor: Actor) -> list[dict[str, Any]]:
                 steps.append({"branch": ""})
             case Join():
                 steps.append({"join": ""})
+            case Clip():
+                steps.append({"clip": [list(step.low), list(step.high)]})
+            case Pad():
+                steps.append({"pad": [step.own, step.size]})
+            case FirstChoice():
+                steps.append({"first_choice": step.own})
     return steps
 
 
@@ -69,5 +90,13 @@ def _step(k: int, step: dict[str, Any], variables: Checkpoint) -> Step:
             return Branch()
         case "join":
             return Join()
+        case "clip":
+            low, high = step["clip"]
+            return Clip(tuple(map(float, low)), tuple(map(float, high)))
+        case "pad":
+            own, size = step["pad"]
+            return Pad(int(own), int(size))
+        case "first_choice":
+            return FirstChoice(int(step["first_choice"]))
         case kind:
             raise ValueError(f"unknown step {kind!r}")

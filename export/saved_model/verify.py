@@ -19,7 +19,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.framework import op_def_registry
 
 from city.errors import first_line
-from export.actors import Actor, numpy_actor
+from export.actors import PROBABILITIES, Actor, numpy_actor
 from export.graphs.graph_actor import GraphActor, ReferenceModel
 from export.saved_model import warmup
 from protos import policy_pb2 as pb
@@ -31,7 +31,6 @@ from serving.contract import (
     POLICY_INPUT,
     POLICY_OUTPUT,
     POLICY_SIGNATURE,
-    PROBABILITIES,
 )
 
 TOLERANCE = 1e-5
@@ -121,7 +120,8 @@ def compare_with_checkpoint(
     else:
         assert isinstance(actor, Actor)
         expected = numpy_actor.evaluate(actor, x, categorical)
-    actual = outputs[PROBABILITIES] if categorical else outputs[ACTION]
+    scores = actor.scores if isinstance(actor, Actor) else PROBABILITIES
+    actual = outputs[scores] if categorical else outputs[ACTION]
     difference = float(np.abs(actual - expected).max())
     permitted = permitted_difference(TOLERANCE, expected)
     if not difference <= permitted:
@@ -163,7 +163,8 @@ def compare_with_single_models(
         with session(single_model) as run:
             expected = run(DEFAULT_SIGNATURE, {INPUT: observed})
         if member.contract.action.kind == CATEGORICAL:
-            if _other_choices(actions[:, columns.start], expected[ACTION], expected[PROBABILITIES], FLEET_TOLERANCE):
+            scores = expected[member.contract.action.scores or PROBABILITIES]
+            if _other_choices(actions[:, columns.start], expected[ACTION], scores, permitted_difference(FLEET_TOLERANCE, scores)):
                 raise ParityError(f"it chooses other actions for {member.tl} than {single_model} does")
             continue
         difference = float(np.abs(actions[:, columns] - expected[ACTION]).max())

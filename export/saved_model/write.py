@@ -8,12 +8,25 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from export.actors import Activation, Actor, BatchNorm, Branch, Dense, Join, weight_name
+from export.actors import (
+    PROBABILITIES,
+    Q_VALUES,
+    Activation,
+    Actor,
+    BatchNorm,
+    Branch,
+    Clip,
+    Dense,
+    FirstChoice,
+    Join,
+    Pad,
+    weight_name,
+)
 from export.graphs.graph_actor import OBSERVATION, PROBABILITIES_OUTPUT, GraphActor
 from export.saved_model import actor_file, meta_graph
 from export.saved_model.meta_graph import Variables
 from protos import policy_pb2 as pb
-from serving.contract import ACTION, CATEGORICAL, PROBABILITIES
+from serving.contract import ACTION, CATEGORICAL
 
 TF_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": tf.nn.relu,
@@ -41,7 +54,7 @@ def write(folder: Path, actor: Actor | GraphActor, contract: pb.PolicyContract) 
             actor.graph, actor.output, actor.output_kind, weights, actor.inputs, actor.outputs, categorical
         )
     else:
-        template = _steps_template(outline(actor), categorical)
+        template = _steps_template(outline(actor), actor.inputs, categorical, actor.scores)
     meta_graph.write(folder, template, contract, actor.weights)
     if isinstance(actor, Actor):
         actor_file.write(folder, actor)
@@ -62,25 +75,32 @@ def outline(actor: Actor) -> Outline:
                 parts.append(("branch",))
             case Join():
                 parts.append(("join",))
+            case Clip():
+                parts.append(("clip", step.low, step.high))
+            case Pad():
+                parts.append(("pad", step.own, step.size))
+            case FirstChoice():
+                parts.append(("first_choice", step.own))
     return tuple(parts)
 
 
-def _outputs(x: Any, are_probabilities: bool, categorical: bool) -> dict[str, Any]:
+def _outputs(x: Any, are_probabilities: bool, categorical: bool, scores: str = PROBABILITIES) -> dict[str, Any]:
     if not categorical:
         return {ACTION: x}
     chosen = tf.argmax(x, axis=1, output_type=tf.int64)
+    if scores == Q_VALUES:
+        return {ACTION: chosen, Q_VALUES: tf.identity(x)}
     return {ACTION: chosen, PROBABILITIES: x if are_probabilities else tf.nn.softmax(x)}
 
 
 @functools.lru_cache(maxsize=128)
-def _steps_template(steps: Outline, categorical: bool) -> bytes:
+def _steps_template(steps: Outline, inputs: int, categorical: bool, scores: str) -> bytes:
     """The MetaGraphDef of all actors of one outline."""
-    first = next(step for step in steps if step[0] == "dense")
 
     def build(observation: Any, variables: Variables) -> dict[str, Any]:
-        return _outputs(_apply(steps, observation, variables), False, categorical)
+        return _outputs(_apply(steps, observation, variables), False, categorical, scores)
 
-    return meta_graph.assemble(first[1][0], build)
+    return meta_graph.assemble(inputs, build)
 
 
 @functools.lru_cache(maxsize=16)
@@ -131,4 +151,20 @@ def _apply(steps: Outline, x: Any, variables: Variables) -> Any:
                 branches.append(x)
             case "join":
                 x = x + branches.pop()
+            case "clip":
+                low, high = details
+                x = tf.clip_by_value(x, tf.constant(low, tf.float32), tf.constant(high, tf.float32))
+            case "pad":
+                own, size = details
+                x = tf.pad(x, [[0, 0], [0, size - own]])
+            case "first_choice":
+                x = first_choice(x, details[0])
     return x
+
+
+def first_choice(logits: Any, own: int) -> Any:
+    """[..., own] logits of a TL's own choices; the first takes the greatest of those beyond (`FirstChoice`)."""
+    if logits.shape[-1] == own:
+        return logits
+    first = tf.reduce_max(tf.concat([logits[..., :1], logits[..., own:]], axis=-1), axis=-1, keepdims=True)
+    return tf.concat([first, logits[..., 1:own]], axis=-1)

@@ -58,7 +58,13 @@ def lines(folder: Path) -> Iterable[str]:
 def _single_model(contract: pb.PolicyContract) -> Iterable[str]:
     yield f"  dialect    {contract.observation.dialect or '-'} {contract.observation.state}".rstrip()
     unit = "choices" if contract.action.kind == "categorical" else "values"
-    yield f"  action     {contract.action.kind}, {contract.action.size} {unit}"
+    scores = f", {contract.action.scores}" if contract.action.scores else ""
+    yield f"  action     {contract.action.kind}, {contract.action.size} {unit}{scores}"
+    if contract.observation.padded_size:
+        yield (
+            f"  padding    a shared policy: zeros up to {contract.observation.padded_size} inputs, "
+            f"choices beyond {contract.action.size} of {contract.action.padded_size} count as the first"
+        )
     for signal in contract.signals:
         yield f"  signal     {signal.id}, program {signal.program_id!r}, {len(signal.phases)} phases"
         yield from (f"    phase    {k:>2} {phase.state} {phase.duration_s:g} s" for k, phase in enumerate(signal.phases))

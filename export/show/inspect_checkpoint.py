@@ -10,7 +10,7 @@ from city.arguments import Parser
 from city.errors import InputError, path_errors_as_input_errors
 from controller import dialects
 from export import quiet
-from export.actors import WEIGHT_PARTS, Actor, BatchNorm, Dense
+from export.actors import ACTIVATIONS, WEIGHT_PARTS, Actor, BatchNorm, Dense
 from export.actors.architectures import ArchitectureHints
 from export.checkpoints import scopes, source_of
 from export.checkpoints.checkpoint import Checkpoint, natural
@@ -27,12 +27,14 @@ def main(argv: list[str], prog: str = "python -m export inspect") -> int:
     parser.add_argument(
         "checkpoint",
         type=Path,
-        help="an HDF5 or .npz file, a TensorFlow checkpoint's prefix (or its .index), a SavedModel's folder",
+        help="an HDF5, .npz, .zip, .pt, .safetensors or .onnx file, an RLlib module_state file, a TensorFlow checkpoint's prefix "
+        "(or its .index), or a SavedModel's folder",
     )
     parser.add_argument("--tl", default="", help="the TL, if the checkpoint holds several actors")
     parser.add_argument("--target-tls", default="", help="training's target TLs in order, separated by commas")
     parser.add_argument("--scope", help="the actor's scope")
     parser.add_argument("--actor", help="architecture, or module:function")
+    parser.add_argument("--hidden-activation", choices=ACTIVATIONS, metavar="NAME", help="activation of hidden layers")
     parser.add_argument("--action", choices=dialects.action_kinds(), help="kind of the action (default: continuous values)")
     parser.add_argument("--output-tensor", help="the actor's output in a training graph")
     args = parser.parse_args(argv)
@@ -45,7 +47,7 @@ def main(argv: list[str], prog: str = "python -m export inspect") -> int:
         args.scope,
         targets,
         args.output_tensor,
-        ArchitectureHints(args.actor, hidden_sizes=candidate.sizes),
+        ArchitectureHints(args.actor, args.hidden_activation, hidden_sizes=candidate.sizes),
         args.action == CATEGORICAL,
         inputs=None,
         outputs=None,

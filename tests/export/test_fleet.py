@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.random_models import random_actor
 from export.__main__ import main
+from export.actors import padding
 from export.fleets import fleet_graph
 from export.fleets.fleet_graph import FleetActor
 from export.saved_model import actor_file, read
@@ -114,9 +115,9 @@ def test_the_served_sample_fleet_gives_every_tl_its_action(grid_models, tmp_path
 shapes = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 6), st.booleans()), min_size=1, max_size=12)
 
 
-@given(shapes=shapes, budget=st.sampled_from([0, 20_000, 10**9]))
+@given(shapes=shapes, shared=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 5)), max_size=2), budget=st.sampled_from([0, 20_000, 10**9]))
 @settings(max_examples=25, deadline=None)
-def test_grouping_and_padding_change_no_action(shapes, budget):
+def test_grouping_and_padding_change_no_action(shapes, shared, budget):
     """Any mixture of sizes and kinds, padded not at all, a little or to one group: NumPy's actions, TL by TL."""
     import tensorflow as tf
 
@@ -124,6 +125,12 @@ def test_grouping_and_padding_change_no_action(shapes, budget):
     from export.saved_model.meta_graph import Variables
 
     members = [FleetActor(f"TL{k}", random_actor(a, b, k, c), c) for k, (a, b, c) in enumerate(shapes)]
+    # two policies that TLs of several sizes share
+    for policy, (inputs, outputs) in enumerate(shared):
+        whole = random_actor(inputs, outputs, 100 + policy, True)
+        for k in range(3):
+            own = padding.for_tl("", "", whole, max(1, inputs - k), max(1, outputs - k))
+            members.append(FleetActor(f"SHARED{policy}{k}", own, True))
     before, fleet_graph.MAX_PADDING_BYTES = fleet_graph.MAX_PADDING_BYTES, budget
     try:
         groups = fleet_graph.group_members(members)

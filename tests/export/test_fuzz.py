@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from city.errors import InputError
 from export.__main__ import main
-from export.checkpoints import hdf5_reader
+from export.checkpoints import helper_process
 from tests.export import writers
 from tests.export.test_sources import run
 from tests.export.writers import X, keras2, keras3
@@ -77,7 +77,7 @@ def damage(data, how, where, other, length):
 @given(what=damages, file=st.integers(0, 99))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 def test_a_damaged_file_gives_one_error_line_or_a_valid_model(source, tmp_path, capsys, monkeypatch, what, file):
-    monkeypatch.setattr(hdf5_reader, "READ_TIMEOUT_S", 3)  # some damages make the HDF5 library loop
+    monkeypatch.setattr(helper_process, "READ_TIMEOUT_S", 3)  # some damages make the HDF5 library loop
     work = tmp_path / "work"
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(source, work / "c")
@@ -183,10 +183,10 @@ def test_pickled_objects_are_never_loaded(folder, capsys):
 
 
 def test_an_endless_read_is_ended_and_the_helper_restarted(folder, monkeypatch):
-    monkeypatch.setattr(hdf5_reader, "READ_TIMEOUT_S", 1)
+    monkeypatch.setattr(helper_process, "READ_TIMEOUT_S", 1)
     os.mkfifo(folder / "endless.h5")
     writers.sequential(keras3).save_weights(folder / "good.weights.h5")
-    helper = hdf5_reader.Helper()
+    helper = helper_process.Helper("export.checkpoints.hdf5_reader", "HDF5 weights", libraries=["h5py"])
     try:
         with pytest.raises(InputError, match=r"endless\.h5: .* does not finish within 1 s"):
             helper.read(folder / "endless.h5")

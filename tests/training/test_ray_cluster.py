@@ -20,6 +20,8 @@ ray = pytest.importorskip("ray", reason="Ray is not installed")
 
 CITY = ("--city", str(GRID / "city.toml"))
 SHORT = ("--episodes", "1", "--seconds", "120", "--evaluate-every", "1", "--held-out", "1", "--episodes-per-update", "1")
+START_ATTEMPTS = 3
+"""Ray gives a node 30 s to start, which a machine under load may miss."""
 
 
 @pytest.fixture
@@ -31,8 +33,16 @@ def cluster(monkeypatch):
     # Ray's switch for loopback: it would listen on the machine's own address
     monkeypatch.setattr("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False)
     local = {"node_ip_address": "127.0.0.1"}
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **local})
-    made.nodes = [made.add_node(num_cpus=1, **local) for _ in range(2)]
+    for attempt in range(START_ATTEMPTS):
+        made = Cluster()
+        try:
+            made.add_node(num_cpus=0, include_dashboard=False, **local)
+            made.nodes = [made.add_node(num_cpus=1, **local) for _ in range(2)]
+            break
+        except Exception as error:
+            made.shutdown()
+            if "timed out during startup" not in str(error) or attempt == START_ATTEMPTS - 1:
+                raise
     yield made
     ray.shutdown()
     made.shutdown()

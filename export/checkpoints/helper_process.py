@@ -1,0 +1,121 @@
+"""A helper process that reads files which may be corrupt or hostile.
+
+A library may loop forever or crash on a corrupt file, and a crafted file may ask for
+any amount of memory. Therefore a helper process reads the file, within a time and a
+memory limit, and sends plain values; after the time limit the exporter ends the
+helper and refuses the file. One helper reads all files of its kind in a run.
+"""
+
+import atexit
+import importlib
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any
+
+from city.errors import InputError, first_line
+
+READ_TIMEOUT_S = 20
+"""A weights file is read in milliseconds."""
+START_TIMEOUT_S = 60.0
+"""For the helper's start on a machine under load."""
+MAX_MEMORY_BYTES = 6 << 30
+
+
+class Helper:
+    """Helper process that calls one module's `contents(path)`; it starts with the first read."""
+
+    def __init__(self, module: str, kind: str, libraries: Sequence[str] = ()) -> None:
+        """Args:
+        module: the module whose `contents` reads a file.
+        kind: what the file should be, for messages, such as `HDF5 weights`.
+        libraries: modules to import before the first file, so that its time is the file's own.
+        """
+        self._module, self._kind, self._libraries = module, kind, tuple(libraries)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+
+    def read(self, path: Path) -> Any:
+        """What `contents` returns for a file. Raises InputError if it cannot be read."""
+        try:
+            connection = self._started()
+            connection.send((str(path), READ_TIMEOUT_S))
+            if not connection.poll(2 * READ_TIMEOUT_S):
+                raise EOFError
+            answer, reason = connection.recv()
+        except (OSError, EOFError):
+            # the helper crashed, or its alarm ended it
+            self.close()
+            reason = f"its reader crashes on it, or does not finish within {READ_TIMEOUT_S} s; the file is corrupt"
+            raise InputError(f"{path}: cannot be read as {self._kind}: {reason}") from None
+        except BaseException:
+            self.close()  # after an interrupt, a late reply must not be read as the next one
+            raise
+        if reason is not None:
+            raise InputError(f"{path}: cannot be read as {self._kind}: {reason}")
+        return answer
+
+    def close(self) -> None:
+        """End the helper, whatever it is doing."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _started(self) -> Connection:
+        if self._process is None or self._connection is None:
+            parent_end, child_end = Pipe()
+            root = str(Path(__file__).resolve().parents[2])
+            path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+            call = f"serve({child_end.fileno()}, {self._module!r}, {self._libraries!r})"
+            # a new interpreter: a fork would copy TensorFlow's threads and locks
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", f"from {__name__} import serve; {call}"],
+                pass_fds=[child_end.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+            child_end.close()
+            self._connection = parent_end
+            atexit.register(self.close)
+            if not parent_end.poll(START_TIMEOUT_S):
+                raise EOFError
+            parent_end.recv()
+        return self._connection
+
+
+def serve(descriptor: int, module: str, libraries: Sequence[str]) -> None:
+    """The helper's loop: (path, seconds) in, (contents, None) or (None, an error's text) out; ends with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the exporter handles Ctrl-C
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for library in libraries:
+        importlib.import_module(library)
+    contents = importlib.import_module(module).contents
+    connection = Connection(descriptor)
+    connection.send("ready")
+    while True:
+        try:
+            path, limit_s = connection.recv()
+        except EOFError:
+            return
+        # an alarm without a handler ends the process even inside a library
+        signal.alarm(limit_s)
+        answer, reason = None, None
+        try:
+            answer = contents(Path(path))
+        except Exception as error:  # noqa: BLE001 - libraries raise many kinds for one cause: the file
+            reason = first_line(error) or type(error).__name__
+        signal.alarm(0)
+        connection.send((answer, reason))

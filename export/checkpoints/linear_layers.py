@@ -1,0 +1,103 @@
+"""Linear layers by the names of a PyTorch library: `<name>/weight` [units, inputs] and `<name>/bias` [units]."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from city.errors import InputError
+from export.actors import Activation, Dense, Step
+from export.checkpoints.checkpoint import Checkpoint, StoredVariable
+
+LIBRARY_ACTIVATIONS = {
+    "ReLU": "relu", "Tanh": "tanh", "ELU": "elu", "SELU": "selu", "SiLU": "silu", "GELU": "gelu", "Sigmoid": "sigmoid",
+    "Softplus": "softplus", "Identity": "linear",
+    "relu": "relu", "tanh": "tanh", "elu": "elu", "selu": "selu", "silu": "silu", "swish": "silu", "gelu": "gelu",
+    "sigmoid": "sigmoid", "softplus": "softplus", "linear": "linear", "None": "linear",
+}  # fmt: skip
+"""PyTorch's class or RLlib's name -> ours. LeakyReLU is left out: PyTorch's slope is 0.01, ours 0.2."""
+
+
+def activation(where: Path, name: Any) -> str:
+    """Our name of an activation. Raises InputError if there is none."""
+    if str(name) not in LIBRARY_ACTIVATIONS:
+        raise InputError(f"{where}: its activation {name} is not one of {', '.join(LIBRARY_ACTIVATIONS)}; it cannot be exported")
+    return LIBRARY_ACTIVATIONS[str(name)]
+
+
+def checkpoint_of(where: Path, arrays: Mapping[str, NDArray[Any]], ordered: bool) -> Checkpoint:
+    """Arrays as the variables of a checkpoint. `ordered`: whether they are in the model's order."""
+    stored = {name: StoredVariable(name, values.shape, values.dtype.name) for name, values in arrays.items()}
+    return Checkpoint(where, stored, lambda name: arrays[name], ordered)
+
+
+class StateDict:
+    """The tensors of a network whose layers a library names; it notes which of them were read."""
+
+    def __init__(self, where: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._where, self._arrays = where, arrays
+        self._taken: set[str] = set()
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        return tuple(sorted(set(self._arrays) - self._taken))
+
+    def holds(self, prefix: str) -> bool:
+        """Whether a module of this name has weights."""
+        return any(name.startswith(f"{prefix}/") for name in self._arrays)
+
+    def linear(self, name: str) -> Dense:
+        """A layer by its name. Raises InputError if it is missing or not a linear layer."""
+        stored_as = {"kernel": f"{name}/weight", "bias": f"{name}/bias"}
+        if stored_as["kernel"] not in self._arrays:
+            raise InputError(f"{self._where}: tensor {stored_as['kernel']} is missing")
+        parts = {part: self._read(stored) for part, stored in stored_as.items() if stored in self._arrays}
+        kernel, bias = parts["kernel"].T, parts.get("bias")
+        if kernel.ndim != 2 or 0 in kernel.shape or (bias is not None and bias.shape != kernel.shape[1:]):
+            shapes = f"weight {list(kernel.T.shape)}, bias {'none' if bias is None else list(bias.shape)}"
+            raise InputError(f"{self._where}: {name} is not a linear layer: {shapes}")
+        return Dense(name, kernel, bias, {part: stored_as[part] for part in parts})
+
+    def sequential(self, prefix: str) -> list[Dense]:
+        """The numbered layers of a sequence, with one activation module between two of them.
+
+        Raises InputError if their numbers do not show that.
+        """
+        inside = {name.removeprefix(f"{prefix}/").split("/")[0] for name in self._arrays if name.startswith(f"{prefix}/")}
+        if not all(number.isdigit() for number in inside):
+            raise InputError(f"{self._where}: {prefix} holds {', '.join(sorted(inside))}, not numbered linear layers")
+        numbers = sorted(map(int, inside))
+        if numbers != list(range(0, 2 * len(numbers), 2)):
+            raise InputError(
+                f"{self._where}: {prefix} has weights in modules {', '.join(map(str, numbers))}; "
+                "linear layers with one activation after each are modules 0, 2, 4, ..."
+            )
+        return [self.linear(f"{prefix}/{number}") for number in numbers]
+
+    def _read(self, name: str) -> NDArray[np.float32]:
+        values = self._arrays[name]
+        if values.dtype.kind != "f":
+            raise InputError(f"{self._where}: {name} holds {values.dtype}, not weights")
+        with np.errstate(over="ignore"):
+            narrow = np.asarray(values, np.float32)
+        if not np.isfinite(narrow).all():
+            raise InputError(f"{self._where}: {name} has non-finite values; the training has diverged")
+        self._taken.add(name)
+        return narrow
+
+
+def activated(layers: list[Dense], kind: str) -> list[Step]:
+    """Every layer with an activation after it."""
+    return [step for layer in layers for step in (layer, Activation(kind))]
+
+
+def check_chain(where: Path, steps: list[Step]) -> None:
+    """Raise InputError unless every linear layer takes what the one before gives."""
+    layers = [step for step in steps if isinstance(step, Dense)]
+    for first, second in zip(layers, layers[1:], strict=False):
+        if first.kernel.shape[1] != second.kernel.shape[0]:
+            raise InputError(
+                f"{where}: {first.name} has {first.kernel.shape[1]} outputs, but {second.name} has {second.kernel.shape[0]} inputs"
+            )

@@ -1,0 +1,149 @@
+"""The values of a pickle, read without running anything of it.
+
+A pickle is a program for a small machine: GLOBAL opcodes name functions of any
+module, REDUCE and BUILD call them. Here a name gives only what the caller passes in:
+a function of ours that rebuilds a value, or, for libraries whose objects hold settings
+beside the values, an `Opaque` object that stores its arguments and does nothing. Any
+other name refuses the file. The opcodes are checked first: only those that plain data
+needs, with sizes and memo indexes that fit the file.
+"""
+
+import collections
+import io
+import pickle
+import pickletools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+MAX_PICKLE_BYTES = 1 << 29
+MAX_OPCODES = 2_000_000
+"""The state dict of a network of 10,000 layers has some 300,000."""
+OPCODES = frozenset(
+    "PROTO FRAME STOP MARK GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD BINPERSID MEMOIZE BINPUT LONG_BINPUT BINGET LONG_BINGET "
+    "EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS EMPTY_SET ADDITEMS FROZENSET "
+    "SHORT_BINSTRING BINSTRING SHORT_BINUNICODE BINUNICODE BINUNICODE8 SHORT_BINBYTES BINBYTES BINBYTES8 BYTEARRAY8 "
+    "BININT BININT1 BININT2 LONG1 BINFLOAT NEWTRUE NEWFALSE NONE".split()
+)
+
+Rebuilders = Mapping[tuple[str, str], Any]
+"""(module, name) -> what the name gives: an object that may be called, and cannot be changed."""
+
+
+class PickleRefused(ValueError):
+    """A pickle is damaged, or holds more than plain data."""
+
+
+class Opaque:
+    """An object of a library that is not imported: its class's name, its arguments and its state."""
+
+    global_name = ""
+    args: tuple[Any, ...]
+    state: Any
+
+    def __new__(cls, *args: Any) -> "Opaque":
+        made = super().__new__(cls)
+        made.args, made.state = args, None
+        return made
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class Function:
+    """A function of ours under a pickle's name; without attributes, so that a pickle's BUILD cannot change it."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        object.__setattr__(self, "_call", call)
+
+    def __call__(self, *args: Any) -> Any:
+        return self._call(*args)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise PickleRefused("it changes a function")
+
+
+def load(
+    data: bytes,
+    rebuilders: Rebuilders,
+    opaque_modules: tuple[str, ...] = (),
+    persistent: Callable[[Any], Any] | None = None,
+    advice: str = "",
+) -> Any:
+    """The value of a pickle.
+
+    Args:
+        data: the pickle.
+        rebuilders: what a pickle's names give.
+        opaque_modules: top-level modules whose objects become Opaque.
+        persistent: the value of a persistent id; None: a pickle with one is refused.
+        advice: what a user can do about an unknown name.
+
+    Raises:
+        PickleRefused: it is damaged, or names anything else.
+    """
+    check_opcodes(data)
+    reader = _Reader(data, rebuilders, opaque_modules, persistent, advice)
+    try:
+        return reader.load()
+    except PickleRefused:
+        raise
+    except RecursionError:
+        raise PickleRefused("its values are nested too deeply") from None
+    except Exception as error:  # noqa: BLE001 - a damaged pickle raises many kinds
+        raise PickleRefused(f"its pickle is damaged ({type(error).__name__})") from None
+
+
+def check_opcodes(data: bytes, begin: int = 0) -> int:
+    """The end of the pickle that begins at byte `begin`. Raises PickleRefused if plain data needs no such opcode or size."""
+    if len(data) - begin > MAX_PICKLE_BYTES:
+        raise PickleRefused(f"its pickle has {len(data) - begin} bytes, more than any actor's")
+    count = 0
+    try:
+        for opcode, argument, _ in pickletools.genops(stream := _at(data, begin)):
+            count += 1
+            if opcode.name not in OPCODES:
+                raise PickleRefused(f"its pickle uses opcode {opcode.name}, which plain data does not need; nothing of it was run")
+            if count > MAX_OPCODES:
+                raise PickleRefused("its pickle has more parts than any actor's")
+            if opcode.name in ("BINPUT", "LONG_BINPUT") and argument > len(data):
+                raise PickleRefused(f"its pickle stores value number {argument}, more than its {len(data)} bytes can hold")
+    except PickleRefused:
+        raise
+    except Exception as error:  # noqa: BLE001 - pickletools raises several kinds for a damaged pickle
+        raise PickleRefused(f"its pickle is damaged ({' '.join(str(error).split())[:120]})") from None
+    return stream.tell()
+
+
+def _at(data: bytes, begin: int) -> io.BytesIO:
+    stream = io.BytesIO(data)
+    stream.seek(begin)
+    return stream
+
+
+class _Reader(pickle.Unpickler):
+    def __init__(
+        self,
+        data: bytes,
+        rebuilders: Rebuilders,
+        opaque_modules: tuple[str, ...],
+        persistent: Callable[[Any], Any] | None,
+        advice: str,
+    ) -> None:
+        super().__init__(io.BytesIO(data))
+        self._rebuilders = {("collections", "OrderedDict"): collections.OrderedDict, **rebuilders}
+        self._opaque_modules, self._persistent, self._advice = opaque_modules, persistent, advice
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in self._rebuilders:
+            return self._rebuilders[module, name]
+        if module.split(".")[0] in self._opaque_modules and "." not in name:
+            return type("Opaque", (Opaque,), {"global_name": f"{module}.{name}"})
+        advice = f"; {self._advice}" if self._advice else ""
+        raise PickleRefused(f"its pickle names {module}.{name}, and only plain data is read; nothing of it was run{advice}")
+
+    def persistent_load(self, pid: Any) -> Any:
+        if self._persistent is None:
+            raise PickleRefused("its pickle refers to data outside itself")
+        return self._persistent(pid)

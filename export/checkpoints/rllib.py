@@ -1,0 +1,270 @@
+"""RLlib checkpoints of the new API stack: `.../rl_module/<policy>/module_state.pkl` (or .msgpack) holds one policy.
+
+Beside it, `class_and_ctor_args.pkl` names the module's class, its spaces and its model
+config; it is a pickle of Ray's classes, of which only plain settings are read. Exported
+are RLlib's default PPO modules with MLP encoders and discrete actions: encoder layers,
+each with the activation after it, then the policy head. A MeanStdFilter of the env
+runner becomes part of the graph: clip((x - mean) / (std + 1e-6), -c, c).
+
+Source: ray/rllib/core/models/torch/{encoder,heads}.py,
+ray/rllib/connectors/env_to_module/mean_std_filter.py.
+"""
+
+import base64
+import io
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from city.errors import InputError
+from export.actors import Actor, BatchNorm, Clip, Dense, Step
+from export.checkpoints import pickled_arrays
+from export.checkpoints.checkpoint import Checkpoint
+from export.checkpoints.helper_process import Helper
+from export.checkpoints.linear_layers import StateDict, activated, activation, check_chain, checkpoint_of
+from export.checkpoints.pickled_values import MAX_PICKLE_BYTES, Opaque, load
+from export.checkpoints.source import ActorRequest, RebuiltActor, Source
+
+STATE_FILES = ("module_state.pkl", "module_state.msgpack")
+CONFIG_FILE = "class_and_ctor_args.pkl"
+LIBRARIES = ("ray", "gymnasium", "numpy")
+"""Their objects hold settings; none is rebuilt."""
+CONNECTORS = {
+    "AddObservationsFromEpisodesToBatch", "AddTimeDimToBatchAndZeroPad", "AddStatesFromEpisodesToBatch",
+    "AgentToModuleMapping", "BatchIndividualItems", "NumpyToTensor",
+}  # fmt: skip
+"""RLlib's default connectors, which leave an observation's numbers as they are."""
+FILTER = "MeanStdFilter"
+FILTER_EPSILON = 1e-6
+TRAINING = ("vf", "encoder/critic_encoder")
+MAX_ARRAY_BYTES = 1 << 26
+
+
+@dataclass(frozen=True)
+class Module:
+    """One policy of a checkpoint."""
+
+    arrays: Mapping[str, NDArray[Any]]
+    class_name: str
+    config: Mapping[str, Any]
+    inputs: int
+    choices: int
+
+
+@dataclass(frozen=True)
+class RunningStatistics:
+    """The state of a MeanStdFilter."""
+
+    mean: NDArray[np.float64]
+    deviation: NDArray[np.float64]
+    clip: float | None
+
+
+def contents(path: Path) -> Module | RunningStatistics:
+    """One policy, or a filter's statistics; called in a helper process. Raises ValueError, OSError."""
+    if path.parent.name == FILTER:
+        return _statistics(_plain(_bytes(path)))
+    return _module(path)
+
+
+def _bytes(path: Path) -> bytes:
+    if path.stat().st_size > MAX_PICKLE_BYTES:
+        raise ValueError("it is larger than any actor's")
+    return path.read_bytes()
+
+
+def _plain(data: bytes) -> Any:
+    return load(data, pickled_arrays.REBUILDERS, LIBRARIES)
+
+
+def _module(path: Path) -> Module:
+    stored = _msgpack(_bytes(path)) if path.suffix == ".msgpack" else _plain(_bytes(path))
+    if not isinstance(stored, dict):
+        raise ValueError("it holds no weights by name")
+    arrays = {}
+    for name, values in stored.items():
+        array = values.values() if isinstance(values, pickled_arrays.Array) else values
+        if not isinstance(name, str) or not isinstance(array, np.ndarray):
+            raise ValueError(f"its entry {name!r} holds no numbers")
+        arrays[name.replace(".", "/")] = array
+    described = _plain(_bytes(path.with_name(CONFIG_FILE)))
+    try:
+        module_class, (_, arguments) = described["class"], described["ctor_args_and_kwargs"]
+        observation, action = arguments["observation_space"], arguments["action_space"]
+        config = arguments["model_config"]
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f"{CONFIG_FILE} beside it does not describe a module") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"{CONFIG_FILE} beside it holds no model config")
+    if not isinstance(action, Opaque) or not action.global_name.endswith(".Discrete"):
+        raise ValueError(f"its action space is {_class_of(action)}; only Discrete can be exported")
+    shape = observation.state.get("_shape") if isinstance(observation, Opaque) and isinstance(observation.state, dict) else None
+    if not isinstance(shape, tuple) or len(shape) != 1 or not _class_of(observation).endswith("Box"):
+        raise ValueError(f"its observation space is {_class_of(observation)} {shape or ''}; only a Box of one dimension can be exported")
+    if not isinstance(action.state, dict) or int(action.state.get("start", 0)) != 0:
+        raise ValueError("its choices do not begin at 0")
+    settings = {key: value for key, value in config.items() if isinstance(value, str | int | float | bool | None)}
+    settings |= {key: [int(size) for size in config[key]] for key in ("fcnet_hiddens", "head_fcnet_hiddens") if config.get(key)}
+    return Module(arrays, getattr(module_class, "global_name", "unknown"), settings, int(shape[0]), int(action.state["n"]))
+
+
+def _class_of(value: Any) -> str:
+    return str(getattr(value, "global_name", type(value).__name__)).rpartition(".")[2]
+
+
+def _msgpack(data: bytes) -> Any:
+    """A state that RLlib wrote with use_msgpack: arrays as maps of type, shape and bytes (msgpack_numpy)."""
+    import msgpack
+
+    def array(entry: dict[Any, Any]) -> Any:
+        if b"nd" not in entry:
+            return entry
+        shape, code, raw = entry.get(b"shape"), entry.get(b"type"), entry.get(b"data")
+        if not isinstance(code, str) or not re.fullmatch(r"[<>|=]?[fiu][1248]", code) or not isinstance(shape, list):
+            raise ValueError(f"an array has type {code!r}, not numbers")
+        dtype = pickled_arrays.Dtype(code.lstrip("<>|="))
+        dtype.byte_order = ">" if code.startswith(">") else "<"
+        return pickled_arrays.from_bytes(raw, dtype, tuple(shape))
+
+    return msgpack.unpackb(data, object_hook=array, raw=False, strict_map_key=False)
+
+
+def _statistics(state: Any) -> RunningStatistics:
+    if not isinstance(state, dict) or set(state) != {None} or not isinstance(state[None], dict):
+        raise ValueError("it keeps statistics for each agent, which is not supported; train without MeanStdFilter")
+    entry = state[None]
+    running = entry.get("running_stats")
+    if not (isinstance(running, list) and len(running) == 1 and isinstance(running[0], dict)):
+        raise ValueError("it keeps statistics of several parts of an observation, which is not supported")
+    if not (entry.get("de_mean_to_zero") and entry.get("de_std_to_one")):
+        raise ValueError("it does not normalise by both mean and deviation, which is not supported")
+    count = int(running[0]["num_pushes"])
+    mean, squares = (_decoded(running[0][key]) for key in ("mean_array", "sum_sq_diff_array"))
+    variance = squares / (count - 1) if count > 1 else np.square(mean)
+    if mean.ndim != 1 or mean.shape != variance.shape or not (variance >= 0).all() or not np.isfinite(mean).all():
+        raise ValueError("its statistics are damaged")
+    clip = entry.get("clip_by_value")
+    return RunningStatistics(mean, np.sqrt(variance), None if clip is None else float(clip))
+
+
+def _decoded(text: Any) -> NDArray[np.float64]:
+    """An array that RLlib packed: base64 of zlib of the .npy format."""
+    reader = zlib.decompressobj()
+    raw = reader.decompress(base64.b64decode(str(text), validate=True), MAX_ARRAY_BYTES)
+    return np.asarray(npy.read_array(io.BytesIO(raw), allow_pickle=False), np.float64)
+
+
+_HELPER = Helper("export.checkpoints.rllib", "an RLlib checkpoint")
+
+
+class RLlib(Source):
+    format = "rllib"
+    has_scopes = False
+
+    def checkpoint_of(self, file: Path) -> Path | None:
+        # the env runner keeps a copy of the learner's modules
+        is_policy = file.name in STATE_FILES and file.parent.parent.name == "rl_module" and "env_runner" not in file.parts
+        return file if is_policy else None
+
+    def model_number(self, path: Path) -> int | None:
+        """The number of the checkpoint's folder, such as checkpoint_000010."""
+        found = (re.search(r"(?:checkpoint|trial|round|iteration)[_-]?(\d+)$", parent.name, re.I) for parent in path.parents)
+        return next((int(match[1]) for match in found if match), None)
+
+    def files(self, path: Path) -> list[Path]:
+        statistics = _filter_file(path)
+        return [path, path.with_name(CONFIG_FILE), *([statistics] if statistics else [])]
+
+    def open(self, path: Path) -> Checkpoint:
+        return checkpoint_of(path, _module_of(path).arrays, ordered=True)
+
+    def rebuild(self, path: Path, label: str, wanted: ActorRequest) -> RebuiltActor:
+        if wanted.scope is not None:
+            raise InputError(f"{wanted.tl}: scope {wanted.scope} is for checkpoints of several agents; {label} holds one policy")
+        if wanted.output_tensor is not None:
+            raise InputError(f"{wanted.tl}: --output-tensor needs a graph, and {label} holds only weights")
+        module = _module_of(path)
+        steps, unread = _steps(path, module)
+        check_chain(path, steps)
+        layers = [step for step in steps if isinstance(step, Dense)]
+        sizes = int(layers[0].kernel.shape[0]), int(layers[-1].kernel.shape[1])
+        if sizes != (module.inputs, module.choices):
+            raise InputError(
+                f"{path}: its spaces have {module.inputs} observations and {module.choices} actions, but its network has "
+                f"{sizes[0]} inputs and {sizes[1]} outputs; the checkpoint is damaged"
+            )
+        head, note = _normalising_steps(path, module.inputs)
+        return RebuiltActor(Actor("mlp", (*head, *steps), unread), None, "", note, "categorical")
+
+
+def _module_of(path: Path) -> Module:
+    module = _HELPER.read(path)
+    assert isinstance(module, Module)
+    return module
+
+
+def _steps(path: Path, module: Module) -> tuple[list[Step], tuple[str, ...]]:
+    config, state = module.config, StateDict(path, module.arrays)
+    for key, name in (("use_lstm", "an LSTM"), ("fcnet_use_layernorm", "layer norms"), ("head_fcnet_use_layernorm", "layer norms")):
+        if config.get(key):
+            raise InputError(f"{path}: its model has {name} ({key}); only MLPs can be exported")
+    if not module.class_name.startswith("ray.rllib.algorithms.") or not module.class_name.endswith("TorchRLModule"):
+        raise InputError(f"{path}: its module is {module.class_name}; only RLlib's default PPO modules can be exported")
+    encoder = next((name for name in ("encoder/actor_encoder", "encoder/encoder") if state.holds(f"{name}/net/mlp")), None)
+    if not state.holds("pi/net/mlp") or (encoder is None and state.holds("encoder")):
+        raise InputError(f"{path}: has no MLP encoder and policy head (encoder.*.net.mlp, pi.net.mlp); only PPO's MLPs can be exported")
+    steps: list[Step] = []
+    if encoder is not None:
+        # the encoder's last layer is activated too
+        steps = activated(state.sequential(f"{encoder}/net/mlp"), activation(path, config.get("fcnet_activation", "tanh")))
+    *hidden, last = state.sequential("pi/net/mlp")
+    if hidden:
+        steps += activated(hidden, activation(path, config.get("head_fcnet_activation", "relu")))
+    unread = state.unread
+    unknown = [n for n in unread if not n.endswith("log_std_clip_param_const") and not n.startswith(tuple(f"{t}/" for t in TRAINING))]
+    if unknown:
+        raise InputError(f"{path}: {unknown[0]} may be part of the policy, and RLlib's default PPO module has no such tensor")
+    return [*steps, last], unread
+
+
+def _connectors(path: Path) -> Path:
+    # <checkpoint>/learner_group/learner/rl_module/<policy>/module_state.pkl
+    root = path.parents[4] if len(path.parents) > 4 else path.parent
+    return root / "env_runner" / "env_to_module_connector"
+
+
+def _filter_file(path: Path) -> Path | None:
+    file = _connectors(path) / FILTER / "state.pkl"
+    return file if file.is_file() else None
+
+
+def _normalising_steps(path: Path, inputs: int) -> tuple[list[Step], str]:
+    """A MeanStdFilter as steps before the network, and a note for the user. Raises InputError for other connectors."""
+    folder = _connectors(path)
+    named = {entry.name for entry in folder.iterdir() if entry.is_dir()} if folder.is_dir() else set()
+    if unknown := sorted(named - CONNECTORS - {FILTER}):
+        raise InputError(f"{path}: its env runner has the connector {unknown[0]}, which may change observations; train without it")
+    if FILTER not in named:
+        return [], ""
+    file = folder / FILTER / "state.pkl"
+    if not file.is_file():
+        raise InputError(f"{path}: its observations are filtered, and {file} is missing")
+    found = _HELPER.read(file)
+    assert isinstance(found, RunningStatistics)
+    if found.mean.shape != (inputs,):
+        raise InputError(f"{file}: has statistics of {len(found.mean)} numbers, but the policy observes {inputs}")
+    variance = np.square(found.deviation + FILTER_EPSILON).astype(np.float32)
+    stored_as = {"mean": f"{FILTER}: mean", "variance": f"{FILTER}: (std + {FILTER_EPSILON:g}) squared"}
+    norm = BatchNorm("mean_std_filter", None, None, found.mean.astype(np.float32), variance, 0.0, stored_as)
+    steps: list[Step] = [norm] if found.clip is None else [norm, Clip((-found.clip,), (found.clip,))]
+    return steps, "observations are normalised as by its MeanStdFilter"
+
+
+SOURCE = RLlib()

@@ -1,0 +1,357 @@
+"""stable-baselines3 and sb3-contrib zips: `data` (JSON) describes the policy, `policy.pth` has its weights.
+
+Read are PPO, A2C, TRPO and MaskablePPO (`mlp_extractor.policy_net`, `action_net`), DQN
+(`q_net.q_net`), SAC (`actor.latent_pi`, `actor.mu`), TD3 and DDPG (`actor.mu`). The pickles that
+`data` holds as text (`:serialized:`) are never read. Continuous actions are what
+`predict(deterministic=True)` returns: clipped to the action space, or squashed by tanh and
+scaled to it.
+
+Observations that VecNormalize normalised are normalised in the exported graph, with the
+statistics of the .pkl file beside the zip: clip((x - mean) / sqrt(var + epsilon), -clip_obs,
+clip_obs). Source: stable_baselines3/common/policies.py, .../vec_env/vec_normalize.py.
+"""
+
+import functools
+import io
+import json
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from city.errors import InputError
+from export.actors import PROBABILITIES, Q_VALUES, Activation, Actor, BatchNorm, Clip, Dense, Step
+from export.checkpoints import pickled_arrays, torch_tensors
+from export.checkpoints.checkpoint import Checkpoint
+from export.checkpoints.helper_process import Helper
+from export.checkpoints.linear_layers import StateDict, activated, activation, check_chain, checkpoint_of
+from export.checkpoints.pickled_values import Opaque, load
+from export.checkpoints.source import ActorRequest, RebuiltActor, Source
+
+MAX_DATA_BYTES = 1 << 28
+"""`data` holds the last observations beside the settings."""
+STATISTICS = re.compile(r"vec_?normalize", re.I)
+"""Names of files that VecNormalize.save wrote."""
+LIBRARIES = ("stable_baselines3", "sb3_contrib", "gymnasium", "gym", "numpy")
+"""Their objects in VecNormalize's pickle hold settings; none is rebuilt."""
+TRAINING = ("value_net", "mlp_extractor/value_net", "critic", "critic_target", "actor_target", "q_net_target", "actor/log_std")
+"""Modules that act only in training."""
+TRAINING_TENSORS = ("log_std", "log_ent_coef")
+
+
+@dataclass(frozen=True)
+class SavedPolicy:
+    """What a zip holds."""
+
+    settings: Mapping[str, Any]
+    """`data`, without its serialized pickles."""
+    arrays: Mapping[str, NDArray[Any]]
+    version: str
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """Statistics of VecNormalize."""
+
+    mean: NDArray[np.float64]
+    variance: NDArray[np.float64]
+    epsilon: float
+    clip: float
+
+
+def contents(path: Path) -> "SavedPolicy | Normalisation | None":
+    """What a zip or a file of VecNormalize holds; called in a helper process. Raises ValueError, OSError."""
+    if path.stat().st_size > torch_tensors.MAX_BYTES:
+        raise ValueError("it is larger than any actor's")
+    data = path.read_bytes()
+    return _normalisation(data) if path.suffix == ".pkl" else _policy(data)
+
+
+def _policy(data: bytes) -> SavedPolicy:
+    if not zipfile.is_zipfile(io.BytesIO(data)):
+        raise ValueError("it is no zip archive, or is cut off")
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        members = torch_tensors.members_of(archive)
+        for name in ("data", "policy.pth"):
+            if name not in members:
+                raise ValueError(f"it has no member {name}; write it with model.save(path)")
+        try:
+            settings = json.loads(torch_tensors.member_bytes(archive, members["data"], MAX_DATA_BYTES))
+        except RecursionError:
+            raise ValueError("its member data is nested too deeply") from None
+        except UnicodeDecodeError:
+            raise ValueError("its member data is not JSON") from None
+        except json.JSONDecodeError:
+            raise ValueError("its member data is not JSON") from None
+        if not isinstance(settings, dict):
+            raise ValueError("its member data holds no settings")
+        version = ""
+        if "_stable_baselines3_version" in members:
+            text = torch_tensors.member_bytes(archive, members["_stable_baselines3_version"], 1000)
+            version = text.decode("ascii", "replace").strip()
+        tensors = torch_tensors.read(torch_tensors.member_bytes(archive, members["policy.pth"]))
+    kept = ("policy_class", "policy_kwargs", "observation_space", "action_space", "_last_original_obs", "use_sde", "n_epochs")
+    return SavedPolicy({key: _readable(settings.get(key)) for key in kept}, tensors.arrays, version)
+
+
+def _readable(value: Any) -> Any:
+    """A setting without serialized pickles and long texts."""
+    if isinstance(value, dict):
+        return {key: _readable(item) for key, item in value.items() if key not in (":serialized:", "__doc__")}
+    return value
+
+
+def _normalisation(data: bytes) -> Normalisation | None:
+    """The statistics of a pickled VecNormalize; None: it does not normalise observations."""
+    saved = load(data, pickled_arrays.REBUILDERS, LIBRARIES)
+    state = saved.state if isinstance(saved, Opaque) and saved.global_name.endswith(".VecNormalize") else None
+    if not isinstance(state, dict):
+        raise ValueError("it is no file of VecNormalize.save")
+    if not state.get("norm_obs"):
+        return None
+    statistics = state.get("obs_rms")
+    stored = statistics.state if isinstance(statistics, Opaque) else None
+    if not isinstance(stored, dict):
+        raise ValueError("it normalises the parts of a dictionary observation, which is not supported")
+    mean, variance = (np.asarray(_array(stored.get(key)), np.float64) for key in ("mean", "var"))
+    epsilon, clip = float(state.get("epsilon", 1e-8)), float(state.get("clip_obs", 10.0))
+    if mean.ndim != 1 or mean.shape != variance.shape or not (np.isfinite(mean).all() and np.isfinite(variance).all()):
+        raise ValueError("its statistics are not one mean and one variance for each number of an observation")
+    if (variance < 0).any() or not epsilon >= 0 or not clip > 0:
+        raise ValueError("its statistics are damaged: a variance, epsilon or clip_obs is negative")
+    return Normalisation(mean, variance, epsilon, clip)
+
+
+def _array(value: Any) -> NDArray[Any]:
+    if not isinstance(value, pickled_arrays.Array):
+        raise ValueError("its statistics hold no arrays")
+    return value.values()
+
+
+_HELPER = Helper("export.checkpoints.stable_baselines3", "a stable-baselines3 file")
+
+
+@functools.lru_cache(maxsize=4)
+def _cached(path: Path, _mtime_ns: int, _size: int) -> "SavedPolicy | Normalisation | None":
+    found: SavedPolicy | Normalisation | None = _HELPER.read(path)
+    return found
+
+
+def _read(path: Path) -> "SavedPolicy | Normalisation | None":
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read as a stable-baselines3 file: {error.strerror}") from None
+    return _cached(path, stat.st_mtime_ns, stat.st_size)
+
+
+class StableBaselines3(Source):
+    format = "stable-baselines3"
+    suffixes = (".zip",)
+    has_scopes = False
+
+    def files(self, path: Path) -> list[Path]:
+        statistics = _statistics_file(path)
+        return [path] if statistics is None else [path, statistics]
+
+    def open(self, path: Path) -> Checkpoint:
+        return checkpoint_of(path, _saved(path).arrays, ordered=True)
+
+    def rebuild(self, path: Path, label: str, wanted: ActorRequest) -> RebuiltActor:
+        if wanted.scope is not None:
+            raise InputError(f"{wanted.tl}: scope {wanted.scope} is for checkpoints of several agents; {label} holds one actor")
+        if wanted.output_tensor is not None:
+            raise InputError(f"{wanted.tl}: --output-tensor needs a graph, and {label} holds only weights")
+        saved = _saved(path)
+        inputs, action = _observation_size(path, saved), _action_space(path, saved)
+        steps, unread, scores = _steps(path, saved, action)
+        check_chain(path, steps)
+        layers = [step for step in steps if isinstance(step, Dense)]
+        sizes = int(layers[0].kernel.shape[0]), int(layers[-1].kernel.shape[1])
+        if sizes != (inputs, action.size):
+            raise InputError(
+                f"{path}: its spaces have {inputs} observations and {action.size} actions, but its network has "
+                f"{sizes[0]} inputs and {sizes[1]} outputs; the file is damaged"
+            )
+        head, note = _normalising_steps(path, saved, inputs)
+        actor = Actor("mlp", (*head, *steps), unread, scores)
+        return RebuiltActor(actor, None, "", note, action.kind)
+
+
+@dataclass(frozen=True)
+class ActionSpace:
+    kind: str
+    """`categorical` or `continuous`."""
+    size: int
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+
+
+def _saved(path: Path) -> SavedPolicy:
+    saved = _read(path)
+    assert isinstance(saved, SavedPolicy)
+    return saved
+
+
+def _observation_size(path: Path, saved: SavedPolicy) -> int:
+    space = saved.settings["observation_space"]
+    kind = str(space.get(":type:")) if isinstance(space, dict) else str(space)
+    shape = space.get("_shape") if isinstance(space, dict) else None
+    if not kind.endswith("box.Box'>"):
+        raise InputError(
+            f"{path}: its observation space is {_class_name(kind)}; only a Box of one dimension, such as sumo-rl's, can be exported"
+        )
+    if not isinstance(shape, list) or len(shape) != 1 or type(shape[0]) is not int:
+        raise InputError(
+            f"{path}: its observation has shape {shape}; only a Box of one dimension, such as sumo-rl's, can be exported"
+        )
+    return shape[0]
+
+
+def _action_space(path: Path, saved: SavedPolicy) -> ActionSpace:
+    space = saved.settings["action_space"]
+    kind = str(space.get(":type:")) if isinstance(space, dict) else str(space)
+    if kind.endswith("discrete.Discrete'>"):
+        start, size = str(space.get("start", "0")), str(space.get("n"))
+        if not size.isdigit() or int(size) < 1 or start != "0":
+            raise InputError(f"{path}: its action space has {size} choices from {start} on; only choices from 0 on can be exported")
+        return ActionSpace("categorical", int(size))
+    if kind.endswith("box.Box'>") and isinstance(space.get("_shape"), list) and len(space["_shape"]) == 1:
+        low, high = (_numbers(path, space.get(key)) for key in ("low", "high"))
+        if len(low) == len(high) == space["_shape"][0] and all(a < b for a, b in zip(low, high, strict=True)):
+            return ActionSpace("continuous", len(low), low, high)
+        raise InputError(f"{path}: the bounds of its action space cannot be read ({space.get('low')} to {space.get('high')})")
+    why = "one policy for several signals at once; train one policy for each signal" if "MultiDiscrete" in kind else "unknown"
+    raise InputError(f"{path}: its action space is {_class_name(kind)} ({why}); only Discrete and Box can be exported")
+
+
+def _numbers(path: Path, printed: Any) -> tuple[float, ...]:
+    """The numbers of an array as NumPy prints it."""
+    try:
+        numbers = tuple(float(word) for word in str(printed).strip("[]").replace("\n", " ").split())
+    except ValueError:
+        raise InputError(f"{path}: the bounds of its action space cannot be read ({printed})") from None
+    if not np.isfinite(numbers).all():
+        raise InputError(f"{path}: its action space is not bounded ({printed}); only bounded actions can be exported")
+    return numbers
+
+
+def _steps(path: Path, saved: SavedPolicy, action: ActionSpace) -> tuple[list[Step], tuple[str, ...], str]:
+    """The actor's steps, the tensors that are not part of it, and what its second output is."""
+    state = StateDict(path, saved.arrays)
+    kwargs = saved.settings["policy_kwargs"]
+    kwargs = kwargs if isinstance(kwargs, dict) else {}
+    squashes = bool(kwargs.get("squash_output"))
+    scores = PROBABILITIES
+    for name in saved.arrays:
+        if "lstm" in name:
+            raise InputError(f"{path}: {name} is part of an LSTM: its actions depend on earlier observations; train one without")
+        if "features_extractor" in name:
+            raise InputError(f"{path}: {name} is part of a features extractor (a CNN or one of your own); only MlpPolicy is read")
+    steps: list[Step]
+    if state.holds("action_net"):
+        kind = _hidden_activation(path, kwargs, "tanh")
+        shared, own = "mlp_extractor/shared_net", "mlp_extractor/policy_net"
+        hidden = [layer for prefix in (shared, own) if state.holds(prefix) for layer in state.sequential(prefix)]
+        steps = [*activated(hidden, kind), state.linear("action_net")]
+    elif state.holds("q_net/q_net"):
+        *hidden, last = state.sequential("q_net/q_net")
+        steps, scores = [*activated(hidden, _hidden_activation(path, kwargs, "relu")), last], Q_VALUES
+    elif state.holds("actor/latent_pi"):
+        hidden = state.sequential("actor/latent_pi")
+        steps, squashes = [*activated(hidden, _hidden_activation(path, kwargs, "relu")), state.linear("actor/mu")], True
+    elif state.holds("actor/mu/0"):
+        *hidden, last = state.sequential("actor/mu")
+        steps, squashes = [*activated(hidden, _hidden_activation(path, kwargs, "relu")), last], True
+    else:
+        policy = saved.settings["policy_class"]
+        known = str(policy.get("__init__", "unknown"))[:60] if isinstance(policy, dict) else "unknown"
+        raise InputError(
+            f"{path}: its policy ({known}) is not a known one: PPO, A2C, TRPO, MaskablePPO, DQN, SAC, TD3 and DDPG with MlpPolicy are"
+        )
+    if action.kind == "continuous":
+        steps += _bounded(action) if squashes else [Clip(action.low, action.high)]
+    unread = state.unread
+    unknown = [n for n in unread if n not in TRAINING_TENSORS and not any(n.startswith(f"{module}/") for module in TRAINING)]
+    if unknown:
+        raise InputError(f"{path}: {unknown[0]} may be part of the actor, and no known policy uses it; export cannot leave it out")
+    return steps, unread, scores
+
+
+def _hidden_activation(path: Path, kwargs: Mapping[str, Any], default: str) -> str:
+    """The activation of hidden layers; `data` names its class if it is not the algorithm's default."""
+    named = kwargs.get("activation_fn")
+    if named is None:
+        return default
+    match = re.fullmatch(r"<class '(torch\.nn\.modules\.(?:activation|linear)\.)?([\w.]+)'>", str(named))
+    return activation(path, match[2] if match and match[1] else named)
+
+
+def _bounded(action: ActionSpace) -> list[Step]:
+    """tanh, then scaled from [-1, 1] to the action space."""
+    low, high = np.array(action.low, np.float32), np.array(action.high, np.float32)
+    if (low == -1).all() and (high == 1).all():
+        return [Activation("tanh")]
+    zeros, ones = np.zeros_like(low), np.ones_like(low)
+    scale = BatchNorm("action_space", (high - low) / 2, (high + low) / 2, zeros, ones, 0.0)
+    return [Activation("tanh"), scale]
+
+
+def _normalising_steps(path: Path, saved: SavedPolicy, inputs: int) -> tuple[list[Step], str]:
+    """VecNormalize as steps before the network, and a note for the user. Raises InputError if its statistics are missing."""
+    file = _statistics_file(path)
+    if file is None:
+        on_policy = saved.settings["n_epochs"] is not None or "value_net/weight" in saved.arrays
+        # on-policy algorithms note the unnormalised observation only if the environment normalises
+        if on_policy and saved.settings["_last_original_obs"] is not None:
+            raise InputError(
+                f"{path}: was trained in a VecNormalize environment, and its statistics are not beside it; "
+                f"save them there: env.save({str(path.with_name(path.stem + '_vecnormalize.pkl'))!r})"
+            )
+        return [], ""
+    found = _read(file)
+    assert not isinstance(found, SavedPolicy)
+    if found is None:
+        return [], f"{file.name} normalises rewards only"
+    if found.mean.shape != (inputs,):
+        raise InputError(f"{file}: has statistics of {len(found.mean)} numbers, but {path.name} observes {inputs}; use its own")
+    variance = (found.variance + found.epsilon).astype(np.float32)
+    norm = BatchNorm("vecnormalize", None, None, found.mean.astype(np.float32), variance, 0.0)
+    norm = replace(norm, stored_as={"mean": f"{file.name}: obs_rms.mean", "variance": f"{file.name}: obs_rms.var + epsilon"})
+    return [norm, Clip((-found.clip,), (found.clip,))], f"observations are normalised as in {file.name}"
+
+
+def _statistics_file(path: Path) -> Path | None:
+    """The file of VecNormalize's statistics beside a zip: the only one, or the one of its own number. Raises InputError."""
+    files = [file for file in sorted(path.parent.glob("*.pkl")) if STATISTICS.search(file.name)]
+    own = [file for file in files if file.stem.startswith(path.stem) or _number(file) == _number(path) is not None]
+    others = [file for file in path.parent.glob("*.zip") if file != path]
+    if len(own) == 1:
+        return own[0]
+    if len(files) == 1 and (not others or _number(files[0]) is None):
+        return files[0]
+    if len(own) > 1 or (files and not others):
+        raise InputError(
+            f"{path}: several files of VecNormalize are beside it ({', '.join(file.name for file in own or files)}); keep its own, "
+            f"named {path.stem}_vecnormalize.pkl"
+        )
+    return None
+
+
+def _number(file: Path) -> int | None:
+    """The number of steps in a name, such as rl_model_1000_steps.zip of CheckpointCallback."""
+    match = re.search(r"(\d+)_steps", file.stem)
+    return int(match[1]) if match else None
+
+
+def _class_name(kind: str) -> str:
+    match = re.search(r"(\w+)'>$", kind)
+    return match[1] if match else kind[:60]
+
+
+SOURCE = StableBaselines3()

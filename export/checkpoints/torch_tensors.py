@@ -1,0 +1,289 @@
+"""The tensors that `torch.save` wrote, as NumPy arrays, without torch.
+
+A file is a zip archive (`<name>/data.pkl`, and `<name>/data/<key>` for the bytes of every
+storage) or, before torch 1.6, several pickles in a row followed by the storages. The
+pickle describes every tensor by its storage, offset, size and stride, all counted in
+elements. Formats: torch/serialization.py and torch/_utils.py of PyTorch.
+"""
+
+import io
+import math
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.checkpoints import pickled_arrays
+from export.checkpoints.checkpoint import MAX_ELEMENTS
+from export.checkpoints.pickled_values import Function, PickleRefused, check_opcodes, load
+
+MAX_BYTES = 2 << 30
+"""Size of all storages of a file."""
+MAX_DIMENSIONS, MAX_DEPTH, MAX_VALUES = 32, 8, 100_000
+LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+ADVICE = "save only the weights: torch.save(model.state_dict(), path)"
+STORAGES = {
+    "FloatStorage": "f4",
+    "DoubleStorage": "f8",
+    "HalfStorage": "f2",
+    "BFloat16Storage": "bf16",
+    "LongStorage": "i8",
+    "IntStorage": "i4",
+    "ShortStorage": "i2",
+    "CharStorage": "i1",
+    "ByteStorage": "u1",
+    "BoolStorage": "b1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StorageType:
+    """A class of storages under a pickle's name."""
+
+    code: str
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The numbers behind one tensor or several."""
+
+    code: str
+    key: str
+    elements: int
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A view of a storage, counted in elements."""
+
+    storage: Storage
+    offset: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SavedTensors:
+    """What a file holds."""
+
+    arrays: Mapping[str, NDArray[Any]]
+    """By name; nested dicts and module names are joined by `/`."""
+    modules: tuple[str, ...]
+    """Names of a network's modules, without weights too; (): the file does not list them."""
+
+
+def read(data: bytes) -> SavedTensors:
+    """The tensors of a file. Raises ValueError with the reason if it cannot be read."""
+    if zipfile.is_zipfile(io.BytesIO(data)):
+        return _zip_archive(data)
+    if not data:
+        raise PickleRefused("it is empty")
+    return _legacy(data)
+
+
+def members_of(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """The members of an archive by name. Raises ValueError for names that are listed twice."""
+    members = {info.filename: info for info in archive.infolist()}
+    if len(members) != len(archive.infolist()):
+        raise ValueError("it has two members of one name; readers differ on which of them counts")
+    return members
+
+
+def member_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int = MAX_BYTES) -> bytes:
+    """A member's bytes, checked against its CRC. Raises ValueError."""
+    if info.file_size > limit:
+        raise ValueError(f"its member {info.filename} has {info.file_size} bytes, more than any actor's")
+    if info.external_attr >> 28 == 0o12:
+        raise ValueError(f"its member {info.filename} is a symbolic link")
+    try:
+        with archive.open(info) as member:
+            data = member.read(info.file_size + 1)
+    except Exception as error:  # noqa: BLE001 - zipfile, zlib, lzma and bz2 raise several kinds for a damaged member
+        raise ValueError(f"its member {info.filename} cannot be read ({' '.join(str(error).split())[:120]})") from None
+    if len(data) != info.file_size:
+        raise ValueError(f"its member {info.filename} has {len(data)} bytes, but {info.file_size} are listed")
+    return data
+
+
+def _zip_archive(data: bytes) -> SavedTensors:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        members = members_of(archive)
+        prefixes = [name.removesuffix("data.pkl") for name in members if name.endswith("/data.pkl")]
+        if len(prefixes) != 1:
+            if {"data", "policy.pth"} <= set(members):
+                raise ValueError("it is a stable-baselines3 zip; name it .zip")
+            raise ValueError("it is no file of torch.save: it has no member data.pkl")
+        prefix = prefixes[0]
+        if f"{prefix}constants.pkl" in members:
+            raise ValueError(f"it is a TorchScript archive, which holds a program; {ADVICE}")
+        order = member_bytes(archive, members[f"{prefix}byteorder"], 64) if f"{prefix}byteorder" in members else b"little"
+        if order not in (b"little", b"big"):
+            raise ValueError(f"its byte order is {order!r}, not little or big")
+
+        def storage_bytes(storage: Storage) -> bytes:
+            info = members.get(f"{prefix}data/{storage.key}")
+            if info is None:
+                raise ValueError(f"its member data/{storage.key} is missing")
+            return member_bytes(archive, info)
+
+        described = _values(member_bytes(archive, members[f"{prefix}data.pkl"]), legacy=False)
+        return _arrays(described, storage_bytes, "<" if order == b"little" else ">")
+
+
+def _legacy(data: bytes) -> SavedTensors:
+    """Pickles in a row: magic number, protocol, system, the object, the storages' keys; then every storage with its size."""
+    ends = [0]
+    for number in range(5):
+        try:
+            ends.append(check_opcodes(data, ends[-1]))
+        except PickleRefused as error:
+            reason = "it is no file of torch.save" if number == 0 else str(error)
+            raise PickleRefused(reason) from None
+        if number == 0 and load(data[: ends[1]], {}) != LEGACY_MAGIC:
+            raise PickleRefused(f"it is a plain pickle, not a file of torch.save; {ADVICE}")
+    parts = [data[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
+    system, described, keys = load(parts[2], {}), _values(parts[3], legacy=True), load(parts[4], {})
+    if not isinstance(system, dict) or not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+        raise ValueError("it is damaged: its storages are not listed")
+    byte_order = "<" if system.get("little_endian", True) else ">"
+    known = {tensor.storage.key: tensor.storage for _, tensor in _tensors(described)}
+    position, stored = ends[-1], {}
+    for key in keys:
+        elements = int.from_bytes(data[position : position + 8], "little", signed=True)
+        if key not in known:
+            raise ValueError(f"its storage {key} belongs to no tensor")
+        size = elements * _item_size(known[key].code)
+        if elements != known[key].elements or position + 8 + size > len(data):
+            raise ValueError(f"its storage {key} is cut off")
+        stored[key] = data[position + 8 : position + 8 + size]
+        position += 8 + size
+
+    def storage_bytes(storage: Storage) -> bytes:
+        if storage.key not in stored:
+            raise ValueError(f"its storage {storage.key} is missing")
+        return stored[storage.key]
+
+    return _arrays(described, storage_bytes, byte_order)
+
+
+def _values(data: bytes, legacy: bool) -> Any:
+    """The pickled object, with a Tensor for every tensor."""
+
+    def persistent(pid: Any) -> Storage:
+        count = 6 if legacy else 5
+        if not isinstance(pid, tuple) or len(pid) != count or pid[0] != "storage" or (legacy and pid[5] is not None):
+            raise PickleRefused("its pickle refers to something other than a storage")
+        _, kind, key, _, elements = pid[:5]
+        if not isinstance(kind, StorageType) or not isinstance(key, str) or type(elements) is not int or elements < 0:
+            raise PickleRefused("a storage in its pickle is damaged")
+        return Storage(kind.code, key, elements)
+
+    def tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Tensor:
+        if not isinstance(storage, Storage) or type(offset) is not int:
+            raise PickleRefused("a tensor in its pickle is damaged")
+        for numbers in (size, stride):
+            if not isinstance(numbers, tuple) or len(numbers) > MAX_DIMENSIONS or not all(type(n) is int for n in numbers):
+                raise PickleRefused("a tensor in its pickle has an invalid shape")
+        if len(size) != len(stride):
+            raise PickleRefused("a tensor in its pickle has an invalid shape")
+        return Tensor(storage, offset, size, stride)
+
+    names = {("torch", name): StorageType(code) for name, code in STORAGES.items()}
+    functions = {
+        ("torch._utils", "_rebuild_tensor_v2"): Function(tensor),
+        ("torch._utils", "_rebuild_tensor"): Function(tensor),
+        ("torch._utils", "_rebuild_parameter"): Function(lambda data, *_: data),
+        ("torch", "Size"): Function(lambda sizes=(): tuple(sizes)),
+    }
+    return load(data, {**pickled_arrays.REBUILDERS, **names, **functions}, persistent=persistent, advice=ADVICE)
+
+
+def _arrays(described: Any, storage_bytes: Callable[[Storage], bytes], byte_order: str) -> SavedTensors:
+    """Every tensor of a described object as an array."""
+    storages: dict[str, tuple[Storage, NDArray[Any]]] = {}
+    arrays: dict[str, NDArray[Any]] = {}
+    total = 0
+    for name, tensor in _tensors(described):
+        storage = tensor.storage
+        if storage.key not in storages:
+            total += storage.elements * _item_size(storage.code)
+            if total > MAX_BYTES:
+                raise ValueError("its tensors are larger than any actor's")
+            numbers = np.dtype(byte_order + storage.code.replace("bf16", "u2"))
+            data = storage_bytes(storage)
+            if len(data) != storage.elements * numbers.itemsize:
+                raise ValueError(f"its storage {storage.key} has {len(data)} bytes, not {storage.elements * numbers.itemsize}")
+            storages[storage.key] = storage, np.frombuffer(data, numbers)
+        first, values = storages[storage.key]
+        if first != storage:
+            raise ValueError(f"its storage {storage.key} is described in two ways")
+        if name in arrays:
+            raise ValueError(f"two of its tensors are called {name}")
+        arrays[name] = widen(_view(name, tensor, values), storage.code)
+    if not arrays:
+        raise ValueError(f"it holds no tensors; {ADVICE}")
+    return SavedTensors(arrays, _modules(described))
+
+
+def _view(name: str, tensor: Tensor, values: NDArray[Any]) -> NDArray[Any]:
+    elements = math.prod(tensor.size)
+    if any(size < 0 for size in tensor.size) or any(stride < 0 for stride in tensor.stride) or tensor.offset < 0:
+        raise ValueError(f"its tensor {name} has a negative shape, stride or offset")
+    if elements > min(MAX_ELEMENTS, len(values)):
+        raise ValueError(f"its tensor {name} has shape {list(tensor.size)}, more than its {len(values)} stored numbers")
+    last = tensor.offset + sum((size - 1) * stride for size, stride in zip(tensor.size, tensor.stride, strict=True))
+    if elements and last >= len(values):
+        raise ValueError(f"its tensor {name} reaches beyond its {len(values)} stored numbers")
+    if not elements:
+        return np.zeros(tensor.size, values.dtype)
+    strides = [stride * values.itemsize for stride in tensor.stride]
+    return np.lib.stride_tricks.as_strided(values[tensor.offset :], tensor.size, strides).copy()
+
+
+def widen(values: NDArray[Any], code: str) -> NDArray[Any]:
+    """Numbers in this machine's byte order; bfloat16, which NumPy lacks, as float32: its upper half."""
+    if code == "bf16":
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    return values.astype(values.dtype.newbyteorder("="))
+
+
+def _item_size(code: str) -> int:
+    return 2 if code == "bf16" else int(code[1:])
+
+
+def _tensors(described: Any) -> Iterator[tuple[str, Tensor]]:
+    """(name, tensor) of every tensor in nested dicts and lists."""
+    seen = 0
+    pending: list[tuple[str, Any, int]] = [("", described, 0)]
+    while pending:
+        name, value, depth = pending.pop()
+        seen += 1
+        if seen > MAX_VALUES or depth > MAX_DEPTH:
+            raise ValueError(f"it holds more than a network's weights; {ADVICE}")
+        if isinstance(value, Tensor):
+            yield name, value
+            continue
+        if isinstance(value, dict):
+            inside = [(key, item) for key, item in value.items() if isinstance(key, str | int)]
+        elif isinstance(value, list | tuple):
+            inside = list(enumerate(value))
+        else:
+            continue
+        below = [(f"{name}/{str(key).replace('.', '/')}".lstrip("/"), item, depth + 1) for key, item in inside]
+        pending += reversed(below)
+
+
+def _modules(described: Any) -> tuple[str, ...]:
+    """Names of the modules of a state dict, or of the first state dict inside; they tell of layers without weights."""
+    holders = [("", described)]
+    if isinstance(described, dict):
+        holders += [(f"{key}/", value) for key, value in described.items() if isinstance(key, str)]
+    names: list[str] = []
+    for prefix, holder in holders:
+        metadata = getattr(holder, "_metadata", None)
+        if isinstance(metadata, dict):
+            names += [f"{prefix}{name.replace('.', '/')}" for name in metadata if isinstance(name, str) and name]
+    return tuple(names)

@@ -1,0 +1,104 @@
+"""ONNX files of MLP actors, compared with ONNX's own reference evaluation."""
+
+import numpy as np
+import pytest
+
+from export.__main__ import main
+from tests.export.exporting import refused
+from tests.export.test_sources import run
+
+onnx = pytest.importorskip("onnx")
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from onnx.reference import ReferenceEvaluator  # noqa: E402
+
+RNG = np.random.default_rng(5)
+X = RNG.random((6, 5)).astype(np.float32)
+
+
+def constant(name, *shape):
+    return numpy_helper.from_array(RNG.standard_normal(shape).astype(np.float32), name)
+
+
+WEIGHTS = [constant("w0", 8, 5), constant("b0", 8), constant("w1", 8, 3), constant("b1", 3), constant("scale", 5)]
+GEMM = helper.make_node("Gemm", ["x", "w0", "b0"], ["h"], transB=1)
+TANH = helper.make_node("Tanh", ["h"], ["a"])
+LOGITS = [helper.make_node("MatMul", ["a", "w1"], ["m"]), helper.make_node("Add", ["m", "b1"], ["y"])]
+
+
+def save(path, nodes, output="y", inputs=("x",)):
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 5]) for name in inputs]
+    out = helper.make_tensor_value_info(output, TensorProto.FLOAT, ["n", 3])
+    model = helper.make_model(helper.make_graph(nodes, "actor", values, [out], WEIGHTS))
+    onnx.save(model, path)
+    return model
+
+
+def export(checkpoints, *flags):
+    return main(["--model-path", str(checkpoints), "--tl", "SA101", "--models-dir", str(checkpoints.parent / "models"), *flags])
+
+
+def outputs(checkpoints):
+    (version,) = (checkpoints.parent / "models" / "SA101").iterdir()
+    return run(version, "serving_default", observation=X)
+
+
+def test_logits_become_probabilities(checkpoints):
+    model = save(checkpoints / "SA101_trial_4.onnx", [GEMM, TANH, *LOGITS])
+    assert export(checkpoints, "--action", "categorical") == 0
+    logits = ReferenceEvaluator(model).run(None, {"x": X})[0]
+    expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(outputs(checkpoints)["probabilities"], expected, atol=1e-5)
+
+
+def test_softmax_at_the_end_shows_that_the_actor_is_categorical(checkpoints):
+    model = save(checkpoints / "SA101_trial_4.onnx", [GEMM, TANH, *LOGITS, helper.make_node("Softmax", ["y"], ["p"], axis=1)], "p")
+    assert export(checkpoints) == 0
+    np.testing.assert_allclose(outputs(checkpoints)["probabilities"], ReferenceEvaluator(model).run(None, {"x": X})[0], atol=1e-5)
+
+
+def test_scaled_observation_and_clipped_action_stay_in_the_graph(checkpoints):
+    low, high = numpy_helper.from_array(np.float32(-0.5), "low"), numpy_helper.from_array(np.float32(0.5), "high")
+    nodes = [
+        helper.make_node("Sub", ["x", "scale"], ["s"]),
+        helper.make_node("Gemm", ["s", "w0", "b0"], ["h"], transB=1),
+        helper.make_node("Relu", ["h"], ["a"]),
+        *LOGITS,
+        helper.make_node("Constant", [], ["low"], value=low),
+        helper.make_node("Constant", [], ["high"], value=high),
+        helper.make_node("Clip", ["y", "low", "high"], ["z"]),
+    ]
+    model = save(checkpoints / "SA101_trial_4.onnx", nodes, "z")
+    assert export(checkpoints) == 0
+    np.testing.assert_allclose(outputs(checkpoints)["action"], ReferenceEvaluator(model).run(None, {"x": X})[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "inputs", "part"),
+    [
+        ([GEMM, helper.make_node("Sin", ["h"], ["a"]), *LOGITS], ("x",), "operation Sin"),
+        ([GEMM, TANH, *LOGITS], ("x", "hidden"), "has the inputs x, hidden"),
+        ([helper.make_node("Gemm", ["x", "w0", "b0"], ["h"], transB=1, alpha=2.0), TANH, *LOGITS], ("x",), "alpha, beta or transA"),
+        ([GEMM, TANH, helper.make_node("Mul", ["a", "h"], ["y"])], ("x",), "operation Mul"),
+    ],
+)
+def test_graphs_that_are_no_mlp_are_refused_by_name(checkpoints, capsys, nodes, inputs, part):
+    save(checkpoints / "SA101_trial_4.onnx", nodes, inputs=inputs)
+    assert export(checkpoints, "--action", "categorical") == 2
+    refused(capsys, part)
+
+
+def test_weights_in_another_file_are_not_looked_for(checkpoints, capsys):
+    model = save(checkpoints / "SA101_trial_4.onnx", [GEMM, TANH, *LOGITS])
+    onnx.external_data_helper.convert_model_to_external_data(model, location="../secret", size_threshold=0)
+    onnx.external_data_helper.set_external_data(model.graph.initializer[0], location="../secret")
+    model.graph.initializer[0].ClearField("raw_data")
+    (checkpoints / "SA101_trial_4.onnx").write_bytes(model.SerializeToString())
+    assert export(checkpoints, "--action", "categorical") == 2
+    refused(capsys, "its tensor w0 is in another file")
+
+
+@pytest.mark.parametrize("data", [b"", b"ONNX", b"\x08" * 200])
+def test_damaged_files_get_one_line(checkpoints, capsys, data):
+    (checkpoints / "SA101_trial_4.onnx").write_bytes(data)
+    assert export(checkpoints) == 2
+    refused(capsys, "SA101_trial_4.onnx")

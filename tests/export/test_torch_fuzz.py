@@ -1,0 +1,93 @@
+"""Damaged PyTorch files: whatever a byte says, one line and exit code 2, or the same answer as before."""
+
+import io
+import pickle
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from city.errors import InputError
+from export.actors.architectures import ArchitectureHints
+from export.checkpoints import pickled_arrays, pickled_values, rllib, safetensors_file, stable_baselines3, torch_state, torch_tensors
+from export.checkpoints.source import ActorRequest
+
+TORCH = Path(__file__).resolve().parents[3] / "shared" / "checkpoints" / "torch"
+REQUEST = ActorRequest("SA101", None, [], None, ArchitectureHints(hidden_activation="tanh"), True, None, None)
+FILES = {
+    "cleanrl_state_dict/agent.pt": torch_state,
+    "cleanrl_state_dict/agent_legacy.pt": torch_state,
+    "cleanrl_state_dict/agent.safetensors": torch_state,
+    "sb3_ppo_small/model.zip": stable_baselines3,
+    "sb3_ppo_vecnormalize/vecnormalize.pkl": stable_baselines3,
+    "rllib_ppo/checkpoint/learner_group/learner/rl_module/default_policy/module_state.pkl": rllib,
+}
+damage = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.mark.parametrize("name", FILES)
+@damage
+@given(place=st.floats(0, 1, exclude_max=True), flips=st.integers(1, 255), cut=st.booleans())
+def test_flipped_bytes_and_cut_files_raise_only_errors_of_the_input(shared, tmp_path, name, place, flips, cut):
+    """Without the helper process, whose limits would hide an endless loop or a crash as a refusal."""
+    data = bytearray((shared / "checkpoints" / "torch" / name).read_bytes())
+    at = int(place * len(data))
+    data[at] ^= flips
+    damaged = tmp_path / Path(name).name
+    damaged.write_bytes(data[:at] if cut else data)
+    if name.startswith("rllib"):
+        settings_file = (shared / "checkpoints" / "torch" / name).with_name(rllib.CONFIG_FILE)
+        (tmp_path / rllib.CONFIG_FILE).write_bytes(settings_file.read_bytes())
+    try:
+        FILES[name].contents(damaged)
+    except (ValueError, TypeError, LookupError, MemoryError):
+        pass  # the helper turns them into one line
+
+
+@given(st.binary(max_size=300))
+def test_random_bytes_are_no_tensors(data):
+    for read in (torch_tensors.read, safetensors_file.read):
+        with pytest.raises(ValueError):
+            read(data)
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner),
+    max_leaves=20,
+)
+
+
+@given(plain, st.sampled_from([3, 4]))
+def test_plain_values_are_read_as_pickle_reads_them(value, protocol):
+    data = pickle.dumps(value, protocol)
+    assert pickled_values.load(data, {}) == value
+
+
+@given(st.binary(min_size=1, max_size=60))
+def test_no_bytes_make_a_pickle_call_a_function(data):
+    try:
+        pickled_values.load(b"\x80\x04" + data + b".", pickled_arrays.REBUILDERS, ("gymnasium",))
+    except pickled_values.PickleRefused:
+        pass
+
+
+def test_functions_of_the_reader_cannot_be_changed_by_a_pickle():
+    """BUILD on a function: it has no attributes that a state could set."""
+    dtype = b"\x8c\x05numpy\x8c\x05dtype\x93"
+    for state in (b"}\x8c\x05_callK\x01s", b"N}\x8c\x05_callK\x01s\x86"):
+        with pytest.raises(pickled_values.PickleRefused):
+            pickled_values.load(b"\x80\x04" + dtype + state + b"b.", pickled_arrays.REBUILDERS)
+
+
+def test_zip_of_a_zip_is_read_within_its_limits(tmp_path):
+    """A member that unpacks to a gigabyte is refused before it is unpacked."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data", b" " * (stable_baselines3.MAX_DATA_BYTES + 1))
+        archive.writestr("policy.pth", b"")
+    (tmp_path / "SA101.zip").write_bytes(packed.getvalue())
+    with pytest.raises(InputError, match="member data has .* bytes, more than any actor's"):
+        stable_baselines3.SOURCE.rebuild(tmp_path / "SA101.zip", "SA101.zip", REQUEST)
