@@ -76,7 +76,10 @@ def parse(argv: list[str] | None = None, prog: str = "python -m export") -> argp
         "--actor", metavar="NAME", help="architecture, if it is not recognised: mlp, mlp-res, ..., or module:function"
     )
     parser.add_argument(
-        "--hidden-activation", choices=ACTIVATIONS, metavar="NAME", help="activation of hidden layers, if the file does not hold it"
+        "--hidden-activation",
+        choices=ACTIVATIONS,
+        metavar="NAME",
+        help="activation of hidden layers, if the file does not hold it",
     )
     parser.add_argument("--layers", metavar="A,B,...", help="names of an actor's layers in call order, if they have no numbers")
     parser.add_argument(

@@ -105,7 +105,9 @@ def _agreed_kind(job: Job, tl: str, candidate: Candidate, settings: TL | None, f
     if settings is None and job.action is None and "action" not in candidate.settings:
         return found
     where = f"{job.city.path}: [tl.{tl}]" if job.city and settings else "--action, or the file's name,"
-    raise InputError(f"{tl}: the policy of {candidate.label} is {found}, but {where} has action {given}; fix the one that is wrong")
+    raise InputError(
+        f"{tl}: the policy of {candidate.label} is {found}, but {where} has action {given}; fix the one that is wrong"
+    )
 
 
 def _cut_to_tl(job: Job, tl: str, candidate: Candidate, rebuilt: RebuiltActor, contract: pb.PolicyContract) -> RebuiltActor:
@@ -114,7 +116,9 @@ def _cut_to_tl(job: Job, tl: str, candidate: Candidate, rebuilt: RebuiltActor, c
     if job.city is None or job.city.training.padding is None or contract.missing:
         return rebuilt
     if not isinstance(actor, Actor) or contract.action.kind != CATEGORICAL:
-        raise InputError(f"{tl}: [training] padding is for categorical policies of linear layers; {candidate.label} holds another")
+        raise InputError(
+            f"{tl}: [training] padding is for categorical policies of linear layers; {candidate.label} holds another"
+        )
     contract.observation.padded_size, contract.action.padded_size = actor.inputs, actor.outputs
     return replace(rebuilt, actor=padding.for_tl(tl, candidate.label, actor, contract.observation.size, contract.action.size))
 

@@ -1,5 +1,6 @@
 """Linear layers by the names of a PyTorch library: `<name>/weight` [units, inputs] and `<name>/bias` [units]."""
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -96,8 +97,9 @@ def activated(layers: list[Dense], kind: str) -> list[Step]:
 def check_chain(where: Path, steps: list[Step]) -> None:
     """Raise InputError unless every linear layer takes what the one before gives."""
     layers = [step for step in steps if isinstance(step, Dense)]
-    for first, second in zip(layers, layers[1:], strict=False):
+    for first, second in itertools.pairwise(layers):
         if first.kernel.shape[1] != second.kernel.shape[0]:
             raise InputError(
-                f"{where}: {first.name} has {first.kernel.shape[1]} outputs, but {second.name} has {second.kernel.shape[0]} inputs"
+                f"{where}: {first.name} has {first.kernel.shape[1]} outputs, "
+                f"but {second.name} has {second.kernel.shape[0]} inputs"
             )

@@ -75,9 +75,10 @@ def contents(path: Path) -> Network:
     for node in graph.node:
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute if a.type in (1, 2, 3)}
         if node.op_type == "Constant":
-            arrays[node.output[0]] = next((np.array(numpy_helper.to_array(a.t)) for a in node.attribute if a.name == "value"), None)
-            if arrays[node.output[0]] is None:
+            values = [np.array(numpy_helper.to_array(a.t)) for a in node.attribute if a.name == "value"]
+            if len(values) != 1:
                 raise ValueError(f"its constant {node.output[0]} is not a tensor")
+            arrays[node.output[0]] = values[0]
             continue
         nodes.append(Node(node.op_type, node.name or node.op_type, tuple(node.input), tuple(node.output), attributes))
     inputs = tuple(value.name for value in graph.input if value.name not in arrays)
@@ -109,7 +110,9 @@ class Onnx(Source):
         unread = tuple(sorted(name for name in network.arrays if name not in taken and network.arrays[name].ndim > 1))
         kind = "categorical" if ends_with_choices else None
         if wanted.categorical and isinstance(steps[-1], Activation | Clip):
-            raise InputError(f"{path}: its output {output} ends with {_last(steps)}, not with logits; pass --action, or --output-tensor")
+            raise InputError(
+                f"{path}: its output {output} ends with {_last(steps)}, not with logits; pass --action, or --output-tensor"
+            )
         return RebuiltActor(Actor("mlp", tuple(steps), unread), None, "", "", kind)
 
 
@@ -156,7 +159,9 @@ class _Chain:
             if node.operation in ("Reshape", "Dropout", "Squeeze", "Unsqueeze", "Clip", "Cast"):
                 variable = variable[:1]
             if len(variable) != 1:
-                raise InputError(f"{self._path}: operation {node.operation} ({node.name}) has {len(variable)} inputs; an MLP's has one")
+                raise InputError(
+                    f"{self._path}: operation {node.operation} ({node.name}) has {len(variable)} inputs; an MLP's has one"
+                )
             name = variable[0]
         steps: list[Step] = []
         chooses = False
@@ -209,7 +214,12 @@ class _Chain:
             raise self._refused(node, "")
 
     def _dense(
-        self, steps: list[Step], node: Node, kernel: NDArray[np.float32], bias: NDArray[np.float32] | None, stored_as: dict[str, str]
+        self,
+        steps: list[Step],
+        node: Node,
+        kernel: NDArray[np.float32],
+        bias: NDArray[np.float32] | None,
+        stored_as: dict[str, str],
     ) -> None:
         if 0 in kernel.shape or (bias is not None and bias.shape != kernel.shape[1:]):
             raise self._refused(node, "whose weights do not fit each other")

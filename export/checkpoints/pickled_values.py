@@ -19,10 +19,15 @@ MAX_PICKLE_BYTES = 1 << 29
 MAX_OPCODES = 2_000_000
 """The state dict of a network of 10,000 layers has some 300,000."""
 OPCODES = frozenset(
-    "PROTO FRAME STOP MARK GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD BINPERSID MEMOIZE BINPUT LONG_BINPUT BINGET LONG_BINGET "
-    "EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS EMPTY_SET ADDITEMS FROZENSET "
-    "SHORT_BINSTRING BINSTRING SHORT_BINUNICODE BINUNICODE BINUNICODE8 SHORT_BINBYTES BINBYTES BINBYTES8 BYTEARRAY8 "
-    "BININT BININT1 BININT2 LONG1 BINFLOAT NEWTRUE NEWFALSE NONE".split()
+    {
+        *("PROTO", "FRAME", "STOP", "MARK", "GLOBAL", "STACK_GLOBAL", "REDUCE", "NEWOBJ", "BUILD", "BINPERSID"),
+        *("MEMOIZE", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET"),
+        *("EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_LIST", "APPEND", "APPENDS"),
+        *("EMPTY_DICT", "SETITEM", "SETITEMS", "EMPTY_SET", "ADDITEMS", "FROZENSET"),
+        *("SHORT_BINSTRING", "BINSTRING", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"),
+        *("SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "BYTEARRAY8"),
+        *("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "NEWTRUE", "NEWFALSE", "NONE"),
+    }
 )
 
 Rebuilders = Mapping[tuple[str, str], Any]
@@ -53,6 +58,7 @@ class Function:
     """A function of ours under a pickle's name; without attributes, so that a pickle's BUILD cannot change it."""
 
     __slots__ = ("_call",)
+    _call: Callable[..., Any]
 
     def __init__(self, call: Callable[..., Any]) -> None:
         object.__setattr__(self, "_call", call)
@@ -104,10 +110,12 @@ def check_opcodes(data: bytes, begin: int = 0) -> int:
         for opcode, argument, _ in pickletools.genops(stream := _at(data, begin)):
             count += 1
             if opcode.name not in OPCODES:
-                raise PickleRefused(f"its pickle uses opcode {opcode.name}, which plain data does not need; nothing of it was run")
+                raise PickleRefused(
+                    f"its pickle uses opcode {opcode.name}, which plain data does not need; nothing of it was run"
+                )
             if count > MAX_OPCODES:
                 raise PickleRefused("its pickle has more parts than any actor's")
-            if opcode.name in ("BINPUT", "LONG_BINPUT") and argument > len(data):
+            if opcode.name in ("BINPUT", "LONG_BINPUT") and int(argument or 0) > len(data):
                 raise PickleRefused(f"its pickle stores value number {argument}, more than its {len(data)} bytes can hold")
     except PickleRefused:
         raise

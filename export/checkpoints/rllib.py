@@ -107,10 +107,12 @@ def _module(path: Path) -> Module:
         raise ValueError(f"its action space is {_class_of(action)}; only Discrete can be exported")
     shape = observation.state.get("_shape") if isinstance(observation, Opaque) and isinstance(observation.state, dict) else None
     if not isinstance(shape, tuple) or len(shape) != 1 or not _class_of(observation).endswith("Box"):
-        raise ValueError(f"its observation space is {_class_of(observation)} {shape or ''}; only a Box of one dimension can be exported")
+        raise ValueError(
+            f"its observation space is {_class_of(observation)} {shape or ''}; only a Box of one dimension can be exported"
+        )
     if not isinstance(action.state, dict) or int(action.state.get("start", 0)) != 0:
         raise ValueError("its choices do not begin at 0")
-    settings = {key: value for key, value in config.items() if isinstance(value, str | int | float | bool | None)}
+    settings: dict[str, Any] = {key: value for key, value in config.items() if isinstance(value, str | int | float | bool | None)}
     settings |= {key: [int(size) for size in config[key]] for key in ("fcnet_hiddens", "head_fcnet_hiddens") if config.get(key)}
     return Module(arrays, getattr(module_class, "global_name", "unknown"), settings, int(shape[0]), int(action.state["n"]))
 
@@ -212,14 +214,20 @@ def _module_of(path: Path) -> Module:
 
 def _steps(path: Path, module: Module) -> tuple[list[Step], tuple[str, ...]]:
     config, state = module.config, StateDict(path, module.arrays)
-    for key, name in (("use_lstm", "an LSTM"), ("fcnet_use_layernorm", "layer norms"), ("head_fcnet_use_layernorm", "layer norms")):
+    for key, name in (
+        ("use_lstm", "an LSTM"),
+        ("fcnet_use_layernorm", "layer norms"),
+        ("head_fcnet_use_layernorm", "layer norms"),
+    ):
         if config.get(key):
             raise InputError(f"{path}: its model has {name} ({key}); only MLPs can be exported")
     if not module.class_name.startswith("ray.rllib.algorithms.") or not module.class_name.endswith("TorchRLModule"):
         raise InputError(f"{path}: its module is {module.class_name}; only RLlib's default PPO modules can be exported")
     encoder = next((name for name in ("encoder/actor_encoder", "encoder/encoder") if state.holds(f"{name}/net/mlp")), None)
     if not state.holds("pi/net/mlp") or (encoder is None and state.holds("encoder")):
-        raise InputError(f"{path}: has no MLP encoder and policy head (encoder.*.net.mlp, pi.net.mlp); only PPO's MLPs can be exported")
+        raise InputError(
+            f"{path}: has no MLP encoder and policy head (encoder.*.net.mlp, pi.net.mlp); only PPO's MLPs can be exported"
+        )
     steps: list[Step] = []
     if encoder is not None:
         # the encoder's last layer is activated too
@@ -228,7 +236,9 @@ def _steps(path: Path, module: Module) -> tuple[list[Step], tuple[str, ...]]:
     if hidden:
         steps += activated(hidden, activation(path, config.get("head_fcnet_activation", "relu")))
     unread = state.unread
-    unknown = [n for n in unread if not n.endswith("log_std_clip_param_const") and not n.startswith(tuple(f"{t}/" for t in TRAINING))]
+    unknown = [
+        n for n in unread if not n.endswith("log_std_clip_param_const") and not n.startswith(tuple(f"{t}/" for t in TRAINING))
+    ]
     if unknown:
         raise InputError(f"{path}: {unknown[0]} may be part of the policy, and RLlib's default PPO module has no such tensor")
     return [*steps, last], unread
@@ -250,7 +260,9 @@ def _normalising_steps(path: Path, inputs: int) -> tuple[list[Step], str]:
     folder = _connectors(path)
     named = {entry.name for entry in folder.iterdir() if entry.is_dir()} if folder.is_dir() else set()
     if unknown := sorted(named - CONNECTORS - {FILTER}):
-        raise InputError(f"{path}: its env runner has the connector {unknown[0]}, which may change observations; train without it")
+        raise InputError(
+            f"{path}: its env runner has the connector {unknown[0]}, which may change observations; train without it"
+        )
     if FILTER not in named:
         return [], ""
     file = folder / FILTER / "state.pkl"

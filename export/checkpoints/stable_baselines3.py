@@ -17,7 +17,7 @@ import json
 import re
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +204,8 @@ def _observation_size(path: Path, saved: SavedPolicy) -> int:
     shape = space.get("_shape") if isinstance(space, dict) else None
     if not kind.endswith("box.Box'>"):
         raise InputError(
-            f"{path}: its observation space is {_class_name(kind)}; only a Box of one dimension, such as sumo-rl's, can be exported"
+            f"{path}: its observation space is {_class_name(kind)}; "
+            "only a Box of one dimension, such as sumo-rl's, can be exported"
         )
     if not isinstance(shape, list) or len(shape) != 1 or type(shape[0]) is not int:
         raise InputError(
@@ -219,7 +220,9 @@ def _action_space(path: Path, saved: SavedPolicy) -> ActionSpace:
     if kind.endswith("discrete.Discrete'>"):
         start, size = str(space.get("start", "0")), str(space.get("n"))
         if not size.isdigit() or int(size) < 1 or start != "0":
-            raise InputError(f"{path}: its action space has {size} choices from {start} on; only choices from 0 on can be exported")
+            raise InputError(
+                f"{path}: its action space has {size} choices from {start} on; only choices from 0 on can be exported"
+            )
         return ActionSpace("categorical", int(size))
     if kind.endswith("box.Box'>") and isinstance(space.get("_shape"), list) and len(space["_shape"]) == 1:
         low, high = (_numbers(path, space.get(key)) for key in ("low", "high"))
@@ -272,14 +275,17 @@ def _steps(path: Path, saved: SavedPolicy, action: ActionSpace) -> tuple[list[St
         policy = saved.settings["policy_class"]
         known = str(policy.get("__init__", "unknown"))[:60] if isinstance(policy, dict) else "unknown"
         raise InputError(
-            f"{path}: its policy ({known}) is not a known one: PPO, A2C, TRPO, MaskablePPO, DQN, SAC, TD3 and DDPG with MlpPolicy are"
+            f"{path}: its policy ({known}) is not a known one; "
+            "known are MlpPolicy of PPO, A2C, TRPO, MaskablePPO, DQN, SAC, TD3 and DDPG"
         )
     if action.kind == "continuous":
         steps += _bounded(action) if squashes else [Clip(action.low, action.high)]
     unread = state.unread
     unknown = [n for n in unread if n not in TRAINING_TENSORS and not any(n.startswith(f"{module}/") for module in TRAINING)]
     if unknown:
-        raise InputError(f"{path}: {unknown[0]} may be part of the actor, and no known policy uses it; export cannot leave it out")
+        raise InputError(
+            f"{path}: {unknown[0]} may be part of the actor, and no known policy uses it; export cannot leave it out"
+        )
     return steps, unread, scores
 
 
@@ -298,7 +304,8 @@ def _bounded(action: ActionSpace) -> list[Step]:
     if (low == -1).all() and (high == 1).all():
         return [Activation("tanh")]
     zeros, ones = np.zeros_like(low), np.ones_like(low)
-    scale = BatchNorm("action_space", (high - low) / 2, (high + low) / 2, zeros, ones, 0.0)
+    half, middle = (high - low) / np.float32(2), (high + low) / np.float32(2)
+    scale = BatchNorm("action_space", half, middle, zeros, ones, 0.0)
     return [Activation("tanh"), scale]
 
 
@@ -321,8 +328,8 @@ def _normalising_steps(path: Path, saved: SavedPolicy, inputs: int) -> tuple[lis
     if found.mean.shape != (inputs,):
         raise InputError(f"{file}: has statistics of {len(found.mean)} numbers, but {path.name} observes {inputs}; use its own")
     variance = (found.variance + found.epsilon).astype(np.float32)
-    norm = BatchNorm("vecnormalize", None, None, found.mean.astype(np.float32), variance, 0.0)
-    norm = replace(norm, stored_as={"mean": f"{file.name}: obs_rms.mean", "variance": f"{file.name}: obs_rms.var + epsilon"})
+    stored_as = {"mean": f"{file.name}: obs_rms.mean", "variance": f"{file.name}: obs_rms.var + epsilon"}
+    norm = BatchNorm("vecnormalize", None, None, found.mean.astype(np.float32), variance, 0.0, stored_as)
     return [norm, Clip((-found.clip,), (found.clip,))], f"observations are normalised as in {file.name}"
 
 
@@ -337,8 +344,8 @@ def _statistics_file(path: Path) -> Path | None:
         return files[0]
     if len(own) > 1 or (files and not others):
         raise InputError(
-            f"{path}: several files of VecNormalize are beside it ({', '.join(file.name for file in own or files)}); keep its own, "
-            f"named {path.stem}_vecnormalize.pkl"
+            f"{path}: several files of VecNormalize are beside it ({', '.join(file.name for file in own or files)}); "
+            f"keep its own, named {path.stem}_vecnormalize.pkl"
         )
     return None
 

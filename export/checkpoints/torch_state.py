@@ -94,8 +94,8 @@ def _check_names(path: Path, layers: Sequence[str]) -> None:
         parts = layer.split("/")
         if not any(scopes.is_actor(part) or part in NETWORKS for part in parts) and not all(part.isdigit() for part in parts):
             raise InputError(
-                f"{path}: the name of its layer {layer} does not tell that it is the actor's; pass the actor's layers in the order "
-                f"of calls (--layers {','.join(layers)}), or their module (--scope {parts[0]})"
+                f"{path}: the name of its layer {layer} does not tell that it is the actor's; pass the actor's layers in the "
+                f"order of calls (--layers {','.join(layers)}), or their module (--scope {parts[0]})"
             )
 
 
@@ -113,8 +113,8 @@ def _check_modules(path: Path, found: Layers, modules: tuple[str, ...]) -> None:
     has_one_between = list(map(int, numbers)) == list(range(first, last + 1, 2))
     if not has_one_between or every[0] != first or every[-1] != last:
         raise InputError(
-            f"{path}: {parent or 'its sequence'} has modules 0 to {every[-1]}, with weights in {', '.join(numbers)}: the file does "
-            "not say what the others compute; pass --actor mlp if one activation follows every layer but the last"
+            f"{path}: {parent or 'its sequence'} has modules {every[0]} to {every[-1]}, with weights in {', '.join(numbers)}: "
+            "the file does not say what the others compute; pass --actor mlp if one activation follows every layer but the last"
         )
 
 

@@ -7,6 +7,7 @@ elements. Formats: torch/serialization.py and torch/_utils.py of PyTorch.
 """
 
 import io
+import itertools
 import math
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -144,7 +145,7 @@ def _legacy(data: bytes) -> SavedTensors:
             raise PickleRefused(reason) from None
         if number == 0 and load(data[: ends[1]], {}) != LEGACY_MAGIC:
             raise PickleRefused(f"it is a plain pickle, not a file of torch.save; {ADVICE}")
-    parts = [data[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
+    parts = [data[begin:end] for begin, end in itertools.pairwise(ends)]
     system, described, keys = load(parts[2], {}), _values(parts[3], legacy=True), load(parts[4], {})
     if not isinstance(system, dict) or not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise ValueError("it is damaged: its storages are not listed")

@@ -115,7 +115,11 @@ def test_the_served_sample_fleet_gives_every_tl_its_action(grid_models, tmp_path
 shapes = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 6), st.booleans()), min_size=1, max_size=12)
 
 
-@given(shapes=shapes, shared=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 5)), max_size=2), budget=st.sampled_from([0, 20_000, 10**9]))
+@given(
+    shapes=shapes,
+    shared=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 5)), max_size=2),
+    budget=st.sampled_from([0, 20_000, 10**9]),
+)
 @settings(max_examples=25, deadline=None)
 def test_grouping_and_padding_change_no_action(shapes, shared, budget):
     """Any mixture of sizes and kinds, padded not at all, a little or to one group: NumPy's actions, TL by TL."""

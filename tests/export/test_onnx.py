@@ -51,7 +51,9 @@ def test_logits_become_probabilities(checkpoints):
 
 
 def test_softmax_at_the_end_shows_that_the_actor_is_categorical(checkpoints):
-    model = save(checkpoints / "SA101_trial_4.onnx", [GEMM, TANH, *LOGITS, helper.make_node("Softmax", ["y"], ["p"], axis=1)], "p")
+    model = save(
+        checkpoints / "SA101_trial_4.onnx", [GEMM, TANH, *LOGITS, helper.make_node("Softmax", ["y"], ["p"], axis=1)], "p"
+    )
     assert export(checkpoints) == 0
     np.testing.assert_allclose(outputs(checkpoints)["probabilities"], ReferenceEvaluator(model).run(None, {"x": X})[0], atol=1e-5)
 
@@ -77,7 +79,11 @@ def test_scaled_observation_and_clipped_action_stay_in_the_graph(checkpoints):
     [
         ([GEMM, helper.make_node("Sin", ["h"], ["a"]), *LOGITS], ("x",), "operation Sin"),
         ([GEMM, TANH, *LOGITS], ("x", "hidden"), "has the inputs x, hidden"),
-        ([helper.make_node("Gemm", ["x", "w0", "b0"], ["h"], transB=1, alpha=2.0), TANH, *LOGITS], ("x",), "alpha, beta or transA"),
+        (
+            [helper.make_node("Gemm", ["x", "w0", "b0"], ["h"], transB=1, alpha=2.0), TANH, *LOGITS],
+            ("x",),
+            "alpha, beta or transA",
+        ),
         ([GEMM, TANH, helper.make_node("Mul", ["a", "h"], ["y"])], ("x",), "operation Mul"),
     ],
 )

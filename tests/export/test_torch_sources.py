@@ -269,7 +269,9 @@ def test_inspect_shows_a_zip_like_any_other_checkpoint(torch_files, capsys):
     assert "names posix.system" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("names", [("actor.0.weight", "actor.0.bias", "actor.2.weight", "actor.2.bias"), ("0.weight", "0.bias", "2.weight", "2.bias")])
+@pytest.mark.parametrize(
+    "names", [("actor.0.weight", "actor.0.bias", "actor.2.weight", "actor.2.bias"), ("0.weight", "0.bias", "2.weight", "2.bias")]
+)
 def test_npz_with_pytorch_names_is_read(checkpoints, names):
     rng = np.random.default_rng(3)
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((8, 5), (8,), (3, 8), (3,))]
