@@ -24,6 +24,14 @@ RENAMED_KEYS = {
     ("[tl]", "sizes"): "hidden_sizes",
 }
 """(table, old key) -> the key's name since 0.2."""
+SUMO_RL_KEYS = {
+    "delta_time": "delta_time_s",
+    "yellow_time": "yellow_s",
+    "min_green": "min_green_s",
+    "max_green": "max_green_s",
+    "begin_time": "begin_s",
+}
+"""sumo-rl's name of an option -> the key of [tl.NAME], or of [network], that means the same."""
 _TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float), "Path": (str,)}
 _TYPE_NAMES = {"str": "a string", "int": "an integer", "float": "a number", "Path": "a path in quotes"}
 MAX_DEADLINE_MS, MAX_WATCHDOG_S = 60_000, 3599
@@ -37,6 +45,8 @@ class Network:
     """SUMO configuration; gives network, demand and additional files."""
     net: Path | None = None
     """Network file, if there is no sumocfg."""
+    begin_s: float | None = None
+    """Second at which a simulation begins that is started here. None: the sumocfg's."""
 
 
 @dataclass(frozen=True)
@@ -298,7 +308,16 @@ def _section(path: Path, here: Path, where: str, kind: type, body: Any) -> Any:
     for key, value in body.items():
         if renamed := RENAMED_KEYS.get(("[tl]" if kind is TL else where, key)):
             raise InputError(f"{path}: {where} {key} is now called {renamed}; rename it")
+        if key == "observation_class":
+            raise InputError(
+                f"{path}: {where} {key}: only sumo-rl's default observation is there; another one is a dialect of its own, "
+                "a file in controller/dialects (docs/reference/dialects.md)"
+            )
+        written, key = key, SUMO_RL_KEYS.get(key, key) if kind in (TL, Network) else key
+        if key in values:
+            raise InputError(f"{path}: {where} has both {key} and sumo-rl's name for it; remove one")
         if key not in known:
+            key = written
             raise InputError(f"{path}: {where} unknown key {key}; the keys are {', '.join(k for k in known if k != 'name')}")
         values[key] = _value(path, here, f"{where} {key}", known[key], value)
     required = [item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING]

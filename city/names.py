@@ -42,5 +42,10 @@ def select(values: Iterable[str], known: Sequence[str], flag: str) -> list[str]:
 
 
 def contains_tl(text: str, tl: str) -> bool:
-    """Whether a text contains the TL's name as a word; spaces and underscores within the name do not count."""
-    return re.search(r"(?<![A-Za-z0-9])" + r"[\s_]*".join(map(re.escape, tl)) + r"(?![A-Za-z0-9])", text) is not None
+    """Whether a text contains the TL's name as a word.
+
+    Spaces and underscores within the name do not count, and a hyphen in the name may be one of them: a signal
+    `GS_cluster_3` is TL `GS-cluster-3`.
+    """
+    name = r"[\s_]*".join(r"[-\s_]" if letter == "-" else re.escape(letter) for letter in tl)
+    return re.search(rf"(?<![A-Za-z0-9]){name}(?![A-Za-z0-9])", text) is not None

@@ -173,7 +173,8 @@ def of_city(city: City) -> StreetNetwork:
                 raise InputError(
                     f"{city.path}: [network] {key}: there is no file {path}; fix its path, which is relative to city.toml"
                 )
-            return of_sumocfg(path) if key == "sumocfg" else read(path)
+            begin_s = city.network.begin_s
+            return of_sumocfg(path, begin_s) if key == "sumocfg" else read(path, begin_s=begin_s or 0.0)
     raise InputError(f"{city.path}: [network] has neither sumocfg nor net; add one of them")
 
 
@@ -188,8 +189,11 @@ def signals_of(city: City, tl: TL, street: StreetNetwork) -> list[SignalNetwork]
     return [street.signals[signal] for signal in tl.signals]
 
 
-def of_sumocfg(path: Path) -> StreetNetwork:
-    """Read the network, signal programs of additional files, begin and end of a .sumocfg. Raises InputError."""
+def of_sumocfg(path: Path, begin_s: float | None = None) -> StreetNetwork:
+    """Read the network, signal programs of additional files, begin and end of a .sumocfg. Raises InputError.
+
+    `begin_s`: instead of the .sumocfg's own begin.
+    """
     values = sumo_files.options(path)
     net = values.get("net-file")
     if not net:
@@ -200,7 +204,7 @@ def of_sumocfg(path: Path) -> StreetNetwork:
     except ValueError:
         raise InputError(f"{path}: begin and end must be seconds, or hours:minutes:seconds") from None
     end = None if end is None or end < 0 else end
-    return read(here / net, additional, begin or 0.0, end)
+    return read(here / net, additional, (begin or 0.0) if begin_s is None else begin_s, end)
 
 
 def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 0.0, end_s: float | None = None) -> StreetNetwork:

@@ -93,11 +93,35 @@ def describe_slow(changes: Iterable[ChangeTimes | None]) -> str:
     more = f" and {len(slow) - MAX_NAMED_TLS} more" if len(slow) > MAX_NAMED_TLS else ""
     factor = worst.min_green_factor
     greens = f", and its greens last at least {factor:.2g} times its min green of training" if factor > 1 else ""
-    yellow_s = math.ceil(worst.yellow_s)
-    # pedestrians clear their crossing beside a green, so their time is no all-red
-    all_red_s = math.ceil(worst.vehicles_s - worst.yellow_s)
     return (
         f"{named}{more}: changing greens takes much longer than in training (in {worst.tl} up to {worst.total_s:.3g} s, not "
-        f"{worst.training_s:.3g} s{greens}), by [safety] in city.toml, approach speeds and pedestrian crossings; train with "
-        f"yellow_s = {yellow_s} and all_red_s = {all_red_s} in [tl.{worst.tl}]"
+        f"{worst.training_s:.3g} s{greens}), by [safety] in city.toml, approach speeds and pedestrian crossings; "
+        f"{_training_advice(worst)}"
+    )
+
+
+def describe_longer(changes: Iterable[ChangeTimes | None]) -> str:
+    """One line about the TLs whose changes take somewhat longer than in training; "" if there are none."""
+    longer = sorted(
+        (change for change in changes if change is not None and not change.is_slow and change.total_s > change.training_s),
+        key=lambda change: change.training_s - change.total_s,
+    )
+    if not longer:
+        return ""
+    worst = longer[0]
+    named = ", ".join(change.tl for change in longer[:MAX_NAMED_TLS])
+    more = f" and {len(longer) - MAX_NAMED_TLS} more" if len(longer) > MAX_NAMED_TLS else ""
+    return (
+        f"{named}{more}: changing greens takes longer than in training (in {worst.tl} up to {worst.total_s:.3g} s, not "
+        f"{worst.training_s:.3g} s); {_training_advice(worst)}"
+    )
+
+
+def _training_advice(change: ChangeTimes) -> str:
+    """The times to train a TL with, so that it meets the street's."""
+    # pedestrians clear their crossing beside a green, so their time is no all-red
+    yellow_s, all_red_s = math.ceil(change.yellow_s), math.ceil(change.vehicles_s - change.yellow_s)
+    return (
+        f"train with yellow_s = {yellow_s} and all_red_s = {all_red_s} in [tl.{change.tl}] "
+        f"(in sumo-rl, which has no all-red: yellow_time={yellow_s + all_red_s})"
     )

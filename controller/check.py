@@ -10,7 +10,7 @@ from city.arguments import Parser
 from city.errors import InputError, path_errors_as_input_errors
 from city.network import StreetNetwork
 from controller import dialects
-from controller.change_times import ChangeTimes, change_times, describe_slow, signal_safeties
+from controller.change_times import ChangeTimes, change_times, describe_longer, describe_slow, signal_safeties
 from controller.policies.served_contracts import fetch_contracts
 from controller.safety.conflicts import check_phases
 from controller.sumo.network import check_contract_matches_network, check_contracts_match_city
@@ -26,21 +26,21 @@ Row = tuple[str, str, str, str]
 def main(argv: list[str] | None = None, prog: str = "python -m controller.check") -> int:
     """Print the table. Exit code: 0 if every TL matches; 2 if one does not, or the input is wrong."""
     try:
-        street, rows, slow = _check(sys.argv[1:] if argv is None else argv, prog)
+        street, rows, advice = _check(sys.argv[1:] if argv is None else argv, prog)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     _print_table(rows)
     mismatches = sum(row[3] != MATCHES for row in rows)
     print(f"{len(rows) - mismatches} of {len(rows)} TLs match the network {street.net_file}")
-    if slow:
-        print(slow)
+    for line in filter(None, advice):
+        print(line)
     return 2 if mismatches else 0
 
 
 @path_errors_as_input_errors()
-def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], str]:
-    """The network, a row per TL, and a line about TLs whose changes take much longer than in training. Raises InputError."""
+def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[str]]:
+    """The network, a row per TL, and lines about TLs whose changes take longer than in training. Raises InputError."""
     parser = Parser(prog=prog, description="Compare every TL's policy contract with the network, without running anything.")
     parser.add_argument("--city", type=Path, default=Path("city.toml"), help="city.toml (default: ./city.toml)")
     parser.add_argument(
@@ -72,7 +72,7 @@ def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], str]:
         rows.append(_row(city, street, tl, contract))
         if rows[-1][3] == MATCHES:
             times.append(change_times(contract, signal_safeties(contract, street, city.safety)))
-    return street, rows, describe_slow(times)
+    return street, rows, [describe_slow(times), describe_longer(times)]
 
 
 def _row(city: city_config.City, street: StreetNetwork, tl: str, contract: pb.PolicyContract) -> Row:

@@ -132,7 +132,7 @@ class ArmSimulator:
                     ",".join(map(str, [*sumo_files.listed(sumocfg, "additional-files"), *additional])),
                 ]
             tripinfo = Path(folder) / "tripinfo.xml"
-            with simulated(sumocfg, demand, tripinfo, options) as connection:
+            with simulated(self.task.city, demand, tripinfo, options) as connection:
                 now = float(connection.api.simulation.getTime())
                 end_s = end_of(self.street, now, self.task.seconds)
                 begin_s = now

@@ -1,5 +1,6 @@
 """Find a TL's checkpoint under model_path, and read settings from its name."""
 
+import functools
 import os
 import re
 from collections.abc import Sequence
@@ -62,19 +63,28 @@ class Candidate:
 
     @cached_property
     def _squeezed(self) -> tuple[str, str]:
-        return tuple(re.sub(r"[\s_]+", "", name) for name in (self.path.name, self.path.parent.name))  # type: ignore[return-value]
+        return _squeeze(self.path.name), _squeeze(self.path.parent.name)
 
     def is_named_after(self, tl: str) -> bool:
-        return tl in self._squeezed[0] and contains_tl(self.path.name, tl)
+        return _squeeze(tl) in self._squeezed[0] and contains_tl(self.path.name, tl)
 
     def has_no_tl(self, model_path: Path, known: Sequence[str]) -> bool:
         """Whether neither its name nor a folder of its path contains a TL's name."""
         parts = self.path.relative_to(model_path).parts
-        return not any(TL_PATTERN.search(part) or any(tl in part and contains_tl(part, tl) for tl in known) for part in parts)
+        return not any(
+            TL_PATTERN.search(part) or any(_squeeze(tl) in _squeeze(part) and contains_tl(part, tl) for tl in known)
+            for part in parts
+        )
 
     def is_in_folder_of(self, tl: str, model_path: Path) -> bool:
         """Whether its folder's name contains the TL's name."""
-        return tl in self._squeezed[1] and self.path.parent != model_path and contains_tl(self.path.parent.name, tl)
+        return _squeeze(tl) in self._squeezed[1] and self.path.parent != model_path and contains_tl(self.path.parent.name, tl)
+
+
+@functools.lru_cache(maxsize=100_000)
+def _squeeze(name: str) -> str:
+    """A name without what may separate its parts: a fast test before `contains_tl`."""
+    return re.sub(r"[\s_-]+", "", name)
 
 
 def find_candidates(model_path: Path) -> list[Candidate]:

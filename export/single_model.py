@@ -153,7 +153,7 @@ def _check_sizes(tl: str, candidate: Candidate, actor: Actor | GraphActor, contr
         raise InputError(
             f"{tl}: the actor of {candidate.label} has {actor.inputs} inputs, but the network's lanes give "
             f"{contract.observation.size} ({kind} on {len(lanes(contract))} lanes: {', '.join(lanes(contract))}); "
-            f"use the network of training, or another checkpoint{_padding_advice(actor.inputs, contract.observation.size)}"
+            f"use the network of training, or another checkpoint{_size_advice(actor.inputs, contract)}"
         )
     if actor.outputs != contract.action.size:
         raise InputError(
@@ -163,9 +163,11 @@ def _check_sizes(tl: str, candidate: Candidate, actor: Actor | GraphActor, contr
         )
 
 
-def _padding_advice(actual: int, own: int) -> str:
-    advice = "; if TLs of several sizes share this policy, padded by SuperSuit, set [training] padding = 'supersuit'"
-    return advice if actual > own else ""
+def _size_advice(actual: int, contract: pb.PolicyContract) -> str:
+    """Two other causes of an actor that does not fit its TL."""
+    dialect = "; another observation function is a dialect of its own, a file in controller/dialects"
+    padding = "; if TLs of several sizes share this policy, padded by SuperSuit, set [training] padding = 'supersuit'"
+    return (dialect if contract.action.kind == CATEGORICAL else "") + (padding if actual > contract.observation.size else "")
 
 
 def _line(

@@ -54,6 +54,13 @@ def _check(argv: list[str]) -> int:
     return main(argv, "greenserve check")
 
 
+def _city(argv: list[str]) -> int:
+    from city.init import main
+    from controller import dialects
+
+    return main(argv, dialects.names(), "greenserve city")
+
+
 def _train(argv: list[str]) -> int:
     from training.__main__ import main
 
@@ -73,6 +80,7 @@ def _guard(argv: list[str]) -> int:
 
 
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
+    "city": (_city, "write a first city.toml for a SUMO network"),
     "export": (_export, "turn trained actors into SavedModels"),
     "inspect": (_export_command("inspect"), "list a checkpoint's variables and what an export would use"),
     "describe": (_export_command("describe"), "print a model's contract and signatures"),

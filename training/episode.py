@@ -89,10 +89,9 @@ class EpisodeSimulator:
         """
         networks = [ActorCritics(layout, each, sharpness) for layout, each in zip(self.layouts, arrays, strict=True)]
         city = self.task.city
-        assert city.network.sumocfg is not None, "a city without demand is refused before it is trained"
         with tempfile.TemporaryDirectory(prefix="greenserve-") as folder:
             tripinfo = Path(folder) / "tripinfo.xml"
-            with simulated(city.network.sumocfg, demand, tripinfo) as connection:
+            with simulated(city, demand, tripinfo) as connection:
                 policies = ExploringPolicies(networks, np.random.default_rng(list(seed)), explore, self._served_policies())
                 contracts = [*self.contracts, *self._served.values()]
                 loop = assemble(connection, self.street, contracts, policies, city.safety, city.controller)

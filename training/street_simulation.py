@@ -40,13 +40,16 @@ def street_with_demand(city: City, tls: Iterable[str], seconds: float | None) ->
 
 
 @contextlib.contextmanager
-def simulated(sumocfg: Path, demand: Demand, tripinfo: Path, options: Sequence[str] = ()) -> Iterator[LibsumoConnection]:
-    """A running simulation; afterwards the tripinfo file is complete. Route files are written beside it.
+def simulated(city: City, demand: Demand, tripinfo: Path, options: Sequence[str] = ()) -> Iterator[LibsumoConnection]:
+    """A running simulation of a city with a sumocfg; afterwards the tripinfo file is complete. Route files are written beside it.
 
     Raises InputError if SUMO does not start, SimulationFailed if it ends early.
     """
     outputs = ["--no-step-log", "--no-warnings", "--tripinfo-output", str(tripinfo), *TRIPINFO_OPTIONS]
-    connection = start_libsumo(["-c", str(sumocfg), *demand.options(sumocfg, tripinfo.parent), *outputs, *options])
+    sumocfg, begin_s = city.network.sumocfg, city.network.begin_s
+    assert sumocfg is not None, "a city without demand is refused before it is simulated"
+    begin = [] if begin_s is None else ["--begin", f"{begin_s:g}"]
+    connection = start_libsumo(["-c", str(sumocfg), *begin, *demand.options(sumocfg, tripinfo.parent), *outputs, *options])
     try:
         yield connection
     except (connection.connection_error, SumoConnectionLost, CommandRejected) as error:

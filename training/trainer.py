@@ -269,7 +269,7 @@ def common_identity(task: TrainingTask, settings: Settings) -> dict[str, Any]:
     sumocfg = task.city.network.sumocfg
     assert sumocfg is not None, "a city without demand is refused before it is trained"
     return {
-        "[network] or its files": sumo_files.digest(sumocfg), "[safety]": asdict(task.city.safety),
+        "[network] or its files": [sumo_files.digest(sumocfg), task.city.network.begin_s], "[safety]": asdict(task.city.safety),
         "--reward": task.reward, "--shared": task.shared, "--hidden-sizes": task.hidden, "--seconds": task.seconds,
         "--seed": settings.seed, "--episodes": settings.episodes, "--episodes-per-update": settings.episodes_per_update,
         "--same-demand": not settings.varies, "--evaluate-every": settings.evaluate_every, "--held-out": settings.held_out,

@@ -91,7 +91,10 @@ def names() -> list[str]:
 def find(name: str, where: str) -> Dialect:
     """The dialect of a name. Raises InputError; `where` begins its line."""
     if name not in names():
-        raise InputError(f"{where} dialect {name!r} is not one of {', '.join(names())}")
+        raise InputError(
+            f"{where} dialect {name!r} is not one of {', '.join(names())}; a new one is a file in controller/dialects "
+            "(docs/reference/dialects.md)"
+        )
     dialect: Dialect = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").DIALECT
     return dialect
 

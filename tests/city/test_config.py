@@ -40,9 +40,31 @@ def test_missing_file_is_refused_with_the_flag(tmp_path):
         config.load(tmp_path / "city.toml")
 
 
+def test_sumo_rls_names_of_options_are_accepted(tmp_path):
+    text = """
+[network]
+begin_time = 25200
+[tl.SA101]
+signals = ["A"]
+dialect = "sumo-rl"
+delta_time = 10
+yellow_time = 4
+min_green = 7
+max_green = 60
+"""
+    city = config.load(write(tmp_path, text))
+    tl = city.tls["SA101"]
+    assert (tl.delta_time_s, tl.yellow_s, tl.min_green_s, tl.max_green_s) == (10, 4, 7, 60)
+    assert city.network.begin_s == 25200
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (VALID + "yellow_time = 3", r"\[tl.SA 101\] has both yellow_s and sumo-rl's name for it; remove one"),
+        ("[safety]\nmin_green = 4", "unknown key min_green;"),
+        (VALID + "observation_class = 'Mine'", "another one is a dialect of its own, a file in controller/dialects"),
+        ("[training]\npadding = 'zeros'", r"\[training\] padding = 'zeros' must be supersuit, or left out"),
         ('[safety]\nfloors = "none"', r"\[safety\] floors = 'none' must be one of street, dialect"),
         ("[saftey]\nmin_yellow_s = 3", r"unknown table \[saftey\]"),
         ('[tl."a/b"]\nsignals = ["A"]', r"city.toml: \[tl.a/b\] 'a/b' is not a valid TL name"),

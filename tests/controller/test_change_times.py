@@ -3,7 +3,14 @@
 import pytest
 
 from city import config, network
-from controller.change_times import ChangeTimes, change_times, describe_slow, signal_safeties, with_street_changes
+from controller.change_times import (
+    ChangeTimes,
+    change_times,
+    describe_longer,
+    describe_slow,
+    signal_safeties,
+    with_street_changes,
+)
 from export import contract
 from tests.networks import netgenerate
 
@@ -59,7 +66,16 @@ def test_slow_changes_are_one_line_with_the_keys_to_train_with():
     assert describe_slow([None, many[0]]) == ""
     line = describe_slow([None, *many])
     assert line.startswith("SA8, SA7, SA6, SA5, SA4 and 2 more: changing greens takes much longer than in training")
-    assert "in SA8 up to 11 s, not 2 s" in line and line.endswith("train with yellow_s = 3 and all_red_s = 1 in [tl.SA8]")
+    assert "in SA8 up to 11 s, not 2 s" in line
+    assert line.endswith("yellow_s = 3 and all_red_s = 1 in [tl.SA8] (in sumo-rl, which has no all-red: yellow_time=4)")
     assert "and its greens last at least 3 times its min green of training" in describe_slow(
         [ChangeTimes("SA1", 2.0, 6.0, 6.0, 6.0)]
     )
+
+
+def test_changes_that_take_somewhat_longer_are_one_line_of_check_alone():
+    same, longer, slow = (ChangeTimes(f"SA{k}", 3.0, s, s, 3.0) for k, s in enumerate((3.0, 4.5, 9.0)))
+    assert describe_longer([None, same, slow]) == ""
+    line = describe_longer([None, same, longer, slow])
+    assert line.startswith("SA1: changing greens takes longer than in training (in SA1 up to 4.5 s, not 3 s)")
+    assert "train with yellow_s = 3 and all_red_s = 2 in [tl.SA1]" in line and describe_slow([longer]) == ""

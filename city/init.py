@@ -1,0 +1,188 @@
+"""`greenserve city init`: a first city.toml for a SUMO network, with every signal a TL."""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from city import network
+from city.arguments import Parser
+from city.errors import InputError, path_errors_as_input_errors
+from city.names import canonical
+from city.network import SignalNetwork, StreetNetwork
+from city.sumo_files import elements
+
+SUMO_RL = "sumo-rl"
+RESERVED_NAMES = ("all", "city")
+"""`--tl all` means every TL, and `city` is the fleet's name by default."""
+SUMO_RL_OPTIONS = {"time-to-teleport": "-1", "max-depart-delay": "-1", "waiting-time-memory": "1000"}
+"""SUMO's options that sumo-rl's environment sets, where SUMO's own defaults differ."""
+
+
+def main(argv: list[str], dialects: Sequence[str], prog: str = "greenserve city") -> int:
+    """Write the file and print what was made of each signal. Exit code: 0; 2 if the input is wrong."""
+    parser = Parser(prog=prog, description="Describe a city for all commands.")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    init = commands.add_parser("init", help="write a first city.toml for a network: every signal a TL")
+    init.add_argument("--net", type=Path, required=True, metavar="FILE", help="SUMO network (.net.xml, also .gz)")
+    init.add_argument("--route", type=Path, metavar="FILE", help="demand; a .sumocfg is written that names both")
+    init.add_argument("--dialect", default=SUMO_RL, choices=dialects, help=f"observation and action (default: {SUMO_RL})")
+    init.add_argument("--begin-time", type=int, default=0, metavar="S", help="second at which the demand begins (default: 0)")
+    init.add_argument("--num-seconds", type=int, metavar="S", help="simulated time (default: until the demand has left)")
+    init.add_argument("--out", type=Path, default=Path("city.toml"), metavar="FILE", help="(default: ./city.toml)")
+    try:
+        args = parser.parse_args(argv)
+        print(_write(args.net, args.route, args.dialect, args.begin_time, args.num_seconds, args.out))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+@path_errors_as_input_errors()
+def _write(net: Path, route: Path | None, dialect: str, begin_s: int, seconds: int | None, out: Path) -> str:
+    """Write city.toml, and a .sumocfg if there is demand; return a summary. Raises InputError, and overwrites nothing."""
+    sumocfg = out.with_name(net.name.split(".")[0] + ".sumocfg") if route is not None else None
+    for path in filter(None, (out, sumocfg)):
+        if path.exists():
+            raise InputError(f"{path}: exists already, and is not overwritten; pass another --out, or remove it")
+    if begin_s < 0 or (seconds is not None and seconds < 1):
+        raise InputError("--begin-time must be at least 0, and --num-seconds at least 1")
+    street = network.read(net)
+    if route is not None:
+        _check_demand(route)
+    tls = tl_names(street)
+    if not tls:
+        raise InputError(f"{net}: has no signal with a green phase; nothing can be controlled")
+    text = city_toml(net, sumocfg, street, tls, dialect, out.resolve().parent)
+    if route is not None and sumocfg is not None:
+        _create(sumocfg, sumo_configuration(net, route, sumocfg.resolve().parent, begin_s, seconds))
+    _create(out, text)
+    left_out = sorted(set(street.signals) - set(tls.values()))
+    lines = [f"{signal} -> TL {tl}" for tl, signal in tls.items() if tl != signal]
+    lines += [f"{signal}: left out; it has no green phase" for signal in left_out]
+    written = f"{out} and {sumocfg}" if sumocfg else str(out)
+    return "\n".join([*lines, f"wrote {written}: {len(tls)} TLs of dialect {dialect}"])
+
+
+def _check_demand(route: Path) -> None:
+    """Raise InputError unless a route file is readable XML of SUMO's."""
+    for depth, element in elements(route):
+        if depth == 0 and element.tag not in ("routes", "additional"):
+            raise InputError(f"{route}: is no route file: its root is <{element.tag}>, not <routes>")
+        element.clear()
+
+
+def _create(path: Path, text: str) -> None:
+    """Write a file that must not exist: beside, then renamed."""
+    draft = path.with_name(f".{path.name}.new")
+    draft.write_text(text, encoding="utf-8")
+    draft.rename(path)
+
+
+def tl_names(street: StreetNetwork) -> dict[str, str]:
+    """TL name -> signal, for every signal with a green phase, in the network's order.
+
+    A name keeps the letters and digits of the signal's id; other characters become hyphens, because a TL's name is
+    a folder's, and underscores in it do not count (`SA_101` is `SA101`).
+    """
+    names: dict[str, str] = {}
+    for signal in street.signals.values():
+        if not signal.programs or not signal.first_program.greens:
+            continue
+        name = re.sub(r"[^A-Za-z0-9]+", "-", signal.id).strip("-") or "signal"
+        taken = {*map(str.lower, names), *RESERVED_NAMES}
+        number, unique = 1, name
+        while unique.lower() in taken:
+            number += 1
+            unique = f"{name}-{number}"
+        names[canonical(unique)] = signal.id
+    return names
+
+
+def city_toml(net: Path, sumocfg: Path | None, street: StreetNetwork, tls: dict[str, str], dialect: str, here: Path) -> str:
+    """The text of city.toml. `here`: the folder that its paths are relative to."""
+    source = f"sumocfg = {_quoted(_relative(sumocfg, here))}" if sumocfg else f"net = {_quoted(_relative(net, here))}"
+    demand = "" if sumocfg else '\n# sumocfg = "..."  # network and demand, to simulate: greenserve city init --route FILE'
+    signals = "\n".join(_tl(tl, street.signals[signal], dialect) for tl, signal in tls.items())
+    return f"""\
+# Made by greenserve city init from {net.name}. Every key: docs/reference/city-toml.md
+
+# The street. Paths are relative to this file.
+[network]
+{source}{demand}
+
+# Where training wrote its checkpoints. A checkpoint is a TL's if its name, or its folder's, contains the TL's
+# name; the model number is in the name too, such as trial_3 or 50000_steps.
+[training]
+model_path = "checkpoints"
+# padding = "supersuit"  # one policy for TLs of several sizes, padded by SuperSuit
+
+# Where greenserve export writes models, and where greenserve serve serves them.
+[serving]
+models_dir = "models"
+address = "127.0.0.1:8500"
+
+# The street's least times, which no policy undercuts. A yellow lasts at least 3 s, and longer where the approach
+# allows more than 50 km/h; after it, a junction is red until the last vehicle has cleared it. A policy that was
+# trained with shorter changes loses green time to them: greenserve check tells what to train with.
+[safety]
+min_yellow_s = 3
+min_green_s = 4
+# all_red_s = 0       # instead of a red clearance by the junction's size
+# floors = "dialect"  # exactly the times of training: to compare with it, not for a street
+
+# What a TL does without its policy: after hold_s it runs its own program.
+[controller]
+deadline_ms = 500
+hold_s = 15
+# http_address = "127.0.0.1:9464"  # /metrics and /healthz
+
+# One table for each TL.
+{signals}"""
+
+
+def _tl(tl: str, signal: SignalNetwork, dialect: str) -> str:
+    program = signal.first_program
+    lanes, greens = len(signal.lanes), len(program.greens)
+    lines = [f"[tl.{tl}]", f"signals = [{_quoted(signal.id)}]", f"dialect = {_quoted(dialect)}"]
+    if dialect == SUMO_RL:
+        lines[1] += f"  # {greens} green phases, {lanes} lanes: {greens + 1 + 2 * lanes} numbers observed"
+        # sumo-rl's defaults, under sumo-rl's names
+        lines += ["delta_time = 5", "yellow_time = 2", "min_green = 5"]
+    return "\n".join(lines) + "\n"
+
+
+def sumo_configuration(net: Path, route: Path, here: Path, begin_s: int, seconds: int | None) -> str:
+    """The text of a .sumocfg. `here`: the folder that its paths are relative to."""
+    end = f"        <end value={quoteattr(str(begin_s + seconds))}/>\n" if seconds is not None else ""
+    options = "\n".join(f"        <{key} value={quoteattr(value)}/>" for key, value in SUMO_RL_OPTIONS.items())
+    return f"""\
+<configuration>
+    <input>
+        <net-file value={quoteattr(_relative(net, here))}/>
+        <route-files value={quoteattr(_relative(route, here))}/>
+    </input>
+    <time>
+        <begin value="{begin_s}"/>
+{end}    </time>
+    <processing>
+        <!-- as sumo-rl's environment sets them: vehicles wait in a jam and before it, instead of being removed -->
+{options}
+    </processing>
+</configuration>
+"""
+
+
+def _relative(path: Path, here: Path) -> str:
+    """A path as seen from a folder, if it lies below; else absolute."""
+    absolute = path.resolve()
+    return os.path.relpath(absolute, here) if absolute.is_relative_to(here) else str(absolute)
+
+
+def _quoted(text: str) -> str:
+    """A basic string of TOML, which JSON's strings are."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,106 @@
+"""`greenserve city init`: a first city.toml for a network."""
+
+import re
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from city import config, init, network
+from city.names import canonical, contains_tl
+from city.network import Phase, Program, SignalNetwork, StreetNetwork
+from controller import dialects
+from controller.sumo.programs import sumo_program
+from tests.conftest import GRID
+
+NET, ROUTES = GRID / "grid.net.xml", GRID / "demand.rou.xml"
+
+
+def run(*flags):
+    return init.main(["init", *map(str, flags)], dialects.names())
+
+
+def test_every_signal_becomes_a_tl_that_all_commands_accept(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run("--net", NET) == 0
+    assert capsys.readouterr().out == "wrote city.toml: 9 TLs of dialect sumo-rl\n"
+    city = config.load(tmp_path / "city.toml")
+    dialects.check_city_settings(city)
+    street = network.of_city(city)
+    assert [tl.signals[0] for tl in city.tls.values()] == list(street.signals)
+    for tl in city.tls.values():
+        contract = dialects.find(tl.dialect, "").build_contract(tl, network.signals_of(city, tl, street), city.safety)
+        assert (contract.timing.decision_interval_s, contract.timing.yellow_s, contract.timing.min_green_s) == (5, 2, 5)
+
+
+def test_demand_gets_a_sumocfg_with_the_options_of_sumo_rl(tmp_path):
+    out = tmp_path / "city.toml"
+    assert run("--net", NET, "--route", ROUTES, "--begin-time", 60, "--num-seconds", 120, "--out", out) == 0
+    sumocfg = tmp_path / "grid.sumocfg"
+    text = sumocfg.read_text()
+    for option in ('time-to-teleport value="-1"', 'max-depart-delay value="-1"', 'waiting-time-memory value="1000"'):
+        assert option in text
+    street = network.of_city(config.load(out))
+    assert (street.begin_s, street.end_s) == (60, 180)
+    subprocess.run([sumo_program(), "-c", sumocfg, "--no-step-log", "--no-warnings"], check=True, timeout=60)
+
+
+def test_names_of_signals_are_made_valid_and_shown(tmp_path, monkeypatch, capsys, shared):
+    monkeypatch.chdir(tmp_path)
+    assert run("--net", shared / "scenarios" / "cologne1" / "cologne1.net.xml") == 0
+    shown = capsys.readouterr().out
+    assert "GS_cluster_357187_359543 -> TL GS-cluster-357187-359543" in shown
+    assert list(config.load(tmp_path / "city.toml").tls) == ["GS-cluster-357187-359543"]
+    assert contains_tl("ppo_GS_cluster_357187_359543.zip", "GS-cluster-357187-359543")
+
+
+@given(st.lists(st.text(min_size=1, max_size=12), unique=True, min_size=1, max_size=8))
+def test_any_ids_give_different_valid_names(tmp_path_factory, ids):
+    green = (Program("0", "static", 0, (Phase("Gr", 30, 30, 30), Phase("yr", 3, 3, 3))),)
+    signals = {i: SignalNetwork(i, ((), ()), ("a_0",), green, "0", None, None, None) for i in ids}
+    street = StreetNetwork(NET, signals, {})
+    names = init.tl_names(street)
+    assert list(names.values()) == ids
+    assert all(canonical(name) == name for name in names) and not {"all", "city"} & set(names)
+    assert len({name.lower() for name in names}) == len(ids)
+    folder = tmp_path_factory.mktemp("city")
+    (folder / "city.toml").write_text(init.city_toml(NET, None, street, names, "sumo-rl", folder), encoding="utf-8")
+    assert {name: tl.signals[0] for name, tl in config.load(folder / "city.toml").tls.items()} == names
+
+
+def test_signals_without_a_green_phase_are_left_out_and_named(tmp_path, capsys):
+    text = NET.read_text()
+    begin = text.index('<tlLogic id="A0"')
+    end = text.index("</tlLogic>", begin)
+    logic = re.sub(r'(?<=state=")\w+', lambda state: "r" * len(state[0]), text[begin:end])
+    (tmp_path / "net.net.xml").write_text(text[:begin] + logic + text[end:])
+    assert run("--net", tmp_path / "net.net.xml", "--out", tmp_path / "city.toml") == 0
+    assert "A0: left out; it has no green phase" in capsys.readouterr().out
+    assert "A0" not in {tl.signals[0] for tl in config.load(tmp_path / "city.toml").tls.values()}
+
+
+@pytest.mark.parametrize("name", ["city.toml", "grid.sumocfg"])
+def test_existing_files_are_not_overwritten(tmp_path, capsys, name):
+    (tmp_path / name).write_text("mine")
+    assert run("--net", NET, "--route", ROUTES, "--out", tmp_path / "city.toml") == 2
+    assert f"{name}: exists already, and is not overwritten" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == [name] and (tmp_path / name).read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("flags", "part"),
+    [
+        (("--net", "none.net.xml"), "none.net.xml: no such file"),
+        (("--net", ROUTES), "is it a SUMO network?"),
+        (("--net", NET, "--route", NET), "is no route file: its root is <net>"),
+        (("--net", NET, "--dialect", "sumo_rl"), "invalid choice: 'sumo_rl'"),
+        (("--net", NET, "--begin-time", -5), "--begin-time must be at least 0"),
+    ],
+)
+def test_wrong_input_gets_one_line_and_no_file(tmp_path, monkeypatch, capsys, flags, part):
+    monkeypatch.chdir(tmp_path)
+    assert run(*flags) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and part in line
+    assert not list(tmp_path.iterdir())
