@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from benchmarks import sumo_rl_loop
 from city import config, network
@@ -29,26 +30,52 @@ SUMO_RL = """
 import sys, time
 from pathlib import Path
 from benchmarks.sumo_rl_loop import LIBSUMO, sumo_rl
+from benchmarks.training_speed import timed_steps
 steps = sumo_rl(Path(sys.argv[1]), float(sys.argv[2]), LIBSUMO)
 next(steps)
+import traci
 begin = time.perf_counter()
-for _ in steps:
-    pass
-print(time.perf_counter() - begin)
+with timed_steps(traci) as in_sumo_s:
+    for _ in steps:
+        pass
+print(time.perf_counter() - begin, sum(in_sumo_s))
 """
-
-
-def sumo_rl_s(sumocfg: Path, seconds: float) -> float:
-    """Wall time of sumo-rl's environment, in s."""
-    command = [sys.executable, "-c", SUMO_RL, str(sumocfg), str(seconds)]
-    environment = {**os.environ, sumo_rl_loop.LIBSUMO_VARIABLE: "1"}
-    output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
-    return float(output.splitlines()[-1])
+Times = tuple[float, float]
+"""Wall time of an episode, and of SUMO's own steps in it, in s."""
 
 
 @contextlib.contextmanager
-def training(city: config.City, seconds: float, workers: int) -> Iterator[Callable[[], float]]:
-    """A function that trains one update and returns the wall time of an episode, its share of the update included, in s."""
+def timed_steps(api: Any) -> Iterator[list[float]]:
+    """The wall time of every simulationStep of a traci module, in s."""
+    step, times_s = api.simulationStep, []
+
+    def timed(*args: float) -> Any:
+        begin = time.perf_counter()
+        result = step(*args)
+        times_s.append(time.perf_counter() - begin)
+        return result
+
+    api.simulationStep = timed
+    try:
+        yield times_s
+    finally:
+        api.simulationStep = step
+
+
+def sumo_rl_s(sumocfg: Path, seconds: float) -> Times:
+    """Of sumo-rl's environment."""
+    command = [sys.executable, "-c", SUMO_RL, str(sumocfg), str(seconds)]
+    environment = {**os.environ, sumo_rl_loop.LIBSUMO_VARIABLE: "1"}
+    output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    episode_s, in_sumo_s = map(float, output.splitlines()[-1].split())
+    return episode_s, in_sumo_s
+
+
+@contextlib.contextmanager
+def training(city: config.City, seconds: float, workers: int) -> Iterator[Callable[[], Times]]:
+    """A function that trains one update; an episode's time includes its share of the update, SUMO's is 0 with several workers."""
+    import libsumo
+
     from training.episode import TrainingTask
     from training.trainer import Settings, Trainer
 
@@ -57,11 +84,12 @@ def training(city: config.City, seconds: float, workers: int) -> Iterator[Callab
         settings = Settings(Path(folder), episodes_per_update=per_update, workers=workers, varies=False)
         trainer = Trainer(TrainingTask(city, tuple(city.tls), seconds=seconds), settings)
 
-        def update() -> float:
+        def update() -> Times:
             begin = time.perf_counter()
-            trainer._learn(trainer._workers.run(trainer._jobs()))
+            with timed_steps(libsumo) as in_sumo_s:
+                trainer._learn(trainer._workers.run(trainer._jobs()))
             trainer._update += 1
-            return (time.perf_counter() - begin) / per_update
+            return (time.perf_counter() - begin) / per_update, sum(in_sumo_s) / per_update
 
         with trainer._workers:
             update()  # traces the graph of the update
@@ -82,25 +110,27 @@ def main() -> None:
     tls = {f"TL{k}": config.TL((signal,), "sumo-rl", f"TL{k}") for k, signal in enumerate(signals)}
     city = config.City(args.sumocfg.parent / "city.toml", config.Network(args.sumocfg), tls=tls)
     with contextlib.ExitStack() as stack:
-        cases: dict[str, Callable[[], float]] = {}
+        cases: dict[str, Callable[[], Times]] = {}
         if sumo_rl_loop.is_installed():
             cases["sumo-rl over libsumo, random, no learning"] = lambda: sumo_rl_s(args.sumocfg, args.seconds)
         for workers in (1, args.workers):
             name = f"greenserve train, {workers} worker{'s' * (workers > 1)}"
             cases[name] = stack.enter_context(training(city, args.seconds, workers))
         # in turn: the machine's speed drifts
-        wall_s = {case: statistics.median(times) for case, times in measured_in_turn(cases, args.repeats).items()}
-    for case, seconds in wall_s.items():
-        print(f"{case:<44}{seconds:>7.2f} s an episode{args.seconds / seconds:>9.0f} simulated s/s")
-    *others, one, several = wall_s.values()
+        measured = measured_in_turn(cases, args.repeats)
+    medians = {case: tuple(map(statistics.median, zip(*times, strict=True))) for case, times in measured.items()}
+    for case, (episode_s, in_sumo_s) in medians.items():
+        of_sumo = f", SUMO's own steps {in_sumo_s:.2f} s" if in_sumo_s else ""
+        print(f"{case:<44}{episode_s:>7.2f} s an episode{args.seconds / episode_s:>9.0f} simulated s/s{of_sumo}")
+    *others, one, several = (episode_s for episode_s, _ in medians.values())
     if others:
         print(f"{'1 worker, times as fast as sumo-rl':<44}{others[0] / one:>7.2f}")
     print(f"{f'{args.workers} workers, times as fast as 1':<44}{one / several:>7.2f}")
 
 
-def measured_in_turn(cases: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+def measured_in_turn(cases: Mapping[str, Callable[[], Times]], repeats: int) -> dict[str, list[Times]]:
     """The times of every case."""
-    times: dict[str, list[float]] = {case: [] for case in cases}
+    times: dict[str, list[Times]] = {case: [] for case in cases}
     for _ in range(repeats):
         for case, measure in cases.items():
             times[case].append(measure())
