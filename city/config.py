@@ -210,7 +210,8 @@ def load(path: Path) -> City:
     if training.padding not in (None, *PADDINGS):
         raise InputError(f"{path}: [training] padding = {training.padding!r} must be {', '.join(PADDINGS)}, or left out")
     if training.target_tls is not None:
-        read["training"] = replace(training, target_tls=tuple(map(names.canonical, training.target_tls)))
+        targets = tuple(names.find(tl, tls) or names.canonical(tl) for tl in training.target_tls)
+        read["training"] = replace(training, target_tls=targets)
     for section, key in (("controller", "deadline_ms"), ("controller", "watchdog_s"), ("safety", "walking_speed_mps")):
         if not getattr(read[section], key) > 0:
             raise InputError(f"{path}: [{section}] {key} must be greater than 0")
@@ -276,8 +277,8 @@ def _tls(path: Path, here: Path, table: Any) -> dict[str, TL]:
             name = names.canonical(written)
         except InputError as error:
             raise InputError(f"{path}: {where} {error}") from None
-        if name in tls:
-            raise InputError(f"{path}: {where} defines TL {name} a second time")
+        if names.find(name, tls):
+            raise InputError(f"{path}: {where} defines TL {names.find(name, tls)} a second time")
         if not isinstance(body, dict):
             raise InputError(f"{path}: {where} must be a table")
         tl = replace(_section(path, here, where, TL, body), name=name)

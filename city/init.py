@@ -11,7 +11,7 @@ from xml.sax.saxutils import quoteattr
 from city import network
 from city.arguments import Parser
 from city.errors import InputError, path_errors_as_input_errors
-from city.names import canonical
+from city.names import canonical, key
 from city.network import SignalNetwork, StreetNetwork
 from city.sumo_files import elements
 
@@ -86,20 +86,19 @@ def _create(path: Path, text: str) -> None:
 def tl_names(street: StreetNetwork) -> dict[str, str]:
     """TL name -> signal, for every signal with a green phase, in the network's order.
 
-    A name keeps the letters and digits of the signal's id; other characters become hyphens, because a TL's name is
-    a folder's, and underscores in it do not count (`SA_101` is `SA101`).
+    A name is the signal's id, with hyphens for characters that a folder's name should not have.
     """
     names: dict[str, str] = {}
     for signal in street.signals.values():
         if not signal.programs or not signal.first_program.greens:
             continue
-        name = re.sub(r"[^A-Za-z0-9]+", "-", signal.id).strip("-") or "signal"
-        taken = {*map(str.lower, names), *RESERVED_NAMES}
+        name = canonical(re.sub(r"[^A-Za-z0-9._]+", "-", signal.id).strip("-._") or "signal")
+        taken = {*(key(other).lower() for other in names), *RESERVED_NAMES}
         number, unique = 1, name
-        while unique.lower() in taken:
+        while key(unique).lower() in taken:
             number += 1
             unique = f"{name}-{number}"
-        names[canonical(unique)] = signal.id
+        names[unique] = signal.id
     return names
 
 
@@ -148,7 +147,8 @@ hold_s = 15
 def _tl(tl: str, signal: SignalNetwork, dialect: str) -> str:
     program = signal.first_program
     lanes, greens = len(signal.lanes), len(program.greens)
-    lines = [f"[tl.{tl}]", f"signals = [{_quoted(signal.id)}]", f"dialect = {_quoted(dialect)}"]
+    table = tl if re.fullmatch(r"[\w-]+", tl, re.ASCII) else _quoted(tl)
+    lines = [f"[tl.{table}]", f"signals = [{_quoted(signal.id)}]", f"dialect = {_quoted(dialect)}"]
     if dialect == SUMO_RL:
         lines[1] += f"  # {greens} green phases, {lanes} lanes: {greens + 1 + 2 * lanes} numbers observed"
         # sumo-rl's defaults, under sumo-rl's names

@@ -1,21 +1,36 @@
-"""Names of TLs: `SA 101`, `SA_101` and `SA101` are the same TL."""
+"""Names of TLs. Spaces and underscores do not count: `SA 101`, `SA_101` and `SA101` are the same TL."""
 
 import re
 from collections.abc import Iterable, Sequence
 
 from city.errors import InputError
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NUMBERED = re.compile(r"([A-Za-z]+)[\s_]*(\d+)")
 TL_PATTERN = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2,3}[ _]?\d{2,6}(?![A-Za-z0-9])")
 """TL names in file and scope names of training, such as `SA 101`."""
 
 
 def canonical(name: str) -> str:
-    """Normalise a TL name: `SA 101` -> `SA101`. Raises InputError if the result cannot name a folder."""
-    short = re.sub(r"[\s_]+", "", name)
-    if not _NAME.fullmatch(short):
-        raise InputError(f"{name!r} is not a valid TL name: use letters, digits, '.' and '-', such as SA101")
-    return short
+    """The name that is shown: `SA 101` is `SA101`, other names keep their underscores.
+
+    Raises InputError if it cannot be the name of a folder.
+    """
+    numbered = _NUMBERED.fullmatch(name.strip())
+    shown = "".join(numbered.groups()) if numbered else re.sub(r"\s+", "_", name.strip())
+    if not _NAME.fullmatch(shown):
+        raise InputError(f"{name!r} is not a valid TL name: use letters, digits, '.', '-' and '_', such as SA101")
+    return shown
+
+
+def key(name: str) -> str:
+    """What two names of the same TL have in common."""
+    return re.sub(r"[\s_]+", "", name)
+
+
+def find(name: str, known: Iterable[str]) -> str | None:
+    """The one of the known TLs that a name means; None if there is none."""
+    return next((tl for tl in known if tl == name or key(tl) == key(name)), None)
 
 
 def select(values: Iterable[str], known: Sequence[str], flag: str) -> list[str]:
@@ -26,15 +41,16 @@ def select(values: Iterable[str], known: Sequence[str], flag: str) -> list[str]:
         known: the city's TLs.
         flag: for the error message.
     """
+    by_key = {key(tl): tl for tl in known}
     selected: dict[str, None] = {}
     for value in values:
         for word in filter(None, (part.strip() for part in value.split(","))):
             if word == "all":
                 selected.update(dict.fromkeys(known))
                 continue
-            name = canonical(word)
-            if name not in known:
-                raise InputError(f"{flag}: {name} is not one of the TLs {', '.join(known) or 'none'}")
+            name = by_key.get(key(word))
+            if name is None:
+                raise InputError(f"{flag}: {canonical(word)} is not one of the TLs {', '.join(known) or 'none'}")
             selected[name] = None
     if not selected:
         raise InputError(f"{flag} selects no TL; the TLs are {', '.join(known) or 'none'}")
@@ -44,8 +60,7 @@ def select(values: Iterable[str], known: Sequence[str], flag: str) -> list[str]:
 def contains_tl(text: str, tl: str) -> bool:
     """Whether a text contains the TL's name as a word.
 
-    Spaces and underscores within the name do not count, and a hyphen in the name may be one of them: a signal
-    `GS_cluster_3` is TL `GS-cluster-3`.
+    A hyphen in the name may be a space or underscore in the text.
     """
-    name = r"[\s_]*".join(r"[-\s_]" if letter == "-" else re.escape(letter) for letter in tl)
+    name = r"[\s_]*".join(r"[-\s_]" if letter == "-" else re.escape(letter) for letter in key(tl))
     return re.search(rf"(?<![A-Za-z0-9]){name}(?![A-Za-z0-9])", text) is not None

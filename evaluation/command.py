@@ -83,13 +83,14 @@ def _models(args: argparse.Namespace, arms: Sequence[Arm], tls: Sequence[str], m
     chosen: dict[str, tuple[Path, int | None]] = {}
     for item in args.model:
         name, equals, text = item.partition("=")
-        if not equals or not text or names.canonical(name) not in tls:
+        tl = names.find(name, tls)
+        if not equals or not text or tl is None:
             raise InputError(f"--model {item!r} must be TL=NUMBER, TL=DIR or TL=DIR:NUMBER with a TL of --tl, such as {tls[0]}=3")
-        if names.canonical(name) in chosen:
-            raise InputError(f"--model names {names.canonical(name)} twice; name it once")
+        if tl in chosen:
+            raise InputError(f"--model names {tl} twice; name it once")
         folder, _, number = text.rpartition(":") if not text.isdigit() else ("", "", text)
         is_numbered = number.isascii() and number.isdigit()
-        chosen[names.canonical(name)] = (
+        chosen[tl] = (
             Path(folder) if is_numbered and folder else models_dir if is_numbered else Path(text),
             int(number) if is_numbered else None,
         )

@@ -114,8 +114,9 @@ def prepare(args: argparse.Namespace) -> Job:
         raise InputError("no folder of checkpoints: pass --model-path DIR, or set [training] model_path in city.toml")
     candidates = tuple(locate.find_candidates(model_path))
     given = [name.strip() for value in args.target_tls or () for name in value.split(",") if name.strip()]
-    targets = tuple(map(names.canonical, given)) or (city.training.target_tls if city else None) or ()
     known = list(city.tls) if city and city.tls else None
+    targets = tuple(names.find(name, known or ()) or names.canonical(name) for name in given)
+    targets = targets or (city.training.target_tls if city else None) or ()
     tls = names.select(args.tl, known or _from_names(args.tl, candidates, targets), "--tl")
     for flag, value in (("scope", args.scope), ("output-tensor", args.output_tensor)):
         if value and len(tls) > 1:

@@ -146,10 +146,11 @@ def _selected(args: argparse.Namespace, city: config.City) -> tuple[list[str], l
 def _formats(items: Sequence[str], targets: Sequence[str]) -> dict[str, str]:
     formats = {}
     for item in items:
-        tl, _, kind = item.partition("=")
-        if kind not in ("tf1", "tf2", "h5") or names.canonical(tl) not in targets:
+        name, _, kind = item.partition("=")
+        tl = names.find(name, targets)
+        if kind not in ("tf1", "tf2", "h5") or tl is None:
             raise InputError(f"--format {item!r} must be TL=FORMAT with a target TL and tf1, tf2 or h5, such as {targets[0]}=tf1")
-        formats[names.canonical(tl)] = kind
+        formats[tl] = kind
     return formats
 
 

@@ -77,7 +77,7 @@ def prepare(args: argparse.Namespace) -> FleetJob:
     city = city_config.load(args.city or Path("city.toml")) if args.city or Path("city.toml").is_file() else None
     models_dir = args.models_dir or (city.serving.models_dir if city else Path("models"))
     name = names.canonical(args.name)
-    if city is not None and name in city.tls:
+    if city is not None and names.find(name, city.tls):
         raise InputError(f"fleet {name}: {city.path} has a TL of that name; choose another name for the fleet")
     if not models_dir.is_dir():
         raise InputError(f"{models_dir}: no such folder; export the TLs first, or pass their folder with --models-dir")
@@ -88,7 +88,7 @@ def prepare(args: argparse.Namespace) -> FleetJob:
         raise InputError(f"{models_dir}: holds no TL's model; export the TLs first (greenserve export --tl all)")
     known = [tl for tl in exported if tl != name and (city is None or not city.tls or tl in city.tls)]
     requested = [word.strip() for value in args.tl for word in value.split(",")]
-    missing = [tl for tl in map(names.canonical, filter(lambda w: w not in ("", "all"), requested)) if tl not in known]
+    missing = [names.canonical(word) for word in requested if word not in ("", "all") and not names.find(word, known)]
     if missing:
         raise InputError(f"{missing[0]} has no model under {models_dir}; export it first (greenserve export --tl {missing[0]})")
     return FleetJob(name, tuple(names.select(args.tl, known, "--tl")), models_dir, args.model_number, args.overwrite, args.keep)

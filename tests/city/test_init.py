@@ -46,13 +46,22 @@ def test_demand_gets_a_sumocfg_with_the_options_of_sumo_rl(tmp_path):
     subprocess.run([sumo_program(), "-c", sumocfg, "--no-step-log", "--no-warnings"], check=True, timeout=60)
 
 
-def test_names_of_signals_are_made_valid_and_shown(tmp_path, monkeypatch, capsys, shared):
+def test_tls_are_named_like_their_signals(tmp_path, monkeypatch, capsys, shared):
     monkeypatch.chdir(tmp_path)
     assert run("--net", shared / "scenarios" / "cologne1" / "cologne1.net.xml") == 0
     shown = capsys.readouterr().out
-    assert "GS_cluster_357187_359543 -> TL GS-cluster-357187-359543" in shown
-    assert list(config.load(tmp_path / "city.toml").tls) == ["GS-cluster-357187-359543"]
-    assert contains_tl("ppo_GS_cluster_357187_359543.zip", "GS-cluster-357187-359543")
+    assert shown == "wrote city.toml: 1 TLs of dialect sumo-rl\n"
+    (tl,) = config.load(tmp_path / "city.toml").tls
+    assert tl == "GS_cluster_357187_359543" and contains_tl(f"ppo_{tl}.zip", tl)
+
+
+@pytest.mark.parametrize(
+    ("signal", "tl"), [("cluster_1_2", "cluster_1_2"), ("J_12", "J12"), ("-1#2/ä", "1-2"), ("..", "signal"), ("City", "City-2")]
+)
+def test_ids_that_cannot_be_names_are_changed_and_shown(signal, tl):
+    program = Program("0", "static", 0, (Phase("G", 30, 30, 30), Phase("y", 3, 3, 3)))
+    street = StreetNetwork(NET, {signal: SignalNetwork(signal, ((),), ("a_0",), (program,), "0", None, None, None)}, {})
+    assert init.tl_names(street) == {tl: signal}
 
 
 @given(st.lists(st.text(min_size=1, max_size=12), unique=True, min_size=1, max_size=8))

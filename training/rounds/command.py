@@ -73,7 +73,7 @@ def _groups(text: str, known: list[str]) -> tuple[tuple[str, ...], ...]:
     """Groups of TLs. Raises InputError: a TL is in two groups, or in none."""
     groups = tuple(tuple(names.select([part], known, "--groups")) for part in text.split(";") if part.strip())
     for part in text.split(";"):
-        written = [names.canonical(tl) for tl in part.split(",") if tl.strip()]
+        written = [tl for word in part.split(",") if (tl := names.find(word, known))]
         if repeated := sorted({tl for tl in written if written.count(tl) > 1}):
             raise InputError(f"--groups: {', '.join(repeated)} is twice in {part.strip()!r}; name it once")
     listed = [tl for group in groups for tl in group]
