@@ -1,5 +1,6 @@
 """`greenserve city init`: a first city.toml for a SUMO network, with every signal a TL."""
 
+import argparse
 import json
 import os
 import re
@@ -27,45 +28,62 @@ def main(argv: list[str], dialects: Sequence[str], prog: str = "greenserve city"
     parser = Parser(prog=prog, description="Describe a city for all commands.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     init = commands.add_parser("init", help="write a first city.toml for a network: every signal a TL")
-    init.add_argument("--net", type=Path, required=True, metavar="FILE", help="SUMO network (.net.xml, also .gz)")
-    init.add_argument("--route", type=Path, metavar="FILE", help="demand; a .sumocfg is written that names both")
+    street = init.add_mutually_exclusive_group(required=True)
+    street.add_argument("--net", type=Path, metavar="FILE", help="SUMO network (.net.xml, also .gz)")
+    street.add_argument("--sumocfg", type=Path, metavar="FILE", help="SUMO configuration that exists: network and demand")
+    init.add_argument("--route", type=Path, metavar="FILE", help="demand; a .sumocfg is written that names network and demand")
     init.add_argument("--dialect", default=SUMO_RL, choices=dialects, help=f"observation and action (default: {SUMO_RL})")
-    init.add_argument("--begin-time", type=int, default=0, metavar="S", help="second at which the demand begins (default: 0)")
+    init.add_argument("--begin-time", type=int, default=0, metavar="S", help="second at which a simulation begins (default: 0)")
     init.add_argument("--num-seconds", type=int, metavar="S", help="simulated time (default: until the demand has left)")
     init.add_argument("--out", type=Path, default=Path("city.toml"), metavar="FILE", help="(default: ./city.toml)")
     try:
         args = parser.parse_args(argv)
-        print(_write(args.net, args.route, args.dialect, args.begin_time, args.num_seconds, args.out))
+        _check_flags(args)
+        print(_init(args))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-@path_errors_as_input_errors()
-def _write(net: Path, route: Path | None, dialect: str, begin_s: int, seconds: int | None, out: Path) -> str:
-    """Write city.toml, and a .sumocfg if there is demand; return a summary. Raises InputError, and overwrites nothing."""
-    sumocfg = out.with_name(net.name.split(".")[0] + ".sumocfg") if route is not None else None
-    for path in filter(None, (out, sumocfg)):
-        if path.exists():
-            raise InputError(f"{path}: exists already, and is not overwritten; pass another --out, or remove it")
-    if begin_s < 0 or (seconds is not None and seconds < 1):
+def _check_flags(args: argparse.Namespace) -> None:
+    if args.begin_time < 0 or (args.num_seconds is not None and args.num_seconds < 1):
         raise InputError("--begin-time must be at least 0, and --num-seconds at least 1")
-    street = network.read(net)
-    if route is not None:
-        _check_demand(route)
+    if args.sumocfg is not None and args.route is not None:
+        raise InputError("--sumocfg names its own demand; leave --route out, or pass --net")
+    if args.route is None and (args.begin_time or args.num_seconds):
+        raise InputError(
+            "--begin-time and --num-seconds are for the .sumocfg that is written with --route; pass it, or leave them out"
+        )
+
+
+@path_errors_as_input_errors()
+def _init(args: argparse.Namespace) -> str:
+    """Write city.toml, and a .sumocfg if demand is given; return a summary. Raises InputError, and overwrites nothing."""
+    out: Path = args.out
+    here, source = out.resolve().parent, args.net or args.sumocfg
+    street = network.read(args.net) if args.net else network.of_sumocfg(args.sumocfg)
     tls = tl_names(street)
     if not tls:
-        raise InputError(f"{net}: has no signal with a green phase; nothing can be controlled")
-    text = city_toml(net, sumocfg, street, tls, dialect, out.resolve().parent)
-    if route is not None and sumocfg is not None:
-        _create(sumocfg, sumo_configuration(net, route, sumocfg.resolve().parent, begin_s, seconds))
-    _create(out, text)
+        raise InputError(f"{source}: has no signal with a green phase; nothing can be controlled")
+    files = {}
+    sumocfg = args.sumocfg
+    if args.route is not None:
+        _check_demand(args.route)
+        sumocfg = out.with_name(args.net.name.split(".")[0] + ".sumocfg")
+        files[sumocfg] = sumo_configuration(args.net, args.route, here, args.begin_time, args.num_seconds)
+    files[out] = city_toml(source, sumocfg, street, tls, args.dialect, here)
+    for path in files:
+        if path.exists():
+            remedy = "pass another --out, or remove it" if path == out else "pass it as --sumocfg instead of --net and --route"
+            raise InputError(f"{path}: exists already, and is not overwritten; {remedy}")
+    for path, text in files.items():
+        _create(path, text)
     left_out = sorted(set(street.signals) - set(tls.values()))
     lines = [f"{signal} -> TL {tl}" for tl, signal in tls.items() if tl != signal]
     lines += [f"{signal}: left out; it has no green phase" for signal in left_out]
-    written = f"{out} and {sumocfg}" if sumocfg else str(out)
-    return "\n".join([*lines, f"wrote {written}: {len(tls)} TLs of dialect {dialect}"])
+    count = f"{len(tls)} TL{'s' * (len(tls) > 1)}"
+    return "\n".join([*lines, f"wrote {' and '.join(map(str, files))}: {count} of dialect {args.dialect}"])
 
 
 def _check_demand(route: Path) -> None:
@@ -102,17 +120,17 @@ def tl_names(street: StreetNetwork) -> dict[str, str]:
     return names
 
 
-def city_toml(net: Path, sumocfg: Path | None, street: StreetNetwork, tls: dict[str, str], dialect: str, here: Path) -> str:
-    """The text of city.toml. `here`: the folder that its paths are relative to."""
-    source = f"sumocfg = {_quoted(_relative(sumocfg, here))}" if sumocfg else f"net = {_quoted(_relative(net, here))}"
+def city_toml(source: Path, sumocfg: Path | None, street: StreetNetwork, tls: dict[str, str], dialect: str, here: Path) -> str:
+    """The text of city.toml. `source`: network or .sumocfg; `here`: the folder that its paths are relative to."""
+    street_file = f"{'net' if sumocfg is None else 'sumocfg'} = {_quoted(_relative(sumocfg or source, here))}"
     demand = "" if sumocfg else '\n# sumocfg = "..."  # network and demand, to simulate: greenserve city init --route FILE'
     signals = "\n".join(_tl(tl, street.signals[signal], dialect) for tl, signal in tls.items())
     return f"""\
-# Made by greenserve city init from {net.name}. Every key: docs/reference/city-toml.md
+# Made by greenserve city init from {source.name}. Every key: docs/reference/city-toml.md
 
 # The street. Paths are relative to this file.
 [network]
-{source}{demand}
+{street_file}{demand}
 
 # Where training wrote its checkpoints. A checkpoint is a TL's if its name, or its folder's, contains the TL's
 # name; the model number is in the name too, such as trial_3 or 50000_steps.

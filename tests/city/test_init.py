@@ -50,7 +50,7 @@ def test_tls_are_named_like_their_signals(tmp_path, monkeypatch, capsys, shared)
     monkeypatch.chdir(tmp_path)
     assert run("--net", shared / "scenarios" / "cologne1" / "cologne1.net.xml") == 0
     shown = capsys.readouterr().out
-    assert shown == "wrote city.toml: 1 TLs of dialect sumo-rl\n"
+    assert shown == "wrote city.toml: 1 TL of dialect sumo-rl\n"
     (tl,) = config.load(tmp_path / "city.toml").tls
     assert tl == "GS_cluster_357187_359543" and contains_tl(f"ppo_{tl}.zip", tl)
 
@@ -89,6 +89,14 @@ def test_signals_without_a_green_phase_are_left_out_and_named(tmp_path, capsys):
     assert "A0" not in {tl.signals[0] for tl in config.load(tmp_path / "city.toml").tls.values()}
 
 
+def test_existing_sumo_configuration_is_used_as_it_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run("--sumocfg", GRID / "grid.sumocfg") == 0
+    city = config.load(tmp_path / "city.toml")
+    assert city.network.sumocfg == GRID / "grid.sumocfg" and len(city.tls) == 9
+    assert [path.name for path in tmp_path.iterdir()] == ["city.toml"]
+
+
 @pytest.mark.parametrize("name", ["city.toml", "grid.sumocfg"])
 def test_existing_files_are_not_overwritten(tmp_path, capsys, name):
     (tmp_path / name).write_text("mine")
@@ -105,6 +113,10 @@ def test_existing_files_are_not_overwritten(tmp_path, capsys, name):
         (("--net", NET, "--route", NET), "is no route file: its root is <net>"),
         (("--net", NET, "--dialect", "sumo_rl"), "invalid choice: 'sumo_rl'"),
         (("--net", NET, "--begin-time", -5), "--begin-time must be at least 0"),
+        (("--net", NET, "--num-seconds", 60), "--begin-time and --num-seconds are for the .sumocfg"),
+        (("--sumocfg", "none.sumocfg"), "none.sumocfg: "),
+        (("--sumocfg", GRID / "grid.sumocfg", "--route", ROUTES), "--sumocfg names its own demand"),
+        ((), "one of the arguments --net --sumocfg is required"),
     ],
 )
 def test_wrong_input_gets_one_line_and_no_file(tmp_path, monkeypatch, capsys, flags, part):
