@@ -70,7 +70,11 @@ def choose_scope(where: Path, names: Sequence[str], tl: str, scope: str | None, 
     if len(tops) == 1:
         return tops.pop()
     if not tops:
-        raise InputError(f"{where}: holds no layers of an actor; greenserve inspect lists what it holds")
+        raise InputError(
+            f"{where}: holds no layers of an actor; name them such as actor/dense/kernel [inputs, units] and actor/dense/bias, "
+            "actor/dense_1/kernel, ..., or as PyTorch does: 0.weight [units, inputs] and 0.bias, 2.weight, ...; "
+            "greenserve inspect lists what it holds"
+        )
     raise InputError(f"{where}: none of its scopes is an actor's by name; pass --scope. Top scopes: {_list(tops)}")
 
 

@@ -304,3 +304,20 @@ def test_hidden_layers_without_bias_are_exported_and_named(checkpoints, capsys):
     hidden = np.maximum(np.maximum(x @ kernels[0], 0) @ kernels[1], 0)
     np.testing.assert_allclose(outputs["action"], np.tanh(hidden @ kernels[2]), atol=1e-5)
     assert "its hidden layers have no bias" in capsys.readouterr().out
+
+
+def test_keras_weights_without_bias_are_exported(checkpoints):
+    import keras
+
+    layers = [keras.layers.Dense(8, "relu", use_bias=False), keras.layers.Dense(2, use_bias=False)]
+    model = keras.Sequential([keras.Input((5,)), *layers])
+    model.save_weights(checkpoints / "SA101_trial_1_actor.weights.h5")
+    x = np.random.default_rng(3).random((4, 5)).astype(np.float32)
+    outputs, _ = exported(checkpoints, checkpoints.parent / "models", x=x)
+    np.testing.assert_allclose(outputs["action"], np.tanh(model(x).numpy()), atol=1e-5)
+
+
+def test_arrays_without_names_of_layers_are_refused_with_names_to_use(checkpoints, capsys):
+    np.savez(checkpoints / "SA101_trial_1.npz", w1=np.ones((5, 8), np.float32), b1=np.zeros(8, np.float32))
+    assert export(checkpoints, checkpoints.parent / "models") == 2
+    refused(capsys, "holds no layers of an actor", "actor/dense/kernel [inputs, units]", "0.weight [units, inputs]")
