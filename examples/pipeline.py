@@ -54,7 +54,7 @@ class Run:
 def export(models_dir: Path, log: Path) -> str:
     """Export every TL of the sample city; return the exporter's summary line. Raises StageFailed."""
     lines = [""]
-    _run(
+    run(
         "the export",
         [sys.executable, "-m", "export", "--city", CITY, "--tl", "all", "--models-dir", models_dir],
         log,
@@ -64,9 +64,9 @@ def export(models_dir: Path, log: Path) -> str:
 
 
 @contextlib.contextmanager
-def serving(models_dir: Path, log: Path) -> Iterator[str]:
+def serving(models_dir: Path, log: Path, city: Path = CITY) -> Iterator[str]:
     """Run the embedded server on a free port; yields HOST:PORT. Raises StageFailed."""
-    command = [sys.executable, "-m", "serving", "--models-dir", str(models_dir), "--port", "0", "--city", str(CITY)]
+    command = [sys.executable, "-m", "serving", "--models-dir", str(models_dir), "--port", "0", "--city", str(city)]
     with (
         log.open("w") as file,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True, env=_environment()) as process,
@@ -107,18 +107,18 @@ def controlled(server: str, seed: int, folder: Path, progress: Callable[[int], N
     tripinfo, summary = folder / f"served_{seed}.tripinfo.xml", folder / f"served_{seed}.json"
     command = [sys.executable, "-m", "controller", "--city", CITY, "--server", server, "--seed", seed]
     command += ["--http", "127.0.0.1:0", "--tripinfo", tripinfo, "--summary", summary]
-    _run("the controller", command, folder / f"controller_{seed}.log", report)
+    run("the controller", command, folder / f"controller_{seed}.log", report)
     return Run(read_trips(tripinfo), json.loads(summary.read_text()))
 
 
 def evaluation(flags: Sequence[object], log: Path) -> str:
     """Compare arms on the sample city; return the printed table. Raises StageFailed."""
     lines: list[str] = []
-    _run("the evaluation", [sys.executable, "-m", "evaluation", "--city", CITY, *flags], log, lines.append)
+    run("the evaluation", [sys.executable, "-m", "evaluation", "--city", CITY, *flags], log, lines.append)
     return "".join(lines).rstrip()
 
 
-def _run(name: str, command: Sequence[object], log: Path, on_line: Callable[[str], object] = lambda line: None) -> None:
+def run(name: str, command: Sequence[object], log: Path, on_line: Callable[[str], object] = lambda line: None) -> None:
     """Run a program with its output in `log`, and pass on each line of it. Raises StageFailed."""
     with (
         log.open("w") as file,

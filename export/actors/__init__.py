@@ -154,7 +154,7 @@ class Actor:
     def description(self) -> str:
         """The architecture with its activations."""
         kinds = dict.fromkeys(step.kind for step in self.steps if isinstance(step, Activation))
-        norms = dict.fromkeys(f"epsilon {step.epsilon:g}" for step in self.steps if isinstance(step, BatchNorm))
+        norms = dict.fromkeys(f"epsilon {step.epsilon:g}" for step in self.steps if isinstance(step, BatchNorm) and step.epsilon)
         return " ".join([self.architecture, *kinds, *norms])
 
 

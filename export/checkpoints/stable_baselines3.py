@@ -1,7 +1,7 @@
 """stable-baselines3 and sb3-contrib zips: `data` (JSON) describes the policy, `policy.pth` has its weights.
 
 Read are PPO, A2C, TRPO and MaskablePPO (`mlp_extractor.policy_net`, `action_net`), DQN
-(`q_net.q_net`), SAC (`actor.latent_pi`, `actor.mu`), TD3 and DDPG (`actor.mu`). The pickles that
+(`q_net.q_net`), SAC and TQC (`actor.latent_pi`, `actor.mu`), TD3 and DDPG (`actor.mu`). The pickles that
 `data` holds as text (`:serialized:`) are never read. Continuous actions are what
 `predict(deterministic=True)` returns: clipped to the action space, or squashed by tanh and
 scaled to it.
@@ -257,7 +257,7 @@ def _steps(path: Path, saved: SavedPolicy, action: ActionSpace) -> tuple[list[St
         if "features_extractor" in name:
             raise InputError(f"{path}: {name} is part of a features extractor (a CNN or one of your own); only MlpPolicy is read")
     steps: list[Step]
-    if state.holds("action_net"):
+    if "action_net/weight" in saved.arrays:
         kind = _hidden_activation(path, kwargs, "tanh")
         shared, own = "mlp_extractor/shared_net", "mlp_extractor/policy_net"
         hidden = [layer for prefix in (shared, own) if state.holds(prefix) for layer in state.sequential(prefix)]
@@ -273,10 +273,10 @@ def _steps(path: Path, saved: SavedPolicy, action: ActionSpace) -> tuple[list[St
         steps, squashes = [*activated(hidden, _hidden_activation(path, kwargs, "relu")), last], True
     else:
         policy = saved.settings["policy_class"]
-        known = str(policy.get("__init__", "unknown"))[:60] if isinstance(policy, dict) else "unknown"
+        name = re.match(r"<function (\w+)", str(policy.get("__init__"))) if isinstance(policy, dict) else None
         raise InputError(
-            f"{path}: its policy ({known}) is not a known one; "
-            "known are MlpPolicy of PPO, A2C, TRPO, MaskablePPO, DQN, SAC, TD3 and DDPG"
+            f"{path}: its policy ({name[1] if name else 'of unknown class'}) is not a known one; "
+            "known are MlpPolicy of PPO, A2C, TRPO, MaskablePPO, DQN, SAC, TQC, TD3 and DDPG"
         )
     if action.kind == "continuous":
         steps += _bounded(action) if squashes else [Clip(action.low, action.high)]
