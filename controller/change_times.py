@@ -123,5 +123,5 @@ def _training_advice(change: ChangeTimes) -> str:
     yellow_s, all_red_s = math.ceil(change.yellow_s), math.ceil(change.vehicles_s - change.yellow_s)
     return (
         f"train with yellow_s = {yellow_s} and all_red_s = {all_red_s} in [tl.{change.tl}] "
-        f"(in sumo-rl, which has no all-red: yellow_time={yellow_s + all_red_s})"
+        f"(in sumo-rl, which has no all-red: yellow_time={yellow_s + all_red_s} and a larger delta_time)"
     )

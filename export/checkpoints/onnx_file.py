@@ -68,7 +68,8 @@ def contents(path: Path) -> Network:
     for tensor in [*graph.initializer, *(a.t for node in graph.node if node.op_type == "Constant" for a in node.attribute)]:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             raise ValueError(
-                f"its tensor {tensor.name} is in another file; save it with its weights inside (external_data=False in torch.onnx.export)"
+                f"its tensor {tensor.name} is in another file; save it with its weights inside "
+                "(external_data=False in torch.onnx.export)"
             )
         if np.prod([float(size) for size in tensor.dims]) > MAX_ELEMENTS:
             raise ValueError(f"its tensor {tensor.name} has shape {list(tensor.dims)}, more than any actor's")

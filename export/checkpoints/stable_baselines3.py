@@ -1,16 +1,17 @@
 """stable-baselines3 and sb3-contrib zips: `data` (JSON) describes the policy, `policy.pth` has its weights.
 
 Read are PPO, A2C, TRPO and MaskablePPO (`mlp_extractor.policy_net`, `action_net`), DQN
-(`q_net.q_net`), SAC and TQC (`actor.latent_pi`, `actor.mu`), TD3 and DDPG (`actor.mu`). The pickles that
-`data` holds as text (`:serialized:`) are never read. Continuous actions are what
-`predict(deterministic=True)` returns: clipped to the action space, or squashed by tanh and
-scaled to it.
+(`q_net.q_net`), SAC and TQC (`actor.latent_pi`, `actor.mu`), TD3 and DDPG (`actor.mu`). Of the
+pickles that `data` holds as text (`:serialized:`) only one array is read, the last observation.
+Continuous actions are what `predict(deterministic=True)` returns: clipped to the action space,
+or squashed by tanh and scaled to it.
 
 Observations that VecNormalize normalised are normalised in the exported graph, with the
 statistics of the .pkl file beside the zip: clip((x - mean) / sqrt(var + epsilon), -clip_obs,
 clip_obs). Source: stable_baselines3/common/policies.py, .../vec_env/vec_normalize.py.
 """
 
+import base64
 import functools
 import io
 import json
@@ -35,6 +36,7 @@ from export.checkpoints.source import ActorRequest, RebuiltActor, Source
 
 MAX_DATA_BYTES = 1 << 28
 """`data` holds the last observations beside the settings."""
+SPACE_TOLERANCE = 1e-4
 STATISTICS = re.compile(r"vec_?normalize", re.I)
 """Names of files that VecNormalize.save wrote."""
 LIBRARIES = ("stable_baselines3", "sb3_contrib", "gymnasium", "gym", "numpy")
@@ -52,6 +54,8 @@ class SavedPolicy:
     """`data`, without its serialized pickles."""
     arrays: Mapping[str, NDArray[Any]]
     version: str
+    last_observation: NDArray[Any] | None
+    """Of training, as the network saw it; None if it cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,17 @@ def _policy(data: bytes) -> SavedPolicy:
             version = text.decode("ascii", "replace").strip()
         tensors = torch_tensors.read(torch_tensors.member_bytes(archive, members["policy.pth"]))
     kept = ("policy_class", "policy_kwargs", "observation_space", "action_space", "_last_original_obs", "use_sde", "n_epochs")
-    return SavedPolicy({key: _readable(settings.get(key)) for key in kept}, tensors.arrays, version)
+    readable = {key: _readable(settings.get(key)) for key in kept}
+    return SavedPolicy(readable, tensors.arrays, version, _last_observation(settings.get("_last_obs")))
+
+
+def _last_observation(saved: Any) -> NDArray[Any] | None:
+    text = saved.get(":serialized:") if isinstance(saved, dict) else None
+    try:
+        found = load(base64.b64decode(text), pickled_arrays.REBUILDERS) if isinstance(text, str) else None
+        return found.values() if isinstance(found, pickled_arrays.Array) else None
+    except ValueError:
+        return None  # an observation of another kind; the space of observations is checked apart
 
 
 def _readable(value: Any) -> Any:
@@ -273,9 +287,9 @@ def _steps(path: Path, saved: SavedPolicy, action: ActionSpace) -> tuple[list[St
         steps, squashes = [*activated(hidden, _hidden_activation(path, kwargs, "relu")), last], True
     else:
         policy = saved.settings["policy_class"]
-        name = re.match(r"<function (\w+)", str(policy.get("__init__"))) if isinstance(policy, dict) else None
+        match = re.match(r"<function (\w+)", str(policy.get("__init__"))) if isinstance(policy, dict) else None
         raise InputError(
-            f"{path}: its policy ({name[1] if name else 'of unknown class'}) is not a known one; "
+            f"{path}: its policy ({match[1] if match else 'of unknown class'}) is not a known one; "
             "known are MlpPolicy of PPO, A2C, TRPO, MaskablePPO, DQN, SAC, TQC, TD3 and DDPG"
         )
     if action.kind == "continuous":
@@ -315,7 +329,7 @@ def _normalising_steps(path: Path, saved: SavedPolicy, inputs: int) -> tuple[lis
     if file is None:
         on_policy = saved.settings["n_epochs"] is not None or "value_net/weight" in saved.arrays
         # on-policy algorithms note the unnormalised observation only if the environment normalises
-        if on_policy and saved.settings["_last_original_obs"] is not None:
+        if (on_policy and saved.settings["_last_original_obs"] is not None) or _observed_outside_space(saved):
             raise InputError(
                 f"{path}: was trained in a VecNormalize environment, and its statistics are not beside it; "
                 f"save them there: env.save({str(path.with_name(path.stem + '_vecnormalize.pkl'))!r})"
@@ -331,6 +345,18 @@ def _normalising_steps(path: Path, saved: SavedPolicy, inputs: int) -> tuple[lis
     stored_as = {"mean": f"{file.name}: obs_rms.mean", "variance": f"{file.name}: obs_rms.var + epsilon"}
     norm = BatchNorm("vecnormalize", None, None, found.mean.astype(np.float32), variance, 0.0, stored_as)
     return [norm, Clip((-found.clip,), (found.clip,))], f"observations are normalised as in {file.name}"
+
+
+def _observed_outside_space(saved: SavedPolicy) -> bool:
+    """Whether the last observation of training lies outside its own space, as only a normalised one does."""
+    space, last = saved.settings["observation_space"], saved.last_observation
+    try:
+        low, high = (np.array(str(space.get(key)).strip("[]").split(), float) for key in ("low", "high"))
+    except ValueError:
+        return False  # more than 1,000 numbers are not printed
+    if last is None or not low.shape == high.shape == last.shape[-1:]:
+        return False
+    return bool(((last < low - SPACE_TOLERANCE) | (last > high + SPACE_TOLERANCE)).any())
 
 
 def _statistics_file(path: Path) -> Path | None:

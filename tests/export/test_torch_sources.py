@@ -1,8 +1,10 @@
 """Checkpoints of PyTorch libraries, read without torch: files that the libraries wrote, with the libraries' own outputs."""
 
+import base64
 import json
 import pickle
 import shutil
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -156,6 +158,27 @@ def test_normalised_policy_without_its_statistics_is_refused(torch_files, tmp_pa
     source = folder_of(torch_files / "sb3_ppo_vecnormalize" / "model.zip", tmp_path)
     assert export(source, tmp_path / "models") == 2
     refused(capsys, "was trained in a VecNormalize environment", "model_vecnormalize.pkl")
+
+
+@pytest.mark.parametrize("value", [-0.5, 1.5])
+def test_value_network_that_observed_values_outside_its_space_is_refused(torch_files, tmp_path, capsys, value):
+    """Of DQN and SAC nothing but the last observation shows that VecNormalize was there."""
+    source = tmp_path / "checkpoints"
+    source.mkdir()
+    with (
+        zipfile.ZipFile(torch_files / "sb3_dqn_cologne1" / "model.zip") as original,
+        zipfile.ZipFile(source / "model.zip", "w") as changed,
+    ):
+        for name in original.namelist():
+            content = original.read(name)
+            if name == "data":
+                settings = json.loads(content)
+                last = np.full((1, 21), value, np.float32)
+                settings["_last_obs"][":serialized:"] = base64.b64encode(pickle.dumps(last)).decode()
+                content = json.dumps(settings)
+            changed.writestr(name, content)
+    assert export(source, tmp_path / "models") == 2
+    refused(capsys, "was trained in a VecNormalize environment")
 
 
 def test_statistics_of_another_observation_are_refused(torch_files, tmp_path, capsys):
