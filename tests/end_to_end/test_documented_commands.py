@@ -1,0 +1,102 @@
+"""Every command of the pages for users of sumo-rl and stable-baselines3, in a folder of its own."""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from controller.sumo.tripinfo import read_trips
+from tests.conftest import ROOT
+from tests.end_to_end.programs import free_port
+
+PAGES = ("coming-from-sumo-rl.md", "coming-from-stable-baselines3.md")
+NEEDS_TORCH = "examples/train_with_stable_baselines3.py"
+TIMEOUT_S = 120
+
+needs_sumo_rl = pytest.mark.skipif(
+    importlib.util.find_spec("sumo_rl") is None, reason="sumo-rl, whose networks the pages use, is not installed"
+)
+
+
+def commands(page):
+    """The scripts of a page: blocks of sh, and lines after $ in blocks of console."""
+    blocks = re.findall(r"^```(sh|console)\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.M | re.S)
+    return ["\n".join(re.findall(r"^\$ (.*)", text, re.M)) if kind == "console" else text.strip() for kind, text in blocks]
+
+
+class Folder:
+    """A user's folder, with the programs of this environment on the path."""
+
+    def __init__(self, path):
+        self.path = path
+        self._environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+    def run(self, script):
+        """Run a script of a page; what it prints."""
+        done = subprocess.run(
+            ["bash", "-e", "-c", script], cwd=self.path, env=self._environment, capture_output=True, text=True, timeout=TIMEOUT_S
+        )
+        assert done.returncode == 0, f"{script}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def serve(self, command):
+        """Start a server, and wait until it is ready."""
+        city = self.path / "city.toml"
+        city.write_text(city.read_text().replace("127.0.0.1:8500", f"127.0.0.1:{free_port()}"))
+        process = subprocess.Popen(
+            command.split(), cwd=self.path, env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        assert process.stdout.readline().startswith("ready at ")
+        return process
+
+
+@needs_sumo_rl
+def test_commands_of_both_pages_lead_to_a_controlled_street(shared, tmp_path):
+    folder = Folder(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    # it observes as many lanes as the pages' signal has
+    policy = shared / "checkpoints" / "torch" / "sb3_ppo_cologne1" / "model.zip"
+    shutil.copy(policy, tmp_path / "checkpoints" / "ppo_t_trial_1.zip")
+    first, second = map(commands, PAGES)
+    assert sum("greenserve" in script for script in first) == 5 and sum("greenserve" in script for script in second) == 4
+    outputs = {}
+    for page, scripts in zip(PAGES, (first, second), strict=True):
+        server = None
+        try:
+            for script in scripts:
+                if script == "greenserve serve":
+                    server = folder.serve(script)
+                elif NEEDS_TORCH not in script:
+                    # the first page has exported the same version
+                    is_again = page == PAGES[1] and script.startswith("greenserve export")
+                    outputs[script] = folder.run(script.replace("--tl t", "--tl t --overwrite") if is_again else script)
+        finally:
+            if server is not None:
+                server.terminate()
+                server.wait(30)
+                server.stdout.close()
+    assert "t   1        sumo-rl  matches" in outputs["greenserve check"]
+    assert "an export would make it mlp tanh, 21 -> 64 -> 64 -> 4" in outputs["greenserve inspect checkpoints/ppo_t_trial_1.zip"]
+    assert read_trips(tmp_path / "trips.xml").total > 700
+
+
+@needs_sumo_rl
+def test_trips_of_a_policy_of_stable_baselines3_are_those_of_its_training(tmp_path):
+    pytest.importorskip("stable_baselines3", reason="needs PyTorch and stable-baselines3, which the project does not install")
+    (script,) = (script for script in commands(PAGES[1]) if NEEDS_TORCH in script)
+    command = f"cd {ROOT} && {script} --steps 512 --seconds 600 --out {tmp_path}"
+    assert "trips are those of sumo-rl's environment" in Folder(tmp_path).run(command)
+
+
+@needs_sumo_rl
+def test_example_without_stable_baselines3_names_what_to_install(tmp_path):
+    script = "import sys; sys.modules['stable_baselines3'] = None; import train_with_stable_baselines3 as e; "
+    script += "sys.exit(e.pipeline.exit_code(e.main))"
+    command = [sys.executable, "-c", script, "--out", tmp_path]
+    done = subprocess.run(command, cwd=ROOT / "examples", capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 2 and done.stderr.startswith("error: stable-baselines3 is not installed"), done.stderr
