@@ -74,6 +74,10 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, default=Path("checkpoints"), metavar="DIR", help="folder of the results (default: checkpoints)"
     )
+    parser.add_argument(
+        "--checkpoint", choices=("best", "newest"), default="best",
+        help="state that is written: the best on held-out demand, or the newest (default: best)",
+    )  # fmt: skip
     parser.add_argument("--resume", action="store_true", help="continue the training that was interrupted in --out")
     args = parser.parse_args(argv)
     flags.check(args)
@@ -113,7 +117,8 @@ def _train(args: argparse.Namespace) -> int:
             args.hidden_sizes,
             args.seconds,
         )
-        settings = replace(flags.settings(args, args.out, args.model_number), formats=formats, resume=args.resume)
+        settings = flags.settings(args, args.out, args.model_number)
+        settings = replace(settings, formats=formats, resume=args.resume, writes_newest=args.checkpoint == "newest")
         try:
             result = Trainer(task, settings).run(print_line)
         except (NotFinite, SimulationFailed) as error:

@@ -54,6 +54,8 @@ class Settings:
     formats: dict[str, str] = field(default_factory=dict)
     """By TL, the checkpoint format if it is not `tf2`."""
     resume: bool = False
+    writes_newest: bool = False
+    """Whether the newest state is written instead of the best one."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Result:
     best_delay_s: float
     """Mean delay of the best state on held-out demand."""
     paths: dict[str, Path]
-    """By TL, the checkpoint of the best state."""
+    """By TL, the checkpoint."""
 
 
 class Trainer:
@@ -134,7 +136,7 @@ class Trainer:
                 if bar.disable:
                     held_out = f", held-out {held_out_s:.1f} s" if held_out_s is not None else ""
                     report(f"update {self._update} of {self._updates}: mean delay {delay_s:.1f} s{held_out}")
-        return Result(self._update * settings.episodes_per_update, self.best_delay_s, self._write_best())
+        return Result(self._update * settings.episodes_per_update, self.best_delay_s, self._write())
 
     def _jobs(self) -> Sequence[tuple[Arrays, Demand, tuple[int, ...], bool, float]]:
         """The arguments of the next episodes."""
@@ -170,7 +172,7 @@ class Trainer:
         return losses
 
     def _evaluate(self) -> float:
-        """Mean delay in s of the newest state's best actions on held-out demand; the best state is kept."""
+        """Mean delay in s of the newest state's best actions on held-out demand; the best state is kept and written."""
         settings = self._settings
         demands: list[Demand] = [
             varied(np.random.default_rng([HELD_OUT, settings.seed, k]), settings.varies) for k in range(settings.held_out)
@@ -180,9 +182,10 @@ class Trainer:
         if delay_s < self.best_delay_s:
             self._best, self.best_delay_s, self._stale = self._arrays(), delay_s, 0
             self._best_sharpness = self._sharpness()
-            self._write_best()
         else:
             self._stale += 1
+        if self._stale == 0 or self._settings.writes_newest:
+            self._write()
         return delay_s
 
     def _log_update(self, episodes: Sequence[Episode], losses: dict[str, float], held_out_s: float | None) -> None:
@@ -206,11 +209,14 @@ class Trainer:
     def _arrays(self) -> Arrays:
         return [list(learner.networks.arrays) for learner in self._learners]
 
-    def _write_best(self) -> dict[str, Path]:
+    def _write(self) -> dict[str, Path]:
+        """Write the checkpoints, and return their paths by TL."""
         paths = {}
         contracts = {contract.tl: contract for contract in self._simulation.contracts}
-        for learner, arrays in zip(self._learners, self._best, strict=True):
-            networks = ActorCritics(learner.networks.layout, arrays, self._best_sharpness)
+        is_newest = self._settings.writes_newest
+        state, sharpness = (self._arrays(), self._sharpness()) if is_newest else (self._best, self._best_sharpness)
+        for learner, arrays in zip(self._learners, state, strict=True):
+            networks = ActorCritics(learner.networks.layout, arrays, sharpness)
             for tl in networks.layout.tls:
                 kind = self._settings.formats.get(tl, "tf2")
                 paths[tl] = checkpoints.write(

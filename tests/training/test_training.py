@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from city import config
 from export.__main__ import main as export
@@ -93,6 +94,22 @@ def test_resumed_training_comes_to_the_same_numbers(trained, interrupted, tmp_pa
     assert whole[0] == resumed[0]
     for name, array in whole[1].items():
         np.testing.assert_array_equal(array, resumed[1][name])
+
+
+@pytest.mark.parametrize("kind", ["best", "newest"])
+def test_checkpoint_of_the_best_or_of_the_newest_state_is_written(trained, tmp_path, kind):
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    progress = Progress(progress_file(tmp_path, 3))
+    values, arrays = progress.load()
+    # as if an earlier state had been better than the newest one
+    arrays["best/0/000"] = arrays["best/0/000"] + 1
+    progress.save(values, arrays)
+    assert train(tmp_path, 3, "--resume", "--checkpoint", kind) == 0
+    stored = tf.train.load_checkpoint(tf.train.latest_checkpoint(tmp_path / "SA107"))
+    first = stored.get_tensor("actor/_functional/_operations/1/_kernel/.ATTRIBUTES/VARIABLE_VALUE")
+    row = list(FORMATS).index("SA107")
+    expected = arrays[f"{'best' if kind == 'best' else 'state'}/0/000"][row, : first.shape[0]]
+    np.testing.assert_array_equal(first, expected)
 
 
 def test_resumed_training_with_other_settings_is_refused(trained, tmp_path, capsys):
