@@ -107,9 +107,8 @@ def test_checkpoint_of_the_best_or_of_the_newest_state_is_written(trained, tmp_p
     assert train(tmp_path, 3, "--resume", "--checkpoint", kind) == 0
     stored = tf.train.load_checkpoint(tf.train.latest_checkpoint(tmp_path / "SA107"))
     first = stored.get_tensor("actor/_functional/_operations/1/_kernel/.ATTRIBUTES/VARIABLE_VALUE")
-    row = list(FORMATS).index("SA107")
-    expected = arrays[f"{'best' if kind == 'best' else 'state'}/0/000"][row, : first.shape[0]]
-    np.testing.assert_array_equal(first, expected)
+    # the only TL with a categorical actor, whose networks come first
+    np.testing.assert_array_equal(first, arrays[f"{'best' if kind == 'best' else 'state'}/0/000"][0])
 
 
 def test_resumed_training_with_other_settings_is_refused(trained, tmp_path, capsys):
