@@ -19,6 +19,8 @@ from city.sumo_files import elements
 SUMO_RL = "sumo-rl"
 RESERVED_NAMES = ("all", "city")
 """`--tl all` means every TL, and `city` is the fleet's name by default."""
+MAX_NAME = 100
+"""Characters of a TL's name: ids of joined junctions may be longer than a file system's names."""
 SUMO_RL_OPTIONS = {"time-to-teleport": "-1", "max-depart-delay": "-1", "waiting-time-memory": "1000"}
 """SUMO's options that sumo-rl's environment sets, where SUMO's own defaults differ."""
 
@@ -104,13 +106,13 @@ def _create(path: Path, text: str) -> None:
 def tl_names(street: StreetNetwork) -> dict[str, str]:
     """TL name -> signal, for every signal with a green phase, in the network's order.
 
-    A name is the signal's id, with hyphens for characters that a folder's name should not have.
+    A name is the signal's id, with hyphens for characters that a folder's name should not have, and not longer than MAX_NAME.
     """
     names: dict[str, str] = {}
     for signal in street.signals.values():
         if not signal.programs or not signal.first_program.greens:
             continue
-        name = canonical(re.sub(r"[^A-Za-z0-9._]+", "-", signal.id).strip("-._") or "signal")
+        name = canonical(re.sub(r"[^A-Za-z0-9._]+", "-", signal.id)[:MAX_NAME].strip("-._") or "signal")
         taken = {*(key(other).lower() for other in names), *RESERVED_NAMES}
         number, unique = 1, name
         while key(unique).lower() in taken:

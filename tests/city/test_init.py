@@ -56,7 +56,15 @@ def test_tls_are_named_like_their_signals(tmp_path, monkeypatch, capsys, shared)
 
 
 @pytest.mark.parametrize(
-    ("signal", "tl"), [("cluster_1_2", "cluster_1_2"), ("J_12", "J12"), ("-1#2/ä", "1-2"), ("..", "signal"), ("City", "City-2")]
+    ("signal", "tl"),
+    [
+        ("cluster_1_2", "cluster_1_2"),
+        ("J_12", "J12"),
+        ("-1#2/ä", "1-2"),
+        ("..", "signal"),
+        ("City", "City-2"),
+        ("x_" * 200, "x_" * 49 + "x"),
+    ],
 )
 def test_ids_that_cannot_be_names_are_changed_and_shown(signal, tl):
     program = Program("0", "static", 0, (Phase("G", 30, 30, 30), Phase("y", 3, 3, 3)))
