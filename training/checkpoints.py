@@ -4,6 +4,7 @@ Each is written to a temporary folder, then its files are renamed, so that a ful
 kill leaves the last whole one.
 """
 
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -104,7 +105,9 @@ def _list_older_numbers(new: Path, target: Path) -> None:
     """Let the `checkpoint` file of a new checkpoint also name those that are in its folder already."""
     (written,) = (path.stem for path in new.glob("*.index"))
     older = sorted(path.stem for path in target.glob("*.index") if path.stem != written)
-    tf.compat.v1.train.update_checkpoint_state(str(new), written, [*older, written])
+    lines = [f"model_checkpoint_path: {json.dumps(written)}"]
+    lines += [f"all_model_checkpoint_paths: {json.dumps(name)}" for name in (*older, written)]
+    (new / "checkpoint").write_text("\n".join(lines) + "\n")
 
 
 _WRITERS = {"h5": _h5, "tf1": _tf1, "tf2": _tf2}

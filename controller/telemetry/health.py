@@ -1,6 +1,8 @@
 """HTTP endpoints: /metrics for Prometheus, /healthz for readiness probes (200 only while running)."""
 
+import contextlib
 import math
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -17,12 +19,14 @@ MAX_CONNECTIONS = 16
 """Open connections; each holds a thread."""
 IDLE_TIMEOUT_S = 10.0
 """Wall time after which an idle connection is closed."""
+CONNECTION_TIMEOUT_S = 30.0
+"""Wall time after which a connection is closed that sends or reads a little now and then."""
 STALE_TIMEOUT_S = 60.0
 """Wall time without a step after which the controller counts as stuck."""
 
 
 class Health:
-    """The controller's state: starting, running, stopping, or stuck; told to systemd too."""
+    """The controller's state: starting, running, stopping, or stuck; systemd is notified of it too."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -30,7 +34,7 @@ class Health:
         self._beat_s = clock()
         self._watchdog_interval_s = systemd.watchdog_interval_s()
         self._watchdog_s = -math.inf
-        """When systemd's watchdog was last told."""
+        """When systemd's watchdog was last notified."""
 
     def beat(self) -> None:
         """Report that a step was taken."""
@@ -73,10 +77,20 @@ class _BoundedHTTPServer(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        limit = threading.Timer(CONNECTION_TIMEOUT_S, _end, [request])
+        limit.daemon = True
+        limit.start()
         try:
             super().process_request_thread(request, client_address)
         finally:
+            limit.cancel()
             self._free.release()
+
+
+def _end(connection: socket.socket) -> None:
+    """End a connection in both directions, so that the thread that reads or writes it ends."""
+    with contextlib.suppress(OSError):  # it has ended by itself
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class HttpServer:

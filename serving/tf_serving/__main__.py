@@ -3,23 +3,35 @@
     greenserve serve config --models-dir models --out config
 
 TensorFlow Serving reads models.config again every --model_config_file_poll_wait_seconds,
-so run this again after an export.
+so run this again after an export: a first time to load the new versions, and once they are
+AVAILABLE a second time to move the labels. With --server it waits in between.
 """
 
 import argparse
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from city import config as city_config
-from city.arguments import Parser
+from city.arguments import Parser, host_and_port
 from city.config import District
 from city.errors import InputError, path_errors_as_input_errors
+from protos.predict_pb2 import ModelVersionStatus
+from serving.client import Client
 from serving.embedded.models import version_files
+from serving.errors import ServingError
 from serving.tf_serving import config_files
 from serving.tf_serving.config_files import GRPC_PORT, ServerFiles, Tls, Versions
 
 MAX_SHARDS = 1000
+LOAD_TIMEOUT_S, STATUS_INTERVAL_S = 300.0, 1.0
+"""A server reads models.config every 30 s, and then loads."""
+
+
+class NotLoaded(Exception):
+    """A server has not loaded a version in time."""
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m serving.tf_serving") -> int:
@@ -29,6 +41,9 @@ def main(argv: list[str] | None = None, prog: str = "python -m serving.tf_servin
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except NotLoaded as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -52,6 +67,10 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
         help="versions of a model, labelled stable and canary (default: the newest is stable)",
     )  # fmt: skip
     parser.add_argument("--all-models", action="store_true", help="also serve the models of TLs that a fleet holds")
+    parser.add_argument(
+        "--server", metavar="HOST:PORT",
+        help="server of these files: wait until it has loaded the versions that labels move to, then move them",
+    )  # fmt: skip
     parser.add_argument("--shards", type=int, metavar="N", help="divide the TLs among this number of servers")
     parser.add_argument("--tls-certificate", type=Path, metavar="FILE", help="TLS: certificate of the server (PEM)")
     parser.add_argument("--tls-key", type=Path, metavar="FILE", help="TLS: its key (PEM)")
@@ -63,6 +82,8 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
         raise InputError("--tls-client-ca needs --tls-certificate and --tls-key")
     if args.latest and args.model:
         raise InputError("--latest serves the newest versions and --model chosen ones; pass one of them")
+    if args.server is not None and not args.server.startswith("unix:"):
+        host_and_port(args.server, "--server")
     if args.shards is not None and not 1 <= args.shards <= MAX_SHARDS:
         raise InputError(f"--shards {args.shards} must lie between 1 and {MAX_SHARDS}")
     for name in ("mounted_at", "config_at"):
@@ -89,15 +110,58 @@ def _write(args: argparse.Namespace) -> None:
         if districts:
             raise InputError(f"--shards: {city_file} has districts already; leave --shards out, or remove them")
         districts = _shards(list(city.tls) or list(available), args.shards)
+    if args.server is not None and districts:
+        raise InputError(f"--server is for one server, and {city_file} has districts; leave it out, and run this twice")
     tls = _tls(args)
     for name, models in _by_server(served, districts).items():
-        out = args.out / name
-        files = ServerFiles({each: chosen[each] for each in models}, args.mounted_at.rstrip("/"), args.config_at.rstrip("/"), tls)
-        config_files.write(files, out)
-        print(f"{out}: {len(models)} models")
+        _write_server(args, args.out / name, {each: chosen[each] for each in models}, tls)
     if args.shards is not None:
         (args.out / "districts.toml").write_text(_districts_text(districts), encoding="utf-8")
         print(f"{args.out / 'districts.toml'}: add these tables to {city_file}")
+
+
+def _write_server(args: argparse.Namespace, out: Path, wanted: Mapping[str, Versions], tls: Tls | None) -> None:
+    """Write the files of one server. Raises InputError, NotLoaded."""
+    current = config_files.read(out)
+    before = {name: step for name, versions in wanted.items() if (step := config_files.step_before(current.get(name), versions))}
+    files = ServerFiles({**wanted, **before}, args.mounted_at.rstrip("/"), args.config_at.rstrip("/"), tls)
+    if before or args.server is None:
+        config_files.write(files, out)
+    if args.server is not None:
+        moving = {
+            name: wanted[name] for name in current if name in wanted and config_files.moved_labels(current[name], wanted[name])
+        }
+        _wait_until_loaded(args.server, moving)
+        before = {}
+        config_files.write(replace(files, models=wanted), out)
+    print(f"{out}: {len(wanted)} models")
+    for name, versions in wanted.items():
+        change = config_files.describe_labels(current.get(name), versions)
+        if name in before:
+            print(f"{name}: {change} once it is loaded; run this again when greenserve status says AVAILABLE, or pass --server")
+        elif change:
+            print(f"{name}: {change}")
+
+
+def _wait_until_loaded(server: str, models: Mapping[str, Versions]) -> None:
+    """Wait until a server has loaded these versions. Raises NotLoaded."""
+    deadline_s = time.monotonic() + LOAD_TIMEOUT_S
+    with Client(server) as client:
+        for name, versions in models.items():
+            while missing := set(versions.numbers) - _available(client, name):
+                if time.monotonic() > deadline_s:
+                    raise NotLoaded(
+                        f"{name}/{min(missing)} is not AVAILABLE at {server} after {LOAD_TIMEOUT_S:g} s; no label was moved; "
+                        "look at the server's log"
+                    )
+                time.sleep(STATUS_INTERVAL_S)
+
+
+def _available(client: Client, model: str) -> set[int]:
+    try:
+        return {state.version for state in client.status(model) if state.state == ModelVersionStatus.AVAILABLE}
+    except ServingError:
+        return set()  # not known yet, or the server is restarting: asked again until the deadline
 
 
 def _named(items: Sequence[str]) -> list[str]:
@@ -108,7 +172,7 @@ def _versions(
     items: Sequence[str], available: Mapping[str, Sequence[int]], latest: bool, models_dir: Path
 ) -> dict[str, Versions]:
     """The versions to serve of every model. Raises InputError."""
-    chosen = {name: Versions(None if latest else versions[-1]) for name, versions in available.items()}
+    chosen = {name: Versions() if latest else config_files.labelled(versions[-1]) for name, versions in available.items()}
     for item in items:
         name, _, numbers = item.partition("=")
         parts = numbers.split(",")
@@ -123,7 +187,7 @@ def _versions(
                 )
         if len(set(parts)) < len(parts):
             raise InputError(f"--model {item!r}: stable and canary are the same version; name two")
-        chosen[name] = Versions(*map(int, parts))
+        chosen[name] = config_files.labelled(*map(int, parts))
     return chosen
 
 

@@ -6,6 +6,9 @@
     flags              one flag of tensorflow_model_server a line
 
 A fleet replaces the models of its TLs: TensorFlow Serving loads 1,000 models in minutes, their fleet at once.
+
+TensorFlow Serving refuses a configuration that moves a label to a version that it has not loaded, and loads nothing
+of it. So a label moves in two steps: `step_before` loads the version beside those before it, then the label moves.
 """
 
 import os
@@ -22,6 +25,7 @@ from serving.embedded.models import version_files
 
 STABLE, CANARY = "stable", "canary"
 """Labels of versions."""
+MODELS_CONFIG = "models.config"
 METRICS_PATH = "/monitoring/prometheus/metrics"
 GRPC_PORT, REST_PORT = 8500, 8501
 FLAGS = (
@@ -44,11 +48,41 @@ FLAGS = (
 
 @dataclass(frozen=True)
 class Versions:
-    """The versions of a model to serve."""
+    """The versions of a model to serve; none are named: the newest, without labels."""
 
-    stable: int | None
-    """None: the newest, without labels."""
-    canary: int | None = None
+    numbers: tuple[int, ...] = ()
+    labels: Mapping[str, int] = field(default_factory=dict)
+    """Label -> version."""
+
+
+def labelled(stable: int, canary: int | None = None) -> Versions:
+    labels = {STABLE: stable} if canary is None else {STABLE: stable, CANARY: canary}
+    return Versions(tuple(labels.values()), labels)
+
+
+def step_before(current: Versions | None, wanted: Versions) -> Versions | None:
+    """What must be served before the wanted versions can be, so that a label moves to a loaded version; None: nothing."""
+    if current is None or not moved_labels(current, wanted) or not current.numbers:
+        return None
+    missing = [version for version in wanted.numbers if version not in current.numbers]
+    if not any(wanted.labels[label] in missing for label in moved_labels(current, wanted)):
+        return None
+    return Versions((*current.numbers, *missing), {**wanted.labels, **current.labels})
+
+
+def moved_labels(current: Versions, wanted: Versions) -> list[str]:
+    """The labels that both have, of different versions."""
+    return [label for label, version in wanted.labels.items() if current.labels.get(label, version) != version]
+
+
+def describe_labels(current: Versions | None, wanted: Versions) -> str:
+    """How the labels change, such as `stable 1 -> 2`; "": they do not."""
+    before = current.labels if current is not None else {}
+    return ", ".join(
+        f"{label} {before[label]} -> {wanted.labels.get(label, 'none')}"
+        for label in before
+        if before[label] != wanted.labels.get(label)
+    )
 
 
 @dataclass(frozen=True)
@@ -87,17 +121,35 @@ def write(files: ServerFiles, out: Path) -> None:
         )
         texts["ssl.config"] = text_format.MessageToString(ssl)
     texts["flags"] = "".join(f"{flag}\n" for flag in _flags(files))
-    texts["models.config"] = text_format.MessageToString(_models_config(files))
+    texts[MODELS_CONFIG] = text_format.MessageToString(_models_config(files))
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             draft = out / f".{name}.draft"
-            # the key in ssl.config is for the server only
-            with open(draft, "w", opener=_owner_only if name == "ssl.config" else None, encoding="utf-8") as file:
-                file.write(text)
-            draft.replace(out / name)
+            try:
+                # the key in ssl.config is for the server only
+                with open(draft, "w", opener=_owner_only if name == "ssl.config" else None, encoding="utf-8") as file:
+                    file.write(text)
+                draft.replace(out / name)
+            finally:
+                draft.unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"{error.filename or out}: cannot be written: {error.strerror}; pass another --out") from None
+
+
+def read(out: Path) -> dict[str, Versions]:
+    """The versions in a folder's models.config, by model; empty: there is none. Raises InputError."""
+    path = out / MODELS_CONFIG
+    try:
+        config = text_format.Parse(path.read_text(encoding="utf-8"), pb.ModelServerConfig())
+    except FileNotFoundError:
+        return {}
+    except (UnicodeDecodeError, text_format.ParseError) as error:
+        raise InputError(f"{path}: is not a ModelServerConfig ({error}); remove it, or pass another --out") from None
+    return {
+        model.name: Versions(tuple(model.model_version_policy.specific.versions), dict(model.version_labels))
+        for model in config.model_config_list.config
+    }
 
 
 def _owner_only(path: str, flags: int) -> int:
@@ -105,7 +157,7 @@ def _owner_only(path: str, flags: int) -> int:
 
 
 def _flags(files: ServerFiles) -> list[str]:
-    named = {"model_config_file": "models.config", "monitoring_config_file": "monitoring.config"}
+    named = {"model_config_file": MODELS_CONFIG, "monitoring_config_file": "monitoring.config"}
     if files.tls is not None:
         named["ssl_config_file"] = "ssl.config"
     return [*files.flags, *(f"--{flag}={files.config_at}/{name}" for flag, name in named.items())]
@@ -117,11 +169,10 @@ def _models_config(files: ServerFiles) -> pb.ModelServerConfig:
         model = config.model_config_list.config.add(
             name=name, base_path=f"{files.mounted_at}/{name}", model_platform="tensorflow"
         )
-        labels = {STABLE: versions.stable, CANARY: versions.canary}
-        for label, version in labels.items():
-            if version is not None:
-                model.model_version_policy.specific.versions.append(version)
-                model.version_labels[label] = version
+        if versions.numbers:
+            model.model_version_policy.specific.versions.extend(versions.numbers)
+        for label, version in versions.labels.items():
+            model.version_labels[label] = version
     return config
 
 

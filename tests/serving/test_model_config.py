@@ -147,6 +147,29 @@ def test_a_version_label_selects_a_version(models):
         assert api.version("a", label="canary") == 3, "a refused config changes nothing"
 
 
+def test_label_moves_only_to_a_version_that_is_loaded_before(models):
+    """As TensorFlow Serving documents it: first a config with both versions, then one that moves the label."""
+
+    def entry(versions, stable):
+        numbers = " ".join(f"versions: {version}" for version in versions)
+        return text(
+            models,
+            (
+                "a",
+                "first",
+                f'model_version_policy {{ specific {{ {numbers} }} }} version_labels {{ key: "stable" value: {stable} }}',
+            ),
+        )
+
+    with Served(models=configured(models, ("a", "first", "model_version_policy { specific { versions: 3 } }"))) as api:
+        assert api.reload(entry([3], 3)) is None
+        code, details = api.reload(entry([4], 4))
+        assert code == grpc.StatusCode.FAILED_PRECONDITION and "assign label to version 4 of model a" in details
+        assert (api.version("a", label="stable"), api.version("a", version=4)) == (3, grpc.StatusCode.NOT_FOUND)
+        assert api.reload(entry([3, 4], 3)) is None and api.version("a", label="stable") == 3
+        assert api.reload(entry([4], 4)) is None and api.version("a", label="stable") == 4
+
+
 def test_a_reload_replaces_the_whole_configuration(models):
     with Served(models=configured(models, ("a", "first", ""))) as api:
         assert api.reload(text(models, ("b", "second", ""))) is None

@@ -3,19 +3,25 @@
 import re
 import shutil
 import tomllib
+from dataclasses import replace
 
 import pytest
 from google.protobuf import text_format
+from hypothesis import given
+from hypothesis import strategies as st
 from tensorflow_serving.config import model_server_config_pb2
 
 from city import config as city_config
 from export.__main__ import main as export
 from protos import model_server_config_pb2 as wire
+from protos.predict_pb2 import ModelVersionStatus
 from serving.__main__ import main as serve
+from serving.client import Client
 from serving.embedded import flags as embedded_flags
 from serving.embedded.models import model_config
+from serving.embedded.server import Server
 from serving.tf_serving.__main__ import main
-from serving.tf_serving.config_files import FLAGS
+from serving.tf_serving.config_files import FLAGS, Versions, step_before
 from tests.conftest import GRID
 
 TLS = ("SA101", "SA102", "SA104", "SA105")
@@ -61,6 +67,64 @@ def test_stable_and_canary_are_the_versions_that_are_named(exported, tmp_path):
     entry = models(tmp_path)["SA104"]
     assert list(entry.model_version_policy.specific.versions) == [1, 2]
     assert entry.version_labels == {"stable": 1, "canary": 2}
+
+
+def test_label_moves_after_its_version_was_loaded_beside_the_one_before(exported, tmp_path, capsys):
+    flags = ["--models-dir", str(exported), "--out", str(tmp_path)]
+    assert main([*flags, "--model", "SA104=1"]) == 0
+    for expected, label, message in (
+        ((1, 2), 1, "SA104: stable 1 -> 2 once it is loaded; run this again"),
+        ((2,), 2, "1 -> 2\n"),
+    ):
+        capsys.readouterr()
+        assert main(flags) == 0
+        entry = models(tmp_path)["SA104"]
+        assert tuple(entry.model_version_policy.specific.versions) == expected and entry.version_labels == {"stable": label}
+        assert message in capsys.readouterr().out
+
+
+versions = st.integers(1, 5)
+labels = st.dictionaries(st.sampled_from(["stable", "canary"]), versions, min_size=1)
+
+
+@given(labels, labels)
+def test_no_step_moves_a_label_to_a_version_that_is_not_loaded(first, second):
+    current, wanted = (Versions(tuple(sorted(set(each.values()))), each) for each in (first, second))
+    steps = [step for step in (step_before(current, wanted), wanted) if step is not None]
+    for step in steps:
+        for label, version in step.labels.items():
+            assert version in step.numbers
+            assert current.labels.get(label, version) == version or version in current.numbers
+        current = step
+    assert current == wanted
+
+
+def test_published_version_is_loaded_then_labelled_by_one_call_with_the_server(exported, tmp_path, capsys):
+    out = tmp_path / "out"
+    flags = ["--models-dir", str(exported), "--out", str(out), "--mounted-at", str(exported), "--config-at", str(out)]
+    assert main([*flags, "--model", "SA104=1"]) == 0
+    settings = embedded_flags.parse((out / "flags").read_text().splitlines())
+    server = Server(replace(settings, port=0, rest=None, config_poll_s=0.2))
+    server.start()
+    try:
+        assert main([*flags, "--server", f"127.0.0.1:{server.port}"]) == 0
+        assert "SA104: stable 1 -> 2\n" in capsys.readouterr().out
+        assert list(models(out)["SA104"].model_version_policy.specific.versions) == [2]
+        with Client(f"127.0.0.1:{server.port}") as client:
+            states = {state.version: state.state for state in client.status("SA104")}
+            assert states[2] == ModelVersionStatus.AVAILABLE
+            assert client.contract("SA104", "stable").tl == "SA104"
+    finally:
+        server.stop()
+
+
+def test_label_stays_if_its_version_is_not_loaded_in_time(exported, tmp_path, monkeypatch, capsys):
+    flags = ["--models-dir", str(exported), "--out", str(tmp_path)]
+    assert main([*flags, "--model", "SA104=1"]) == 0
+    monkeypatch.setattr("serving.tf_serving.__main__.LOAD_TIMEOUT_S", 0.0)
+    assert main([*flags, "--server", "127.0.0.1:1"]) == 1
+    assert "SA104/2 is not AVAILABLE at 127.0.0.1:1 after 0 s; no label was moved" in capsys.readouterr().err
+    assert models(tmp_path)["SA104"].version_labels == {"stable": 1}
 
 
 def test_latest_leaves_the_choice_of_versions_to_the_server(exported, tmp_path):

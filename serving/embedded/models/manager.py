@@ -132,17 +132,17 @@ class ModelManager:
         """Replace the whole configuration, or nothing of it. Raises StatusError if a part cannot be served.
 
         As in tensorflow/serving's ServerCore::ReloadConfig new models must become
-        available, and labels must name available versions.
+        available, and a label moves only to a version that is available before.
         """
         with self._lock:
             # refuse empty folders before anything changes: the model may be served from another folder now
             self._refuse({name: "has no version to serve" for name, config in configs.items() if not _aspired(config)})
             before = {name: self._models[name].config for name in self._configured}
+            if label_error := self._label_error(configs, before):
+                raise failed_precondition(label_error)
             self.apply({**before, **configs}, now_s, at_once=True)
             try:
                 self._refuse({name: "" for name, config in configs.items() if not self._is_served_from(name, config)})
-                if label_error := self._label_error(configs, before):
-                    raise failed_precondition(label_error)
             except StatusError:
                 self.apply(before, now_s, at_once=True)
                 raise
@@ -176,9 +176,10 @@ class ModelManager:
         """The first error in the labels of a configuration; empty: none."""
         for name, config in configs.items():
             old_labels = before[name].labels if name in before else {}
+            loaded = self._models[name].servables if name in self._models else {}
             for label, version in config.labels.items():
                 is_moved = old_labels.get(label, version) != version
-                if version not in self._models[name].servables and (is_moved or not self._loading.allow_labels_for_unavailable):
+                if version not in loaded and (is_moved or not self._loading.allow_labels_for_unavailable):
                     return (
                         f"Request to assign label to version {version} of model {name}, "
                         "which is not currently available for inference"

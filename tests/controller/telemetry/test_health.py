@@ -1,5 +1,6 @@
 """/metrics and /healthz over a real socket."""
 
+import contextlib
 import re
 import selectors
 import shutil
@@ -163,6 +164,32 @@ def test_scrape_whose_answer_is_never_read_ends(monkeypatch):
         assert status == 200 and len(text) > 20_000_000
     finally:
         for connection in scrapes:
+            connection.close()
+        server.close()
+
+
+def test_requests_that_are_sent_byte_by_byte_end(monkeypatch):
+    """Each byte comes before the connection counts as idle."""
+    monkeypatch.setattr("controller.telemetry.health.CONNECTION_TIMEOUT_S", 0.5)
+    server = HttpServer(("127.0.0.1", 0), ControllerMetrics(CollectorRegistry()).registry, Health())
+    url = f"http://127.0.0.1:{server.port}"
+    slow = open_idle(url, MAX_CONNECTIONS)
+    sending = threading.Event()
+
+    def send():
+        while not sending.wait(0.05):
+            for connection in slow:
+                with contextlib.suppress(OSError):
+                    connection.sendall(b"x")
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        assert scrape(url)[0] == 200
+    finally:
+        sending.set()
+        sender.join()
+        for connection in slow:
             connection.close()
         server.close()
 
