@@ -68,7 +68,16 @@ class _BoundedHTTPServer(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._begin_s: dict[socket.socket, float] = {}
+        """By open connection, when it began."""
         super().__init__(address, handler)
+
+    def service_actions(self) -> None:
+        """Called twice a second: end connections that have lasted too long."""
+        for connection, begin_s in list(self._begin_s.items()):
+            if time.monotonic() > begin_s + CONNECTION_TIMEOUT_S:
+                with contextlib.suppress(OSError):  # it has ended by itself
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if self._free.acquire(blocking=False):
@@ -77,20 +86,12 @@ class _BoundedHTTPServer(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        limit = threading.Timer(CONNECTION_TIMEOUT_S, _end, [request])
-        limit.daemon = True
-        limit.start()
+        self._begin_s[request] = time.monotonic()
         try:
             super().process_request_thread(request, client_address)
         finally:
-            limit.cancel()
+            del self._begin_s[request]
             self._free.release()
-
-
-def _end(connection: socket.socket) -> None:
-    """End a connection in both directions, so that the thread that reads or writes it ends."""
-    with contextlib.suppress(OSError):  # it has ended by itself
-        connection.shutdown(socket.SHUT_RDWR)
 
 
 class HttpServer:
