@@ -33,32 +33,22 @@ def fetch_contracts(client: Client, tls: Iterable[str], version: Version, fleet:
     for tl in tls:
         try:
             contract = client.contract(tl, version)
-        except ModelNotFound as error:
-            if members is None:
+        except (ModelNotFound, BadRequest) as error:
+            # of a model that it does not serve, TensorFlow Serving says that it does not know the label
+            is_missing = isinstance(error, ModelNotFound) or isinstance(version, str)
+            if members is None and is_missing:
                 members = _members(client, fleet, version if isinstance(version, str) else None)
-            if tl in members and (not isinstance(version, int) or version == members[tl].version):
-                contracts[tl] = members[tl].contract
+            member = members.get(tl) if members is not None and is_missing else None
+            if member is not None and (not isinstance(version, int) or version == member.version):
+                contracts[tl] = member.contract
                 continue
-            raise InputError(
-                f"{client.address} serves no model {tl}{pinned} ({error}); {_versions(client, tl)}"
-                f"export it (greenserve export --tl {tl}) or leave it out with --infer-tl"
-            ) from None
+            raise InputError(f"{client.address}: {_missing_contract(client, tl, version, pinned, error)}") from None
         except ContractError as error:
             raise InputError(f"{client.address}: model {tl}{pinned}: {error}") from None
         except (Unavailable, DeadlineExceeded) as error:
             raise InputError(
                 f"no model server answers at {client.address} ({error.code}: {error}); "
                 "start one (greenserve serve) or pass --server"
-            ) from None
-        except BadRequest as error:
-            if isinstance(version, str):
-                raise InputError(
-                    f"{client.address}: model {tl}{pinned}: {error}; label a version of it (greenserve serve config), or leave "
-                    "out --version-label"
-                ) from None
-            raise InputError(
-                f"{client.address}: model {tl}{pinned} has no policy contract ({error.code}: {error}); "
-                f"export it (greenserve export --tl {tl})"
             ) from None
         except ServingError as error:
             raise InputError(
@@ -70,13 +60,25 @@ def fetch_contracts(client: Client, tls: Iterable[str], version: Version, fleet:
     return contracts
 
 
+def _missing_contract(client: Client, tl: str, version: Version, pinned: str, error: ServingError) -> str:
+    """What is wrong with a model that has no such version or no contract, and how to fix it."""
+    if isinstance(error, ModelNotFound):
+        return (
+            f"serves no model {tl}{pinned} ({error}); {_versions(client, tl)}"
+            f"export it (greenserve export --tl {tl}) or leave it out with --infer-tl"
+        )
+    if isinstance(version, str):
+        return f"model {tl}{pinned}: {error}; label a version of it (greenserve serve config), or leave out --version-label"
+    return f"model {tl}{pinned} has no policy contract ({error.code}: {error}); export it (greenserve export --tl {tl})"
+
+
 def _members(client: Client, fleet: str, label: str | None) -> dict[str, pb.Member]:
     """The TLs of a fleet's newest or labelled version; none if it is not served."""
     if not fleet:
         return {}
     try:
         return {member.tl: member for member in client.contract(fleet, label).members}
-    except ModelNotFound:
+    except (ModelNotFound, BadRequest):  # BadRequest: it has no such label
         return {}
     except (ServingError, ContractError) as error:
         raise InputError(f"{client.address}: fleet {fleet}: its contract cannot be read ({error}); build it again") from None

@@ -1,4 +1,7 @@
-"""`python -m export fleet NAME --tl all`: one SavedModel from exported models, so that one Predict serves many TLs."""
+"""`python -m export fleet NAME --tl all`: one SavedModel from exported models, so that one Predict serves many TLs.
+
+Without NAME: the fleet of city.toml, or that of each of its districts.
+"""
 
 import argparse
 import datetime
@@ -24,7 +27,7 @@ from export.fleets import fleet_graph
 from export.fleets.fleet_graph import FleetActor, Group
 from export.saved_model import manifest, meta_graph, publish, read, verify, warmup
 from protos import policy_pb2 as pb
-from serving.contract import ACTION, CATEGORICAL, FLEET, ContractError, check_fleet
+from serving.contract import ACTION, CATEGORICAL, FLEET, ContractError, check_fleet, from_saved_model
 
 T = TypeVar("T")
 
@@ -40,43 +43,67 @@ class FleetJob:
     """Version of the fleet. None: one more than the newest."""
     overwrite: bool
     keep: int | None
+    skip_existing: bool = False
+    """Leave the newest version as it is if it holds the newest versions of the TLs."""
 
 
 def main(argv: list[str], prog: str = "python -m export fleet") -> int:
-    """Build a fleet; the exit code: 0, or 1 if its verification fails. Raises InputError."""
+    """Build fleets; the exit code: 0, or 1 if the verification of one fails. Raises InputError."""
     quiet.first_session()
-    job = prepare(parse(argv, prog))
-    try:
-        print(export(job))
-    except (verify.ParityError, verify.NotInferenceOnly) as error:
-        print(f"error: {job.name}: not published: {error}", file=sys.stderr)
-        return 1
+    for job in prepare(parse(argv, prog)):
+        try:
+            print(export(job), flush=True)
+        except (verify.ParityError, verify.NotInferenceOnly) as error:
+            print(f"error: {job.name}: not published: {error}", file=sys.stderr)
+            return 1
     return 0
 
 
 def parse(argv: list[str], prog: str = "python -m export fleet") -> argparse.Namespace:
     """Read the command line; no file is looked at. Raises InputError."""
     parser = Parser(prog=prog, description="Build one SavedModel from exported models, so that one Predict serves many TLs.")
-    parser.add_argument("name", metavar="NAME", help="the fleet's name, such as city")
     parser.add_argument(
-        "--tl", action="append", required=True, metavar="TL", help="a TL, several with commas, or all; may be repeated"
+        "name", nargs="?", metavar="NAME", help="the fleet's name (default: that of city.toml, or of each district)"
     )
+    parser.add_argument("--tl", action="append", metavar="TL", help="a TL, several with commas, or all; may be repeated")
     parser.add_argument("--city", type=Path, help="city.toml (default: ./city.toml, if it exists)")
     parser.add_argument("--models-dir", type=Path, metavar="DIR", help="folder of the models (default: [serving] models_dir)")
     parser.add_argument("--model-number", type=int, metavar="N", help="version of the fleet (default: one more than the newest)")
-    parser.add_argument("--overwrite", action="store_true", help="replace a version that exists")
+    existing = parser.add_mutually_exclusive_group()
+    existing.add_argument("--overwrite", action="store_true", help="replace a version that exists")
+    existing.add_argument(
+        "--skip-existing", action="store_true", help="leave the newest version if it holds the newest versions of the TLs"
+    )
     parser.add_argument("--keep", type=int, metavar="N", help="versions of the fleet to keep, the newest (default: all)")
     args = parser.parse_args(argv)
     config.check_versions(args)
+    if args.name is None and args.model_number is not None:
+        raise InputError("--model-number is for one fleet; pass its NAME too, or leave it out")
+    if args.name is not None and not args.tl:
+        raise InputError("--tl is missing; pass the fleet's TLs, or --tl all")
     return args
 
 
 @path_errors_as_input_errors()
-def prepare(args: argparse.Namespace) -> FleetJob:
+def prepare(args: argparse.Namespace) -> list[FleetJob]:
     """Read city.toml and list the exported TLs. Raises InputError."""
     city = city_config.load(args.city or Path("city.toml")) if args.city or Path("city.toml").is_file() else None
+    if args.name is not None:
+        return [_job(args, city, args.name, args.tl)]
+    if city is None:
+        raise InputError("there is no city.toml to name the fleets; pass NAME, or --city FILE")
+    tls = names.select(args.tl or ["all"], list(city.tls), "--tl")
+    districts = city.serving.districts
+    fleets = {district.fleet: [tl for tl in tls if tl in district.tls] for district in districts.values()}
+    fleets = fleets or ({city.serving.fleet: tls} if city.serving.fleet else {})
+    if not any(fleets.values()):
+        raise InputError(f"{city.path}: [serving] fleet is empty; pass NAME, or name a fleet there")
+    return [_job(args, city, name, own) for name, own in fleets.items() if own]
+
+
+def _job(args: argparse.Namespace, city: city_config.City | None, name: str, tl_values: Sequence[str]) -> FleetJob:
     models_dir = args.models_dir or (city.serving.models_dir if city else Path("models"))
-    name = names.canonical(args.name)
+    name = names.canonical(name)
     if city is not None and names.find(name, city.tls):
         raise InputError(f"fleet {name}: {city.path} has a TL of that name; choose another name for the fleet")
     if not models_dir.is_dir():
@@ -87,11 +114,12 @@ def prepare(args: argparse.Namespace) -> FleetJob:
     if not exported:
         raise InputError(f"{models_dir}: holds no TL's model; export the TLs first (greenserve export --tl all)")
     known = [tl for tl in exported if tl != name and (city is None or not city.tls or tl in city.tls)]
-    requested = [word.strip() for value in args.tl for word in value.split(",")]
+    requested = [word.strip() for value in tl_values for word in value.split(",")]
     missing = [names.canonical(word) for word in requested if word not in ("", "all") and not names.find(word, known)]
     if missing:
         raise InputError(f"{missing[0]} has no model under {models_dir}; export it first (greenserve export --tl {missing[0]})")
-    return FleetJob(name, tuple(names.select(args.tl, known, "--tl")), models_dir, args.model_number, args.overwrite, args.keep)
+    tls = tuple(names.select(tl_values, known, "--tl"))
+    return FleetJob(name, tls, models_dir, args.model_number, args.overwrite, args.keep, args.skip_existing)
 
 
 def _exported(models_dir: Path) -> list[str]:
@@ -120,6 +148,8 @@ def export(job: FleetJob) -> str:
         raise InputError(f"fleet {job.name}: number {number} is too large for a version; pass a smaller --model-number")
     publish.check_version_absent(job.models_dir, job.name, number, job.overwrite)
     single_models = {tl: _newest(job.models_dir / tl) for tl in job.tls}
+    if job.skip_existing and existing and _holds(home / str(existing[-1]), single_models):
+        return f"{job.name}: version {existing[-1]} holds the newest versions of its {len(job.tls)} TLs; left as it is"
     contracts, members = {}, []
     for tl, folder in _bar(single_models.items(), "read"):
         contract, actor = read.read(folder)
@@ -149,6 +179,19 @@ def export(job: FleetJob) -> str:
         f"({len(groups)} group{'' if len(groups) == 1 else 's'}, {stacked} TLs stacked, "
         f"{contract.observation.size} numbers in, {contract.action.size} out), largest difference from single models "
         f"{parity.difference:.1e}, {time.perf_counter() - begin:.1f} s"
+    )
+
+
+def _holds(version: Path, single_models: Mapping[str, Path]) -> bool:
+    """Whether a fleet was built from exactly these models."""
+    try:
+        members = {member.tl: member for member in from_saved_model(version).members}
+        own = {tl: from_saved_model(folder) for tl, folder in single_models.items()}
+    except ContractError:
+        return False  # it is built again, and the error is raised then if it is a TL's
+    return members.keys() == own.keys() and all(
+        members[tl].version == int(single_models[tl].name) and members[tl].contract.origin == contract.origin
+        for tl, contract in own.items()
     )
 
 

@@ -12,6 +12,7 @@ import yaml
 from controller import config as controller_config
 from controller.guard import __main__ as guard
 from export import config as export_config
+from export.fleets import export_fleet
 from serving.tf_serving.__main__ import _parse as parse_serve_config
 from serving.tf_serving.config_files import GRPC_PORT, REST_PORT
 from tests.conftest import GRID, ROOT
@@ -83,11 +84,14 @@ def test_programs_accept_their_arguments(services):
     assert guard_args.sumo == f"sumo:{sumo['remote-port']}" and guard_args.only_client and sumo["num-clients"] == "1"
     assert sumo["configuration-file"] == "/city/${SUMOCFG:-grid.sumocfg}"
     script = services["export"]["command"][0].strip()
-    export, serve = re.fullmatch(
-        r"greenserve export (.*) && \{ \[ -f /config/models.config \] \|\| greenserve serve config (.*); \}", script
+    first = r"greenserve export (.*) && greenserve fleet (.*) && "
+    export, fleet, serve = re.fullmatch(
+        first + r"\{ \[ -f /config/models.config \] \|\| greenserve serve config (.*); \}", script
     ).groups()
     exported = export_config.parse(with_city(export.split()))
     assert str(exported.models_dir) == "/models" and exported.skip_existing
+    built = export_fleet.parse(with_city(fleet.split()))
+    assert str(built.models_dir) == "/models" and built.skip_existing and built.name is None
     files = parse_serve_config(with_city(serve.split()), "serve config")
     assert (str(files.models_dir), str(files.out), files.mounted_at, files.config_at) == (
         "/models",

@@ -294,3 +294,49 @@ def test_a_graph_actor_with_as_many_outputs_as_inputs_joins_a_fleet(checkpoints)
     assert build(models) == 0
     actions = run(models / "city" / "1", "serving_default", observation=writers.X)["action"]
     np.testing.assert_allclose(actions, writers.actions(model), atol=1e-5)
+
+
+def test_fleet_of_the_newest_versions_is_left_as_it_is(models, capsys):
+    assert build(models) == 0
+    capsys.readouterr()
+    assert build(models, "--skip-existing") == 0
+    assert "city: version 1 holds the newest versions of its 5 TLs; left as it is" in capsys.readouterr().out
+    shutil.copytree(models / "SA102" / "4", models / "SA102" / "5")
+    assert build(models, "--skip-existing") == 0
+    assert sorted(version.name for version in (models / "city").iterdir()) == ["1", "2"]
+
+
+CITY = '[network]\n[tl.SA101]\nsignals = ["A"]\ndialect = "sumo-rl"\n[tl.SA102]\nsignals = ["B"]\ndialect = "sumo-rl"\n'
+DISTRICT = '[serving.districts.{name}]\naddress = "127.0.0.1:8500"\ntls = ["{tl}"]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "fleets"),
+    [
+        (CITY, {"city": {"SA101", "SA102"}}),
+        (f'{CITY}[serving]\nfleet = "north"\n', {"north": {"SA101", "SA102"}}),
+        (
+            CITY + DISTRICT.format(name="east", tl="SA101") + DISTRICT.format(name="west", tl="SA102"),
+            {"east": {"SA101"}, "west": {"SA102"}},
+        ),
+    ],
+)
+def test_fleets_without_a_name_are_those_of_city_toml(models, tmp_path, text, fleets):
+    (tmp_path / "city.toml").write_text(text)
+    assert main(["fleet", "--city", str(tmp_path / "city.toml"), "--models-dir", str(models)]) == 0
+    for name, tls in fleets.items():
+        assert {member.tl for member in contract_of(models / name / "1").members} == tls
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ((), "there is no city.toml to name the fleets"),
+        (("city",), "--tl is missing"),
+        (("--model-number", "3"), "--model-number is for one fleet"),
+    ],
+)
+def test_fleet_without_name_or_tls_is_refused(models, tmp_path, monkeypatch, capsys, flags, message):
+    monkeypatch.chdir(tmp_path)
+    assert main(["fleet", "--models-dir", str(models), *flags]) == 2
+    refused(capsys, message)

@@ -13,6 +13,8 @@ import yaml
 from controller import config as controller_config
 from controller.guard import __main__ as guard
 from export import config as export_config
+from export.__main__ import main as export
+from export.fleets import export_fleet
 from serving.tf_serving.__main__ import main as serve_config
 from serving.tf_serving.config_files import FLAGS, METRICS_PATH
 from tests.conftest import GRID, ROOT
@@ -163,7 +165,7 @@ def test_no_container_runs_as_root_or_can_write_its_image(rendered):
 def test_only_the_exporter_can_write_models_and_city(rendered):
     for _, each in containers(rendered):
         for mount in each["volumeMounts"]:
-            may_write = mount["mountPath"] == "/tmp" or (each["name"] == "export" and mount["name"] == "models")
+            may_write = mount["mountPath"] == "/tmp" or (each["name"] in ("export", "fleet") and mount["name"] == "models")
             assert may_write or mount["readOnly"] is True, (each["name"], mount)
 
 
@@ -284,13 +286,27 @@ def with_city(arguments, city):
 
 
 @pytest.fixture(scope="module")
+def fleets(grid_models, tmp_path_factory):
+    """The sample city's models, and what the Job's second container makes of them."""
+    folder = tmp_path_factory.mktemp("fleets") / "models"
+    shutil.copytree(grid_models, folder)
+    assert export(["fleet", "--city", str(GRID / "city.toml"), "--models-dir", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
 def districts(grid_models, tmp_path_factory):
-    """`serve config --shards 2` of the sample city, and a city.toml with its districts."""
+    """`serve config --shards 2` of the sample city, a city.toml with its districts, their fleets and their files."""
     folder = tmp_path_factory.mktemp("districts")
-    flags = ["--city", str(GRID / "city.toml"), "--models-dir", str(grid_models), "--shards", "2"]
-    assert serve_config([*flags, "--out", str(folder / "config")]) == 0
+    shutil.copytree(grid_models, folder / "models")
+    flags = ["--models-dir", str(folder / "models"), "--out", str(folder / "config")]
+    assert serve_config([*flags, "--city", str(GRID / "city.toml"), "--shards", "2"]) == 0
     text = (GRID / "city.toml").read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
-    (folder / "city.toml").write_text(text + (folder / "config" / "districts.toml").read_text())
+    city = folder / "city.toml"
+    city.write_text(text + (folder / "config" / "districts.toml").read_text())
+    assert export(["fleet", "--city", str(city), "--models-dir", str(folder / "models")]) == 0
+    shutil.rmtree(folder / "config")
+    assert serve_config([*flags, "--city", str(city)]) == 0
     return folder
 
 
@@ -322,8 +338,8 @@ def test_districts_files_are_those_of_serve_config(number, name, districts):
 @pytest.mark.parametrize(
     ("folder", "mounted_at"), [("base/server/serving", "/models"), ("overlays/kserve", "/mnt/models")]
 )  # fmt: skip
-def test_server_files_are_those_of_serve_config(folder, mounted_at, grid_models, tmp_path):
-    flags = ["--city", str(GRID / "city.toml"), "--models-dir", str(grid_models), "--mounted-at", mounted_at]
+def test_server_files_are_those_of_serve_config(folder, mounted_at, fleets, tmp_path):
+    flags = ["--city", str(GRID / "city.toml"), "--models-dir", str(fleets), "--mounted-at", mounted_at]
     assert serve_config([*flags, "--out", str(tmp_path)]) == 0
     for name in ("flags", "models.config", "monitoring.config"):
         assert (K8S / folder / name).read_text() == (tmp_path / name).read_text(), name
@@ -385,7 +401,9 @@ def test_sumo_is_started_on_the_sample_city_and_has_no_probes(render):
 def test_exporter_accepts_its_arguments_and_replaces_nothing(render):
     documents = render("overlays/single")
     for kind in ("Job", "CronJob"):
-        (each,) = pods(documents)[kind, "export"]["spec"]["containers"]
+        (each,), (fleet,) = (pods(documents)[kind, "export"]["spec"][key] for key in ("initContainers", "containers"))
+        built = export_fleet.parse(with_city(fleet["args"][1:], GRID / "city.toml"))
+        assert fleet["args"][0] == "fleet" and built.skip_existing and not built.overwrite and built.keep is None
         assert each["args"][0] == "export"
         parsed = export_config.parse(with_city(each["args"][1:], GRID / "city.toml"))
         assert parsed.skip_existing and not parsed.overwrite and parsed.keep is None

@@ -106,6 +106,13 @@ def test_fleet_of_the_labelled_versions_answers(city):
     assert city.ask("stable", "city") == (fleet_numbers, 2), "their own models are not served"
 
 
+def test_fleet_answers_where_its_tls_own_models_were_never_served(city):
+    """A server that knows the fleet alone does not know the label of the TLs' models."""
+    assert export(["fleet", "city", "--tl", ",".join(TLS), "--models-dir", str(city.models)]) == 0
+    city.configure()
+    assert city.ask("stable", "city") == ({"SA101": 2, "SA104": 2}, 2)
+
+
 def test_label_that_no_version_has_is_refused(city):
     city.configure("--latest")
     with pytest.raises(InputError, match=r"model SA101 labelled stable: .*; label a version of it \(greenserve serve config\)"):
