@@ -8,7 +8,7 @@ from prometheus_client.core import GaugeMetricFamily
 from controller.fallback.control_mode import ControlMode
 from controller.safety.monitor import MonitorRule
 
-_BUCKETS_S = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1.0)
+_BUCKETS_S = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 MISSING_REASONS = {
     "DeadlineExceeded": "deadline",
     "Unavailable": "unavailable",
