@@ -101,15 +101,20 @@ def test_an_older_version_is_served_while_the_newest_fails_to_load(models):
         assert version_of(client) == 2
 
 
-def test_a_half_copied_version_is_served_when_it_is_complete(models):
+@pytest.mark.parametrize("name", ["variables/variables.data-00000-of-00001", "variables/variables.index", "saved_model.pb"])
+def test_a_half_copied_version_is_served_when_it_is_complete(models, name):
     half = models / MODEL / "5"
     shutil.copytree(models / MODEL / "1", half)
-    data = half / "variables" / "variables.data-00000-of-00001"
-    content = data.read_bytes()
-    data.unlink()
+    part = half / name
+    content = part.read_bytes()
+    part.unlink()
     with served(models) as (server, client):
         assert version_of(client) == 1
-        data.write_bytes(content)
+        for size in (0, len(content) // 2, len(content) - 1):
+            part.write_bytes(content[:size])
+            server.poll_once()
+            assert version_of(client) == 1
+        part.write_bytes(content)
         server.poll_once()
         assert version_of(client) == 5
 

@@ -2,6 +2,8 @@
 
 import re
 import shutil
+import subprocess
+import sys
 import tomllib
 from dataclasses import replace
 
@@ -22,7 +24,7 @@ from serving.embedded.models import model_config
 from serving.embedded.server import Server
 from serving.tf_serving.__main__ import main
 from serving.tf_serving.config_files import FLAGS, Versions, step_before
-from tests.conftest import GRID
+from tests.conftest import GRID, ROOT
 
 TLS = ("SA101", "SA102", "SA104", "SA105")
 
@@ -125,6 +127,22 @@ def test_label_stays_if_its_version_is_not_loaded_in_time(exported, tmp_path, mo
     assert main([*flags, "--server", "127.0.0.1:1"]) == 1
     assert "SA104/2 is not AVAILABLE at 127.0.0.1:1 after 0 s; no label was moved" in capsys.readouterr().err
     assert models(tmp_path)["SA104"].version_labels == {"stable": 1}
+
+
+def test_full_volume_leaves_the_files_as_they_were(exported, tmp_path):
+    flags = ["--models-dir", str(exported), "--out", str(tmp_path)]
+    assert main([*flags, "--model", "SA104=1"]) == 0
+    before = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    script = (
+        "import resource, signal, sys\n"
+        "from serving.tf_serving.__main__ import main\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (60, 60))\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, *flags], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
 
 
 def test_latest_leaves_the_choice_of_versions_to_the_server(exported, tmp_path):

@@ -1,0 +1,151 @@
+"""Days on which the model server refuses calls, the clock jumps, or one district's server is lost."""
+
+import contextlib
+import json
+import sys
+import time
+from concurrent import futures
+
+import grpc
+import pytest
+
+from controller.assembly import assemble
+from controller.decision_step import Events
+from controller.fallback.control_mode import ControlMode
+from controller.policies.served_contracts import fetch_contracts
+from controller.policies.served_policies import ServedPolicies
+from controller.sumo.libsumo_connection import start_libsumo
+from controller.telemetry.health import Health
+from serving.client import Client
+from serving.tf_serving.__main__ import main as serve_config
+from tests.conftest import GRID
+from tests.end_to_end.programs import ModelServer, program, sumo
+
+DAY_S = 86_400.0
+DEADLINE_S = 5.0
+
+
+class Gateway:
+    """A gRPC server that passes every call on to another one, or refuses it as TensorFlow Serving does without a free thread."""
+
+    def __init__(self, target):
+        self._channel, self.refuses = grpc.insecure_channel(target), False
+        self._server = grpc.server(futures.ThreadPoolExecutor(4))
+        self._server.add_generic_rpc_handlers((self,))
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self._server.start()
+
+    def service(self, details):
+        def call(request, context):
+            if self.refuses:
+                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "Server Threadpool Exhausted")
+            try:
+                return self._channel.unary_unary(details.method)(request, timeout=10)
+            except grpc.RpcError as error:
+                context.abort(error.code(), error.details())
+
+        return grpc.unary_unary_rpc_method_handler(call)
+
+    def close(self):
+        self._server.stop(None).wait()
+        self._channel.close()
+
+
+class Run:
+    """The sample city under control, in this process."""
+
+    def __init__(self, city, street, client):
+        contracts = fetch_contracts(client, city.tls, None)
+        self.connection = start_libsumo(["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "--no-warnings", "--seed", "3"])
+        self.reasons, self.health = set(), Health()
+        events = Events(
+            missing_answer=lambda tl, reason, now: self.reasons.add(reason.partition(":")[0]),
+            step=lambda counters, now: self.health.beat(),
+        )
+        policies = ServedPolicies(client, contracts, None, DEADLINE_S)
+        self.loop = assemble(self.connection, street, list(contracts.values()), policies, city.safety, city.controller, events)
+
+    def advance(self, seconds):
+        """Control for some simulated seconds; the modes of the TLs that decide every few seconds."""
+        end_s = self.loop.now + seconds
+        while self.loop.now < end_s:
+            self.loop.step(end_s)
+        frequent = [x for x in self.loop.intersections.values() if x.contract.action.kind in ("categorical", "kc")]
+        return {x.mode for x in frequent}
+
+
+@contextlib.contextmanager
+def running(city, street, address):
+    with Client(address, retries=0) as client:
+        run = Run(city, street, client)
+        try:
+            yield run
+        finally:
+            run.connection.close()
+
+
+def test_tls_fall_back_while_the_server_refuses_calls_and_come_back(grid_city, grid_street, grid_server):
+    gateway = Gateway(grid_server)
+    try:
+        with running(grid_city, grid_street, gateway.address) as run:
+            assert run.advance(60) == {ControlMode.POLICY} and not run.reasons
+            gateway.refuses = True
+            assert run.advance(60) == {ControlMode.FALLBACK} and run.reasons == {"Overloaded"}
+            gateway.refuses = False
+            assert run.advance(60) == {ControlMode.POLICY} and not run.loop.counters.alarms
+    finally:
+        gateway.close()
+
+
+def test_wall_clock_that_jumps_by_days_changes_nothing(grid_city, grid_street, grid_server, monkeypatch):
+    """gRPC keeps the real clock: its core compares deadlines with it."""
+    real, calls = time.time, []
+
+    def jumping():
+        if sys._getframe(1).f_globals["__name__"].partition(".")[0] == "grpc":
+            return real()
+        calls.append(None)
+        return real() + DAY_S * (-1) ** len(calls)
+
+    monkeypatch.setattr(time, "time", jumping)
+    assert abs(time.time() - time.time()) > DAY_S
+    with running(grid_city, grid_street, grid_server) as run:
+        assert run.advance(120) == {ControlMode.POLICY}
+        assert not run.reasons and not run.loop.counters.alarms and run.health.status() == (True, "running")
+
+
+@pytest.mark.alone
+def test_district_whose_server_is_lost_leaves_the_other_untouched(grid_models, tmp_path):
+    servers = {}
+    try:
+        for name in ("shard-1", "shard-2"):
+            (tmp_path / name).mkdir()
+            servers[name] = ModelServer(grid_models, tmp_path / name / "socket")
+        flags = ["--city", str(GRID / "city.toml"), "--models-dir", str(grid_models), "--shards", "2"]
+        assert serve_config([*flags, "--out", str(tmp_path / "config")]) == 0
+        text = (GRID / "city.toml").read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
+        tables = (tmp_path / "config" / "districts.toml").read_text()
+        for name, server in servers.items():
+            tables = tables.replace(f"tf-serving-{name}:8500", server.address)
+        (tmp_path / "city.toml").write_text(text + tables)
+        with contextlib.ExitStack() as stack:
+            port, _ = stack.enter_context(sumo(2))
+            controllers = {}
+            for order, name in enumerate(servers, 1):
+                arguments = ["--city", str(tmp_path / "city.toml"), "--district", name, "--sumo", f"127.0.0.1:{port}"]
+                arguments += ["--order", str(order), "--summary", str(tmp_path / f"{name}.json"), "--end", "1500"]
+                controllers[name] = stack.enter_context(program("controller", *arguments))
+            for controller in controllers.values():
+                # SUMO begins when both clients are there
+                assert any("controlling" in line for line in controller.stderr)
+            servers["shard-2"].stop()
+            for controller in controllers.values():
+                controller.stderr.read()
+                assert controller.wait(120) == 0
+    finally:
+        for server in servers.values():
+            with contextlib.suppress(ValueError):  # it is stopped, and its output closed
+                server.stop()
+    lost, other = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("shard-2", "shard-1"))
+    assert other["missing_answers"] == 0 and other["decisions"] > 500 and other["alarms"] == 0
+    assert lost["missing_answers"] > 0 and lost["fallbacks"] > 0 and lost["alarms"] == 0
