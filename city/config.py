@@ -46,7 +46,7 @@ class Network:
     net: Path | None = None
     """Network file, if there is no sumocfg."""
     begin_s: float | None = None
-    """Second at which a simulation begins that is started here. None: the sumocfg's."""
+    """First simulated second of a simulation that is started here. None: the sumocfg's."""
 
 
 @dataclass(frozen=True)
@@ -278,14 +278,14 @@ def _tls(path: Path, here: Path, table: Any) -> dict[str, TL]:
         except InputError as error:
             raise InputError(f"{path}: {where} {error}") from None
         if names.find(name, tls):
-            raise InputError(f"{path}: {where} defines TL {names.find(name, tls)} a second time")
+            raise InputError(f"{path}: {where} defines TL {names.find(name, tls)} a second time; remove one of the tables")
         if not isinstance(body, dict):
             raise InputError(f"{path}: {where} must be a table")
         tl = replace(_section(path, here, where, TL, body), name=name)
         _check_tl(path, where, tl)
         for signal in tl.signals:
             if signal in owner:
-                raise InputError(f"{path}: {where} signals: {signal} already belongs to {owner[signal]}")
+                raise InputError(f"{path}: {where} signals: {signal} already belongs to {owner[signal]}; remove it from one")
             owner[signal] = name
         tls[name] = tl
     return tls
@@ -311,7 +311,7 @@ def _section(path: Path, here: Path, where: str, kind: type, body: Any) -> Any:
             raise InputError(f"{path}: {where} {key} is now called {renamed}; rename it")
         if key == "observation_class":
             raise InputError(
-                f"{path}: {where} {key}: only sumo-rl's default observation is there; another one is a dialect of its own, "
+                f"{path}: {where} {key}: only sumo-rl's default observation is supported; add another one as a dialect, "
                 "a file in controller/dialects (docs/reference/dialects.md)"
             )
         written, key = key, SUMO_RL_KEYS.get(key, key) if kind in (TL, Network) else key
@@ -324,7 +324,7 @@ def _section(path: Path, here: Path, where: str, kind: type, body: Any) -> Any:
     required = [item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING]
     missing = [name for name in required if name not in values]
     if missing:
-        raise InputError(f"{path}: {where} {missing[0]} is missing")
+        raise InputError(f"{path}: {where} {missing[0]} is missing; add it")
     return kind(**values)
 
 

@@ -22,7 +22,7 @@ RESERVED_NAMES = ("all", "city")
 MAX_NAME = 100
 """Characters of a TL's name: ids of joined junctions may be longer than a file system's names."""
 SUMO_RL_OPTIONS = {"time-to-teleport": "-1", "max-depart-delay": "-1", "waiting-time-memory": "1000"}
-"""SUMO's options that sumo-rl's environment sets, where SUMO's own defaults differ."""
+"""Options that sumo-rl's environment passes to SUMO."""
 
 
 def main(argv: list[str], dialects: Sequence[str], prog: str = "greenserve city") -> int:
@@ -145,14 +145,14 @@ model_path = "checkpoints"
 models_dir = "models"
 address = "127.0.0.1:8500"
 
-# The street's least times, which no policy undercuts. A yellow lasts at least 3 s, and longer where the approach
+# Minimum times for every policy. A yellow lasts at least 3 s, and longer where the approach
 # allows more than 50 km/h; after it, a junction is red until the last vehicle has cleared it. A policy that was
-# trained with shorter changes loses green time to them: greenserve check tells what to train with.
+# trained with shorter changes loses green time to them: greenserve check prints the times to train with.
 [safety]
 min_yellow_s = 3
 min_green_s = 4
 # all_red_s = 0       # instead of a red clearance by the junction's size
-# floors = "dialect"  # exactly the times of training: to compare with it, not for a street
+# floors = "dialect"  # exactly the times of training: only to compare with training
 
 # What a TL does without its policy: after hold_s it runs its own program.
 [controller]

@@ -20,7 +20,7 @@ from training.processes import Processes, ThisProcess
 from training.ray_tasks import RayTasks
 from training.street_simulation import street_with_demand
 
-EVALUATION_SEED = 1_000_033
+VARIED_DEMAND_SEED = 1_000_033
 """Begins the seeds of varied demand, which no training has."""
 COLUMNS = ("delay_s", "waiting_s", "stops", "finished", "worst_tl_s")
 """Of the printed table."""
@@ -105,7 +105,7 @@ def _models(args: argparse.Namespace, arms: Sequence[Arm], tls: Sequence[str], m
 
 
 def _demand(seed: int, varies: bool) -> Demand:
-    return varied(np.random.default_rng([EVALUATION_SEED, seed]), varies=True) if varies else Demand(seed)
+    return varied(np.random.default_rng([VARIED_DEMAND_SEED, seed]), varies=True) if varies else Demand(seed)
 
 
 def _table(arms: Sequence[Arm], results: Mapping[str, Sequence[Outcome]]) -> str:

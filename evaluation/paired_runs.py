@@ -25,14 +25,14 @@ class Executor(Protocol):
 
     @property
     def cpus(self) -> int:
-        """That all jobs may use together."""
+        """CPUs that all jobs may use at once."""
         ...
 
     def run(self, function: Callable[[Any], T], jobs: Sequence[Any], cpus: int = 1) -> Iterator[tuple[int, T]]: ...
 
 
 @dataclass(frozen=True)
-class Job:
+class SimulationBatch:
     """The simulations of some demands, for one process."""
 
     task: EvaluationTask
@@ -68,7 +68,10 @@ def run(
     packed = {arm: model_files.pack_versions(versions) for arm, versions in models.items()} if executor.moves_files else models
     count = min(executor.cpus, len(demands))
     # demand k in job k modulo count, so that all jobs take about as long
-    jobs = [Job(task, tuple(arms), tuple(demands[k::count]), packed, server, records_signals and k == 0) for k in range(count)]
+    jobs = [
+        SimulationBatch(task, tuple(arms), tuple(demands[k::count]), packed, server, records_signals and k == 0)
+        for k in range(count)
+    ]
     outcomes: dict[int, Outcome] = {}
     for index, results in executor.run(simulate, jobs):
         for i, outcome in enumerate(results):
@@ -77,7 +80,7 @@ def run(
     return [outcomes[i] for i in range(len(outcomes))]
 
 
-def simulate(job: Job) -> list[Outcome]:
+def simulate(job: SimulationBatch) -> list[Outcome]:
     """The outcomes of a job, demand by demand."""
     with contextlib.ExitStack() as stack:
         models = {
@@ -92,7 +95,7 @@ def simulate(job: Job) -> list[Outcome]:
 
 
 @contextlib.contextmanager
-def _served(job: Job, arm: Arm) -> Iterator[ServedModels]:
+def _served(job: SimulationBatch, arm: Arm) -> Iterator[ServedModels]:
     """The models of an arm, on a server."""
     if job.server:
         with Client(job.server, retries=2) as client:

@@ -30,7 +30,7 @@ from training.demand import Demand
 from training.lost_time import LostTime, road_of
 from training.street_simulation import SERVED_DEADLINE_S, check_answers, end_of, simulated
 
-SAMPLE_INTERVAL_S = 10.0
+MEASUREMENT_INTERVAL_S = 10.0
 """Simulated seconds between two measurements of the delay by TL and approach."""
 WINDOW_S = 300
 """Departures over which a mean delay is taken."""
@@ -146,14 +146,14 @@ class ArmSimulator:
                 if recording is not None:
                     recording.locate(connection.api)
                 while now < end_s:
-                    now = min(now + SAMPLE_INTERVAL_S, end_s)
+                    now = min(now + MEASUREMENT_INTERVAL_S, end_s)
                     if loop is None:
                         connection.api.simulationStep(now)
                     else:
                         while loop.now < now:
                             loop.step(now)
                     for tl, by_road in lost_time.by_road().items():
-                        lost_s[tl].update({road: SAMPLE_INTERVAL_S * lost for road, lost in by_road.items()})
+                        lost_s[tl].update({road: MEASUREMENT_INTERVAL_S * lost for road, lost in by_road.items()})
                     queued.update({road: halting(road) for road in self._roads})
             if loop is not None and models is not None:
                 check_answers(loop.counters.missing_answers, models.tls)
@@ -178,7 +178,7 @@ class ArmSimulator:
             sum(loop.counters.overrides.values()) if loop is not None else 0,
             _quantiles([delay for _, delay in trips.delay_by_departure]),
             _by_window(trips.delay_by_departure),
-            {road: count * SAMPLE_INTERVAL_S / (now - begin_s) for road, count in queued.items()},
+            {road: count * MEASUREMENT_INTERVAL_S / (now - begin_s) for road, count in queued.items()},
             {name: grams / vehicles for name, grams in emissions_g.items()},
             bands,
         )

@@ -20,7 +20,7 @@ class Interval:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Of one value the interval is unbounded."""
+    """Mean and 95 % interval of values; the interval of one value is unbounded."""
     mean = float(np.mean(values))
     if len(values) < 2:
         return Interval(mean, -math.inf, math.inf)

@@ -153,7 +153,7 @@ def _check_sizes(tl: str, candidate: Candidate, actor: Actor | GraphActor, contr
         raise InputError(
             f"{tl}: the actor of {candidate.label} has {actor.inputs} inputs, but the network's lanes give "
             f"{contract.observation.size} ({kind} on {len(lanes(contract))} lanes: {', '.join(lanes(contract))}); "
-            f"use the network of training, or another checkpoint{_size_advice(actor.inputs, contract)}"
+            f"use the SUMO network that the policy was trained on, or another checkpoint{_size_advice(actor.inputs, contract)}"
         )
     if actor.outputs != contract.action.size:
         raise InputError(

@@ -1,4 +1,7 @@
-"""`python -m training`: train TLs of a city by PPO, beside TLs that are served and others that run their fixed programs."""
+"""`python -m training`: train TLs of a city by PPO.
+
+Served models control other TLs meanwhile, and all other signals run their own programs.
+"""
 
 import argparse
 import os
@@ -122,11 +125,12 @@ def _train(args: argparse.Namespace) -> int:
         try:
             result = Trainer(task, settings).run(print_line)
         except (NotFinite, SimulationFailed) as error:
-            print(f"error: {error}; the best state of the evaluations so far is in {args.out}", file=sys.stderr)
+            written = f"{args.out} has the checkpoints of the last evaluation that wrote some, if any"
+            print(f"error: {error}; {written}", file=sys.stderr)
             return 1
     for tl, path in result.paths.items():
         print(f"{tl}: {path}")
-    print(f"{result.episodes} episodes; mean delay {result.best_delay_s:.1f} s on held-out demand")
+    print(f"{result.episodes} episodes; best mean delay on held-out demand: {result.best_delay_s:.1f} s")
     return 0
 
 

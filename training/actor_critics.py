@@ -148,7 +148,7 @@ class ActorCritics:
         log_p = ((-0.5 * noise**2 - log_std) * mask).sum(1)
         return (y + np.exp(log_std) * noise).astype(np.float32), log_p.astype(np.float32)
 
-    def best(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
+    def greedy_actions(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
         """The actions without exploration: the index of the largest logit [n, 1], or the means [n, A]."""
         y = self.actor(rows, x)
         return y.argmax(1)[:, None].astype(np.float32) if self.layout.is_categorical else y

@@ -60,7 +60,7 @@ def _own_scale(sumocfg: Path) -> float:
 
 @functools.cache
 def _departures(routes: tuple[Path, ...]) -> list[list[tuple[str, str]]]:
-    """By route file its elements in order, as XML: (up to the end of the id of a vehicle or trip, the rest); ("", all) of others.
+    """Elements of each route file as XML: (text up to the end of a vehicle's or trip's id, rest), or ("", text) for any other.
 
     Empty if a file has persons: they may ride in a vehicle by its name, so no vehicle is sampled. Raises InputError.
     """

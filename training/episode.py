@@ -1,4 +1,4 @@
-"""One simulated episode: target TLs explore, infer TLs are asked from their server, other signals run their programs."""
+"""One simulated episode: target TLs explore, served models control the infer TLs, other signals run their programs."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from protos import policy_pb2 as pb
 from serving.client import Client
 from training.actor_critics import ActorCritics, layouts
 from training.demand import Demand
-from training.rewards import SAMPLE_INTERVAL_S, Rewards
+from training.rewards import REWARD_INTERVAL_S, Rewards
 from training.street_simulation import SERVED_DEADLINE_S, check_answers, end_of, simulated
 from training.transitions import Float32s, Transitions
 
@@ -101,7 +101,7 @@ class EpisodeSimulator:
                 begin_s = loop.now
                 end_s = end_of(self.street, begin_s, self.task.seconds)
                 while loop.now < end_s:
-                    until_s = min(next_multiple_s(loop.now, begin_s, SAMPLE_INTERVAL_S), end_s)
+                    until_s = min(next_multiple_s(loop.now, begin_s, REWARD_INTERVAL_S), end_s)
                     while loop.now < until_s:
                         loop.step(until_s)
                     if explore:
@@ -143,7 +143,7 @@ class ExploringPolicies:
         self._rewards: Rewards | None = None
 
     def begin(self, loop: DecisionLoop, rewards: Rewards) -> None:
-        """The run is assembled: from here on decisions are recorded."""
+        """Start recording decisions; called once the run is assembled."""
         self._loop, self._rewards = loop, rewards
 
     def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
@@ -164,7 +164,7 @@ class ExploringPolicies:
     ) -> dict[str, Action | Exception]:
         rows, x = networks.rows_of(tls), networks.inputs_of(observations)
         if not self._explore:
-            actions = networks.best(rows, x)
+            actions = networks.greedy_actions(rows, x)
         else:
             actions, log_p = networks.sample(rows, x, self._rng)
             self._record(k, tls, x, actions, log_p, networks.critic(rows, x))

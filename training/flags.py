@@ -16,7 +16,9 @@ MAX_COUNT = 1_000_000
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reward", choices=rewards(), default="delay", help="what a TL is rewarded for (default: delay)")
-    parser.add_argument("--shared", action="store_true", help="TLs of one shape share an actor")
+    parser.add_argument(
+        "--shared", action="store_true", help="TLs of the same dialect, observation and action size share an actor"
+    )
     parser.add_argument("--hidden-sizes", default="64,64", metavar="N,N", help="units of the hidden layers (default: 64,64)")
     parser.add_argument("--episodes", type=int, default=300, help="episodes in all (default: 300)")
     parser.add_argument("--seconds", type=float, metavar="S", help="simulated time of an episode (default: as the sumocfg)")

@@ -14,7 +14,7 @@ def model_server(versions: Versions) -> Iterator[str]:
     """HOST:PORT of a server of these versions; "" if there are none. Raises InputError if it cannot start.
 
     A version that is published later is not served: the models of a run stay the same.
-    One that cannot be loaded is missing, and its client's request says why.
+    A version that fails to load is not served; requests for it fail with the reason.
     """
     if not versions:
         yield ""

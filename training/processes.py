@@ -1,4 +1,4 @@
-"""Functions in other processes: results as they come, and a job once more if its process dies."""
+"""Run functions in worker processes; retry a job up to MAX_RETRIES times if its process dies."""
 
 import concurrent.futures
 import functools
@@ -52,7 +52,7 @@ class Processes:
         """Prepare; processes start when they are needed.
 
         Args:
-            cpus: that all jobs may use together.
+            cpus: CPUs that all jobs may use at once.
             initialize: called once in each process; can be pickled.
         """
         self.cpus = cpus
@@ -61,7 +61,7 @@ class Processes:
         self._processes = [_Process(functools.partial(_begin, self._folder.name, initialize)) for _ in range(cpus)]
 
     def run(self, function: Callable[[Any], T], jobs: Sequence[Any], cpus: int = 1) -> Iterator[tuple[int, T]]:
-        """(index of the job, result of the function) in the order of completion. `cpus`: that a job uses.
+        """(index of the job, result of the function) in the order of completion. `cpus`: CPUs of one job.
 
         A job whose process dies is run again in a new one. Raises what the function raises, and
         SimulationFailed if the process of a job dies again and again.

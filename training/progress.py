@@ -51,4 +51,7 @@ class Progress:
                 arrays = {name: file[name] for name in file.files}
             return json.loads(str(arrays.pop("values"))), arrays
         except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
-            raise InputError(f"{self.path}: is not the state of a training ({error}); start without --resume") from None
+            raise InputError(
+                f"{self.path}: is not the state of a training ({error}); remove it and start without --resume, or pass another "
+                "--model-number"
+            ) from None

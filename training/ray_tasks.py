@@ -36,7 +36,7 @@ class RayTasks:
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def run(self, function: Callable[[Any], T], jobs: Sequence[Any], cpus: int = 1) -> Iterator[tuple[int, T]]:
-        """(index of the job, result of the function) in the order of completion. `cpus`: that a job uses.
+        """(index of the job, result of the function) in the order of completion. `cpus`: CPUs of one job.
 
         Raises what the function raises, InputError if no node has enough CPUs, and SimulationFailed
         if workers or nodes die again and again.

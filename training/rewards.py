@@ -1,18 +1,17 @@
 """Rewards by name: a number for the time since a TL's last decision. Larger is better.
 
-- `delay`: -(sum of n (1 - v / l) + p) / (20 s), over the lanes from which this is the
+- `delay`: -(sum of n (1 - v / l) + p) / (20 k), over the lanes from which this is the
   nearest signal downstream: n vehicles, v their mean speed, at most l, the speed limit, p
-  vehicles that wait to depart there, s the TL's number of signals. It is the time lost
-  per second; over all TLs the network's time loss and departure delay, but for junctions
-  and roads that lead to no signal.
-- `queue`: -h / (40 s), h halting vehicles (speed < 0.1 m/s) on the incoming lanes.
-- `pressure`: (o - n) / (40 s), n vehicles on the incoming lanes, o on the outgoing
+  vehicles that wait to depart there, k the number of the TL's signals. Multiplied by
+  -20 k and summed over all TLs, it is the time lost per second on the way to signals.
+- `queue`: -h / (40 k), h halting vehicles (speed < 0.1 m/s) on the incoming lanes.
+- `pressure`: (o - n) / (40 k), n vehicles on the incoming lanes, o on the outgoing
   ones: sumo-rl's pressure.
 - `waiting-time`: (W - W') / 100, W the waiting time in s of all vehicles on the incoming
   lanes at the last decision, W' now: sumo-rl's diff-waiting-time, with SUMO's waiting
   time, which begins again when a vehicle moves.
 
-The first three are sampled every SAMPLE_INTERVAL_S, and averaged.
+The first three are sampled every REWARD_INTERVAL_S, and averaged.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from protos import policy_pb2 as pb
 from training.approaches import upstream_lanes
 from training.lost_time import LostTime
 
-SAMPLE_INTERVAL_S = 5.0
+REWARD_INTERVAL_S = 5.0
 """Simulated seconds between two samples."""
 DELAY_SCALE, QUEUE_SCALE, WAITING_SCALE_S = 20.0, 40.0, 100.0
 
@@ -45,7 +44,7 @@ class Rewards:
         self._before = dict.fromkeys(self._sum, 0.0)
 
     def sample(self) -> None:
-        """Measure; to be called every SAMPLE_INTERVAL_S."""
+        """Measure; to be called every REWARD_INTERVAL_S."""
         for tl, value in self._sample().items():
             self._sum[tl] = value if self._is_difference else self._sum[tl] + value
             self._count[tl] += 1

@@ -18,7 +18,7 @@ SERVED_DEADLINE_S = 30.0
 
 
 class SimulationFailed(Exception):
-    """A simulation did not come to its end, or without what it needs; the text is the reason."""
+    """A simulation ended early, or a served TL had no valid answer; the message is the reason."""
 
 
 def street_with_demand(city: City, tls: Iterable[str], seconds: float | None) -> StreetNetwork:
@@ -33,7 +33,7 @@ def street_with_demand(city: City, tls: Iterable[str], seconds: float | None) ->
     if city.network.sumocfg is None:
         raise InputError(f"{city.path}: [network] sumocfg is missing; add it: it names the demand to simulate")
     if seconds is None and street.end_s is None:
-        raise InputError(f"{city.network.sumocfg}: has no end; add it, or pass --seconds")
+        raise InputError(f'{city.network.sumocfg}: has no end; add <time><end value="3600"/></time>, or pass --seconds')
     for tl in tls:
         network.signals_of(city, city.tls[tl], street)
     return street

@@ -26,7 +26,7 @@ from training.progress import Progress, progress_file
 from training.transitions import RewardScale, make_batch
 from training.workers import Workers
 
-HELD_OUT = 1_000_003
+HELD_OUT_SEED = 1_000_003
 """Begins the seeds of held-out demand, which no training episode has."""
 CURVE = ("episode", "delay_s", "finished", "total", "overrides", "held_out_delay_s")
 
@@ -111,7 +111,8 @@ class Trainer:
             report: takes a line per update if there is no progress bar.
             shows_bar: show a progress bar if stderr is a terminal.
 
-        Raises InputError (no demand, disk full), SimulationFailed, NotFinite; the best state so far has been written then.
+        Raises InputError (no demand, disk full), SimulationFailed, NotFinite. Checkpoints exist then only if an evaluation
+        wrote them.
         """
         settings = self._settings
         writer = tf.summary.create_file_writer(str(settings.out / "tensorboard" / f"trial_{settings.number}"))
@@ -175,7 +176,7 @@ class Trainer:
         """Mean delay in s of the newest state's best actions on held-out demand; the best state is kept and written."""
         settings = self._settings
         demands: list[Demand] = [
-            varied(np.random.default_rng([HELD_OUT, settings.seed, k]), settings.varies) for k in range(settings.held_out)
+            varied(np.random.default_rng([HELD_OUT_SEED, settings.seed, k]), settings.varies) for k in range(settings.held_out)
         ]
         episodes = self._workers.run([(self._arrays(), demand, (0,), False) for demand in demands])
         delay_s = float(np.mean([episode.trips.delay_s for episode in episodes]))

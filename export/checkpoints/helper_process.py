@@ -31,7 +31,9 @@ class Helper:
     """Helper process that calls one module's `contents(path)`; it starts with the first read."""
 
     def __init__(self, module: str, kind: str, libraries: Sequence[str] = ()) -> None:
-        """Args:
+        """Store the settings; the process starts with the first read.
+
+        Args:
         module: the module whose `contents` reads a file.
         kind: what the file should be, for messages, such as `HDF5 weights`.
         libraries: modules to import before the first file, so that its time is the file's own.
@@ -51,7 +53,7 @@ class Helper:
         except (OSError, EOFError):
             # the helper crashed, or its alarm ended it
             self.close()
-            reason = f"its reader crashes on it, or does not finish within {READ_TIMEOUT_S} s; the file is corrupt"
+            reason = f"the reader crashed or did not finish within {READ_TIMEOUT_S} s; the file may be corrupt: save it again"
             raise InputError(f"{path}: cannot be read as {self._kind}: {reason}") from None
         except BaseException:
             self.close()  # after an interrupt, a late reply must not be read as the next one

@@ -53,7 +53,7 @@ class StateDict:
         """A layer by its name. Raises InputError if it is missing or not a linear layer."""
         stored_as = {"kernel": f"{name}/weight", "bias": f"{name}/bias"}
         if stored_as["kernel"] not in self._arrays:
-            raise InputError(f"{self._where}: tensor {stored_as['kernel']} is missing")
+            raise InputError(f"{self._where}: tensor {stored_as['kernel']} is missing; save the whole policy again")
         parts = {part: self._read(stored) for part, stored in stored_as.items() if stored in self._arrays}
         kernel, bias = parts["kernel"].T, parts.get("bias")
         if kernel.ndim != 2 or 0 in kernel.shape or (bias is not None and bias.shape != kernel.shape[1:]):

@@ -1,7 +1,7 @@
 """ONNX files of MLP actors: one observation in, one output, and only the operations of an actor in between.
 
-Read are Gemm, MatMul, Add, Sub, Mul, Div by constants, activations, Clip, Softmax and LogSoftmax
-at the end, and operations that change nothing (Identity, Cast to float, Flatten, Reshape, Dropout).
+Reads Gemm, MatMul, Add, Sub, Mul and Div by constants, activations, Clip, and a final Softmax,
+LogSoftmax or ArgMax. Ignores Identity, Cast to float, Flatten, Reshape, Dropout, Squeeze and Unsqueeze.
 Every other operation refuses the file by name. Operators: https://onnx.ai/onnx/operators/
 """
 
@@ -24,6 +24,8 @@ MAX_BYTES = 2 << 30
 OPERATION_ACTIVATIONS = {
     "Relu": "relu", "Tanh": "tanh", "Elu": "elu", "Selu": "selu", "Sigmoid": "sigmoid", "Softplus": "softplus", "Gelu": "gelu",
 }  # fmt: skip
+FLOATS = (1, 10, 11, 16)
+"""onnx.TensorProto's float, float16, double and bfloat16."""
 NO_OPERATIONS = ("Identity", "Cast", "Flatten", "Reshape", "Dropout", "Squeeze", "Unsqueeze")
 PROBABILITIES_OF = ("Softmax", "LogSoftmax")
 """Last operations that leave the order of choices as it is; the exported model has its own softmax."""
@@ -41,7 +43,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Network:
+class OnnxGraph:
     """The graph of a file."""
 
     inputs: tuple[str, ...]
@@ -50,7 +52,7 @@ class Network:
     arrays: Mapping[str, NDArray[Any]]
 
 
-def contents(path: Path) -> Network:
+def contents(path: Path) -> OnnxGraph:
     """The graph of a file; called in a helper process. Raises ValueError, OSError, and what onnx raises."""
     try:
         import onnx
@@ -85,7 +87,7 @@ def contents(path: Path) -> Network:
             continue
         nodes.append(Node(node.op_type, node.name or node.op_type, tuple(node.input), tuple(node.output), attributes))
     inputs = tuple(value.name for value in graph.input if value.name not in arrays)
-    return Network(inputs, tuple(value.name for value in graph.output), tuple(nodes), arrays)
+    return OnnxGraph(inputs, tuple(value.name for value in graph.output), tuple(nodes), arrays)
 
 
 _HELPER = Helper("export.checkpoints.onnx_file", "an ONNX model")
@@ -123,15 +125,15 @@ def _last(steps: list[Step]) -> str:
     return steps[-1].kind if isinstance(steps[-1], Activation) else "clip"
 
 
-def _network(path: Path) -> Network:
+def _network(path: Path) -> OnnxGraph:
     network = _HELPER.read(path)
-    assert isinstance(network, Network)
+    assert isinstance(network, OnnxGraph)
     if len(network.inputs) != 1:
         raise InputError(f"{path}: has the inputs {', '.join(network.inputs) or 'none'}; an actor has one, its observation")
     return network
 
 
-def _output(path: Path, network: Network, wanted: str | None) -> str:
+def _output(path: Path, network: OnnxGraph, wanted: str | None) -> str:
     produced = [name for node in network.nodes for name in node.outputs]
     if wanted is not None:
         if wanted not in produced:
@@ -145,7 +147,7 @@ def _output(path: Path, network: Network, wanted: str | None) -> str:
 class _Chain:
     """The operations from the observation to an output, each of one input that is not constant."""
 
-    def __init__(self, path: Path, network: Network) -> None:
+    def __init__(self, path: Path, network: OnnxGraph) -> None:
         self._path, self._arrays, self._observation = path, network.arrays, network.inputs[0]
         self._producer = {name: node for node in network.nodes for name in node.outputs}
 
@@ -173,14 +175,16 @@ class _Chain:
                 raise InputError(f"{self._path}: operation {node.operation} ({node.name}) follows a softmax; an actor ends there")
             if node.operation in (*PROBABILITIES_OF, "ArgMax"):
                 chooses = True
-                continue
-            self._append(steps, node)
+            elif not chooses:
+                self._append(steps, node)
         return steps, chooses
 
     def _append(self, steps: list[Step], node: Node) -> None:
         """Add one operation to the steps; an Add after a bare MatMul is its bias."""
         operation = node.operation
         constants = [source for source in node.inputs if source in self._arrays]
+        if operation == "Cast" and node.attributes.get("to") not in FLOATS:
+            raise self._refused(node, "to whole numbers")
         if operation in NO_OPERATIONS:
             return
         if operation in OPERATION_ACTIVATIONS:
@@ -269,7 +273,8 @@ class _Chain:
         return values
 
     def _refused(self, node: Node, why: str) -> InputError:
-        known = ", ".join(["Gemm", "MatMul", "Add", "Sub", "Mul", "Div", *OPERATION_ACTIVATIONS, "Clip", *PROBABILITIES_OF])
+        activations = (*OPERATION_ACTIVATIONS, "LeakyRelu (alpha 0.2)")
+        known = ", ".join(["Gemm", "MatMul", "Add", "Sub", "Mul", "Div", *activations, "Clip", *PROBABILITIES_OF, "ArgMax"])
         return InputError(
             f"{self._path}: operation {node.operation} ({node.name}) {why}".rstrip() + f" is not an actor's; known are {known}"
         )

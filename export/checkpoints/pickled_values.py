@@ -1,4 +1,4 @@
-"""The values of a pickle, read without running anything of it.
+"""The values of a pickle, read without running code that it names.
 
 A pickle is a program for a small machine: GLOBAL opcodes name functions of any
 module, REDUCE and BUILD call them. Here a name gives only what the caller passes in:
@@ -111,7 +111,7 @@ def check_opcodes(data: bytes, begin: int = 0) -> int:
             count += 1
             if opcode.name not in OPCODES:
                 raise PickleRefused(
-                    f"its pickle uses opcode {opcode.name}, which plain data does not need; nothing of it was run"
+                    f"its pickle uses opcode {opcode.name}, which plain data does not need; no code of it was run"
                 )
             if count > MAX_OPCODES:
                 raise PickleRefused("its pickle has more parts than any actor's")
@@ -149,7 +149,7 @@ class _Reader(pickle.Unpickler):
         if module.split(".")[0] in self._opaque_modules and "." not in name:
             return type("Opaque", (Opaque,), {"global_name": f"{module}.{name}"})
         advice = f"; {self._advice}" if self._advice else ""
-        raise PickleRefused(f"its pickle names {module}.{name}, and only plain data is read; nothing of it was run{advice}")
+        raise PickleRefused(f"its pickle names {module}.{name}, and only plain data is read; no code of it was run{advice}")
 
     def persistent_load(self, pid: Any) -> Any:
         if self._persistent is None:

@@ -1,8 +1,8 @@
 """RLlib checkpoints of the new API stack: `.../rl_module/<policy>/module_state.pkl` (or .msgpack) holds one policy.
 
 Beside it, `class_and_ctor_args.pkl` names the module's class, its spaces and its model
-config; it is a pickle of Ray's classes, of which only plain settings are read. Exported
-are RLlib's default PPO modules with MLP encoders and discrete actions: encoder layers,
+config; it is a pickle of Ray's classes, of which only plain settings are read. Exports
+RLlib's default PPO modules with MLP encoders and discrete actions: encoder layers,
 each with the activation after it, then the policy head. A MeanStdFilter of the env
 runner becomes part of the graph: clip((x - mean) / (std + 1e-6), -c, c).
 
@@ -240,7 +240,10 @@ def _steps(path: Path, module: Module) -> tuple[list[Step], tuple[str, ...]]:
         n for n in unread if not n.endswith("log_std_clip_param_const") and not n.startswith(tuple(f"{t}/" for t in TRAINING))
     ]
     if unknown:
-        raise InputError(f"{path}: {unknown[0]} may be part of the policy, and RLlib's default PPO module has no such tensor")
+        raise InputError(
+            f"{path}: {unknown[0]} may be part of the policy, and RLlib's default PPO module has no such tensor; "
+            "train with the default module"
+        )
     return [*steps, last], unread
 
 
@@ -271,7 +274,10 @@ def _normalising_steps(path: Path, inputs: int) -> tuple[list[Step], str]:
     found = _HELPER.read(file)
     assert isinstance(found, RunningStatistics)
     if found.mean.shape != (inputs,):
-        raise InputError(f"{file}: has statistics of {len(found.mean)} numbers, but the policy observes {inputs}")
+        raise InputError(
+            f"{file}: has statistics of {len(found.mean)} numbers, but the policy observes {inputs}; "
+            "use the checkpoint's own connector state"
+        )
     variance = np.square(found.deviation + FILTER_EPSILON).astype(np.float32)
     stored_as = {"mean": f"{FILTER}: mean", "variance": f"{FILTER}: (std + {FILTER_EPSILON:g}) squared"}
     norm = BatchNorm("mean_std_filter", None, None, found.mean.astype(np.float32), variance, 0.0, stored_as)

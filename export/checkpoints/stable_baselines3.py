@@ -1,8 +1,8 @@
 """stable-baselines3 and sb3-contrib zips: `data` (JSON) describes the policy, `policy.pth` has its weights.
 
-Read are PPO, A2C, TRPO and MaskablePPO (`mlp_extractor.policy_net`, `action_net`), DQN
+Reads PPO, A2C, TRPO and MaskablePPO (`mlp_extractor.policy_net`, `action_net`), DQN
 (`q_net.q_net`), SAC and TQC (`actor.latent_pi`, `actor.mu`), TD3 and DDPG (`actor.mu`). Of the
-pickles that `data` holds as text (`:serialized:`) only one array is read, the last observation.
+pickles that `data` holds as text (`:serialized:`), it reads one array, the last observation.
 Continuous actions are what `predict(deterministic=True)` returns: clipped to the action space,
 or squashed by tanh and scaled to it.
 
@@ -198,7 +198,7 @@ class StableBaselines3(Source):
 
 
 @dataclass(frozen=True)
-class ActionSpace:
+class SavedActionSpace:
     kind: str
     """`categorical` or `continuous`."""
     size: int
@@ -228,7 +228,7 @@ def _observation_size(path: Path, saved: SavedPolicy) -> int:
     return shape[0]
 
 
-def _action_space(path: Path, saved: SavedPolicy) -> ActionSpace:
+def _action_space(path: Path, saved: SavedPolicy) -> SavedActionSpace:
     space = saved.settings["action_space"]
     kind = str(space.get(":type:")) if isinstance(space, dict) else str(space)
     if kind.endswith("discrete.Discrete'>"):
@@ -237,11 +237,11 @@ def _action_space(path: Path, saved: SavedPolicy) -> ActionSpace:
             raise InputError(
                 f"{path}: its action space has {size} choices from {start} on; only choices from 0 on can be exported"
             )
-        return ActionSpace("categorical", int(size))
+        return SavedActionSpace("categorical", int(size))
     if kind.endswith("box.Box'>") and isinstance(space.get("_shape"), list) and len(space["_shape"]) == 1:
         low, high = (_numbers(path, space.get(key)) for key in ("low", "high"))
         if len(low) == len(high) == space["_shape"][0] and all(a < b for a, b in zip(low, high, strict=True)):
-            return ActionSpace("continuous", len(low), low, high)
+            return SavedActionSpace("continuous", len(low), low, high)
         raise InputError(f"{path}: the bounds of its action space cannot be read ({space.get('low')} to {space.get('high')})")
     why = "one policy for several signals at once; train one policy for each signal" if "MultiDiscrete" in kind else "unknown"
     raise InputError(f"{path}: its action space is {_class_name(kind)} ({why}); only Discrete and Box can be exported")
@@ -258,7 +258,7 @@ def _numbers(path: Path, printed: Any) -> tuple[float, ...]:
     return numbers
 
 
-def _steps(path: Path, saved: SavedPolicy, action: ActionSpace) -> tuple[list[Step], tuple[str, ...], str]:
+def _steps(path: Path, saved: SavedPolicy, action: SavedActionSpace) -> tuple[list[Step], tuple[str, ...], str]:
     """The actor's steps, the tensors that are not part of it, and what its second output is."""
     state = StateDict(path, saved.arrays)
     kwargs = saved.settings["policy_kwargs"]
@@ -267,7 +267,9 @@ def _steps(path: Path, saved: SavedPolicy, action: ActionSpace) -> tuple[list[St
     scores = PROBABILITIES
     for name in saved.arrays:
         if "lstm" in name:
-            raise InputError(f"{path}: {name} is part of an LSTM: its actions depend on earlier observations; train one without")
+            raise InputError(
+                f"{path}: {name} is part of an LSTM: its actions depend on earlier observations; train a policy without an LSTM"
+            )
         if "features_extractor" in name:
             raise InputError(f"{path}: {name} is part of a features extractor (a CNN or one of your own); only MlpPolicy is read")
     steps: list[Step]
@@ -298,7 +300,7 @@ def _steps(path: Path, saved: SavedPolicy, action: ActionSpace) -> tuple[list[St
     unknown = [n for n in unread if n not in TRAINING_TENSORS and not any(n.startswith(f"{module}/") for module in TRAINING)]
     if unknown:
         raise InputError(
-            f"{path}: {unknown[0]} may be part of the actor, and no known policy uses it; export cannot leave it out"
+            f"{path}: {unknown[0]} is not a tensor of any supported policy, but may be part of the actor; train with MlpPolicy"
         )
     return steps, unread, scores
 
@@ -312,7 +314,7 @@ def _hidden_activation(path: Path, kwargs: Mapping[str, Any], default: str) -> s
     return activation(path, match[2] if match and match[1] else named)
 
 
-def _bounded(action: ActionSpace) -> list[Step]:
+def _bounded(action: SavedActionSpace) -> list[Step]:
     """tanh, then scaled from [-1, 1] to the action space."""
     low, high = np.array(action.low, np.float32), np.array(action.high, np.float32)
     if (low == -1).all() and (high == 1).all():

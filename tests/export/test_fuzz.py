@@ -188,7 +188,7 @@ def test_an_endless_read_is_ended_and_the_helper_restarted(folder, monkeypatch):
     writers.sequential(keras3).save_weights(folder / "good.weights.h5")
     helper = helper_process.Helper("export.checkpoints.hdf5_reader", "HDF5 weights", libraries=["h5py"])
     try:
-        with pytest.raises(InputError, match=r"endless\.h5: .* does not finish within 1 s"):
+        with pytest.raises(InputError, match=r"endless\.h5: .* did not finish within 1 s"):
             helper.read(folder / "endless.h5")
         assert len(helper.read(folder / "good.weights.h5").arrays) == 6
     finally:

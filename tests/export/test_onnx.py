@@ -58,6 +58,14 @@ def test_softmax_at_the_end_shows_that_the_actor_is_categorical(checkpoints):
     np.testing.assert_allclose(outputs(checkpoints)["probabilities"], ReferenceEvaluator(model).run(None, {"x": X})[0], atol=1e-5)
 
 
+def test_chosen_action_as_a_whole_number_ends_an_actor(checkpoints):
+    ends = [helper.make_node("ArgMax", ["y"], ["k"], axis=1), helper.make_node("Cast", ["k"], ["i"], to=TensorProto.INT32)]
+    model = save(checkpoints / "SA101_trial_4.onnx", [GEMM, TANH, *LOGITS, *ends], "i")
+    assert export(checkpoints) == 0
+    chosen = ReferenceEvaluator(model).run(None, {"x": X})[0].ravel()
+    np.testing.assert_array_equal(outputs(checkpoints)["action"], chosen)
+
+
 def test_scaled_observation_and_clipped_action_stay_in_the_graph(checkpoints):
     low, high = numpy_helper.from_array(np.float32(-0.5), "low"), numpy_helper.from_array(np.float32(0.5), "high")
     nodes = [
@@ -78,6 +86,7 @@ def test_scaled_observation_and_clipped_action_stay_in_the_graph(checkpoints):
     ("nodes", "inputs", "part"),
     [
         ([GEMM, helper.make_node("Sin", ["h"], ["a"]), *LOGITS], ("x",), "operation Sin"),
+        ([GEMM, helper.make_node("Cast", ["h"], ["a"], to=TensorProto.INT64), *LOGITS], ("x",), "operation Cast"),
         ([GEMM, TANH, *LOGITS], ("x", "hidden"), "has the inputs x, hidden"),
         (
             [helper.make_node("Gemm", ["x", "w0", "b0"], ["h"], transB=1, alpha=2.0), TANH, *LOGITS],

@@ -56,7 +56,7 @@ def softmax(logits):
         "rllib_ppo_shared", "rllib_ppo_meanstd",
     ],
 )  # fmt: skip
-def test_categorical_policies_act_as_their_library_says(torch_files, tmp_path, name):
+def test_categorical_outputs_match_the_library(torch_files, tmp_path, name):
     expected = np.load(torch_files / name / "expected.npz")
     outputs, version = exported(without_answers(torch_files / name, tmp_path), tmp_path / "models", x=expected["x"])
     np.testing.assert_allclose(outputs["probabilities"], expected["y_probs"], atol=1e-5)
@@ -239,7 +239,7 @@ def test_pickle_in_rllib_settings_is_not_run(torch_files, tmp_path, monkeypatch,
 
     settings.write_bytes(pickle.dumps(Payload()))
     assert export(tmp_path / "checkpoints", tmp_path / "models") == 2
-    refused(capsys, "its pickle names pathlib.Path", "nothing of it was run")
+    refused(capsys, "its pickle names pathlib.Path", "no code of it was run")
     assert not (tmp_path / "PWNED").exists()
 
 

@@ -81,7 +81,7 @@ def test_metrics_of_the_controller_are_documented(samples):
     assert {name for name in families if name not in text} == set()
 
 
-def test_alerts_say_what_to_do(samples):
+def test_every_alert_has_a_runbook_section(samples):
     headings = re.findall(r"^#+ (.+)$", (ROOT / "docs" / "operations.md").read_text(), re.M)
     anchors = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
     for group in rules():

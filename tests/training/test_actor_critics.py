@@ -46,7 +46,7 @@ def test_sampled_actions_have_the_softmax_probabilities():
         chosen = actions[rows == row, 0].astype(int)
         np.testing.assert_allclose(np.bincount(chosen, minlength=len(logits)) / len(chosen), expected, atol=0.02)
         np.testing.assert_allclose(np.exp(log_p[rows == row]), expected[chosen], rtol=1e-4)
-    assert (only.best(rows, x)[:2] == [[1], [2]]).all()
+    assert (only.greedy_actions(rows, x)[:2] == [[1], [2]]).all()
 
 
 def test_continuous_actions_are_gaussian_around_the_mean():
@@ -59,7 +59,7 @@ def test_continuous_actions_are_gaussian_around_the_mean():
     np.testing.assert_allclose(actions.std(0), std, atol=0.02)
     expected = (-0.5 * ((actions - mean) / std) ** 2 - np.log(std)).sum(1)
     np.testing.assert_allclose(log_p, expected, atol=1e-4)
-    np.testing.assert_allclose(only.best(rows[:1], x[:1]), [mean], atol=1e-6)
+    np.testing.assert_allclose(only.greedy_actions(rows[:1], x[:1]), [mean], atol=1e-6)
 
 
 def test_tls_of_one_shape_share_a_row():

@@ -244,9 +244,9 @@ def test_sharp_actors_take_their_best_action(task):
     (layout,) = simulation.layouts
     episode = simulation.run(arrays, Demand(7), (1, 1), explore=True, sharpness=1000.0).transitions["SA101"]
     rows = np.zeros(len(episode.x), int)
-    np.testing.assert_array_equal(episode.action, ActorCritics(layout, arrays[0]).best(rows, episode.x))
+    np.testing.assert_array_equal(episode.action, ActorCritics(layout, arrays[0]).greedy_actions(rows, episode.x))
     explored = simulation.run(arrays, Demand(7), (1, 1), explore=True).transitions["SA101"]
-    assert (explored.action != ActorCritics(layout, arrays[0]).best(np.zeros(len(explored.x), int), explored.x)).any()
+    assert (explored.action != ActorCritics(layout, arrays[0]).greedy_actions(np.zeros(len(explored.x), int), explored.x)).any()
 
 
 def test_scale_multiplies_that_of_the_configuration(tmp_path):

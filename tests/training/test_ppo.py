@@ -36,8 +36,12 @@ def test_every_row_learns_the_better_action_of_its_own_observations():
     own = learner(contract("A", 1, 2), contract("B", 2, 3), learning_rate=3e-3)
     rounds(own, lambda row, x, action: float(action[0] == (x[0] if row == 0 else x[0] + x[1])), 80, 128)
     networks = own.networks
-    assert [networks.best(np.array([0]), np.array([[x, 0]], np.float32))[0, 0] for x in (0, 1)] == [0, 1]
-    assert [networks.best(np.array([1]), np.array([pair], np.float32))[0, 0] for pair in ((0, 0), (0, 1), (1, 1))] == [0, 1, 2]
+    assert [networks.greedy_actions(np.array([0]), np.array([[x, 0]], np.float32))[0, 0] for x in (0, 1)] == [0, 1]
+    assert [networks.greedy_actions(np.array([1]), np.array([pair], np.float32))[0, 0] for pair in ((0, 0), (0, 1), (1, 1))] == [
+        0,
+        1,
+        2,
+    ]
     value = networks.critic(np.array([0]), np.array([[0, 0]], np.float32))
     assert value == pytest.approx(1, abs=0.2), "the critic has learned what it earns"
 
@@ -46,7 +50,7 @@ def test_continuous_actions_move_to_the_better_number():
     own = learner(contract("A", 1, 2, "gro", "sappo"), learning_rate=3e-3)
     wanted = np.array([0.6, -0.4])
     rounds(own, lambda row, x, action: -float(((np.clip(action, -1, 1) - wanted) ** 2).sum()), 60, 128)
-    assert own.networks.best(np.array([0]), np.zeros((1, 1), np.float32))[0] == pytest.approx(wanted, abs=0.15)
+    assert own.networks.greedy_actions(np.array([0]), np.zeros((1, 1), np.float32))[0] == pytest.approx(wanted, abs=0.15)
     assert (own.networks.arrays[-1] < -0.7).all(), "it explores less than at first"
 
 

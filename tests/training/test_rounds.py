@@ -20,7 +20,7 @@ from training.processes import ThisProcess
 from training.rounds import rounds as rounds_module
 from training.rounds import selection
 from training.rounds.group_training import GroupTraining, TrainedGroup, train_group
-from training.rounds.rounds import Plan, Rounds
+from training.rounds.rounds import Rounds, RoundsConfig
 from training.trainer import Settings
 
 CITY = ("--city", str(GRID / "city.toml"))
@@ -77,7 +77,7 @@ class SampleCheckpoints(ThisProcess):
 
 def plan(out, rounds=1, seconds=600.0, seeds=3):
     city = config.load(GRID / "city.toml")
-    return Plan(city, GROUPS, rounds, TrainingTask(city, (), seconds=seconds), Settings(out, varies=False), seeds)
+    return RoundsConfig(city, GROUPS, rounds, TrainingTask(city, (), seconds=seconds), Settings(out, varies=False), seeds)
 
 
 @pytest.fixture(scope="module")

@@ -205,7 +205,7 @@ def test_nan_ends_the_training_with_the_best_state_written(interrupted, tmp_path
     assert "not finite" in capsys.readouterr().err and (tmp_path / "copy" / "SA107").is_dir()
 
 
-def test_ctrl_c_says_how_to_continue(tmp_path, monkeypatch, capsys):
+def test_ctrl_c_names_resume(tmp_path, monkeypatch, capsys):
     def interrupt(*_):
         raise KeyboardInterrupt
 
@@ -277,7 +277,7 @@ def test_disk_that_is_full_leaves_the_last_whole_checkpoint(trained, tmp_path):
     assert not list((tmp_path / "out").glob("*.partial"))
 
 
-def test_target_and_infer_tls_in_the_words_of_the_training_side(grid_models, tmp_path, capsys):
+def test_target_tls_and_infer_tls_flags_are_accepted(grid_models, tmp_path, capsys):
     flags = (
         "--target-TLs",
         "SA 101",

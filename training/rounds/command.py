@@ -26,17 +26,17 @@ def run(argv: list[str], prog: str, resumable: list[Path]) -> int:
     from training.episode import TrainingTask
     from training.processes import Processes
     from training.ray_tasks import RayTasks
-    from training.rounds.rounds import Plan, Rounds
+    from training.rounds.rounds import Rounds, RoundsConfig
     from training.street_simulation import SimulationFailed
     from training.trainer import print_line
 
     quiet.first_session()
     task = TrainingTask(city, (), reward=args.reward, shared=args.shared, hidden=args.hidden_sizes, seconds=args.seconds)
-    plan = Plan(city, groups, args.rounds, task, flags.settings(args, args.out, 1), args.seeds)
+    rounds_config = RoundsConfig(city, groups, args.rounds, task, flags.settings(args, args.out, 1), args.seeds)
     tasks = args.tasks or max(1, (os.cpu_count() or 1) // args.workers)
     try:
         with RayTasks(args.ray) if args.ray is not None else Processes(tasks * args.workers) as executor:
-            kept = Rounds(plan, executor, args.resume, print_line).run()
+            kept = Rounds(rounds_config, executor, args.resume, print_line).run()
     except (SimulationFailed, ParityError, NotInferenceOnly) as error:
         print(f"error: {error}; --resume continues from the groups that are finished in {args.out}", file=sys.stderr)
         return 1

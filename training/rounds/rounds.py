@@ -38,13 +38,13 @@ from training.rounds.group_training import GroupTraining, train_group
 from training.rounds.selection import BEFORE, MIXED, NEW
 from training.trainer import Settings, common_identity, hexed
 
-EVALUATION_SEED = 1_000_037
+ROUND_EVALUATION_SEED = 1_000_037
 """Begins the seeds of the evaluations' demand, which no training has."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What the rounds do."""
+class RoundsConfig:
+    """Configuration of the rounds."""
 
     city: City
     groups: tuple[tuple[str, ...], ...]
@@ -62,12 +62,12 @@ class Plan:
 
 
 class Rounds:
-    """The rounds of a plan."""
+    """Runs the rounds."""
 
-    def __init__(self, plan: Plan, executor: Executor, resume: bool, report: Callable[[str], None]) -> None:
-        """Read the decisions of earlier rounds. Raises InputError: there are some and `resume` is not set, or of another plan."""
-        self._plan, self._executor, self._report = plan, executor, report
-        self._out = plan.settings.out
+    def __init__(self, config: RoundsConfig, executor: Executor, resume: bool, report: Callable[[str], None]) -> None:
+        """Read the decisions of earlier rounds. Raises InputError: there are some without `resume`, or of another config."""
+        self._config, self._executor, self._report = config, executor, report
+        self._out = config.settings.out
         self._state_file = self._out / STATE_FILE
         self._decisions: list[dict[str, Any]] = []
         if resume:
@@ -81,7 +81,7 @@ class Rounds:
 
     def run(self) -> dict[str, Path]:
         """Run the rounds that are left; return the kept version of each TL. Raises InputError, SimulationFailed."""
-        for number in range(len(self._decisions) + 1, self._plan.rounds + 1):
+        for number in range(len(self._decisions) + 1, self._config.rounds + 1):
             self._train(number)
             new = self._export(number)
             self._decide(number, new)
@@ -94,9 +94,9 @@ class Rounds:
     def _train(self, number: int) -> None:
         """Train the groups that have no result yet."""
         folder, kept = self._out / f"round_{number}", self._kept()
-        missing = [k for k in range(1, len(self._plan.groups) + 1) if not (folder / f"group_{k}").is_dir()]
-        trainings = [self._group_training(number, self._plan.groups[k - 1], kept) for k in missing]
-        for index, trained in self._executor.run(train_group, trainings, self._plan.settings.workers):
+        missing = [k for k in range(1, len(self._config.groups) + 1) if not (folder / f"group_{k}").is_dir()]
+        trainings = [self._group_training(number, self._config.groups[k - 1], kept) for k in missing]
+        for index, trained in self._executor.run(train_group, trainings, self._config.settings.workers):
             partial = folder / f".group_{missing[index]}.partial"
             shutil.rmtree(partial, ignore_errors=True)
             try:
@@ -114,9 +114,9 @@ class Rounds:
         others = {tl: path for tl, path in kept.items() if tl not in targets}
         return GroupTraining(
             f"round {number}, group {','.join(targets)}",
-            replace(self._plan.task, target_tls=tuple(targets), infer_tls=tuple(others)),
+            replace(self._config.task, target_tls=tuple(targets), infer_tls=tuple(others)),
             # other episodes in every round
-            replace(self._plan.settings, number=number, seed=self._plan.settings.seed + number - 1),
+            replace(self._config.settings, number=number, seed=self._config.settings.seed + number - 1),
             model_files.pack_versions(others) if self._executor.moves_files else others,
         )
 
@@ -124,13 +124,13 @@ class Rounds:
         """Export every TL that has no candidate yet."""
         folder = self._out / f"round_{number}"
         trained: list[str] = []
-        for k, group in enumerate(self._plan.groups, 1):
+        for k, group in enumerate(self._config.groups, 1):
             if not any(path.suffix != ".csv" and path.name != "tensorboard" for path in (folder / f"group_{k}").iterdir()):
                 continue  # its training ended before its first evaluation
             trained += group
             missing = [tl for tl in group if not (folder / "models" / tl / str(number)).is_dir()]
             if missing:
-                flags = ["--city", self._plan.city.path, "--tl", ",".join(missing), "--model-path", folder / f"group_{k}"]
+                flags = ["--city", self._config.city.path, "--tl", ",".join(missing), "--model-path", folder / f"group_{k}"]
                 flags += ["--model-number", number, "--models-dir", folder / "models"]
                 job = export_config.prepare(export_config.parse([str(flag) for flag in flags]))
                 for tl in missing:
@@ -168,28 +168,28 @@ class Rounds:
         self._report(f"round {number}: mean delay {values}; new models kept: {', '.join(replaced) or 'none'}")
 
     def _evaluated(self, number: int, models: Mapping[str, Mapping[str, Path]]) -> dict[str, list[Outcome]]:
-        plan = self._plan
+        config = self._config
         arms = [Arm(name, SERVED if versions else FIXED) for name, versions in models.items()]
         outcomes = paired_runs.run(
             self._executor,
-            EvaluationTask(plan.city, plan.tls, plan.task.seconds),
+            EvaluationTask(config.city, config.tls, config.task.seconds),
             arms,
-            list(_demands(plan.settings.seed, number, plan.seeds, plan.settings.varies)),
+            list(_demands(config.settings.seed, number, config.seeds, config.settings.varies)),
             {name: versions for name, versions in models.items() if versions},
         )
         if not any(outcome.total for outcome in outcomes):
-            raise InputError(f"{plan.city.network.sumocfg}: no vehicle departs; name route files in it")
+            raise InputError(f"{config.city.network.sumocfg}: no vehicle departs; name route files in it")
         return by_arm(outcomes)
 
     def _identity(self) -> dict[str, Any]:
         """What resumed rounds must have in common with those that they continue; `rounds` may grow."""
-        city = self._plan.city
+        city = self._config.city
         street = network.of_city(city)
         identity = {
-            "--groups": self._plan.groups,
-            "--seeds": self._plan.seeds,
-            "[tl] tables": hexed(contract.build(city, city.tls[tl], street) for tl in self._plan.tls),
-            **common_identity(self._plan.task, self._plan.settings),
+            "--groups": self._config.groups,
+            "--seeds": self._config.seeds,
+            "[tl] tables": hexed(contract.build(city, city.tls[tl], street) for tl in self._config.tls),
+            **common_identity(self._config.task, self._config.settings),
         }
         return dict(json.loads(json.dumps(identity)))
 
@@ -219,4 +219,4 @@ class Rounds:
 
 def _demands(seed: int, number: int, count: int, varies: bool) -> Iterator[Demand]:
     for k in range(count):
-        yield varied(np.random.default_rng([EVALUATION_SEED, seed, number, k]), varies)
+        yield varied(np.random.default_rng([ROUND_EVALUATION_SEED, seed, number, k]), varies)
