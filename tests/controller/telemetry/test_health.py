@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from controller import config as controller_config
+from controller.guard import __main__ as guard
 from controller.telemetry.health import MAX_CONNECTIONS, STALE_TIMEOUT_S, Health, HttpServer
 from controller.telemetry.metrics import ControllerMetrics
 from tests.conftest import GRID, ROOT
@@ -67,17 +68,27 @@ def test_systemd_is_told_ready_watchdog_and_stopping(monkeypatch):
     assert [state.partition("\n")[0] for state in told] == ["READY=1", "WATCHDOG=1", "WATCHDOG=1", "STOPPING=1", "WATCHDOG=1"]
 
 
-def test_unit_file_is_valid():
+@pytest.mark.parametrize("name", ["controller", "guard"])
+def test_unit_file_is_valid(name):
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed (Debian: systemd)")
-    unit = ROOT / "controller" / "greenserve-controller.service"
+    unit = ROOT / "controller" / f"greenserve-{name}.service"
     done = subprocess.run(["systemd-analyze", "verify", "--recursive-errors=no", unit], capture_output=True, text=True)
     problems = [line for line in done.stderr.splitlines() if unit.name in line and "is not executable" not in line]
     assert problems == [], "only the program may be missing on this machine"
-    text = unit.read_text()
-    assert "Type=notify\n" in text and f"WatchdogSec={STALE_TIMEOUT_S:g}\n" in text
-    arguments = re.search(r"^ExecStart=\S+ control (.*)$", text, re.M)[1].replace("${SUMO_ADDRESS}", "127.0.0.1:8814").split()
-    assert controller_config.parse(["--city", str(GRID / "city.toml"), *arguments]).attach == ("127.0.0.1", 8814)
+
+
+def test_units_start_a_controller_that_connects_to_its_guard():
+    arguments = {}
+    for name, command in (("controller", "control"), ("guard", "guard")):
+        text = (ROOT / "controller" / f"greenserve-{name}.service").read_text()
+        address = re.search(r"^Environment=SUMO_ADDRESS=(.*)$", text, re.M)[1]
+        started = re.search(rf"^ExecStart=\S+ {command} (.*)$", text, re.M)[1].replace("${SUMO_ADDRESS}", address)
+        arguments[name] = ["--city", str(GRID / "city.toml"), *started.split()]
+        if name == "controller":
+            assert "Type=notify\n" in text and f"WatchdogSec={STALE_TIMEOUT_S:g}\n" in text
+    parsed, _ = guard.parse(arguments["guard"])
+    assert controller_config.parse(arguments["controller"]).attach == ("127.0.0.1", parsed.port)
 
 
 def test_metrics_are_prometheus_text(served):
