@@ -82,46 +82,30 @@ def with_street_changes(contract: pb.PolicyContract, change: ChangeTimes | None)
 
 def describe_slow(changes: Iterable[ChangeTimes | None]) -> str:
     """One line about the TLs whose changes take much longer than in training; "" if there are none."""
-    slow = sorted(
-        (change for change in changes if change is not None and change.is_slow),
-        key=lambda change: change.training_s - change.total_s,
-    )
-    if not slow:
-        return ""
-    worst = slow[0]
-    named = ", ".join(change.tl for change in slow[:MAX_NAMED_TLS])
-    more = f" and {len(slow) - MAX_NAMED_TLS} more" if len(slow) > MAX_NAMED_TLS else ""
-    factor = worst.min_green_factor
-    greens = f", and its greens last at least {factor:.2g} times its min green of training" if factor > 1 else ""
-    return (
-        f"{named}{more}: changing greens takes much longer than in training (in {worst.tl} up to {worst.total_s:.3g} s, not "
-        f"{worst.training_s:.3g} s{greens}), by [safety] in city.toml, approach speeds and pedestrian crossings; "
-        f"{_training_advice(worst)}"
-    )
+    return _describe([change for change in changes if change is not None and change.is_slow], "much longer")
 
 
 def describe_longer(changes: Iterable[ChangeTimes | None]) -> str:
     """One line about the TLs whose changes take somewhat longer than in training; "" if there are none."""
-    longer = sorted(
-        (change for change in changes if change is not None and not change.is_slow and change.total_s > change.training_s),
-        key=lambda change: change.training_s - change.total_s,
-    )
-    if not longer:
+    longer = [change for change in changes if change is not None and change.total_s > change.training_s]
+    return _describe([change for change in longer if not change.is_slow], "longer")
+
+
+def _describe(changes: list[ChangeTimes], how: str) -> str:
+    """The TLs, those with the largest difference first, and what to train the first one with."""
+    if not changes:
         return ""
-    worst = longer[0]
-    named = ", ".join(change.tl for change in longer[:MAX_NAMED_TLS])
-    more = f" and {len(longer) - MAX_NAMED_TLS} more" if len(longer) > MAX_NAMED_TLS else ""
-    return (
-        f"{named}{more}: changing greens takes longer than in training (in {worst.tl} up to {worst.total_s:.3g} s, not "
-        f"{worst.training_s:.3g} s); {_training_advice(worst)}"
-    )
-
-
-def _training_advice(change: ChangeTimes) -> str:
-    """The times to train a TL with, so that it meets the street's."""
+    changes = sorted(changes, key=lambda change: change.training_s - change.total_s)
+    worst = changes[0]
+    named = ", ".join(change.tl for change in changes[:MAX_NAMED_TLS])
+    more = f" and {len(changes) - MAX_NAMED_TLS} more" if len(changes) > MAX_NAMED_TLS else ""
+    factor = worst.min_green_factor
+    greens = f", and its greens last at least {factor:.2g} times its min green of training" if factor > 1 else ""
     # pedestrians clear their crossing beside a green, so their time is no all-red
-    yellow_s, all_red_s = math.ceil(change.yellow_s), math.ceil(change.vehicles_s - change.yellow_s)
+    yellow_s, all_red_s = math.ceil(worst.yellow_s), math.ceil(worst.vehicles_s - worst.yellow_s)
     return (
-        f"train with yellow_s = {yellow_s} and all_red_s = {all_red_s} in [tl.{change.tl}] "
-        f"(in sumo-rl, which has no all-red: yellow_time={yellow_s + all_red_s} and a larger delta_time)"
+        f"{named}{more}: changing greens takes {how} than in training (in {worst.tl} up to {worst.total_s:.3g} s, not "
+        f"{worst.training_s:.3g} s{greens}), by [safety] in city.toml, approach speeds and pedestrian crossings; train with "
+        f"yellow_s = {yellow_s} and all_red_s = {all_red_s} in [tl.{worst.tl}] (in sumo-rl, which has no all-red: "
+        f"yellow_time={yellow_s + all_red_s} and a larger delta_time)"
     )
