@@ -204,13 +204,16 @@ def load(path: Path) -> City:
     tls = _tls(path, here, raw.get("tl", {}))
     read["serving"] = replace(read["serving"], districts=_districts(path, here, districts, list(tls)))
     serving: Serving = read["serving"]
+    if serving.fleet:
+        read["serving"] = serving = replace(serving, fleet=_fleet_name(f"{path}: [serving] fleet", serving.fleet))
     if not serving.models_dir.is_absolute():
         read["serving"] = replace(serving, models_dir=here / serving.models_dir)
     training: Training = read["training"]
     if training.padding not in (None, *PADDINGS):
         raise InputError(f"{path}: [training] padding = {training.padding!r} must be {', '.join(PADDINGS)}, or left out")
     if training.target_tls is not None:
-        targets = tuple(names.find(tl, tls) or names.canonical(tl) for tl in training.target_tls)
+        known = names.by_key(tls)
+        targets = tuple(known.get(names.key(tl)) or names.canonical(tl) for tl in training.target_tls)
         read["training"] = replace(training, target_tls=targets)
     for section, key in (("controller", "deadline_ms"), ("controller", "watchdog_s"), ("safety", "walking_speed_mps")):
         if not getattr(read[section], key) > 0:
@@ -243,6 +246,13 @@ def load(path: Path) -> City:
     return City(path=path, tls=tls, **read)
 
 
+def _fleet_name(where: str, name: str) -> str:
+    try:
+        return names.canonical(name)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
 def _districts(path: Path, here: Path, table: Any, known: Sequence[str]) -> dict[str, District]:
     """The districts: every TL is in one of them. Raises InputError."""
     if not isinstance(table, dict):
@@ -260,7 +270,10 @@ def _districts(path: Path, here: Path, table: Any, known: Sequence[str]) -> dict
                 raise InputError(f"{path}: {where} tls: {tl} is in district {owner[tl]} already; remove it from one")
             owner[tl] = name
         host_and_port(district.address, f"{path}: {where} address")
-        districts[name] = District(district.address, tuple(tls), district.fleet or name)
+        fleet = _fleet_name(f"{path}: {where} fleet", district.fleet or name)
+        if other := next((known for known, each in districts.items() if each.fleet == fleet), None):
+            raise InputError(f"{path}: {where} fleet: district {other} has fleet {fleet} too; name another one")
+        districts[name] = District(district.address, tuple(tls), fleet)
     if districts and (missing := [tl for tl in known if tl not in owner]):
         raise InputError(f"{path}: [serving.districts]: {', '.join(missing[:10])} is in no district; add it to one")
     return districts
@@ -270,6 +283,7 @@ def _tls(path: Path, here: Path, table: Any) -> dict[str, TL]:
     if not isinstance(table, dict):
         raise InputError(f"{path}: 'tl' must contain tables such as [tl.SA101]")
     tls: dict[str, TL] = {}
+    keys: dict[str, str] = {}
     owner: dict[str, str] = {}
     for written, body in table.items():
         where = f"[tl.{written}]"
@@ -277,8 +291,8 @@ def _tls(path: Path, here: Path, table: Any) -> dict[str, TL]:
             name = names.canonical(written)
         except InputError as error:
             raise InputError(f"{path}: {where} {error}") from None
-        if names.find(name, tls):
-            raise InputError(f"{path}: {where} defines TL {names.find(name, tls)} a second time; remove one of the tables")
+        if (other := keys.setdefault(names.key(name), name)) in tls:
+            raise InputError(f"{path}: {where} defines TL {other} a second time; remove one of the tables")
         if not isinstance(body, dict):
             raise InputError(f"{path}: {where} must be a table")
         tl = replace(_section(path, here, where, TL, body), name=name)

@@ -68,19 +68,31 @@ def _init(args: argparse.Namespace) -> str:
     tls = tl_names(street)
     if not tls:
         raise InputError(f"{source}: has no signal with a green phase; nothing can be controlled")
+    if not out.parent.is_dir():
+        raise InputError(f"{out}: there is no folder {out.parent}; create it, or pass another --out")
     files = {}
     sumocfg = args.sumocfg
     if args.route is not None:
         _check_demand(args.route)
         sumocfg = out.with_name(args.net.name.split(".")[0] + ".sumocfg")
+        if sumocfg == out:
+            raise InputError(f"--out {out}: is also the name of the .sumocfg; pass another --out, such as city.toml")
         files[sumocfg] = sumo_configuration(args.net, args.route, here, args.begin_time, args.num_seconds)
     files[out] = city_toml(source, sumocfg, street, tls, args.dialect, here)
     for path in files:
         if path.exists():
             remedy = "pass another --out, or remove it" if path == out else "pass it as --sumocfg instead of --net and --route"
             raise InputError(f"{path}: exists already, and is not overwritten; {remedy}")
-    for path, text in files.items():
-        _create(path, text)
+    created: list[Path] = []
+    try:
+        for path, text in files.items():
+            _create(path, text)
+            created.append(path)
+    except (OSError, UnicodeEncodeError) as error:
+        for path in created:
+            path.unlink()
+        reason = error.strerror if isinstance(error, OSError) else "its name, or another one in it, is not UTF-8"
+        raise InputError(f"{path}: cannot be written: {reason}; pass another --out, or rename the files") from None
     left_out = sorted(set(street.signals) - set(tls.values()))
     lines = [f"{signal} -> TL {tl}" for tl, signal in tls.items() if tl != signal]
     lines += [f"{signal}: left out; it has no green phase" for signal in left_out]
@@ -99,8 +111,11 @@ def _check_demand(route: Path) -> None:
 def _create(path: Path, text: str) -> None:
     """Write a file that must not exist: beside, then renamed."""
     draft = path.with_name(f".{path.name}.new")
-    draft.write_text(text, encoding="utf-8")
-    draft.rename(path)
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.rename(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def tl_names(street: StreetNetwork) -> dict[str, str]:
@@ -109,16 +124,17 @@ def tl_names(street: StreetNetwork) -> dict[str, str]:
     A name is the signal's id, with hyphens for characters that a folder's name should not have, and not longer than MAX_NAME.
     """
     names: dict[str, str] = {}
+    taken = set(RESERVED_NAMES)
     for signal in street.signals.values():
         if not signal.programs or not signal.first_program.greens:
             continue
         name = canonical(re.sub(r"[^A-Za-z0-9._]+", "-", signal.id)[:MAX_NAME].strip("-._") or "signal")
-        taken = {*(key(other).lower() for other in names), *RESERVED_NAMES}
         number, unique = 1, name
         while key(unique).lower() in taken:
             number += 1
             unique = f"{name}-{number}"
         names[unique] = signal.id
+        taken.add(key(unique).lower())
     return names
 
 
@@ -128,7 +144,7 @@ def city_toml(source: Path, sumocfg: Path | None, street: StreetNetwork, tls: di
     demand = "" if sumocfg else '\n# sumocfg = "..."  # network and demand, to simulate: greenserve city init --route FILE'
     signals = "\n".join(_tl(tl, street.signals[signal], dialect) for tl, signal in tls.items())
     return f"""\
-# Made by greenserve city init from {source.name}. Every key: docs/reference/city-toml.md
+# Made by greenserve city init from {json.dumps(source.name)[1:-1]}. Every key: docs/reference/city-toml.md
 
 # The street. Paths are relative to this file.
 [network]

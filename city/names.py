@@ -28,9 +28,14 @@ def key(name: str) -> str:
     return re.sub(r"[\s_]+", "", name)
 
 
+def by_key(known: Iterable[str]) -> dict[str, str]:
+    """The known TLs by their key."""
+    return {key(tl): tl for tl in known}
+
+
 def find(name: str, known: Iterable[str]) -> str | None:
     """The one of the known TLs that a name means; None if there is none."""
-    return next((tl for tl in known if tl == name or key(tl) == key(name)), None)
+    return by_key(known).get(key(name))
 
 
 def select(values: Iterable[str], known: Sequence[str], flag: str) -> list[str]:
@@ -41,14 +46,14 @@ def select(values: Iterable[str], known: Sequence[str], flag: str) -> list[str]:
         known: the city's TLs.
         flag: for the error message.
     """
-    by_key = {key(tl): tl for tl in known}
+    tls = by_key(known)
     selected: dict[str, None] = {}
     for value in values:
         for word in filter(None, (part.strip() for part in value.split(","))):
             if word == "all":
                 selected.update(dict.fromkeys(known))
                 continue
-            name = by_key.get(key(word))
+            name = tls.get(key(word))
             if name is None:
                 raise InputError(f"{flag}: {canonical(word)} is not one of the TLs {', '.join(known) or 'none'}")
             selected[name] = None
@@ -58,9 +63,11 @@ def select(values: Iterable[str], known: Sequence[str], flag: str) -> list[str]:
 
 
 def contains_tl(text: str, tl: str) -> bool:
-    """Whether a text contains the TL's name as a word.
+    """Whether a text contains the TL's name as a word."""
+    return bool(spans(text, tl))
 
-    A hyphen in the name may be a space or underscore in the text.
-    """
+
+def spans(text: str, tl: str) -> list[tuple[int, int]]:
+    """(begin, end) of the places in a text that are the TL's name; a hyphen in the name may be a space or underscore there."""
     name = r"[\s_]*".join(r"[-\s_]" if letter == "-" else re.escape(letter) for letter in key(tl))
-    return re.search(rf"(?<![A-Za-z0-9]){name}(?![A-Za-z0-9])", text) is not None
+    return [match.span() for match in re.finditer(rf"(?<![A-Za-z0-9]){name}(?![A-Za-z0-9])", text)]

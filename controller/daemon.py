@@ -204,7 +204,7 @@ def _open(config: ControllerConfig, street: StreetNetwork, stop: Stop) -> SumoCo
 def _sumo_arguments(city: City, config: ControllerConfig) -> Sequence[str]:
     source = ["-c", str(city.network.sumocfg)] if city.network.sumocfg else ["-n", str(city.network.net)]
     if city.network.begin_s is not None:
-        source += ["--begin", f"{city.network.begin_s:g}"]
+        source += ["--begin", f"{city.network.begin_s:.15g}"]
     seed = [] if config.seed is None else ["--seed", str(config.seed)]
     trips = [] if config.tripinfo is None else ["--tripinfo-output", str(config.tripinfo), *TRIPINFO_OPTIONS]
     return [*source, "--no-step-log", "true", "--no-warnings", "true", *seed, *trips, *config.sumo_options]

@@ -115,7 +115,8 @@ def prepare(args: argparse.Namespace) -> Job:
     candidates = tuple(locate.find_candidates(model_path))
     given = [name.strip() for value in args.target_tls or () for name in value.split(",") if name.strip()]
     known = list(city.tls) if city and city.tls else None
-    targets = tuple(names.find(name, known or ()) or names.canonical(name) for name in given)
+    by_key = names.by_key(known or ())
+    targets = tuple(by_key.get(names.key(name)) or names.canonical(name) for name in given)
     targets = targets or (city.training.target_tls if city else None) or ()
     tls = names.select(args.tl, known or _from_names(args.tl, candidates, targets), "--tl")
     for flag, value in (("scope", args.scope), ("output-tensor", args.output_tensor)):

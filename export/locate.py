@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from city.errors import InputError
-from city.names import TL_PATTERN, canonical, contains_tl
+from city.names import TL_PATTERN, canonical, spans
 from export import checkpoints
 
 _TRIAL = re.compile(r"(?:trial|round)[_-]?(\d+)", re.I)
@@ -65,20 +65,30 @@ class Candidate:
     def _squeezed(self) -> tuple[str, str]:
         return _squeeze(self.path.name), _squeeze(self.path.parent.name)
 
-    def is_named_after(self, tl: str) -> bool:
-        return _squeeze(tl) in self._squeezed[0] and contains_tl(self.path.name, tl)
+    def is_named_after(self, tl: str, longer: Sequence[str] = ()) -> bool:
+        """Whether its name contains the TL's. `longer`: TLs whose names contain the TL's, and come before it."""
+        return _squeeze(tl) in self._squeezed[0] and _names(self.path.name, tl, longer)
 
     def has_no_tl(self, model_path: Path, known: Sequence[str]) -> bool:
         """Whether neither its name nor a folder of its path contains a TL's name."""
         parts = self.path.relative_to(model_path).parts
         return not any(
-            TL_PATTERN.search(part) or any(_squeeze(tl) in _squeeze(part) and contains_tl(part, tl) for tl in known)
-            for part in parts
+            TL_PATTERN.search(part) or any(_squeeze(tl) in _squeeze(part) and _names(part, tl) for tl in known) for part in parts
         )
 
-    def is_in_folder_of(self, tl: str, model_path: Path) -> bool:
-        """Whether its folder's name contains the TL's name."""
-        return _squeeze(tl) in self._squeezed[1] and self.path.parent != model_path and contains_tl(self.path.parent.name, tl)
+    def is_in_folder_of(self, tl: str, model_path: Path, longer: Sequence[str] = ()) -> bool:
+        """Whether its folder's name contains the TL's name. `longer`: as in `is_named_after`."""
+        folder = self.path.parent
+        return _squeeze(tl) in self._squeezed[1] and folder != model_path and _names(folder.name, tl, longer)
+
+
+def _names(text: str, tl: str, longer: Sequence[str] = ()) -> bool:
+    """Whether a text contains a TL's name that is not part of a model number or of a longer TL's name."""
+    own = spans(text, tl)
+    others = [span for other in longer for span in spans(text, other)] if own else []
+    if own and (match := _number_match(text)):
+        others.append(match.span())
+    return any(not any(begin <= first and last <= end for begin, end in others) for first, last in own)
 
 
 @functools.lru_cache(maxsize=100_000)
@@ -137,7 +147,10 @@ def choose_candidate(
     Raises:
         InputError: there is no such checkpoint, or more than one.
     """
-    pool = [c for c in candidates if c.is_named_after(tl)] or [c for c in candidates if c.is_in_folder_of(tl, model_path)]
+    short = _squeeze(tl)
+    longer = [other for other in known if len(other) > len(tl) and other != tl and short in _squeeze(other)]
+    pool = [c for c in candidates if c.is_named_after(tl, longer)]
+    pool = pool or [c for c in candidates if c.is_in_folder_of(tl, model_path, longer)]
     pool = pool or [c for c in candidates if c.has_no_tl(model_path, known)]
     where = f"searched {len(candidates)} checkpoints under {model_path}"
     if not pool:
@@ -185,9 +198,14 @@ def tls_named(candidates: Sequence[Candidate]) -> list[str]:
 
 def number(name: str) -> int | None:
     """The model number in a name: trial_3, round-3, a CheckpointManager's -3, or stable-baselines3's _3000_steps."""
-    stem = re.sub(r"(\.weights)?\.(h5|hdf5|keras|npz|zip|pt|pth|safetensors|onnx)$", "", name)
-    match = _TRIAL.search(stem) or _MANAGED.search(stem) or _STEPS.search(stem)
+    match = _number_match(name)
     return int(match[1]) if match else None
+
+
+def _number_match(name: str) -> re.Match[str] | None:
+    """The part of a name that is the model number, such as trial_3."""
+    stem = re.sub(r"(\.weights)?\.(h5|hdf5|keras|npz|zip|pt|pth|safetensors|onnx)$", "", name)
+    return _TRIAL.search(stem) or _MANAGED.search(stem) or _STEPS.search(stem)
 
 
 def _is_training(name: str) -> bool:

@@ -48,7 +48,7 @@ def simulated(city: City, demand: Demand, tripinfo: Path, options: Sequence[str]
     outputs = ["--no-step-log", "--no-warnings", "--tripinfo-output", str(tripinfo), *TRIPINFO_OPTIONS]
     sumocfg, begin_s = city.network.sumocfg, city.network.begin_s
     assert sumocfg is not None, "a city without demand is refused before it is simulated"
-    begin = [] if begin_s is None else ["--begin", f"{begin_s:g}"]
+    begin = [] if begin_s is None else ["--begin", f"{begin_s:.15g}"]
     connection = start_libsumo(["-c", str(sumocfg), *begin, *demand.options(sumocfg, tripinfo.parent), *outputs, *options])
     try:
         yield connection

@@ -330,8 +330,8 @@ def _normalising_steps(path: Path, saved: SavedPolicy, inputs: int) -> tuple[lis
     file = _statistics_file(path)
     if file is None:
         on_policy = saved.settings["n_epochs"] is not None or "value_net/weight" in saved.arrays
-        # on-policy algorithms note the unnormalised observation only if the environment normalises
-        if (on_policy and saved.settings["_last_original_obs"] is not None) or _observed_outside_space(saved):
+        # on-policy algorithms note the unnormalised observation only if the environment normalises; others always do
+        if saved.settings["_last_original_obs"] is not None if on_policy else _observed_outside_space(saved):
             raise InputError(
                 f"{path}: was trained in a VecNormalize environment, and its statistics are not beside it; "
                 f"save them there: env.save({str(path.with_name(path.stem + '_vecnormalize.pkl'))!r})"

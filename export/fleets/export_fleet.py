@@ -94,10 +94,11 @@ def prepare(args: argparse.Namespace) -> list[FleetJob]:
         raise InputError("there is no city.toml to name the fleets; pass NAME, or --city FILE")
     tls = names.select(args.tl or ["all"], list(city.tls), "--tl")
     districts = city.serving.districts
-    fleets = {district.fleet: [tl for tl in tls if tl in district.tls] for district in districts.values()}
+    selected = set(tls)
+    fleets = {district.fleet: [tl for tl in district.tls if tl in selected] for district in districts.values()}
     fleets = fleets or ({city.serving.fleet: tls} if city.serving.fleet else {})
-    if not any(fleets.values()):
-        raise InputError(f"{city.path}: [serving] fleet is empty; pass NAME, or name a fleet there")
+    if not fleets:
+        print(f"{city.path}: [serving] fleet is empty, so there is no fleet to build")
     return [_job(args, city, name, own) for name, own in fleets.items() if own]
 
 
@@ -115,7 +116,8 @@ def _job(args: argparse.Namespace, city: city_config.City | None, name: str, tl_
         raise InputError(f"{models_dir}: holds no TL's model; export the TLs first (greenserve export --tl all)")
     known = [tl for tl in exported if tl != name and (city is None or not city.tls or tl in city.tls)]
     requested = [word.strip() for value in tl_values for word in value.split(",")]
-    missing = [names.canonical(word) for word in requested if word not in ("", "all") and not names.find(word, known)]
+    by_key = names.by_key(known)
+    missing = [names.canonical(word) for word in requested if word not in ("", "all") and names.key(word) not in by_key]
     if missing:
         raise InputError(f"{missing[0]} has no model under {models_dir}; export it first (greenserve export --tl {missing[0]})")
     tls = tuple(names.select(tl_values, known, "--tl"))
@@ -146,10 +148,10 @@ def export(job: FleetJob) -> str:
     number = job.number if job.number is not None else (existing[-1] + 1 if existing else 1)
     if number >= single_model.MAX_MODEL_NUMBER:
         raise InputError(f"fleet {job.name}: number {number} is too large for a version; pass a smaller --model-number")
-    publish.check_version_absent(job.models_dir, job.name, number, job.overwrite)
     single_models = {tl: _newest(job.models_dir / tl) for tl in job.tls}
     if job.skip_existing and existing and _holds(home / str(existing[-1]), single_models):
         return f"{job.name}: version {existing[-1]} holds the newest versions of its {len(job.tls)} TLs; left as it is"
+    publish.check_version_absent(job.models_dir, job.name, number, job.overwrite)
     contracts, members = {}, []
     for tl, folder in _bar(single_models.items(), "read"):
         contract, actor = read.read(folder)

@@ -3,15 +3,15 @@
     greenserve serve config --models-dir models --out config
 
 TensorFlow Serving reads models.config again every --model_config_file_poll_wait_seconds,
-so run this again after an export: a first time to load the new versions, and once they are
-AVAILABLE a second time to move the labels. With --server it waits in between.
+so run this again after an export: a first time to load the new versions, and with --loaded
+to move the labels once they are AVAILABLE. With --server it waits in between.
 """
 
 import argparse
+import contextlib
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from city import config as city_config
@@ -21,7 +21,7 @@ from city.errors import InputError, path_errors_as_input_errors
 from protos.predict_pb2 import ModelVersionStatus
 from serving.client import Client
 from serving.embedded.models import version_files
-from serving.errors import ServingError
+from serving.errors import BadRequest, ModelNotFound, ServingError
 from serving.tf_serving import config_files
 from serving.tf_serving.config_files import GRPC_PORT, ServerFiles, Tls, Versions
 
@@ -71,6 +71,9 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
         "--server", metavar="HOST:PORT",
         help="server of these files: wait until it has loaded the versions that labels move to, then move them",
     )  # fmt: skip
+    parser.add_argument(
+        "--loaded", action="store_true", help="the versions in --out's models.config are AVAILABLE: labels may move to them"
+    )
     parser.add_argument("--shards", type=int, metavar="N", help="divide the TLs among this number of servers")
     parser.add_argument("--tls-certificate", type=Path, metavar="FILE", help="TLS: certificate of the server (PEM)")
     parser.add_argument("--tls-key", type=Path, metavar="FILE", help="TLS: its key (PEM)")
@@ -84,6 +87,8 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
         raise InputError("--latest serves the newest versions and --model chosen ones; pass one of them")
     if args.server is not None and not args.server.startswith("unix:"):
         host_and_port(args.server, "--server")
+    if args.server is not None and (args.loaded or args.tls_key is not None):
+        raise InputError("--server asks a server without TLS what it has loaded; leave --loaded and --tls-key out, or --server")
     if args.shards is not None and not 1 <= args.shards <= MAX_SHARDS:
         raise InputError(f"--shards {args.shards} must lie between 1 and {MAX_SHARDS}")
     for name in ("mounted_at", "config_at"):
@@ -102,9 +107,6 @@ def _write(args: argparse.Namespace) -> None:
     if not available:
         raise InputError(f"{models_dir}: holds no models; export some first (greenserve export --tl all)")
     chosen = _versions(args.model, available, args.latest, models_dir)
-    served = list(available) if args.all_models else config_files.without_fleet_members(models_dir, list(available))
-    if missing := [name for name in _named(args.model) if name not in served]:
-        raise InputError(f"--model: {', '.join(missing)} is in a fleet, which is served instead; pass --all-models too")
     districts = city.serving.districts
     if args.shards is not None:
         if districts:
@@ -112,56 +114,93 @@ def _write(args: argparse.Namespace) -> None:
         districts = _shards(list(city.tls) or list(available), args.shards)
     if args.server is not None and districts:
         raise InputError(f"--server is for one server, and {city_file} has districts; leave it out, and run this twice")
+    fleets = {district.fleet for district in districts.values()} if districts else None
+    members = set() if args.all_models else config_files.fleet_members(models_dir, chosen, fleets)
+    if missing := [name for name in _named(args.model) if name in members]:
+        raise InputError(f"--model: {', '.join(missing)} is in a fleet, which is served instead; pass --all-models too")
     tls = _tls(args)
-    for name, models in _by_server(served, districts).items():
-        _write_server(args, args.out / name, {each: chosen[each] for each in models}, tls)
+    for name, models in _by_server(list(available), districts).items():
+        _write_server(args, models_dir, args.out / name, {each: chosen[each] for each in models}, fleets, tls)
     if args.shards is not None:
         (args.out / "districts.toml").write_text(_districts_text(districts), encoding="utf-8")
         print(f"{args.out / 'districts.toml'}: add these tables to {city_file}")
 
 
-def _write_server(args: argparse.Namespace, out: Path, wanted: Mapping[str, Versions], tls: Tls | None) -> None:
+def _write_server(
+    args: argparse.Namespace, models_dir: Path, out: Path, wanted: Mapping[str, Versions], fleets: Collection[str] | None,
+    tls: Tls | None,
+) -> None:  # fmt: skip
     """Write the files of one server. Raises InputError, NotLoaded."""
+
+    def write(models: Mapping[str, Versions]) -> int:
+        members = set() if args.all_models else config_files.fleet_members(models_dir, models, fleets)
+        served = {name: versions for name, versions in models.items() if name not in members}
+        config_files.write(ServerFiles(served, args.mounted_at.rstrip("/"), args.config_at.rstrip("/"), tls), out)
+        return len(served)
+
     current = config_files.read(out)
-    before = {name: step for name, versions in wanted.items() if (step := config_files.step_before(current.get(name), versions))}
-    files = ServerFiles({**wanted, **before}, args.mounted_at.rstrip("/"), args.config_at.rstrip("/"), tls)
-    if before or args.server is None:
-        config_files.write(files, out)
+    loaded = {name: set(versions.numbers) if args.loaded else set() for name, versions in current.items()}
     if args.server is not None:
-        moving = {
-            name: wanted[name] for name in current if name in wanted and config_files.moved_labels(current[name], wanted[name])
-        }
-        _wait_until_loaded(args.server, moving)
+        with _client(args.server) as client:
+            states = {name: _state(client, name) for name in wanted}
+            current = {name: state for name, state in states.items() if state is not None} or current
+            before = _steps_before(current, wanted, {name: set(versions.numbers) for name, versions in current.items()})
+            if before:
+                write({**wanted, **before})
+                _wait_until_loaded(client, {name: wanted[name] for name in before})
         before = {}
-        config_files.write(replace(files, models=wanted), out)
-    print(f"{out}: {len(wanted)} models")
+    else:
+        before = _steps_before(current, wanted, loaded)
+    print(f"{out}: {write({**wanted, **before})} models")
     for name, versions in wanted.items():
         change = config_files.describe_labels(current.get(name), versions)
         if name in before:
-            print(f"{name}: {change} once it is loaded; run this again when greenserve status says AVAILABLE, or pass --server")
+            print(f"{name}: {change} once it is loaded: run this again with --loaded when greenserve status says AVAILABLE")
         elif change:
             print(f"{name}: {change}")
 
 
-def _wait_until_loaded(server: str, models: Mapping[str, Versions]) -> None:
+def _steps_before(
+    current: Mapping[str, Versions], wanted: Mapping[str, Versions], loaded: Mapping[str, Collection[int]]
+) -> dict[str, Versions]:
+    """By model whose label must not move yet, what is served before it does."""
+    steps = {name: config_files.step_before(current.get(name), each, loaded.get(name, ())) for name, each in wanted.items()}
+    return {name: step for name, step in steps.items() if step is not None}
+
+
+def _client(server: str) -> Client:
+    try:
+        return Client(server)
+    except ValueError as error:
+        raise InputError(f"--server {server}: {error}") from None
+
+
+def _state(client: Client, model: str) -> Versions | None:
+    """The versions that a server has loaded of a model, and its labels; None: none. Raises NotLoaded."""
+    try:
+        numbers = tuple(sorted(state.version for state in client.status(model) if state.state == ModelVersionStatus.AVAILABLE))
+        labels = {}
+        for label in config_files.LABELS:
+            with contextlib.suppress(BadRequest):  # it has no such label
+                labels[label] = client.version_number(model, label)
+    except ModelNotFound:
+        return None
+    except ServingError as error:
+        raise NotLoaded(f"--server {client.address}: does not answer ({error}); start it, or leave --server out") from None
+    return Versions(numbers, labels) if numbers else None
+
+
+def _wait_until_loaded(client: Client, models: Mapping[str, Versions]) -> None:
     """Wait until a server has loaded these versions. Raises NotLoaded."""
     deadline_s = time.monotonic() + LOAD_TIMEOUT_S
-    with Client(server) as client:
-        for name, versions in models.items():
-            while missing := set(versions.numbers) - _available(client, name):
-                if time.monotonic() > deadline_s:
-                    raise NotLoaded(
-                        f"{name}/{min(missing)} is not AVAILABLE at {server} after {LOAD_TIMEOUT_S:g} s; no label was moved; "
-                        "look at the server's log"
-                    )
-                time.sleep(STATUS_INTERVAL_S)
-
-
-def _available(client: Client, model: str) -> set[int]:
-    try:
-        return {state.version for state in client.status(model) if state.state == ModelVersionStatus.AVAILABLE}
-    except ServingError:
-        return set()  # not known yet, or the server is restarting: asked again until the deadline
+    for name, versions in models.items():
+        while missing := set(versions.numbers) - set((_state(client, name) or Versions()).numbers):
+            if time.monotonic() > deadline_s:
+                raise NotLoaded(
+                    f"{name}/{min(missing)} is not AVAILABLE at {client.address} after {LOAD_TIMEOUT_S:g} s; no label was "
+                    "moved; look at the server's log"
+                )
+            time.sleep(STATUS_INTERVAL_S)
 
 
 def _named(items: Sequence[str]) -> list[str]:

@@ -8,11 +8,12 @@
 A fleet replaces the models of its TLs: TensorFlow Serving loads 1,000 models in minutes, their fleet at once.
 
 TensorFlow Serving refuses a configuration that moves a label to a version that it has not loaded, and loads nothing
-of it. So a label moves in two steps: `step_before` loads the version beside those before it, then the label moves.
+of it. So a label moves in two steps: `step_before` loads the version beside those that are labelled, then the label
+moves.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from protos import model_server_config_pb2 as pb
 from serving.contract import ContractError, from_saved_model
 from serving.embedded.models import version_files
 
-STABLE, CANARY = "stable", "canary"
+STABLE, CANARY = LABELS = "stable", "canary"
 """Labels of versions."""
 MODELS_CONFIG = "models.config"
 METRICS_PATH = "/monitoring/prometheus/metrics"
@@ -60,14 +61,18 @@ def labelled(stable: int, canary: int | None = None) -> Versions:
     return Versions(tuple(labels.values()), labels)
 
 
-def step_before(current: Versions | None, wanted: Versions) -> Versions | None:
-    """What must be served before the wanted versions can be, so that a label moves to a loaded version; None: nothing."""
-    if current is None or not moved_labels(current, wanted) or not current.numbers:
+def step_before(current: Versions | None, wanted: Versions, loaded: Collection[int]) -> Versions | None:
+    """What must be served before the wanted versions can be, so that a label moves to a loaded version; None: nothing.
+
+    Args:
+        current: the model's versions and labels now; None: it is not served.
+        wanted: those to be reached.
+        loaded: its versions that are known to be loaded.
+    """
+    if current is None or all(wanted.labels[label] in loaded for label in moved_labels(current, wanted)):
         return None
-    missing = [version for version in wanted.numbers if version not in current.numbers]
-    if not any(wanted.labels[label] in missing for label in moved_labels(current, wanted)):
-        return None
-    return Versions((*current.numbers, *missing), {**wanted.labels, **current.labels})
+    labels = {**wanted.labels, **current.labels}
+    return Versions(tuple(sorted({*labels.values(), *wanted.numbers})), labels)
 
 
 def moved_labels(current: Versions, wanted: Versions) -> list[str]:
@@ -176,14 +181,22 @@ def _models_config(files: ServerFiles) -> pb.ModelServerConfig:
     return config
 
 
-def without_fleet_members(models_dir: Path, names: Sequence[str]) -> list[str]:
-    """The models without those TLs that the newest version of a fleet among them holds. Raises InputError."""
+def fleet_members(models_dir: Path, models: Mapping[str, Versions], fleets: Collection[str] | None) -> set[str]:
+    """The TLs that every served version of a fleet holds: their own models need not be served. Raises InputError.
+
+    Args:
+        models_dir: folder of the models.
+        models: the versions to serve of each.
+        fleets: names of the fleets that count; None: all.
+    """
     members: set[str] = set()
-    for name in names:
-        newest = max(version_files.versions(models_dir / name))
+    for name, versions in models.items():
+        if fleets is not None and name not in fleets:
+            continue
+        numbers = versions.numbers or (max(version_files.versions(models_dir / name)),)
         try:
-            contract = from_saved_model(models_dir / name / str(newest))
+            held = [{member.tl for member in from_saved_model(models_dir / name / str(n)).members} for n in numbers]
         except ContractError:
             continue  # a model of other tools; it is served as it is
-        members.update(member.tl for member in contract.members)
-    return [name for name in names if name not in members]
+        members |= set.intersection(*held)
+    return members

@@ -61,6 +61,20 @@ max_green = 60
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (
+            VALID
+            + """
+[serving.districts.a]
+address = "127.0.0.1:1"
+tls = ["SA101"]
+fleet = "x"
+[serving.districts.b]
+address = "127.0.0.1:2"
+tls = []
+fleet = "x"
+""",
+            "b\\] ",
+        ),
         (VALID + "yellow_time = 3", r"\[tl.SA 101\] has both yellow_s and sumo-rl's name for it; remove one"),
         ("[safety]\nmin_green = 4", "unknown key min_green;"),
         (VALID + "observation_class = 'Mine'", "add another one as a dialect, a file in controller/dialects"),

@@ -125,6 +125,8 @@ def test_existing_files_are_not_overwritten(tmp_path, capsys, name):
         (("--sumocfg", "none.sumocfg"), "none.sumocfg: "),
         (("--sumocfg", GRID / "grid.sumocfg", "--route", ROUTES), "--sumocfg names its own demand"),
         ((), "one of the arguments --net --sumocfg is required"),
+        (("--net", NET, "--out", "nowhere/city.toml"), "there is no folder nowhere"),
+        (("--net", NET, "--route", ROUTES, "--out", "grid.sumocfg"), "is also the name of the .sumocfg"),
     ],
 )
 def test_wrong_input_gets_one_line_and_no_file(tmp_path, monkeypatch, capsys, flags, part):

@@ -314,7 +314,7 @@ DISTRICT = '[serving.districts.{name}]\naddress = "127.0.0.1:8500"\ntls = ["{tl}
     ("text", "fleets"),
     [
         (CITY, {"city": {"SA101", "SA102"}}),
-        (f'{CITY}[serving]\nfleet = "north"\n', {"north": {"SA101", "SA102"}}),
+        (f'{CITY}[serving]\nfleet = "north_2"\n', {"north2": {"SA101", "SA102"}}),
         (
             CITY + DISTRICT.format(name="east", tl="SA101") + DISTRICT.format(name="west", tl="SA102"),
             {"east": {"SA101"}, "west": {"SA102"}},
@@ -326,6 +326,12 @@ def test_fleets_without_a_name_are_those_of_city_toml(models, tmp_path, text, fl
     assert main(["fleet", "--city", str(tmp_path / "city.toml"), "--models-dir", str(models)]) == 0
     for name, tls in fleets.items():
         assert {member.tl for member in contract_of(models / name / "1").members} == tls
+
+
+def test_city_without_a_fleet_needs_none(models, tmp_path, capsys):
+    (tmp_path / "city.toml").write_text(f'{CITY}[serving]\nfleet = ""\n')
+    assert main(["fleet", "--city", str(tmp_path / "city.toml"), "--models-dir", str(models), "--skip-existing"]) == 0
+    assert "there is no fleet to build" in capsys.readouterr().out and not (models / "city").exists()
 
 
 @pytest.mark.parametrize(

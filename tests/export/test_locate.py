@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from export import locate
 from export.__main__ import main
 from tests.conftest import GRID
 from tests.export import writers
@@ -209,3 +210,21 @@ def test_keras_2_files_are_read_without_keras_2(checkpoints):
     model = writers.sequential(keras2)
     model.save_weights(str(checkpoints / "SA101_trial_1.h5"))
     same(exported(checkpoints), actions(model))
+
+
+@pytest.mark.parametrize(
+    ("names", "tl", "expected"),
+    [
+        (("ppo_0_trial_3.zip", "ppo_3_trial_2.zip"), "3", "ppo_3_trial_2.zip"),
+        (("ppo_0_trial_1.zip", "ppo_1_trial_1.zip"), "1", "ppo_1_trial_1.zip"),
+        (("ppo_cluster_1_trial_1.zip", "ppo_cluster_1_2_trial_2.zip"), "cluster_1", "ppo_cluster_1_trial_1.zip"),
+        (("ppo_J_1_trial_1.zip", "ppo_J_1_2_trial_1.zip"), "J1", "ppo_J_1_trial_1.zip"),
+        (("ppo_A1_trial_1.zip", "ppo_A1-2_trial_1.zip"), "A1-2", "ppo_A1-2_trial_1.zip"),
+        (("ppo_A1_trial_1.zip", "ppo_A1-2_trial_1.zip"), "A1", "ppo_A1_trial_1.zip"),
+    ],
+)
+def test_names_of_signals_are_not_confused_with_numbers_or_longer_names(tmp_path, names, tl, expected):
+    for name in names:
+        (tmp_path / name).write_bytes(b"x")
+    known = ["0", "1", "3", "cluster_1", "cluster_1_2", "J1", "J_1_2", "A1", "A1-2"]
+    assert locate.choose_candidate(tl, locate.find_candidates(tmp_path), tmp_path, None, known).path.name == expected
