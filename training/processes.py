@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeVar
 
 from training.street_simulation import SimulationFailed
 
+TERMINATE_TIMEOUT_S = 5.0
 MAX_RETRIES = 3
 """Times that a job whose process dies is run again."""
 
@@ -120,8 +121,14 @@ class _Process:
             return self._pool.submit(function, job)
 
     def terminate(self) -> None:
-        for process in list((self._pool._processes or {}).values()):
+        """End the process; its job is lost."""
+        processes = list((self._pool._processes or {}).values())
+        for process in processes:
             process.terminate()
+        for process in processes:
+            process.join(TERMINATE_TIMEOUT_S)
+            if process.is_alive():
+                process.kill()  # a library has swallowed the exit, or waits without end
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)

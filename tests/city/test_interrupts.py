@@ -3,10 +3,14 @@
 import contextlib
 import os
 import signal
+import threading
+import time
 
+import grpc
 import pytest
 
 from city.interrupts import SIGNALS, Interrupts
+from tests.serving.fake_server import Fake
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -17,6 +21,26 @@ def test_both_signals_interrupt_and_handlers_are_restored(number):
         os.kill(os.getpid(), number)
     assert interrupts.received
     assert [signal.getsignal(each) for each in SIGNALS] == before
+
+
+def test_interrupt_waits_for_the_end_of_a_grpc_call(tmp_path):
+    """An exception within the call would leave it open, and `close` would wait for it without end."""
+    fake = Fake(str(tmp_path / "socket"))
+    fake.answer = lambda request, context: time.sleep(0.5) or b"x"
+    channel = grpc.insecure_channel(fake.address)
+    call = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
+    call(b"")
+    answers = []
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        with pytest.raises(KeyboardInterrupt), Interrupts():
+            timer.start()
+            answers.append(call(b""))
+            time.sleep(5)
+        assert answers == [b"x"]
+    finally:
+        channel.close()
+        fake.stop()
 
 
 def test_interrupt_that_a_library_hides_is_still_known():

@@ -1,5 +1,6 @@
 """Functions in other processes: order, errors, processes that die, and a parent that is killed."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -67,6 +68,17 @@ def fail_while_another_runs(path):
         first.write_text("ended")
 
 
+def fail_while_another_ignores_its_end(path):
+    first = Path(path).with_name("first")
+    if Path(path).name == "second":
+        wait_for(first.exists)
+        raise InputError("wrong")
+    first.touch()
+    while True:
+        with contextlib.suppress(SystemExit):
+            time.sleep(600)
+
+
 def wait_for(condition):
     end_s = time.monotonic() + 60
     while not condition():
@@ -107,6 +119,12 @@ def test_terminated_process_ends_what_it_started(tmp_path):
     with pytest.raises(InputError), Processes(2) as processes:
         dict(processes.run(fail_while_another_runs, [str(tmp_path / "first"), str(tmp_path / "second")]))
     assert (tmp_path / "first").read_text() == "ended"
+
+
+def test_process_that_swallows_its_termination_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr("training.processes.TERMINATE_TIMEOUT_S", 0.5)
+    with pytest.raises(InputError), Processes(2) as processes:
+        dict(processes.run(fail_while_another_ignores_its_end, [str(tmp_path / "first"), str(tmp_path / "second")]))
 
 
 def test_job_whose_process_dies_again_and_again_ends_the_run():
