@@ -64,6 +64,8 @@ def _init(args: argparse.Namespace) -> str:
     """Write city.toml, and a .sumocfg if demand is given; return a summary. Raises InputError, and overwrites nothing."""
     out: Path = args.out
     here, source = out.resolve().parent, args.net or args.sumocfg
+    if not source.is_file():
+        raise InputError(f"{source}: there is no such file; pass another {'--net' if args.net else '--sumocfg'}")
     street = network.read(args.net) if args.net else network.of_sumocfg(args.sumocfg)
     tls = tl_names(street)
     if not tls:

@@ -106,6 +106,6 @@ def _describe(changes: list[ChangeTimes], how: str) -> str:
     return (
         f"{named}{more}: changing greens takes {how} than in training (in {worst.tl} up to {worst.total_s:.3g} s, not "
         f"{worst.training_s:.3g} s{greens}), by [safety] in city.toml, approach speeds and pedestrian crossings; train with "
-        f"yellow_s = {yellow_s} and all_red_s = {all_red_s} in [tl.{worst.tl}] (in sumo-rl, which has no all-red: "
-        f"yellow_time={yellow_s + all_red_s} and a larger delta_time)"
+        f"yellow_s = {yellow_s} and all_red_s = {all_red_s} in [tl.{worst.tl}] (sumo-rl has no all-red: train there with "
+        f"yellow_time={yellow_s + all_red_s} and a larger delta_time, and keep both keys here)"
     )

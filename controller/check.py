@@ -6,7 +6,7 @@ from pathlib import Path
 
 from city import config as city_config
 from city import names, network
-from city.arguments import Parser
+from city.arguments import Parser, host_and_port
 from city.errors import InputError, path_errors_as_input_errors
 from city.network import StreetNetwork
 from controller import dialects
@@ -17,6 +17,7 @@ from controller.sumo.network import check_contract_matches_network, check_contra
 from protos import policy_pb2 as pb
 from serving.client import Client
 from serving.contract import ContractError, from_saved_model
+from serving.errors import DeadlineExceeded, ServingError, Unavailable
 
 MATCHES = "matches"
 Row = tuple[str, str, str, str]
@@ -60,6 +61,10 @@ def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[s
     street = network.of_city(city)
     tls = names.select(args.infer_tl or ["all"], list(city.tls), "--infer-tl")
     version = args.model_number if args.model_number is not None else city.training.model_number
+    if version is not None and version < 0:
+        raise InputError(f"--model-number {version} must be a version number, such as 3")
+    if args.server is not None:
+        _check_server(args.server)
     rows: list[Row] = []
     times: list[ChangeTimes | None] = []
     for tl in tls:
@@ -73,6 +78,23 @@ def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[s
         if rows[-1][3] == MATCHES:
             times.append(change_times(contract, signal_safeties(contract, street, city.safety)))
     return street, rows, [describe_slow(times), describe_longer(times)]
+
+
+def _check_server(address: str) -> None:
+    """Raise InputError if no model server answers."""
+    if not address.startswith("unix:"):
+        host_and_port(address, "--server")
+    try:
+        with Client(address) as client:
+            client.status("")
+    except ValueError as error:
+        raise InputError(f"--server {address}: {error}") from None
+    except (Unavailable, DeadlineExceeded) as error:
+        raise InputError(
+            f"no model server answers at {address} ({error}); start one (greenserve serve) or pass another --server"
+        ) from None
+    except ServingError:
+        return  # it answers that it has no model without a name
 
 
 def _row(city: city_config.City, street: StreetNetwork, tl: str, contract: pb.PolicyContract) -> Row:

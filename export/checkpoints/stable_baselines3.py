@@ -83,7 +83,7 @@ def _policy(data: bytes) -> SavedPolicy:
         members = torch_tensors.members_of(archive)
         for name in ("data", "policy.pth"):
             if name not in members:
-                raise ValueError(f"it has no member {name}; write it with model.save(path)")
+                raise ValueError(f"it has no member {name}, or is cut off; copy it again, or write it with model.save(path)")
         try:
             settings = json.loads(torch_tensors.member_bytes(archive, members["data"], MAX_DATA_BYTES))
         except RecursionError:

@@ -82,11 +82,13 @@ def moved_labels(current: Versions, wanted: Versions) -> list[str]:
 
 def describe_labels(current: Versions | None, wanted: Versions) -> str:
     """How the labels change, such as `stable 1 -> 2`; "": they do not."""
-    before = current.labels if current is not None else {}
+    if current is None:
+        return ""
+    before, after = current.labels, wanted.labels
     return ", ".join(
-        f"{label} {before[label]} -> {wanted.labels.get(label, 'none')}"
-        for label in before
-        if before[label] != wanted.labels.get(label)
+        f"{label} {before.get(label, 'none')} -> {after.get(label, 'none')}"
+        for label in dict.fromkeys([*before, *after])
+        if before.get(label) != after.get(label)
     )
 
 

@@ -116,13 +116,13 @@ def test_existing_files_are_not_overwritten(tmp_path, capsys, name):
 @pytest.mark.parametrize(
     ("flags", "part"),
     [
-        (("--net", "none.net.xml"), "none.net.xml: no such file"),
+        (("--net", "none.net.xml"), "none.net.xml: there is no such file; pass another --net"),
         (("--net", ROUTES), "is it a SUMO network?"),
         (("--net", NET, "--route", NET), "is no route file: its root is <net>"),
         (("--net", NET, "--dialect", "sumo_rl"), "invalid choice: 'sumo_rl'"),
         (("--net", NET, "--begin-time", -5), "--begin-time must be at least 0"),
         (("--net", NET, "--num-seconds", 60), "--begin-time and --num-seconds are for the .sumocfg"),
-        (("--sumocfg", "none.sumocfg"), "none.sumocfg: "),
+        (("--sumocfg", "none.sumocfg"), "none.sumocfg: there is no such file; pass another --sumocfg"),
         (("--sumocfg", GRID / "grid.sumocfg", "--route", ROUTES), "--sumocfg names its own demand"),
         ((), "one of the arguments --net --sumocfg is required"),
         (("--net", NET, "--out", "nowhere/city.toml"), "there is no folder nowhere"),

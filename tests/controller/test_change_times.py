@@ -68,7 +68,8 @@ def test_slow_changes_are_one_line_with_the_keys_to_train_with():
     assert line.startswith("SA8, SA7, SA6, SA5, SA4 and 2 more: changing greens takes much longer than in training")
     assert "in SA8 up to 11 s, not 2 s" in line
     assert line.endswith(
-        "yellow_s = 3 and all_red_s = 1 in [tl.SA8] (in sumo-rl, which has no all-red: yellow_time=4 and a larger delta_time)"
+        "yellow_s = 3 and all_red_s = 1 in [tl.SA8] (sumo-rl has no all-red: train there with yellow_time=4 and a larger "
+        "delta_time, and keep both keys here)"
     )
     assert "and its greens last at least 3 times its min green of training" in describe_slow(
         [ChangeTimes("SA1", 2.0, 6.0, 6.0, 6.0)]

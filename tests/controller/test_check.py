@@ -105,3 +105,18 @@ def test_changes_that_take_much_longer_than_in_training_are_reported(city, capsy
     assert slow.startswith(
         "SA101: changing greens takes much longer than in training (in SA101 up to 9 s, not 3 s, and its greens"
     )
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--server", "127.0.0.1:1"), "no model server answers at 127.0.0.1:1"),
+        (("--server", "foo"), "--server"),
+        (("--model-number", "-1"), "--model-number -1 must be a version number"),
+    ],
+)
+def test_wrong_flag_is_one_line_and_no_table(capsys, flags, message):
+    assert main(["--city", str(GRID / "city.toml"), *flags]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ") and message in captured.err and captured.err.count("\n") == 1
+    assert captured.out == ""
