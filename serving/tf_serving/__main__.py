@@ -113,7 +113,9 @@ def _write(args: argparse.Namespace) -> None:
             raise InputError(f"--shards: {city_file} has districts already; leave --shards out, or remove them")
         districts = _shards(list(city.tls) or list(available), args.shards)
     if args.server is not None and districts:
-        raise InputError(f"--server is for one server, and {city_file} has districts; leave it out, and run this twice")
+        raise InputError(
+            f"--server is for one server, and {city_file} has districts; leave it out, and run this again with --loaded"
+        )
     fleets = {district.fleet for district in districts.values()} if districts else None
     members = set() if args.all_models else config_files.fleet_members(models_dir, chosen, fleets)
     if missing := [name for name in _named(args.model) if name in members]:

@@ -20,9 +20,7 @@ from protos.predict_pb2 import ModelVersionStatus
 from serving.__main__ import main as serve
 from serving.client import Client
 from serving.embedded import flags as embedded_flags
-from serving.embedded.config import ServerConfig
 from serving.embedded.models import model_config
-from serving.embedded.server import Server
 from serving.tf_serving.__main__ import main
 from serving.tf_serving.config_files import FLAGS, Versions, step_before
 from tests.conftest import GRID, ROOT
@@ -105,14 +103,18 @@ def test_no_file_moves_a_label_to_a_version_that_is_not_loaded(first, publicatio
     assert file == wanted
 
 
-def test_published_version_is_loaded_then_labelled_by_one_call_with_the_server(exported, tmp_path, capsys):
-    out = tmp_path / "out"
+def published(exported, out):
+    """Files in which version 1 of SA104 is stable: the flags that wrote them, and a server that polls them."""
     flags = ["--models-dir", str(exported), "--out", str(out), "--mounted-at", str(exported), "--config-at", str(out)]
     assert main([*flags, "--model", "SA104=1"]) == 0
     settings = embedded_flags.parse((out / "flags").read_text().splitlines())
-    server = Server(replace(settings, port=0, rest=None, config_poll_s=0.2))
-    server.start()
-    try:
+    return flags, replace(settings, port=0, rest=None, config_poll_s=0.2)
+
+
+def test_published_version_is_loaded_then_labelled_by_one_call_with_the_server(exported, tmp_path, capsys):
+    out = tmp_path / "out"
+    flags, settings = published(exported, out)
+    with running(settings) as server:
         assert main([*flags, "--server", f"127.0.0.1:{server.port}"]) == 0
         assert "SA104: stable 1 -> 2\n" in capsys.readouterr().out
         assert list(models(out)["SA104"].model_version_policy.specific.versions) == [2]
@@ -120,27 +122,19 @@ def test_published_version_is_loaded_then_labelled_by_one_call_with_the_server(e
             states = {state.version: state.state for state in client.status("SA104")}
             assert states[2] == ModelVersionStatus.AVAILABLE
             assert client.contract("SA104", "stable").tl == "SA104"
-    finally:
-        server.stop()
 
 
 def test_file_that_a_server_refuses_is_replaced_by_the_step_before_it(exported, tmp_path, capsys):
-    """Somebody has moved the label by hand, and the server refuses the file at every poll."""
+    """An operator has moved the label by hand, and the server refuses the file at every poll."""
     out = tmp_path / "out"
-    flags = ["--models-dir", str(exported), "--out", str(out), "--mounted-at", str(exported), "--config-at", str(out)]
-    assert main([*flags, "--model", "SA104=1"]) == 0
-    settings = embedded_flags.parse((out / "flags").read_text().splitlines())
-    server = Server(replace(settings, port=0, rest=None, config_poll_s=0.2))
-    server.start()
-    try:
+    flags, settings = published(exported, out)
+    with running(settings) as server:
         text = (out / "models.config").read_text()
         entry = text[text.index('name: "SA104"') :]
         (out / "models.config").write_text(text.replace(entry, entry.replace(": 1", ": 2", 2)))
         assert models(out)["SA104"].version_labels == {"stable": 2}
         assert main([*flags, "--server", f"127.0.0.1:{server.port}"]) == 0
         assert "SA104: stable 1 -> 2\n" in capsys.readouterr().out and models(out)["SA104"].version_labels == {"stable": 2}
-    finally:
-        server.stop()
 
 
 def test_shards_of_a_city_with_a_fleet_serve_their_own_tls(exported, tmp_path):
@@ -164,15 +158,16 @@ def test_tl_is_served_until_each_served_version_of_its_fleet_holds_it(exported, 
 
 
 def test_label_stays_if_its_version_is_not_loaded_in_time(exported, tmp_path, monkeypatch, capsys):
-    flags = ["--models-dir", str(exported), "--out", str(tmp_path)]
-    assert main([*flags, "--model", "SA104=1"]) == 0
+    out = tmp_path / "out"
+    flags, settings = published(exported, out)
     monkeypatch.setattr("serving.tf_serving.__main__.LOAD_TIMEOUT_S", 0.0)
     assert main([*flags, "--server", "127.0.0.1:1"]) == 1
     assert "--server 127.0.0.1:1: does not answer" in capsys.readouterr().err
-    with running(ServerConfig(exported, port=0, poll_s=0)) as server:
-        # it serves version 2 only, and reads no models.config
-        assert main([*flags, "--model", "SA104=1", "--server", f"127.0.0.1:{server.port}"]) == 0
-    assert models(tmp_path)["SA104"].version_labels == {"stable": 1}
+    with running(replace(settings, config_poll_s=0)) as server:
+        # it does not read models.config again
+        assert main([*flags, "--server", f"127.0.0.1:{server.port}"]) == 1
+    assert "SA104/2 is not AVAILABLE" in (error := capsys.readouterr().err) and "no label was moved" in error
+    assert models(out)["SA104"].version_labels == {"stable": 1}
 
 
 def test_full_volume_leaves_the_files_as_they_were(exported, tmp_path):
