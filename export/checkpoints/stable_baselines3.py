@@ -13,10 +13,8 @@ clip_obs). Source: stable_baselines3/common/policies.py, .../vec_env/vec_normali
 
 import base64
 import functools
-import io
 import json
 import re
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,9 +75,7 @@ def contents(path: Path) -> "SavedPolicy | Normalisation | None":
 
 
 def _policy(data: bytes) -> SavedPolicy:
-    if not zipfile.is_zipfile(io.BytesIO(data)):
-        raise ValueError("it is no zip archive, or is cut off")
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+    with torch_tensors.open_archive(data) as archive:
         members = torch_tensors.members_of(archive)
         for name in ("data", "policy.pth"):
             if name not in members:

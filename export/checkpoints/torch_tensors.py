@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from city.errors import first_line
 from export.checkpoints import pickled_arrays
 from export.checkpoints.checkpoint import MAX_ELEMENTS
 from export.checkpoints.pickled_values import Function, PickleRefused, check_opcodes, load
@@ -78,11 +79,20 @@ class SavedTensors:
 
 def read(data: bytes) -> SavedTensors:
     """The tensors of a file. Raises ValueError with the reason if it cannot be read."""
-    if zipfile.is_zipfile(io.BytesIO(data)):
-        return _zip_archive(data)
+    if data.startswith(b"PK"):
+        with open_archive(data) as archive:
+            return _zip_archive(archive)
     if not data:
         raise PickleRefused("it is empty")
     return _legacy(data)
+
+
+def open_archive(data: bytes) -> zipfile.ZipFile:
+    """The zip archive of these bytes. Raises ValueError if its directory of members cannot be read."""
+    try:
+        return zipfile.ZipFile(io.BytesIO(data))
+    except Exception as error:  # noqa: BLE001 - zipfile and struct raise several kinds for a damaged directory
+        raise ValueError(f"it is no zip archive, is damaged or cut off ({first_line(error)}); copy it again") from None
 
 
 def members_of(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
@@ -109,29 +119,28 @@ def member_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int = M
     return data
 
 
-def _zip_archive(data: bytes) -> SavedTensors:
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        members = members_of(archive)
-        prefixes = [name.removesuffix("data.pkl") for name in members if name.endswith("/data.pkl")]
-        if len(prefixes) != 1:
-            if {"data", "policy.pth"} <= set(members):
-                raise ValueError("it is a stable-baselines3 zip; name it .zip")
-            raise ValueError("it is no file of torch.save: it has no member data.pkl")
-        prefix = prefixes[0]
-        if f"{prefix}constants.pkl" in members:
-            raise ValueError(f"it is a TorchScript archive, which holds a program; {ADVICE}")
-        order = member_bytes(archive, members[f"{prefix}byteorder"], 64) if f"{prefix}byteorder" in members else b"little"
-        if order not in (b"little", b"big"):
-            raise ValueError(f"its byte order is {order!r}, not little or big")
+def _zip_archive(archive: zipfile.ZipFile) -> SavedTensors:
+    members = members_of(archive)
+    prefixes = [name.removesuffix("data.pkl") for name in members if name.endswith("/data.pkl")]
+    if len(prefixes) != 1:
+        if {"data", "policy.pth"} <= set(members):
+            raise ValueError("it is a stable-baselines3 zip; name it .zip")
+        raise ValueError("it is no file of torch.save: it has no member data.pkl")
+    prefix = prefixes[0]
+    if f"{prefix}constants.pkl" in members:
+        raise ValueError(f"it is a TorchScript archive, which holds a program; {ADVICE}")
+    order = member_bytes(archive, members[f"{prefix}byteorder"], 64) if f"{prefix}byteorder" in members else b"little"
+    if order not in (b"little", b"big"):
+        raise ValueError(f"its byte order is {order!r}, not little or big")
 
-        def storage_bytes(storage: Storage) -> bytes:
-            info = members.get(f"{prefix}data/{storage.key}")
-            if info is None:
-                raise ValueError(f"its member data/{storage.key} is missing")
-            return member_bytes(archive, info)
+    def storage_bytes(storage: Storage) -> bytes:
+        info = members.get(f"{prefix}data/{storage.key}")
+        if info is None:
+            raise ValueError(f"its member data/{storage.key} is missing")
+        return member_bytes(archive, info)
 
-        described = _values(member_bytes(archive, members[f"{prefix}data.pkl"]), legacy=False)
-        return _arrays(described, storage_bytes, "<" if order == b"little" else ">")
+    described = _values(member_bytes(archive, members[f"{prefix}data.pkl"]), legacy=False)
+    return _arrays(described, storage_bytes, "<" if order == b"little" else ">")
 
 
 def _legacy(data: bytes) -> SavedTensors:

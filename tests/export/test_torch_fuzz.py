@@ -54,6 +54,20 @@ def test_flipped_bytes_and_cut_files_raise_only_errors_of_the_input(shared, tmp_
         FILES[name].contents(damaged)
 
 
+@pytest.mark.parametrize("name", ["cleanrl_state_dict/agent.pt", "sb3_ppo_small/model.zip"])
+@pytest.mark.parametrize("flips", [1, 255])
+def test_a_damaged_directory_of_a_zip_raises_only_errors_of_the_input(shared, tmp_path, name, flips):
+    """Every byte at the archive's end, where the members are listed."""
+    whole = (shared / "checkpoints" / "torch" / name).read_bytes()
+    for at in range(len(whole) - 600, len(whole)):
+        data = bytearray(whole)
+        data[at] ^= flips
+        damaged = tmp_path / Path(name).name
+        damaged.write_bytes(data)
+        with contextlib.suppress(ValueError, TypeError, LookupError, MemoryError):
+            FILES[name].contents(damaged)
+
+
 @given(st.binary(max_size=300))
 def test_random_bytes_are_no_tensors(data):
     for read in (torch_tensors.read, safetensors_file.read):
