@@ -128,6 +128,8 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
     if args.libsumo and (args.clients > 1 or args.order is not None):
         raise InputError("--libsumo has no other clients; leave --clients and --order out")
     check_client_flags(args.clients, args.order, args.sumo_port)
+    if args.seed is not None and not 0 <= args.seed < 1 << 31:
+        raise InputError(f"--seed {args.seed} must lie between 0 and {(1 << 31) - 1}")
     if args.end is not None and not 0 <= args.end < 1e9:
         raise InputError(f"--end {args.end:g} must be a simulated second, such as 3600")
     if args.model_number is not None and not 0 <= args.model_number < 1 << 63:

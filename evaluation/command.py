@@ -2,12 +2,16 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from city import config, names
 from city.errors import InputError
+from city.version import VERSION
 from evaluation import arms as arm_names
 from evaluation import detector_faults, paired_runs, results_files
 from evaluation.arms import SERVED, Arm
@@ -63,11 +67,12 @@ def run(args: argparse.Namespace) -> int:
             f"{difference.low:+.2f} to {difference.high:+.2f}: {'better' if is_better else 'not better'}"
         )
     if args.out is not None:
-        results_files.write(args.out, arms, results)
+        conditions = _conditions(args, task, models)
+        results_files.write(args.out, arms, results, conditions)
         # here: matplotlib takes a second
         from evaluation import report
 
-        print(f"report: {report.write(args.out, arms, results, table)}")
+        print(f"report: {report.write(args.out, arms, results, table, conditions)}")
     return 0 if is_better else 1
 
 
@@ -102,6 +107,22 @@ def _models(args: argparse.Namespace, arms: Sequence[Arm], tls: Sequence[str], m
                     found |= model_files.find(folder, {tl: number})
             models[arm.name] = {tl: found[tl] for tl in tls}
     return models
+
+
+def _conditions(args: argparse.Namespace, task: EvaluationTask, models: Mapping[str, Mapping[str, Path]]) -> dict[str, Any]:
+    """What was simulated, so that a reader of the files can judge and repeat it."""
+    return {
+        "greenserve": VERSION,
+        "sumo": metadata.version("libsumo"),
+        "city": str(task.city.path),
+        "sumocfg": str(task.city.network.sumocfg),
+        "tls": list(task.tls),
+        "seconds": task.seconds,
+        "varied_demand": args.vary_demand,
+        "faults": asdict(task.faults) if args.faults is not None else None,
+        "server": args.server,
+        "models": {arm: {tl: str(path) for tl, path in versions.items()} for arm, versions in models.items()},
+    }
 
 
 def _demand(seed: int, varies: bool) -> Demand:

@@ -5,6 +5,7 @@ import html
 import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -15,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from city.network import is_green
+from evaluation import results_files
 from evaluation.arms import Arm
 from evaluation.signal_recording import SignalBand
 from evaluation.simulation import WINDOW_S, Outcome
@@ -29,8 +31,16 @@ BANDS_S = 600.0
 Results = Mapping[str, Sequence[Outcome]]
 
 
-def write(folder: Path, arms: Sequence[Arm], results: Results, table: str) -> Path:
-    """Write report.html into a folder and return its path. `table`: the printed one."""
+def write(folder: Path, arms: Sequence[Arm], results: Results, table: str, conditions: Mapping[str, Any]) -> Path:
+    """Write report.html into a folder and return its path.
+
+    Args:
+        folder: where to.
+        arms: the first one is the candidate.
+        results: by arm, seed by seed.
+        table: the printed one.
+        conditions: what was simulated, as in results.json.
+    """
     names = [arm.name for arm in arms]
     seeds = len(results[names[0]])
     figures = [
@@ -52,19 +62,31 @@ def write(folder: Path, arms: Sequence[Arm], results: Results, table: str) -> Pa
         for title, text, figure in figures
     )
     page = folder / "report.html"
-    partial = folder / ".report.html.partial"
-    partial.write_text(
+    results_files.write_file(
+        page,
         "<!doctype html><html lang=en><meta charset=utf-8><title>Evaluation</title>"
         "<style>body{font:16px sans-serif;max-width:75em;margin:2em auto;padding:0 1em}"
         "img{max-width:100%}pre{background:#f4f4f4;padding:1em;overflow:auto}</style>"
         f"<h1>{html.escape(names[0])} against {html.escape(', '.join(names[1:]) or 'nothing')}</h1>"
         f"<p>{seeds} paired simulations of each arm. Delay is time loss + departure delay of all vehicles, also those that have "
         "not arrived or departed. The differences are the candidate's, seed by seed, with their 95 % interval.</p>"
-        f"<pre>{html.escape(table)}</pre>{sections}</html>\n",
-        encoding="utf-8",
+        f"<pre>{html.escape(table)}</pre>{sections}"
+        f"<h2>What was simulated</h2><pre>{html.escape(_lines(conditions))}</pre></html>\n",
     )
-    partial.replace(page)
     return page
+
+
+def _lines(conditions: Mapping[str, Any]) -> str:
+    """The conditions, one a line; those that do not apply are left out."""
+    lines = []
+    for name, value in conditions.items():
+        if name == "models":
+            lines += [f"{arm} {tl}: {path}" for arm, versions in value.items() for tl, path in versions.items()]
+        elif isinstance(value, Mapping):
+            lines.append(f"{name}: {', '.join(f'{key} {number:g}' for key, number in value.items())}")
+        elif value is not None:
+            lines.append(f"{name.replace('_', ' ')}: {', '.join(value) if isinstance(value, list) else value}")
+    return "\n".join(lines)
 
 
 def _delay_over_time(names: Sequence[str], results: Results) -> Figure:

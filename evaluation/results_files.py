@@ -1,6 +1,8 @@
 """Files of an evaluation's numbers: results.json and results.csv, each written to a temporary file and renamed."""
 
+import contextlib
 import csv
+import io
 import json
 import math
 import tempfile
@@ -25,12 +27,20 @@ def check_writable(folder: Path) -> None:
         raise InputError(f"--out {folder}: cannot be written: {error.strerror}; pass another folder") from None
 
 
-def write(folder: Path, arms: Sequence[Arm], results: Mapping[str, Sequence[Outcome]]) -> None:
-    """Write both files into a folder. `results`: by arm, seed by seed; the first arm is the candidate."""
+def write(folder: Path, arms: Sequence[Arm], results: Mapping[str, Sequence[Outcome]], conditions: Mapping[str, Any]) -> None:
+    """Write both files into a folder.
+
+    Args:
+        folder: is made if it is missing.
+        arms: the first one is the candidate.
+        results: by arm, seed by seed.
+        conditions: what was simulated: city, TLs, models.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     candidate = results[arms[0].name]
     own, own_tls = [outcome_values(outcome) for outcome in candidate], [outcome.delay_by_tl for outcome in candidate]
     document = {
+        "conditions": conditions,
         "candidate": arms[0].name,
         "confidence": CONFIDENCE,
         "arms": {arm.name: _compared(own, [outcome_values(outcome) for outcome in results[arm.name]]) for arm in arms},
@@ -38,18 +48,27 @@ def write(folder: Path, arms: Sequence[Arm], results: Mapping[str, Sequence[Outc
         # what the signals showed is in the report
         "simulations": [asdict(replace(outcome, signals=())) for arm in arms for outcome in results[arm.name]],
     }
-    partial = folder / ".results.json.partial"
-    partial.write_text(json.dumps(document, indent=1))
-    partial.replace(folder / "results.json")
-    partial = folder / ".results.csv.partial"
-    with partial.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["arm", "seed", *own[0], "overrides"])
-        for arm in arms:
-            for outcome in results[arm.name]:
-                numbers = [round(value, 3) for value in outcome_values(outcome).values()]
-                writer.writerow([outcome.arm, outcome.seed, *numbers, outcome.overrides])
-    partial.replace(folder / "results.csv")
+    write_file(folder / "results.json", json.dumps(document, indent=1))
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(["arm", "seed", *own[0], "overrides"])
+    for arm in arms:
+        for outcome in results[arm.name]:
+            numbers = [round(value, 3) for value in outcome_values(outcome).values()]
+            writer.writerow([outcome.arm, outcome.seed, *numbers, outcome.overrides])
+    write_file(folder / "results.csv", table.getvalue())
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file beside its place and rename it. Raises InputError; an older file is kept then."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise InputError(f"{path}: cannot be written: {error.strerror}; make room there, or pass another --out") from None
 
 
 def _compared(candidate: Sequence[Mapping[str, float]], values: Sequence[Mapping[str, float]]) -> dict[str, Any]:

@@ -36,7 +36,10 @@ def main(argv: list[str], prog: str = "python -m serving") -> int:
             with _client(args, address) as client, _named_server(client, args):
                 rows += _status_rows(client, models, args.timeout_s)
         _print_table(("MODEL", "VERSION", "STATE", ""), rows)
-        return 2 if args.models and any(state == NOT_SERVED for _, _, state, _ in rows) else 0
+        missing = [model for model, _, state, _ in rows if state == NOT_SERVED]
+        if args.models and missing:
+            raise InputError(f"{', '.join(missing)}: not served; export it, or pass another --server")
+        return 0
     except (InputError, ModelNotFound, BadRequest) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -118,6 +121,9 @@ def _named_server(client: Client, args: argparse.Namespace) -> Iterator[None]:
     except (Unavailable, DeadlineExceeded) as error:
         hint = "pass --server, or check its TLS settings" if args.tls_ca else "start one (greenserve serve) or pass --server"
         raise type(error)(f"no model server answers at {client.address} ({error}); {hint}") from None
+    except BadRequest as error:
+        model = f"{args.model} at " if args.command == "predict" else ""
+        raise BadRequest(f"{model}{client.address}: {error}") from None
     except ModelNotFound as error:
         raise ModelNotFound(f"{client.address}: {error}; greenserve status lists the served models") from None
 

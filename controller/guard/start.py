@@ -57,6 +57,8 @@ def open_guarded(
     if sumo is not None:
         flags += ["--sumo", f"{host}:{port}"]
     else:
+        # chosen here, so that it can be logged: the guard's own log may be a file
+        sumo_port = sumo_port or start.free_port()
         flags += ["--clients", str(clients), "--sumo-port", str(sumo_port), "--", *arguments]
     try:
         # without a port known beforehand a later controller could not find the PID file
@@ -66,6 +68,8 @@ def open_guarded(
     except OSError as error:
         hint = "set TMPDIR to a writable folder, or pass --no-guard" if error.filename else "pass --no-guard"
         raise InputError(f"a guard cannot be started ({error}); {hint}") from None
+    if sumo is None and not isinstance(guard, int):
+        start.log_clients(sumo_port, clients)
     if isinstance(guard, int):
         log.info("the guard at 127.0.0.1:%d holds the connection to SUMO; continuing through it", guard)
         return _attach(guard, interrupts)

@@ -65,7 +65,7 @@ def _missing_contract(client: Client, tl: str, version: Version, pinned: str, er
     if isinstance(error, ModelNotFound):
         return (
             f"serves no model {tl}{pinned} ({error}); {_versions(client, tl)}"
-            f"export it (greenserve export --tl {tl}) or leave it out with --infer-tl"
+            f"export it (greenserve export --tl {tl}) or leave this TL out"
         )
     if isinstance(version, str):
         return f"model {tl}{pinned}: {error}; label a version of it (greenserve serve config), or leave out --version-label"

@@ -36,6 +36,19 @@ def _close(connection: Any) -> None:
         connection.close(False)
 
 
+def free_port() -> int:
+    """A TCP port of this machine that no program listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def log_clients(port: int, clients: int) -> None:
+    """Say where SUMO waits for its other clients, if there are any."""
+    if clients > 1:
+        log.info("SUMO listens at 127.0.0.1:%d and begins when %d more clients have connected", port, clients - 1)
+
+
 def start(
     arguments: Sequence[str], clients: int, interrupts: Interrupts, order: int | None = None, port: int = 0
 ) -> TraciConnection:
@@ -49,9 +62,7 @@ def start(
         port: TraCI port; 0: a free one.
     """
     if not port:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
     else:
         # otherwise a program that listens on this port already would be mistaken for the SUMO started here
         with socket.socket() as probe:
@@ -60,8 +71,7 @@ def start(
                 probe.bind(("127.0.0.1", port))
             except OSError as error:
                 raise InputError(f"--sumo-port {port}: cannot be listened on ({error.strerror}); choose another") from None
-    if clients > 1:
-        log.info("SUMO listens at 127.0.0.1:%d and begins when %d more clients have connected", port, clients - 1)
+    log_clients(port, clients)
     command = [sumo_program(), *arguments, "--remote-port", str(port), "--num-clients", str(clients)]
     # a process group of its own: Ctrl-C at the terminal must reach only the controller, which releases first
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)

@@ -238,6 +238,7 @@ def test_invalid_and_contradicting_flags_are_refused(capsys):
         (["--tripinfo", "no folder/trips.xml"], "no folder/trips.xml: there is no folder"),
         (["--clients", "0"], "must lie between 1"),
         (["--end", "nan"], "must be a simulated second"),
+        (["--seed", "-5"], "--seed -5 must lie between 0 and 2147483647"),
         (["--model-number", "99999999999999999999"], "must be a version"),
         (["--summary", "/nonexistent/x.json"], "there is no folder /nonexistent"),
         (["--summary", "/"], "is a folder"),

@@ -14,6 +14,7 @@ import pytest
 
 from city import config, network
 from city.errors import InputError
+from city.version import VERSION
 from controller.sumo.libsumo_connection import start_libsumo
 from controller.sumo.tripinfo import read_trips
 from evaluation import __main__ as program
@@ -90,6 +91,24 @@ def test_report_is_one_file_with_every_plot(results):
     pictures = re.findall(r'<img alt="([^"]+)" src="data:image/png;base64,([^"]+)">', page)
     assert len(pictures) == 5 and all(base64.b64decode(data).startswith(b"\x89PNG") for _, data in pictures)
     assert "max-pressure" in page and not re.findall(r'(?:src|href)="(?!data:)', page), "no other file is needed"
+
+
+def test_results_name_city_tls_and_models(results, grid_models):
+    conditions = json.loads((results[1] / "results.json").read_text())["conditions"]
+    assert conditions["tls"] == list(config.load(GRID / "city.toml").tls) and conditions["seconds"] == SECONDS
+    assert conditions["models"]["served:1"]["SA101"] == str(grid_models.resolve() / "SA101" / "1")
+    page = (results[1] / "report.html").read_text()
+    for text in (conditions["sumocfg"], conditions["models"]["served:1"]["SA101"], f"greenserve: {VERSION}", "sumo: "):
+        assert text in page
+
+
+@pytest.mark.parametrize("name", ["results.json", "results.csv", "report.html"])
+def test_file_that_cannot_be_written_is_named_and_nothing_half_written_stays(name, tmp_path, capsys):
+    (tmp_path / name).mkdir()
+    flags = ("--arms", "fixed", "--seeds", "1", "--seconds", "50", "--out", str(tmp_path))
+    assert program.main([*CITY, *flags]) == 2
+    assert f"error: {tmp_path / name}: cannot be written: Is a directory" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.partial")) and not list(tmp_path.glob(".*"))
 
 
 def test_report_shows_what_the_signals_showed(grid_city):

@@ -38,8 +38,9 @@ def test_status_lists_named_models_or_those_of_models_dir(grid_server, grid_mode
     rows = [line.split() for line in out.splitlines()]
     assert rows[0] == ["MODEL", "VERSION", "STATE"] and ["SA103", "1", "AVAILABLE"] in rows
     assert len(rows) == 1 + len([path for path in grid_models.iterdir() if path.is_dir()])
-    code, out, _ = run(capsys, "status", "SA103", "unknown", "--server", grid_server)
-    assert code == 2 and "unknown  -        NOT SERVED" in out
+    code, out, error = run(capsys, "status", "SA103", "unknown", "--server", grid_server)
+    assert code == 2 and "unknown  -        NOT SERVED" in out and "SA103    1        AVAILABLE" in out
+    assert error == "error: unknown: not served; export it, or pass another --server\n"
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,12 @@ def test_status_lists_named_models_or_those_of_models_dir(grid_server, grid_mode
         (["predict", "SA103", "--observation", ",".join(["nan"] * 17)], 2, "numbers that are not finite"),
         (["predict", "SA103", "--observation=zeros", "--model_version=1", "--version_label=x"], 2, "pass one of them"),
         (["status", "SA103", "--tls_ca", __file__], 2, "is not PEM"),
-        (["predict", "SA103", "--observation", "zeros", "--version_label", "gold"], 2, "label: gold"),
+        (
+            ["predict", "SA103", "--observation", "zeros", "--version_label", "gold"],
+            2,
+            "Unrecognized servable version label: gold",
+        ),
+        (["predict", "SA103", "--observation", "zeros", "--version_label", "gold"], 2, "error: SA103 at 127.0.0.1:"),
         (["predict", "SA103"], 2, "--observation"),
         (["status", "--timeout_s", "0"], 2, "must be above 0 and at most 3600"),
         (["predict", "SA103", "--obs", "zeros"], 2, "the following arguments are required: --observation"),
