@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import GaugeMetricFamily
 
+from city.version import VERSION
 from controller.fallback.control_mode import ControlMode
 from controller.safety.monitor import MonitorRule
 
@@ -25,6 +26,7 @@ MISSING_REASONS = {
 class ControllerMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
+        Info("controller_build", "Version of the controller", registry=registry).info({"version": VERSION})
         self.steps = Counter("controller_decision_steps", "Moments at which at least one TL was due", registry=registry)
         self.decisions = Counter(
             "controller_decisions", "Valid answers of policies; in fallback they are not followed", registry=registry

@@ -14,13 +14,18 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from controller.telemetry.metrics import ControllerMetrics
+from controller.fallback.control_mode import ControlMode
+from controller.safety.conflicts import OverrideReason
+from controller.safety.monitor import MonitorRule
+from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
 from serving.embedded.telemetry.metrics import ServerMetrics
 from tests.conftest import GRID, ROOT
 
 FOLDER = ROOT / "k8s" / "monitoring"
 METRIC = re.compile(r"(?<![\w:-])(?:controller|serving)_[a-z_]+(?![\w(/:-])|:tensorflow:[a-z:_]+(?![a-z_:])")
 """Names of metrics in expressions and prose."""
+LABEL = re.compile(r'(\w+)\s*(?:=|!=|=~|!~)\s*"([^"]*)"')
+"""Matchers of labels: name and value."""
 NOT_METRICS = {"controller_settings"}
 ONLY_TENSORFLOW_SERVING = {":tensorflow:cc:saved_model:load_attempt_count"}
 """Metrics that the embedded server has under another name."""
@@ -66,6 +71,22 @@ def expressions():
 def test_every_metric_in_alerts_and_dashboard_exists(samples):
     named = {name for expression in expressions() for name in METRIC.findall(expression)}
     assert named - samples == ONLY_TENSORFLOW_SERVING and len(named) > 10
+
+
+def test_every_label_value_in_alerts_and_dashboard_exists():
+    """A matcher with a value that nothing has is valid, and never true."""
+    jobs = {each["job_name"] for each in yaml.safe_load((FOLDER / "prometheus.yaml").read_text())["scrape_configs"]}
+    known = {
+        "job": jobs,
+        "mode": {mode.name.lower() for mode in ControlMode},
+        "reason": {*MISSING_REASONS.values(), "other", *(reason.value for reason in OverrideReason)},
+        "rule": {rule.value for rule in MonitorRule},
+        "status": {"success", "fail", "OK"},
+    }
+    found = [match for expression in expressions() for match in LABEL.findall(expression) if match[1] != "$instance"]
+    assert {label for label, _ in found} >= {"job", "mode", "reason", "status"}
+    unknown = [(label, value) for label, values in found for value in values.split("|") if value not in known[label]]
+    assert unknown == []
 
 
 def test_every_metric_in_the_docs_exists(samples):
