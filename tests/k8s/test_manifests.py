@@ -68,7 +68,7 @@ def pods(documents):
             name = service["metadata"]["name"]
             # KServe sets both labels, whatever the predictor's labels are
             labels = {"app": f"isvc.{name}-predictor", "serving.kserve.io/inferenceservice": name}
-            template = {"metadata": {"labels": labels}, "spec": {**spec, "securityContext": {"runAsNonRoot": True}}}
+            template = {"metadata": {"labels": labels}, "spec": {**spec, **service["spec"]["predictor"]}}
             found["ServingRuntime", document["metadata"]["name"]] = template
     return found
 
