@@ -57,7 +57,7 @@ def open_guarded(
     if sumo is not None:
         flags += ["--sumo", f"{host}:{port}"]
     else:
-        # chosen here, so that it can be logged: the guard's own log may be a file
+        # chosen here and not by the guard, whose log the operator does not see, so that it is logged
         sumo_port = sumo_port or start.free_port()
         flags += ["--clients", str(clients), "--sumo-port", str(sumo_port), "--", *arguments]
     try:

@@ -37,14 +37,14 @@ def _close(connection: Any) -> None:
 
 
 def free_port() -> int:
-    """A TCP port of this machine that no program listens on now."""
+    """A TCP port of this machine on which no program listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def log_clients(port: int, clients: int) -> None:
-    """Say where SUMO waits for its other clients, if there are any."""
+    """Log the port at which SUMO waits for its other clients, if it has any."""
     if clients > 1:
         log.info("SUMO listens at 127.0.0.1:%d and begins when %d more clients have connected", port, clients - 1)
 

@@ -88,11 +88,11 @@ def read(data: bytes) -> SavedTensors:
 
 
 def open_archive(data: bytes) -> zipfile.ZipFile:
-    """The zip archive of these bytes. Raises ValueError if its directory of members cannot be read."""
+    """Open the bytes of a zip archive. Raises ValueError if its directory of members cannot be read."""
     try:
         return zipfile.ZipFile(io.BytesIO(data))
     except Exception as error:  # noqa: BLE001 - zipfile and struct raise several kinds for a damaged directory
-        raise ValueError(f"it is no zip archive, is damaged or cut off ({first_line(error)}); copy it again") from None
+        raise ValueError(f"it is not a complete zip archive ({first_line(error)}); copy it again") from None
 
 
 def members_of(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:

@@ -88,7 +88,7 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
     if args.server is not None and not args.server.startswith("unix:"):
         host_and_port(args.server, "--server")
     if args.latest and args.loaded:
-        raise InputError("--latest writes no labels, which --loaded moves; leave one of them out")
+        raise InputError("--loaded moves labels, and --latest writes none; pass one of them")
     if args.server is not None and (args.loaded or args.tls_key is not None):
         raise InputError("--server asks a server without TLS what it has loaded; leave --loaded and --tls-key out, or --server")
     if args.shards is not None and not 1 <= args.shards <= MAX_SHARDS:

@@ -246,7 +246,7 @@ def test_embedded_server_takes_the_same_files(exported, tmp_path):
         (("--model", "SA999=1"), "there is no model SA999"),
         (("--model", "SA101=1"), "SA101 is in a fleet"),
         (("--model", "SA104=1", "--latest"), "--latest serves the newest versions"),
-        (("--latest", "--loaded"), "--latest writes no labels"),
+        (("--latest", "--loaded"), "--loaded moves labels, and --latest writes none"),
         (("--shards", "0"), "--shards 0 must lie between"),
         (("--shards", "99"), "--shards 99: there are"),
         (("--mounted-at", "models"), "must be an absolute path"),
