@@ -37,11 +37,20 @@ MAX_DATA_BYTES = 1 << 28
 SPACE_TOLERANCE = 1e-4
 STATISTICS = re.compile(r"vec_?normalize", re.I)
 """Names of files that VecNormalize.save wrote."""
+KEPT_SETTINGS = (
+    "policy_class", "policy_kwargs", "observation_space", "action_space", "_last_original_obs", "use_sde", "n_epochs",
+)  # fmt: skip
+POLICY_MODULES = ("stable_baselines3.", "sb3_contrib.")
+"""Modules of the libraries' own policies; a class of the user's may compute anything."""
+FLATTEN_EXTRACTOR = re.compile(r"<class 'stable_baselines3\.common\.(torch_layers|policies)\.FlattenExtractor'>")
+"""The features extractor of MlpPolicy, which changes no number."""
+CLIP_MEAN = 2.0
+"""Default bound of SAC's mean action if it explores by use_sde."""
 LIBRARIES = ("stable_baselines3", "sb3_contrib", "gymnasium", "gym", "numpy")
 """Their objects in VecNormalize's pickle hold settings; none is rebuilt."""
 TRAINING = ("value_net", "mlp_extractor/value_net", "critic", "critic_target", "actor_target", "q_net_target", "actor/log_std")
 """Modules that act only in training."""
-TRAINING_TENSORS = ("log_std", "log_ent_coef")
+TRAINING_TENSORS = ("log_std", "actor/log_std", "log_ent_coef")
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,8 @@ class SavedPolicy:
     version: str
     last_observation: NDArray[Any] | None
     """Of training, as the network saw it; None if it cannot be read."""
+    action_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None
+    """Low and high of a Box of actions, exact; None if there are none, or they cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -95,18 +106,33 @@ def _policy(data: bytes) -> SavedPolicy:
             text = torch_tensors.member_bytes(archive, members["_stable_baselines3_version"], 1000)
             version = text.decode("ascii", "replace").strip()
         tensors = torch_tensors.read(torch_tensors.member_bytes(archive, members["policy.pth"]))
-    kept = ("policy_class", "policy_kwargs", "observation_space", "action_space", "_last_original_obs", "use_sde", "n_epochs")
-    readable = {key: _readable(settings.get(key)) for key in kept}
-    return SavedPolicy(readable, tensors.arrays, version, _last_observation(settings.get("_last_obs")))
+    readable = {key: _readable(settings[key]) for key in KEPT_SETTINGS if key in settings}
+    last, bounds = _last_observation(settings.get("_last_obs")), _action_bounds(settings.get("action_space"))
+    return SavedPolicy(readable, tensors.arrays, version, last, bounds)
 
 
 def _last_observation(saved: Any) -> NDArray[Any] | None:
+    found = _unpickled(saved)
+    return found.values() if isinstance(found, pickled_arrays.Array) else None
+
+
+def _action_bounds(saved: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    found = _unpickled(saved)
+    state = found.state if isinstance(found, Opaque) else None
+    bounds = [state.get(key) for key in ("low", "high")] if isinstance(state, dict) else []
+    if not bounds or not all(isinstance(each, pickled_arrays.Array) for each in bounds):
+        return None
+    low, high = (tuple(np.ravel(each.values()).astype(float).tolist()) for each in bounds if each is not None)
+    return low, high
+
+
+def _unpickled(saved: Any) -> Any:
+    """An object of `data` by its pickle, read without running it; None if it cannot be read."""
     text = saved.get(":serialized:") if isinstance(saved, dict) else None
     try:
-        found = load(base64.b64decode(text), pickled_arrays.REBUILDERS) if isinstance(text, str) else None
-        return found.values() if isinstance(found, pickled_arrays.Array) else None
-    except ValueError:
-        return None  # an observation of another kind; the space of observations is checked apart
+        return load(base64.b64decode(text), pickled_arrays.REBUILDERS, LIBRARIES) if isinstance(text, str) else None
+    except (ValueError, TypeError, LookupError):
+        return None  # of another kind; what is printed beside it is checked
 
 
 def _readable(value: Any) -> Any:
@@ -166,7 +192,7 @@ class StableBaselines3(Source):
     has_scopes = False
 
     def files(self, path: Path) -> list[Path]:
-        statistics = _statistics_file(path)
+        statistics = _statistics_file(path, _saved(path))
         return [path] if statistics is None else [path, statistics]
 
     def open(self, path: Path) -> Checkpoint:
@@ -209,7 +235,7 @@ def _saved(path: Path) -> SavedPolicy:
 
 
 def _observation_size(path: Path, saved: SavedPolicy) -> int:
-    space = saved.settings["observation_space"]
+    space: Any = saved.settings.get("observation_space")
     kind = str(space.get(":type:")) if isinstance(space, dict) else str(space)
     shape = space.get("_shape") if isinstance(space, dict) else None
     if not kind.endswith("box.Box'>"):
@@ -225,17 +251,24 @@ def _observation_size(path: Path, saved: SavedPolicy) -> int:
 
 
 def _action_space(path: Path, saved: SavedPolicy) -> SavedActionSpace:
-    space = saved.settings["action_space"]
+    space: Any = saved.settings.get("action_space")
     kind = str(space.get(":type:")) if isinstance(space, dict) else str(space)
     if kind.endswith("discrete.Discrete'>"):
         start, size = str(space.get("start", "0")), str(space.get("n"))
-        if not size.isdigit() or int(size) < 1 or start != "0":
+        if not (size.isascii() and size.isdigit()) or int(size) < 1 or start != "0":
             raise InputError(
                 f"{path}: its action space has {size} choices from {start} on; only choices from 0 on can be exported"
             )
         return SavedActionSpace("categorical", int(size))
     if kind.endswith("box.Box'>") and isinstance(space.get("_shape"), list) and len(space["_shape"]) == 1:
-        low, high = (_numbers(path, space.get(key)) for key in ("low", "high"))
+        # NumPy prints them with the digits of the user's print options
+        printed = (_numbers(path, space.get(key)) for key in ("low", "high")) if saved.action_bounds is None else None
+        low, high = printed or saved.action_bounds or ((), ())
+        if not np.isfinite((*low, *high)).all():
+            raise InputError(
+                f"{path}: its action space is not bounded ({space.get('low')} to {space.get('high')}); "
+                "only bounded actions can be exported"
+            )
         if len(low) == len(high) == space["_shape"][0] and all(a < b for a, b in zip(low, high, strict=True)):
             return SavedActionSpace("continuous", len(low), low, high)
         raise InputError(f"{path}: the bounds of its action space cannot be read ({space.get('low')} to {space.get('high')})")
@@ -246,19 +279,15 @@ def _action_space(path: Path, saved: SavedPolicy) -> SavedActionSpace:
 def _numbers(path: Path, printed: Any) -> tuple[float, ...]:
     """The numbers of an array as NumPy prints it."""
     try:
-        numbers = tuple(float(word) for word in str(printed).strip("[]").replace("\n", " ").split())
+        return tuple(float(word) for word in str(printed).strip("[]").replace("\n", " ").split())
     except ValueError:
         raise InputError(f"{path}: the bounds of its action space cannot be read ({printed})") from None
-    if not np.isfinite(numbers).all():
-        raise InputError(f"{path}: its action space is not bounded ({printed}); only bounded actions can be exported")
-    return numbers
 
 
 def _steps(path: Path, saved: SavedPolicy, action: SavedActionSpace) -> tuple[list[Step], tuple[str, ...], str]:
     """The actor's steps, the tensors that are not part of it, and what its second output is."""
     state = StateDict(path, saved.arrays)
-    kwargs = saved.settings["policy_kwargs"]
-    kwargs = kwargs if isinstance(kwargs, dict) else {}
+    kwargs = _policy_kwargs(path, saved)
     squashes = bool(kwargs.get("squash_output"))
     scores = PROBABILITIES
     for name in saved.arrays:
@@ -268,6 +297,11 @@ def _steps(path: Path, saved: SavedPolicy, action: SavedActionSpace) -> tuple[li
             )
         if "features_extractor" in name:
             raise InputError(f"{path}: {name} is part of a features extractor (a CNN or one of your own); only MlpPolicy is read")
+    extractor = kwargs.get("features_extractor_class")
+    if extractor is not None and not FLATTEN_EXTRACTOR.fullmatch(str(extractor)):
+        raise InputError(f"{path}: its features extractor {_class_name(str(extractor))} is not MlpPolicy's; train with MlpPolicy")
+    _check_policy_class(path, saved)
+    uses_sde = saved.settings.get("use_sde") is True and "actor/mu/0/weight" in saved.arrays
     steps: list[Step]
     if "action_net/weight" in saved.arrays:
         kind = _hidden_activation(path, kwargs, "tanh")
@@ -277,17 +311,21 @@ def _steps(path: Path, saved: SavedPolicy, action: SavedActionSpace) -> tuple[li
     elif state.holds("q_net/q_net"):
         *hidden, last = state.sequential("q_net/q_net")
         steps, scores = [*activated(hidden, _hidden_activation(path, kwargs, "relu")), last], Q_VALUES
-    elif state.holds("actor/latent_pi"):
+    elif state.holds("actor/latent_pi") or "actor/mu/weight" in saved.arrays or uses_sde:
         hidden = state.sequential("actor/latent_pi")
-        steps, squashes = [*activated(hidden, _hidden_activation(path, kwargs, "relu")), state.linear("actor/mu")], True
+        steps, squashes = activated(hidden, _hidden_activation(path, kwargs, "relu")), True
+        if uses_sde:
+            # mu is Sequential(Linear, Hardtanh)
+            bound = _number(path, kwargs.get("clip_mean", CLIP_MEAN))
+            steps += [state.linear("actor/mu/0"), Clip((-bound,), (bound,))]
+        else:
+            steps.append(state.linear("actor/mu"))
     elif state.holds("actor/mu/0"):
         *hidden, last = state.sequential("actor/mu")
         steps, squashes = [*activated(hidden, _hidden_activation(path, kwargs, "relu")), last], True
     else:
-        policy = saved.settings["policy_class"]
-        match = re.match(r"<function (\w+)", str(policy.get("__init__"))) if isinstance(policy, dict) else None
         raise InputError(
-            f"{path}: its policy ({match[1] if match else 'of unknown class'}) is not a known one; "
+            f"{path}: its policy ({_policy_name(saved)}) is not a known one; "
             "known are MlpPolicy of PPO, A2C, TRPO, MaskablePPO, DQN, SAC, TQC, TD3 and DDPG"
         )
     if action.kind == "continuous":
@@ -299,6 +337,42 @@ def _steps(path: Path, saved: SavedPolicy, action: SavedActionSpace) -> tuple[li
             f"{path}: {unknown[0]} is not a tensor of any supported policy, but may be part of the actor; train with MlpPolicy"
         )
     return steps, unread, scores
+
+
+def _policy_kwargs(path: Path, saved: SavedPolicy) -> Mapping[str, Any]:
+    """The keyword arguments of the policy. Raises InputError if they were not saved."""
+    kwargs = saved.settings.get("policy_kwargs")
+    if not isinstance(kwargs, dict):
+        raise InputError(f"{path}: its policy_kwargs, which tell the activations, were not saved; save it without exclude")
+    return kwargs
+
+
+def _policy_name(saved: SavedPolicy) -> str:
+    policy = saved.settings.get("policy_class")
+    match = re.match(r"<function (\w+)", str(policy.get("__init__"))) if isinstance(policy, dict) else None
+    return match[1] if match else "of unknown class"
+
+
+def _check_policy_class(path: Path, saved: SavedPolicy) -> None:
+    """Raise InputError unless the policy is one of the libraries': a subclass has the same tensors and may act differently."""
+    policy = saved.settings.get("policy_class")
+    module = str(policy.get("__module__")) if isinstance(policy, dict) else "unknown"
+    if not module.startswith(POLICY_MODULES):
+        raise InputError(
+            f"{path}: its policy ({_policy_name(saved)}, of module {module}) is not one of stable-baselines3's or sb3-contrib's: "
+            "it may act differently; train with MlpPolicy"
+        )
+
+
+def _number(path: Path, value: Any) -> float:
+    """A positive number of policy_kwargs. Raises InputError."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = np.nan
+    if not 0 < number < np.inf:
+        raise InputError(f"{path}: its policy_kwargs have clip_mean {value}, not a positive number")
+    return number
 
 
 def _hidden_activation(path: Path, kwargs: Mapping[str, Any], default: str) -> str:
@@ -323,11 +397,11 @@ def _bounded(action: SavedActionSpace) -> list[Step]:
 
 def _normalising_steps(path: Path, saved: SavedPolicy, inputs: int) -> tuple[list[Step], str]:
     """VecNormalize as steps before the network, and a note for the user. Raises InputError if its statistics are missing."""
-    file = _statistics_file(path)
+    file = _statistics_file(path, saved)
     if file is None:
-        on_policy = saved.settings["n_epochs"] is not None or "value_net/weight" in saved.arrays
         # on-policy algorithms note the unnormalised observation only if the environment normalises; others always do
-        if saved.settings["_last_original_obs"] is not None if on_policy else _observed_outside_space(saved):
+        was_normalised = _notes_original(saved) if _is_on_policy(saved) else _observed_outside_space(saved)
+        if was_normalised:
             raise InputError(
                 f"{path}: was trained in a VecNormalize environment, and its statistics are not beside it; "
                 f"save them there: env.save({str(path.with_name(path.stem + '_vecnormalize.pkl'))!r})"
@@ -345,9 +419,19 @@ def _normalising_steps(path: Path, saved: SavedPolicy, inputs: int) -> tuple[lis
     return [norm, Clip((-found.clip,), (found.clip,))], f"observations are normalised as in {file.name}"
 
 
+def _is_on_policy(saved: SavedPolicy) -> bool:
+    return saved.settings.get("n_epochs") is not None or "value_net/weight" in saved.arrays
+
+
+def _notes_original(saved: SavedPolicy) -> bool:
+    """Whether the unnormalised observation is noted."""
+    return saved.settings.get("_last_original_obs") is not None
+
+
 def _observed_outside_space(saved: SavedPolicy) -> bool:
     """Whether the last observation of training lies outside its own space, as only a normalised one does."""
-    space, last = saved.settings["observation_space"], saved.last_observation
+    space: Any = saved.settings.get("observation_space") or {}
+    last = saved.last_observation
     try:
         low, high = (np.array(str(space.get(key)).strip("[]").split(), float) for key in ("low", "high"))
     except ValueError:
@@ -357,27 +441,47 @@ def _observed_outside_space(saved: SavedPolicy) -> bool:
     return bool(((last < low - SPACE_TOLERANCE) | (last > high + SPACE_TOLERANCE)).any())
 
 
-def _statistics_file(path: Path) -> Path | None:
-    """The file of VecNormalize's statistics beside a zip: the only one, or the one of its own number. Raises InputError."""
-    files = [file for file in sorted(path.parent.glob("*.pkl")) if STATISTICS.search(file.name)]
-    own = [file for file in files if file.stem.startswith(path.stem) or _number(file) == _number(path) is not None]
-    others = [file for file in path.parent.glob("*.zip") if file != path]
+def _statistics_file(path: Path, saved: SavedPolicy) -> Path | None:
+    """The file of VecNormalize's statistics beside a zip; None: it has none.
+
+    Raises InputError if it is not clear whether a file is the zip's: another model's statistics give other actions.
+    """
+    files = {file: _model_named_by(file) for file in sorted(path.parent.glob("*.pkl")) if STATISTICS.search(file.name)}
+    models = {_joined(file.stem): file for file in path.parent.glob("*.zip")}
+    stem = _joined(path.stem)
+    own = [file for file, name in files.items() if name == stem]
+    # a file that is named after another model is that model's
+    unnamed = [file for file, name in files.items() if name not in models]
+    others = [name for name in models if name not in (stem, *files.values())]
+    if not own and not others and len(unnamed) == 1 and f"_{stem}_".startswith(f"_{files[unnamed[0]]}_".replace("__", "_")):
+        own = unnamed
+    is_raw = _is_on_policy(saved) and saved.settings.get("_last_original_obs", "") is None
+    if is_raw and own:
+        raise InputError(
+            f"{path}: was not trained in a VecNormalize environment, but {own[0].name} is beside it; move that file elsewhere"
+        )
+    if is_raw or (not own and not unnamed):
+        return None
     if len(own) == 1:
         return own[0]
-    if len(files) == 1 and (not others or _number(files[0]) is None):
-        return files[0]
-    if len(own) > 1 or (files and not others):
-        raise InputError(
-            f"{path}: several files of VecNormalize are beside it ({', '.join(file.name for file in own or files)}); "
-            f"keep its own, named {path.stem}_vecnormalize.pkl"
-        )
-    return None
+    found = ", ".join(file.name for file in own or unnamed)
+    raise InputError(
+        f"{path}: it is not clear which statistics of VecNormalize are its own ({found} beside it); "
+        f"name them {path.stem}_vecnormalize.pkl, and move the others elsewhere"
+    )
 
 
-def _number(file: Path) -> int | None:
-    """The number of steps in a name, such as rl_model_1000_steps.zip of CheckpointCallback."""
-    match = re.search(r"(\d+)_steps", file.stem)
-    return int(match[1]) if match else None
+def _model_named_by(file: Path) -> str:
+    """The name of the model that a file of statistics is named after; "" if it is named after none.
+
+    CheckpointCallback writes rl_model_1000_steps.zip and rl_model_vecnormalize_1000_steps.pkl.
+    """
+    return _joined(STATISTICS.sub("", file.stem))
+
+
+def _joined(name: str) -> str:
+    """A name in small letters, its parts joined by one underscore."""
+    return re.sub(r"[\s_.-]+", "_", name.lower()).strip("_")
 
 
 def _class_name(kind: str) -> str:

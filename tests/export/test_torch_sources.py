@@ -165,27 +165,107 @@ def test_value_network_that_observed_values_outside_its_space_is_refused(torch_f
     """Of DQN and SAC nothing but the last observation shows that VecNormalize was there."""
     source = tmp_path / "checkpoints"
     source.mkdir()
-    with (
-        zipfile.ZipFile(torch_files / "sb3_dqn_cologne1" / "model.zip") as original,
-        zipfile.ZipFile(source / "model.zip", "w") as changed,
-    ):
-        for name in original.namelist():
-            content = original.read(name)
-            if name == "data":
-                settings = json.loads(content)
-                last = np.full((1, 21), value, np.float32)
-                settings["_last_obs"][":serialized:"] = base64.b64encode(pickle.dumps(last)).decode()
-                content = json.dumps(settings)
-            changed.writestr(name, content)
+
+    def change(data):
+        last = np.full((1, 21), value, np.float32)
+        data["_last_obs"][":serialized:"] = base64.b64encode(pickle.dumps(last)).decode()
+
+    changed_zip(torch_files / "sb3_dqn_cologne1" / "model.zip", source / "model.zip", change)
     assert export(source, tmp_path / "models") == 2
     refused(capsys, "was trained in a VecNormalize environment")
 
 
-def test_statistics_of_another_observation_are_refused(torch_files, tmp_path, capsys):
-    source = folder_of(torch_files / "supersuit_shared" / "model.zip", tmp_path)
+def test_statistics_that_cannot_be_read_are_refused(torch_files, tmp_path, capsys):
+    source = folder_of(torch_files / "sb3_ppo_vecnormalize" / "model.zip", tmp_path)
     (source / "vecnormalize.pkl").write_bytes(b"not a pickle")
     assert export(source, tmp_path / "models") == 2
     refused(capsys, "vecnormalize.pkl: cannot be read as a stable-baselines3 file")
+
+
+def test_statistics_beside_a_policy_that_never_had_any_are_refused(torch_files, tmp_path, capsys):
+    source = folder_of(torch_files / "sb3_ppo_cologne1" / "model.zip", tmp_path)
+    shutil.copy(torch_files / "sb3_ppo_vecnormalize" / "vecnormalize.pkl", source)
+    assert export(source, tmp_path / "models") == 2
+    refused(capsys, "was not trained in a VecNormalize environment, but vecnormalize.pkl is beside it")
+
+
+@pytest.mark.parametrize(
+    ("statistics", "other", "code"),
+    [
+        ("SA101_trial_1_vecnormalize.pkl", "SA101_trial_10", 0),
+        ("vecnormalize_SA101_trial_1.pkl", "SA101_trial_10", 0),
+        ("SA101_vecnormalize.pkl", None, 0),
+        ("vecnormalize.pkl", None, 0),
+        ("vecnormalize.pkl", "SA102_trial_1", 2),  # whose of the two?
+        ("SA101_trial_10_vecnormalize.pkl", "SA101_trial_10", 2),  # the other's
+        ("SA101_trial_10_vecnormalize.pkl", None, 2),
+        ("SA102_trial_1_vecnormalize.pkl", "SA102_trial_1", 2),
+    ],
+)
+def test_statistics_are_those_of_the_models_own_name(torch_files, tmp_path, statistics, other, code):
+    source, files = tmp_path / "checkpoints", torch_files / "sb3_ppo_vecnormalize"
+    source.mkdir()
+    for stem in filter(None, ("SA101_trial_1", other)):
+        shutil.copy(files / "model.zip", source / f"{stem}.zip")
+    shutil.copy(files / "vecnormalize.pkl", source / statistics)
+    assert export(source, tmp_path / "models", "--model-number", "1") == code
+    assert (tmp_path / "models").exists() == (code == 0)
+
+
+def changed_zip(original, changed, change):
+    """Copy a model with its settings changed. `change`: is called with `data`."""
+    with zipfile.ZipFile(original) as source, zipfile.ZipFile(changed, "w") as target:
+        for name in source.namelist():
+            content = source.read(name)
+            if name == "data":
+                settings = json.loads(content)
+                change(settings)
+                content = json.dumps(settings)
+            target.writestr(name, content)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda data: data["policy_class"].update(__module__="__main__"),
+            "of module __main__) is not one of stable-baselines3's",
+        ),
+        (
+            lambda data: data.update(policy_kwargs={"features_extractor_class": "<class '__main__.Scale'>"}),
+            "its features extractor Scale is not MlpPolicy's",
+        ),
+        (lambda data: data.pop("policy_kwargs"), "its policy_kwargs, which tell the activations, were not saved"),
+    ],
+)
+def test_policy_that_may_compute_something_else_is_refused(torch_files, tmp_path, capsys, change, message):
+    """It has MlpPolicy's tensors, and code of its own that no file holds."""
+    (tmp_path / "checkpoints").mkdir()
+    changed_zip(torch_files / "sb3_ppo_cologne1" / "model.zip", tmp_path / "checkpoints" / "model.zip", change)
+    assert export(tmp_path / "checkpoints", tmp_path / "models") == 2
+    refused(capsys, message)
+
+
+def test_features_extractor_that_only_flattens_may_be_named(torch_files, tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    named = {"features_extractor_class": "<class 'stable_baselines3.common.torch_layers.FlattenExtractor'>"}
+    original = torch_files / "sb3_ppo_cologne1" / "model.zip"
+    changed_zip(original, tmp_path / "checkpoints" / "model.zip", lambda data: data["policy_kwargs"].update(named))
+    assert export(tmp_path / "checkpoints", tmp_path / "models") == 0
+
+
+def test_bounds_of_actions_are_exact_whatever_numpy_printed(torch_files, tmp_path):
+    """np.set_printoptions(precision=1) in the training script changes the text beside the pickle."""
+    (tmp_path / "checkpoints").mkdir()
+
+    def change(data):
+        data["action_space"].update(low="[-9. -9.]", high="[9. 9.]")
+
+    source = torch_files / "sb3_ppo_continuous"
+    changed_zip(source / "model.zip", tmp_path / "checkpoints" / "model.zip", change)
+    expected = np.load(source / "expected.npz")
+    outputs, _ = exported(tmp_path / "checkpoints", tmp_path / "models", x=expected["x"])
+    np.testing.assert_allclose(outputs["action"], expected["y_action"], atol=1e-5)
 
 
 def test_statistics_of_their_own_number_of_steps_are_used(torch_files, tmp_path):
