@@ -55,9 +55,9 @@ def read_layers(checkpoint: Checkpoint, scope: str, whole: bool = False) -> Laye
     check_numbers(checkpoint.where, [name for name in order if "kernel" in found[name]], checkpoint.first)
     unread = unread_variables(checkpoint, taken)
     if whole:
-        refuse_unknown_variables(
-            checkpoint.where, [checkpoint.stored[name] for name in unread], scope, output_sizes(found, order)
-        )
+        variables = [checkpoint.stored[name] for name in unread]
+        refuse_unknown_variables(checkpoint.where, variables, scope, output_sizes(found, order))
+        _refuse_parts_elsewhere(checkpoint.where, variables, scope, input_sizes(found, order), output_sizes(found, order))
     every = layers(checkpoint.where, found, order, unread)
     if checkpoint.ordered and checkpoint.keys is None:
         return every  # as the user wrote them
@@ -92,6 +92,14 @@ def output_sizes(found: LayerParts, order: Sequence[str]) -> set[int]:
     return {units for _, units in matrices if units not in taken} | {units for _, units in matrices[-1:]}
 
 
+def input_sizes(found: LayerParts, order: Sequence[str]) -> set[int]:
+    """Sizes that the actor's input may have: the first dense layer's, and those that no layer has as its units."""
+    shapes = [found[name]["kernel"][1].shape for name in order if "kernel" in found[name]]
+    matrices = [shape for shape in shapes if len(shape) == 2]
+    produced = {units for _, units in matrices}
+    return {inputs for inputs, _ in matrices if inputs not in produced} | {inputs for inputs, _ in matrices[:1]}
+
+
 def refuse_unknown_variables(where: Path, unread: Iterable[StoredVariable], scope: str, output_sizes: set[int]) -> None:
     """Raise InputError if an actor has a variable of unknown use, such as statistics that normalise its observation.
 
@@ -112,6 +120,33 @@ def refuse_unknown_variables(where: Path, unread: Iterable[StoredVariable], scop
             raise InputError(
                 f"{where}: {variable.name} {list(variable.shape)} is not part of a layer, but may be part of the actor; no known "
                 "architecture uses it; pass --actor MODULE:FUNCTION, or --actor NAME to leave it out"
+            )
+
+
+def _refuse_parts_elsewhere(
+    where: Path, unread: Sequence[StoredVariable], scope: str, inputs: set[int], outputs: set[int]
+) -> None:
+    """Raise InputError if a variable outside the actor's scope may belong to the actor by its size.
+
+    Such are a layer whose units are the actor's inputs, and a vector for each number of the observation or of the action,
+    unless it is the bias of a layer.
+    """
+    kernels = {layer: variable for variable in unread for layer, part in [split(variable.name)] if PARTS.get(part) == "kernel"}
+    for variable in unread:
+        layer, part = split(variable.name)
+        serves_training = any(map(scopes.is_training, layer.split("/")))
+        if "float" not in variable.dtype or serves_training or scopes.unread_reason(variable.name, scope) != f"outside {scope}":
+            continue
+        if kernels.get(layer) is variable:
+            may_be_its = len(variable.shape) == 2 and variable.shape[0 if part == TRANSPOSED else 1] in inputs
+            use = "a layer before it"
+        else:
+            may_be_its = layer not in kernels and len(variable.shape) == 1 and variable.shape[0] in inputs | outputs
+            use = "statistics or factors of its observation or output"
+        if may_be_its:
+            raise InputError(
+                f"{where}: {variable.name} {list(variable.shape)} is outside {scope}, but may be {use}; pass every layer in the "
+                "order of calls (--scope . --layers A,B,...), --actor MODULE:FUNCTION, or --actor NAME to leave it out"
             )
 
 

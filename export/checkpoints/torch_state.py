@@ -5,6 +5,7 @@ activations nor the order in which modules are called.
 """
 
 import functools
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +14,15 @@ from city.errors import InputError
 from export.actors import Q_VALUES, Actor
 from export.actors.architectures import Layers
 from export.checkpoints import safetensors_file, scopes, torch_tensors
-from export.checkpoints.checkpoint import Checkpoint
+from export.checkpoints.checkpoint import Checkpoint, natural
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.linear_layers import checkpoint_of
 from export.checkpoints.source import ActorRequest, RebuiltActor, Source
 from export.checkpoints.torch_tensors import SavedTensors
 
 SAFETENSORS = ".safetensors"
-Q_NETWORKS = ("q_network/", "q_net/")
+Q_NETWORKS = ("q_network/", "q_net/", "network/")
+"""CleanRL's names of Q-networks; its policies are called actor."""
 NETWORKS = ("network", "net", "q_network", "q_net")
 """CleanRL's names of networks that are not called an actor."""
 
@@ -67,9 +69,12 @@ class TorchState(Source):
         return found
 
     def rebuild(self, path: Path, label: str, wanted: ActorRequest) -> RebuiltActor:
+        wanted = _layers_of_stable_baselines3(path, wanted)
         rebuilt = super().rebuild(path, label, wanted)
         assert isinstance(rebuilt.actor, Actor)
         names = [layer.name for layer in rebuilt.actor.dense]
+        if wanted.hints.layer_order is None:
+            _check_order(path, names)
         if wanted.scope is None and wanted.hints.layer_order is None and wanted.hints.architecture is None:
             _check_names(path, names)
         hidden = rebuilt.actor.architecture != "mlp" or len(rebuilt.actor.widths) > 2
@@ -84,8 +89,37 @@ class TorchState(Source):
                 "tanh, or clip if the environment clips actions to [-1, 1], or pass --action categorical"
             )
         if wanted.categorical and all(name.startswith(Q_NETWORKS) for name in names):
+            _refuse_value_stream(path, names)
             return replace(rebuilt, actor=replace(rebuilt.actor, scores=Q_VALUES))
         return rebuilt
+
+
+def _layers_of_stable_baselines3(path: Path, wanted: ActorRequest) -> ActorRequest:
+    """The request with the layers of `model.policy.state_dict()` in order: the hidden ones are in another module than the last.
+
+    Of another file, or if the user has named a scope: the request as it is.
+    """
+    names = saved_tensors(path).arrays
+    hidden = [
+        name.removesuffix("/weight")
+        for name in sorted(names, key=natural)
+        if re.fullmatch(r"mlp_extractor/policy_net/\d+/weight", name)
+    ]
+    if wanted.scope is not None or not hidden or "action_net/weight" not in names:
+        return wanted
+    order = wanted.hints.layer_order or (*hidden, "action_net")
+    return replace(wanted, scope=".", hints=replace(wanted.hints, layer_order=order))
+
+
+def _refuse_value_stream(path: Path, layers: Sequence[str]) -> None:
+    """Raise InputError if a Q-network has a value stream beside these layers: their outputs are advantages then."""
+    top = layers[0].split("/")[0]
+    for name in saved_tensors(path).arrays:
+        inside = name.split("/")
+        if inside[0] == top and any(map(scopes.is_training, inside[1:-1])):
+            raise InputError(
+                f"{path}: {name} is the value stream of a dueling Q-network, which is not supported; train one without streams"
+            )
 
 
 def _check_names(path: Path, layers: Sequence[str]) -> None:
@@ -99,6 +133,19 @@ def _check_names(path: Path, layers: Sequence[str]) -> None:
             )
 
 
+def _check_order(path: Path, layers: Sequence[str]) -> None:
+    """Raise InputError if layers that differ by a number, such as fc2 and fc1, are not in the order of their numbers."""
+    groups: dict[str, list[str]] = {}
+    for layer in layers:
+        groups.setdefault(re.sub(r"\d+", "", layer), []).append(layer)
+    for names in groups.values():
+        if names != sorted(names, key=natural):
+            raise InputError(
+                f"{path}: its layers {', '.join(names)} were defined in another order than that of their numbers; "
+                "pass --layers with the order of calls"
+            )
+
+
 def _check_modules(path: Path, found: Layers, modules: tuple[str, ...]) -> None:
     """Raise InputError unless the numbers of a sequence's modules leave exactly one activation between two linear layers."""
     parents = {layer.name.rpartition("/")[0] for layer in found.dense}
@@ -108,10 +155,9 @@ def _check_modules(path: Path, found: Layers, modules: tuple[str, ...]) -> None:
     parent = parents.pop()
     prefix = f"{parent}/" if parent else ""
     inside = {name.removeprefix(prefix) for name in modules if name.startswith(prefix)}
-    every = sorted({int(name) for name in inside if name.isdigit()} | set(map(int, numbers)))
-    first, last = int(numbers[0]), int(numbers[-1])
-    has_one_between = list(map(int, numbers)) == list(range(first, last + 1, 2))
-    if not has_one_between or every[0] != first or every[-1] != last:
+    every = sorted({int(name) for name in inside if name.isdigit()} | {0, *map(int, numbers)})
+    last = int(numbers[-1])
+    if list(map(int, numbers)) != list(range(0, last + 1, 2)) or every[-1] != last:
         raise InputError(
             f"{path}: {parent or 'its sequence'} has modules {every[0]} to {every[-1]}, with weights in {', '.join(numbers)}: "
             "the file does not say what the others compute; pass --actor mlp if one activation follows every layer but the last"

@@ -159,7 +159,7 @@ def _legacy(data: bytes) -> SavedTensors:
     if not isinstance(system, dict) or not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise ValueError("it is damaged: its storages are not listed")
     byte_order = "<" if system.get("little_endian", True) else ">"
-    known = {tensor.storage.key: tensor.storage for _, tensor in _tensors(described)}
+    known = {tensor.storage.key: tensor.storage for _, tensor in _tensors(described) if isinstance(tensor, Tensor)}
     position, stored = ends[-1], {}
     for key in keys:
         elements = int.from_bytes(data[position : position + 8], "little", signed=True)
@@ -217,6 +217,11 @@ def _arrays(described: Any, storage_bytes: Callable[[Storage], bytes], byte_orde
     arrays: dict[str, NDArray[Any]] = {}
     total = 0
     for name, tensor in _tensors(described):
+        if name in arrays:
+            raise ValueError(f"two of its tensors are called {name}")
+        if not isinstance(tensor, Tensor):
+            arrays[name] = tensor
+            continue
         storage = tensor.storage
         if storage.key not in storages:
             total += storage.elements * _item_size(storage.code)
@@ -230,10 +235,8 @@ def _arrays(described: Any, storage_bytes: Callable[[Storage], bytes], byte_orde
         first, values = storages[storage.key]
         if first != storage:
             raise ValueError(f"its storage {storage.key} is described in two ways")
-        if name in arrays:
-            raise ValueError(f"two of its tensors are called {name}")
         arrays[name] = widen(_view(name, tensor, values), storage.code)
-    if not arrays:
+    if not storages:
         raise ValueError(f"it holds no tensors; {ADVICE}")
     return SavedTensors(arrays, _modules(described))
 
@@ -264,8 +267,8 @@ def _item_size(code: str) -> int:
     return 2 if code == "bf16" else int(code[1:])
 
 
-def _tensors(described: Any) -> Iterator[tuple[str, Tensor]]:
-    """(name, tensor) of every tensor in nested dicts and lists."""
+def _tensors(described: Any) -> Iterator[tuple[str, Tensor | NDArray[Any]]]:
+    """(name, tensor) of every tensor in nested dicts and lists; lists of float numbers and NumPy's arrays are arrays."""
     seen = 0
     pending: list[tuple[str, Any, int]] = [("", described, 0)]
     while pending:
@@ -275,6 +278,12 @@ def _tensors(described: Any) -> Iterator[tuple[str, Tensor]]:
             raise ValueError(f"it holds more than a network's weights; {ADVICE}")
         if isinstance(value, Tensor):
             yield name, value
+            continue
+        if isinstance(value, pickled_arrays.Array):
+            yield name, value.values()
+            continue
+        if isinstance(value, list | tuple) and value and all(type(item) is float for item in value):
+            yield name, np.array(value)
             continue
         if isinstance(value, dict):
             inside = [(key, item) for key, item in value.items() if isinstance(key, str | int)]
@@ -287,13 +296,15 @@ def _tensors(described: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _modules(described: Any) -> tuple[str, ...]:
-    """Names of the modules of a state dict, or of the first state dict inside; they tell of layers without weights."""
-    holders = [("", described)]
-    if isinstance(described, dict):
-        holders += [(f"{key}/", value) for key, value in described.items() if isinstance(key, str)]
+    """Names of the modules of all state dicts inside; they tell of layers without weights."""
     names: list[str] = []
-    for prefix, holder in holders:
+    pending: list[tuple[str, Any, int]] = [("", described, 0)]
+    while pending:
+        prefix, holder, depth = pending.pop()
         metadata = getattr(holder, "_metadata", None)
         if isinstance(metadata, dict):
             names += [f"{prefix}{name.replace('.', '/')}" for name in metadata if isinstance(name, str) and name]
+        inside = holder.items() if isinstance(holder, dict) else enumerate(holder) if isinstance(holder, list | tuple) else ()
+        if depth < MAX_DEPTH:
+            pending += [(f"{prefix}{str(key).replace('.', '/')}/", value, depth + 1) for key, value in inside]
     return tuple(names)
