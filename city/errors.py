@@ -12,7 +12,9 @@ class InputError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
+        text = " ".join(message.split())
+        # names in files may hold what a terminal obeys
+        super().__init__("".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text))
 
 
 _PATH_ERRORS = (

@@ -62,12 +62,12 @@ class Candidate:
         return {key: match[1] for key, match in matches.items() if match}
 
     @cached_property
-    def _squeezed(self) -> tuple[str, str]:
-        return _squeeze(self.path.name), _squeeze(self.path.parent.name)
+    def _squeezed(self) -> str:
+        return _squeeze(self.path.name)
 
     def is_named_after(self, tl: str, longer: Sequence[str] = ()) -> bool:
         """Whether its name contains the TL's. `longer`: TLs whose names contain the TL's, and come before it."""
-        return _squeeze(tl) in self._squeezed[0] and _names(self.path.name, tl, longer)
+        return _squeeze(tl) in self._squeezed and _names(self.path.name, tl, longer)
 
     def has_no_tl(self, model_path: Path, known: Sequence[str]) -> bool:
         """Whether neither its name nor a folder of its path contains a TL's name."""
@@ -77,9 +77,14 @@ class Candidate:
         )
 
     def is_in_folder_of(self, tl: str, model_path: Path, longer: Sequence[str] = ()) -> bool:
-        """Whether its folder's name contains the TL's name. `longer`: as in `is_named_after`."""
-        folder = self.path.parent
-        return _squeeze(tl) in self._squeezed[1] and folder != model_path and _names(folder.name, tl, longer)
+        """Whether the innermost folder below model_path that has a TL's name has this TL's. `longer`: as in `is_named_after`."""
+        short = _squeeze(tl)
+        for folder in reversed(self.path.parent.relative_to(model_path).parts):
+            if short in _squeeze(folder) and _names(folder, tl, longer):
+                return True
+            if TL_PATTERN.search(folder):
+                return False
+        return False
 
 
 def _names(text: str, tl: str, longer: Sequence[str] = ()) -> bool:
@@ -133,7 +138,7 @@ def choose_candidate(
 ) -> Candidate:
     """The checkpoint of a TL: the one with the wanted number, else the newest.
 
-    A checkpoint belongs to a TL if its name or its folder's name contains the
+    A checkpoint belongs to a TL if its name or the name of a folder of its path contains the
     TL's. A checkpoint without a TL's name may hold several agents, and is used
     if the TL has no other.
 

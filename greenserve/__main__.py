@@ -4,6 +4,7 @@ An installed command is not shadowed by a user's own controller.py or serving.py
 the city's folder, as `python -m controller` is.
 """
 
+import os
 import sys
 from collections.abc import Callable
 
@@ -104,7 +105,9 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     try:
         if argv and argv[0] in COMMANDS:
-            return COMMANDS[argv[0]][0](argv[1:])
+            code = COMMANDS[argv[0]][0](argv[1:])
+            sys.stdout.flush()
+            return code
         parser = Parser(prog="greenserve", description="Export, serve and run trained traffic-signal policies.")
         parser.add_argument("--version", action="version", version=f"greenserve {VERSION}")
         commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -114,6 +117,10 @@ def main(argv: list[str] | None = None) -> int:
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        # the reader, such as head, has what it wanted; nothing may be written at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in OWN_PACKAGES:
             raise

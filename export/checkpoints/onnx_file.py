@@ -1,7 +1,8 @@
 """ONNX files of MLP actors: one observation in, one output, and only the operations of an actor in between.
 
 Reads Gemm, MatMul, Add, Sub, Mul and Div by constants, activations, Clip, and a final Softmax,
-LogSoftmax or ArgMax. Ignores Identity, Cast to float, Flatten, Reshape, Dropout, Squeeze and Unsqueeze.
+LogSoftmax or ArgMax. Ignores Identity, Cast to float, Flatten, Dropout, Squeeze, Unsqueeze, and a
+Reshape that keeps an observation in one row.
 Every other operation refuses the file by name. Operators: https://onnx.ai/onnx/operators/
 """
 
@@ -27,6 +28,10 @@ OPERATION_ACTIVATIONS = {
 FLOATS = (1, 10, 11, 16)
 """onnx.TensorProto's float, float16, double and bfloat16."""
 NO_OPERATIONS = ("Identity", "Cast", "Flatten", "Reshape", "Dropout", "Squeeze", "Unsqueeze")
+DOMAINS = ("", "ai.onnx")
+"""Of ONNX's own operators."""
+SELU = {"alpha": 1.6732632423543772, "gamma": 1.0507009873554805}
+"""Defaults of Selu's attributes."""
 PROBABILITIES_OF = ("Softmax", "LogSoftmax")
 """Last operations that leave the order of choices as it is; the exported model has its own softmax."""
 
@@ -50,6 +55,8 @@ class OnnxGraph:
     outputs: tuple[str, ...]
     nodes: tuple[Node, ...]
     arrays: Mapping[str, NDArray[Any]]
+    input_size: int | None
+    """Numbers in an observation; None: the file does not tell."""
 
 
 def contents(path: Path) -> OnnxGraph:
@@ -85,9 +92,17 @@ def contents(path: Path) -> OnnxGraph:
                 raise ValueError(f"its constant {node.output[0]} is not a tensor")
             arrays[node.output[0]] = values[0]
             continue
-        nodes.append(Node(node.op_type, node.name or node.op_type, tuple(node.input), tuple(node.output), attributes))
-    inputs = tuple(value.name for value in graph.input if value.name not in arrays)
-    return OnnxGraph(inputs, tuple(value.name for value in graph.output), tuple(nodes), arrays)
+        operation = node.op_type if node.domain in DOMAINS else f"{node.domain}::{node.op_type}"
+        nodes.append(Node(operation, node.name or node.op_type, tuple(node.input), tuple(node.output), attributes))
+    inputs = [value for value in graph.input if value.name not in arrays]
+    sizes = [each.dim_value for value in inputs for each in value.type.tensor_type.shape.dim]
+    return OnnxGraph(
+        tuple(value.name for value in inputs),
+        tuple(value.name for value in graph.output),
+        tuple(nodes),
+        arrays,
+        sizes[-1] if sizes and sizes[-1] > 0 else None,
+    )
 
 
 _HELPER = Helper("export.checkpoints.onnx_file", "an ONNX model")
@@ -111,6 +126,11 @@ class Onnx(Source):
         if not layers:
             raise InputError(f"{path}: its output {output} depends on no linear layer; name the actor's with --output-tensor")
         check_chain(path, steps)
+        if network.input_size not in (None, layers[0].kernel.shape[0]):
+            raise InputError(
+                f"{path}: its input {network.inputs[0]} has {network.input_size} numbers, and its first layer "
+                f"{layers[0].kernel.shape[0]} inputs; only actors that take the whole observation at once can be exported"
+            )
         taken = {name for layer in layers for name in layer.stored_as.values()}
         unread = tuple(sorted(name for name in network.arrays if name not in taken and network.arrays[name].ndim > 1))
         kind = "categorical" if ends_with_choices else None
@@ -149,6 +169,7 @@ class _Chain:
 
     def __init__(self, path: Path, network: OnnxGraph) -> None:
         self._path, self._arrays, self._observation = path, network.arrays, network.inputs[0]
+        self._input_size = network.input_size
         self._producer = {name: node for node in network.nodes for name in node.outputs}
 
     def steps_to(self, output: str) -> tuple[list[Step], bool]:
@@ -165,7 +186,8 @@ class _Chain:
                 variable = variable[:1]
             if len(variable) != 1:
                 raise InputError(
-                    f"{self._path}: operation {node.operation} ({node.name}) has {len(variable)} inputs; an MLP's has one"
+                    f"{self._path}: operation {node.operation} ({node.name}) has {len(variable)} inputs; an MLP's has one; "
+                    "pass --output-tensor if the actor's output comes before it"
                 )
             name = variable[0]
         steps: list[Step] = []
@@ -185,12 +207,16 @@ class _Chain:
         constants = [source for source in node.inputs if source in self._arrays]
         if operation == "Cast" and node.attributes.get("to") not in FLOATS:
             raise self._refused(node, "to whole numbers")
+        if operation == "Reshape" and not self._keeps_rows(steps, node):
+            raise self._refused(node, "to another shape than one row for each observation")
         if operation in NO_OPERATIONS:
             return
         if operation in OPERATION_ACTIVATIONS:
             alpha = node.attributes.get("alpha", 1.0 if operation == "Elu" else None)
             if operation == "Elu" and alpha != 1.0:
                 raise self._refused(node, f"with alpha {alpha:g}")
+            if operation == "Selu" and any(abs(node.attributes.get(key, value) - value) > 1e-5 for key, value in SELU.items()):
+                raise self._refused(node, "with an alpha or gamma of its own")
             if operation == "Gelu" and node.attributes.get("approximate", b"none") != b"none":
                 raise self._refused(node, "approximated by tanh")
             steps.append(Activation(OPERATION_ACTIVATIONS[operation]))
@@ -201,7 +227,7 @@ class _Chain:
             if (attributes["alpha"], attributes["beta"], attributes["transA"]) != (1.0, 1.0, 0):
                 raise self._refused(node, "with alpha, beta or transA")
             kernel = self._values(node.inputs[1], 2)
-            bias = self._values(node.inputs[2], 1) if len(node.inputs) > 2 and node.inputs[2] else None
+            bias = self._bias(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
             stored_as = {"kernel": node.inputs[1], **({"bias": node.inputs[2]} if bias is not None else {})}
             self._dense(steps, node, kernel.T if attributes["transB"] else kernel, bias, stored_as)
         elif operation == "MatMul" and node.inputs[1] in self._arrays:
@@ -209,13 +235,15 @@ class _Chain:
         elif operation == "Add" and steps and isinstance(steps[-1], Dense) and steps[-1].bias is None:
             layer = steps.pop()
             assert isinstance(layer, Dense)
-            self._dense(steps, node, layer.kernel, self._values(constants[0], 1), {**layer.stored_as, "bias": constants[0]})
+            self._dense(steps, node, layer.kernel, self._bias(constants[0]), {**layer.stored_as, "bias": constants[0]})
         elif operation in ("Add", "Sub", "Mul", "Div") and len(constants) == 1:
             if operation in ("Sub", "Div") and node.inputs[0] in self._arrays:
                 raise self._refused(node, "of a constant by the observation")
             steps.append(self._scale(steps, node, self._constant(constants[0])))
         elif operation == "Clip":
             low, high = (self._bound(node, k, missing) for k, missing in ((1, -np.inf), (2, np.inf)))
+            if not low < high:
+                raise self._refused(node, f"to the range {low:g} to {high:g}")
             steps.append(Clip((low,), (high,)))
         else:
             raise self._refused(node, "")
@@ -234,7 +262,7 @@ class _Chain:
 
     def _scale(self, steps: list[Step], node: Node, values: NDArray[np.float32]) -> BatchNorm:
         """x + c, x - c, x * c or x / c as a batch norm with fixed statistics."""
-        width = next((step.kernel.shape[1] for step in reversed(steps) if isinstance(step, Dense)), None)
+        width = self._width(steps)
         size = width if width is not None else values.size
         if values.size not in (1, size) or (width is None and values.size == 1):
             raise self._refused(node, "whose constant does not fit")
@@ -251,6 +279,25 @@ class _Chain:
             raise self._refused(node, "by zero")
         return BatchNorm(node.name, (1.0 / c.astype(np.float64)).astype(np.float32), None, zeros, ones, 0.0)
 
+    def _width(self, steps: list[Step]) -> int | None:
+        """Numbers in a row after these steps; None: the file does not tell."""
+        return next((step.kernel.shape[1] for step in reversed(steps) if isinstance(step, Dense)), self._input_size)
+
+    def _keeps_rows(self, steps: list[Step], node: Node) -> bool:
+        """Whether a Reshape keeps each observation in one row: its shape is [-1, N], or [0 or 1, -1 or N]."""
+        shape = self._arrays.get(node.inputs[1]) if len(node.inputs) > 1 else None
+        if shape is None or shape.shape != (2,):
+            return False
+        first, last = shape.tolist()
+        width = self._width(steps)
+        keeps_width = last > 0 if width is None else last == width
+        return first in (-1, 0, 1) and (keeps_width or (last == -1 and first != -1))
+
+    def _bias(self, name: str) -> NDArray[np.float32]:
+        """A layer's bias, stored as [units] or [1, units]."""
+        is_row = name in self._arrays and self._arrays[name].ndim == 2 and self._arrays[name].shape[0] == 1
+        return self._values(name, 2).reshape(-1) if is_row else self._values(name, 1)
+
     def _bound(self, node: Node, k: int, missing: float) -> float:
         if len(node.inputs) <= k or not node.inputs[k]:
             return float(node.attributes.get("min" if k == 1 else "max", missing))
@@ -260,9 +307,11 @@ class _Chain:
 
     def _constant(self, name: str) -> NDArray[np.float32]:
         values = self._arrays[name]
-        if values.dtype.kind != "f" or not np.isfinite(values).all():
+        with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are refused
+            narrow = np.asarray(values, np.float32) if values.dtype.kind == "f" else None
+        if narrow is None or not np.isfinite(narrow).all():
             raise InputError(f"{self._path}: its constant {name} holds {values.dtype} values that are not finite numbers")
-        return np.asarray(values, np.float32)
+        return narrow
 
     def _values(self, name: str, dimensions: int) -> NDArray[np.float32]:
         if name not in self._arrays:

@@ -25,10 +25,10 @@ TANH = helper.make_node("Tanh", ["h"], ["a"])
 LOGITS = [helper.make_node("MatMul", ["a", "w1"], ["m"]), helper.make_node("Add", ["m", "b1"], ["y"])]
 
 
-def save(path, nodes, output="y", inputs=("x",)):
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 5]) for name in inputs]
+def save(path, nodes, output="y", inputs=("x",), more=(), size=5):
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", size]) for name in inputs]
     out = helper.make_tensor_value_info(output, TensorProto.FLOAT, ["n", 3])
-    model = helper.make_model(helper.make_graph(nodes, "actor", values, [out], WEIGHTS))
+    model = helper.make_model(helper.make_graph(nodes, "actor", values, [out], [*WEIGHTS, *more]))
     onnx.save(model, path)
     return model
 
@@ -100,6 +100,61 @@ def test_graphs_that_are_no_mlp_are_refused_by_name(checkpoints, capsys, nodes, 
     save(checkpoints / "SA101_trial_4.onnx", nodes, inputs=inputs)
     assert export(checkpoints, "--action", "categorical") == 2
     refused(capsys, part)
+
+
+SELU = helper.make_node("Selu", ["h"], ["a"], alpha=1.0, gamma=1.0)
+FOREIGN = helper.make_node("Relu", ["h"], ["a"], domain="my.ops")
+SHAPES = {"rows": [-1, 5], "flat": [0, -1], "split": [-1, 5, 1], "all": [-1, 1], "blocks": [-1, -1]}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "part"),
+    [
+        ([GEMM, SELU, *LOGITS], "operation Selu (Selu) with an alpha or gamma of its own"),
+        ([GEMM, FOREIGN, *LOGITS], "operation my.ops::Relu (Relu)"),
+        ([GEMM, helper.make_node("Clip", ["h", "nan", "nan"], ["a"]), *LOGITS], "to the range nan to nan"),
+        ([helper.make_node("Gemm", ["x", "huge", "b0"], ["h"], transB=1), TANH, *LOGITS], "huge holds float64 values"),
+    ],
+)
+def test_operations_with_unusual_settings_are_refused(checkpoints, capsys, nodes, part):
+    more = [numpy_helper.from_array(np.array(np.nan, np.float32), "nan"), numpy_helper.from_array(np.full((8, 5), 1e300), "huge")]
+    save(checkpoints / "SA101_trial_4.onnx", nodes, more=more)
+    assert export(checkpoints, "--action", "categorical") == 2
+    refused(capsys, part)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_only_a_reshape_that_keeps_rows_is_ignored(checkpoints, capsys, shape):
+    more = [numpy_helper.from_array(np.array(SHAPES[shape]), "shape")]
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["r"]), helper.make_node("Gemm", ["r", "w0", "b0"], ["h"], transB=1)]
+    model = save(checkpoints / "SA101_trial_4.onnx", [*nodes, TANH, *LOGITS], more=more)
+    code = export(checkpoints, "--action", "categorical")
+    if shape in ("rows", "flat"):
+        assert code == 0
+        logits = ReferenceEvaluator(model).run(None, {"x": X})[0]
+        np.testing.assert_array_equal(outputs(checkpoints)["action"], logits.argmax(1))
+    else:
+        assert code == 2
+        refused(capsys, "operation Reshape (Reshape) to another shape than one row for each observation")
+
+
+def test_actor_that_takes_the_observation_in_parts_is_refused(checkpoints, capsys):
+    save(checkpoints / "SA101_trial_4.onnx", [GEMM, TANH, *LOGITS], size=10)
+    assert export(checkpoints, "--action", "categorical") == 2
+    refused(capsys, "its input x has 10 numbers, and its first layer 5 inputs")
+
+
+def test_observation_divided_by_a_number_and_a_bias_of_one_row_are_read(checkpoints):
+    more = [
+        numpy_helper.from_array(np.array(4, np.float32), "four"),
+        numpy_helper.from_array(RNG.random((1, 8)).astype(np.float32), "row"),
+    ]
+    nodes = [helper.make_node("Div", ["x", "four"], ["d"]), helper.make_node("Gemm", ["d", "w0", "row"], ["h"], transB=1)]
+    model = save(checkpoints / "SA101_trial_4.onnx", [*nodes, TANH, *LOGITS], more=more)
+    assert export(checkpoints, "--action", "categorical") == 0
+    logits = ReferenceEvaluator(model).run(None, {"x": X})[0]
+    expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(outputs(checkpoints)["probabilities"], expected, atol=1e-5)
 
 
 def test_weights_in_another_file_are_not_looked_for(checkpoints, capsys):

@@ -4,6 +4,7 @@ import base64
 import json
 import pickle
 import shutil
+import struct
 import zipfile
 from pathlib import Path
 
@@ -424,3 +425,99 @@ def test_arrays_without_names_of_layers_are_refused_with_names_to_use(checkpoint
     np.savez(checkpoints / "SA101_trial_1.npz", w1=np.ones((5, 8), np.float32), b1=np.zeros(8, np.float32))
     assert export(checkpoints, checkpoints.parent / "models") == 2
     refused(capsys, "holds no layers of an actor", "actor/dense/kernel [inputs, units]", "0.weight [units, inputs]")
+
+
+def linear_layers(*named):
+    """Tensors of linear layers, in this order. `named`: (name, units, inputs)."""
+    rng = np.random.default_rng(4)
+    tensors = {}
+    for name, units, inputs in named:
+        tensors[f"{name}.weight"] = rng.standard_normal((units, inputs)).astype(np.float32)
+        tensors[f"{name}.bias"] = rng.standard_normal(units).astype(np.float32)
+    return tensors
+
+
+def saved(folder, tensors):
+    """Write tensors as a .safetensors file: a header in JSON, then the numbers."""
+    folder.mkdir(exist_ok=True)
+    header, end = {}, 0
+    for name, values in tensors.items():
+        begin, end = end, end + values.nbytes
+        header[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    data = b"".join(values.tobytes() for values in tensors.values())
+    (folder / "SA101_trial_1.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return folder
+
+
+ACTOR = (("actor.0", 8, 5), ("actor.2", 3, 8))
+CATEGORICAL = ("--action", "categorical", "--hidden-activation", "tanh")
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        (linear_layers(("encoder.0", 5, 5), *ACTOR), "encoder/0/weight [5, 5] is outside actor, but may be a layer before it"),
+        (
+            {**linear_layers(*ACTOR), "obs_mean": np.zeros(5, np.float32), "obs_var": np.ones(5, np.float32)},
+            "obs_mean [5] is outside actor, but may be statistics or factors of its observation",
+        ),
+        ({**linear_layers(*ACTOR), "filter.m": np.ones(5, np.float32)}, "filter/m [5] is outside actor"),
+        ({**linear_layers(*ACTOR), "logit_scale": np.ones(3, np.float32)}, "logit_scale [3] is outside actor"),
+        (
+            linear_layers(("q_network.fc1", 8, 5), ("q_network.fc2", 3, 8), ("q_network.value", 1, 8)),
+            "q_network/value/weight is the value stream of a dueling Q-network",
+        ),
+        (linear_layers(("actor.1", 8, 5), ("actor.3", 3, 8)), "actor has modules 0 to 3, with weights in 1, 3"),
+    ],
+)
+def test_tensors_that_may_change_the_actions_are_never_left_out(tmp_path, capsys, tensors, message):
+    assert export(saved(tmp_path / "checkpoints", tensors), tmp_path / "models", *CATEGORICAL) == 2
+    refused(capsys, message)
+
+
+def test_networks_that_serve_training_do_not_stop_an_export(tmp_path):
+    others = linear_layers(("critic.0", 5, 5), ("target_actor.0", 5, 5), ("actor_target.0", 3, 5))
+    tensors = {**others, **linear_layers(*ACTOR)}
+    assert export(saved(tmp_path / "checkpoints", tensors), tmp_path / "models", *CATEGORICAL) == 0
+
+
+def test_a_trunk_is_exported_if_the_user_names_every_layer(tmp_path):
+    tensors = linear_layers(("encoder.0", 5, 5), *ACTOR)
+    x = np.random.default_rng(6).random((4, 5)).astype(np.float32)
+    flags = (*CATEGORICAL, "--scope", ".", "--layers", "encoder/0,actor/0,actor/2")
+    outputs, _ = exported(saved(tmp_path / "checkpoints", tensors), tmp_path / "models", *flags, x=x)
+    y = x
+    for name in ("encoder.0", "actor.0", "actor.2"):
+        y = (y if name == "encoder.0" else np.tanh(y)) @ tensors[f"{name}.weight"].T + tensors[f"{name}.bias"]
+    np.testing.assert_allclose(outputs["probabilities"], softmax(y), atol=1e-5)
+
+
+def test_state_dict_of_a_stable_baselines3_policy_keeps_its_last_layer(tmp_path):
+    hidden = [("mlp_extractor.policy_net.0", 8, 5), ("mlp_extractor.policy_net.2", 3, 8)]
+    tensors = linear_layers(("action_net", 3, 3), ("value_net", 1, 3), *hidden, ("mlp_extractor.value_net.0", 8, 5))
+    x = np.random.default_rng(6).random((4, 5)).astype(np.float32)
+    outputs, _ = exported(saved(tmp_path / "checkpoints", tensors), tmp_path / "models", *CATEGORICAL, x=x)
+    y = x
+    for name, _, _ in hidden:
+        y = np.tanh(y @ tensors[f"{name}.weight"].T + tensors[f"{name}.bias"])
+    logits = y @ tensors["action_net.weight"].T + tensors["action_net.bias"]
+    np.testing.assert_allclose(outputs["probabilities"], softmax(logits), atol=1e-5)
+
+
+def test_cleanrl_network_of_q_values_is_not_given_probabilities(tmp_path):
+    """CleanRL's dqn.py calls the Q-network's sequence `network`; its policies are called actor."""
+    source = saved(tmp_path / "checkpoints", linear_layers(("network.0", 8, 5), ("network.2", 3, 8)))
+    x = np.zeros((1, 5), np.float32)
+    outputs, _ = exported(source, tmp_path / "models", "--action", "categorical", "--hidden-activation", "relu", x=x)
+    assert sorted(outputs) == ["action", "q_values"]
+
+
+def test_rllib_checkpoint_in_a_folder_named_after_the_tl_is_found(torch_files, tmp_path):
+    policy = next((torch_files / "rllib_ppo").rglob("rl_module/default_policy"))
+    place = Path("checkpoint_000003") / "learner_group" / "learner" / "rl_module" / "default_policy"
+    shutil.copytree(policy, tmp_path / "results" / "SA101" / place)
+    expected = np.load(torch_files / "rllib_ppo" / "expected.npz")
+    outputs, version = exported(tmp_path / "results", tmp_path / "models", x=expected["x"])
+    assert version.name == "3"
+    np.testing.assert_allclose(outputs["probabilities"], expected["y_probs"], atol=1e-5)
