@@ -81,8 +81,10 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
             raise InputError("--model names files, and --server serves its own; leave one of them out")
     if args.model and SERVED not in [name.strip() for name in args.arms.split(",")]:
         raise InputError("--model needs the arm served in --arms")
-    if args.seconds is not None and not 0 < args.seconds < math.inf:
-        raise InputError(f"--seconds {args.seconds:g} must be greater than 0")
+    if args.seconds is not None and not 1 <= args.seconds < math.inf:
+        raise InputError(f"--seconds {args.seconds:g} must be at least 1")
+    if args.emissions and args.out is None:
+        raise InputError("--emissions needs --out: the printed table has no emissions")
     return args
 
 

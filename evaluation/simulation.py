@@ -140,21 +140,21 @@ class ArmSimulator:
                 if arm.has_faults:
                     controlled = FaultyDetectors(connection, self.task.faults, demand.seed, begin_s, end_s)
                 loop = self._loop(arm, controlled, models)
-                halting, queued = connection.api.edge.getLastStepHaltingNumber, Counter[str]()
+                halting, queued_s = connection.api.edge.getLastStepHaltingNumber, Counter[str]()
                 lost_time = LostTime(connection.api, self._lanes)
                 lost_s: dict[str, Counter[str]] = {tl: Counter() for tl in self._lanes}
                 if recording is not None:
                     recording.locate(connection.api)
                 while now < end_s:
-                    now = min(now + MEASUREMENT_INTERVAL_S, end_s)
+                    before_s, now = now, min(now + MEASUREMENT_INTERVAL_S, end_s)
                     if loop is None:
                         connection.api.simulationStep(now)
                     else:
                         while loop.now < now:
                             loop.step(now)
                     for tl, by_road in lost_time.by_road().items():
-                        lost_s[tl].update({road: MEASUREMENT_INTERVAL_S * lost for road, lost in by_road.items()})
-                    queued.update({road: halting(road) for road in self._roads})
+                        lost_s[tl].update({road: (now - before_s) * lost for road, lost in by_road.items()})
+                    queued_s.update({road: (now - before_s) * halting(road) for road in self._roads})
             if loop is not None and models is not None:
                 check_answers(loop.counters.missing_answers, models.tls)
             trips, stops = read_trips(tripinfo), _stops(tripinfo)
@@ -178,7 +178,7 @@ class ArmSimulator:
             sum(loop.counters.overrides.values()) if loop is not None else 0,
             _quantiles([delay for _, delay in trips.delay_by_departure]),
             _by_window(trips.delay_by_departure),
-            {road: count * MEASUREMENT_INTERVAL_S / (now - begin_s) for road, count in queued.items()},
+            {road: vehicle_s / (now - begin_s) for road, vehicle_s in queued_s.items()},
             {name: grams / vehicles for name, grams in emissions_g.items()},
             bands,
         )

@@ -55,7 +55,11 @@ class Demand:
 
 
 def _own_scale(sumocfg: Path) -> float:
-    return float(sumo_files.options(sumocfg).get("scale", "1"))
+    text = sumo_files.options(sumocfg).get("scale", "1")
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{sumocfg}: its scale {text!r} is not a number; correct it") from None
 
 
 @functools.cache

@@ -45,8 +45,8 @@ def check(args: argparse.Namespace) -> None:
         ("patience", 0), ("seed", 0),
     ):  # fmt: skip
         check_count(args, name, low)
-    if args.seconds is not None and not 0 < args.seconds < math.inf:
-        raise InputError(f"--seconds {args.seconds:g} must be greater than 0")
+    if args.seconds is not None and not 1 <= args.seconds < math.inf:
+        raise InputError(f"--seconds {args.seconds:g} must be at least 1")
     if not 0 < args.learning_rate < 1:
         raise InputError(f"--learning-rate {args.learning_rate:g} must lie between 0 and 1")
     args.hidden_sizes = _hidden_sizes(args.hidden_sizes)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from city.errors import InputError
+from city.errors import InputError, first_line
 
 STATE_FILE = "rounds.json"
 """Of rounds, in their folder."""
+
+
+KEYS = {"identity", "update", "best_delay_s", "best_sharpness", "stale", "variances"}
+"""Of the values."""
 
 
 def progress_file(out: Path, number: int) -> Path:
@@ -49,9 +52,12 @@ class Progress:
         try:
             with np.load(self.path, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
-            return json.loads(str(arrays.pop("values"))), arrays
-        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            values = json.loads(str(arrays.pop("values")))
+            if not isinstance(values, dict) or values.keys() != KEYS:
+                raise ValueError("it holds other values")
+            return values, arrays
+        except Exception as error:  # noqa: BLE001 - zipfile, zlib and NumPy raise several exceptions for a corrupt file
             raise InputError(
-                f"{self.path}: is not the state of a training ({error}); remove it and start without --resume, or pass another "
-                "--model-number"
+                f"{self.path}: is not the state of a training ({first_line(error)}); remove it and start without --resume, "
+                "or pass another --model-number"
             ) from None

@@ -34,6 +34,11 @@ def street_with_demand(city: City, tls: Iterable[str], seconds: float | None) ->
         raise InputError(f"{city.path}: [network] sumocfg is missing; add it: it names the demand to simulate")
     if seconds is None and street.end_s is None:
         raise InputError(f'{city.network.sumocfg}: has no end; add <time><end value="3600"/></time>, or pass --seconds')
+    if seconds is None and street.end_s is not None and street.begin_s >= street.end_s:
+        raise InputError(
+            f"{city.network.sumocfg}: ends at second {street.end_s:g}, not after its begin at {street.begin_s:g}; "
+            f"correct its time, or [network] begin_s of {city.path}"
+        )
     for tl in tls:
         network.signals_of(city, city.tls[tl], street)
     return street
@@ -60,9 +65,9 @@ def simulated(city: City, demand: Demand, tripinfo: Path, options: Sequence[str]
 
 
 def end_of(street: StreetNetwork, begin_s: float, seconds: float | None) -> float:
-    """The simulated second at which a simulation ends. `seconds`: None: at the configuration's end."""
+    """The simulated second at which a simulation ends, in SUMO's whole ms. `seconds`: None: at the configuration's end."""
     if seconds is not None:
-        return begin_s + seconds
+        return round(begin_s + seconds, 3)
     assert street.end_s is not None, "a simulation without an end is refused before it starts"
     return street.end_s
 

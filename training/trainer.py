@@ -1,9 +1,10 @@
 """The training loop: episodes, updates, evaluation on held-out demand, best and newest state."""
 
-import csv
+import contextlib
 import functools
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,7 +16,8 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from city import sumo_files
-from city.errors import InputError
+from city.errors import InputError, first_line
+from export.locate import find_candidates
 from protos import policy_pb2 as pb
 from training import checkpoints
 from training.actor_critics import ActorCritics
@@ -92,17 +94,14 @@ class Trainer:
         self._updates = -(-settings.episodes // settings.episodes_per_update)
         self._progress = Progress(progress_file(settings.out, settings.number))
         self._curve = settings.out / f"trial_{settings.number}_curve.csv"
-        rows: list[str] = []
-        if not settings.resume and self._progress.path.exists():
-            raise InputError(
-                f"{self._progress.path}: there is a training of this model number; pass --resume to continue it, or another "
-                "--model-number"
-            )
+        self._rows: list[str] = []
+        """Of the curve."""
         if settings.resume:
             self._restore()
-            rows = self._curve.read_text().splitlines()[1 : self._update + 1] if self._update and self._curve.is_file() else []
+            self._rows = self._read_curve()[: self._update]
+        else:
+            self._refuse_existing()
         settings.out.mkdir(parents=True, exist_ok=True)
-        self._curve.write_text("\n".join([",".join(CURVE), *rows]) + "\n")
 
     def run(self, report: Callable[[str], None] = lambda line: None, shows_bar: bool = True) -> Result:
         """Train to the end.
@@ -115,7 +114,14 @@ class Trainer:
         wrote them.
         """
         settings = self._settings
-        writer = tf.summary.create_file_writer(str(settings.out / "tensorboard" / f"trial_{settings.number}"))
+        logs = settings.out / "tensorboard" / f"trial_{settings.number}"
+        try:
+            writer = tf.summary.create_file_writer(str(logs))
+        except tf.errors.OpError as error:
+            raise InputError(
+                f"{logs}: cannot be written: {error.message}; remove what is in its place, or pass another --out"
+            ) from None
+        tqdm.set_lock(threading.RLock())  # its own lock is one of several processes, which a killed process would leave behind
         bar = tqdm(total=self._updates, initial=self._update, unit="update", disable=None if shows_bar else True)
         with self._workers, writer.as_default(), bar:
             while self._update < self._updates and not (settings.patience and self._stale >= settings.patience):
@@ -200,12 +206,52 @@ class Trainer:
             "overrides": sum(episode.overrides for episode in episodes),
         }
         row = [count, *(round(value, 2) for value in values.values()), "" if held_out_s is None else round(held_out_s, 2)]
-        with self._curve.open("a", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerow(row)
+        self._rows.append(",".join(map(str, row)))
+        self._write_curve()
         if held_out_s is not None:
             values["held_out_delay_s"] = held_out_s
         for name, value in {**values, **losses}.items():
             tf.summary.scalar(name, value, step=count)
+
+    def _refuse_existing(self) -> None:
+        """Raise InputError if there are results of this model number, which the training would replace."""
+        number = self._settings.number
+        if self._progress.path.exists():
+            raise InputError(
+                f"{self._progress.path}: there is a training of this model number; pass --resume to continue it, or another "
+                "--model-number"
+            )
+        existing = [self._curve] if self._curve.exists() else []
+        found = find_candidates(self._settings.out) if self._settings.out.is_dir() else []
+        existing += [
+            candidate.path
+            for candidate in found
+            if candidate.number == number and any(candidate.is_named_after(tl) for tl in self._task.target_tls)
+        ]
+        if existing:
+            raise InputError(
+                f"{existing[0]}: is there already, of model number {number}; pass another --model-number, or another --out"
+            )
+
+    def _read_curve(self) -> list[str]:
+        """The rows of the curve, without its heading. Raises InputError."""
+        try:
+            return self._curve.read_text(encoding="utf-8").splitlines()[1:] if self._curve.is_file() else []
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{self._curve}: is not the curve of a training ({first_line(error)}); remove it") from None
+
+    def _write_curve(self) -> None:
+        """Replace the curve. Raises InputError."""
+        partial = self._curve.with_name(f".{self._curve.name}.partial")
+        try:
+            partial.write_text("\n".join([",".join(CURVE), *self._rows]) + "\n", encoding="utf-8")
+            partial.replace(self._curve)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            raise InputError(
+                f"{self._curve}: cannot be written: {error.strerror}; make room there, or pass another --out"
+            ) from None
 
     def _arrays(self) -> Arrays:
         return [list(learner.networks.arrays) for learner in self._learners]
@@ -231,6 +277,7 @@ class Trainer:
             {
                 "--target-tl or their [tl] tables": hexed(self._simulation.contracts),
                 "--infer-tl or their models": hexed(self._simulation.served_contracts),
+                "--format": self._settings.formats,
                 **common_identity(self._task, self._settings),
             }
         )
@@ -255,6 +302,16 @@ class Trainer:
         if loaded is None:
             raise InputError(f"{self._progress.path}: there is no such file, so no training to resume; leave out --resume")
         values, arrays = loaded
+        try:
+            self._check_identity(values)
+            self._set_state(values, arrays)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise InputError(
+                f"{self._progress.path}: is not the state of this training ({first_line(error)}); remove it and start without "
+                "--resume, or pass another --model-number"
+            ) from None
+
+    def _check_identity(self, values: dict[str, Any]) -> None:
         if values["identity"] != self._identity():
             own, other = json.loads(self._identity()), json.loads(values["identity"])
             differing = ", ".join(name for name in own if own[name] != other.get(name))
@@ -262,6 +319,8 @@ class Trainer:
                 f"{self._progress.path}: the training to resume had another {differing}; pass the same flags and city, or "
                 "another --model-number without --resume"
             )
+
+    def _set_state(self, values: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
         for k, learner in enumerate(self._learners):
             learner.restore([arrays[name] for name in sorted(arrays) if name.startswith(f"state/{k}/")])
             self._best[k][:] = [arrays[name] for name in sorted(arrays) if name.startswith(f"best/{k}/")]  # type: ignore[index]

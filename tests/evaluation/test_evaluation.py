@@ -192,6 +192,23 @@ def test_delay_by_tl_adds_up_to_the_delay_on_their_roads(grid_models):
     assert outcome.worst_road and 0 < outcome.worst_road_s <= max(outcome.delay_by_tl.values())
 
 
+@pytest.mark.parametrize("arm", ["fixed", "max-pressure"])
+def test_last_interval_of_a_simulation_counts_for_its_own_length(grid_city, arm):
+    """One second more of 60 must not count as ten."""
+    tls = tuple(grid_city.tls)
+    whole, longer = (ArmSimulator(EvaluationTask(grid_city, tls, s)).run(Arm(arm, arm), Demand(1)) for s in (60.0, 61.0))
+    lost_s = [sum(each.delay_by_tl.values()) * each.total for each in (whole, longer)]
+    queued = [sum(each.queue_by_road.values()) for each in (whole, longer)]
+    assert 0 < lost_s[0] < lost_s[1] < 1.1 * lost_s[0] and queued[0] < queued[1] < 1.1 * queued[0]
+
+
+def test_arms_end_at_the_same_ms(grid_city):
+    """SUMO counts whole ms."""
+    task = EvaluationTask(grid_city, ("SA101",), 60.0001)
+    fixed, pressure = (ArmSimulator(task).run(Arm(arm, arm), Demand(1)) for arm in ("fixed", "max-pressure"))
+    assert fixed.total == pressure.total == ArmSimulator(replace(task, seconds=60.0)).run(Arm("fixed", "fixed"), Demand(1)).total
+
+
 def test_actuated_programs_are_the_networks_own_phases_with_bounds(grid_street, tmp_path):
     path = actuated.write(tmp_path / "a.add.xml", grid_street.signals.values())
     read = network.read(grid_street.net_file, [path]).signals
@@ -312,7 +329,8 @@ def test_interval_is_students_t():
         (("--arms", "served:99999999999999999999"), "is not one of served"),
         (("--faults", ""), "add up to 1 at most"),
         (("--seeds", "0"), "--seeds 0 must lie between 1"),
-        (("--seconds", "0"), "--seconds 0 must be greater than 0"),
+        (("--seconds", "0.0001"), "--seconds 0.0001 must be at least 1"),
+        (("--emissions",), "--emissions needs --out"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(flags, message, grid_models, capsys):

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import json
 import shutil
 import signal
 import subprocess
@@ -41,15 +42,17 @@ SHORT = (
 )
 
 
+FORMAT_FLAGS = [word for tl, kind in FORMATS.items() for word in ("--format", f"{tl}={kind}")]
+
+
 def train(out, episodes, *flags):
-    return main([*SHORT, "--episodes", str(episodes), "--model-number", "3", "--out", str(out), *flags])
+    return main([*SHORT, *FORMAT_FLAGS, "--episodes", str(episodes), "--model-number", "3", "--out", str(out), *flags])
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     out = tmp_path_factory.mktemp("trained")
-    formats = [word for tl, kind in FORMATS.items() for word in ("--format", f"{tl}={kind}")]
-    assert train(out / "whole", 3, *formats) == 0
+    assert train(out / "whole", 3) == 0
     return out / "whole"
 
 
@@ -71,7 +74,7 @@ def interrupted(tmp_path_factory):
     """The same training, interrupted in its second update."""
     folder = tmp_path_factory.mktemp("interrupted")
     task = TrainingTask(config.load(GRID / "city.toml"), tuple(FORMATS), seconds=200.0)
-    trainer = Trainer(task, Settings(folder, 3, 3, 1, evaluate_every=1, held_out=1))
+    trainer = Trainer(task, Settings(folder, 3, 3, 1, evaluate_every=1, held_out=1, formats=FORMATS))
     run, calls = trainer._workers.run, []
 
     def interrupt(jobs):
@@ -123,7 +126,7 @@ def test_resumed_training_in_another_city_is_refused(interrupted, tmp_path, caps
     shutil.copytree(GRID, city, ignore=shutil.ignore_patterns("checkpoints", "models", "__pycache__"))
     flags = [str(city / "city.toml") if word == str(GRID / "city.toml") else word for word in SHORT]
     shutil.copytree(interrupted, tmp_path / "copy")
-    resume = [*flags, "--episodes", "3", "--model-number", "3", "--out", str(tmp_path / "copy"), "--resume"]
+    resume = [*flags, *FORMAT_FLAGS, "--episodes", "3", "--model-number", "3", "--out", str(tmp_path / "copy"), "--resume"]
     with (city / "demand.rou.xml").open("a") as file:
         file.write("<!-- another morning -->")
     assert main(resume) == 2
@@ -139,8 +142,7 @@ def test_resumed_training_in_another_city_is_refused(interrupted, tmp_path, caps
 def test_model_numbers_of_one_folder_are_each_exported(trained, tmp_path, capsys):
     """A second training keeps the checkpoints of the first, in every format."""
     shutil.copytree(trained, tmp_path / "out")
-    formats = [word for tl, kind in FORMATS.items() for word in ("--format", f"{tl}={kind}")]
-    assert main([*SHORT, "--episodes", "1", "--model-number", "4", "--out", str(tmp_path / "out"), *formats]) == 0
+    assert main([*SHORT, *FORMAT_FLAGS, "--episodes", "1", "--model-number", "4", "--out", str(tmp_path / "out")]) == 0
     models = tmp_path / "models"
     for number in ("3", "4"):
         flags = ("--model-path", str(tmp_path / "out"), "--tl", ",".join(FORMATS), "--model-number", number)
@@ -155,6 +157,71 @@ def test_training_is_not_overwritten_by_another(trained, capsys):
     assert train(trained, 3) == 2
     assert "pass --resume to continue it" in capsys.readouterr().err
     assert (trained / "trial_3_curve.csv").read_text() == before
+
+
+@pytest.mark.parametrize("name", ["trial_3_curve.csv", "PPO-_SA101_trial_3.index", "SA107"])
+def test_results_of_the_same_model_number_are_never_replaced(trained, tmp_path, capsys, name):
+    """Of a training whose state is gone, or of another trainer."""
+    source, target = trained / name, tmp_path / name
+    if source.is_dir():
+        shutil.copytree(source, target)
+    else:
+        for path in trained.glob(f"{source.stem}*"):
+            shutil.copy(path, tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert train(tmp_path, 3) == 2
+    error = capsys.readouterr().err
+    assert f"{tmp_path}/" in error and "of model number 3; pass another --model-number" in error and error.count("\n") == 1
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_training_that_fails_writes_no_curve(tmp_path, capsys):
+    """Without vehicles."""
+    city = tmp_path / "grid"
+    shutil.copytree(GRID, city, ignore=shutil.ignore_patterns("checkpoints", "models", "__pycache__"))
+    (city / "demand.rou.xml").write_text("<routes/>")
+    flags = [str(city / "city.toml") if word == str(GRID / "city.toml") else word for word in SHORT]
+    assert main([*flags, "--episodes", "1", "--model-number", "3", "--out", str(tmp_path / "out")]) == 2
+    assert "no vehicle departs" in capsys.readouterr().err
+    assert not list((tmp_path / "out").glob("*curve*"))
+
+
+def damage_with_numpy(path):
+    with path.open("wb") as file:
+        np.save(file, np.zeros(3))
+
+
+def damage_identity(path):
+    with np.load(path) as file:
+        arrays = dict(file)
+    values = json.loads(str(arrays.pop("values")))
+    del values["identity"]
+    with path.open("wb") as file:
+        np.savez(file, **{"values": np.array(json.dumps(values)), **arrays})
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        (".trial_3.progress.npz", damage_with_numpy),
+        (".trial_3.progress.npz", damage_identity),
+        (".trial_3.progress.npz", lambda path: path.write_bytes(path.read_bytes().replace(b"PK\x01\x02", b"PK\x01\x03", 1))),
+        ("trial_3_curve.csv", lambda path: path.write_bytes(b"\xff\xfe\x00")),
+    ],
+)
+def test_damaged_state_of_a_training_is_one_line(interrupted, tmp_path, capsys, name, damage):
+    shutil.copytree(interrupted, tmp_path / "copy")
+    damage(tmp_path / "copy" / name)
+    assert train(tmp_path / "copy", 3, "--resume") == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {tmp_path / 'copy' / name}: is not ") and error.count("\n") == 1
+
+
+def test_file_in_the_place_of_tensorboards_folder_is_one_line(tmp_path, capsys):
+    (tmp_path / "tensorboard").touch()
+    assert train(tmp_path, 3) == 2
+    error = capsys.readouterr().err
+    assert f"error: {tmp_path}/tensorboard/trial_3: cannot be written" in error and error.count("\n") == 1
 
 
 def test_best_state_by_held_out_demand_is_what_is_written(tmp_path, monkeypatch):
@@ -306,7 +373,7 @@ def test_target_tls_and_infer_tls_flags_are_accepted(grid_models, tmp_path, caps
         (("--infer-tl", "all"), "--infer-tl names every TL"),
         (("--resume",), "there is no such file, so no training to resume"),
         (("--episodes", "0"), "--episodes 0 must lie between 1"),
-        (("--seconds", "-1"), "--seconds -1 must be greater than 0"),
+        (("--seconds", "-1"), "--seconds -1 must be at least 1"),
         (("--learning-rate", "nan"), "--learning-rate nan"),
         (("--hidden-sizes", "64;64"), "--hidden-sizes '64;64' must be"),
         (("--format", "SA101=onnx"), "--format 'SA101=onnx' must be"),

@@ -74,6 +74,8 @@ class Rounds:
             self._restore()
         elif self._state_file.exists():
             raise InputError(f"{self._state_file}: there are rounds already; pass --resume to continue them, or another --out")
+        elif any(self._out.glob("round_*")):
+            raise InputError(f"{self._out}: has results of rounds, but no {STATE_FILE}; pass another --out, or remove them")
         # an empty folder of models can be served already
         (self._out / "models").mkdir(parents=True, exist_ok=True)
         if not resume:
@@ -206,7 +208,7 @@ class Rounds:
     def _restore(self) -> None:
         try:
             state = json.loads(self._state_file.read_text())
-            identity, self._decisions = state["identity"], list(state["rounds"])
+            identity, self._decisions = dict(state["identity"]), list(state["rounds"])
         except FileNotFoundError:
             raise InputError(f"{self._state_file}: there are no rounds to resume; leave out --resume") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
