@@ -94,8 +94,10 @@ def test_report_is_one_file_with_every_plot(results):
 
 
 def test_results_name_city_tls_and_models(results, grid_models):
+    """And all that repeats them."""
     conditions = json.loads((results[1] / "results.json").read_text())["conditions"]
     assert conditions["tls"] == list(config.load(GRID / "city.toml").tls) and conditions["seconds"] == SECONDS
+    assert (conditions["seeds"], conditions["first_seed"], conditions["emissions"]) == (2, 1, True)
     assert conditions["models"]["served:1"]["SA101"] == str(grid_models.resolve() / "SA101" / "1")
     page = (results[1] / "report.html").read_text()
     for text in (conditions["sumocfg"], conditions["models"]["served:1"]["SA101"], f"greenserve: {VERSION}", "sumo: "):
@@ -270,6 +272,14 @@ def test_model_numbers_are_arms_of_their_own(grid_models, tmp_path):
         assert program.main([*CITY, *models, *arguments, "--arms", "served", "--model", f"SA 101={chosen}"]) == 0
         own = json.loads((tmp_path / "out" / "results.json").read_text())["simulations"]
         assert own[0]["delay_s"] == same["delay_s"], chosen
+
+
+def test_model_that_cannot_be_loaded_is_named(grid_models, tmp_path, capsys):
+    shutil.copytree(grid_models / "SA101", tmp_path / "SA101")
+    (tmp_path / "SA101" / "1" / "saved_model.pb").write_bytes(b"")
+    assert program.main([*CITY, "--models-dir", str(tmp_path), "--tl", "SA101", "--arms", "served", "--seeds", "1"]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(f"error: {tmp_path}/SA101/1: cannot be loaded (") and error.endswith("export it again")
 
 
 def test_served_arm_without_answers_ends_the_evaluation(grid_models, monkeypatch, capsys):

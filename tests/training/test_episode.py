@@ -24,7 +24,7 @@ from training.actor_critics import ActorCritics
 from training.approaches import upstream_lanes
 from training.demand import MAX_SCALE, MAX_SHIFT_S, MIN_SCALE, Demand, varied
 from training.episode import EpisodeSimulator, TrainingTask
-from training.street_simulation import SimulationFailed
+from training.street_simulation import SimulationFailed, street_with_demand
 from training.workers import Workers
 
 TARGETS = ("SA101", "SA103")
@@ -252,6 +252,18 @@ def test_sharp_actors_take_their_best_action(task):
 def test_scale_multiplies_that_of_the_configuration(tmp_path):
     (tmp_path / "a.sumocfg").write_text('<configuration><processing><scale value="0.5"/></processing></configuration>')
     assert Demand(1, 0.8).options(tmp_path / "a.sumocfg", tmp_path)[-2:] == ["--scale", "0.4"]
+
+
+def test_scale_that_is_no_number_is_an_error_of_the_input(tmp_path):
+    (tmp_path / "a.sumocfg").write_text('<configuration><processing><scale value="abc"/></processing></configuration>')
+    with pytest.raises(InputError, match=r"a\.sumocfg: its scale 'abc' is not a number"):
+        Demand(1, 0.8).options(tmp_path / "a.sumocfg", tmp_path)
+
+
+def test_begin_after_the_end_is_an_error_of_the_input(task):
+    city = replace(task.city, network=replace(task.city.network, begin_s=1e6))
+    with pytest.raises(InputError, match=r"grid\.sumocfg: ends at second \d+, not after its begin at 1e\+06"):
+        street_with_demand(city, ["SA101"], None)
 
 
 def test_scaled_demand_has_more_or_fewer_vehicles(task):

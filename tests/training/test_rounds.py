@@ -149,9 +149,16 @@ def test_rounds_are_resumed_with_the_same_flags_only(first_round):
     with pytest.raises(InputError, match=r"there are no rounds to resume"):
         Rounds(plan(out / "other"), SampleCheckpoints(), resume=True, report=print)
     (out / "other").mkdir()
-    (out / "other" / "rounds.json").write_text("{")
-    with pytest.raises(InputError, match=r"is not the state of rounds"):
-        Rounds(plan(out / "other"), SampleCheckpoints(), resume=True, report=print)
+    for damaged in ("{", '{"identity": null, "rounds": []}'):
+        (out / "other" / "rounds.json").write_text(damaged)
+        with pytest.raises(InputError, match=r"is not the state of rounds"):
+            Rounds(plan(out / "other"), SampleCheckpoints(), resume=True, report=print)
+
+
+def test_results_of_rounds_whose_state_is_gone_are_not_used(tmp_path):
+    (tmp_path / "round_1" / "group_1").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"has results of rounds, but no rounds\.json; pass another --out"):
+        Rounds(plan(tmp_path), SampleCheckpoints(), resume=False, report=print)
 
 
 def test_group_whose_numbers_are_not_finite_ends_with_its_best_state(tmp_path, monkeypatch):
