@@ -121,7 +121,7 @@ class Trainer:
             raise InputError(
                 f"{logs}: cannot be written: {error.message}; remove what is in its place, or pass another --out"
             ) from None
-        tqdm.set_lock(threading.RLock())  # its own lock is one of several processes, which a killed process would leave behind
+        tqdm.set_lock(threading.RLock())  # the default is a semaphore between processes, which a killed process leaves behind
         bar = tqdm(total=self._updates, initial=self._update, unit="update", disable=None if shows_bar else True)
         with self._workers, writer.as_default(), bar:
             while self._update < self._updates and not (settings.patience and self._stale >= settings.patience):
@@ -229,9 +229,7 @@ class Trainer:
             if candidate.number == number and any(candidate.is_named_after(tl) for tl in self._task.target_tls)
         ]
         if existing:
-            raise InputError(
-                f"{existing[0]}: is there already, of model number {number}; pass another --model-number, or another --out"
-            )
+            raise InputError(f"{existing[0]}: already exists, with model number {number}; pass another --model-number or --out")
 
     def _read_curve(self) -> list[str]:
         """The rows of the curve, without its heading. Raises InputError."""

@@ -128,8 +128,8 @@ def _refuse_parts_elsewhere(
 ) -> None:
     """Raise InputError if a variable outside the actor's scope may belong to the actor by its size.
 
-    Such are a layer whose units are the actor's inputs, and a vector for each number of the observation or of the action,
-    unless it is the bias of a layer.
+    These are a layer with as many units as the actor has inputs, and a vector as long as the observation or the action
+    that is not the bias of a layer.
     """
     kernels = {layer: variable for variable in unread for layer, part in [split(variable.name)] if PARTS.get(part) == "kernel"}
     for variable in unread:
@@ -138,12 +138,12 @@ def _refuse_parts_elsewhere(
         if "float" not in variable.dtype or serves_training or scopes.unread_reason(variable.name, scope) != f"outside {scope}":
             continue
         if kernels.get(layer) is variable:
-            may_be_its = len(variable.shape) == 2 and variable.shape[0 if part == TRANSPOSED else 1] in inputs
+            may_belong = len(variable.shape) == 2 and variable.shape[0 if part == TRANSPOSED else 1] in inputs
             use = "a layer before it"
         else:
-            may_be_its = layer not in kernels and len(variable.shape) == 1 and variable.shape[0] in inputs | outputs
+            may_belong = layer not in kernels and len(variable.shape) == 1 and variable.shape[0] in inputs | outputs
             use = "statistics or factors of its observation or output"
-        if may_be_its:
+        if may_belong:
             raise InputError(
                 f"{where}: {variable.name} {list(variable.shape)} is outside {scope}, but may be {use}; pass every layer in the "
                 "order of calls (--scope . --layers A,B,...), --actor MODULE:FUNCTION, or --actor NAME to leave it out"

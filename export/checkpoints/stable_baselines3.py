@@ -444,7 +444,7 @@ def _observed_outside_space(saved: SavedPolicy) -> bool:
 def _statistics_file(path: Path, saved: SavedPolicy) -> Path | None:
     """The file of VecNormalize's statistics beside a zip; None: it has none.
 
-    Raises InputError if it is not clear whether a file is the zip's: another model's statistics give other actions.
+    Raises InputError if it is not clear whether a file belongs to the zip: another model's statistics give other actions.
     """
     files = {file: _model_named_by(file) for file in sorted(path.parent.glob("*.pkl")) if STATISTICS.search(file.name)}
     models = {_joined(file.stem): file for file in path.parent.glob("*.zip")}

@@ -171,7 +171,11 @@ def test_results_of_the_same_model_number_are_never_replaced(trained, tmp_path, 
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert train(tmp_path, 3) == 2
     error = capsys.readouterr().err
-    assert f"{tmp_path}/" in error and "of model number 3; pass another --model-number" in error and error.count("\n") == 1
+    assert (
+        f"{tmp_path}/" in error
+        and "already exists, with model number 3; pass another --model-number" in error
+        and error.count("\n") == 1
+    )
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
