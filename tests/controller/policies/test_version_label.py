@@ -42,7 +42,8 @@ class City:
         """Load what `greenserve serve config` writes."""
         out = self.models.parent / "config"
         mounted = ("--models-dir", str(self.models), "--mounted-at", str(self.models), "--out", str(out))
-        assert serve_config([*mounted, "--loaded", *flags]) == 0
+        loaded = [] if "--latest" in flags else ["--loaded"]
+        assert serve_config([*mounted, *loaded, *flags]) == 0
         request = model_management_pb2.ReloadConfigRequest()
         text_format.Parse((out / "models.config").read_text(), request.config)
         assert self.service.HandleReloadConfigRequest(request, timeout=60).status.error_code == 0
