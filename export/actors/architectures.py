@@ -6,7 +6,8 @@ names.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,8 @@ CLIP = "clip"
 """Output of trainers whose environment clips actions to [-1, 1]."""
 MATCH_TOLERANCES = {1.0: 1e-5, 10.0: 1e-4, 100.0: 1e-3, 1000.0: 1e-2}
 """Scale of observations -> tolerance between equal actions: float32 has seven digits."""
-MAX_GROUPS = 7
-"""Groups whose orders are all tried: 7! = 5,040."""
+MAX_ORDERS = 5040
+"""Orders of groups that are tried at most: 7!."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Layers:
     subclassed model), but not the order of the groups."""
     name: str = ""
     """Name of a group; "": the whole actor."""
+    sequence: str = ""
+    """Groups of one sequence, such as fc1 and fc2, are called in their order; "": a group of no sequence."""
 
     def joined(self, groups: Sequence["Layers"]) -> "Layers":
         """The same layers with their groups in this order."""
@@ -161,7 +164,7 @@ def _in_order(where: Path, layers: Layers, hints: ArchitectureHints, categorical
     if hints.layer_order is not None:
         return layers.joined([next(group for group in layers.groups if group.name == name) for name in hints.layer_order])
     fitting: dict[tuple[int, ...], Sequence[Layers]] = {}
-    for groups in itertools.permutations(layers.groups) if len(names) <= MAX_GROUPS else ():
+    for groups in _possible_orders(layers.groups):
         try:
             build(where, layers.joined(groups), hints, categorical)
         except InputError:
@@ -174,6 +177,25 @@ def _in_order(where: Path, layers: Layers, hints: ArchitectureHints, categorical
             "pass --layers start,middle,end, or set layers in city.toml"
         )
     return layers.joined(next(iter(fitting.values())))
+
+
+def _possible_orders(groups: Sequence[Layers]) -> Iterator[Sequence[Layers]]:
+    """Every order of the groups that keeps the order within each sequence; none if there are more than MAX_ORDERS."""
+    sequences: dict[str, list[Layers]] = {}
+    for group in groups:
+        sequences.setdefault(group.sequence or f"group {group.name}", []).append(group)
+    count = math.factorial(len(groups)) // math.prod(math.factorial(len(own)) for own in sequences.values())
+
+    def orders(left: list[list[Layers]]) -> Iterator[tuple[Layers, ...]]:
+        if not any(left):
+            yield ()
+        for k, own in enumerate(left):
+            if own:
+                for rest in orders([*left[:k], own[1:], *left[k + 1 :]]):
+                    yield (own[0], *rest)
+
+    if count <= MAX_ORDERS:
+        yield from orders(list(sequences.values()))
 
 
 def recognise(where: Path, layers: Layers, hints: ArchitectureHints) -> str:

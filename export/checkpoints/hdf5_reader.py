@@ -1,6 +1,7 @@
 """Read HDF5 weights; the HDF5 library may loop forever or crash on a corrupt file, so a helper process calls `contents`."""
 
 import io
+import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 
 MAX_BYTES = 2 << 30
 """Size of all arrays of a file."""
+MAX_TEXT_BYTES = 16 << 20
+"""Of a model's architecture."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,10 @@ class Contents:
     """Keras 2: every layer with the names of its weights, in the model's order. None: Keras 3."""
     whole_model: bool
     """Whether the model's architecture is there too."""
+    model_config: str = ""
+    """The architecture as JSON; "" if it is not there."""
+    keras_version: str = ""
+    """Of the Keras that wrote a whole model, such as 2.15.0; "" if the file does not tell."""
 
 
 def contents(path: Path) -> Contents:
@@ -31,12 +38,17 @@ def contents(path: Path) -> Contents:
     import h5py
 
     source: Any = path
+    config, version = "", ""
     if path.suffix == ".keras":
         with zipfile.ZipFile(path) as archive:
+            config = _member(archive, "config.json")
+            version = str(json.loads(_member(archive, "metadata.json")).get("keras_version", ""))
             if archive.getinfo("model.weights.h5").file_size > MAX_BYTES:
                 raise ValueError("its model.weights.h5 is larger than any actor's")
             source = io.BytesIO(archive.read("model.weights.h5"))
     with h5py.File(source, "r") as file:
+        config = config or _text(file.attrs.get("model_config", ""))
+        version = version or _text(file.attrs.get("keras_version", ""))
         whole = path.suffix == ".keras" or "model_config" in file.attrs
         # a whole model in HDF5 keeps its weights in a group of their own
         group = file.get("model_weights", file)
@@ -56,7 +68,14 @@ def contents(path: Path) -> Contents:
             layers = tuple(
                 (name, tuple(map(_text, group[name].attrs["weight_names"]))) for name in map(_text, group.attrs["layer_names"])
             )
-    return Contents(arrays, layers, whole)
+    return Contents(arrays, layers, whole, config, version)
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> str:
+    """A member as text. Raises ValueError if it is too large, KeyError if it is missing."""
+    if archive.getinfo(name).file_size > MAX_TEXT_BYTES:
+        raise ValueError(f"its {name} is larger than any model's")
+    return archive.read(name).decode()
 
 
 def _datasets(group: Any) -> list[str]:

@@ -14,6 +14,7 @@ from export.checkpoints.checkpoint import PARTS, Checkpoint, StoredVariable, nat
 from export.checkpoints.hdf5_reader import Contents
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.layers import LayerParts, check_numbers, layers, output_sizes, refuse_unknown_variables
+from export.checkpoints.scopes import is_training
 from export.checkpoints.source import ActorRequest, RebuiltActor, Source
 
 _NUMBERED = re.compile(r"(_layer_checkpoint_dependencies|layers)/")
@@ -55,6 +56,12 @@ def is_whole_model(path: Path) -> bool:
     return _contents(path).whole_model
 
 
+def architecture(path: Path) -> tuple[str, str]:
+    """(architecture as JSON, Keras's version) of a whole model. Raises InputError."""
+    file = _contents(path)
+    return file.model_config, file.keras_version
+
+
 def _contents(path: Path) -> Contents:
     try:
         stat = path.stat()
@@ -77,6 +84,8 @@ def _keras2(path: Path, file: Contents) -> tuple[LayerParts, list[str]]:
     """layer_names has the layers in the model's order; their numbers have no meaning."""
     found: LayerParts = {}
     for name, weights in file.layers or ():
+        if is_training(name):
+            continue
         for weight in weights:
             layer, _, part = weight.split(":")[0].rpartition("/")
             if part in PARTS:
@@ -93,7 +102,7 @@ def _keras3(path: Path, file: Contents) -> tuple[LayerParts, list[str]]:
     found: LayerParts = {}
     for name in file.arrays:
         layer, _, part = name.rpartition("/vars/")
-        if layer and part.isdigit() and not layer.startswith("optimizer"):
+        if layer and part.isdigit() and not any(map(is_training, layer.split("/"))):
             found.setdefault(layer, {})[part] = name, _weights(path, name, file)
     for layer, numbered in found.items():
         names = _KERAS3_NORM if len(numbered) == 4 else _KERAS3_DENSE
@@ -130,7 +139,7 @@ class KerasHdf5(Source):
             from export.graphs import keras_model
             from export.graphs.rebuild import from_function
 
-            trained, note = keras_model.load_actor(path, wanted)
+            trained, note = keras_model.load_actor(path, wanted, *architecture(path))
             if trained is not None:
                 return from_function(path, label, wanted, trained, lambda: read(path))
             if wanted.hints.architecture is None:

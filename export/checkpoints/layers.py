@@ -57,22 +57,26 @@ def read_layers(checkpoint: Checkpoint, scope: str, whole: bool = False) -> Laye
     if whole:
         variables = [checkpoint.stored[name] for name in unread]
         refuse_unknown_variables(checkpoint.where, variables, scope, output_sizes(found, order))
-        _refuse_parts_elsewhere(checkpoint.where, variables, scope, input_sizes(found, order), output_sizes(found, order))
+        inputs, outputs = input_sizes(found, order), output_sizes(found, order)
+        hidden = {parts["kernel"][1].shape[-1] for parts in found.values() if "kernel" in parts} - outputs
+        _refuse_parts_elsewhere(checkpoint.where, variables, scope, inputs, hidden, outputs)
     every = layers(checkpoint.where, found, order, unread)
     if checkpoint.ordered and checkpoint.keys is None:
         return every  # as the user wrote them
     tops = {layer: layer.removeprefix(prefix).split("/")[0] for layer in order}
-    parts = _group_layers(order, {layer: re.sub(r"[_-]?\d+", "", top) for layer, top in tops.items()})
-    made = [list(dict.fromkeys(tops[layer] for layer in part)) for part in parts.values()]
+    sequences = {top: re.sub(r"[_-]?\d+", "", top) for top in tops.values()}
+    made = [[top for top in dict.fromkeys(tops.values()) if sequences[top] == name] for name in dict.fromkeys(sequences.values())]
     if any(names != sorted(names, key=natural) for names in made):
-        parts = _group_layers(order, tops)  # the numbers in the names contradict the stored order: every name is a group
-    if len(parts) == 1:
+        sequences = {top: top for top in sequences}  # the numbers in the names contradict the stored order
+    if len(set(sequences.values())) == 1:
         return every
-    # names without numbers (fc_one, output; attributes of a model) do not define the call order
+    # names without numbers (fc_one, output; attributes of a model) do not define the call order; a numbered sequence may
+    # have others between its layers
     groups = []
-    for name, own in parts.items():
+    for name, own in _group_layers(order, tops).items():
         dense = tuple(layer for layer in every.dense if layer.name in own)
-        groups.append(Layers(dense, tuple(norm for norm in every.norms if norm.name in own), (), name=name))
+        norms = tuple(norm for norm in every.norms if norm.name in own)
+        groups.append(Layers(dense, norms, (), name=name, sequence=sequences[name]))
     return replace(every, groups=tuple(groups))
 
 
@@ -124,30 +128,52 @@ def refuse_unknown_variables(where: Path, unread: Iterable[StoredVariable], scop
 
 
 def _refuse_parts_elsewhere(
-    where: Path, unread: Sequence[StoredVariable], scope: str, inputs: set[int], outputs: set[int]
+    where: Path, unread: Sequence[StoredVariable], scope: str, inputs: set[int], hidden: set[int], outputs: set[int]
 ) -> None:
-    """Raise InputError if a variable outside the actor's scope may belong to the actor by its size.
+    """Raise InputError if a variable that no layer of the actor has may belong to the actor by its size.
 
-    These are a layer with as many units as the actor has inputs, and a vector as long as the observation or the action
-    that is not the bias of a layer.
+    These are a layer with as many units as the actor has inputs, a layer inside the scope between two layers of the
+    actor, and a vector as long as the observation or the action that is not the bias of a layer.
+
+    Args:
+        where: the checkpoint.
+        unread: variables that are not part of the actor's layers.
+        scope: the actor's.
+        inputs: sizes that the actor's input may have.
+        hidden: units of its hidden layers.
+        outputs: sizes that the actor's output may have.
     """
     kernels = {layer: variable for variable in unread for layer, part in [split(variable.name)] if PARTS.get(part) == "kernel"}
+    consumed = {_layer_sizes(variable)[0]: layer for layer, variable in kernels.items() if len(variable.shape) == 2}
     for variable in unread:
-        layer, part = split(variable.name)
-        serves_training = any(map(scopes.is_training, layer.split("/")))
-        if "float" not in variable.dtype or serves_training or scopes.unread_reason(variable.name, scope) != f"outside {scope}":
+        layer, _ = split(variable.name)
+        if "float" not in variable.dtype or scopes.is_another_agents(variable.name, scope, kernels):
             continue
-        if kernels.get(layer) is variable:
-            may_belong = len(variable.shape) == 2 and variable.shape[0 if part == TRANSPOSED else 1] in inputs
-            use = "a layer before it"
-        else:
-            may_belong = layer not in kernels and len(variable.shape) == 1 and variable.shape[0] in inputs | outputs
-            use = "statistics or factors of its observation or output"
-        if may_belong:
+        is_inside = not scope or variable.name.startswith(f"{scope}/")
+        use = ""
+        if kernels.get(layer) is variable and len(variable.shape) == 2:
+            taken, made = _layer_sizes(variable)
+            if not is_inside and not scopes.serves_training(variable.name) and made in inputs:
+                use = "a layer before it"
+            # a critic's hidden layer is followed by another layer of the critic
+            elif is_inside and {taken, made} <= hidden and consumed.get(made, layer) == layer:
+                use = "a layer of it"
+        elif layer not in kernels and not is_inside and not scopes.serves_training(variable.name):
+            sizes = [size for size in variable.shape if size != 1]
+            if (len(sizes) == 1 and sizes[0] in inputs | outputs) or scopes.is_observations(variable.name):
+                use = "statistics or factors of its observation or output"
+        if use:
             raise InputError(
-                f"{where}: {variable.name} {list(variable.shape)} is outside {scope}, but may be {use}; pass every layer in the "
-                "order of calls (--scope . --layers A,B,...), --actor MODULE:FUNCTION, or --actor NAME to leave it out"
+                f"{where}: {variable.name} {list(variable.shape)} is not part of {scope or 'the actor'}, but may be {use}; pass "
+                "every layer in the order of calls (--scope . --layers A,B,...), --actor MODULE:FUNCTION, or --actor NAME to "
+                "leave it out"
             )
+
+
+def _layer_sizes(kernel: StoredVariable) -> tuple[int, int]:
+    """(inputs, units) of a layer by its kernel."""
+    first, second = kernel.shape
+    return (second, first) if split(kernel.name)[1] == TRANSPOSED else (first, second)
 
 
 def _is_log_std(variable: StoredVariable, output_sizes: set[int]) -> bool:

@@ -13,6 +13,8 @@ _TRAINING = {
     "critic", "optimizer", "optimizers", "optim", "opt", "adam", "target", "old", "oldpi", "oldactor", "value", "vf", "vpred",
     "baseline", "slots", "ema", "gradients", "discriminator",
 }  # fmt: skip
+_CRITIC = {"critic", "value", "vf", "vpred", "baseline"}
+_SHARED = {"shared", "trunk", "common"}
 _ACTOR = {"actor", "actors", "pi", "policy"}
 _UNNAMED_LOG_STD = re.compile(r"(^|/)actor_output(_\d+)?/Variable(:\d+)?$")
 """Off-policy actors of the sappo dialect's trainer store their log_std under this name, as float64."""
@@ -88,7 +90,35 @@ def unread_reason(name: str, scope: str) -> str:
 
 def is_hyperparameter(name: str) -> bool:
     """Whether a single number only sets how training goes."""
-    return bool(re.search(r"learning_rate|\blr\b|alpha|temperature|entropy|kl|beta|gamma|epsilon|clip", name.lower()))
+    return bool(re.search(r"learning_rate|\blr\b|log_alpha|entropy|\bkl|beta|gamma|epsilon|clip_?(range|param)", name.lower()))
+
+
+def serves_training(name: str) -> bool:
+    """Whether a variable belongs to a critic, an optimizer or a copy of a network, by its name.
+
+    A module that is an actor's too by its name, such as actor_critic, may serve both.
+    """
+    *holders, last = name.split("/")
+    for part in holders:
+        words = name_parts(part)
+        if words & _TRAINING and not (words & _TRAINING <= _CRITIC and words & (_ACTOR | _SHARED)):
+            return True
+    return is_slot(last) or _training(last)[0] in ("counter", "training only")
+
+
+def is_another_agents(name: str, scope: str, layers: Iterable[str]) -> bool:
+    """Whether a variable belongs to another agent than the actor of this scope. `layers`: those that are unread."""
+    own, its = (set(TL_PATTERN.findall(text)) for text in (scope, name))
+    if its:
+        return bool(own) and not its <= own
+    top = name.split("/")[0]
+    # of numbered actors, each has layers of its own
+    return top != scope.split("/")[0] and is_actor(top) and any(layer.startswith(f"{top}/") for layer in layers)
+
+
+def is_observations(name: str) -> bool:
+    """Whether a variable scales, shifts or clips observations or actions, by its name."""
+    return bool(re.search(r"(obs|observation|state|input|action|logit)s?_?(mean|var|std|scale|shift|clip|norm)", name.lower()))
 
 
 def is_normaliser(name: str) -> bool:
@@ -107,6 +137,12 @@ def is_unnamed_log_std(name: str) -> bool:
     return bool(_UNNAMED_LOG_STD.search(name))
 
 
+def is_slot(last: str) -> bool:
+    """Whether the last part of a name is an optimizer's."""
+    slot = r"(adam|adagrad|rmsprop|momentum|ftrl|adadelta|exponentialmovingaverage)(_\d+)?|beta[12]_power"
+    return bool(re.fullmatch(slot, last.lower()))
+
+
 @functools.lru_cache(maxsize=100_000)
 def _training(name: str) -> tuple[str | None, bool]:
     """(the part of training that a variable serves, or None if its name does not show it; whether it belongs to an agent)."""
@@ -114,7 +150,7 @@ def _training(name: str) -> tuple[str | None, bool]:
     last = parts[-1].lower()
     is_agents = any(is_actor(part) or TL_PATTERN.search(part) for part in parts)
     # a slot is named after its variable, in the scope of its variable
-    if re.fullmatch(r"(adam|adagrad|rmsprop|momentum|ftrl|adadelta|exponentialmovingaverage)(_\d+)?|beta[12]_power", last):
+    if is_slot(last):
         return "optimizer", is_agents
     if any(name_parts(part) & {"optimizer", "optimizers", "optim", "opt", "adam", "slots"} for part in parts):
         return "optimizer", is_agents

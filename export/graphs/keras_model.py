@@ -1,6 +1,7 @@
 """Whole Keras models (.keras, .h5): loaded by Keras if their classes are Keras's own."""
 
 import importlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,26 +10,39 @@ from export.checkpoints.source import ActorRequest
 from export.graphs import trained_function
 from export.graphs.trained_function import TrainedActor
 
+_LAMBDA = re.compile(r'"class_name":\s*"Lambda"')
 
-def load_actor(path: Path, wanted: ActorRequest) -> tuple[TrainedActor | None, str]:
+
+def load_actor(path: Path, wanted: ActorRequest, config: str, version: str) -> tuple[TrainedActor | None, str]:
     """(the actor, ""), or (None, why Keras cannot load it): the weights of a model of user-defined classes can still be read.
 
-    Raises InputError if the loaded model is not an actor.
+    `config`, `version`: the model's architecture as JSON, and the version of the Keras that wrote it. Raises InputError
+    if the loaded model is not an actor.
     """
-    model, reason = load(path)
+    model, reason = load(path, config, version)
     if model is None:
         return None, reason
     variables = variable_names(model)
     return trained_function.of_keras(path, model, wanted.inputs, variables, wanted.output_tensor, wanted.categorical), ""
 
 
-def load(path: Path) -> tuple[Any, str]:
+def load(path: Path, config: str = "", version: str = "") -> tuple[Any, str]:
     """(the model, ""), or (None, why Keras cannot load it).
 
-    No code of the file is run: Keras's safe mode refuses pickled code.
+    No code of the file is run: a Lambda is refused, because Keras 2 runs its pickled code without a question.
+    `config`, `version`: as in `load_actor`.
     """
+    if _LAMBDA.search(config):
+        return None, "Keras cannot load it: it has a Lambda layer, whose code would be run"
     reason = ""
-    for name in ("keras", "tf_keras"):  # tf_keras is Keras 2; its files are loaded if it is installed
+    # tf_keras is Keras 2; its files are loaded if it is installed
+    libraries = ["tf_keras", "keras"] if version.startswith("2.") else ["keras", "tf_keras"]
+    for name in libraries:
+        if name == "keras" and version.startswith("2.") and "hard_sigmoid" in config:
+            reason = (
+                reason or "Keras cannot load it: hard_sigmoid of Keras 2 is another function than Keras 3's; install tf_keras"
+            )
+            continue
         try:
             keras = importlib.import_module(name)
         except ImportError:

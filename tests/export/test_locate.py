@@ -72,7 +72,7 @@ def test_a_model_with_a_lambda_layer_is_refused(checkpoints, capsys):
     layers = [keras3.layers.Dense(8, "tanh"), keras3.layers.Dense(2, "tanh"), keras3.layers.Lambda(lambda x: x * 0.5)]
     keras3.Sequential([keras3.Input((9,)), *layers]).save(checkpoints / "SA101_trial_1.keras")
     assert export(checkpoints) == 2
-    refused(capsys, "its wiring is not known")
+    refused(capsys, "it has a Lambda layer, whose code would be run")
 
 
 @pytest.mark.parametrize("name", ["value", "target_actor", "actor_old", "vf", "optimizer"])

@@ -457,13 +457,16 @@ CATEGORICAL = ("--action", "categorical", "--hidden-activation", "tanh")
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        (linear_layers(("encoder.0", 5, 5), *ACTOR), "encoder/0/weight [5, 5] is outside actor, but may be a layer before it"),
+        (
+            linear_layers(("encoder.0", 5, 5), *ACTOR),
+            "encoder/0/weight [5, 5] is not part of actor, but may be a layer before it",
+        ),
         (
             {**linear_layers(*ACTOR), "obs_mean": np.zeros(5, np.float32), "obs_var": np.ones(5, np.float32)},
-            "obs_mean [5] is outside actor, but may be statistics or factors of its observation",
+            "obs_mean [5] is not part of actor, but may be statistics or factors of its observation",
         ),
-        ({**linear_layers(*ACTOR), "filter.m": np.ones(5, np.float32)}, "filter/m [5] is outside actor"),
-        ({**linear_layers(*ACTOR), "logit_scale": np.ones(3, np.float32)}, "logit_scale [3] is outside actor"),
+        ({**linear_layers(*ACTOR), "filter.m": np.ones(5, np.float32)}, "filter/m [5] is not part of actor"),
+        ({**linear_layers(*ACTOR), "logit_scale": np.ones(3, np.float32)}, "logit_scale [3] is not part of actor"),
         (
             linear_layers(("q_network.fc1", 8, 5), ("q_network.fc2", 3, 8), ("q_network.value", 1, 8)),
             "q_network/value/weight is the value stream of a dueling Q-network",
