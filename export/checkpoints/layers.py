@@ -61,13 +61,13 @@ def read_layers(checkpoint: Checkpoint, scope: str, whole: bool = False) -> Laye
         hidden = {parts["kernel"][1].shape[-1] for parts in found.values() if "kernel" in parts} - outputs
         _refuse_parts_elsewhere(checkpoint.where, variables, scope, inputs, hidden, outputs)
     every = layers(checkpoint.where, found, order, unread)
-    if checkpoint.ordered and checkpoint.keys is None:
-        return every  # as the user wrote them
     tops = {layer: layer.removeprefix(prefix).split("/")[0] for layer in order}
     sequences = {top: re.sub(r"[_-]?\d+", "", top) for top in tops.values()}
     made = [[top for top in dict.fromkeys(tops.values()) if sequences[top] == name] for name in dict.fromkeys(sequences.values())]
     if any(names != sorted(names, key=natural) for names in made):
         sequences = {top: top for top in sequences}  # the numbers in the names contradict the stored order
+    elif checkpoint.ordered and checkpoint.keys is None:
+        return every  # as the user wrote them
     if len(set(sequences.values())) == 1:
         return every
     # names without numbers (fc_one, output; attributes of a model) do not define the call order; a numbered sequence may

@@ -73,8 +73,6 @@ class TorchState(Source):
         rebuilt = super().rebuild(path, label, wanted)
         assert isinstance(rebuilt.actor, Actor)
         names = [layer.name for layer in rebuilt.actor.dense]
-        if wanted.hints.layer_order is None:
-            _check_order(path, names)
         if wanted.scope is None and wanted.hints.layer_order is None and wanted.hints.architecture is None:
             _check_names(path, names)
         hidden = rebuilt.actor.architecture != "mlp" or len(rebuilt.actor.widths) > 2
@@ -130,19 +128,6 @@ def _check_names(path: Path, layers: Sequence[str]) -> None:
             raise InputError(
                 f"{path}: the name of its layer {layer} does not tell that it is the actor's; pass the actor's layers in the "
                 f"order of calls (--layers {','.join(layers)}), or their module (--scope {parts[0]})"
-            )
-
-
-def _check_order(path: Path, layers: Sequence[str]) -> None:
-    """Raise InputError if layers that differ by a number, such as fc2 and fc1, are not in the order of their numbers."""
-    groups: dict[str, list[str]] = {}
-    for layer in layers:
-        groups.setdefault(re.sub(r"\d+", "", layer), []).append(layer)
-    for names in groups.values():
-        if names != sorted(names, key=natural):
-            raise InputError(
-                f"{path}: its layers {', '.join(names)} were defined in another order than that of their numbers; "
-                "pass --layers with the order of calls"
             )
 
 

@@ -9,7 +9,7 @@ refused, never guessed.
 
 import collections
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,14 +29,18 @@ ELEMENTWISE_OPS = {
 }
 # fmt: on
 """Operations on the chain from the last layer to the mean: bounds, scales and clips, nothing that only a loss has (a square)."""
+HARMLESS_OPS = ("ArgMax", "Softmax", "LogSoftmax", "TopKV2")
+"""Operations on logits after which the best action is the same."""
 SLICES = ("Split", "SplitV", "StridedSlice", "Slice", "Unpack", "GatherV2")
+MEAN_WORDS = {"mean", "means", "mu", "loc", "logit", "logits"}
+"""Words in the names of the layer of the mean, or of the logits."""
 PLACEHOLDERS = ("Placeholder", "PlaceholderWithDefault", "PlaceholderV2")
 _FLOATS = (types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE, types_pb2.DT_HALF)
-_SWITCHES = {
-    "train": False, "training": False, "phase": False, "learning": False,
-    "keep": 1.0, "prob": 1.0, "dropout": 0.0, "rate": 0.0,
-}  # fmt: skip
-"""Values of training switches at inference, by a word of their name."""
+_TRAINING_WORDS = {"train", "training", "phase", "learning", "dropout", "explore", "stochastic"}
+_INFERENCE_WORDS = {"eval", "evaluate", "evaluation", "inference", "infer", "test", "testing", "deterministic", "greedy"}
+"""Words in the names of switches: they are off, or on, at inference."""
+_FRACTIONS = {"keep": 1.0, "dropout": 0.0, "drop": 0.0, "rate": 0.0}
+"""Values of dropout's numbers at inference, by the first of these words in their name."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +97,25 @@ def constants(where: Path, ancestors: Mapping[str, Any], observation: str) -> di
 def training_switch_value(node: Any) -> Any:
     """Value of a training switch at inference; None: the placeholder is not a known switch."""
     dtype, shape = node.attr["dtype"].type, node.attr["shape"].shape
+    name = node.name.rsplit("/", 1)[-1]
     if dtype == types_pb2.DT_BOOL:
-        return False
-    if dtype not in _FLOATS or shape.dim:
-        return None  # a switch is a scalar
-    words = re.findall(r"[a-z]+", node.name.rsplit("/", 1)[-1].lower())
-    value = next((value for key, value in _SWITCHES.items() if key in words), None)
-    return None if value is None else float(value)
+        return switch_value(name)
+    if dtype not in _FLOATS or shape.dim or node.op == "PlaceholderWithDefault":
+        return None  # a switch is a scalar, and a default is the value that a caller who gives none gets
+    return next((value for word, value in _FRACTIONS.items() if word in _words(name)), None)
+
+
+def switch_value(name: str) -> bool | None:
+    """Value at inference of a boolean with this name; None: the name does not tell."""
+    words = _words(name)
+    if bool(words & _TRAINING_WORDS) == bool(words & _INFERENCE_WORDS):
+        return None
+    return bool(words & _INFERENCE_WORDS)
+
+
+def _words(name: str) -> set[str]:
+    """Words of a name: `isTraining_1` -> is, training."""
+    return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
 
 
 def required_placeholders(ancestors: Mapping[str, Any]) -> list[str]:
@@ -131,7 +147,7 @@ def observation(where: Path, ancestors: Mapping[str, Any], output: str) -> str:
 
 
 class NotInGraph(InputError):
-    """A graph that does not run the actor on a placeholder."""
+    """A graph that does not run the actor."""
 
 
 def find_output(
@@ -141,7 +157,7 @@ def find_output(
 
     `is_actor_variable`: whether a variable node is the actor's beside its layers (such as the
     statistics that normalise its observation). Raises InputError if the output
-    is unclear, NotInGraph if the graph does not run the actor on a placeholder.
+    is unclear, NotInGraph if the graph does not run the actor.
     """
     layer_variables = {name for name in layers if name in graph.nodes and graph.nodes[name].op in VARIABLES}
     head, others = _head(where, graph, layer_variables)
@@ -171,6 +187,11 @@ def find_output(
     chain = _elementwise_chain(where, graph, head, is_training, categorical)
     used = [k for k, name in enumerate(chain) if any(map(is_training, _consumers(graph, name)))]
     if not used:
+        unknown = _leads_to_training(graph, chain[-1], is_training, HARMLESS_OPS if categorical else ())
+        if unknown:
+            raise InputError(
+                f"{where}: its actor goes on with {unknown} after {chain[-1]}; name its mean (or its logits) with --output-tensor"
+            )
         return f"{chain[-1]}:0"
     after = [graph.nodes[name].op for name in chain[used[-1] + 1 :]]
     if not categorical and any(op in BOUNDING_OPS for op in after):
@@ -182,12 +203,15 @@ def _head(where: Path, graph: GraphIndex, layer_variables: set[str]) -> tuple[st
     """The product of the actor's last layer, and those of its other last layers (a deviation's). Raises InputError."""
     reached = _reached(graph, layer_variables)
     products = [name for name in reached if graph.nodes[name].op in MATMUL_OPS and _kernel(graph, name, layer_variables)]
+    if not products:
+        raise NotInGraph(f"{where}: its graph does not run the actor")
     if not any(node.op in PLACEHOLDERS for name in products for node in graph.ancestors(name).values()):
-        raise NotInGraph(f"{where}: its graph does not run the actor on a placeholder")
+        # its activations are there, and weights alone would be given the defaults
+        raise InputError(f"{where}: its graph runs the actor on something other than a placeholder, such as an iterator")
     inner = {name for product in products for name in graph.ancestors(product) if name != product}
     heads = [name for name in products if name not in inner]
     if len(heads) > 1:
-        named = [name for name in heads if re.search(r"mean|mu|loc|logits", _kernel(graph, name, layer_variables).lower())]
+        named = [name for name in heads if _words(_kernel(graph, name, layer_variables)) & MEAN_WORDS]
         plain = [
             name for name in heads if not re.search(r"std|sigma|var\b|scale|dev", _kernel(graph, name, layer_variables).lower())
         ]
@@ -231,6 +255,22 @@ def _elementwise_chain(
         if len(on) > 1:
             raise InputError(f"{where}: its actor goes on with {', '.join(sorted(on))}; name its mean with --output-tensor")
         chain.append(on[0])
+
+
+def _leads_to_training(graph: GraphIndex, end: str, is_training: Callable[[str], bool], ignored: Sequence[str]) -> str:
+    """The first operation after a tensor from which training gets a function of it; "": there is none."""
+    for first in _consumers(graph, end):
+        if is_training(first) or graph.nodes[first].op in ignored:
+            continue
+        seen, stack = {first}, [first]
+        while stack:
+            for name in _consumers(graph, stack.pop()):
+                if is_training(name):
+                    return first
+                if name not in seen:
+                    seen.add(name)
+                    stack.append(name)
+    return ""
 
 
 def _uses_twice(graph: GraphIndex, name: str, source: str) -> bool:

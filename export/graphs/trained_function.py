@@ -18,11 +18,12 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from city.errors import InputError, first_line
 from export.checkpoints.checkpoint import Checkpoint, StoredVariable
-from export.graphs import training_graph
+from export.graphs import output_tensor, training_graph
 from export.graphs.graph_actor import ReferenceModel, TrainedGraph
 
 _NOT_THE_MEAN = re.compile(r"value|critic|log_?prob|std|sigma|scale|entropy|sample|hidden|state", re.I)
-_THE_MEAN = re.compile(r"mean|mu|loc|logits|prob|action|policy", re.I)
+_THE_MEAN = re.compile(r"((actor|action|policy|pi)_)?(means?|mu|loc|logits?|probs?|probabilities|actions?|actor|policy|pi)", re.I)
+"""The whole name of an output; queue_prob may be anything."""
 
 
 @dataclass(frozen=True)
@@ -111,17 +112,18 @@ def of_function(
     constants, variables = _captured(where, concrete, names)
     for tensor in parameters:
         if tensor is not floats[0]:
-            if tensor.dtype != tf.bool:
+            value = output_tensor.switch_value(tensor.op.name) if tensor.dtype == tf.bool else None
+            if value is None:
                 raise InputError(
                     f"{where}: its function takes {tensor.op.name} beside the observation, with an unknown value at inference; "
                     "choose another signature with --output-tensor SIGNATURE:OUTPUT"
                 )
-            constants[tensor.op.name] = False
+            constants[tensor.op.name] = value
     observation = floats[0].op.name
     dtype = floats[0].dtype
 
     def call(x: NDArray[Any]) -> list[Any]:
-        arguments = {tensor.op.name: tf.constant(False) for tensor in parameters}
+        arguments = {tensor.op.name: tf.constant(constants.get(tensor.op.name, False)) for tensor in parameters}
         arguments[observation] = tf.constant(x, dtype)
         positional, named = concrete.structured_input_signature
         held = keep  # a function does not own the variables it captures
@@ -217,7 +219,7 @@ def _output(where: Path, concrete: Any, output: str | None, call: Callable[[Any]
         if before.dtype.is_floating and before.shape.rank in (1, 2) and before.shape[0] == 4 and np.array_equal(before, after)
     ]
     # of several outputs, one is chosen by its name, never by elimination
-    fitting = [k for k in fitting if named and _THE_MEAN.search(keys[k]) and not _NOT_THE_MEAN.search(keys[k])]
+    fitting = [k for k in fitting if named and _THE_MEAN.fullmatch(keys[k]) and not _NOT_THE_MEAN.search(keys[k])]
     if len(fitting) != 1:
         raise InputError(f"{where}: has the outputs {', '.join(keys)}; choose the mean with --output-tensor")
     return fitting[0]

@@ -56,7 +56,7 @@ def read(
 
     Raises:
         InputError: the output is missing, unclear, or not an actor's.
-        NotInGraph: the graph does not run the actor on a placeholder.
+        NotInGraph: the graph does not run the actor.
     """
     meta = meta_graph_path(prefix)
     try:

@@ -152,7 +152,9 @@ def test_scopes_with_tl_names_need_no_order(checkpoints):
 
 def test_an_estimators_checkpoint_is_read_by_its_names(checkpoints, capsys):
     expected = writers.estimator(checkpoints)
-    assert export(checkpoints, "--model-number", "2") == 0
+    assert export(checkpoints, "--model-number", "2") == 2
+    refused(capsys, "runs the actor on something other than a placeholder", "use only the weights with --actor NAME")
+    assert export(checkpoints, "--model-number", "2", "--actor", "mlp") == 0
     recorded = manifest(checkpoints)
     assert recorded["source"]["name"] == "model.ckpt-2" and "counter" in recorded["left_unread"]
     same(run(version(checkpoints), "serving_default", observation=X)["action"], expected)
