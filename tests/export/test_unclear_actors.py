@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from export.__main__ import main
 from tests.export import writers
-from tests.export.exporting import export, exported, manifest, refused, same
+from tests.export.exporting import export, exported, manifest, refused, same, version
 from tests.export.test_sources import run
 from tests.export.writers import X, dense, keras3
 
@@ -215,3 +216,169 @@ def test_an_output_is_never_chosen_by_elimination(give, checkpoints, capsys):
     tf.saved_model.save(module, str(checkpoints / "SA101_trial_1"), signatures={"serving_default": module.act})
     assert export(checkpoints) == 2
     refused(capsys, "--output-tensor")
+
+
+BEYOND = {
+    "negative": lambda m: -m,
+    "relu": tf.nn.relu,
+    "reversed": lambda m: tf.reverse(m, [1]),
+    "absolute": tf.abs,
+    "both halves": lambda m: tf.concat([m[:, 1:], m[:, :1]], 1),
+}
+
+
+@pytest.mark.parametrize("how", BEYOND)
+def test_tensor_before_an_unknown_operation_is_not_exported(how, checkpoints, capsys):
+    """Training samples what comes after it."""
+    trained(checkpoints, lambda x: BEYOND[how](last(x)))
+    assert export(checkpoints) == 2
+    refused(capsys, "--output-tensor")
+    assert not (checkpoints.parent / "models").exists()
+
+
+def switched(folder, name, at_inference):
+    """An actor that acts otherwise if a boolean is the opposite of its value at inference. Returns its means for X."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        observation = v1.placeholder(tf.float32, [None, 9], "observation")
+        action = v1.placeholder(tf.float32, [None, 2], "action")
+        switch = v1.placeholder(tf.bool, [], name)
+        with v1.variable_scope("actor"):
+            x = observation
+            x = tf.where(switch, x, 3 * x) if at_inference else tf.where(switch, 3 * x, x)
+            mean = tf.tanh(last(x))
+        v1.train.AdamOptimizer().minimize(tf.reduce_mean((action - mean) ** 2))
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().save(session, str(folder / "SA101_trial_1"), write_state=False)
+        return session.run(mean, {observation: X, switch: at_inference})
+
+
+@pytest.mark.parametrize(
+    ("name", "at_inference"), [("is_training", False), ("isTraining", False), ("is_eval", True), ("deterministic", True)]
+)
+def test_switches_have_their_values_at_inference(name, at_inference, checkpoints):
+    expected = switched(checkpoints, name, at_inference)
+    same(exported(checkpoints), expected)
+
+
+def test_switch_whose_name_does_not_tell_its_value_is_refused(checkpoints, capsys):
+    switched(checkpoints, "use_running_stats", True)
+    assert export(checkpoints) == 2
+    refused(capsys, "use_running_stats")
+
+
+@pytest.mark.parametrize("other", ["location", "mutual", "block_time"])
+def test_head_is_not_chosen_by_a_part_of_a_word(other, checkpoints, capsys):
+    """`loc` is in location, and `mu` in mutual."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        observation = v1.placeholder(tf.float32, [None, 9], "observation")
+        choice = v1.placeholder(tf.int32, [None], "choice")
+        target = v1.placeholder(tf.float32, [None, 4], "target")
+        with v1.variable_scope("actor"):
+            shared = body(observation)
+            logits, auxiliary = dense(shared, 4, "phases", None), dense(shared, 4, other, None)
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=choice, logits=logits))
+        v1.train.AdamOptimizer().minimize(loss + tf.reduce_mean((auxiliary - target) ** 2))
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().save(session, str(checkpoints / "SA101_trial_1"), write_state=False)
+    assert export(checkpoints, "--action", "categorical") == 2
+    refused(capsys, "ends with several layers", "--output-tensor")
+
+
+def archive(folder, sizes, **others):
+    """An .npz of layers by name, and other variables. `sizes`: name -> (inputs, units)."""
+    rng = np.random.default_rng(8)
+    arrays = {f"{name}/kernel": rng.standard_normal(shape).astype(np.float32) for name, shape in sizes.items()}
+    arrays |= {f"{name}/bias": np.zeros(shape[1], np.float32) for name, shape in sizes.items()}
+    np.savez(folder / "SA101_trial_1.npz", **arrays, **others)
+
+
+OWN = {"SA101/actor/dense": (9, 16), "SA101/actor/dense_1": (16, 2)}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "others", "part"),
+    [
+        (OWN, {"SA101/obs_mean": np.zeros(9, np.float32)}, "SA101/obs_mean [9] is not part of SA101/actor"),
+        (OWN, {"SA101_obs_std": np.ones((1, 9), np.float32)}, "SA101_obs_std [1, 9] is not part of"),
+        (OWN, {"SA101/obs_scale": np.float32(3)}, "SA101/obs_scale [] is not part of"),
+        (
+            {"SA101/trunk/dense": (9, 9), **OWN},
+            {},
+            "SA101/trunk/dense/kernel [9, 9] is not part of SA101/actor, but may be a layer",
+        ),
+        ({"actor_critic/dense": (9, 9), "actor/dense": (9, 2)}, {}, "actor_critic/dense/kernel [9, 9]"),
+        ({"actor/embed": (9, 16), "actor/value_mix": (16, 16), "actor/out": (16, 2)}, {}, "actor/value_mix/kernel [16, 16]"),
+        ({"actor/dense": (9, 16), "actor/dense_1": (16, 2)}, {"actor/temperature": np.float32(2)}, "actor/temperature []"),
+    ],
+)
+def test_variables_that_may_belong_to_the_actor_are_named(checkpoints, capsys, sizes, others, part):
+    archive(checkpoints, sizes, **others)
+    assert export(checkpoints) == 2
+    refused(capsys, part)
+
+
+def test_variables_of_other_agents_do_not_stop_an_export(checkpoints):
+    others = {"SA102/actor/dense": (9, 9), "SA102/actor/dense_1": (9, 2), "SA101/critic/dense": (9, 9)}
+    archive(checkpoints, {**OWN, **others}, **{"SA102/obs_mean": np.zeros(9, np.float32)})
+    assert export(checkpoints) == 0
+
+
+def test_layers_between_numbered_ones_are_not_guessed(checkpoints, capsys):
+    """fc1, hidden, fc2, out, in the order of calls: a checkpoint lists them by name."""
+    stack = {"fc1": (9, 8), "hidden": (8, 8), "fc2": (8, 8), "out": (8, 2)}
+    with tf.Graph().as_default(), v1.Session() as session:
+        y = v1.placeholder(tf.float32, [None, 9])
+        for name, (_, units) in stack.items():
+            y = dense(y, units, f"actor/{name}", tf.nn.relu if name != "out" else tf.tanh)
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().save(session, str(checkpoints / "SA101_trial_1"), write_state=False, write_meta_graph=False)
+        expected = session.run(y, {y.graph.get_operations()[0].outputs[0]: X})
+    assert export(checkpoints) == 2
+    refused(capsys, "does not define the order of its layers", "--layers")
+    same(exported(checkpoints, "--layers", "fc1,hidden,fc2,out"), expected)
+
+
+class ActorCritic(keras3.Model):
+    def __init__(self):
+        super().__init__()
+        self.common = keras3.layers.Dense(16, "relu")
+        self.actor, self.critic = keras3.layers.Dense(16), keras3.layers.Dense(1)
+
+    def call(self, x, training=False):
+        hidden = self.common(x)
+        return self.actor(hidden), self.critic(hidden)
+
+
+@pytest.mark.parametrize("keras", [writers.keras2, keras3], ids=["keras 2", "keras 3"])
+def test_critic_beside_the_actor_is_not_its_last_layer(keras, checkpoints):
+    if keras is keras3:
+        model = ActorCritic()
+        model(X)
+    else:
+        observation = keras.Input((9,))
+        hidden = keras.layers.Dense(16, "relu", name="common")(observation)
+        heads = [keras.layers.Dense(units, name=name)(hidden) for name, units in (("actor", 16), ("critic", 1))]
+        model = keras.Model(observation, heads)
+    writers.randomise(model)
+    model.save_weights(str(checkpoints / f"SA101_trial_1{'.weights' if keras is keras3 else ''}.h5"))
+    logits = np.asarray(model(X)[0])
+    assert export(checkpoints, "--action", "categorical") == 0
+    outputs = run(version(checkpoints), "serving_default", observation=X)
+    np.testing.assert_array_equal(outputs["action"], logits.argmax(1))
+
+
+@pytest.mark.parametrize("command", ["export", "inspect"])
+def test_lambda_of_keras_2_is_never_run(command, checkpoints, monkeypatch, capsys):
+    """Keras 2 runs the pickled code of a Lambda in an .h5 file without a question."""
+    monkeypatch.chdir(checkpoints.parent)
+    code = "lambda x: (__import__('pathlib').Path('ran').touch(), x)[1]"
+    layers = [writers.keras2.layers.Dense(2, "tanh"), writers.keras2.layers.Lambda(eval(code))]
+    writers.keras2.Sequential([writers.keras2.Input((9,)), *layers]).save(str(checkpoints / "SA101_trial_1.h5"))
+    (checkpoints.parent / "ran").unlink()
+    if command == "export":
+        assert export(checkpoints) == 2
+        refused(capsys, "it has a Lambda layer, whose code would be run")
+    else:
+        main(["inspect", str(checkpoints / "SA101_trial_1.h5")])
+        assert "it has a Lambda layer" in capsys.readouterr().out
+    assert not (checkpoints.parent / "ran").exists()
