@@ -144,7 +144,10 @@ def _refuse_parts_elsewhere(
         outputs: sizes that the actor's output may have.
     """
     kernels = {layer: variable for variable in unread for layer, part in [split(variable.name)] if PARTS.get(part) == "kernel"}
-    consumed = {_layer_sizes(variable)[0]: layer for layer, variable in kernels.items() if len(variable.shape) == 2}
+    takers: dict[int, set[str]] = {}
+    for layer, variable in kernels.items():
+        if len(variable.shape) == 2:
+            takers.setdefault(_layer_sizes(variable)[0], set()).add(layer)
     for variable in unread:
         layer, _ = split(variable.name)
         if "float" not in variable.dtype or scopes.is_another_agents(variable.name, scope, kernels):
@@ -156,7 +159,7 @@ def _refuse_parts_elsewhere(
             if not is_inside and not scopes.serves_training(variable.name) and made in inputs:
                 use = "a layer before it"
             # a critic's hidden layer is followed by another layer of the critic
-            elif is_inside and {taken, made} <= hidden and consumed.get(made, layer) == layer:
+            elif is_inside and {taken, made} <= hidden and not takers.get(made, set()) - {layer}:
                 use = "a layer of it"
         elif layer not in kernels and not is_inside and not scopes.serves_training(variable.name):
             sizes = [size for size in variable.shape if size != 1]

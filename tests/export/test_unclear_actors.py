@@ -317,6 +317,13 @@ def test_variables_that_may_belong_to_the_actor_are_named(checkpoints, capsys, s
     refused(capsys, part)
 
 
+def test_value_network_inside_the_scope_does_not_stop_an_export(checkpoints):
+    """As stable-baselines 2 names them; vf_fc1 would fit between the actor's layers."""
+    policy = {"model/pi_fc0": (9, 16), "model/pi_fc1": (16, 16), "model/pi": (16, 2)}
+    archive(checkpoints, {**policy, "model/vf_fc0": (9, 16), "model/vf_fc1": (16, 16), "model/vf": (16, 1)})
+    assert export(checkpoints, "--layers", "pi_fc0,pi_fc1,pi") == 0
+
+
 def test_variables_of_other_agents_do_not_stop_an_export(checkpoints):
     others = {"SA102/actor/dense": (9, 9), "SA102/actor/dense_1": (9, 2), "SA101/critic/dense": (9, 9)}
     archive(checkpoints, {**OWN, **others}, **{"SA102/obs_mean": np.zeros(9, np.float32)})
