@@ -108,7 +108,9 @@ def _keras3(path: Path, file: Contents) -> tuple[LayerParts, list[str]]:
         names = _KERAS3_NORM if len(numbered) == 4 else _KERAS3_DENSE
         found[layer] = {names[part]: values for part, values in numbered.items() if part in names}
     order = sorted(found, key=natural)
-    check_numbers(path, [layer for layer in order if "kernel" in found[layer] and _NUMBERED.match(layer)])
+    if all(map(_NUMBERED.match, order)):
+        # of a subclassed model, attributes that Keras visits first are not among the numbered layers
+        check_numbers(path, [layer for layer in order if "kernel" in found[layer]])
     return found, order
 
 

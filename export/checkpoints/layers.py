@@ -184,19 +184,20 @@ def _is_log_std(variable: StoredVariable, output_sizes: set[int]) -> bool:
 
 
 def check_numbers(where: Path, order: list[str], first: int | None = 0) -> None:
-    """TF1 and Keras number a model's layers dense, dense_1, ...: a gap is a layer that is missing.
+    """TF1 and Keras number the layers of a scope dense, dense_1, ...: a gap is a layer that is missing.
 
     `first`: number of the first layer; None if counters continue from another model's.
     """
-    for k, name in enumerate(order):
+    numbers: dict[str, list[int]] = {}
+    for name in order:
         match = re.fullmatch(r"(.*\bdense)(?:_(\d+))?", name)
         if not match:
             return
-        first = int(match[2] or 0) if first is None else first
-        k += first
-        if int(match[2] or 0) != k:
-            wanted = f"{match[1]}_{k}" if k else match[1]
-            raise InputError(f"{where}: variable {wanted}/kernel is missing")
+        numbers.setdefault(match[1], []).append(int(match[2] or 0))
+    for stem, own in numbers.items():
+        for k, number in enumerate(own, own[0] if first is None else first):
+            if number != k:
+                raise InputError(f"{where}: variable {f'{stem}_{k}' if k else stem}/kernel is missing")
 
 
 def layers(where: Path, found: LayerParts, order: list[str], unread: tuple[str, ...]) -> Layers:

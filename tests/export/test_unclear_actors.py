@@ -356,6 +356,31 @@ class ActorCritic(keras3.Model):
         return self.actor(hidden), self.critic(hidden)
 
 
+class NamedLayers(keras3.Model):
+    """Keras 3 stores `out`, which comes after `layers` in the alphabet, as layers/dense_2."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2 = keras3.layers.Dense(16, "relu"), keras3.layers.Dense(16, "relu")
+        self.out = keras3.layers.Dense(2, "tanh")
+
+    def call(self, x, training=False):
+        return self.out(self.fc2(self.fc1(x)))
+
+
+def test_weights_of_a_subclassed_model_are_read(checkpoints):
+    model = NamedLayers()
+    model(X)
+    writers.randomise(model)
+    model.save_weights(str(checkpoints / "SA101_trial_1.weights.h5"))
+    same(exported(checkpoints), np.asarray(model(X)))
+
+
+def test_every_scope_numbers_its_own_layers(checkpoints):
+    archive(checkpoints, {"encoder/dense": (9, 9), "actor/dense": (9, 16), "actor/dense_1": (16, 2)})
+    assert export(checkpoints, "--scope", ".", "--layers", "encoder/dense,actor/dense,actor/dense_1") == 0
+
+
 @pytest.mark.parametrize("keras", [writers.keras2, keras3], ids=["keras 2", "keras 3"])
 def test_critic_beside_the_actor_is_not_its_last_layer(keras, checkpoints):
     if keras is keras3:
