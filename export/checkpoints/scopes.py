@@ -112,8 +112,9 @@ def is_another_agents(name: str, scope: str, layers: Iterable[str]) -> bool:
     if its:
         return bool(own) and not its <= own
     top = name.split("/")[0]
-    # of numbered actors, each has layers of its own
-    return top != scope.split("/")[0] and is_actor(top) and any(layer.startswith(f"{top}/") for layer in layers)
+    # another agent has an actor of its own
+    others = [layer for layer in layers if layer.startswith(f"{top}/")] if top != scope.split("/")[0] else []
+    return any(is_actor(part) for layer in others for part in layer.split("/"))
 
 
 def is_observations(name: str) -> bool:

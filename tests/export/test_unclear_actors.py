@@ -330,6 +330,14 @@ def test_variables_of_other_agents_do_not_stop_an_export(checkpoints):
     assert export(checkpoints) == 0
 
 
+def test_agents_of_any_name_do_not_stop_an_export(checkpoints):
+    """The signals of real networks have numbers for names."""
+    own = {"1863241632/actor/dense": (9, 16), "1863241632/actor/dense_1": (16, 2)}
+    others = {"2330725114/actor/dense": (9, 9), "2330725114/actor/dense_1": (9, 2)}
+    archive(checkpoints, {**own, **others}, **{"2330725114/obs_mean": np.zeros(9, np.float32)})
+    assert export(checkpoints, "--scope", "1863241632/actor") == 0
+
+
 def test_layers_between_numbered_ones_are_not_guessed(checkpoints, capsys):
     """fc1, hidden, fc2, out, in the order of calls: a checkpoint lists them by name."""
     stack = {"fc1": (9, 8), "hidden": (8, 8), "fc2": (8, 8), "out": (8, 2)}
