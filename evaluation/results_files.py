@@ -1,6 +1,5 @@
 """Files of an evaluation's numbers: results.json and results.csv, each written to a temporary file and renamed."""
 
-import contextlib
 import csv
 import io
 import json
@@ -11,6 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from city import text_files
 from city.errors import InputError
 from evaluation.arms import Arm
 from evaluation.simulation import Outcome, outcome_values
@@ -48,7 +48,7 @@ def write(folder: Path, arms: Sequence[Arm], results: Mapping[str, Sequence[Outc
         # what the signals showed is in the report
         "simulations": [asdict(replace(outcome, signals=())) for arm in arms for outcome in results[arm.name]],
     }
-    write_file(folder / "results.json", json.dumps(document, indent=1))
+    text_files.write(folder / "results.json", json.dumps(document, indent=1))
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(["arm", "seed", *own[0], "overrides"])
@@ -56,19 +56,7 @@ def write(folder: Path, arms: Sequence[Arm], results: Mapping[str, Sequence[Outc
         for outcome in results[arm.name]:
             numbers = [round(value, 3) for value in outcome_values(outcome).values()]
             writer.writerow([outcome.arm, outcome.seed, *numbers, outcome.overrides])
-    write_file(folder / "results.csv", table.getvalue())
-
-
-def write_file(path: Path, text: str) -> None:
-    """Write a file beside its place and rename it. Raises InputError; an older file is kept then."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise InputError(f"{path}: cannot be written: {error.strerror}; make room there, or pass another --out") from None
+    text_files.write(folder / "results.csv", table.getvalue())
 
 
 def _compared(candidate: Sequence[Mapping[str, float]], values: Sequence[Mapping[str, float]]) -> dict[str, Any]:

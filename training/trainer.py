@@ -1,6 +1,5 @@
 """The training loop: episodes, updates, evaluation on held-out demand, best and newest state."""
 
-import contextlib
 import functools
 import json
 import sys
@@ -15,7 +14,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from city import sumo_files
+from city import sumo_files, text_files
 from city.errors import InputError, first_line
 from export.locate import find_candidates
 from protos import policy_pb2 as pb
@@ -207,7 +206,7 @@ class Trainer:
         }
         row = [count, *(round(value, 2) for value in values.values()), "" if held_out_s is None else round(held_out_s, 2)]
         self._rows.append(",".join(map(str, row)))
-        self._write_curve()
+        text_files.write(self._curve, "\n".join([",".join(CURVE), *self._rows]) + "\n")
         if held_out_s is not None:
             values["held_out_delay_s"] = held_out_s
         for name, value in {**values, **losses}.items():
@@ -237,19 +236,6 @@ class Trainer:
             return self._curve.read_text(encoding="utf-8").splitlines()[1:] if self._curve.is_file() else []
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{self._curve}: is not the curve of a training ({first_line(error)}); remove it") from None
-
-    def _write_curve(self) -> None:
-        """Replace the curve. Raises InputError."""
-        partial = self._curve.with_name(f".{self._curve.name}.partial")
-        try:
-            partial.write_text("\n".join([",".join(CURVE), *self._rows]) + "\n", encoding="utf-8")
-            partial.replace(self._curve)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                partial.unlink()
-            raise InputError(
-                f"{self._curve}: cannot be written: {error.strerror}; make room there, or pass another --out"
-            ) from None
 
     def _arrays(self) -> Arrays:
         return [list(learner.networks.arrays) for learner in self._learners]

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from city import network
+from city import network, text_files
 from city.config import City
 from city.errors import InputError
 from evaluation import paired_runs
@@ -196,14 +196,8 @@ class Rounds:
         return dict(json.loads(json.dumps(identity)))
 
     def _save(self) -> None:
-        partial = self._state_file.with_suffix(".partial")
-        try:
-            partial.write_text(json.dumps({"identity": self._identity(), "rounds": self._decisions}, indent=1))
-            partial.replace(self._state_file)
-        except OSError as error:
-            raise InputError(
-                f"{self._state_file}: cannot be written: {error.strerror or error}; make room there, or pass another --out"
-            ) from None
+        state = {"identity": self._identity(), "rounds": self._decisions}
+        text_files.write(self._state_file, json.dumps(state, indent=1))
 
     def _restore(self) -> None:
         try:
