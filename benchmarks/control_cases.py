@@ -20,8 +20,6 @@ from city.network import StreetNetwork
 from controller.assembly import assemble
 from controller.guard import handover
 from controller.guard.start import open_guarded
-from controller.observation import Observation
-from controller.policies.policy import Action
 from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
 from controller.sumo import libsumo_connection, start
@@ -32,6 +30,8 @@ from controller.sumo.wire import MessageSplitter
 from export import contract
 from protos import policy_pb2 as pb
 from serving.client import Client
+from signals.observation import Observation
+from signals.policy import Action
 
 QUIET = ["--no-step-log", "true", "--no-warnings", "true", "--seed", "42", "--time-to-teleport", "-1"]
 MAX_TURN_S = 3000.0

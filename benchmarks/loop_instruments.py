@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from controller.decision_step import DecisionLoop
-from controller.observation import Observation
-from controller.policies.policy import Action
-from controller.safety.signal_safety import PermittedState, SignalCommand
 from controller.sumo.connection import StepResult
+from signals.observation import Observation
+from signals.policy import Action
+from signals.safety.signal_safety import PermittedState, SignalCommand
 
 
 class RunRecorder:

@@ -326,7 +326,7 @@ def _section(path: Path, here: Path, where: str, kind: type, body: Any) -> Any:
         if key == "observation_class":
             raise InputError(
                 f"{path}: {where} {key}: only sumo-rl's default observation is supported; add another one as a dialect, "
-                "a file in controller/dialects (docs/reference/dialects.md)"
+                "a file in signals/dialects (docs/reference/dialects.md)"
             )
         written, key = key, SUMO_RL_KEYS.get(key, key) if kind in (TL, Network) else key
         if key in values:

@@ -8,16 +8,7 @@ import numpy as np
 
 from city import config as city_config
 from city.network import StreetNetwork, green_states
-from controller import dialects
-from controller.change_times import change_times, signal_safeties, with_street_changes
 from controller.decision_step import DecisionLoop, Events
-from controller.fallback import max_pressure
-from controller.fallback.max_pressure import MaxPressure
-from controller.intersection import Intersection
-from controller.observation import Floats
-from controller.policies.policy import Policies
-from controller.safety.monitor import Limits, SignalMonitor
-from controller.safety.safety_times import SafetyTimes
 from controller.sumo.connection import SumoConnection
 from controller.sumo.network import (
     check_contract_matches_network,
@@ -27,6 +18,15 @@ from controller.sumo.network import (
     running_signals,
 )
 from protos import policy_pb2 as pb
+from signals import dialects
+from signals.change_times import change_times, signal_safeties, with_street_changes
+from signals.fallback import max_pressure
+from signals.fallback.max_pressure import MaxPressure
+from signals.intersection import Intersection
+from signals.observation import Floats
+from signals.policy import Policies
+from signals.safety.monitor import Limits, SignalMonitor
+from signals.safety.safety_times import SafetyTimes
 
 
 def assemble(

@@ -9,15 +9,15 @@ from city import names, network
 from city.arguments import Parser, host_and_port
 from city.errors import InputError, path_errors_as_input_errors
 from city.network import StreetNetwork
-from controller import dialects
-from controller.change_times import ChangeTimes, change_times, describe_longer, describe_slow, signal_safeties
 from controller.policies.served_contracts import fetch_contracts
-from controller.safety.conflicts import check_phases
 from controller.sumo.network import check_contract_matches_network, check_contracts_match_city
 from protos import policy_pb2 as pb
 from serving.client import Client
 from serving.contract import ContractError, from_saved_model
 from serving.errors import DeadlineExceeded, ServingError, Unavailable
+from signals import dialects
+from signals.change_times import ChangeTimes, change_times, describe_longer, describe_slow, signal_safeties
+from signals.safety.conflicts import check_phases
 
 MATCHES = "matches"
 Row = tuple[str, str, str, str]

@@ -11,11 +11,11 @@ from city import names
 from city.arguments import Parser, host_and_port, split_arguments
 from city.config import MAX_DEADLINE_MS, City
 from city.errors import InputError, path_errors_as_input_errors
-from controller import dialects
 from serving import tls_files
 from serving.client.channel import grpc_target
 from serving.client.messages import Version
 from serving.tls_files import TlsFiles
+from signals import dialects
 
 
 @dataclass(frozen=True)

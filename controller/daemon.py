@@ -13,7 +13,6 @@ from city.config import City
 from city.errors import InputError
 from city.network import StreetNetwork
 from controller.assembly import assemble
-from controller.change_times import change_times, describe_slow
 from controller.config import ControllerConfig
 from controller.decision_step import DecisionLoop
 from controller.guard import handover
@@ -32,6 +31,7 @@ from controller.telemetry.metrics import ControllerMetrics
 from controller.telemetry.run_log import RunLog, figures, log_summary
 from serving.client import Client
 from serving.tls_files import ChangingTls
+from signals.change_times import change_times, describe_slow
 
 log = logging.getLogger("controller")
 

@@ -35,14 +35,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from city.network import StreetNetwork
-from controller.fallback.control_mode import ControlMode
-from controller.intersection import Intersection
-from controller.observation import MAX_CACHED_BATCHES, ObservationBatch, shares_of
-from controller.policies.policy import Policies
-from controller.safety.monitor import Alarm, MonitorRule, SignalMonitor
-from controller.safety.signal_safety import Override, PermittedRelease, SignalCommand
-from controller.simulation_time import round_to_ms
 from controller.sumo.connection import ONLINE, CommandRejected, SumoConnection
+from signals.fallback.control_mode import ControlMode
+from signals.intersection import Intersection
+from signals.observation import MAX_CACHED_BATCHES, ObservationBatch, shares_of
+from signals.policy import Policies
+from signals.safety.monitor import Alarm, MonitorRule, SignalMonitor
+from signals.safety.signal_safety import Override, PermittedRelease, SignalCommand
+from signals.simulation_time import round_to_ms
 
 MAX_SEGMENTS = 64
 """Segments of one exchange, so that a stop request need not wait long."""

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from city.errors import InputError
-from controller.observation import Readings
 from controller.sumo.connection import StepResult
 from controller.sumo.libsumo_connection import LibsumoConnection
+from signals.observation import Readings
 
 MISSING, STUCK, NOISY = "missing", "stuck", "noisy"
 KINDS = (MISSING, STUCK, NOISY)

@@ -12,8 +12,6 @@ import numpy as np
 from city import config, network, sumo_files
 from controller.assembly import assemble
 from controller.decision_step import DecisionLoop
-from controller.observation import Observation
-from controller.policies.policy import Action, Policies
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
 from controller.sumo.connection import SumoConnection
@@ -25,6 +23,8 @@ from evaluation.detector_faults import NO_FAULTS, FaultRates, FaultyDetectors
 from evaluation.signal_recording import SignalBand, SignalRecording
 from export import contract
 from serving.client import Client
+from signals.observation import Observation
+from signals.policy import Action, Policies
 from training.approaches import upstream_lanes
 from training.demand import Demand
 from training.lost_time import LostTime, road_of

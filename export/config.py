@@ -11,10 +11,10 @@ from city.arguments import Parser
 from city.config import City
 from city.errors import InputError, path_errors_as_input_errors
 from city.network import StreetNetwork
-from controller import dialects
 from export import locate
 from export.actors import ACTIVATIONS
 from export.locate import Candidate
+from signals import dialects
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from typing import Any
 from city.config import TL, City
 from city.errors import InputError
 from city.network import StreetNetwork, signals_of
-from controller import dialects
-from controller.safety.conflicts import check_phases
 from export.locate import Candidate
 from protos import policy_pb2 as pb
+from signals import dialects
+from signals.safety.conflicts import check_phases
 
 MAX_FILE_NAME_SETTING = 1000
 _BOUNDS = {"actionp": (0, 1), "add_time_s": (0, MAX_FILE_NAME_SETTING)}

@@ -14,7 +14,6 @@ from city.config import TL
 from city.errors import InputError
 from city.names import contains_tl
 from city.version import VERSION
-from controller import dialects
 from export import contract as contracts
 from export import locate
 from export.actors import PROBABILITIES, Actor, padding
@@ -28,6 +27,7 @@ from export.rebuild import rebuild
 from export.saved_model import manifest, publish, verify, warmup, write
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL, lanes
+from signals import dialects
 
 MAX_MODEL_NUMBER = 1 << 62
 """Model numbers are below this: TensorFlow Serving's versions are int64, and a fleet counts on from the newest."""
@@ -165,7 +165,7 @@ def _check_sizes(tl: str, candidate: Candidate, actor: Actor | GraphActor, contr
 
 def _size_advice(actual: int, contract: pb.PolicyContract) -> str:
     """Two other causes of an actor that does not fit its TL."""
-    dialect = "; another observation function is a dialect of its own, a file in controller/dialects"
+    dialect = "; another observation function is a dialect of its own, a file in signals/dialects"
     padding = "; if TLs of several sizes share this policy, padded by SuperSuit, set [training] padding = 'supersuit'"
     return (dialect if contract.action.kind == CATEGORICAL else "") + (padding if actual > contract.observation.size else "")
 

@@ -57,7 +57,7 @@ def _check(argv: list[str]) -> int:
 
 def _city(argv: list[str]) -> int:
     from city.init import main
-    from controller import dialects
+    from signals import dialects
 
     return main(argv, dialects.names(), "greenserve city")
 
@@ -97,7 +97,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
 }
 
 
-OWN_PACKAGES = ("city", "controller", "evaluation", "export", "greenserve", "protos", "serving", "training")
+OWN_PACKAGES = ("city", "controller", "evaluation", "export", "greenserve", "protos", "serving", "signals", "training")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -29,7 +29,7 @@ class ContractError(ValueError):
 def check(contract: pb.PolicyContract) -> None:
     """Raise ContractError unless the contract is one TL's, complete, and its sizes agree.
 
-    Each dialect checks its own fields (controller/dialects).
+    Each dialect checks its own fields (signals/dialects).
     """
     subject = f"the contract of {contract.tl}"
     if contract.members:

@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from city import config, network
 from controller.assembly import assemble
 from controller.decision_step import DecisionLoop
-from controller.observation import Observation
-from controller.policies.policy import Action
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
-from controller.simulation_time import next_multiple_s
 from controller.sumo.network import check_contracts_match_city
 from controller.sumo.tripinfo import Trips, read_trips
 from export import contract
 from protos import policy_pb2 as pb
 from serving.client import Client
+from signals.observation import Observation
+from signals.policy import Action
+from signals.simulation_time import next_multiple_s
 from training.actor_critics import ActorCritics, layouts
 from training.demand import Demand
 from training.rewards import REWARD_INTERVAL_S, Rewards

@@ -3,11 +3,11 @@
 import logging
 from collections.abc import Sequence
 
-from controller.fallback.plan import PlanTransition
 from controller.guard.handover import SignalHandover
-from controller.safety.signal_safety import SignalSafety
 from controller.sumo.connection import ONLINE, CommandRejected
 from controller.sumo.traci_connection import TraciConnection
+from signals.fallback.plan import PlanTransition
+from signals.safety.signal_safety import SignalSafety
 
 log = logging.getLogger("controller.guard")
 

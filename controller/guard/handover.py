@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from city.network import Phase, Program, ProgramSwitch, SignalNetwork
-from controller.fallback.plan import FallbackPlan, FallbackSchedule
-from controller.intersection import Intersection
-from controller.safety.safety_times import SafetyTimes
-from controller.safety.signal_safety import SignalSafety
+from signals.fallback.plan import FallbackPlan, FallbackSchedule
+from signals.intersection import Intersection
+from signals.safety.safety_times import SafetyTimes
+from signals.safety.signal_safety import SignalSafety
 
 
 class MalformedHandover(ValueError):

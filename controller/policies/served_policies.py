@@ -4,14 +4,14 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from controller.observation import Observation
-from controller.policies.policy import Action
 from controller.policies.served_contracts import ServedContracts
 from controller.policies.served_fleet import ServedFleet
 from protos import policy_pb2 as pb
 from serving.client import Client, Prediction, Version
 from serving.contract import ACTION, ContractError
 from serving.errors import DeadlineExceeded, InvalidResponse, ServingError, Unavailable
+from signals.observation import Observation
+from signals.policy import Action
 
 log = logging.getLogger("controller")
 

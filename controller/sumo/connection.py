@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from controller.observation import Readings, Rows
-from controller.safety.signal_safety import SignalCommand
+from signals.observation import Readings, Rows
+from signals.safety.signal_safety import SignalCommand
 
 ONLINE = "online"
 """SUMO's program id of a signal that a client sets state by state."""

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from city.errors import InputError
-from controller.observation import MAX_CACHED_BATCHES, Readings, Rows
-from controller.safety.signal_safety import PermittedRelease, PermittedState, SignalCommand
 from controller.sumo.connection import CommandRejected, StepResult, SumoConnectionLost, TrackedLanes
 from controller.sumo.programs import sumo_program
+from signals.observation import MAX_CACHED_BATCHES, Readings, Rows
+from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalCommand
 
 
 class LibsumoConnection:

@@ -7,12 +7,12 @@ from typing import Any
 from city.config import City
 from city.errors import InputError
 from city.network import OFF, OFF_PROGRAM, SEQUENTIAL_TYPES, Phase, Program, SignalNetwork, StreetNetwork
-from controller import dialects
-from controller.fallback.plan import FallbackPlan, FallbackSchedule
-from controller.safety.conflicts import check_phases
 from controller.sumo.connection import ONLINE, OWNER_KEY
 from protos import policy_pb2 as pb
 from serving.contract import ContractError, check
+from signals import dialects
+from signals.fallback.plan import FallbackPlan, FallbackSchedule
+from signals.safety.conflicts import check_phases
 
 _PROGRAM_TYPES = {0: "static", 3: "actuated", 4: "NEMA", 5: "delay_based", 13: OFF}
 

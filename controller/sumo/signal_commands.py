@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from controller.safety.signal_safety import PermittedRelease, PermittedState, SignalCommand
 from controller.sumo import wire
 from controller.sumo.connection import CommandRejected
+from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalCommand
 
 
 def encode_commands(command: SignalCommand) -> list[bytes]:

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 import traci
 
-from controller.observation import MAX_CACHED_BATCHES, Readings, Rows
-from controller.safety.signal_safety import SignalCommand
 from controller.sumo import wire
 from controller.sumo.connection import (
     OWNER_KEY,
@@ -26,6 +24,8 @@ from controller.sumo.messages import MessageStream
 from controller.sumo.programs import StderrReader
 from controller.sumo.signal_commands import decode_rejections, encode_commands
 from controller.sumo.wire import MalformedMessage
+from signals.observation import MAX_CACHED_BATCHES, Readings, Rows
+from signals.safety.signal_safety import SignalCommand
 
 _LANE_NUMBERS = (
     (wire.LAST_STEP_VEHICLE_NUMBER, wire.TYPE_INT),

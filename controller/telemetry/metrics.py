@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import GaugeMetricFamily
 
 from city.version import VERSION
-from controller.fallback.control_mode import ControlMode
-from controller.safety.monitor import MonitorRule
+from signals.fallback.control_mode import ControlMode
+from signals.safety.monitor import MonitorRule
 
 _BUCKETS_S = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 MISSING_REASONS = {

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from controller.decision_step import DecisionLoop, Events, RunCounters, StepReport
-from controller.fallback.control_mode import ControlMode
-from controller.safety.conflicts import EXPLANATIONS
-from controller.safety.monitor import Alarm, MonitorRule
-from controller.safety.signal_safety import Override
 from controller.telemetry.health import Health
 from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
+from signals.fallback.control_mode import ControlMode
+from signals.safety.conflicts import EXPLANATIONS
+from signals.safety.monitor import Alarm, MonitorRule
+from signals.safety.signal_safety import Override
 
 log = logging.getLogger("controller")
 

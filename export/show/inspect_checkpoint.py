@@ -8,7 +8,6 @@ import tensorflow as tf
 from city import names
 from city.arguments import Parser
 from city.errors import InputError, path_errors_as_input_errors
-from controller import dialects
 from export import quiet
 from export.actors import ACTIVATIONS, WEIGHT_PARTS, Actor, BatchNorm, Dense
 from export.actors.architectures import ArchitectureHints
@@ -20,6 +19,7 @@ from export.checkpoints.trained_saved_model import MANIFEST
 from export.locate import Candidate, candidate_of, number
 from export.rebuild import rebuild
 from serving.contract import CATEGORICAL
+from signals import dialects
 
 
 def main(argv: list[str], prog: str = "python -m export inspect") -> int:

@@ -77,7 +77,7 @@ fleet = "x"
         ),
         (VALID + "yellow_time = 3", r"\[tl.SA 101\] has both yellow_s and sumo-rl's name for it; remove one"),
         ("[safety]\nmin_green = 4", "unknown key min_green;"),
-        (VALID + "observation_class = 'Mine'", "add another one as a dialect, a file in controller/dialects"),
+        (VALID + "observation_class = 'Mine'", "add another one as a dialect, a file in signals/dialects"),
         ("[training]\npadding = 'zeros'", r"\[training\] padding = 'zeros' must be supersuit, or left out"),
         ('[safety]\nfloors = "none"', r"\[safety\] floors = 'none' must be one of street, dialect"),
         ("[saftey]\nmin_yellow_s = 3", r"unknown table \[saftey\]"),

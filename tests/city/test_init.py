@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from city import config, init, network
 from city.names import canonical, contains_tl
 from city.network import Phase, Program, SignalNetwork, StreetNetwork
-from controller import dialects
 from controller.sumo.programs import sumo_program
+from signals import dialects
 from tests.conftest import GRID
 
 NET, ROUTES = GRID / "grid.net.xml", GRID / "demand.rou.xml"

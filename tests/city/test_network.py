@@ -9,7 +9,7 @@ import sumolib
 
 from city import config, network, sumo_files
 from city.errors import InputError
-from controller.safety.conflicts import ConflictRules
+from signals.safety.conflicts import ConflictRules
 from tests.conftest import GRID
 from tests.end_to_end.handmade_streets import netconvert_plain
 from tests.networks import netgenerate

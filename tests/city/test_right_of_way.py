@@ -8,7 +8,7 @@ import sumolib
 
 from city import network
 from city.right_of_way import Requests
-from controller.safety.conflicts import ConflictRules
+from signals.safety.conflicts import ConflictRules
 from tests.city.test_network import SCENARIOS, street
 from tests.networks import netconvert, netgenerate
 

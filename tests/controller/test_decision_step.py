@@ -10,18 +10,18 @@ import pytest
 
 from city.config import Controller
 from controller.decision_step import DecisionLoop, Events
-from controller.dialects.sappo import PlanSequencer, cycle_plan
-from controller.dialects.sumo_rl import SumoRlObserver
-from controller.fallback.plan import FallbackSchedule
-from controller.intersection import Intersection
-from controller.observation import Readings
-from controller.safety.conflicts import OverrideReason
-from controller.safety.monitor import Limits, SignalMonitor
-from controller.safety.safety_times import SafetyTimes
-from controller.safety.signal_safety import Override, SignalSafety
 from controller.sumo.connection import StepResult
 from protos import policy_pb2 as pb
-from tests.controller.test_intersection import GREENS, PLAN, one_signal
+from signals.dialects.sappo import PlanSequencer, cycle_plan
+from signals.dialects.sumo_rl import SumoRlObserver
+from signals.fallback.plan import FallbackSchedule
+from signals.intersection import Intersection
+from signals.observation import Readings
+from signals.safety.conflicts import OverrideReason
+from signals.safety.monitor import Limits, SignalMonitor
+from signals.safety.safety_times import SafetyTimes
+from signals.safety.signal_safety import Override, SignalSafety
+from tests.signals.test_intersection import GREENS, PLAN, one_signal
 
 
 class SteppedConnection:

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from city import network
-from controller.safety.monitor import Limits, SignalMonitor
 from controller.sumo.programs import sumo_program
+from signals.safety.monitor import Limits, SignalMonitor
 from tests.conftest import GRID, ROOT
 from tests.end_to_end.faults import Fault, ProxyProcess
 from tests.end_to_end.generated_streets import write_demand

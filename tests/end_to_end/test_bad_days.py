@@ -11,13 +11,13 @@ import pytest
 
 from controller.assembly import assemble
 from controller.decision_step import Events
-from controller.fallback.control_mode import ControlMode
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
 from controller.sumo.libsumo_connection import start_libsumo
 from controller.telemetry.health import Health
 from serving.client import Client
 from serving.tf_serving.__main__ import main as serve_config
+from signals.fallback.control_mode import ControlMode
 from tests.conftest import GRID
 from tests.end_to_end.programs import ModelServer, program, sumo
 

@@ -6,12 +6,12 @@ import pytest
 
 from controller.assembly import assemble
 from controller.decision_step import Events
-from controller.fallback.control_mode import ControlMode
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
 from controller.sumo.connection import Interrupts
 from controller.sumo.start import start
 from serving.client import Client
+from signals.fallback.control_mode import ControlMode
 from tests.conftest import GRID
 from tests.end_to_end.programs import ModelServer
 

@@ -12,7 +12,6 @@ import pytest
 
 from controller.assembly import assemble
 from controller.decision_step import Events
-from controller.fallback.control_mode import ControlMode
 from controller.policies.served_contracts import AVAILABLE, fetch_contracts
 from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
@@ -22,6 +21,7 @@ from controller.sumo.tripinfo import TRIPINFO_OPTIONS, read_trips
 from serving.client import Client
 from serving.embedded.config import ServerConfig
 from serving.errors import ModelNotFound
+from signals.fallback.control_mode import ControlMode
 from tests.conftest import GRID
 from tests.end_to_end.faults import Fault, Proxy, ProxyProcess
 from tests.end_to_end.programs import ModelServer

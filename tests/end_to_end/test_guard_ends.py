@@ -14,9 +14,9 @@ import pytest
 from city import network
 from controller.guard import handover
 from controller.guard.listener import Listener, port_of
-from controller.safety.safety_times import SafetyTimes
 from controller.sumo import wire
 from controller.sumo.network import fallback_schedule, running_signals
+from signals.safety.safety_times import SafetyTimes
 from tests.conftest import GRID
 from tests.end_to_end.programs import connect, free_port, guard, sumo
 from tests.end_to_end.test_guard import Trainer

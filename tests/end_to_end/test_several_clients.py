@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from city import network
-from controller.safety.signal_safety import ConflictRules
+from signals.safety.signal_safety import ConflictRules
 from tests.conftest import GRID
 from tests.end_to_end.programs import connect, controller, free_port, sumo
 

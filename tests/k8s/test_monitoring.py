@@ -14,11 +14,11 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from controller.fallback.control_mode import ControlMode
-from controller.safety.conflicts import OverrideReason
-from controller.safety.monitor import MonitorRule
 from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
 from serving.embedded.telemetry.metrics import ServerMetrics
+from signals.fallback.control_mode import ControlMode
+from signals.safety.conflicts import OverrideReason
+from signals.safety.monitor import MonitorRule
 from tests.conftest import GRID, ROOT
 
 FOLDER = ROOT / "k8s" / "monitoring"

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from city import network
 from city.network import OFF_PROGRAM, ProgramSwitch
-from controller.fallback.plan import FallbackPlan, FallbackSchedule, PlanTransition
 from controller.guard.handover import MalformedHandover, decode, encode, handovers_of
-from controller.safety.safety_times import SafetyTimes
-from controller.safety.signal_safety import PermittedRelease, SignalSafety
+from signals.fallback.plan import FallbackPlan, FallbackSchedule, PlanTransition
+from signals.safety.safety_times import SafetyTimes
+from signals.safety.signal_safety import PermittedRelease, SignalSafety
 from tests.conftest import GRID
 
 SIGNALS = network.of_sumocfg(GRID / "grid.sumocfg").signals

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from controller.safety.safety_times import SafetyTimes
-from controller.safety.signal_safety import SignalSafety
 from controller.sumo import wire
 from controller.sumo.connection import CommandRejected, Interrupts, SumoConnectionLost, WaitAborted
 from controller.sumo.programs import StderrReader
 from controller.sumo.traci_connection import TraciConnection
+from signals.safety.safety_times import SafetyTimes
+from signals.safety.signal_safety import SignalSafety
 from tests.controller.sumo.test_wire import state_answer, status, value
 
 LANES = ["in0_0", "in1_0"]

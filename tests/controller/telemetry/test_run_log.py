@@ -7,16 +7,16 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from controller.decision_step import RunCounters, StepReport
-from controller.fallback.control_mode import ControlMode
-from controller.policies.policy import InvalidAction
 from controller.policies.served_contracts import ContractChanged
-from controller.safety.conflicts import OverrideReason
-from controller.safety.monitor import Alarm, MonitorRule
-from controller.safety.signal_safety import Override
 from controller.telemetry.health import Health
 from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
 from controller.telemetry.run_log import MAX_NAMED_TLS, RunLog, log_summary
 from serving.errors import ERROR_BY_STATUS, InvalidResponse
+from signals.fallback.control_mode import ControlMode
+from signals.policy import InvalidAction
+from signals.safety.conflicts import OverrideReason
+from signals.safety.monitor import Alarm, MonitorRule
+from signals.safety.signal_safety import Override
 
 TLS = [f"SA{number}" for number in range(101, 131)]
 

@@ -1,0 +1,132 @@
+"""Dialects: an observation and an action, exactly as one family of trainers has them.
+
+A dialect is one file in this folder, named like it (`sumo-rl` is sumo_rl.py), with
+a DIALECT object that fulfils the Protocol below. Exporter, controller and trainers find
+a dialect here by its name.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from city.config import TL, City, Safety
+from city.errors import InputError
+from city.network import SignalNetwork
+from protos import policy_pb2 as pb
+from signals.observation import Floats, Observer, PhaseState
+
+ActionValues = Sequence[float]
+"""A decision's numbers: one index of a categorical policy, or A numbers in [-1, 1]."""
+
+
+class PhaseSequencer(Protocol):
+    """Turns the decisions of one TL into the states that its signals should show, second by second.
+
+    The states are only requested: the safety rules have the last word. Moments
+    are rounded to the millisecond (`simulation_time`).
+    """
+
+    def enter(self, now: float, shown: Sequence[str], start: bool = False) -> None:
+        """Take over from the states that are shown; `start`: at the beginning of the run."""
+
+    def apply_action(self, now: float, action: ActionValues) -> None:
+        """Start what the policy's action requests."""
+
+    def requested_states(self, now: float) -> tuple[str, ...]:
+        """The state that each signal should show at second `now`."""
+
+    def note_shown(self, now: float, signal: int) -> None:
+        """Report that signal number `signal` shows its requested state at second `now`; safety rules may have delayed it."""
+
+    def phase_state(self, now: float) -> PhaseState:
+        """What an observation holds of the TL's own phases."""
+
+    def next_change_s(self, now: float) -> float:
+        """When the requested states change next without a decision; inf: never."""
+
+    def next_decision_s(self, now: float) -> float:
+        """The first decision moment after `now`."""
+
+    def decides_at(self, now: float) -> bool:
+        """Whether a decision may be taken at `now`; if not, an answer only shows that the policy is available."""
+
+
+class Dialect(Protocol):
+    name: str
+    action_kinds: tuple[str, ...]
+    file_name_settings: tuple[str, ...]
+    """Keys of [tl.NAME] that checkpoint file names of this dialect may set."""
+
+    def check_settings(self, tl: TL) -> None:
+        """Raise InputError if the settings of a [tl.NAME] table do not fit this dialect; keys may still be None."""
+
+    def action_kind(self, tl: TL) -> str:
+        """The kind of action, as the contract has it: `categorical` or a kind of this dialect's own."""
+
+    def build_contract(self, tl: TL, signals: Sequence[SignalNetwork], safety: Safety) -> pb.PolicyContract:
+        """The contract of a TL, complete but for its origin. Raises InputError."""
+
+    def check_contract(self, contract: pb.PolicyContract) -> None:
+        """Raise ContractError if a contract contradicts itself; `serving.contract.check` has passed."""
+
+    def runs_plan(self, contract: pb.PolicyContract) -> bool:
+        """Whether actions modify the program's own plan, so that its durations must be those of training."""
+
+    def counts_outflow(self, contract: pb.PolicyContract) -> bool:
+        """Whether the observation counts vehicles that left a lane, which must be sampled every second."""
+
+    def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> Observer:
+        """The observer of a contract. `lane_row`: a lane's row in the readings and in `length_m`."""
+
+    def sequencer(self, contract: pb.PolicyContract) -> PhaseSequencer:
+        """The phase sequencer of a contract, with the times of training; SignalSafety applies the street's floors."""
+
+
+def names() -> list[str]:
+    """Every dialect there is."""
+    return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
+
+
+def find(name: str, where: str) -> Dialect:
+    """The dialect of a name. Raises InputError; `where` begins its line."""
+    if name not in names():
+        raise InputError(
+            f"{where} dialect {name!r} is not one of {', '.join(names())}; a new one is a file in signals/dialects "
+            "(docs/reference/dialects.md)"
+        )
+    dialect: Dialect = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").DIALECT
+    return dialect
+
+
+def action_kinds() -> list[str]:
+    """Every kind of action that a dialect has."""
+    return sorted({kind for name in names() for kind in find(name, "").action_kinds})
+
+
+def of(contract: pb.PolicyContract) -> Dialect:
+    """The dialect of a contract. Raises InputError."""
+    return find(contract.observation.dialect, f"the contract of {contract.tl}:")
+
+
+def check_city_settings(city: City) -> None:
+    """Raise InputError unless every [tl.NAME] table fits its dialect."""
+    for name, tl in city.tls.items():
+        where = f"{city.path}: [tl.{name}]"
+        dialect = find(tl.dialect, where)
+        try:
+            dialect.check_settings(tl)
+        except InputError as error:
+            raise InputError(f"{where} {error}") from None
+
+
+def signal_messages(signals: Sequence[tuple[SignalNetwork, str]]) -> list[pb.Signal]:
+    """Signals as a contract lists them. `signals`: each with the id of the program that training started from."""
+    messages = []
+    for network, program_id in signals:
+        program = next(program for program in network.programs if program.id == program_id)
+        phases = [pb.Phase(state=p.state, duration_s=p.duration_s, min_s=p.min_s, max_s=p.max_s) for p in program.phases]
+        messages.append(
+            pb.Signal(id=network.id, lane_ids=network.lanes, program_id=program.id, offset_s=program.offset_s, phases=phases)
+        )
+    return messages

@@ -1,0 +1,431 @@
+"""The sappo dialect: signal-group PPO, a TL of one or more signals that run cycles or keep-or-change.
+
+Observation: per signal of the TL in order, per incoming lane in order, one block of
+state `d` (density: vehicles per metre), `v` (volume: vehicles that left the lane since
+the last decision), `vd` (all densities, then all volumes) or `vdd` (volume /
+(density + machine epsilon)). Each block is (block + machine epsilon) / its maximum.
+Then per signal the current phase index / (largest number of phases in the TL - 1).
+
+Action: numbers in [-1, 1].
+
+- `offset`, one per signal: shift in s = int(round(a * cycle) / 2 / offset_range),
+  added to the plan's own offset. The plan is its phase indices second by second,
+  rolled forward by the offset; at second t the phase is entry (t - 1) mod cycle.
+- `gr`, one per signal: index = digitize(a, linspace(-1, 1, n)) - 1 into the signal's
+  list of n green-split changes; the change times add_time s is added to the green
+  durations, so that the cycle keeps its length. `gro`: per signal offset, then gr.
+- These three are decided every control_cycle cycles of the plan, at multiples of
+  cycle * control_cycle.
+- `kc`, one per signal: change if a >= actionp, else keep; decided every
+  3 + action_t s. A change steps to the program's next phase (its yellow) and 3 s
+  later on to the following green.
+
+Source: the training system of this dialect; tests compare with vectors that it computed.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from city.config import TL, Safety
+from city.errors import InputError
+from city.network import SEQUENTIAL_TYPES, Phase, SignalNetwork, is_green
+from protos import policy_pb2 as pb
+from serving.contract import ContractError
+from signals.dialects import ActionValues, PhaseSequencer, signal_messages
+from signals.observation import Floats, Observation, PhaseState, Readings, Rows, Shares
+from signals.simulation_time import next_multiple_s, round_to_ms
+
+STATES = ("d", "v", "vd", "vdd")
+PLAN_ACTIONS = ("offset", "gr", "gro")
+ACTIONS = (*PLAN_ACTIONS, "kc")
+# the trainer's defaults
+CONTROL_CYCLE, ADD_TIME_S, OFFSET_RANGE = 5, 2, 2
+KC_YELLOW_S, ACTION_T_S, ACTIONP = 3.0, 12, 0.2
+MAX_VARIABLE_PHASES = 10
+"""The number of candidate changes grows threefold with each variable phase of a plan."""
+
+_EPSILON = float(np.finfo(float).eps)
+_BLOCKS = {"d": ("density",), "v": ("volume",), "vd": ("density", "volume"), "vdd": ("volume_per_density",)}
+
+GreenSplitChange = tuple[int, ...]
+"""By variable phase, how many times add_time is added to its duration."""
+
+
+class Sappo:
+    name = "sappo"
+    action_kinds = ACTIONS
+    file_name_settings = ("state", "action", "offset_range", "control_cycle", "add_time_s", "actionp", "action_t_s")
+
+    def check_settings(self, tl: TL) -> None:
+        # None: the checkpoint's file name sets it
+        for key, value, known in (("state", tl.state, STATES), ("action", tl.action, ACTIONS)):
+            if value is not None and value not in known:
+                raise InputError(f"{key} = {value!r} must be one of {', '.join(known)}")
+
+    def action_kind(self, tl: TL) -> str:
+        return str(tl.action)
+
+    def build_contract(self, tl: TL, signals: Sequence[SignalNetwork], safety: Safety) -> pb.PolicyContract:
+        for key, value, known in (("state", tl.state, STATES), ("action", tl.action, ACTIONS)):
+            if value not in known:
+                raise InputError(f"{tl.name}: {key} is missing; set it in [tl.{tl.name}] to one of {', '.join(known)}")
+        state, kind = tl.state or "", tl.action or ""
+        # actions shift the plan that runs
+        for network in signals:
+            if network.plan.type not in SEQUENTIAL_TYPES:
+                raise InputError(
+                    f"{tl.name}: program {network.plan.id!r} of signal {network.id} has type {network.plan.type}, which does not "
+                    f"run its phases in sequence; dialect sappo needs a program of type {', '.join(SEQUENTIAL_TYPES)}"
+                )
+        messages = signal_messages([(network, network.plan.id) for network in signals])
+        if kind in PLAN_ACTIONS:
+            _check_plans(tl, messages)
+        timing = pb.Timing(
+            yellow_s=KC_YELLOW_S if tl.yellow_s is None else tl.yellow_s,
+            all_red_s=tl.all_red_s or 0.0,
+            min_green_s=safety.min_green_s if tl.min_green_s is None else tl.min_green_s,
+            max_green_s=(safety.max_green_s if tl.max_green_s is None else tl.max_green_s) or 0.0,
+        )
+        if kind == "kc":
+            timing.decision_interval_s = KC_YELLOW_S + (ACTION_T_S if tl.action_t_s is None else tl.action_t_s)
+        else:
+            timing.control_cycle = tl.control_cycle or CONTROL_CYCLE
+        features = _features(state, messages)
+        return pb.PolicyContract(
+            tl=tl.name,
+            signal_ids=[signal.id for signal in messages],
+            signals=messages,
+            observation=pb.Observation(
+                dialect=self.name, state=state, size=len(features), features=features, normalisation="block-maximum"
+            ),
+            action=pb.Action(
+                kind=kind,
+                size=_action_size(kind, len(messages)),
+                actionp=ACTIONP if tl.actionp is None else tl.actionp,
+                add_time_s=ADD_TIME_S if tl.add_time_s is None else tl.add_time_s,
+                offset_range=tl.offset_range or OFFSET_RANGE,
+            ),
+            timing=timing,
+        )
+
+    def check_contract(self, contract: pb.PolicyContract) -> None:
+        where, kind, state = f"the contract of {contract.tl}", contract.action.kind, contract.observation.state
+        again = f"export it again (greenserve export --tl {contract.tl})"
+        if kind not in ACTIONS:
+            raise ContractError(f"{where} has action {kind!r}, not one of {', '.join(ACTIONS)}; {again}")
+        if state not in STATES:
+            raise ContractError(f"{where} has state {state!r}, not one of {', '.join(STATES)}; {again}")
+        if list(contract.observation.features) != _features(state, contract.signals):
+            raise ContractError(f"{where} lists features that its signals do not have; {again}")
+        size = _action_size(kind, len(contract.signals))
+        if contract.action.size != size:
+            raise ContractError(f"{where} has action size {contract.action.size}, but its signals take {size}; {again}")
+        intervals: dict[str, float] = {"decision_interval_s": contract.timing.decision_interval_s}
+        if kind in PLAN_ACTIONS:
+            intervals = {"control_cycle": contract.timing.control_cycle, "offset_range": contract.action.offset_range}
+        for name, value in intervals.items():
+            if not value >= 1:
+                raise ContractError(f"{where} has {name} {value:g}, but it must be at least 1; {again}")
+
+    def runs_plan(self, contract: pb.PolicyContract) -> bool:
+        return contract.action.kind in PLAN_ACTIONS
+
+    def counts_outflow(self, contract: pb.PolicyContract) -> bool:
+        return contract.observation.state != "d"
+
+    def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> "SappoObserver":
+        rows = np.array([lane_row[lane] for signal in contract.signals for lane in signal.lane_ids], np.intp)
+        phase_counts = tuple(len(signal.phases) for signal in contract.signals)
+        return SappoObserver(contract.observation.state, rows, length_m, phase_counts)
+
+    def sequencer(self, contract: pb.PolicyContract) -> PhaseSequencer:
+        programs = [[Phase(p.state, p.duration_s, p.min_s, p.max_s) for p in signal.phases] for signal in contract.signals]
+        action, timing = contract.action, contract.timing
+        if action.kind == "kc":
+            return KeepChangeSequencer(programs, timing.decision_interval_s, action.actionp)
+        max_green_s = timing.max_green_s or math.inf
+        plans = [
+            cycle_plan(phases, signal.offset_s, timing.min_green_s, max_green_s)
+            for phases, signal in zip(programs, contract.signals, strict=True)
+        ]
+        return PlanSequencer(action.kind, plans, timing.control_cycle, action.add_time_s, action.offset_range)
+
+
+DIALECT = Sappo()
+
+
+def _features(state: str, signals: Sequence[pb.Signal]) -> list[pb.Feature]:
+    lanes = [(signal.id, lane) for signal in signals for lane in signal.lane_ids]
+    blocks = [pb.Feature(kind=k, signal_id=s, lane_id=lane) for k in _BLOCKS[state] for s, lane in lanes]
+    return blocks + [pb.Feature(kind="phase", signal_id=signal.id) for signal in signals]
+
+
+def _action_size(kind: str, signals: int) -> int:
+    return 2 * signals if kind == "gro" else signals
+
+
+def _check_plans(tl: TL, signals: Sequence[pb.Signal]) -> None:
+    """Raise InputError unless all phases last whole seconds and all signals have the same cycle: plans are shifted by seconds."""
+    cycles = {signal.id: sum(phase.duration_s for phase in signal.phases) for signal in signals}
+    for signal in signals:
+        if any(phase.duration_s != int(phase.duration_s) or phase.duration_s < 1 for phase in signal.phases):
+            raise InputError(
+                f"{tl.name}: action {tl.action} needs a plan of whole seconds; signal {signal.id} has other phases; "
+                "round their durations in its program"
+            )
+    if len(set(cycles.values())) > 1:
+        lengths = ", ".join(f"{signal} {cycle:g} s" for signal, cycle in cycles.items())
+        raise InputError(
+            f"{tl.name}: action {tl.action} needs one cycle length for all its signals; they have {lengths}; "
+            "give their programs the same cycle, or make them TLs of their own"
+        )
+
+
+class SappoObserver:
+    """Lane blocks of `d`, `v`, `vd` or `vdd`, then the phase of every signal."""
+
+    def __init__(self, state: str, rows: Rows, length_m: Floats, phase_counts: tuple[int, ...]) -> None:
+        self._state = state
+        self._rows = rows
+        self._length_m = length_m[rows]
+        self._phase_scale = max(max(phase_counts) - 1, 1)
+        self._outflow_before: Floats | None = None
+        self._outflow_now: Floats | None = None
+        self.size = len(_BLOCKS[state]) * len(rows) + len(phase_counts)
+
+    def observe(self, readings: Readings, shares: Shares, phase_state: PhaseState) -> Observation:
+        density = readings.vehicles[self._rows] / self._length_m
+        outflow = readings.outflow[self._rows]
+        volume = outflow - (outflow if self._outflow_before is None else self._outflow_before)
+        self._outflow_now = outflow
+        blocks = {
+            "d": (density,),
+            "v": (volume,),
+            "vd": (density, volume),
+            "vdd": (volume / (density + _EPSILON),),
+        }[self._state]
+        phase = np.array(phase_state.phases, np.float64) / self._phase_scale
+        return np.concatenate([*map(_normalise, blocks), phase]).astype(np.float32)
+
+    def decided(self) -> None:
+        self._outflow_before = self._outflow_now
+
+
+def _normalise(block: Floats) -> Floats:
+    raised = block + _EPSILON
+    normalised: Floats = raised / raised.max()
+    return normalised
+
+
+class KeepChangeSequencer:
+    """`kc`: each signal keeps its green or steps through yellow to the following green."""
+
+    def __init__(self, programs: Sequence[Sequence[Phase]], interval_s: float, actionp: float) -> None:
+        self._programs = [tuple(phases) for phases in programs]
+        self._interval_s, self._actionp = interval_s, actionp
+        self._begin_s = 0.0
+        self._phase = [0] * len(self._programs)
+        self._green_from_s = [-math.inf] * len(self._programs)
+
+    def enter(self, now: float, shown: Sequence[str], start: bool = False) -> None:
+        if start:
+            self._begin_s = now
+        for k, (phases, state) in enumerate(zip(self._programs, shown, strict=True)):
+            greens = [i for i, phase in enumerate(phases) if is_green(phase.state)]
+            self._phase[k] = next((i for i in greens if phases[i].state == state), greens[0] if greens else 0)
+            self._green_from_s[k] = -math.inf
+
+    def apply_action(self, now: float, action: ActionValues) -> None:
+        for k, a in enumerate(action):
+            if a >= self._actionp:
+                phases = self._programs[k]
+                self._phase[k] = (self._current(k, now) + 1) % len(phases)
+                # a program without a yellow in between steps to the next green at once
+                at_once = is_green(phases[self._phase[k]].state)
+                self._green_from_s[k] = -math.inf if at_once else round_to_ms(now + KC_YELLOW_S)
+
+    def _current(self, k: int, now: float) -> int:
+        """Phase index now: past its yellow, the signal is in the following green."""
+        phases = self._programs[k]
+        index = self._phase[k]
+        if now >= self._green_from_s[k]:
+            for _ in phases:
+                if is_green(phases[index].state):
+                    break
+                index = (index + 1) % len(phases)
+        return index
+
+    def requested_states(self, now: float) -> tuple[str, ...]:
+        return tuple(phases[self._current(k, now)].state for k, phases in enumerate(self._programs))
+
+    def note_shown(self, now: float, signal: int) -> None:
+        """Nothing here counts from when a state is shown."""
+
+    def phase_state(self, now: float) -> PhaseState:
+        return PhaseState(tuple(self._current(k, now) for k in range(len(self._programs))), True)
+
+    def next_change_s(self, now: float) -> float:
+        return min((t for t in self._green_from_s if t > now), default=math.inf)
+
+    def next_decision_s(self, now: float) -> float:
+        return next_multiple_s(now, self._begin_s, self._interval_s)
+
+    def decides_at(self, now: float) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class CyclePlan:
+    """A fixed-time plan whose offset and green splits the actions change."""
+
+    phases: tuple[Phase, ...]
+    offset_s: int
+    variable: tuple[int, ...]
+    """Phases whose duration may change."""
+    bounds_s: tuple[tuple[float, float], ...]
+    """(min, max) duration of each variable phase."""
+
+    @property
+    def cycle_s(self) -> int:
+        return sum(int(phase.duration_s) for phase in self.phases)
+
+
+def cycle_plan(phases: Sequence[Phase], offset_s: int, min_green_s: float, max_green_s: float) -> CyclePlan:
+    """The plan of a program.
+
+    Phases whose minDur and maxDur differ are variable; if there are none, the greens are,
+    within min_green_s and max_green_s.
+    """
+    variable = tuple(i for i, phase in enumerate(phases) if phase.min_s != phase.max_s)
+    bounds = tuple((phases[i].min_s, phases[i].max_s) for i in variable)
+    if not variable:
+        variable = tuple(i for i, phase in enumerate(phases) if is_green(phase.state))
+        bounds = tuple((min_green_s, max_green_s) for _ in variable)
+    return CyclePlan(tuple(phases), offset_s, variable, bounds)
+
+
+@lru_cache(maxsize=256)
+def green_split_changes(p: int, m: int) -> tuple[GreenSplitChange, ...]:
+    """The list of changes of p variable greens, m the longest.
+
+    Candidates come in the order of `array(meshgrid(v, v, ...)).T.reshape(-1, p)`
+    with v = 4 ... -4. Axes other than m only ever pass within -1..1; leaving the
+    rest out beforehand keeps the order and bounds the memory for large p.
+    """
+    if p == 1:
+        return ((0,),)
+    wide, narrow = np.arange(4, -5, -1), np.arange(1, -2, -1)
+    grid = np.array(np.meshgrid(*(wide if i == m else narrow for i in range(p)))).T.reshape(-1, p)
+    others, own = np.delete(grid, m, axis=1), grid[:, m]
+    least, greatest = others.min(axis=1), others.max(axis=1)
+    keep = (grid.sum(axis=1) == 0) & (own != 0) & (others == 0).any(axis=1) & (others != 0).any(axis=1)
+    keep &= (own != least) & (own != greatest)
+    if p == 6:
+        keep &= (own != least - 1) & (own != greatest + 1)
+    changes: list[GreenSplitChange] = [tuple(int(x) for x in row) for row in grid[keep]]
+    spread = tuple(-(p - 1) if i == m else 1 for i in range(p))
+    changes += [spread, tuple(-x for x in spread), (0,) * p]
+    changes.reverse()
+    return tuple(changes + [tuple(2 * x for x in change) for change in changes if any(change)])
+
+
+def permitted_changes(plan: CyclePlan, add_time_s: int) -> tuple[GreenSplitChange, ...]:
+    """The changes that keep every variable green within its bounds, in order. Raises InputError if there are too many."""
+    durations = [plan.phases[i].duration_s for i in plan.variable]
+    if not durations:
+        return ((),)
+    if len(durations) > MAX_VARIABLE_PHASES:
+        raise InputError(
+            f"a plan with {len(durations)} variable phases has too many green-split changes; "
+            f"gr and gro support {MAX_VARIABLE_PHASES}"
+        )
+    longest = durations.index(max(durations))
+    return tuple(
+        change
+        for change in green_split_changes(len(durations), longest)
+        if all(
+            low <= duration + add_time_s * step <= high or step == 0
+            for duration, step, (low, high) in zip(durations, change, plan.bounds_s, strict=True)
+        )
+    )
+
+
+def gr_index(a: float, n: int) -> int:
+    """Index of `a` into n changes: digitize(a, linspace(-1, 1, n)) - 1, in [0, n)."""
+    return min(max(int(np.digitize(a, np.linspace(-1, 1, n))) - 1, 0), n - 1)
+
+
+def offset_shift_s(a: float, cycle_s: int, offset_range: int) -> int:
+    """Shift of the offset in s: int(round(a * cycle) / 2 / offset_range)."""
+    return int(round(a * cycle_s) / 2 / offset_range)
+
+
+def phase_by_second(plan: CyclePlan, change: GreenSplitChange, add_time_s: int, shift_s: int) -> tuple[int, ...]:
+    """Phase index of every second of the cycle, [cycle], rolled by the offset."""
+    durations = [int(phase.duration_s) for phase in plan.phases]
+    for i, step in zip(plan.variable, change, strict=False):
+        durations[i] += add_time_s * step
+    seconds = np.repeat(np.arange(len(durations)), durations)
+    return tuple(int(i) for i in np.roll(seconds, plan.offset_s + shift_s))
+
+
+class PlanSequencer:
+    """`offset`, `gr`, `gro`: the signals run plans that decisions shift and stretch."""
+
+    def __init__(self, kind: str, plans: Sequence[CyclePlan], control_cycle: int, add_time_s: int, offset_range: int) -> None:
+        self._kind = kind
+        self._plans = tuple(plans)
+        self._period_s = float(plans[0].cycle_s * control_cycle)
+        self._due_s = 0.0
+        """The multiple of the period at which the next decision is due."""
+        self._add_time_s, self._offset_range = add_time_s, offset_range
+        self._changes = [permitted_changes(plan, add_time_s) for plan in plans] if kind in ("gr", "gro") else []
+        self._phase_by_second = [phase_by_second(plan, (), add_time_s, 0) for plan in plans]
+
+    def enter(self, now: float, shown: Sequence[str], start: bool = False) -> None:
+        self._due_s = math.ceil(now / self._period_s) * self._period_s
+        self._phase_by_second = [phase_by_second(plan, (), self._add_time_s, 0) for plan in self._plans]
+
+    def apply_action(self, now: float, action: ActionValues) -> None:
+        numbers: Iterator[float] = iter(action)
+        for k, plan in enumerate(self._plans):
+            shift_s = 0
+            change: GreenSplitChange = ()
+            if self._kind in ("offset", "gro"):
+                shift_s = offset_shift_s(next(numbers), plan.cycle_s, self._offset_range)
+            if self._kind in ("gr", "gro"):
+                change = self._changes[k][gr_index(next(numbers), len(self._changes[k]))]
+            self._phase_by_second[k] = phase_by_second(plan, change, self._add_time_s, shift_s)
+
+    def requested_states(self, now: float) -> tuple[str, ...]:
+        return tuple(plan.phases[i].state for plan, i in zip(self._plans, self._phases(now), strict=True))
+
+    def note_shown(self, now: float, signal: int) -> None:
+        """Nothing here counts from when a state is shown."""
+
+    def phase_state(self, now: float) -> PhaseState:
+        return PhaseState(self._phases(now), True)
+
+    def _phases(self, now: float) -> tuple[int, ...]:
+        # at second t the phase is entry t - 1: as in training
+        return tuple(seconds[(int(now) - 1) % len(seconds)] for seconds in self._phase_by_second)
+
+    def next_change_s(self, now: float) -> float:
+        second = math.floor(now)
+        here = self._phases(second)
+        for ahead in range(1, max(len(seconds) for seconds in self._phase_by_second)):
+            if self._phases(second + ahead) != here:
+                return float(second + ahead)
+        return math.inf
+
+    def next_decision_s(self, now: float) -> float:
+        self._due_s = (math.floor(now / self._period_s) + 1) * self._period_s
+        return self._due_s
+
+    def decides_at(self, now: float) -> bool:
+        # while it holds, the policy is asked in between; and the step that reaches a multiple may end after it
+        return now >= self._due_s

@@ -1,0 +1,138 @@
+"""The sumo-rl dialect: a TL of one signal whose green phase is chosen by index.
+
+Observation, float32: [one-hot of the current green phase | min_green bit | density
+per lane | queue per lane]. Lanes are the signal's controlled lanes without
+duplicates, in link-index order.
+
+- density = min(1, vehicles / (lane length / (2.5 + mean vehicle length of the last
+  step))); queue is the same with halting vehicles (speed < 0.1 m/s).
+- The min_green bit is 1 once the time since the last phase change is at least
+  min_green + yellow.
+
+Action: index into the green phases of the first program logic. A change requested
+earlier than yellow + min_green after the last one is ignored; if the safety rules delay
+the new green, the time counts from when it is shown. Otherwise yellow for
+yellow_time: each `G`/`g` whose next state is `r`/`s` becomes `y`; then the new green.
+Decisions are taken every delta_time from the begin time; the first green phase is
+forced at the start.
+
+Source: `TrafficSignal` of https://github.com/LucasAlegre/sumo-rl
+(sumo_rl/environment/traffic_signal.py).
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from city.config import TL, Safety
+from city.errors import InputError
+from city.network import SignalNetwork, green_states
+from protos import policy_pb2 as pb
+from serving.contract import CATEGORICAL, ContractError
+from signals.dialects import PhaseSequencer, signal_messages
+from signals.green_phases import GreenPhaseSequencer
+from signals.observation import Floats, GatheringObserver, Observation, PhaseState, Readings, Rows, Shares
+
+# sumo-rl's defaults
+DELTA_TIME_S, YELLOW_S, MIN_GREEN_S = 5, 2.0, 5.0
+
+
+class SumoRl:
+    name = "sumo-rl"
+    action_kinds: tuple[str, ...] = (CATEGORICAL,)
+    file_name_settings: tuple[str, ...] = ()
+
+    def check_settings(self, tl: TL) -> None:
+        if len(tl.signals) > 1:
+            raise InputError(f"a sumo-rl TL has one signal, not {len(tl.signals)}; use dialect sappo for a group")
+        if tl.state or tl.action:
+            raise InputError("state and action are settings of the sappo dialect, not of sumo-rl")
+
+    def action_kind(self, tl: TL) -> str:
+        return CATEGORICAL
+
+    def build_contract(self, tl: TL, signals: Sequence[SignalNetwork], safety: Safety) -> pb.PolicyContract:
+        # sumo-rl takes the first program logic, whichever runs
+        messages = signal_messages([(network, network.first_program.id) for network in signals])
+        greens = len(_greens(messages[0]))
+        features = _features(messages[0], greens)
+        return pb.PolicyContract(
+            tl=tl.name,
+            signal_ids=[signal.id for signal in messages],
+            signals=messages,
+            observation=pb.Observation(dialect=self.name, size=len(features), features=features, normalisation="none"),
+            action=pb.Action(kind=CATEGORICAL, size=greens, choices=[greens]),
+            timing=pb.Timing(
+                decision_interval_s=DELTA_TIME_S if tl.delta_time_s is None else tl.delta_time_s,
+                yellow_s=YELLOW_S if tl.yellow_s is None else tl.yellow_s,
+                all_red_s=tl.all_red_s or 0.0,
+                min_green_s=MIN_GREEN_S if tl.min_green_s is None else tl.min_green_s,
+                max_green_s=tl.max_green_s or 0.0,
+            ),
+        )
+
+    def check_contract(self, contract: pb.PolicyContract) -> None:
+        where = f"the contract of {contract.tl}"
+        again = f"export it again (greenserve export --tl {contract.tl})"
+        if contract.action.kind != CATEGORICAL:
+            raise ContractError(f"{where} has action {contract.action.kind!r}, not {CATEGORICAL}; {again}")
+        greens = len(_greens(contract.signals[0]))
+        if list(contract.observation.features) != _features(contract.signals[0], greens):
+            raise ContractError(f"{where} lists features that its signal does not have; {again}")
+        if contract.action.size != greens:
+            raise ContractError(
+                f"{where} has action size {contract.action.size}, but its signal has {greens} green phases; {again}"
+            )
+        if not contract.timing.decision_interval_s >= 1:
+            interval_s = contract.timing.decision_interval_s
+            raise ContractError(f"{where} has decision_interval_s {interval_s:g}, but it must be at least 1; {again}")
+
+    def runs_plan(self, contract: pb.PolicyContract) -> bool:
+        return False
+
+    def counts_outflow(self, contract: pb.PolicyContract) -> bool:
+        return False
+
+    def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> "SumoRlObserver":
+        rows = np.array([lane_row[lane] for lane in contract.signals[0].lane_ids], np.intp)
+        return SumoRlObserver(rows, len(lane_row), len(_greens(contract.signals[0])))
+
+    def sequencer(self, contract: pb.PolicyContract) -> PhaseSequencer:
+        timing = contract.timing
+        greens = _greens(contract.signals[0])
+        return GreenPhaseSequencer(greens, timing.decision_interval_s, timing.yellow_s, timing.min_green_s, timing.all_red_s)
+
+
+DIALECT = SumoRl()
+
+
+def _greens(signal: pb.Signal) -> list[str]:
+    return green_states(phase.state for phase in signal.phases)
+
+
+def _features(signal: pb.Signal, greens: int) -> list[pb.Feature]:
+    head = [pb.Feature(kind="phase", signal_id=signal.id)] * greens + [pb.Feature(kind="min_green", signal_id=signal.id)]
+    lanes = signal.lane_ids
+    return head + [pb.Feature(kind=k, signal_id=signal.id, lane_id=lane) for k in ("density", "queue") for lane in lanes]
+
+
+class SumoRlObserver(GatheringObserver):
+    """[one-hot of the green phase | min_green bit | density per lane | queue per lane]."""
+
+    def __init__(self, rows: Rows, lanes: int, greens: int) -> None:
+        """`rows`: of its lanes among all `lanes` that are read."""
+        self._greens = greens
+        self.columns = np.concatenate([np.zeros(greens + 1, np.intp), 1 + rows, 1 + lanes + rows])
+        self.size = len(self.columns)
+
+    def write_phase_state(self, out: Observation, phase_state: PhaseState) -> None:
+        out[phase_state.phases[0]] = 1.0
+        out[self._greens] = phase_state.min_green_passed
+
+    def observe(self, readings: Readings, shares: Shares, phase_state: PhaseState) -> Observation:
+        out = shares.row[self.columns]
+        self.write_phase_state(out, phase_state)
+        return out
+
+    def decided(self) -> None:
+        """Nothing in this observation counts since the last decision."""

@@ -1,0 +1,302 @@
+"""One TL: what its policy observes, requests and may show. Pure; time is passed in.
+
+Everything that a decision step does to a TL goes through here, for the controller
+and for a trainer alike.
+"""
+
+import math
+from collections.abc import Container, Mapping, Sequence
+
+from city.config import Controller as ControllerSettings
+from protos import policy_pb2 as pb
+from signals.dialects import PhaseSequencer
+from signals.fallback.control_mode import ControlMode, ModeState, next_mode
+from signals.fallback.max_pressure import MaxPressure
+from signals.fallback.plan import FallbackSchedule, PlanTransition
+from signals.observation import Observation, Observer, PhaseState, Readings, Shares
+from signals.policy import ActionSpace, InvalidAction
+from signals.safety.signal_safety import Override, PermittedState, SignalCommand, SignalSafety
+from signals.simulation_time import round_to_ms
+
+RECOVERY_INTERVAL_S = 2.0
+"""A TL without its policy asks it again at every multiple of this: all such TLs at once, in one Predict."""
+RECHECK_INTERVAL_S = 1.0
+"""A requested state that is not permitted yet is checked again after this long."""
+
+
+class Intersection:
+    """A TL with its contract, observer, phase sequencer, control mode and safety rules."""
+
+    def __init__(
+        self,
+        contract: pb.PolicyContract,
+        observer: Observer,
+        sequencer: PhaseSequencer,
+        safeties: Sequence[SignalSafety],
+        plans: Sequence[FallbackSchedule],
+        config: ControllerSettings,
+        max_pressure: MaxPressure | None = None,
+    ) -> None:
+        """Put a TL together.
+
+        Args:
+            contract: the policy contract.
+            observer, sequencer: of the contract's dialect.
+            safeties: by signal, in the contract's order.
+            plans: by signal its fallback plans.
+            config: [controller] of city.toml.
+            max_pressure: what controls in place of the fallback plans; None: they do.
+        """
+        self.tl = contract.tl
+        self.contract = contract
+        self._action_space = ActionSpace(contract)
+        self.safeties = tuple(safeties)
+        self.mode_state = ModeState()
+        self.next_decision_s = -math.inf
+        self.observer = observer
+        self._policy_sequencer = sequencer
+        self._phase_sequencer: PhaseSequencer | MaxPressure = sequencer
+        """Where requested states come from now."""
+        self.plans = tuple(plans)
+        self._config = config
+        self._max_pressure = max_pressure
+        self._transitions: list[PlanTransition] | None = None
+        """Not None: the signals run their fallback plans, or are on the way there."""
+        self._enter_plan_by_s: float | None = None
+        """When the transition to the plan must begin at the latest, once the mode is FALLBACK."""
+        self._requested: tuple[str, ...] = ()
+        self._sent: list[PermittedState | None] = [None] * len(self.safeties)
+
+    @property
+    def mode(self) -> ControlMode:
+        return self.mode_state.mode
+
+    def start(self, now: float, shown: Sequence[str], forces_first: bool = False) -> None:
+        """Start from the states that the signals show; the first decision is due now.
+
+        `forces_first`: show the dialect's first states at once, without a transition from the shown ones.
+        """
+        for safety, state in zip(self.safeties, shown, strict=True):
+            safety.start_from(state, now)
+        self._take_over(now, start=True)
+        if forces_first:
+            for safety, state in zip(self.safeties, self._policy_sequencer.requested_states(now), strict=True):
+                if safety.rules.violation(state) is None:
+                    safety.start_from(state, now)
+        self.next_decision_s = now
+
+    def _take_over(self, now: float, start: bool) -> None:
+        self._policy_sequencer.enter(now, [safety.shown for safety in self.safeties], start)
+        self._transitions = None
+        self._sent = [None] * len(self.safeties)
+
+    @property
+    def on_plan(self) -> bool:
+        """Whether the signals run their own programs, or are on the way there."""
+        return self._transitions is not None
+
+    def observe(self, readings: Readings, shares: Shares, now: float) -> Observation:
+        """float32 [O], as the contract describes it."""
+        return self.observer.observe(readings, shares, self.phase_state(now))
+
+    def decides_at(self, now: float) -> bool:
+        """Whether an answer at second `now` is a decision of the policy; else it only shows that the policy is available."""
+        return self.mode is ControlMode.POLICY and self._policy_sequencer.decides_at(now)
+
+    def phase_state(self, now: float) -> PhaseState:
+        return self._policy_sequencer.phase_state(now)
+
+    def apply_answer(
+        self, answer: object, now: float, shown: Sequence[str] | None = None, readings: Readings | None = None
+    ) -> str:
+        """Apply the answer to the observation of second `now`: an action, or an exception.
+
+        Args:
+            answer: an array of the contract's action, or an exception.
+            now: simulated second.
+            shown: the states that SUMO shows; needed while the fallback plan runs.
+            readings: of this moment; needed if max-pressure is the fallback.
+
+        Returns:
+            Why the answer is not a valid action, or ""; in fallback a valid action is not followed.
+        """
+        failure = ""
+        action = None
+        try:
+            if isinstance(answer, Exception):
+                failure = f"{type(answer).__name__}: {answer}"
+            else:
+                action = self._action_space.validated(answer)
+        except (InvalidAction, TypeError, ValueError) as error:
+            failure = f"{type(error).__name__}: {error}"
+        if action is None or self.mode is not ControlMode.POLICY:
+            self.mode_state = next_mode(
+                self.mode_state, action is not None, now, self._config.hold_s, self._config.recovery_answers
+            )
+            if self.mode_state.is_fallback:
+                self._observe_plan(now, shown)
+                self._run_fallback(now, readings)
+                return failure
+            self._leave_fallback(now, shown)
+        if action is not None and self._policy_sequencer.decides_at(now):
+            try:
+                self._policy_sequencer.apply_action(now, action)
+            except (IndexError, ValueError) as error:
+                # contracts that contradict themselves are refused at the start; if one passes, the run continues
+                failure = f"the action cannot be applied: {error}"
+            self.observer.decided()
+        self.next_decision_s = round_to_ms(self._policy_sequencer.next_decision_s(now))
+        if self.mode is ControlMode.HOLD:
+            # plan-based policies decide minutes apart: the control mode must not wait for that
+            self.next_decision_s = min(self.next_decision_s, _next_recovery_s(now))
+        return failure
+
+    def _observe_plan(self, now: float, shown: Sequence[str] | None) -> None:
+        if self._transitions is not None and shown is not None:
+            for safety, state in zip(self.safeties, shown, strict=True):
+                safety.follow_program(state, now)
+
+    def _run_fallback(self, now: float, readings: Readings | None) -> None:
+        self.next_decision_s = _next_recovery_s(now)
+        if self._max_pressure is not None and self._transitions is None and readings is not None:
+            if self._phase_sequencer is not self._max_pressure:
+                self._phase_sequencer = self._max_pressure
+                self._max_pressure.enter(now, [safety.shown for safety in self.safeties])
+            self._max_pressure.decide(now, readings)
+            self.next_decision_s = min(self.next_decision_s, self._max_pressure.next_decision_s)
+        elif self._transitions is None and not self._must_finish_service(now):
+            self._enter_plan()
+
+    def _must_finish_service(self, now: float) -> bool:
+        """Whether a green that serves a link beyond max red is still due.
+
+        A TL that alternates between modes would restart that each time and never
+        reach the green. It gets the time for one green, no more: others may wait too.
+        """
+        if self._enter_plan_by_s is None:
+            self._enter_plan_by_s = round_to_ms(now + 2 * max(safety.clearing_s for safety in self.safeties))
+        return now < self._enter_plan_by_s and any(safety.is_serving for safety in self.safeties)
+
+    def _leave_fallback(self, now: float, shown: Sequence[str] | None) -> None:
+        """Take over from the fallback, if it was in control."""
+        self._enter_plan_by_s = None
+        if self._phase_sequencer is not self._policy_sequencer:
+            self._phase_sequencer = self._policy_sequencer
+            self._policy_sequencer.enter(now, [safety.shown for safety in self.safeties])
+        if self._transitions is not None:
+            # a signal that has not been released shows what it was sent, and its ages are known
+            for safety, transition, state in zip(self.safeties, self._transitions, shown or (), strict=shown is not None):
+                if transition.is_confirmed:
+                    safety.start_from(state, now)
+            self._take_over(now, start=False)
+
+    def release(self) -> None:
+        """Begin the transition to the signals' own programs, for good."""
+        if self._transitions is None:
+            self._enter_plan()
+        self.next_decision_s = math.inf
+
+    @property
+    def is_released(self) -> bool:
+        """Whether SUMO has confirmed that every signal runs its own program."""
+        return self._transitions is not None and all(transition.is_confirmed for transition in self._transitions)
+
+    @property
+    def awaits_confirmation(self) -> bool:
+        """Whether a release has been sent and not yet confirmed."""
+        return self._transitions is not None and any(
+            transition.is_sent and not transition.is_confirmed for transition in self._transitions
+        )
+
+    def confirm_sent(self, rejected: Container[str]) -> None:
+        """Mark the releases that were sent as accepted, except for those of the rejected signals."""
+        for safety, transition in zip(self.safeties, self._transitions or (), strict=False):
+            transition.set_result(safety.signal not in rejected)
+
+    def unreleased(self, now: float) -> list[tuple[str, str]]:
+        """(signal, program that is its plan at second `now`) of the signals that do not run their own programs."""
+        return [
+            (safety.signal, plans.at(now).program.id)
+            for k, (safety, plans) in enumerate(zip(self.safeties, self.plans, strict=True))
+            if self._transitions is None or not self._transitions[k].is_confirmed
+        ]
+
+    def _enter_plan(self) -> None:
+        self._transitions = [PlanTransition(safety, plans) for safety, plans in zip(self.safeties, self.plans, strict=True)]
+
+    def commands(self, now: float) -> tuple[list[SignalCommand], list[Override]]:
+        """Commands to send at second `now`: only states that differ from those sent before."""
+        commands: list[SignalCommand] = []
+        overrides: list[Override] = []
+        if self._transitions is not None:
+            for k, transition in enumerate(self._transitions):
+                command, more = transition.next(now)
+                overrides += more
+                if command is not None and command is not self._sent[k]:
+                    commands.append(command)
+                    self._sent[k] = command if isinstance(command, PermittedState) else None
+            return commands, overrides
+        self._requested = self._phase_sequencer.requested_states(now)
+        for k, (safety, requested) in enumerate(zip(self.safeties, self._requested, strict=True)):
+            state, more = safety.permit(requested, now)
+            overrides += more
+            if state is not self._sent[k]:
+                commands.append(state)
+                self._sent[k] = state
+            if safety.shows(requested):
+                self._phase_sequencer.note_shown(now, k)
+        return commands, overrides
+
+    def correct(self, shown: Mapping[str, str], now: float) -> list[tuple[str, str, str]]:
+        """Start again from the shown state of signals that show another one than was sent.
+
+        The next commands lead from there to the requested state by a safe transition.
+
+        Args:
+            shown: by signal, the state that SUMO shows at second `now`, before new commands.
+            now: simulated second.
+
+        Returns:
+            (signal, state that was sent, state that is shown) of these signals.
+        """
+        corrected = []
+        for safety, sent in zip(self.safeties, self._sent, strict=True):
+            state = shown.get(safety.signal, "")
+            if sent is not None and state != sent.state and safety.signal in shown:
+                safety.start_from(state, now)
+                corrected.append((safety.signal, sent.state, state))
+        return corrected
+
+    @property
+    def released_signals(self) -> list[str]:
+        """The signals that run their own programs, as far as this TL knows."""
+        return [
+            safety.signal
+            for safety, transition in zip(self.safeties, self._transitions or (), strict=False)
+            if transition.is_confirmed
+        ]
+
+    def release_again(self, signal: str, shown: str, now: float) -> None:
+        """Bring a released signal back onto its program by a safe transition from the state that it shows."""
+        for k, safety in enumerate(self.safeties):
+            if safety.signal == signal and self._transitions is not None:
+                safety.start_from(shown, now)
+                self._transitions[k].restart()
+
+    def next_due_s(self, now: float) -> float:
+        """The next moment at which this TL needs a step, after its commands of `now`."""
+        if self._transitions is not None:
+            if all(transition.is_sent for transition in self._transitions):
+                return self.next_decision_s
+            return min(self.next_decision_s, round_to_ms(now + RECHECK_INTERVAL_S))
+        due_s = min(self.next_decision_s, self._phase_sequencer.next_change_s(now))
+        for safety, requested in zip(self.safeties, self._requested, strict=True):
+            if not safety.shows(requested):
+                return min(due_s, round_to_ms(now + RECHECK_INTERVAL_S))
+            if safety.bound_exceeded_at_s < due_s:
+                due_s = max(safety.bound_exceeded_at_s, round_to_ms(now + RECHECK_INTERVAL_S))
+        return due_s
+
+
+def _next_recovery_s(now: float) -> float:
+    return round_to_ms((math.floor(now / RECOVERY_INTERVAL_S) + 1) * RECOVERY_INTERVAL_S)

@@ -1,0 +1,44 @@
+"""Max green and max red: links that exceed them, and the green phase that serves such a link."""
+
+import math
+from collections.abc import Sequence
+
+from signals.safety.conflicts import GREEN, ConflictRules, OverrideReason, colour
+from signals.safety.safety_times import SafetyTimes
+from signals.simulation_time import round_to_ms
+
+
+class ServiceBounds:
+    """The bounds of one signal's links. States, and the time since which links show their colours, are passed in."""
+
+    def __init__(self, rules: ConflictRules, times: SafetyTimes, greens: Sequence[str]) -> None:
+        self._rules, self._times = rules, times
+        self._greens = [state for state in greens if rules.violation(state) is None]
+        always_green = [all(state[i] in GREEN for state in self._greens) for i in range(rules.links)]
+        sometimes_green = [any(state[i] in GREEN for state in self._greens) for i in range(rules.links)]
+        self.links = [i for i in range(rules.links) if sometimes_green[i] and not always_green[i]]
+        """Links that some green phase serves and another does not: the bounds apply to them."""
+        self._has_bounds = min(times.max_green_s, times.max_red_s) < math.inf
+
+    def first_exceeded_s(self, state: str, since: Sequence[float]) -> float:
+        """When a bound is first exceeded; inf: never."""
+        if not self._has_bounds:
+            return math.inf
+        bound_s = {"g": self._times.max_green_s, "r": self._times.max_red_s, "y": math.inf}
+        return min((round_to_ms(since[i] + bound_s[colour(state[i])]) for i in self.links), default=math.inf)
+
+    def forced(self, state: str, since: Sequence[float], requested: str, now: float) -> tuple[OverrideReason, str] | None:
+        """(reason, green phase to show) if a bound is exceeded; the requested state itself if it serves the waiting link."""
+        ages = {i: round_to_ms(now - since[i]) for i in self.links}
+        waiting = sorted((i for i in ages if colour(state[i]) == "r"), key=lambda i: -ages[i])
+        expired = {i for i in ages if state[i] in GREEN and requested[i] in GREEN and ages[i] >= self._times.max_green_s}
+        for i in waiting:
+            blocked_by = {j for j in expired if self._rules.foes[i] >> j & 1}
+            serving = [green for green in self._greens if green[i] in GREEN]
+            relieving = [green for green in serving if not any(green[j] in GREEN for j in blocked_by)]
+            if ages[i] >= self._times.max_red_s:
+                # kept until it is shown: otherwise each new request could restart the transition
+                return OverrideReason.MAX_RED, requested if requested in serving else (relieving or serving)[0]
+            if blocked_by and requested[i] not in GREEN and relieving:
+                return OverrideReason.MAX_GREEN, relieving[0]
+        return None

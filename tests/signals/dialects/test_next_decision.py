@@ -1,0 +1,17 @@
+"""Decision moments that dialects with a fixed interval share."""
+
+import pytest
+
+from signals.dialects.sappo import KeepChangeSequencer
+from signals.green_phases import GreenPhaseSequencer
+from tests.signals.dialects.test_sappo import PHASES
+
+
+@pytest.mark.parametrize("sequencer", [GreenPhaseSequencer(["GGrr", "rrGG"], 5, 2, 5), KeepChangeSequencer([PHASES], 5, 0.2)])
+@pytest.mark.parametrize(
+    ("now", "following"), [(100.3, 105.3), (102.3, 105.3), (103.3, 110.3), (105.5, 110.3), (1e6 + 0.3, 1e6 + 5.3)]
+)
+def test_extra_decision_returns_to_the_interval(sequencer, now, following):
+    sequencer.enter(0.3, ["GGrr"], start=True)
+    sequencer.enter(61.7, ["GGrr"])
+    assert sequencer.next_decision_s(now) == following

@@ -1,0 +1,123 @@
+"""The sumo-rl dialect: its observation by the formula, its phase sequencer second by second."""
+
+import math
+
+import numpy as np
+import pytest
+
+from signals.dialects.sumo_rl import SumoRlObserver
+from signals.green_phases import GreenPhaseSequencer, yellow_between
+from signals.observation import PhaseState, shares_of
+from signals.safety.safety_times import SafetyTimes
+from signals.safety.signal_safety import SignalSafety
+from tests.signals.test_observation import LENGTH_M, readings
+
+
+@pytest.fixture
+def sequencer():
+    made = GreenPhaseSequencer(["GGrr", "GrGr", "rrGG"], delta_time_s=5, yellow_s=2, min_green_s=5)
+    made.enter(0, ["rrrr"])
+    return made
+
+
+def test_observation_is_phase_bit_densities_queues():
+    newest = readings((3, 1, 9), (2, 0, 9))
+    observer = SumoRlObserver(np.array([2, 0]), 3, greens=3)
+    x = observer.observe(newest, shares_of(newest, LENGTH_M), PhaseState((1,), True))
+    assert x.dtype == np.float32 and len(x) == observer.size == 3 + 1 + 4
+    # capacity of lane 0: 75 / (2.5 + 5) = 10; lane 2: 50 / 7.5 is less than its 9 vehicles
+    assert x.tolist() == pytest.approx([0, 1, 0, 1, 1.0, 0.3, 1.0, 0.2])
+
+
+def test_first_green_is_forced_at_the_start(sequencer):
+    assert sequencer.requested_states(0) == ("GGrr",)
+    sequencer.enter(0, ["rrGG"], start=True)
+    assert sequencer.requested_states(0) == ("GGrr",)
+
+
+def test_shown_green_is_kept_when_taking_over_later(sequencer):
+    sequencer.enter(50, ["rrGG"])
+    assert sequencer.requested_states(50) == ("rrGG",) and sequencer.phase_state(50).phases == (2,)
+
+
+def test_change_before_yellow_and_min_green_is_ignored(sequencer):
+    sequencer.apply_action(5, (2,))
+    assert sequencer.requested_states(5) == ("GGrr",) and not sequencer.phase_state(5).min_green_passed
+    assert sequencer.phase_state(7).min_green_passed
+
+
+def test_change_shows_yellow_then_the_new_green(sequencer):
+    sequencer.apply_action(10, (1,))
+    # links that stay green keep it; only links that turn red show yellow
+    assert sequencer.requested_states(10) == sequencer.requested_states(11) == ("Gyrr",)
+    assert sequencer.next_change_s(10) == 12
+    assert sequencer.requested_states(12) == ("GrGr",)
+    assert sequencer.next_change_s(12) == math.inf
+
+
+@pytest.mark.parametrize("all_red_s", [0.0, 0.5, 2.0])
+def test_all_red_of_a_contract_is_requested_and_no_override(crossing, all_red_s):
+    greens = ["GgGr", "rrrG"]
+    sequencer = GreenPhaseSequencer(greens, 5, 3, 5, all_red_s)
+    sequencer.enter(0, ["GgGr"])
+    safety = SignalSafety(crossing, SafetyTimes(3, 5, all_red_s), greens)
+    safety.start_from("GgGr", 0)
+    shown, overrides = [], []
+    for half_second in range(200):
+        now = half_second / 2
+        if now % 5 == 0:
+            sequencer.apply_action(now, (int(now // 20) % 2,))
+        state, more = safety.permit(sequencer.requested_states(now)[0], now)
+        shown.append(state.state)
+        overrides += more
+    assert overrides == []
+    first = shown.index("yyyr")
+    assert shown[first : first + 6] == ["yyyr"] * 6 and shown[first + 6 + int(2 * all_red_s)] == "rrrG"
+    assert shown[first + 6 :].count("rrrr") >= 2 * all_red_s and ("rrrr" in shown) == (all_red_s > 0)
+
+
+def test_next_change_is_the_end_of_yellow_then_of_all_red():
+    sequencer = GreenPhaseSequencer(["GGrr", "rrGG"], 5, 3, 5, 2)
+    sequencer.enter(0, ["GGrr"])
+    sequencer.apply_action(20, (1,))
+    assert [sequencer.requested_states(now)[0] for now in (20, 22.5, 23, 24.5, 25)] == ["yyrr", "yyrr", "rrrr", "rrrr", "rrGG"]
+    sequencer.note_shown(25)
+    sequencer.apply_action(40, (0,))
+    assert (sequencer.next_change_s(40), sequencer.next_change_s(43), sequencer.next_change_s(45)) == (43, 45, math.inf)
+    sequencer.note_shown(45)
+    assert not sequencer.phase_state(49).min_green_passed and sequencer.phase_state(50).min_green_passed
+
+
+def test_time_since_change_counts_from_the_start_of_yellow(sequencer):
+    sequencer.apply_action(10, (1,))
+    sequencer.note_shown(10)
+    sequencer.note_shown(12)
+    assert not sequencer.phase_state(16).min_green_passed and sequencer.phase_state(17).min_green_passed
+
+
+def test_green_that_the_safety_rules_delay_counts_from_when_it_is_shown(sequencer):
+    sequencer.apply_action(10, (1,))
+    sequencer.apply_action(20, (2,))
+    assert sequencer.requested_states(20) == ("GrGr",), "decisions wait for the change that is under way"
+    assert not sequencer.phase_state(20).min_green_passed
+    sequencer.note_shown(22)
+    assert not sequencer.phase_state(26).min_green_passed and sequencer.phase_state(27).min_green_passed
+    sequencer.note_shown(26)
+    sequencer.apply_action(27, (2,))
+    assert sequencer.requested_states(27) == ("yrGr",)
+
+
+def test_green_that_is_never_shown_holds_up_decisions_for_a_minute_at_most(sequencer):
+    sequencer.apply_action(10, (1,))
+    sequencer.apply_action(69, (2,))
+    assert sequencer.requested_states(69) == ("GrGr",)
+    sequencer.apply_action(70, (2,))
+    assert sequencer.requested_states(70) != ("GrGr",)
+
+
+def test_decisions_are_delta_time_apart(sequencer):
+    assert sequencer.next_decision_s(15) == 20
+
+
+def test_yellow_replaces_only_greens_that_turn_red():
+    assert yellow_between("GgsG", "rsrG") == "yysG"

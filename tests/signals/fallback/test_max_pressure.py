@@ -1,0 +1,197 @@
+"""Max-pressure control, entered and left through safe transitions."""
+
+import numpy as np
+import pytest
+
+from city.config import Controller
+from controller.assembly import _max_pressure
+from export import contract
+from protos import policy_pb2 as pb
+from signals.dialects.sumo_rl import SumoRlObserver
+from signals.fallback.control_mode import ControlMode
+from signals.fallback.max_pressure import MAX_WAIT_S, MaxPressure, lanes_of
+from signals.fallback.plan import FallbackSchedule
+from signals.green_phases import GreenPhaseSequencer
+from signals.intersection import Intersection
+from signals.observation import Readings
+from signals.safety.monitor import Limits, SignalMonitor
+from signals.safety.safety_times import SafetyTimes
+from signals.safety.signal_safety import PermittedState, SignalSafety
+from tests.signals.test_intersection import GREENS, PLAN
+
+LANES = [f"{way}{i}_0" for way in ("in", "out") for i in range(4)]
+ROW = {lane: k for k, lane in enumerate(LANES)}
+LENGTH_M = np.full(8, 100.0)
+
+
+def readings(**vehicles):
+    counts = np.array([vehicles.get(lane.removesuffix("_0"), 0) for lane in LANES], float)
+    return Readings(np.array([counts, counts]), counts, counts)
+
+
+def controller(crossing, length_m=LENGTH_M):
+    made = MaxPressure([crossing], [GREENS], ROW, length_m, 3, 5)
+    made.enter(0, ["GgGr"])
+    return made
+
+
+def chosen(made, now, **vehicles):
+    made.decide(now, readings(**vehicles))
+    made.note_shown(now, 0)
+    return made.requested_states(now + 3)[0]
+
+
+def test_it_reads_incoming_and_outgoing_lanes(crossing):
+    assert lanes_of(crossing, {}) == LANES
+
+
+@pytest.mark.parametrize(
+    ("vehicles", "green"),
+    [
+        ({"in3": 1}, "rrrG"),
+        ({"in0": 5, "in3": 4}, "GgGr"),
+        ({"in0": 5, "out0": 5, "in3": 1}, "rrrG"),  # a full outgoing lane cancels the pressure
+        ({"in0": 2, "in1": 2, "in2": 2, "in3": 5}, "GgGr"),
+        ({}, "GgGr"),  # empty lanes: no change
+        ({"in0": 3, "in3": 3}, "GgGr"),
+    ],
+)
+def test_green_with_the_greatest_pressure_is_chosen(crossing, vehicles, green):
+    assert chosen(controller(crossing), 20, **vehicles) == green
+
+
+def test_pressure_is_divided_by_the_lane_length(crossing):
+    length_m = np.array([1000.0, 1000, 1000, 50, 100, 100, 100, 100])
+    assert chosen(controller(crossing, length_m), 20, in0=10, in3=2) == "rrrG"
+
+
+def test_lanes_behind_a_short_lane_count_as_one_with_it(crossing):
+    """A queue before a lane of 1 m: the lane itself holds no vehicle."""
+    lanes = [*LANES, "behind_0"]
+    length_m = np.array([100.0, 100, 100, 1, 100, 100, 100, 100, 99])
+    counts = np.array([2.0, 0, 0, 0, 0, 0, 0, 0, 5])
+    row = {lane: k for k, lane in enumerate(lanes)}
+    for behind, green in ((["behind_0"], "rrrG"), ([], "GgGr")):
+        made = MaxPressure([crossing], [GREENS], row, length_m, 3, 5, lanes_behind={"in3_0": behind})
+        made.enter(0, ["GgGr"])
+        made.decide(20, Readings(np.array([counts, counts]), counts, counts))
+        assert made.requested_states(23)[0] == green
+    assert lanes_of(crossing, {"in3_0": ["behind_0"]}) == [*LANES[:4], "behind_0", *LANES[4:]]
+
+
+def test_link_that_waits_for_long_is_served_whatever_its_pressure(crossing):
+    """A detector that has failed must not keep its approach red for ever."""
+    made, shown = controller(crossing), []
+    for now in range(5, 400, 5):
+        made.decide(now, readings(in0=9))
+        made.note_shown(now, 0)
+        shown.append(made.requested_states(now)[0])
+    served = [5 * (k + 1) for k, state in enumerate(shown) if state == "rrrG"]
+    assert served and served[0] <= MAX_WAIT_S + 10
+    assert max(np.diff([0, *served, 400])) <= MAX_WAIT_S + 20 and len(served) < len(shown) / 4
+
+
+def test_min_green_is_kept(crossing):
+    made = controller(crossing)
+    assert chosen(made, 5, in3=9) == "GgGr"
+    assert chosen(made, 10, in3=9) == "rrrG"
+
+
+def test_it_decides_every_5_s_only(crossing):
+    made = MaxPressure([crossing], [GREENS], ROW, LENGTH_M, yellow_s=0, min_green_s=0)
+    made.enter(20, ["GgGr"])
+    assert chosen(made, 20, in3=9) == "rrrG"
+    assert [chosen(made, now, in0=9) for now in (22, 24, 24.5, 25)] == ["rrrG", "rrrG", "rrrG", "GgGr"]
+
+
+def test_tl_is_due_for_max_pressure_and_for_asking_its_policy(crossing):
+    x = intersection(crossing, hold_s=0)
+    due = [10.0]
+    while due[-1] < 22:
+        x.apply_answer(TimeoutError("late"), due[-1], ["GgGr"], readings(in3=9))
+        due.append(x.next_decision_s)
+    assert due == [10, 12, 14, 15, 16, 18, 20, 22]
+
+
+def intersection(crossing, hold_s=10):
+    tl_contract = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=2))
+    safety = SignalSafety(crossing, SafetyTimes(3, 5), GREENS)
+    sequencer = GreenPhaseSequencer(GREENS, 5, 3, 5)
+    pressure = MaxPressure([crossing], [GREENS], ROW, LENGTH_M, 3, 5)
+    plans = [FallbackSchedule(PLAN)]
+    config = Controller(hold_s=hold_s)
+    x = Intersection(tl_contract, SumoRlObserver(np.arange(4), 8, 2), sequencer, [safety], plans, config, pressure)
+    x.start(0, ["GgGr"])
+    return x
+
+
+def play(x, until_s, answer, readings_at, begin_s=0, release_s=None):
+    sent, now = [], begin_s
+    while now < until_s:
+        if release_s is not None and now >= release_s and not x.on_plan:
+            x.release()
+        if x.next_decision_s <= now:
+            x.apply_answer(answer(now), now, ["GgGr"], readings_at(now))
+        sent += [(now, command) for command in x.commands(now)[0]]
+        x.confirm_sent(())
+        now = min(x.next_due_s(now), until_s, np.floor(now) + 1)
+    return sent
+
+
+def test_max_pressure_controls_a_tl_until_its_policy_recovers(crossing):
+    x = intersection(crossing)
+    late = lambda now: TimeoutError("late") if now < 100 else np.array([0])  # noqa: E731
+    waiting = lambda now: readings(in3=9) if now % 60 < 30 else readings(in0=9)  # noqa: E731
+    sent = play(x, 160, late, waiting)
+    assert all(isinstance(command, PermittedState) for _, command in sent), "its own program never runs"
+    shown = [(now, command.state) for now, command in sent]
+    assert {"GgGr", "rrrG"} <= {state for now, state in shown if 15 < now < 100}
+    assert x.mode is ControlMode.POLICY and shown[-1][1] == "GgGr"
+    monitor = SignalMonitor(crossing, Limits(3, 5, 0))
+    ends = [*(now for now, _ in shown[1:]), 160]
+    assert [
+        alarm for (begin, state), end in zip(shown, ends, strict=True) for alarm in monitor.check_shown(state, begin, end)
+    ] == []
+
+
+def test_release_hands_over_to_the_signals_own_program(crossing):
+    x = intersection(crossing)
+    play(x, 90, lambda now: TimeoutError("late"), lambda now: readings(in3=9), release_s=60)
+    assert x.is_released
+
+
+def test_tl_with_a_signal_without_greens_falls_back_to_its_plan(grid_city, grid_street):
+    made = contract.build(grid_city, grid_city.tls["SA108"], grid_street)  # two signals
+    changed = pb.PolicyContract()
+    changed.CopyFrom(made)
+    lanes = [lane for signal in made.signal_ids for lane in lanes_of(grid_street.signals[signal], {})]
+    row, length_m = {lane: i for i, lane in enumerate(lanes)}, np.full(len(lanes), 100.0)
+    times = SafetyTimes(3, 5)
+    assert isinstance(_max_pressure(changed, grid_street, row, length_m, times), MaxPressure)
+    for phase in changed.signals[1].phases:
+        phase.state = "r" * len(phase.state)
+    assert _max_pressure(changed, grid_street, row, length_m, times) is None
+
+
+def test_current_green_is_kept_at_equal_pressure(crossing):
+    made = controller(crossing)
+    assert chosen(made, 20, in3=9) == "rrrG"
+    assert chosen(made, 40) == "rrrG" and chosen(made, 60, in0=3, in3=3) == "rrrG"
+
+
+def test_policy_takes_over_from_the_green_that_is_shown(crossing):
+    x = intersection(crossing)
+    play(x, 40, lambda now: TimeoutError("late"), lambda now: readings(in3=9))
+    assert x.safeties[0].shown == "rrrG"
+    answer = np.array([0])
+    while x.mode is not ControlMode.POLICY:
+        x.apply_answer(answer, x.next_decision_s, None, readings(in3=9))
+        now = x.next_decision_s
+    sent = []
+    for k in range(40):
+        if x.next_decision_s <= now + k:
+            x.apply_answer(answer, now + k, None, readings(in3=9))
+        commands, overrides = x.commands(now + k)
+        assert overrides == []  # the sequencer starts from the shown green, so it requests the yellow
+        sent += [command.state for command in commands]
+    assert sent == ["rrry", "GgGr"]

@@ -1,0 +1,250 @@
+"""The monitor: it reports every broken rule and nothing else; a million states under adversarial requests break none."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from city import network
+from city.network import SignalNetwork
+from signals.safety.monitor import Limits, MonitorRule, SignalMonitor
+from signals.safety.safety_times import SafetyTimes
+from signals.safety.signal_safety import SignalSafety
+from tests.conftest import GRID
+
+LIMITS = Limits(yellow_s=3, min_green_s=5, all_red_s=1)
+
+
+def broken_rules(signal, shown, limits=LIMITS, greens=()):
+    """Rules broken by (second, state) pairs."""
+    monitor = SignalMonitor(signal, limits, greens)
+    broken = []
+    for (begin, state), (end, _) in itertools.pairwise([*shown, (shown[-1][0] + 1, "")]):
+        broken += [(alarm.rule, alarm.at_s) for alarm in monitor.check_shown(state, begin, end)]
+    return broken
+
+
+GOOD = [(0, "GgGr"), (10, "yyyr"), (13, "rrrr"), (14, "rrrG"), (20, "rrry"), (23, "rrrr"), (24, "GgGr")]
+
+
+def changed(at, *pair):
+    return [*GOOD[:at], pair, *GOOD[at + 1 :]]
+
+
+def test_valid_sequence_breaks_no_rule(crossing):
+    assert broken_rules(crossing, GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "shown"),
+    [
+        (MonitorRule.CONFLICT, changed(3, 14, "GrrG")),
+        (MonitorRule.CONFLICT, changed(6, 24, "GGGr")),
+        (MonitorRule.CONFLICT, changed(6, 24, "rgrG")),
+        (MonitorRule.YELLOW, [*GOOD[:1], *GOOD[2:]]),
+        (MonitorRule.YELLOW, changed(2, 12, "rrrr")),
+        (MonitorRule.YELLOW, [*GOOD[:2], (13, "GgGr")]),
+        (MonitorRule.MIN_GREEN, changed(4, 18, "rrry")),
+        (MonitorRule.CLEARANCE, [*GOOD[:2], *GOOD[3:]]),
+        (MonitorRule.CLEARANCE, [*GOOD[:2], (13, "yrrr"), (14, "yrrG")]),
+        (MonitorRule.INVALID_STATE, changed(2, 13, "OOOO")),
+    ],
+)
+def test_each_broken_rule_is_reported(crossing, rule, shown):
+    assert rule in {broken for broken, _ in broken_rules(crossing, shown)}
+
+
+def test_states_before_the_monitor_began_are_not_checked(crossing):
+    assert broken_rules(crossing, [(0, "GgGr"), (1, "yyyr"), (4, "rrrr"), (5, "rrrG")]) == []
+
+
+def test_own_program_is_not_checked(crossing):
+    monitor = SignalMonitor(crossing, LIMITS)
+    assert monitor.check_shown("GgGr", 0, 10) == []
+    assert monitor.check_shown("yyyr", 10, 13) == []
+    assert monitor.check_shown("rrrr", 13, 14) == []
+    for begin, state in ((14, "rrrG"), (19, "GgGr"), (24, "rrrG")):
+        assert monitor.follow_program(state, begin) == []
+    assert monitor.check_shown("rrrG", 29, 34) == [] and monitor.check_shown("rrry", 34, 37) == []
+
+
+def test_release_and_take_over_are_checked(crossing):
+    monitor = SignalMonitor(crossing, LIMITS)
+    assert monitor.check_shown("GgGr", 0, 10) == []
+    assert [alarm.rule for alarm in monitor.follow_program("rrrG", 10)] == [MonitorRule.YELLOW] * 3 + [MonitorRule.CLEARANCE] * 3
+    assert [alarm.rule for alarm in monitor.check_shown("rrrr", 15, 20)] == [
+        MonitorRule.YELLOW
+    ]  # of link 3, which the program showed green
+    assert monitor.follow_program("rrrG", 20) == []
+    assert [alarm.rule for alarm in monitor.check_shown("rrrr", 25, 30)] == [MonitorRule.YELLOW]
+
+
+def test_permissive_green_becomes_protected_only_with_clear_foes(crossing):
+    # link 1 yields to link 2
+    assert broken_rules(crossing, [(0, "rgGr"), (10, "rgyr"), (13, "rgrr"), (14, "rGrr")]) == []
+    assert broken_rules(crossing, [(0, "rgGr"), (10, "rgyr"), (13, "rGrr")]) == [(MonitorRule.CLEARANCE, 13)]
+    assert broken_rules(crossing, [(0, "rgGr"), (10, "rGyr"), (13, "rGrr")]) == [(MonitorRule.CLEARANCE, 10)]
+
+
+def test_link_of_vehicles_and_pedestrians_has_yellow_and_clearance(crossing):
+    shared = _with(crossing, crossing_m=(0, 0, 0, 12.0), approach_mps=(10.0,) * 4)
+    assert {rule for rule, _ in broken_rules(shared, [(0, "rrrG"), (10, "rrrr")])} == {MonitorRule.YELLOW}
+    assert {rule for rule, _ in broken_rules(shared, [(0, "rrrG"), (10, "rrry"), (13, "rrrr"), (20, "Grrr")])} == {
+        MonitorRule.CLEARANCE
+    }
+    safety = SignalSafety(shared, SafetyTimes(3, 5))
+    safety.start_from("rrrG", 0)
+    states = [safety.permit("Grrr", t)[0].state for t in range(30)]
+    assert states == ["rrrG"] * 5 + ["rrry"] * 3 + ["rrrr"] * 10 + ["Grrr"] * 12
+
+
+def test_max_red_is_reported_once_until_the_link_is_served(crossing):
+    greens = ("GgGr", "rrrG")
+    monitor = SignalMonitor(crossing, Limits(3, 5, 1, max_red_s=60), greens)
+    alarms = [alarm for t in range(400) for alarm in monitor.check_shown("GgGr", t, t + 1)]
+    assert [alarm.rule for alarm in alarms] == [MonitorRule.MAX_RED_EXCEEDED] and 60 < alarms[0].at_s < 100
+    served = [(400, "yyyr"), (403, "rrrr"), (404, "rrrG"), (410, "rrry"), (413, "rrrr"), (414, "GgGr")]
+    assert not [alarm for t, state in served for alarm in monitor.check_shown(state, t, t + 1)]
+    again = [alarm for t in range(415, 800) for alarm in monitor.check_shown("GgGr", t, t + 1)]
+    assert [alarm.rule for alarm in again] == [MonitorRule.MAX_RED_EXCEEDED], "a link that was served may exceed max red again"
+
+
+def test_max_red_is_reported_if_control_alternates_with_the_program(crossing):
+    """Only waiting under this controller counts."""
+    greens = ("GgGr", "rrrG")
+    for controlled_s, served_s, is_reported in ((6, None, True), (6, 20, False), (0, None, False)):
+        monitor = SignalMonitor(crossing, Limits(3, 5, 1, max_red_s=60), greens)
+        alarms = []
+        for t in range(2000):
+            second = t % 36
+            if second < controlled_s:
+                alarms += monitor.check_shown("GgGr", t, t + 1)
+            else:
+                alarms += monitor.follow_program("rrrG" if second == served_s else "GgGr", t)
+        assert [alarm.rule for alarm in alarms if alarm.rule is MonitorRule.MAX_RED_EXCEEDED] == [
+            MonitorRule.MAX_RED_EXCEEDED
+        ] * is_reported, (
+            controlled_s,
+            served_s,
+        )
+        assert all(400 < alarm.at_s < 700 for alarm in alarms if alarm.rule is MonitorRule.MAX_RED_EXCEEDED)
+
+
+def test_fast_approach_needs_a_longer_yellow(crossing):
+    for kmh, yellow_s in ((50, 3), (51, 4), (60, 4), (70, 5), (80, 6)):
+        fast = _with(crossing, approach_mps=(kmh / 3.6,) * 4)
+        for seconds in (yellow_s - 1, yellow_s):
+            shown = [(0, "GgGr"), (10, "yyyr"), (10 + seconds, "rrrr")]
+            assert (MonitorRule.YELLOW in {rule for rule, _ in broken_rules(fast, shown)}) == (seconds < yellow_s), (kmh, seconds)
+        safety = SignalSafety(fast, SafetyTimes(3, 5))
+        assert safety.yellow_s == [yellow_s] * 4
+
+
+def test_crossing_goes_from_green_to_red_and_needs_clearance(crossing):
+    crossed = _with(crossing, crossing_m=(0, 0, 0, 12.0))
+    shown = [(0, "rrrG"), (10, "rrrr")]
+    for seconds in (9, 10):
+        broken = broken_rules(crossed, [*shown, (10 + seconds, "Grrr")])
+        assert broken == ([(MonitorRule.CLEARANCE, 19)] if seconds == 9 else [])
+    safety = SignalSafety(crossed, SafetyTimes(3, 5))
+    safety.start_from("rrrG", 0)
+    states = [safety.permit("Grrr", t)[0].state for t in range(30)]
+    assert states == ["rrrG"] * 5 + ["rrrr"] * 10 + ["Grrr"] * 15
+
+
+def _with(signal, **changes):
+    values = {
+        name: getattr(signal, name)
+        for name in ("id", "links", "lanes", "programs", "active_program", "foes", "yields", "permissive")
+    }
+    return SignalNetwork(**{**values, **changes})
+
+
+def requests_of(kind, phases, rng):
+    links = len(phases[0])
+    match kind:
+        case "phases":
+            return lambda now: rng.choice(phases)
+        case "letters":
+            return lambda now: "".join(rng.choices("rygGsuO?", k=links))
+        case "greens":
+            return lambda now: "".join(rng.choices("rgG", k=links))
+        case "flipping":
+            return lambda now: phases[now % len(phases)]
+        case "constant":
+            return lambda now: phases[0]
+        case "all green":
+            return lambda now: "G" * links if now % 2 else "r" * links
+        case "other lengths":
+            return lambda now: "G" * rng.randrange(3 * links)
+
+
+KINDS = ("phases", "letters", "greens", "flipping", "constant", "all green", "other lengths")
+STREETS = ("grid", "cologne1", "cologne8", "ingolstadt7")
+STATES = 1_000_000 // (len(KINDS) * len(STREETS)) + 1
+"""States of each kind on each network: a million in all."""
+
+
+@pytest.mark.parametrize("street", STREETS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_million_states_under_adversarial_requests_break_no_rule(kind, street, request):
+    if street == "grid":
+        path = GRID / "grid.sumocfg"
+    else:
+        path = request.getfixturevalue("shared") / "scenarios" / street / f"{street}.sumocfg"
+    signals = [s for s in network.of_sumocfg(path).signals.values() if len(s.plan.greens) > 1]
+    rng = random.Random(f"{kind} {street}")
+    count = 0
+    for k in itertools.count():
+        signal = signals[k % len(signals)]
+        all_red_s, max_red_s, step_s = rng.choice([0, 1, 2]), rng.choice([45, 90, 180]), rng.choice([1.0, 1.0, 0.5, 0.1])
+        times = SafetyTimes(3, rng.choice([4, 7]), all_red_s, max_red_s=max_red_s)
+        phases = [phase.state for phase in signal.plan.phases]
+        greens = [phases[i] for i in signal.plan.greens]
+        safety = SignalSafety(signal, times, greens)
+        monitor = SignalMonitor(signal, Limits(3, times.min_green_s, all_red_s, max_red_s), greens)
+        safety.start_from(phases[0], 0)
+        request = requests_of(kind, phases, rng)
+        for step in range(2000):
+            now = round(step * step_s, 3)
+            state = safety.permit(request(step), now)[0].state
+            assert monitor.check_shown(state, now, round(now + step_s, 3)) == [], (signal.id, now, state)
+        count += 2000
+        if count >= STATES:
+            return
+
+
+def test_every_phase_of_the_programs_is_free_of_conflicts(shared):
+    paths = [GRID / "grid.sumocfg", *sorted((shared / "scenarios").glob("*/*.sumocfg"))]
+    phases = 0
+    for path in paths:
+        for signal in network.of_sumocfg(path).signals.values():
+            rules = SignalSafety(signal, SafetyTimes(3, 5)).rules
+            for program in signal.programs:
+                for phase in program.phases:
+                    phases += 1
+                    assert rules.violation(phase.state) is None, (path.name, signal.id, phase.state, rules.conflicts(phase.state))
+                    monitor = SignalMonitor(signal, LIMITS)
+                    assert monitor.check_shown(phase.state, 0, 1) == []
+    assert phases > 100 and len(paths) == 4
+
+
+def test_monitor_and_safety_rules_agree_on_every_state(crossing):
+    rules = SignalSafety(crossing, SafetyTimes(3, 5)).rules
+    for letters in itertools.product("rygG", repeat=4):
+        state = "".join(letters)
+        broken = SignalMonitor(crossing, LIMITS).check_shown(state, 0, 1)
+        assert bool(broken) == bool(rules.conflicts(state)), state
+    assert np.array_equal(crossing.foes, crossing.foes.T)
+
+
+@pytest.mark.parametrize(("program_state", "alarm_count"), [("oooo", 0), ("rrrr", 1)])
+def test_signal_that_is_off_does_not_count_as_red(crossing, program_state, alarm_count):
+    monitor = SignalMonitor(crossing, Limits(3, 5, 0, max_red_s=30), ["GgGr", "rrrG"])
+    alarms = monitor.check_shown("GgGr", 0, 50)
+    alarms += monitor.follow_program(program_state, 50)
+    alarms += monitor.check_shown("GgGr", 60, 70)
+    assert [alarm.rule for alarm in alarms if alarm.rule is MonitorRule.MAX_RED_EXCEEDED] == [
+        MonitorRule.MAX_RED_EXCEEDED
+    ] * alarm_count

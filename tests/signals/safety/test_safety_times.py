@@ -1,0 +1,31 @@
+"""The stricter of a contract's times and the city's, or the contract's alone."""
+
+import math
+
+from city.config import Safety
+from protos import policy_pb2 as pb
+from signals.safety.safety_times import SafetyTimes, times_for
+
+CONTRACT = pb.PolicyContract(timing=pb.Timing(yellow_s=2, min_green_s=5, all_red_s=1, max_green_s=50))
+
+
+def test_street_floors_are_the_stricter_of_both():
+    city = Safety(min_yellow_s=3, min_green_s=4, all_red_s=0.5, max_green_s=60, max_red_s=90, walking_speed_mps=1.1)
+    assert times_for(CONTRACT, city, False) == SafetyTimes(3, 5, 1, 50, 90, 1.1, yellow_by_speed=True, red_by_path=False)
+
+
+def test_red_clearance_is_by_path_if_the_city_sets_no_all_red():
+    times = times_for(CONTRACT, Safety(), False)
+    assert times.red_by_path and times.all_red_s == 1
+
+
+def test_floors_of_the_dialect_are_the_contracts_times_alone():
+    city = Safety(min_yellow_s=3, min_green_s=9, all_red_s=2, max_green_s=20, max_red_s=90, floors="dialect")
+    times = times_for(CONTRACT, city, False)
+    assert times == SafetyTimes(2, 5, 1, 50, math.inf, math.inf, yellow_by_speed=False, red_by_path=False)
+
+
+def test_min_and_max_green_of_a_plan_do_not_apply_to_its_links():
+    for floors in ("street", "dialect"):
+        times = times_for(CONTRACT, Safety(min_green_s=4, floors=floors), True)
+        assert times.min_green_s == (4 if floors == "street" else 0) and times.max_green_s == math.inf

@@ -1,0 +1,77 @@
+"""The duration of a change of greens with the street's floors, compared with training."""
+
+import pytest
+
+from city import config, network
+from export import contract
+from signals.change_times import ChangeTimes, change_times, describe_longer, describe_slow, signal_safeties, with_street_changes
+from tests.networks import netgenerate
+
+
+@pytest.fixture(scope="module")
+def fast(tmp_path_factory):
+    """A junction of roads of 100 km/h with crossings, and a city of it."""
+    net = tmp_path_factory.mktemp("fast") / "fast.net.xml"
+    options = ("--grid", "--grid.number", "1", "--grid.attach-length", "200", "--default.speed", "27.78")
+    return network.read(
+        netgenerate(net, *options, "--sidewalks.guess", "--sidewalks.guess.max-speed", "30", "--crossings.guess")
+    ), config.City(net)
+
+
+def times_of(fast, safety, **settings):
+    street, city = fast
+    (signal,) = (s for s in street.signals.values() if len(s.plan.greens) > 1)
+    built = contract.build(city, config.TL((signal.id,), "sumo-rl", "SA101", **settings), street)
+    return built, change_times(built, signal_safeties(built, street, safety))
+
+
+def test_changes_take_the_yellow_of_the_approach_and_the_walking_time_of_the_crossings(fast):
+    built, times = times_of(fast, config.Safety(walking_speed_mps=0.5))
+    (signal,) = (fast[0].signals[s] for s in built.signal_ids)
+    assert (times.training_s, times.yellow_s) == (2.0, 6.0) and 6.0 <= times.vehicles_s < 8.0
+    assert times.total_s == max(signal.crossing_m) / 0.5 > 8.0
+
+
+def test_greens_last_longer_where_vehicles_lose_much_more_time_to_changes(fast):
+    built, times = times_of(fast, config.Safety(all_red_s=0))
+    assert times.min_green_factor == 3.0
+    assert with_street_changes(built, times).timing.min_green_s == 15.0 and built.timing.min_green_s == 5.0
+
+
+def test_greens_do_not_last_longer_than_max_green(fast):
+    built, times = times_of(fast, config.Safety(all_red_s=0, max_green_s=12))
+    assert times.min_green_factor == 3.0 and with_street_changes(built, times).timing.min_green_s == 12.0
+
+
+def test_policy_that_was_trained_with_the_streets_yellow_keeps_its_min_green(fast):
+    built, times = times_of(fast, config.Safety(all_red_s=0), yellow_s=6.0)
+    assert times.min_green_factor == 1.0 and with_street_changes(built, times) is built
+
+
+def test_with_floors_of_the_dialect_nothing_takes_longer(fast):
+    built, times = times_of(fast, config.Safety(floors="dialect"))
+    assert times.total_s == times.training_s == 2.0 and with_street_changes(built, times) is built
+    assert describe_slow([times]) == ""
+
+
+def test_slow_changes_are_one_line_with_the_keys_to_train_with():
+    many = [ChangeTimes(f"SA{k}", 2.0, 3.9, 3.0 + k, 3.0) for k in range(1, 9)]
+    assert describe_slow([None, many[0]]) == ""
+    line = describe_slow([None, *many])
+    assert line.startswith("SA8, SA7, SA6, SA5, SA4 and 2 more: changing greens takes much longer than in training")
+    assert "in SA8 up to 11 s, not 2 s" in line
+    assert line.endswith(
+        "yellow_s = 3 and all_red_s = 1 in [tl.SA8] (sumo-rl has no all-red: train there with yellow_time=4 and a larger "
+        "delta_time, and keep both keys here)"
+    )
+    assert "and its greens last at least 3 times its min green of training" in describe_slow(
+        [ChangeTimes("SA1", 2.0, 6.0, 6.0, 6.0)]
+    )
+
+
+def test_changes_that_take_somewhat_longer_are_one_line_of_check_alone():
+    same, longer, slow = (ChangeTimes(f"SA{k}", 3.0, s, s, 3.0) for k, s in enumerate((3.0, 4.5, 9.0)))
+    assert describe_longer([None, same, slow]) == ""
+    line = describe_longer([None, same, longer, slow])
+    assert line.startswith("SA1: changing greens takes longer than in training (in SA1 up to 4.5 s, not 3 s)")
+    assert "train with yellow_s = 3 and all_red_s = 2 in [tl.SA1]" in line and describe_slow([longer]) == ""

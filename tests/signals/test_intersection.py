@@ -1,0 +1,342 @@
+"""A TL from answers to signal commands, without a simulator."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from city.config import Controller
+from city.network import Phase, Program, ProgramSwitch, SignalNetwork
+from protos import policy_pb2 as pb
+from signals.dialects.sappo import KeepChangeSequencer, PlanSequencer, cycle_plan
+from signals.dialects.sumo_rl import SumoRlObserver
+from signals.fallback.control_mode import ControlMode
+from signals.fallback.plan import FallbackPlan, FallbackSchedule
+from signals.green_phases import GreenPhaseSequencer
+from signals.intersection import Intersection
+from signals.policy import ActionSpace
+from signals.safety.safety_times import SafetyTimes
+from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalSafety
+
+GREENS = ["GgGr", "rrrG"]
+PLAN = FallbackPlan(
+    Program("0", "static", 0, tuple(Phase(s, d, d, d) for s, d in (("GgGr", 20), ("yyyr", 3), ("rrrG", 10), ("rrry", 3)))), False
+)
+HOLD_S = 10
+
+
+def one_signal(crossing, hold_s=HOLD_S, times=SafetyTimes(3, 5)):  # noqa: B008 - immutable
+    contract = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=2))
+    safety = SignalSafety(crossing, times, GREENS)
+    sequencer = GreenPhaseSequencer(GREENS, 5, 3, 5)
+    x = Intersection(
+        contract,
+        SumoRlObserver(np.arange(4), 4, 2),
+        sequencer,
+        [safety],
+        [FallbackSchedule(PLAN)],
+        Controller(hold_s=hold_s, recovery_answers=2),
+    )
+    x.start(0, ["GgGr"])
+    return x
+
+
+def play(x, until_s, answer, shown=("GgGr",), begin_s=0):
+    """(second, command) of everything sent while `answer(second)` answers; steps as the decision steps do."""
+    sent, now = [], begin_s
+    while now < until_s:
+        if x.next_decision_s <= now:
+            x.apply_answer(answer(now), now, shown)
+        sent += [(now, command) for command in x.commands(now)[0]]
+        x.confirm_sent(())
+        now = min(x.next_due_s(now), until_s)
+    return sent
+
+
+def states(sent):
+    return [(now, s.state) for now, s in sent if isinstance(s, PermittedState)]
+
+
+def test_change_goes_through_yellow(crossing):
+    x = one_signal(crossing)
+    sent = play(x, 30, lambda now: np.array([0 if now < 10 else 1]))
+    assert states(sent) == [(0, "GgGr"), (10, "yyyr"), (13, "rrrG")]
+
+
+def test_unchanged_state_is_sent_once(crossing):
+    x = one_signal(crossing)
+    assert len(play(x, 100, lambda now: np.array([0]))) == 1
+
+
+def test_missing_answers_lead_to_hold_then_fallback_then_recovery(crossing):
+    x = one_signal(crossing)
+    sent = play(x, 100, lambda now: np.array([0]) if now < 20 or now >= 60 else TimeoutError("late"))
+    # HOLD from 20 on, FALLBACK from 30 on: yellow, red, then the program from its green
+    assert states(sent)[:3] == [(0, "GgGr"), (30, "yyyr"), (33, "rrrr")]
+    handed = [(now, s.program, s.phase) for now, s in sent if isinstance(s, PermittedRelease)]
+    assert handed == [(33, "0", 0)] or handed == [(34, "0", 0)]
+    # two valid answers in a row, then the policy's green again, taken over as shown
+    assert x.mode is ControlMode.POLICY
+    assert states(sent)[3:] == [(62, "GgGr")]
+
+
+def test_recovery_starts_from_what_the_plan_shows(crossing):
+    x = one_signal(crossing)
+    play(x, 60, lambda now: TimeoutError("late"))
+    assert x.is_released and x.on_plan
+    sent = play(x, 100, lambda now: np.array([0]), shown=("rrrG",), begin_s=60)
+    after = states(sent)
+    assert after[0][1] == "rrrG", "the shown green continues first"
+    assert [s for _, s in after] in (["rrrG", "rrry", "rrrr", "GgGr"], ["rrrG", "rrry", "GgGr"])
+
+
+def test_policy_that_returns_during_the_transition_continues_from_there(crossing):
+    x = one_signal(crossing, hold_s=0)
+    x.apply_answer(TimeoutError("late"), 10, None)
+    x.commands(10)
+    assert x.on_plan and not x.is_released
+    for now in (11, 12):
+        x.commands(now)
+    x.apply_answer(np.array([0]), 15, None)
+    x.apply_answer(np.array([0]), 20, None)
+    assert x.mode is ControlMode.POLICY and not x.on_plan
+    assert x.safeties[0].shown in ("rrrr", "yyyr")
+    later = [command.state for now in range(21, 40) for command in x.commands(now)[0]]
+    assert later[-1] == "GgGr"
+
+
+@pytest.mark.parametrize("failed_s", [100, 100.5, 101, 101.8])
+def test_tls_in_fallback_ask_their_policies_at_the_same_moments(crossing, failed_s):
+    x = one_signal(crossing, hold_s=4)
+    asked = []
+    while len(asked) < 6:
+        x.apply_answer(TimeoutError("late") if failed_s <= 106 else np.array([0]), failed_s, ["GgGr"])
+        failed_s = x.next_decision_s
+        asked.append(failed_s)
+    assert asked == [102, 104, 106, 108, 110, 115], "the second valid answer restores the policy's own moments"
+
+
+@pytest.mark.parametrize(("period_s", "good_s"), [(40, 20), (36, 6), (30, 4)])
+@pytest.mark.parametrize("hold_s", [0, 10])
+def test_intermittent_policy_keeps_max_red(crossing, hold_s, period_s, good_s):
+    """The policy always requests the first green, and the plan begins with it each time the policy is missing."""
+    x = one_signal(crossing, hold_s, SafetyTimes(3, 5, max_red_s=60))
+    sent = play(x, 400, lambda now: np.array([0]) if now % period_s < good_s else TimeoutError("late"))
+    assert sum(isinstance(command, PermittedRelease) for _, command in sent) > 5
+    served = [0, *(now for now, state in states(sent) if state == "rrrG"), 400]
+    assert len(served) > 4 and max(b - a for a, b in itertools.pairwise(served)) <= 60 + period_s + 15
+
+
+def test_max_red_service_does_not_delay_the_plan_for_ever(crossing):
+    """With a max red that cannot be kept, some link always exceeds it."""
+    greens = ("GrGr", "rGrr", "rrrG")
+    contract = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=3))
+    safety = SignalSafety(crossing, SafetyTimes(3, 5, max_red_s=4), greens)
+    observer, sequencer = SumoRlObserver(np.arange(4), 4, 2), GreenPhaseSequencer(greens, 5, 3, 5)
+    x = Intersection(contract, observer, sequencer, [safety], [FallbackSchedule(PLAN)], Controller(hold_s=30, recovery_answers=2))
+    x.start(0, ["GrGr"])
+    sent = play(x, 100, lambda now: np.array([0]) if now < 20 else TimeoutError("late"))
+    assert sum(state in greens[1:] for _, state in states(sent)) > 4, "links beyond max red are served again and again"
+    assert [now for now, command in sent if isinstance(command, PermittedRelease)]
+
+
+def test_signal_that_is_off_does_not_count_as_red(crossing):
+    x = one_signal(crossing, 0, SafetyTimes(3, 5, max_red_s=60))
+    for begin, until, answer, shown in [
+        (0, 20, TimeoutError("late"), "GgGr"),
+        (20, 100, TimeoutError("late"), "oooo"),
+        (100, 150, np.array([0]), "GgGr"),
+    ]:
+        sent = play(x, until, lambda now, answer=answer: answer, (shown,), begin)
+    assert x.mode is ControlMode.POLICY and {state for _, state in states(sent)} == {"GgGr"}
+
+
+def test_tl_in_transition_asks_its_policy_with_the_others(crossing):
+    x = one_signal(crossing, 0)
+    x.apply_answer(TimeoutError("late"), 101.8, ("GgGr",))
+    x.commands(101.8)
+    assert x.next_due_s(101.8) == x.next_decision_s == 102
+
+
+def test_yellow_keeps_its_duration_when_modes_alternate(crossing):
+    x = one_signal(crossing, 0, SafetyTimes(7, 5))
+    sent = play(x, 30, lambda now: TimeoutError("late") if now >= 10 and x.mode is ControlMode.POLICY else np.array([1]))
+    assert states(sent)[1:4] == [(10, "yyyr"), (14, "yyyr"), (17, "rrrr")]
+
+
+def test_links_that_the_plan_served_have_not_waited(crossing):
+    x = one_signal(crossing, 0, SafetyTimes(3, 5, max_red_s=60))
+    x.apply_answer(TimeoutError("late"), 0, ("GgGr",))
+    sent = play(x, 100, lambda now: TimeoutError("late"), shown=("GgGr",), begin_s=2)
+    x.apply_answer(TimeoutError("late"), 100, ("rrrG",))
+    assert isinstance(sent[-1][1], PermittedRelease)
+    sent = play(x, 160, lambda now: np.array([0]), shown=("GgGr",), begin_s=102)
+    assert {state for _, state in states(sent)} == {"GgGr"}, "60 s have not passed yet"
+    sent = play(x, 180, lambda now: np.array([0]), begin_s=160)
+    assert [state for _, state in states(sent)][:2] == ["yyyr", "rrrG"]
+
+
+@pytest.mark.parametrize("answer", [np.array([7]), np.array([np.nan]), "green", None, np.zeros(3), RuntimeError("x")])
+def test_invalid_answer_of_any_kind_means_hold_not_an_exception(crossing, answer):
+    x = one_signal(crossing)
+    assert x.apply_answer(answer, 0, None) != ""
+    assert x.mode is ControlMode.HOLD
+    x.commands(0)
+
+
+def test_release_hands_signals_back_once_they_are_cleared(crossing):
+    x = one_signal(crossing)
+    x.commands(0)
+    x.release()
+    sent = []
+    for now in range(7, 20):
+        sent += x.commands(now)[0]
+        x.confirm_sent(())
+    assert isinstance(sent[-1], PermittedRelease) and x.is_released and x.unreleased(0) == []
+    assert [s.state for s in sent[:-1]] == ["yyyr", "rrrr"]
+
+
+def test_released_signal_is_cleared_and_released_again(crossing):
+    x = one_signal(crossing)
+    x.commands(0)
+    x.release()
+    for now in range(7, 20):
+        x.commands(now)
+        x.confirm_sent(())
+    assert x.released_signals == ["X"]
+    x.release_again("X", "GGGG", 50)
+    assert x.released_signals == [] and not x.is_released
+    sent = []
+    for now in range(50, 70):
+        sent += x.commands(now)[0]
+        x.confirm_sent(())
+    assert [s.state for s in sent[:-1]] == ["GGGG", "yyyy", "rrrr"] and isinstance(sent[-1], PermittedRelease)
+    assert x.is_released
+
+
+def test_plan_follows_the_schedule_from_the_start_of_control():
+    day, night = (FallbackPlan(Program(name, "static", 0, PLAN.program.phases), False) for name in ("day", "night"))
+    switches = (ProgramSwitch(99, "day"), ProgramSwitch(200, "night"), ProgramSwitch(300, "day", 200))
+    schedule = FallbackSchedule(PLAN, 100, switches, {"day": day, "night": night})
+    programs = {now: schedule.at(now).program.id for now in (100, 199, 200, 299, 300, 499, 500)}
+    assert programs == {100: "0", 199: "0", 200: "night", 299: "night", 300: "day", 499: "day", 500: "day"}
+
+
+def test_rejected_handover_is_sent_again(crossing):
+    x = one_signal(crossing)
+    x.commands(0)
+    x.release()
+    tried = 0
+    for now in range(7, 20):
+        tried += sum(isinstance(command, PermittedRelease) for command in x.commands(now)[0])
+        x.confirm_sent({"X"})
+        assert not x.is_released and x.unreleased(0) == [("X", "0")]
+    assert tried > 3
+    x.commands(20)
+    x.confirm_sent(())
+    assert x.is_released and x.unreleased(0) == []
+
+
+def test_unconfirmed_handover_counts_as_not_released(crossing):
+    x = one_signal(crossing)
+    x.release()
+    for now in range(7, 20):
+        x.commands(now)
+    assert x.awaits_confirmation and x.unreleased(0) == [("X", "0")]
+
+
+def test_action_outside_the_signals_greens_is_a_failure(crossing):
+    x = one_signal(crossing)
+    x.contract.action.size = 7  # a contract that contradicts its signal's two greens
+    x._action_space = ActionSpace(x.contract)
+    assert "cannot be applied" in x.apply_answer(np.array([6]), 20, None)
+
+
+def test_plan_actions_are_taken_only_at_multiples_of_the_control_cycle(crossing):
+    phases = [Phase(s, d, d, d) for s, d in (("GgGr", 20), ("yyyr", 3), ("rrrG", 10), ("rrry", 3))]
+    contract = pb.PolicyContract(tl="SA107", signal_ids=["X"], action=pb.Action(kind="offset", size=1))
+    sequencer = PlanSequencer("offset", [cycle_plan(phases, 0, 4, 60)], 2, 2, 2)
+    safety = SignalSafety(crossing, SafetyTimes(3, 5), GREENS)
+    x = Intersection(contract, SumoRlObserver(np.arange(4), 4, 2), sequencer, [safety], [FallbackSchedule(PLAN)], Controller())
+    x.start(0, ["GgGr"])
+    x.apply_answer(np.array([0.0]), 0, None)
+    x.apply_answer(TimeoutError("late"), 72, None)
+    assert x.next_decision_s == 74, "the policy is asked again soon"
+    before = [sequencer.phase_state(t).phases for t in range(100, 136)]
+    x.apply_answer(np.array([1.0]), 74, None)
+    assert x.mode is ControlMode.POLICY and x.next_decision_s == 144
+    assert [sequencer.phase_state(t).phases for t in range(100, 136)] == before, "decides only at multiples"
+    x.apply_answer(np.array([1.0]), 144, None)
+    assert [sequencer.phase_state(t).phases for t in range(172, 208)] != before
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        (0, (0, 20)),
+        (12, (0, 8)),
+        (16, (2, 17)),  # 4 s of the first green are less than min green: the next green, early, until its end at 33
+        (20, (2, 13)),
+        (30, (0, 26)),
+        (36 + 12, (0, 8)),
+    ],
+)
+def test_synchronised_plan_is_entered_in_step(now, expected):
+    synchronised = FallbackPlan(PLAN.program, is_synchronised=True)
+    assert synchronised.entry_phase(now, min_green_s=5) == expected
+    later = FallbackPlan(Program("0", "static", 7, PLAN.program.phases), is_synchronised=True)
+    assert later.entry_phase(now + 7, min_green_s=5) == expected
+
+
+def test_unsynchronised_plan_begins_with_its_first_green():
+    assert PLAN.entry_phase(16, 5) == (0, None)
+
+
+def two_signals():
+    none = np.zeros((2, 2), bool)
+    foes = np.array([[False, True], [True, False]])
+    phases = [Phase(s, 10, 10, 10) for s in ("Gr", "yr", "rG", "ry")]
+    networks = [
+        SignalNetwork(
+            name, ((("a", "b"),), (("c", "d"),)), ("a", "c"), (Program("p", "static", 0, tuple(phases)),), "p", foes, none, none
+        )
+        for name in "AB"
+    ]
+    contract = pb.PolicyContract(tl="SA108", signal_ids=["A", "B"], action=pb.Action(kind="kc", size=2))
+    safeties = [SignalSafety(network, SafetyTimes(3, 4), ["Gr", "rG"]) for network in networks]
+    sequencer = KeepChangeSequencer([phases, phases], 15, 0.2)
+    x = Intersection(
+        contract,
+        SumoRlObserver(np.arange(2), 2, 2),
+        sequencer,
+        safeties,
+        [
+            FallbackSchedule(FallbackPlan(Program("p", "static", offset, tuple(phases)), is_synchronised=True))
+            for offset in (0, 10)
+        ],
+        Controller(hold_s=0),
+    )
+    x.start(0, ["Gr", "rG"])
+    return x
+
+
+def test_each_signal_of_a_group_follows_its_own_number():
+    x = two_signals()
+    sent = play(x, 20, lambda now: np.array([1.0, -1.0]) if now == 15 else np.array([-1.0, -1.0]), shown=("Gr", "rG"))
+    assert [(now, s.signal, s.state) for now, s in sent] == [
+        (0, "A", "Gr"), (0, "B", "rG"), (15, "A", "yr"), (18, "A", "rG"),
+    ]  # fmt: skip
+
+
+def test_sequencer_learns_which_signals_of_a_group_show_their_states():
+    x, reported = two_signals(), []
+    x._phase_sequencer.note_shown = lambda now, signal: reported.append((now, signal))
+    play(x, 10, lambda now: np.array([-1.0, -1.0]), shown=("Gr", "rG"))
+    assert reported == [(0, 0), (0, 1)]
+
+
+def test_all_signals_of_a_group_enter_their_plans():
+    x = two_signals()
+    sent = play(x, 40, lambda now: TimeoutError("late"), shown=("Gr", "rG"))
+    handed = {s.signal: s.phase for _, s in sent if isinstance(s, PermittedRelease)}
+    assert set(handed) == {"A", "B"} and x.is_released
