@@ -1,4 +1,4 @@
-"""The one error of wrong user input."""
+"""The errors that programs report in one line."""
 
 import contextlib
 import errno
@@ -15,6 +15,10 @@ class InputError(Exception):
         text = " ".join(message.split())
         # names in files may hold what a terminal obeys
         super().__init__("".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text))
+
+
+class ProgramFailed(Exception):
+    """The input is right, but the work failed: what, and what to look at. Programs print it in one line and exit with code 1."""
 
 
 _PATH_ERRORS = (
@@ -38,13 +42,6 @@ def path_errors_as_input_errors() -> Iterator[None]:
         if error.filename is None or error.errno not in _PATH_ERRORS:
             raise
         raise InputError(f"{error.filename}: {error.strerror}; name another path") from None
-
-
-def message_of(error: BaseException) -> str:
-    """What is printed of an InputError, or of an error of the file system such as a full disk."""
-    if isinstance(error, OSError):
-        return f"{error.filename or 'a file'}: {error.strerror or error}"
-    return str(error)
 
 
 def first_line(error: BaseException) -> str:

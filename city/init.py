@@ -4,14 +4,13 @@ import argparse
 import json
 import os
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from city import network
 from city.arguments import Parser
-from city.errors import InputError, path_errors_as_input_errors
+from city.errors import InputError
 from city.names import canonical, key
 from city.network import SignalNetwork, StreetNetwork
 from city.sumo_files import elements
@@ -38,13 +37,9 @@ def main(argv: list[str], dialects: Sequence[str], prog: str = "greenserve city"
     init.add_argument("--begin-time", type=int, default=0, metavar="S", help="second at which a simulation begins (default: 0)")
     init.add_argument("--num-seconds", type=int, metavar="S", help="simulated time (default: until the demand has left)")
     init.add_argument("--out", type=Path, default=Path("city.toml"), metavar="FILE", help="(default: ./city.toml)")
-    try:
-        args = parser.parse_args(argv)
-        _check_flags(args)
-        print(_init(args))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    args = parser.parse_args(argv)
+    _check_flags(args)
+    print(_init(args))
     return 0
 
 
@@ -59,7 +54,6 @@ def _check_flags(args: argparse.Namespace) -> None:
         )
 
 
-@path_errors_as_input_errors()
 def _init(args: argparse.Namespace) -> str:
     """Write city.toml, and a .sumocfg if demand is given; return a summary. Raises InputError, and overwrites nothing."""
     out: Path = args.out

@@ -3,12 +3,11 @@
 import logging
 import sys
 
-from city.errors import InputError
+from city import program
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m controller") -> int:
-    try:
-        # imported inside the try, so that an interrupt while modules load is reported in one line as well
+    def control() -> int:
         from controller.config import parse
         from controller.daemon import run
         from controller.release import Stop
@@ -19,12 +18,8 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller") -> i
         config = parse(sys.argv[1:] if argv is None else argv, prog)
         logging.getLogger().setLevel(config.log_level.upper())
         return run(config, stop)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("error: interrupted before any signal was touched", file=sys.stderr)
-        return 1
+
+    return program.run(control, lambda: "interrupted before any signal was touched", takes_signals=False)
 
 
 if __name__ == "__main__":

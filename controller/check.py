@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from city import config as city_config
-from city import names, network
+from city import names, network, program
 from city.arguments import Parser, host_and_port
-from city.errors import InputError, path_errors_as_input_errors
+from city.errors import InputError
 from city.network import StreetNetwork
 from controller.policies.served_contracts import fetch_contracts
 from controller.sumo.network import check_contract_matches_network, check_contracts_match_city
@@ -26,20 +26,19 @@ Row = tuple[str, str, str, str]
 
 def main(argv: list[str] | None = None, prog: str = "python -m controller.check") -> int:
     """Print the table. Exit code: 0 if every TL matches; 2 if one does not, or the input is wrong."""
-    try:
+
+    def check() -> int:
         street, rows, advice = _check(sys.argv[1:] if argv is None else argv, prog)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    _print_table(rows)
-    mismatches = sum(row[3] != MATCHES for row in rows)
-    print(f"{len(rows) - mismatches} of {len(rows)} TLs match the network {street.net_file}")
-    for line in filter(None, advice):
-        print(line)
-    return 2 if mismatches else 0
+        _print_table(rows)
+        mismatches = sum(row[3] != MATCHES for row in rows)
+        print(f"{len(rows) - mismatches} of {len(rows)} TLs match the network {street.net_file}")
+        for line in filter(None, advice):
+            print(line)
+        return program.WRONG_INPUT if mismatches else 0
+
+    return program.run(check)
 
 
-@path_errors_as_input_errors()
 def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[str]]:
     """The network, a row per TL, and lines about TLs whose changes take longer than in training. Raises InputError."""
     parser = Parser(prog=prog, description="Compare every TL's policy contract with the network, without running anything.")

@@ -10,11 +10,11 @@ from city import config as city_config
 from city import names
 from city.arguments import Parser, host_and_port, split_arguments
 from city.config import MAX_DEADLINE_MS, City
-from city.errors import InputError, path_errors_as_input_errors
-from serving import tls_files
+from city.errors import InputError
+from serving.client import tls_files
 from serving.client.channel import grpc_target
 from serving.client.messages import Version
-from serving.tls_files import TlsFiles
+from serving.client.tls_files import TlsFiles
 from signals import dialects
 
 
@@ -48,7 +48,6 @@ class ControllerConfig:
     sumo_options: tuple[str, ...]
 
 
-@path_errors_as_input_errors()
 def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConfig:
     """Read the command line. Raises InputError."""
     own_arguments, sumo_options = split_arguments(argv)

@@ -30,7 +30,7 @@ from controller.telemetry.health import Health, HttpServer
 from controller.telemetry.metrics import ControllerMetrics
 from controller.telemetry.run_log import RunLog, figures, log_summary
 from serving.client import Client
-from serving.tls_files import ChangingTls
+from serving.client.tls_files import ChangingTls
 from signals.change_times import change_times, describe_slow
 
 log = logging.getLogger("controller")

@@ -5,34 +5,23 @@ import math
 import sys
 from pathlib import Path
 
+from city import program
 from city.arguments import Parser, host_and_port
-from city.errors import InputError, message_of, path_errors_as_input_errors
-from city.interrupts import Interrupts
+from city.errors import InputError
 from evaluation.arms import SERVED
 
 MAX_COUNT = 100_000
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m evaluation") -> int:
-    interrupts = Interrupts()
-    try:
-        with path_errors_as_input_errors(), interrupts:
-            args = _parse(argv, prog)
-            # here, after the flags were checked and where an interrupt is caught: the imports take a second
-            from evaluation import command
-            from training.street_simulation import SimulationFailed
+    def evaluate() -> int:
+        args = _parse(argv, prog)
+        # here, after the flags were checked: the imports take a second
+        from evaluation import command
 
-            try:
-                return command.run(args)
-            except SimulationFailed as error:
-                print(f"error: {error}", file=sys.stderr)
-                return 1
-    except (InputError, OSError, KeyboardInterrupt) as error:
-        if interrupts.received or isinstance(error, KeyboardInterrupt):
-            print("error: interrupted", file=sys.stderr)
-            return 1
-        print(f"error: {message_of(error)}", file=sys.stderr)
-        return 2
+        return command.run(args)
+
+    return program.run(evaluate)
 
 
 def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
@@ -62,7 +51,7 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
     parser.add_argument("--emissions", action="store_true", help="compute the vehicles' emissions (slower)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write report.html, results.json and results.csv there")
     parser.add_argument(
-        "--gate", metavar="ARM", help="exit 1 unless the candidate's delay is lower than this arm's by its interval"
+        "--gate", metavar="ARM", help="exit 3 unless the candidate's delay is lower than this arm's by its interval"
     )
     args = parser.parse_args(argv)
     if args.ray is not None and args.workers != 1:

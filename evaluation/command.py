@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from city import config, names
+from city import config, names, program
 from city.errors import InputError
 from city.version import VERSION
 from evaluation import arms as arm_names
@@ -18,11 +18,10 @@ from evaluation.arms import SERVED, Arm
 from evaluation.detector_faults import NO_FAULTS
 from evaluation.simulation import EvaluationTask, Outcome, by_arm, outcome_values
 from evaluation.statistics import paired
-from training import model_files
-from training.demand import Demand, varied
-from training.processes import Processes, ThisProcess
-from training.ray_tasks import RayTasks
-from training.street_simulation import street_with_demand
+from simulation import model_files
+from simulation.demand import Demand, varied
+from simulation.executors import executor
+from simulation.street_simulation import street_with_demand
 
 VARIED_DEMAND_SEED = 1_000_033
 """Begins the seeds of varied demand, which no training has."""
@@ -51,8 +50,8 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         # now: not after an hour of simulations
         results_files.check_writable(args.out)
-    with _executor(args) as executor:
-        outcomes = paired_runs.run(executor, task, arms, demands, models, args.server or "", args.out is not None)
+    with executor(args.workers, args.ray) as runner:
+        outcomes = paired_runs.run(runner, task, arms, demands, models, args.server or "", args.out is not None)
     if not any(outcome.total for outcome in outcomes):
         raise InputError(f"{city.network.sumocfg}: no vehicle departs; name route files in it")
     results = by_arm(outcomes)
@@ -73,13 +72,7 @@ def run(args: argparse.Namespace) -> int:
         from evaluation import report
 
         print(f"report: {report.write(args.out, arms, results, table, conditions)}")
-    return 0 if is_better else 1
-
-
-def _executor(args: argparse.Namespace) -> ThisProcess | Processes | RayTasks:
-    if args.ray is not None:
-        return RayTasks(args.ray)
-    return Processes(args.workers) if args.workers > 1 else ThisProcess()
+    return 0 if is_better else program.GATE_FAILED
 
 
 def _models(args: argparse.Namespace, arms: Sequence[Arm], tls: Sequence[str], models_dir: Path) -> dict[str, dict[str, Path]]:

@@ -2,33 +2,18 @@
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
 
 from evaluation.arms import SERVED, Arm
 from evaluation.simulation import ArmSimulator, EvaluationTask, Outcome, ServedModels
 from serving.client import Client
-from training import model_files
-from training.demand import Demand
-from training.model_files import Versions
-from training.model_server import model_server
-
-T = TypeVar("T")
-
-
-class Executor(Protocol):
-    """Where simulations run: `ThisProcess`, `Processes` or `RayTasks`."""
-
-    moves_files: bool
-
-    @property
-    def cpus(self) -> int:
-        """CPUs that all jobs may use at once."""
-        ...
-
-    def run(self, function: Callable[[Any], T], jobs: Sequence[Any], cpus: int = 1) -> Iterator[tuple[int, T]]: ...
+from simulation import model_files
+from simulation.demand import Demand
+from simulation.executors import Executor
+from simulation.model_files import Versions
+from simulation.model_server import model_server
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """One simulation of an arm, over libsumo in this process, and what is measured of it."""
 
 import tempfile
-import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,6 @@ from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
 from controller.sumo.connection import SumoConnection
 from controller.sumo.network import check_contracts_match_city
-from controller.sumo.tripinfo import read_trips
 from evaluation import actuated
 from evaluation.arms import ACTUATED, FIXED, MAX_PRESSURE, Arm
 from evaluation.detector_faults import NO_FAULTS, FaultRates, FaultyDetectors
@@ -25,16 +23,16 @@ from export import contract
 from serving.client import Client
 from signals.observation import Observation
 from signals.policy import Action, Policies
-from training.approaches import upstream_lanes
-from training.demand import Demand
-from training.lost_time import LostTime, road_of
-from training.street_simulation import SERVED_DEADLINE_S, check_answers, end_of, simulated
+from simulation.approaches import upstream_lanes
+from simulation.demand import Demand
+from simulation.lost_time import LostTime, road_of
+from simulation.street_simulation import SERVED_DEADLINE_S, check_answers, end_of, simulated
+from simulation.trips import read_trips
 
 MEASUREMENT_INTERVAL_S = 10.0
 """Simulated seconds between two measurements of the delay by TL and approach."""
 WINDOW_S = 300
 """Departures over which a mean delay is taken."""
-SUBSTANCES = ("CO2", "NOx", "PMx", "fuel")
 
 
 @dataclass(frozen=True)
@@ -157,8 +155,7 @@ class ArmSimulator:
                     queued_s.update({road: (now - before_s) * halting(road) for road in self._roads})
             if loop is not None and models is not None:
                 check_answers(loop.counters.missing_answers, models.tls)
-            trips, stops = read_trips(tripinfo), _stops(tripinfo)
-            emissions_g = _emissions_g(tripinfo) if self.task.emissions else {}
+            trips = read_trips(tripinfo)
             bands = recording.bands() if recording is not None else ()
         vehicles = max(trips.total, 1)
         roads = [item for by_road in lost_s.values() for item in by_road.items()]
@@ -168,7 +165,7 @@ class ArmSimulator:
             demand.seed,
             trips.delay_s,
             trips.waiting_s,
-            stops / vehicles,
+            trips.stops,
             trips.duration_s,
             trips.finished,
             trips.total,
@@ -179,7 +176,7 @@ class ArmSimulator:
             _quantiles([delay for _, delay in trips.delay_by_departure]),
             _by_window(trips.delay_by_departure),
             {road: vehicle_s / (now - begin_s) for road, vehicle_s in queued_s.items()},
-            {name: grams / vehicles for name, grams in emissions_g.items()},
+            trips.emissions_g,
             bands,
         )
 
@@ -199,20 +196,6 @@ class ArmSimulator:
             policies = ServedPolicies(models.client, served, models.model_number, SERVED_DEADLINE_S)
             contracts = list(served.values())
         return assemble(connection, self.street, contracts, policies, city.safety, control)
-
-
-def _stops(tripinfo: Path) -> float:
-    return sum(float(element.get("waitingCount", 0)) for _, element in ET.iterparse(tripinfo) if element.tag == "tripinfo")
-
-
-def _emissions_g(tripinfo: Path) -> dict[str, float]:
-    """Grams by substance, all vehicles together."""
-    total = dict.fromkeys(SUBSTANCES, 0.0)
-    for _, element in ET.iterparse(tripinfo):
-        if element.tag == "emissions":
-            for name in SUBSTANCES:
-                total[name] += float(element.get(f"{name}_abs", 0)) / 1000  # SUMO gives mg
-    return total
 
 
 def _quantiles(delays_s: Sequence[float]) -> tuple[float, ...]:

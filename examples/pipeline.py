@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from city.errors import InputError, path_errors_as_input_errors
-from controller.sumo.tripinfo import Trips, read_trips
+from simulation.trips import Trips, read_trips
 
 GRID = Path(__file__).resolve().parent / "grid"
 CITY = GRID / "city.toml"

@@ -27,7 +27,8 @@ from sumo_rl.agents import QLAgent
 
 from city.arguments import Parser
 from controller.sumo.programs import sumo_program
-from controller.sumo.tripinfo import TRIPINFO_OPTIONS, read_trips
+from controller.sumo.tripinfo import TRIPINFO_OPTIONS
+from simulation.trips import read_trips
 
 TARGETS = ("A0", "A1")
 """Signals that sumo-rl trains: SA101 and SA102."""

@@ -4,59 +4,51 @@
 subcommands.
 """
 
-import os
 import sys
 import time
-
-# Hide TensorFlow's start-up log, so that the exporter's output stays readable.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from city.errors import InputError
+from city import program
+from city.errors import InputError, ProgramFailed
 from city.interrupts import Interrupts
-from export.config import Job, parse, prepare
 
+if TYPE_CHECKING:
+    from export.config import Job
+
+SUBCOMMANDS = {
+    "describe": "export.show.describe",
+    "inspect": "export.show.inspect_checkpoint",
+    "fleet": "export.fleets.export_fleet",
+}
+INTERRUPTED = "interrupted; versions published before are complete, and no draft remains"
 MAX_NAMES = 20
 """TLs that the summary lists by name."""
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m export") -> int:
     """Run the exporter or a subcommand and return the exit code."""
-    arguments = sys.argv[1:] if argv is None else argv
-    interrupts = Interrupts()
-    try:
-        with interrupts:
-            match arguments[:1]:
-                case ["describe"]:
-                    from export.show import describe
+    return program.run_subcommand(argv, prog, SUBCOMMANDS, _export)
 
-                    return describe.main(arguments[1:], f"{prog} describe")
-                case ["inspect"]:
-                    from export.show import inspect_checkpoint
 
-                    return inspect_checkpoint.main(arguments[1:], f"{prog} inspect")
-                case ["fleet"]:
-                    from export.fleets import export_fleet
+def _export(arguments: list[str], prog: str) -> int:
+    def export() -> int:
+        # here: TensorFlow takes seconds
+        from export.config import parse, prepare
 
-                    return export_fleet.main(arguments[1:], f"{prog} fleet")
+        with Interrupts() as interrupts:
             return run(prepare(parse(arguments, prog)), interrupts)
-    except (InputError, KeyboardInterrupt) as error:
-        # an interrupt that a library turned into another error may look like wrong input
-        if interrupts.received or isinstance(error, KeyboardInterrupt):
-            print("error: interrupted; versions published before are complete, and no draft remains", file=sys.stderr)
-            return 1
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+
+    return program.run(export, lambda: INTERRUPTED)
 
 
-def run(job: Job, interrupts: Interrupts) -> int:
+def run(job: "Job", interrupts: Interrupts) -> int:
     """Export every TL of the job and return the exit code: 0, 2 if an input was wrong, 1 if a model failed its verification.
 
     Raises KeyboardInterrupt.
     """
     from export import quiet, single_model
-    from export.saved_model.verify import NotInferenceOnly, ParityError
 
     quiet.first_session()
     begin = time.perf_counter()
@@ -73,7 +65,7 @@ def run(job: Job, interrupts: Interrupts) -> int:
                     raise KeyboardInterrupt from None  # a library may turn the interrupt into an error of its own
                 if isinstance(error, InputError):
                     reason = input_errors[tl] = str(error)
-                elif isinstance(error, (ParityError, NotInferenceOnly)):
+                elif isinstance(error, ProgramFailed):
                     reason = failures[tl] = f"{tl}: not published: {error}"
                 else:
                     text = " ".join(str(error).split())[:300]
@@ -84,7 +76,7 @@ def run(job: Job, interrupts: Interrupts) -> int:
     return 2 if input_errors else 1 if failures else 0
 
 
-def _summary(job: Job, failed: dict[str, str], took_s: float) -> None:
+def _summary(job: "Job", failed: dict[str, str], took_s: float) -> None:
     done = len(job.tls) - len(failed)
     summary = f"{done} of {len(job.tls)} TLs exported in {took_s:.1f} s"
     if not failed:

@@ -9,7 +9,7 @@ from city import config as city_config
 from city import names, network
 from city.arguments import Parser
 from city.config import City
-from city.errors import InputError, path_errors_as_input_errors
+from city.errors import InputError
 from city.network import StreetNetwork
 from export import locate
 from export.actors import ACTIVATIONS
@@ -103,7 +103,6 @@ def check_versions(args: argparse.Namespace) -> None:
         raise InputError(f"--keep {args.keep} must be at least 1: the newest version is never removed")
 
 
-@path_errors_as_input_errors()
 def prepare(args: argparse.Namespace) -> Job:
     """Read the city and its network, and find the checkpoints. Raises InputError."""
     city = _city(args.city, args.model_path)

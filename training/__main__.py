@@ -4,54 +4,39 @@ Served models control other TLs meanwhile, and all other signals run their own p
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-# Hide TensorFlow's start-up log, here and in the processes that are started
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
-from city import config, names
+from city import config, names, program
 from city.arguments import Parser, host_and_port
-from city.errors import InputError, message_of, path_errors_as_input_errors
-from city.interrupts import Interrupts
-from training import flags, model_files
-from training.model_files import Versions
-from training.model_server import model_server
-from training.progress import progress_file
-from training.street_simulation import street_with_demand
+from city.errors import InputError, ProgramFailed
+from simulation import model_files
+from simulation.model_files import Versions
+from simulation.model_server import model_server
+from simulation.street_simulation import street_with_demand
+from training import flags
+from training.progress import interrupted, progress_file
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m training") -> int:
-    arguments = sys.argv[1:] if argv is None else argv
-    interrupts = Interrupts()
     resumable: list[Path] = []
     """Files from which --resume continues."""
-    try:
-        with path_errors_as_input_errors(), interrupts:
-            if arguments[:1] == ["rounds"]:
-                from training.rounds.command import run
 
-                return run(arguments[1:], f"{prog} rounds", resumable)
-            args = _parse(arguments, prog)
-            resumable.append(progress_file(args.out, args.model_number))
-            return _train(args)
-    except (InputError, OSError, KeyboardInterrupt) as error:
-        if interrupts.received or isinstance(error, KeyboardInterrupt):
-            can_resume = any(path.exists() for path in resumable)
-            print(f"error: interrupted; {'--resume continues' if can_resume else 'nothing was saved yet'}", file=sys.stderr)
-            return 1
-        print(f"error: {message_of(error)}", file=sys.stderr)
-        return 2
+    def train() -> int:
+        args = _parse(sys.argv[1:] if argv is None else argv, prog)
+        resumable.append(progress_file(args.out, args.model_number))
+        return _train(args)
+
+    return program.run(train, lambda: interrupted(resumable))
 
 
 def _parse(argv: list[str], prog: str) -> argparse.Namespace:
     parser = Parser(
         prog=prog,
         description="Train TLs of a city by PPO; their checkpoints are exported with greenserve export.",
-        epilog=f"Also: {prog} rounds --groups ..., distributed training in rounds.",
+        epilog="Also: greenserve rounds --groups ..., distributed training in rounds.",
     )
     parser.add_argument("--city", type=Path, default=Path("city.toml"), help="city.toml (default: ./city.toml)")
     parser.add_argument(
@@ -98,9 +83,9 @@ def _train(args: argparse.Namespace) -> int:
         host_and_port(args.server, "--server")
     formats = _formats(args.format, targets)
     # here, after the flags were checked: TensorFlow takes seconds
+    from simulation.street_simulation import SimulationFailed
     from training.episode import TrainingTask
     from training.ppo import NotFinite
-    from training.street_simulation import SimulationFailed
     from training.trainer import Trainer, print_line
 
     versions: Versions = {}
@@ -126,8 +111,7 @@ def _train(args: argparse.Namespace) -> int:
             result = Trainer(task, settings).run(print_line)
         except (NotFinite, SimulationFailed) as error:
             written = f"{args.out} has the checkpoints of the last evaluation that wrote some, if any"
-            print(f"error: {error}; {written}", file=sys.stderr)
-            return 1
+            raise ProgramFailed(f"{error}; {written}") from None
     for tl, path in result.paths.items():
         print(f"{tl}: {path}")
     print(f"{result.episodes} episodes; best mean delay on held-out demand: {result.best_delay_s:.1f} s")

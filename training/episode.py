@@ -14,17 +14,17 @@ from controller.decision_step import DecisionLoop
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
 from controller.sumo.network import check_contracts_match_city
-from controller.sumo.tripinfo import Trips, read_trips
 from export import contract
 from protos import policy_pb2 as pb
 from serving.client import Client
 from signals.observation import Observation
 from signals.policy import Action
 from signals.simulation_time import next_multiple_s
+from simulation.demand import Demand
+from simulation.street_simulation import SERVED_DEADLINE_S, check_answers, end_of, simulated
+from simulation.trips import Trips, read_trips
 from training.actor_critics import ActorCritics, layouts
-from training.demand import Demand
 from training.rewards import REWARD_INTERVAL_S, Rewards
-from training.street_simulation import SERVED_DEADLINE_S, check_answers, end_of, simulated
 from training.transitions import Float32s, Transitions
 
 Arrays = Sequence[Sequence[Float32s]]

@@ -1,4 +1,4 @@
-"""Flags of the learning, which `train` and `train rounds` share."""
+"""Flags of the learning, which `train` and `rounds` share."""
 
 import argparse
 import math

@@ -4,16 +4,14 @@ The arrays of `actor_critics` are the variables. Every row learns from its own b
 own gradient norm and its own Adam, so that the rows are independent of each other.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from city.errors import ProgramFailed
 from training.actor_critics import MASKED_LOGIT, MAX_LOG_STD, MIN_LOG_STD, ActorCritics
 from training.transitions import Batch, Float32s
 
@@ -44,7 +42,7 @@ class PpoConfig:
         return float(self.final_sharpness ** min(1.0, progress / SHARP_FROM))
 
 
-class NotFinite(Exception):
+class NotFinite(ProgramFailed):
     """A loss or weight is NaN or infinite."""
 
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city.errors import InputError, first_line
-
-STATE_FILE = "rounds.json"
-"""Of rounds, in their folder."""
-
 
 KEYS = {"identity", "update", "best_delay_s", "best_sharpness", "stale", "variances"}
 """Of the values."""
@@ -61,3 +57,8 @@ class Progress:
                 f"{self.path}: is not the state of a training ({first_line(error)}); remove it and start without --resume, "
                 "or pass another --model-number"
             ) from None
+
+
+def interrupted(states: Iterable[Path]) -> str:
+    """The message of a run that was interrupted. `states`: files from which --resume continues."""
+    return f"interrupted; {'--resume continues' if any(path.exists() for path in states) else 'nothing was saved yet'}"

@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from city.network import StreetNetwork
 from controller.sumo.connection import SumoConnection
 from protos import policy_pb2 as pb
-from training.approaches import upstream_lanes
-from training.lost_time import LostTime
+from simulation.approaches import upstream_lanes
+from simulation.lost_time import LostTime
 
 REWARD_INTERVAL_S = 5.0
 """Simulated seconds between two samples."""

@@ -18,14 +18,15 @@ from city import sumo_files, text_files
 from city.errors import InputError, first_line
 from export.locate import find_candidates
 from protos import policy_pb2 as pb
+from simulation.demand import Demand, varied
+from simulation.executors import Executor, executor, in_order
+from simulation.executors.simulator_per_process import SimulatorPerProcess
 from training import checkpoints
 from training.actor_critics import ActorCritics
-from training.demand import Demand, varied
 from training.episode import Arrays, Episode, EpisodeSimulator, TrainingTask
 from training.ppo import Learner, PpoConfig
 from training.progress import Progress, progress_file
 from training.transitions import RewardScale, make_batch
-from training.workers import Workers
 
 HELD_OUT_SEED = 1_000_003
 """Begins the seeds of held-out demand, which no training episode has."""
@@ -73,11 +74,12 @@ class Result:
 class Trainer:
     """Trains the target TLs of a task."""
 
-    def __init__(self, task: TrainingTask, settings: Settings) -> None:
-        """Read the street; with `resume`, the state. Raises InputError."""
+    def __init__(self, task: TrainingTask, settings: Settings, runner: Executor | None = None) -> None:
+        """Read the street; with `resume`, the state. Raises InputError. `runner`: of the simulations (default: by settings)."""
         self._task, self._settings = task, settings
         self._simulation = EpisodeSimulator(task)
-        self._workers = Workers(self._simulation, functools.partial(EpisodeSimulator, task), settings.workers)
+        self._executor = runner or executor(settings.workers)
+        self._simulate = SimulatorPerProcess(functools.partial(EpisodeSimulator, task), self._simulation)
         layouts = self._simulation.layouts
         rng = np.random.default_rng(settings.seed)
         networks = [ActorCritics(layout, ActorCritics.initial_arrays(layout, rng)) for layout in layouts]
@@ -122,9 +124,9 @@ class Trainer:
             ) from None
         tqdm.set_lock(threading.RLock())  # the default is a semaphore between processes, which a killed process leaves behind
         bar = tqdm(total=self._updates, initial=self._update, unit="update", disable=None if shows_bar else True)
-        with self._workers, writer.as_default(), bar:
+        with self._executor, writer.as_default(), bar:
             while self._update < self._updates and not (settings.patience and self._stale >= settings.patience):
-                episodes = self._workers.run(self._jobs())
+                episodes = self._simulated(self._jobs())
                 if not any(episode.trips.total for episode in episodes):
                     raise InputError(
                         f"{self._task.city.network.sumocfg}: no vehicle departs in an episode; name route files in it"
@@ -155,6 +157,10 @@ class Trainer:
             jobs.append((self._arrays(), demand, (settings.seed, episode, 1), True, self._sharpness()))
         return jobs
 
+    def _simulated(self, jobs: Sequence[tuple[Any, ...]]) -> list[Episode]:
+        """The episodes of jobs, in order. `jobs`: the arguments of an EpisodeSimulator."""
+        return in_order(self._executor.run(self._simulate, jobs))
+
     def _progress_share(self) -> float:
         """The share of all updates that is done, in [0, 1]."""
         return self._update / self._updates
@@ -183,7 +189,7 @@ class Trainer:
         demands: list[Demand] = [
             varied(np.random.default_rng([HELD_OUT_SEED, settings.seed, k]), settings.varies) for k in range(settings.held_out)
         ]
-        episodes = self._workers.run([(self._arrays(), demand, (0,), False) for demand in demands])
+        episodes = self._simulated([(self._arrays(), demand, (0,), False) for demand in demands])
         delay_s = float(np.mean([episode.trips.delay_s for episode in episodes]))
         if delay_s < self.best_delay_s:
             self._best, self.best_delay_s, self._stale = self._arrays(), delay_s, 0

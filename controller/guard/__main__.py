@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from city import config as city_config
+from city import program
 from city.arguments import Parser, host_and_port, split_arguments
 from city.errors import InputError
 from controller.config import check_client_flags
@@ -263,23 +264,20 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.guard"
             raise KeyboardInterrupt
         opened[0].stop()
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, stop)
-    try:
+    def relay() -> int:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, stop)
         args, sumo_arguments = parse(argv, prog)
         guard = _open(args, sumo_arguments, opened)
-    except InputError as error:
-        # a controller that spawned it reads the line from stdout and reports it
-        print(f"error: {error}", file=sys.stdout if "--spawned" in argv else sys.stderr, flush=True)
-        return 2
-    except KeyboardInterrupt:
-        print("error: interrupted before SUMO was connected", file=sys.stderr)
-        return 1
-    # if the reader has ended already, the guard waits for the next controller
-    with contextlib.suppress(OSError):
-        print(f"ready {guard.port}", flush=True)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return guard.run()
+        # if the reader has ended already, the guard waits for the next controller
+        with contextlib.suppress(OSError):
+            print(f"ready {guard.port}", flush=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return guard.run()
+
+    # a controller that spawned it reads the line from stdout and reports it
+    errors = sys.stdout if "--spawned" in argv else sys.stderr
+    return program.run(relay, lambda: "interrupted before SUMO was connected", takes_signals=False, errors=errors)
 
 
 def _open(args: argparse.Namespace, sumo_arguments: Sequence[str], opened: list[Guard]) -> Guard:

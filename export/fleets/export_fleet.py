@@ -18,9 +18,9 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from city import config as city_config
-from city import names
+from city import names, program
 from city.arguments import Parser
-from city.errors import InputError, path_errors_as_input_errors
+from city.errors import InputError, ProgramFailed
 from city.version import VERSION
 from export import config, quiet, single_model
 from export.fleets import fleet_graph
@@ -47,16 +47,22 @@ class FleetJob:
     """Leave the newest version as it is if it holds the newest versions of the TLs."""
 
 
+INTERRUPTED = "interrupted; the fleets published before are complete, and no draft remains"
+
+
 def main(argv: list[str], prog: str = "python -m export fleet") -> int:
-    """Build fleets; the exit code: 0, or 1 if the verification of one fails. Raises InputError."""
-    quiet.first_session()
-    for job in prepare(parse(argv, prog)):
-        try:
-            print(export(job), flush=True)
-        except (verify.ParityError, verify.NotInferenceOnly) as error:
-            print(f"error: {job.name}: not published: {error}", file=sys.stderr)
-            return 1
-    return 0
+    """Build fleets; the exit code: 0, 1 if the verification of one fails, 2 if the input is wrong."""
+
+    def build() -> int:
+        quiet.first_session()
+        for job in prepare(parse(argv, prog)):
+            try:
+                print(export(job), flush=True)
+            except (verify.ParityError, verify.NotInferenceOnly) as error:
+                raise ProgramFailed(f"{job.name}: not published: {error}") from None
+        return 0
+
+    return program.run(build, lambda: INTERRUPTED)
 
 
 def parse(argv: list[str], prog: str = "python -m export fleet") -> argparse.Namespace:
@@ -84,7 +90,6 @@ def parse(argv: list[str], prog: str = "python -m export fleet") -> argparse.Nam
     return args
 
 
-@path_errors_as_input_errors()
 def prepare(args: argparse.Namespace) -> list[FleetJob]:
     """Read city.toml and list the exported TLs. Raises InputError."""
     city = city_config.load(args.city or Path("city.toml")) if args.city or Path("city.toml").is_file() else None

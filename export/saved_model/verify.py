@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.framework import op_def_registry
 
-from city.errors import first_line
+from city.errors import ProgramFailed, first_line
 from export.actors import PROBABILITIES, Actor, numpy_actor
 from export.graphs.graph_actor import GraphActor, ReferenceModel
 from export.saved_model import warmup
@@ -48,7 +48,7 @@ Progress = Callable[[Iterable[pb.Member]], Iterable[pb.Member]]
 """Wraps an iterable in a progress bar."""
 
 
-class ParityError(Exception):
+class ParityError(ProgramFailed):
     """The written model does not act like its reference; it must not be published."""
 
 
@@ -66,7 +66,7 @@ def permitted_difference(tolerance: float, expected: NDArray[Any]) -> float:
     return tolerance * max(1.0, float(np.abs(expected).max(initial=0.0)))
 
 
-class NotInferenceOnly(Exception):
+class NotInferenceOnly(ProgramFailed):
     """The graph contains operations that inference does not need."""
 
 

@@ -7,16 +7,20 @@ from pathlib import Path
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
+from city import program
 from city.arguments import Parser
 from export.saved_model import manifest, read
 from protos import policy_pb2 as pb
 
 
 def main(argv: list[str], prog: str = "python -m export describe") -> int:
-    parser = Parser(prog=prog, description="Print a model's contract and signatures.")
-    parser.add_argument("model", type=Path, help="a version's folder, such as models/SA101/3")
-    print("\n".join(lines(parser.parse_args(argv).model)))
-    return 0
+    def describe() -> int:
+        parser = Parser(prog=prog, description="Print a model's contract and signatures.")
+        parser.add_argument("model", type=Path, help="a version's folder, such as models/SA101/3")
+        print("\n".join(lines(parser.parse_args(argv).model)))
+        return 0
+
+    return program.run(describe)
 
 
 def lines(folder: Path) -> Iterable[str]:

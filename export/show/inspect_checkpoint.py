@@ -5,9 +5,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from city import names
+from city import names, program
 from city.arguments import Parser
-from city.errors import InputError, path_errors_as_input_errors
+from city.errors import InputError
 from export import quiet
 from export.actors import ACTIVATIONS, WEIGHT_PARTS, Actor, BatchNorm, Dense
 from export.actors.architectures import ArchitectureHints
@@ -23,6 +23,10 @@ from signals import dialects
 
 
 def main(argv: list[str], prog: str = "python -m export inspect") -> int:
+    return program.run(lambda: _inspect(argv, prog))
+
+
+def _inspect(argv: list[str], prog: str) -> int:
     parser = Parser(prog=prog, description="List a checkpoint's variables.")
     parser.add_argument(
         "checkpoint",
@@ -56,7 +60,6 @@ def main(argv: list[str], prog: str = "python -m export inspect") -> int:
     return 0
 
 
-@path_errors_as_input_errors()
 def _candidate(path: Path) -> Candidate:
     """The checkpoint that a path names: a file of it, its prefix or its folder. Raises InputError."""
     folder = path.parent if path.name == "saved_model.pb" else path

@@ -11,8 +11,7 @@ import threading
 # otherwise gRPC logs a second line beside our error if a port is in use
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-from city import systemd
-from city.errors import InputError
+from city import program, systemd
 from serving.embedded.flags import parse
 from serving.embedded.telemetry import logs
 
@@ -31,6 +30,10 @@ def allow_open_files() -> None:
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m serving") -> int:
+    return program.run(lambda: _serve(argv, prog), takes_signals=False)
+
+
+def _serve(argv: list[str] | None, prog: str) -> int:
     logs.configure(sys.stderr)
     # calls leave few cycles behind; Python's default threshold would collect every dozen calls
     gc.set_threshold(GC_THRESHOLD)
@@ -39,15 +42,14 @@ def main(argv: list[str] | None = None, prog: str = "python -m serving") -> int:
     # before the slow import: a signal during start-up must also exit cleanly
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    try:
-        config = parse(argv, prog)
-        from serving.embedded.server import Server
+    config = parse(argv, prog)
+    from serving.embedded.server import Server
 
-        server = Server(config, stop)
-        server.start()
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    server = Server(config, stop)
+    server.start()
+    # freeze start-up objects so that garbage collections do not traverse them again
+    gc.collect()
+    gc.freeze()
     if not stop.is_set():
         rest = f", REST at {config.host}:{server.rest_port}" if server.rest_port else ""
         print(f"ready at {config.host}:{server.port}{rest}", flush=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from city import config as city_config
 from city.arguments import Parser, host_and_port
-from city.errors import InputError, path_errors_as_input_errors
+from city.errors import InputError
 from city.version import VERSION
 from serving.embedded.config import RestConfig, ServerConfig, metrics_path_from_file, ssl_from_file
 from serving.embedded.models import model_config
@@ -125,7 +125,6 @@ def parser(prog: str) -> Parser:
     return parser
 
 
-@path_errors_as_input_errors()
 def parse(argv: list[str] | None = None, prog: str = "python -m serving") -> ServerConfig:
     """Read the command line. Raises InputError; SystemExit after --version."""
     args, unknown = parser(prog).parse_known_args(argv)

@@ -15,9 +15,10 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from city import config as city_config
+from city import program
 from city.arguments import Parser, host_and_port
 from city.config import District
-from city.errors import InputError, path_errors_as_input_errors
+from city.errors import InputError, ProgramFailed
 from protos.predict_pb2 import ModelVersionStatus
 from serving.client import Client
 from serving.embedded.models import version_files
@@ -30,21 +31,16 @@ LOAD_TIMEOUT_S, STATUS_INTERVAL_S = 300.0, 1.0
 """A server reads models.config every 30 s, and then loads."""
 
 
-class NotLoaded(Exception):
+class NotLoaded(ProgramFailed):
     """A server has not loaded a version in time."""
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m serving.tf_serving") -> int:
-    try:
-        with path_errors_as_input_errors():
-            _write(_parse(argv, prog))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except NotLoaded as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    def write() -> int:
+        _write(_parse(argv, prog))
+        return 0
+
+    return program.run(write)
 
 
 def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:

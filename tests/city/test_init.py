@@ -11,6 +11,7 @@ from city import config, init, network
 from city.names import canonical, contains_tl
 from city.network import Phase, Program, SignalNetwork, StreetNetwork
 from controller.sumo.programs import sumo_program
+from greenserve.__main__ import main
 from signals import dialects
 from tests.conftest import GRID
 
@@ -18,7 +19,7 @@ NET, ROUTES = GRID / "grid.net.xml", GRID / "demand.rou.xml"
 
 
 def run(*flags):
-    return init.main(["init", *map(str, flags)], dialects.names())
+    return main(["city", "init", *map(str, flags)])
 
 
 def test_every_signal_becomes_a_tl_that_all_commands_accept(tmp_path, monkeypatch, capsys):

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.sumo.tripinfo import TRIPINFO_OPTIONS, read_trips
+from controller.sumo.tripinfo import TRIPINFO_OPTIONS
+from simulation.trips import read_trips
 from tests.conftest import GRID, ROOT
 from tests.containers.images import Images, missing_requirement
 from tests.end_to_end.programs import free_port

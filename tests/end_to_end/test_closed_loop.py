@@ -9,11 +9,12 @@ import pytest
 
 from controller.assembly import assemble
 from controller.sumo.libsumo_connection import start_libsumo
-from controller.sumo.tripinfo import TRIPINFO_OPTIONS, read_trips
+from controller.sumo.tripinfo import TRIPINFO_OPTIONS
 from export import contract, locate
 from export.actors import architectures, numpy_actor
 from export.checkpoints.source import ActorRequest
 from export.rebuild import rebuild
+from simulation.trips import read_trips
 from tests.conftest import GRID
 from tests.end_to_end.programs import CITY
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.sumo.tripinfo import read_trips
+from simulation.trips import read_trips
 from tests.conftest import ROOT
 from tests.end_to_end.programs import free_port
 

@@ -17,11 +17,12 @@ from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
 from controller.sumo.connection import Interrupts
 from controller.sumo.start import start
-from controller.sumo.tripinfo import TRIPINFO_OPTIONS, read_trips
+from controller.sumo.tripinfo import TRIPINFO_OPTIONS
 from serving.client import Client
 from serving.embedded.config import ServerConfig
 from serving.errors import ModelNotFound
 from signals.fallback.control_mode import ControlMode
+from simulation.trips import read_trips
 from tests.conftest import GRID
 from tests.end_to_end.faults import Fault, Proxy, ProxyProcess
 from tests.end_to_end.programs import ModelServer

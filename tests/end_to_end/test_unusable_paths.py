@@ -4,11 +4,10 @@ import errno
 
 import pytest
 
-from city.errors import InputError, path_errors_as_input_errors
+from city.errors import path_errors_as_input_errors
 from controller.guard.__main__ import main as guard
 from export.__main__ import main as export
-from serving.commands import main as client_command
-from serving.embedded.flags import parse as serving
+from serving.__main__ import main as serving_command
 from serving.tf_serving.__main__ import main as tf_serving
 from tests.conftest import GRID
 from tests.end_to_end.programs import CITY
@@ -20,7 +19,8 @@ COMMANDS = {
     "export --models-dir": (export, ["--city", CITY, "--tl", "SA101", "--models-dir", TOO_LONG]),
     "export fleet --models-dir": (export, ["fleet", "city", "--tl", "SA101,SA103", "--models-dir", TOO_LONG]),
     "export inspect": (export, ["inspect", TOO_LONG]),
-    "serving status --city": (client_command, ["status", "SA101", "--city", TOO_LONG]),
+    "serving status --city": (serving_command, ["status", "SA101", "--city", TOO_LONG]),
+    "serving --models-dir": (serving_command, ["--models-dir", TOO_LONG]),
     "tf_serving --models-dir": (tf_serving, ["--models-dir", TOO_LONG, "--out", "config"]),
     "guard --pid-file": (guard, ["--pid-file", TOO_LONG, "--", "-c", str(GRID / "grid.sumocfg")]),
 }
@@ -34,11 +34,6 @@ def test_a_path_that_is_too_long_gives_one_error_line(command, capfd):
     errors = [line for line in lines if line.startswith("error: ")]
     assert len(errors) == 1 and TOO_LONG in errors[0] and "too long" in errors[0]
     assert not any("Traceback" in line for line in lines)
-
-
-def test_a_models_dir_that_is_too_long_is_wrong_input_to_the_server():
-    with pytest.raises(InputError, match="too long; name another path"):
-        serving(["--models-dir", TOO_LONG])
 
 
 @pytest.mark.parametrize("error", [OSError("broken"), OSError(errno.EMFILE, "too many open files", "a.json")])

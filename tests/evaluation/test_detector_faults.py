@@ -9,8 +9,8 @@ from evaluation import detector_faults
 from evaluation.arms import parse, with_faults
 from evaluation.detector_faults import FaultRates, FaultyDetectors
 from evaluation.simulation import ArmSimulator, EvaluationTask
+from simulation.demand import Demand
 from tests.conftest import GRID
-from training.demand import Demand
 
 SIGNALS = ("A0", "B1", "C2")
 

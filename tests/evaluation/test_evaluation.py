@@ -16,7 +16,6 @@ from city import config, network
 from city.errors import InputError
 from city.version import VERSION
 from controller.sumo.libsumo_connection import start_libsumo
-from controller.sumo.tripinfo import read_trips
 from evaluation import __main__ as program
 from evaluation import actuated, arms, paired_runs, statistics
 from evaluation import simulation as arm_simulation
@@ -26,12 +25,15 @@ from export.__main__ import main as export
 from export.contract import build
 from serving.client import Client
 from serving.embedded.config import ServerConfig
+from simulation import model_files
+from simulation.demand import Demand, varied
+from simulation.executors.processes import Processes
+from simulation.executors.this_process import ThisProcess
+from simulation.street_simulation import SimulationFailed
+from simulation.trips import read_trips
 from tests.conftest import GRID
 from tests.serving.conftest import running
-from training import checkpoints, model_files
-from training.demand import Demand, varied
-from training.processes import Processes, ThisProcess
-from training.street_simulation import SimulationFailed
+from training import checkpoints
 
 CITY = ("--city", str(GRID / "city.toml"))
 SECONDS = 400.0
@@ -236,8 +238,8 @@ def test_actuated_arm_is_refused_where_sumo_would_not_run_it(grid_street, tmp_pa
     ("delays", "code", "text"),
     [
         ({"served": (20, 22, 21), "fixed": (30, 33, 31)}, 0, "-10.33 s of mean delay, 95 % interval -11.77 to -8.90: better"),
-        ({"served": (20, 40, 21), "fixed": (30, 33, 31)}, 1, "not better"),  # less on average, but by chance
-        ({"served": (30, 33, 31), "fixed": (20, 22, 21)}, 1, "not better"),
+        ({"served": (20, 40, 21), "fixed": (30, 33, 31)}, 3, "not better"),  # less on average, but by chance
+        ({"served": (30, 33, 31), "fixed": (20, 22, 21)}, 3, "not better"),
     ],
 )
 def test_gate_decides_by_the_interval(delays, code, text, grid_models, monkeypatch, capsys):

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from evaluation.__main__ import _parse as parse_evaluation
+from rounds.__main__ import _groups, _parse
 from tests.conftest import GRID, ROOT
-from training.rounds.command import _groups, _parse
 
 FOLDER = ROOT / "k8s" / "rounds"
 

@@ -11,12 +11,11 @@ from google.protobuf import text_format
 from city.config import Serving
 from city.errors import InputError
 from protos import model_server_config_pb2 as wire
-from serving import tls_files
-from serving.client import Client
+from serving.client import Client, tls_files
+from serving.client.tls_files import ChangingTls, TlsFiles
 from serving.embedded.certificate_file import CertificateFile
 from serving.embedded.config import ServerConfig, ssl_from_file
 from serving.errors import Unavailable
-from serving.tls_files import ChangingTls, TlsFiles
 from tests.serving.conftest import running
 from tests.serving.test_listening import pair
 

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from serving.commands import main
+from serving.__main__ import main
 
 
 def run(capsys, *argv):

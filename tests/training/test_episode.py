@@ -1,6 +1,7 @@
 """Episodes in the real SUMO: rewards by their formulas, varied demand, served TLs beside those that learn, worker processes."""
 
 import functools
+import multiprocessing
 import os
 import signal
 import tempfile
@@ -17,15 +18,17 @@ from controller.assembly import assemble
 from controller.sumo.libsumo_connection import start_libsumo
 from export import contract
 from serving.embedded.config import ServerConfig
+from simulation.approaches import upstream_lanes
+from simulation.demand import MAX_SCALE, MAX_SHIFT_S, MIN_SCALE, Demand, varied
+from simulation.executors import in_order
+from simulation.executors.processes import Processes
+from simulation.executors.simulator_per_process import SimulatorPerProcess
+from simulation.street_simulation import SimulationFailed, street_with_demand
 from tests.conftest import GRID
 from tests.serving.conftest import running
 from training import rewards
 from training.actor_critics import ActorCritics
-from training.approaches import upstream_lanes
-from training.demand import MAX_SCALE, MAX_SHIFT_S, MIN_SCALE, Demand, varied
 from training.episode import EpisodeSimulator, TrainingTask
-from training.street_simulation import SimulationFailed, street_with_demand
-from training.workers import Workers
 
 TARGETS = ("SA101", "SA103")
 
@@ -106,11 +109,13 @@ def test_workers_give_the_same_episodes_and_replace_one_that_dies(task):
     simulation = EpisodeSimulator(task)
     jobs = [(initial_arrays(simulation), Demand(k), (1, k), True) for k in range(3)]
     expected = [simulation.run(*job) for job in jobs]
-    with Workers(simulation, functools.partial(EpisodeSimulator, task), 2) as workers:
-        for episode, own in zip(workers.run(jobs), expected, strict=True):
+    simulate = SimulatorPerProcess(functools.partial(EpisodeSimulator, task), simulation)
+    with Processes(2) as processes:
+        for episode, own in zip(in_order(processes.run(simulate, jobs)), expected, strict=True):
             same(episode, own)
-        os.kill(next(iter(workers._processes._processes[0]._pool._processes)), signal.SIGKILL)
-        for episode, own in zip(workers.run(jobs), expected, strict=True):
+        (worker, *_) = multiprocessing.active_children()
+        os.kill(worker.pid, signal.SIGKILL)
+        for episode, own in zip(in_order(processes.run(simulate, jobs)), expected, strict=True):
             same(episode, own)
 
 

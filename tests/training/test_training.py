@@ -17,13 +17,13 @@ import tensorflow as tf
 
 from city import config
 from export.__main__ import main as export
+from simulation.executors.this_process import ThisProcess
 from tests.conftest import GRID, ROOT
 from training.__main__ import main
 from training.episode import TrainingTask
 from training.ppo import Learner, NotFinite
 from training.progress import Progress, progress_file
 from training.trainer import Settings, Trainer
-from training.workers import Workers
 
 FORMATS = {"SA101": "tf1", "SA103": "h5", "SA107": "tf2"}
 CITY = ("--city", str(GRID / "city.toml"))
@@ -74,18 +74,18 @@ def interrupted(tmp_path_factory):
     """The same training, interrupted in its second update."""
     folder = tmp_path_factory.mktemp("interrupted")
     task = TrainingTask(config.load(GRID / "city.toml"), tuple(FORMATS), seconds=200.0)
-    trainer = Trainer(task, Settings(folder, 3, 3, 1, evaluate_every=1, held_out=1, formats=FORMATS))
-    run, calls = trainer._workers.run, []
+    calls = []
 
-    def interrupt(jobs):
-        calls.append(jobs)
-        if len(calls) == 4:  # after the episode of the second update, in its evaluation
-            raise KeyboardInterrupt
-        return run(jobs)
+    class Interrupted(ThisProcess):
+        def run(self, function, jobs, cpus=1):
+            calls.append(jobs)
+            if len(calls) == 4:  # after the episode of the second update, in its evaluation
+                raise KeyboardInterrupt
+            return super().run(function, jobs, cpus)
 
-    trainer._workers.run = interrupt
+    settings = Settings(folder, 3, 3, 1, evaluate_every=1, held_out=1, formats=FORMATS)
     with pytest.raises(KeyboardInterrupt):
-        trainer.run()
+        Trainer(task, settings, Interrupted()).run()
     return folder
 
 
@@ -231,18 +231,17 @@ def test_file_in_the_place_of_tensorboards_folder_is_one_line(tmp_path, capsys):
 def test_best_state_by_held_out_demand_is_what_is_written(tmp_path, monkeypatch):
     delays, learned = iter((30.0, 20.0, 25.0)), []
     task = TrainingTask(config.load(GRID / "city.toml"), ("SA101",), seconds=100.0)
-    trainer = Trainer(task, Settings(tmp_path, 1, 9, 1, evaluate_every=1, held_out=1, patience=1))
-    run = trainer._workers.run
 
-    def with_delay(jobs):
-        episodes = run(jobs)
-        arrays, _, _, explore, *_ = jobs[0]
-        if explore:
-            return episodes
-        learned.append([array.copy() for array in arrays[0]])
-        return [replace(episodes[0], trips=replace(episodes[0].trips, delay_s=next(delays)))]
+    class WithDelay(ThisProcess):
+        def run(self, function, jobs, cpus=1):
+            for index, episode in super().run(function, jobs, cpus):
+                arrays, _, _, explore, *_ = jobs[index]
+                if not explore:
+                    learned.append([array.copy() for array in arrays[0]])
+                    episode = replace(episode, trips=replace(episode.trips, delay_s=next(delays)))
+                yield index, episode
 
-    trainer._workers.run = with_delay
+    trainer = Trainer(task, Settings(tmp_path, 1, 9, 1, evaluate_every=1, held_out=1, patience=1), WithDelay())
     result = trainer.run()
     assert (result.best_delay_s, result.episodes) == (20.0, 3), "it ends after one evaluation without an improvement"
     for array, best in zip(trainer._best[0], learned[1], strict=True):
@@ -280,7 +279,7 @@ def test_ctrl_c_names_resume(tmp_path, monkeypatch, capsys):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Workers, "run", interrupt)
+    monkeypatch.setattr(ThisProcess, "run", interrupt)
     assert train(tmp_path, 3) == 1
     assert capsys.readouterr().err.splitlines()[-1] == "error: interrupted; nothing was saved yet"
 

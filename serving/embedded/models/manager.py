@@ -6,7 +6,6 @@ dictionary look-up. `reconfigure` replaces the set of configured models.
 """
 
 import contextlib
-import gc
 import logging
 import os
 import sys
@@ -197,9 +196,6 @@ class ModelManager:
             self._is_first = False
             self._pool.shutdown()
             self._pool = futures.ThreadPoolExecutor(max(1, self._loading.num_load_threads), "load", _lower_priority)
-            # freeze start-up objects so that garbage collections do not traverse them again
-            gc.collect()
-            gc.freeze()
 
     def _update_model(self, name: str, now_s: float, at_once: bool) -> None:
         """Execute version_policy's actions for one model until none is left."""

@@ -10,10 +10,10 @@ import pytest
 
 from city.errors import InputError
 from evaluation.__main__ import main as evaluate
+from rounds.__main__ import main
+from simulation.executors.ray_tasks import RayTasks
+from simulation.street_simulation import SimulationFailed
 from tests.conftest import GRID
-from training.__main__ import main
-from training.ray_tasks import RayTasks
-from training.street_simulation import SimulationFailed
 
 pytestmark = pytest.mark.slow
 ray = pytest.importorskip("ray", reason="Ray is not installed")
@@ -84,7 +84,7 @@ def test_task_that_needs_more_cpus_than_a_node_has_is_refused(cluster):
 def test_rounds_and_evaluation_run_on_a_cluster(cluster, grid_models, tmp_path, capsys):
     groups = "SA101,SA102,SA103;SA104,SA105,SA106,SA107,SA108"
     out = ("--out", str(tmp_path / "rounds"), "--seeds", "2")
-    assert main(["rounds", *CITY, "--groups", groups, "--rounds", "1", *SHORT, *out, "--ray", cluster.address]) == 0
+    assert main([*CITY, "--groups", groups, "--rounds", "1", *SHORT, *out, "--ray", cluster.address]) == 0
     (decision,) = json.loads((tmp_path / "rounds" / "rounds.json").read_text())["rounds"]
     assert {"before", "new"} <= decision["mean_delay_s"].keys()
     assert {path.name for path in (tmp_path / "rounds" / "round_1").iterdir()} == {"group_1", "group_2", "models"}

@@ -9,7 +9,7 @@ from serving.client import Client
 from serving.embedded.config import ServerConfig
 from serving.embedded.models.model_config import ModelConfig
 from serving.embedded.models.version_policy import VersionPolicy
-from training.model_files import Versions
+from simulation.model_files import Versions
 
 
 @contextlib.contextmanager

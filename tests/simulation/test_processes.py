@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from city.errors import InputError
+from simulation.executors.processes import MAX_RETRIES, Processes
+from simulation.executors.this_process import ThisProcess
+from simulation.street_simulation import SimulationFailed
 from tests.conftest import ROOT
-from training.processes import MAX_RETRIES, Processes, ThisProcess
-from training.street_simulation import SimulationFailed
 
 
 def square(n):
@@ -122,7 +123,7 @@ def test_terminated_process_ends_what_it_started(tmp_path):
 
 
 def test_process_that_swallows_its_termination_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr("training.processes.TERMINATE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("simulation.executors.processes.TERMINATE_TIMEOUT_S", 0.5)
     with pytest.raises(InputError), Processes(2) as processes:
         dict(processes.run(fail_while_another_ignores_its_end, [str(tmp_path / "first"), str(tmp_path / "second")]))
 
@@ -138,7 +139,7 @@ def test_job_whose_process_dies_again_and_again_ends_the_run():
 def test_processes_end_with_a_parent_that_is_killed():
     script = (
         "import os, time\n"
-        "from training.processes import Processes\n"
+        "from simulation.executors.processes import Processes\n"
         "if __name__ == '__main__':\n"
         "    processes = Processes(1)\n"
         "    print(dict(processes.run(eval, ['__import__(\"os\").getpid()']))[0], flush=True)\n"

@@ -6,18 +6,18 @@ from pathlib import Path
 
 from city import network
 from city.config import City
-from city.errors import InputError
+from city.errors import InputError, ProgramFailed
 from city.network import StreetNetwork
 from controller.sumo.connection import CommandRejected, SumoConnectionLost
 from controller.sumo.libsumo_connection import LibsumoConnection, start_libsumo
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS
-from training.demand import Demand
+from simulation.demand import Demand
 
 SERVED_DEADLINE_S = 30.0
 """Wall time for a served answer: a simulation need not keep up with a street, and must not depend on the machine's load."""
 
 
-class SimulationFailed(Exception):
+class SimulationFailed(ProgramFailed):
     """A simulation ended early, or a served TL had no valid answer; the message is the reason."""
 
 

@@ -14,9 +14,9 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
 from types import FrameType, TracebackType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
-from training.street_simulation import SimulationFailed
+from simulation.street_simulation import SimulationFailed
 
 TERMINATE_TIMEOUT_S = 5.0
 MAX_RETRIES = 3
@@ -25,48 +25,20 @@ MAX_RETRIES = 3
 T = TypeVar("T")
 
 
-class ThisProcess:
-    """Runs functions here, one after another."""
-
-    cpus = 1
-    moves_files = False
-
-    def run(self, function: Callable[[Any], T], jobs: Sequence[Any], cpus: int = 1) -> Iterator[tuple[int, T]]:
-        """(index of the job, result of the function)."""
-        for index, job in enumerate(jobs):
-            yield index, function(job)
-
-    def __enter__(self) -> "ThisProcess":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Nothing to end."""
-
-
 class Processes:
     """Runs functions in other processes, each of which serves one job after another."""
 
     moves_files = False
     """Models and results are files that all processes reach."""
 
-    def __init__(self, cpus: int, initialize: Callable[[], None] | None = None) -> None:
-        """Prepare; processes start when they are needed.
-
-        Args:
-            cpus: CPUs that all jobs may use at once.
-            initialize: called once in each process; can be pickled.
-        """
+    def __init__(self, cpus: int) -> None:
+        """Prepare; processes start when they are needed. `cpus`: CPUs that all jobs may use at once."""
         self.cpus = cpus
         self._folder = tempfile.TemporaryDirectory(prefix="greenserve-")
         """Temporary files of all processes, removed here because a killed process does not remove its own."""
-        self._processes = [_Process(functools.partial(_begin, self._folder.name, initialize)) for _ in range(cpus)]
+        self._processes = [_Process(functools.partial(_begin, self._folder.name)) for _ in range(cpus)]
 
     def run(self, function: Callable[[Any], T], jobs: Sequence[Any], cpus: int = 1) -> Iterator[tuple[int, T]]:
-        """(index of the job, result of the function) in the order of completion. `cpus`: CPUs of one job.
-
-        A job whose process dies is run again in a new one. Raises what the function raises, and
-        SimulationFailed if the process of a job dies again and again.
-        """
         idle = self._processes[: max(1, self.cpus // cpus)]
         waiting = deque(range(len(jobs)))
         deaths = [0] * len(jobs)
@@ -89,7 +61,7 @@ class Processes:
                 else:
                     yield index, result
 
-    def __enter__(self) -> "Processes":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -134,15 +106,13 @@ class _Process:
         self._pool.shutdown(cancel_futures=True)
 
 
-def _begin(folder: str, initialize: Callable[[], None] | None) -> None:
+def _begin(folder: str) -> None:
     """Prepare a process."""
     tempfile.tempdir = folder
     # Ctrl-C reaches every process of a terminal; the main one ends the others
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _exit)
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
-    if initialize is not None:
-        initialize()
 
 
 def _exit(number: int, frame: FrameType | None) -> NoReturn:

@@ -9,7 +9,7 @@ from city.config import Serving
 from city.errors import InputError
 from serving.client import Tls
 
-log = logging.getLogger("controller")
+log = logging.getLogger("serving.client")
 
 FLAGS = ("tls_ca", "tls_certificate", "tls_key")
 

@@ -6,10 +6,10 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from training import model_files
+from simulation import model_files
+from simulation.model_files import Versions
+from simulation.model_server import model_server
 from training.episode import TrainingTask
-from training.model_files import Versions
-from training.model_server import model_server
 from training.ppo import NotFinite
 from training.trainer import Settings, Trainer
 

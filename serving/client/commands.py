@@ -1,36 +1,63 @@
-"""The commands `predict` and `status`: clients of a running model server."""
+"""The programs `predict` and `status`: clients of a running model server."""
 
 import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from city import config as city_config
+from city import program
 from city.arguments import Parser
-from city.errors import InputError, path_errors_as_input_errors
+from city.errors import InputError, ProgramFailed
 from protos import predict_pb2 as pb
-from serving import contract, tls_files
-from serving.client import Client
+from serving import contract
+from serving.client import Client, tls_files
 from serving.errors import BadRequest, DeadlineExceeded, ModelNotFound, ServingError, Unavailable
 
-COMMANDS = ("predict", "status")
 MAX_TIMEOUT_S = 3600.0
 NOT_SERVED = "NOT SERVED"
 
 
-def main(argv: list[str], prog: str = "python -m serving") -> int:
-    """Run a command and return its exit code: 0; 2 if the input is wrong; 1 if the server does not answer."""
-    try:
-        args = _parse(argv, prog)
-        if args.command == "predict":
-            (address,) = _models_by_address(args, [args.model])
-            with _client(args, address) as client, _named_server(client, args):
-                return _predict(client, args)
+def predict(argv: list[str], prog: str = "python -m serving predict") -> int:
+    """Print a model's outputs for one observation. Exit code: 0; 2 if the input is wrong; 1 if the server does not answer."""
+
+    def run() -> int:
+        parser = Parser(prog=prog, description="Request a prediction from a model.")
+        parser.add_argument("model", metavar="MODEL", help="name of the model")
+        parser.add_argument(
+            "--observation", required=True, metavar="X",
+            help="numbers separated by commas, a .npy or .json file, - for JSON on stdin, or zeros",
+        )  # fmt: skip
+        parser.add_argument(
+            "--model-number", "--model_version", dest="model_version", type=int, metavar="N",
+            help="version of the model (default: the newest)",
+        )  # fmt: skip
+        parser.add_argument("--version-label", "--version_label", default="", metavar="LABEL", help="version label of the model")
+        args = _parse(parser, argv)
+        if args.model_version is not None and args.version_label:
+            raise InputError("--model-number and --version-label both select the version; pass one of them")
+        (address,) = _models_by_address(args, [args.model])
+        with _client(args, address) as client, _named_server(client, args, f"{args.model} at "):
+            outputs = _predict(client, args.model, args.version_label or args.model_version, args.observation, args.timeout_s)
+        print(json.dumps(outputs))
+        return 0
+
+    return program.run(lambda: _answered(run))
+
+
+def status(argv: list[str], prog: str = "python -m serving status") -> int:
+    """Print the states of models' versions. Exit code: 0; 2 if the input is wrong; 1 if a server does not answer."""
+
+    def run() -> int:
+        parser = Parser(prog=prog, description="Show the states of models' versions.")
+        parser.add_argument("models", nargs="*", metavar="MODEL", help="default: every model in [serving] models_dir")
+        args = _parse(parser, argv)
         rows: list[tuple[str, str, str, str]] = []
         for address, models in _models_by_address(args, args.models or _models(args)).items():
             with _client(args, address) as client, _named_server(client, args):
@@ -40,54 +67,36 @@ def main(argv: list[str], prog: str = "python -m serving") -> int:
         if args.models and missing:
             raise InputError(f"{', '.join(missing)}: not served; export it, or pass another --server")
         return 0
-    except (InputError, ModelNotFound, BadRequest) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+
+    return program.run(lambda: _answered(run))
+
+
+def _answered(run: Callable[[], int]) -> int:
+    """The exit code of `run`; errors of calls become those of programs."""
+    try:
+        return run()
+    except (ModelNotFound, BadRequest) as error:
+        raise InputError(str(error)) from None
     except (ServingError, contract.ContractError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        raise ProgramFailed(str(error)) from None
 
 
-def _parse(argv: list[str], prog: str) -> argparse.Namespace:
-    parser = Parser(prog=prog)
-    commands = parser.add_subparsers(dest="command", required=True)
-    predict = commands.add_parser("predict", help="request a prediction from a model")
-    predict.add_argument("model", metavar="MODEL", help="name of the model")
-    predict.add_argument(
-        "--observation", required=True, metavar="X",
-        help="numbers separated by commas, a .npy or .json file, - for JSON on stdin, or zeros",
-    )  # fmt: skip
-    predict.add_argument(
-        "--model-number",
-        "--model_version",
-        dest="model_version",
-        type=int,
-        metavar="N",
-        help="version of the model (default: the newest)",
+def _parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
+    """The arguments, with those that every client has. Raises InputError."""
+    parser.add_argument("--city", type=Path, help="city.toml (default: ./city.toml)")
+    parser.add_argument(
+        "--server", metavar="HOST:PORT", help="or unix:PATH (default: [serving] grpc_socket_path, or its address)"
     )
-    predict.add_argument("--version-label", "--version_label", default="", metavar="LABEL", help="version label of the model")
-    status = commands.add_parser("status", help="states of models' versions")
-    status.add_argument("models", nargs="*", metavar="MODEL", help="default: every model in [serving] models_dir")
-    for command in (predict, status):
-        command.add_argument("--city", type=Path, help="city.toml (default: ./city.toml)")
-        command.add_argument(
-            "--server", metavar="HOST:PORT", help="or unix:PATH (default: [serving] grpc_socket_path, or its address)"
-        )
-        command.add_argument(
-            "--timeout-s", "--timeout_s", type=float, default=5.0, metavar="S", help="deadline of the call (default: 5)"
-        )
-        tls_files.add_flags(command)
+    parser.add_argument(
+        "--timeout-s", "--timeout_s", type=float, default=5.0, metavar="S", help="deadline of the call (default: 5)"
+    )
+    tls_files.add_flags(parser)
     args = parser.parse_args(argv)
     if not 0 < args.timeout_s <= MAX_TIMEOUT_S:
         raise InputError(f"--timeout-s {args.timeout_s:g} must be above 0 and at most {MAX_TIMEOUT_S:g}")
-    if args.command == "predict" and args.model_version is not None and args.version_label:
-        raise InputError("--model-number and --version-label both select the version; pass one of them")
-    if args.command == "predict":
-        args.version = args.version_label or args.model_version
     return args
 
 
-@path_errors_as_input_errors()
 def _serving(args: argparse.Namespace) -> city_config.Serving:
     path = args.city or Path("city.toml")
     return city_config.load(path).serving if args.city is not None or path.exists() else city_config.Serving()
@@ -114,15 +123,14 @@ def _models_by_address(args: argparse.Namespace, models: Sequence[str]) -> dict[
 
 
 @contextlib.contextmanager
-def _named_server(client: Client, args: argparse.Namespace) -> Iterator[None]:
-    """Name the server in errors of its calls."""
+def _named_server(client: Client, args: argparse.Namespace, model: str = "") -> Iterator[None]:
+    """Name the server in errors of its calls, and what `model` says of the model."""
     try:
         yield
     except (Unavailable, DeadlineExceeded) as error:
         hint = "pass --server, or check its TLS settings" if args.tls_ca else "start one (greenserve serve) or pass --server"
         raise type(error)(f"no model server answers at {client.address} ({error}); {hint}") from None
     except BadRequest as error:
-        model = f"{args.model} at " if args.command == "predict" else ""
         raise BadRequest(f"{model}{client.address}: {error}") from None
     except ModelNotFound as error:
         raise ModelNotFound(f"{client.address}: {error}; greenserve status lists the served models") from None
@@ -136,21 +144,17 @@ def _client(args: argparse.Namespace, address: str) -> Client:
         raise InputError(str(error)) from None
 
 
-def _predict(client: Client, args: argparse.Namespace) -> int:
-    numbers = None if args.observation == "zeros" else _observation(args.observation)
-    signatures = client.signatures(args.model, args.version, timeout_s=args.timeout_s).signature_def
-    size = _size(args.model, signatures)
+def _predict(client: Client, model: str, version: int | str | None, text: str, timeout_s: float) -> dict[str, Any]:
+    """The outputs by name. `text`: the observation, as on the command line."""
+    numbers = None if text == "zeros" else _observation(text)
+    size = _size(model, client.signatures(model, version, timeout_s=timeout_s).signature_def)
     observation = np.zeros(size, np.float32) if numbers is None else numbers
     if not np.isfinite(observation).all():
-        raise InputError(f"--observation {args.observation!r} has numbers that are not finite; replace them")
+        raise InputError(f"--observation {text!r} has numbers that are not finite; replace them")
     if observation.shape != (size,):
-        raise InputError(f"--observation has {observation.size} numbers; {args.model} takes {size}")
-    outputs = client.run(
-        args.model, {contract.INPUT: observation[None]}, version=args.version,
-        timeout_s=args.timeout_s,
-    )  # fmt: skip
-    print(json.dumps({key: value[0].tolist() for key, value in sorted(outputs.items())}))
-    return 0
+        raise InputError(f"--observation has {observation.size} numbers; {model} takes {size}")
+    outputs = client.run(model, {contract.INPUT: observation[None]}, version=version, timeout_s=timeout_s)
+    return {key: value[0].tolist() for key, value in sorted(outputs.items())}
 
 
 def _size(model: str, signatures: Mapping[str, pb.SignatureDef]) -> int:

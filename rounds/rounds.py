@@ -24,20 +24,21 @@ from city.config import City
 from city.errors import InputError
 from evaluation import paired_runs
 from evaluation.arms import FIXED, SERVED, Arm
-from evaluation.paired_runs import Executor
 from evaluation.simulation import EvaluationTask, Outcome, by_arm
 from export import config as export_config
 from export import contract, single_model
 from export.saved_model import publish
-from training import model_files
-from training.demand import Demand, varied
+from rounds import selection
+from rounds.group_training import GroupTraining, train_group
+from rounds.selection import BEFORE, MIXED, NEW
+from simulation import model_files
+from simulation.demand import Demand, varied
+from simulation.executors import Executor
 from training.episode import TrainingTask
-from training.progress import STATE_FILE
-from training.rounds import selection
-from training.rounds.group_training import GroupTraining, train_group
-from training.rounds.selection import BEFORE, MIXED, NEW
 from training.trainer import Settings, common_identity, hexed
 
+STATE_FILE = "rounds.json"
+"""The decisions, in the rounds' folder."""
 ROUND_EVALUATION_SEED = 1_000_037
 """Begins the seeds of the evaluations' demand, which no training has."""
 

@@ -11,16 +11,16 @@ import pytest
 from city import config
 from city.errors import InputError
 from evaluation.simulation import Outcome
+from rounds import rounds as rounds_module
+from rounds import selection
+from rounds.__main__ import main
+from rounds.group_training import GroupTraining, TrainedGroup, train_group
+from rounds.rounds import Rounds, RoundsConfig
+from simulation import model_files
+from simulation.executors.this_process import ThisProcess
 from tests.conftest import GRID
-from training import model_files
-from training.__main__ import main
 from training.episode import TrainingTask
 from training.ppo import Learner, NotFinite
-from training.processes import ThisProcess
-from training.rounds import rounds as rounds_module
-from training.rounds import selection
-from training.rounds.group_training import GroupTraining, TrainedGroup, train_group
-from training.rounds.rounds import Rounds, RoundsConfig
 from training.trainer import Settings
 
 CITY = ("--city", str(GRID / "city.toml"))
@@ -210,7 +210,7 @@ def test_city_without_vehicles_is_refused(tmp_path):
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(flags, message, tmp_path, capsys):
-    assert main(["rounds", *CITY, "--out", str(tmp_path / "out"), *flags]) == 2
+    assert main([*CITY, "--out", str(tmp_path / "out"), *flags]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1 and message in error
     assert not (tmp_path / "out").exists()

@@ -4,11 +4,11 @@ import importlib
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from city.arguments import host_and_port
 from city.errors import InputError
-from training.street_simulation import SimulationFailed
+from simulation.street_simulation import SimulationFailed
 
 CONNECT_TIMEOUT_S = 5.0
 MAX_RETRIES = 3
@@ -36,19 +36,15 @@ class RayTasks:
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def run(self, function: Callable[[Any], T], jobs: Sequence[Any], cpus: int = 1) -> Iterator[tuple[int, T]]:
-        """(index of the job, result of the function) in the order of completion. `cpus`: CPUs of one job.
-
-        Raises what the function raises, InputError if no node has enough CPUs, and SimulationFailed
-        if workers or nodes die again and again.
-        """
+        """As `Executor.run`; also raises InputError if no node has enough CPUs."""
         largest = max((node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["Alive"]), default=0)
         if largest < cpus:
             raise InputError(
                 f"--workers {cpus}: no node of the Ray cluster {self._address} has that many CPUs; the largest has {largest:g}"
             )
         # a process of its own for each task: libsumo and TensorFlow do not release their memory
-        remote = self._ray.remote(num_cpus=cpus, max_retries=MAX_RETRIES, max_calls=1)(function)
-        index_of = {remote.remote(job): index for index, job in enumerate(jobs)}
+        remote = self._ray.remote(num_cpus=cpus, max_retries=MAX_RETRIES, max_calls=1)(_call)
+        index_of = {remote.remote(function, job): index for index, job in enumerate(jobs)}
         waiting = list(index_of)
         try:
             while waiting:
@@ -68,11 +64,15 @@ class RayTasks:
             reason = str(error).strip().splitlines()[0]
             raise SimulationFailed(f"a task on Ray failed {MAX_RETRIES + 1} times ({reason})") from None
 
-    def __enter__(self) -> "RayTasks":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._ray.shutdown()
+
+
+def _call(function: Callable[[Any], T], job: Any) -> T:
+    return function(job)
 
 
 def _connected(address: str) -> Any:

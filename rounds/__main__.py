@@ -1,33 +1,42 @@
-"""`python -m training rounds`: distributed training in rounds, in local processes or on a Ray cluster."""
+"""`python -m rounds`: distributed training in rounds, in local processes or on a Ray cluster."""
 
 import argparse
 import os
 import sys
 from pathlib import Path
 
-from city import config, names
+from city import config, names, program
 from city.arguments import Parser
-from city.errors import InputError
+from city.errors import InputError, ProgramFailed
+from simulation.street_simulation import street_with_demand
 from training import flags
-from training.progress import STATE_FILE
-from training.street_simulation import street_with_demand
+from training.progress import interrupted
 
 
-def run(argv: list[str], prog: str, resumable: list[Path]) -> int:
-    """Run the rounds and return the exit code. Raises InputError. `resumable`: takes the file from which --resume continues."""
-    args = _parse(argv, prog)
-    resumable.append(args.out / STATE_FILE)
+def main(argv: list[str] | None = None, prog: str = "python -m rounds") -> int:
+    resumable: list[Path] = []
+    """Files from which --resume continues."""
+
+    def run() -> int:
+        args = _parse(sys.argv[1:] if argv is None else argv, prog)
+        resumable.append(args.out / "rounds.json")
+        return _run(args)
+
+    return program.run(run, lambda: interrupted(resumable))
+
+
+def _run(args: argparse.Namespace) -> int:
     city = config.load(args.city)
     groups = _groups(args.groups, list(city.tls))
     street_with_demand(city, list(city.tls), args.seconds)
     # here, after the flags were checked: TensorFlow takes seconds
     from export import quiet
     from export.saved_model.verify import NotInferenceOnly, ParityError
+    from rounds.rounds import Rounds, RoundsConfig
+    from simulation.executors.processes import Processes
+    from simulation.executors.ray_tasks import RayTasks
+    from simulation.street_simulation import SimulationFailed
     from training.episode import TrainingTask
-    from training.processes import Processes
-    from training.ray_tasks import RayTasks
-    from training.rounds.rounds import Rounds, RoundsConfig
-    from training.street_simulation import SimulationFailed
     from training.trainer import print_line
 
     quiet.first_session()
@@ -35,11 +44,10 @@ def run(argv: list[str], prog: str, resumable: list[Path]) -> int:
     rounds_config = RoundsConfig(city, groups, args.rounds, task, flags.settings(args, args.out, 1), args.seeds)
     tasks = args.tasks or max(1, (os.cpu_count() or 1) // args.workers)
     try:
-        with RayTasks(args.ray) if args.ray is not None else Processes(tasks * args.workers) as executor:
-            kept = Rounds(rounds_config, executor, args.resume, print_line).run()
+        with RayTasks(args.ray) if args.ray is not None else Processes(tasks * args.workers) as runner:
+            kept = Rounds(rounds_config, runner, args.resume, print_line).run()
     except (SimulationFailed, ParityError, NotInferenceOnly) as error:
-        print(f"error: {error}; --resume continues from the groups that are finished in {args.out}", file=sys.stderr)
-        return 1
+        raise ProgramFailed(f"{error}; --resume continues from the groups that are finished in {args.out}") from None
     for tl in city.tls:
         print(f"{tl}: {kept.get(tl, 'no new model was kept; it runs its own program')}")
     return 0
@@ -84,3 +92,7 @@ def _groups(text: str, known: list[str]) -> tuple[tuple[str, ...], ...]:
             f"--groups: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} in no group; name each TL of city.toml"
         )
     return groups
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""How every program runs: exit codes, errors in one line, interrupts, and tables of subcommands."""
+
+import contextlib
+import errno
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TextIO
+
+from city.errors import InputError, ProgramFailed, path_errors_as_input_errors
+from city.interrupts import Interrupts
+
+FAILED, WRONG_INPUT, GATE_FAILED = 1, 2, 3
+"""Exit codes beside 0: the work failed; the input is wrong; the evaluation's candidate is not better than its gate."""
+OWN_PACKAGES = {
+    *("city", "controller", "evaluation", "export", "greenserve", "protos"),
+    *("rounds", "serving", "signals", "simulation", "training"),
+}
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def run(
+    body: Callable[[], int],
+    interrupted: Callable[[], str] = lambda: "interrupted",
+    takes_signals: bool = True,
+    errors: TextIO | None = None,
+) -> int:
+    """Run a program and return its exit code; an expected error is printed as one line.
+
+    Args:
+        body: the program; returns an exit code. Imports that take seconds belong into it: an interrupt of them is one line, too.
+        interrupted: the message after SIGTERM or Ctrl-C.
+        takes_signals: whether SIGTERM and Ctrl-C raise KeyboardInterrupt in `body`; a daemon installs its own handlers.
+        errors: where error lines go; None: stderr.
+    """
+    # TensorFlow's start-up log would bury the program's own lines, here and in the processes that are started
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    interrupts = Interrupts()
+    try:
+        with path_errors_as_input_errors(), interrupts if takes_signals else contextlib.nullcontext():
+            code = body()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # the reader, such as head, has what it needs; nothing may be written at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except (Exception, KeyboardInterrupt) as error:
+        # a library may have turned the interrupt into an error of its own
+        if interrupts.received or isinstance(error, KeyboardInterrupt):
+            expected: tuple[str, int] | None = (interrupted(), FAILED)
+        else:
+            expected = _expected(error)
+        if expected is None:
+            raise
+        message, code = expected
+        print(f"error: {message}", file=errors or sys.stderr, flush=True)
+        return code
+
+
+def _expected(error: Exception) -> tuple[str, int] | None:
+    """The line and the exit code of an error that is no fault of the program; None: it is one, and has a traceback."""
+    if isinstance(error, InputError):
+        return str(error), WRONG_INPUT
+    if isinstance(error, ProgramFailed):
+        return str(error), FAILED
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] not in OWN_PACKAGES:
+        return f"{error}; install greenserve with the extra of this command, such as greenserve[serving]", WRONG_INPUT
+    if isinstance(error, OSError) and (error.filename is not None or error.errno in _DISK_ERRORS):
+        is_input = error.errno in (*_DISK_ERRORS, errno.ENOENT)
+        return f"{error.filename or 'a file'}: {error.strerror or error}", WRONG_INPUT if is_input else FAILED
+    return None
+
+
+Program = Callable[[list[str], str], int]
+"""A program's main: (arguments, its name in messages) -> exit code."""
+
+
+def load(entry: str) -> Program:
+    """The main of an entry `module` or `module:function`."""
+    module, _, function = entry.partition(":")
+    program: Program = getattr(importlib.import_module(module), function or "main")
+    return program
+
+
+def run_subcommand(argv: Sequence[str] | None, prog: str, subcommands: Mapping[str, str], otherwise: Program) -> int:
+    """Run the subcommand that the first argument names, or the program itself.
+
+    Args:
+        argv: arguments; None: those of this process.
+        prog: the program's name.
+        subcommands: by name, the entry of its main (`load`).
+        otherwise: the program without a subcommand.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] not in subcommands:
+        return otherwise(arguments, prog)
+    name = arguments[0]
+    # the import of the program may fail, or be interrupted, like the program
+    return run(lambda: load(subcommands[name])(arguments[1:], f"{prog} {name}"), takes_signals=False)

@@ -1,0 +1,69 @@
+"""Trips and delays of a run, out of SUMO's tripinfo file."""
+
+import gzip
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from city.errors import InputError
+
+SUBSTANCES = ("CO2", "NOx", "PMx", "fuel")
+
+
+@dataclass(frozen=True)
+class Trips:
+    """Counts, and means over all vehicles in s; delay is time loss + departure delay, as RESCO counts it."""
+
+    finished: int
+    total: int
+    delay_s: float
+    duration_s: float
+    waiting_s: float
+    stops: float
+    """Mean number of stops."""
+    emissions_g: Mapping[str, float]
+    """Mean by substance, such as CO2; empty if SUMO did not compute them."""
+    delay_by_departure: tuple[tuple[float, float], ...]
+    """(departure, delay) of every vehicle, in s, for plots."""
+
+
+def read_trips(tripinfo: Path) -> Trips:
+    """Read a tripinfo file (.gz too). Raises InputError if it is missing or truncated."""
+    departures: list[tuple[float, float]] = []
+    finished, stops, duration_s, waiting_s = 0, 0.0, 0.0, 0.0
+    emissions_mg: dict[str, float] = {}
+    try:
+        with gzip.open(tripinfo) if tripinfo.suffix == ".gz" else tripinfo.open("rb") as file:
+            elements = ET.iterparse(file, ("start", "end"))
+            _, root = next(elements)
+            for event, element in elements:
+                if event == "start" or element.tag not in ("tripinfo", "emissions"):
+                    continue
+                a = element.attrib
+                if element.tag == "emissions":
+                    for name in SUBSTANCES:
+                        emissions_mg[name] = emissions_mg.get(name, 0.0) + float(a[f"{name}_abs"])
+                    continue
+                undeparted = float(a["depart"]) < 0
+                delay_s = float(a["departDelay"]) + (0.0 if undeparted else float(a["timeLoss"]))
+                departures.append((0.0 if undeparted else float(a["depart"]) - float(a["departDelay"]), delay_s))
+                finished += float(a["arrival"]) >= 0
+                stops += float(a.get("waitingCount", 0))
+                duration_s += 0.0 if undeparted else float(a["duration"])
+                waiting_s += 0.0 if undeparted else float(a["waitingTime"])
+                # of the root: cleared elements that stay in it take memory, too
+                root.clear()
+    except (OSError, EOFError, StopIteration, ET.ParseError, KeyError, ValueError) as error:
+        raise InputError(f"{tripinfo}: is not a complete tripinfo file: {error}") from None
+    n = max(1, len(departures))
+    return Trips(
+        finished,
+        len(departures),
+        sum(delay_s for _, delay_s in departures) / n,
+        duration_s / n,
+        waiting_s / n,
+        stops / n,
+        {name: mg / 1000 / n for name, mg in emissions_mg.items()},
+        tuple(departures),
+    )
