@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from export.actors import Activation, Actor, Dense, Step
+from export.actors import Actor
+from export.actors.steps import Activation, Dense, Step
 from export.saved_model import warmup, write
 from protos import policy_pb2 as pb
 

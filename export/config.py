@@ -12,7 +12,7 @@ from city.config import City
 from city.errors import InputError
 from city.network import StreetNetwork
 from export import locate
-from export.actors import ACTIVATIONS
+from export.actors.activations import ACTIVATIONS
 from export.locate import Candidate
 from signals import dialects
 

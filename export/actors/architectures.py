@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city.errors import InputError
-from export.actors import ACTIVATIONS, Activation, Actor, BatchNorm, Branch, Clip, Dense, Join, Step, numpy_actor
+from export.actors import Actor
+from export.actors.activations import ACTIVATIONS
+from export.actors.steps import Activation, BatchNorm, Branch, Clip, Dense, Join, SizeMismatch, Step, check_sizes
 
 OUTPUT_ACTIVATIONS = ("tanh", "linear", "sigmoid")
 CLIP = "clip"
@@ -93,7 +95,10 @@ def build(where: Path, layers: Layers, hints: ArchitectureHints, categorical: bo
         if kind not in known:
             raise InputError(f"{where}: {key} {kind!r} is not one of {', '.join(known)}; correct it in [tl.NAME] of city.toml")
     steps = BUILDERS[name](where, layers, hints)
-    _check_chain(where, name, steps)
+    try:
+        check_sizes(steps)
+    except SizeMismatch as error:
+        raise InputError(f"{where}: {error}: a layer between them is missing, or this is not a {name}") from None
     _check_sizes(where, name, layers, hints)
     head: list[Step] = [] if categorical else [Clip((-1.0,), (1.0,)) if hints.output == CLIP else Activation(hints.output)]
     return Actor(name, (*steps, *head), layers.unread)
@@ -132,7 +137,7 @@ def find_equivalent_actor(
         if actor.inputs != inputs:
             return None
         if all(
-            (actual := numpy_actor.evaluate(actor, probe, categorical)).shape == expected.shape
+            (actual := actor.evaluate(probe, categorical)).shape == expected.shape
             and np.abs(actual - expected).max() <= tolerance
             for probe, expected, tolerance in zip(probes, answers, MATCH_TOLERANCES.values(), strict=True)
         ):
@@ -306,32 +311,6 @@ def _check_sizes(where: Path, name: str, layers: Layers, hints: ArchitectureHint
 
 def _too_few(where: Path, name: str, wanted: int, layers: Layers) -> tuple[Dense, ...]:
     raise InputError(f"{where}: {name} has at least {wanted} dense layers; found {len(layers.dense)}")
-
-
-def _check_chain(where: Path, name: str, steps: Sequence[Step]) -> None:
-    """Raise InputError unless every step fits the output of the step before."""
-    width: int | None = None
-    before = "the observation"
-    branches: list[int | None] = []
-    for step in steps:
-        if isinstance(step, Dense):
-            if width is not None and step.kernel.shape[0] != width:
-                raise InputError(
-                    f"{where}: {before} has {width} outputs and {step.name}/kernel has {step.kernel.shape[0]} inputs: "
-                    f"a layer between them is missing, or this is not a {name}"
-                )
-            width, before = int(step.kernel.shape[1]), f"{step.name}/kernel"
-        elif isinstance(step, BatchNorm):
-            if width is not None and step.mean.shape != (width,):
-                raise InputError(
-                    f"{where}: {before} has {width} outputs and {step.name} has shape {list(step.mean.shape)}: this is not {name}"
-                )
-        elif isinstance(step, Branch):
-            branches.append(width)
-        elif isinstance(step, Join):
-            other = branches.pop()
-            if other != width:
-                raise InputError(f"{where}: a residual adds {other} values to {width}: this is not a {name}")
 
 
 BUILDERS: dict[str, Callable[[Path, Layers, ArchitectureHints], list[Step]]] = {

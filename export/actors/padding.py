@@ -6,7 +6,8 @@ Source: `pad_observations_v0` and `pad_action_space_v0` of https://github.com/Fa
 from dataclasses import replace
 
 from city.errors import InputError
-from export.actors import Actor, FirstChoice, Pad
+from export.actors import Actor
+from export.actors.steps import FirstChoice, Pad
 
 SUPERSUIT = "supersuit"
 

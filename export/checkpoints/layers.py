@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from city.errors import InputError
-from export.actors import BatchNorm, Dense, Float32Array
 from export.actors.architectures import Layers
+from export.actors.steps import BatchNorm, Dense, Float32Array
 from export.checkpoints import scopes
 from export.checkpoints.checkpoint import PARTS, Checkpoint, StoredVariable, natural, split, unread_variables
 

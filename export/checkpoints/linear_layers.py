@@ -1,6 +1,5 @@
 """Linear layers by the names of a PyTorch library: `<name>/weight` [units, inputs] and `<name>/bias` [units]."""
 
-import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city.errors import InputError
-from export.actors import Activation, Dense, Step
+from export.actors.steps import Activation, Dense, SizeMismatch, Step, check_sizes
 from export.checkpoints.checkpoint import Checkpoint, StoredVariable
 
 LIBRARY_ACTIVATIONS = {
@@ -95,11 +94,8 @@ def activated(layers: list[Dense], kind: str) -> list[Step]:
 
 
 def check_chain(where: Path, steps: list[Step]) -> None:
-    """Raise InputError unless every linear layer takes what the one before gives."""
-    layers = [step for step in steps if isinstance(step, Dense)]
-    for first, second in itertools.pairwise(layers):
-        if first.kernel.shape[1] != second.kernel.shape[0]:
-            raise InputError(
-                f"{where}: {first.name} has {first.kernel.shape[1]} outputs, "
-                f"but {second.name} has {second.kernel.shape[0]} inputs"
-            )
+    """Raise InputError unless every step takes what the one before gives."""
+    try:
+        check_sizes(steps)
+    except SizeMismatch as error:
+        raise InputError(f"{where}: {error}") from None

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city.errors import InputError
-from export.actors import Activation, Actor, BatchNorm, Clip, Dense, Step
+from export.actors import Actor
+from export.actors.steps import Activation, BatchNorm, Clip, Dense, Step
 from export.checkpoints.checkpoint import MAX_ELEMENTS, Checkpoint
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.linear_layers import check_chain, checkpoint_of

@@ -24,7 +24,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from city.errors import InputError
-from export.actors import Actor, BatchNorm, Clip, Dense, Step
+from export.actors import Actor
+from export.actors.steps import BatchNorm, Clip, Dense, Step
 from export.checkpoints import pickled_arrays
 from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.helper_process import Helper

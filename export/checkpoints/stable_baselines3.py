@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city.errors import InputError
-from export.actors import PROBABILITIES, Q_VALUES, Activation, Actor, BatchNorm, Clip, Dense, Step
+from export.actors import PROBABILITIES, Q_VALUES, Actor
+from export.actors.steps import Activation, BatchNorm, Clip, Dense, Step
 from export.checkpoints import pickled_arrays, torch_tensors
 from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.helper_process import Helper

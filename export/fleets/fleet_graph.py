@@ -8,7 +8,7 @@ costs less than the operations of another group.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,23 +16,11 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from export.actors import (
-    WEIGHT_PARTS,
-    Activation,
-    Actor,
-    BatchNorm,
-    Branch,
-    Clip,
-    Dense,
-    FirstChoice,
-    Join,
-    Pad,
-    Weight,
-    weight_name,
-)
+from export.actors import Actor, Weight, weight_name
+from export.actors.steps import FirstChoice
 from export.graphs.graph_actor import GraphActor
 from export.saved_model.meta_graph import Variables
-from export.saved_model.write import TF_ACTIVATIONS, import_graph
+from export.saved_model.write import import_graph
 
 MAX_PADDING_BYTES = 1_000_000
 """Padding that costs as much as one more group's operations (0.1 to 0.2 ms on 2 cores: `python -m benchmarks.fleet_groups`)."""
@@ -81,23 +69,10 @@ def group_members(members: Sequence[FleetActor]) -> list[Group]:
     return [Group(tuple(members[k] for k in sorted(chosen))) for chosen in merged] + alone
 
 
-def _kind(member: FleetActor) -> tuple[Any, ...]:
+def _kind(member: FleetActor) -> Hashable:
     """What stacked members have in common: everything about their steps except the sizes."""
     assert isinstance(member.actor, Actor)
-    kind: list[Any] = [member.categorical]
-    for step in member.actor.steps:
-        match step:
-            case Dense():
-                kind.append(("dense", step.bias is not None))
-            case BatchNorm():
-                kind.append(("norm", step.gamma is not None, step.beta is not None, step.epsilon))
-            case Activation():
-                kind.append(step.kind)
-            case Clip():
-                kind.append(("clip", step.low, step.high))
-            case _:
-                kind.append(type(step).__name__)
-    return tuple(kind)
+    return member.categorical, *(step.operation for step in member.actor.steps)
 
 
 def _shapes(actor: Actor) -> Shapes:
@@ -162,11 +137,9 @@ def _layers(members: Sequence[FleetActor]) -> list[tuple[int, str, list[NDArray[
     """(step, part, every member's array) of stacked members; a single array if all members share it."""
     steps = [member.actor.steps for member in members if isinstance(member.actor, Actor)]
     return [
-        (j, part, _shared([getattr(member_steps[j], part) for member_steps in steps]))
+        (j, part, _shared([member_steps[j].weights[part] for member_steps in steps]))
         for j, step in enumerate(steps[0])
-        if isinstance(step, Dense | BatchNorm)
-        for part in WEIGHT_PARTS
-        if getattr(step, part, None) is not None
+        for part in step.weights
     ]
 
 
@@ -190,59 +163,47 @@ def _stacked_shape(part: str, arrays: Sequence[NDArray[np.float32]]) -> tuple[in
 
 
 def _stacked(k: int, members: Sequence[FleetActor], observation: Any, variables: Variables) -> Any:
-    n = len(members)
-    actor = members[0].actor
-    assert isinstance(actor, Actor)
-    sizes = [member.actor.inputs for member in members]
-    # a shared policy may take more numbers than any of its TLs has
-    kernels = [[layer.kernel.shape for layer in member.actor.dense] for member in members if isinstance(member.actor, Actor)]
-    widest = max(shapes[0][0] for shapes in kernels)
-    if min(sizes) < widest:
-        # pad smaller observations with a column of zeros
-        observation = tf.gather(tf.pad(observation, [[0, 0], [0, 1]]), _spread(sizes, widest), axis=1)
-    x = tf.transpose(tf.reshape(observation, [-1, n, widest]), [1, 0, 2])
+    actors = [member.actor for member in members if isinstance(member.actor, Actor)]
     shapes = {(j, part): _stacked_shape(part, arrays) for j, part, arrays in _layers(members)}
+    x = _split(actors, observation)
+    branches: list[Any] = []
+    for j, step in enumerate(actors[0].steps):
+        weights = {part: variables.read(f"group_{k:04d}/{weight_name(j, part)}", shapes[j, part]) for part in step.weights}
+        x = step.build_stacked(x, weights.get, branches)
+    return _choices(actors, x) if members[0].categorical else _means(actors, x)
 
-    def weight(j: int, part: str) -> Any:
-        shape = shapes.get((j, part))
-        return None if shape is None else variables.read(f"group_{k:04d}/{weight_name(j, part)}", shape)
 
-    branches = []
-    for j, step in enumerate(actor.steps):
-        match step:
-            case Dense():
-                x = tf.matmul(x, weight(j, "kernel"))
-                x = x if step.bias is None else x + weight(j, "bias")
-            case BatchNorm():
-                mean, variance = weight(j, "mean"), weight(j, "variance")
-                x = tf.nn.batch_normalization(x, mean, variance, weight(j, "beta"), weight(j, "gamma"), step.epsilon)
-            case Activation():
-                x = TF_ACTIVATIONS[step.kind](x)
-            case Branch():
-                branches.append(x)
-            case Join():
-                x = x + branches.pop()
-            case Clip():
-                x = tf.clip_by_value(x, tf.constant(step.low, tf.float32), tf.constant(step.high, tf.float32))
-            case Pad() | FirstChoice():
-                pass  # observations are padded above, choices below
-    if members[0].categorical:
-        widths = [shapes[-1][1] for shapes in kernels]
-        choices = [member.actor.outputs for member in members]
-        if min(widths) < max(widths):
-            x = tf.where(_before(widths, max(widths)), x, NO_CHOICE)
-        if isinstance(actor.steps[-1], FirstChoice):
-            own = _before(choices, max(widths))
-            others = np.array(own)
-            others[..., 0] = False
-            first = tf.reduce_max(tf.where(others, NO_CHOICE, x), axis=2, keepdims=True)
-            x = tf.concat([first, tf.where(own, x, NO_CHOICE)[..., 1:]], axis=2)
-        return tf.transpose(tf.cast(tf.argmax(x, axis=2, output_type=tf.int64), tf.float32))
-    outputs = [member.actor.outputs for member in members]
-    widest_action = max(outputs)
-    x = tf.reshape(tf.transpose(x, [1, 0, 2]), [-1, n * widest_action])
-    if min(outputs) < widest_action:
-        x = tf.gather(x, np.concatenate([row * widest_action + np.arange(size) for row, size in enumerate(outputs)]), axis=1)
+def _split(actors: Sequence[Actor], observation: Any) -> Any:
+    """[n, B, widest] observations, the shorter ones padded with zeros, out of [B, sum of inputs]."""
+    sizes = [actor.inputs for actor in actors]
+    # a shared policy may take more numbers than any of its TLs has
+    widest = max(actor.dense[0].inputs for actor in actors)
+    if min(sizes) < widest:
+        observation = tf.gather(tf.pad(observation, [[0, 0], [0, 1]]), _spread(sizes, widest), axis=1)
+    return tf.transpose(tf.reshape(observation, [-1, len(actors), widest]), [1, 0, 2])
+
+
+def _choices(actors: Sequence[Actor], logits: Any) -> Any:
+    """[B, n] choices as float32, out of [n, B, widest] logits; columns beyond an actor's own are never chosen."""
+    widths = [actor.widths[-1] for actor in actors]
+    if min(widths) < max(widths):
+        logits = tf.where(_before(widths, max(widths)), logits, NO_CHOICE)
+    if isinstance(actors[0].steps[-1], FirstChoice):
+        own = _before([actor.outputs for actor in actors], max(widths))
+        others = np.array(own)
+        others[..., 0] = False
+        first = tf.reduce_max(tf.where(others, NO_CHOICE, logits), axis=2, keepdims=True)
+        logits = tf.concat([first, tf.where(own, logits, NO_CHOICE)[..., 1:]], axis=2)
+    return tf.transpose(tf.cast(tf.argmax(logits, axis=2, output_type=tf.int64), tf.float32))
+
+
+def _means(actors: Sequence[Actor], x: Any) -> Any:
+    """[B, sum of outputs] means, out of [n, B, widest]."""
+    outputs = [actor.outputs for actor in actors]
+    widest = max(outputs)
+    x = tf.reshape(tf.transpose(x, [1, 0, 2]), [-1, len(actors) * widest])
+    if min(outputs) < widest:
+        x = tf.gather(x, np.concatenate([row * widest + np.arange(size) for row, size in enumerate(outputs)]), axis=1)
     return x
 
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from city.errors import InputError
-from export.actors import BatchNorm, Dense
 from export.actors.architectures import Layers, build, find_equivalent_actor
+from export.actors.steps import BatchNorm, Dense
 from export.checkpoints import scopes
 from export.checkpoints.checkpoint import Checkpoint, unread_variables
 from export.checkpoints.layers import read_layers

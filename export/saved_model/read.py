@@ -8,7 +8,7 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from city.errors import InputError
-from export.actors import Actor, numpy_actor
+from export.actors import Actor
 from export.checkpoints import tensorflow_files
 from export.checkpoints.checkpoint import Checkpoint
 from export.graphs.graph_actor import ACTION_OUTPUT, GraphActor, TrainedGraph, extract_actor, node_of
@@ -55,7 +55,7 @@ def _fits(actor: Actor, contract: pb.PolicyContract) -> bool:
     """Whether the steps can be evaluated, and have the contract's sizes."""
     observation = np.zeros((1, contract.observation.size), np.float32)
     try:
-        actions = numpy_actor.evaluate(actor, observation, contract.action.kind == CATEGORICAL)
+        actions = actor.evaluate(observation, contract.action.kind == CATEGORICAL)
     except (LookupError, TypeError, ValueError, AttributeError):
         return False
     return actions.shape == (1, contract.action.size)

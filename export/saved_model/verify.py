@@ -19,7 +19,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.framework import op_def_registry
 
 from city.errors import ProgramFailed, first_line
-from export.actors import PROBABILITIES, Actor, numpy_actor
+from export.actors import PROBABILITIES, Actor
 from export.graphs.graph_actor import GraphActor, ReferenceModel
 from export.saved_model import warmup
 from protos import policy_pb2 as pb
@@ -119,7 +119,7 @@ def compare_with_checkpoint(
         expected = reference_model.evaluate(x, categorical)
     else:
         assert isinstance(actor, Actor)
-        expected = numpy_actor.evaluate(actor, x, categorical)
+        expected = actor.evaluate(x, categorical)
     scores = actor.scores if isinstance(actor, Actor) else PROBABILITIES
     actual = outputs[scores] if categorical else outputs[ACTION]
     difference = float(np.abs(actual - expected).max())

@@ -1,6 +1,7 @@
 """`python -m export inspect CHECKPOINT`: list a checkpoint's variables and their use in an export."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import tensorflow as tf
@@ -9,7 +10,8 @@ from city import names, program
 from city.arguments import Parser
 from city.errors import InputError
 from export import quiet
-from export.actors import ACTIVATIONS, WEIGHT_PARTS, Actor, BatchNorm, Dense
+from export.actors import Actor
+from export.actors.activations import ACTIVATIONS
 from export.actors.architectures import ArchitectureHints
 from export.checkpoints import scopes, source_of
 from export.checkpoints.checkpoint import Checkpoint, natural
@@ -113,16 +115,12 @@ def _taken(rebuilt: RebuiltActor, checkpoint: Checkpoint) -> dict[str, str]:
             if (name in names if by_name else checkpoint.value(name).tobytes() in values)
         }
     use = {}
-    for kind, layers in (("dense", _of(rebuilt.actor, Dense)), ("batch norm", _of(rebuilt.actor, BatchNorm))):
-        for k, layer in enumerate(layers):
-            for part in WEIGHT_PARTS:
-                if part in layer.stored_as:
-                    use[layer.stored_as[part]] = f"{kind} {k} {part}"
+    count: Counter[str] = Counter()
+    for step in rebuilt.actor.steps:
+        for part in step.weights:
+            use[step.stored_name(part)] = f"{step.key.replace('_', ' ')} {count[step.key]} {part}"
+        count[step.key] += 1
     return use
-
-
-def _of(actor: Actor, kind: type) -> Sequence[Dense | BatchNorm]:
-    return [step for step in actor.steps if isinstance(step, Dense | BatchNorm) and isinstance(step, kind)]
 
 
 def _summary(rebuilt: RebuiltActor) -> str:

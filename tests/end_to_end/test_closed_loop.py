@@ -11,7 +11,7 @@ from controller.assembly import assemble
 from controller.sumo.libsumo_connection import start_libsumo
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS
 from export import contract, locate
-from export.actors import architectures, numpy_actor
+from export.actors import architectures
 from export.checkpoints.source import ActorRequest
 from export.rebuild import rebuild
 from simulation.trips import read_trips
@@ -44,7 +44,7 @@ class InProcess:
         answers = {}
         for tl, x in observations.items():
             is_categorical = self._is_categorical(tl)
-            output = numpy_actor.evaluate(self.actors[tl], x[None], is_categorical)
+            output = self.actors[tl].evaluate(x[None], is_categorical)
             answers[tl] = np.array([output.argmax()]) if is_categorical else output[0]
         return answers
 

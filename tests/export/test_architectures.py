@@ -6,8 +6,10 @@ import tensorflow as tf
 
 from city.errors import InputError
 from export.__main__ import main
-from export.actors import ACTIVATIONS, Activation, Actor, Dense, architectures, numpy_actor
+from export.actors import Actor, activations, architectures
+from export.actors.activations import ACTIVATIONS
 from export.actors.architectures import ArchitectureHints, Layers
+from export.actors.steps import Activation, Dense
 from tests.export.test_sources import run
 
 X = np.random.default_rng(0).random((64, 9)).astype(np.float32)
@@ -236,7 +238,7 @@ def test_an_unknown_architecture_lists_the_known_ones(tmp_path, capsys):
 def test_activations_are_keras_and_tensorflows(kind):
     x = np.linspace(-6, 6, 401)
     theirs = tf.nn.leaky_relu(x) if kind == "leaky_relu" else getattr(tf.keras.activations, kind)(x.astype(np.float64))
-    np.testing.assert_allclose(numpy_actor.activate(kind, x), np.asarray(theirs), atol=1e-6)
+    np.testing.assert_allclose(activations.NUMPY[kind](x), np.asarray(theirs), atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["elu", "gelu"])
@@ -261,7 +263,7 @@ def layers_of(*units, norms=()):
 def test_layers_that_do_not_fit_each_other_are_refused(tmp_path):
     broken = layers_of(8, 8, 2)
     wrong = Layers((broken.dense[0], *layers_of(5, 2).dense[1:]), (), ())
-    with pytest.raises(InputError, match=r"d0/kernel has 8 outputs and d1/kernel has 5 inputs"):
+    with pytest.raises(InputError, match=r"d0/kernel gives 8 numbers, but d1/kernel takes 5: a layer between them is missing"):
         architectures.build(tmp_path, wrong, ArchitectureHints(), False)
     with pytest.raises(InputError, match="a residual adds 8 values to 6"):
         architectures.build(tmp_path, layers_of(8, 6, 6, 6, 2), ArchitectureHints("mlp-res"), False)
@@ -273,4 +275,4 @@ def test_a_categorical_actor_ends_with_logits(tmp_path):
     actor = architectures.build(tmp_path, layers_of(8, 2), ArchitectureHints(), True)
     assert isinstance(actor.steps[-1], Dense)
     assert isinstance(actor, Actor) and not isinstance(actor.steps[-1], Activation)
-    assert numpy_actor.evaluate(actor, X, True).sum(axis=1) == pytest.approx(np.ones(64))
+    assert actor.evaluate(X, True).sum(axis=1) == pytest.approx(np.ones(64))

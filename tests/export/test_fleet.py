@@ -125,7 +125,6 @@ def test_grouping_and_padding_change_no_action(shapes, shared, budget):
     """Any mixture of sizes and kinds, padded not at all, a little or to one group: NumPy's actions, TL by TL."""
     import tensorflow as tf
 
-    from export.actors import numpy_actor
     from export.saved_model.meta_graph import Variables
 
     members = [FleetActor(f"TL{k}", random_actor(a, b, k, c), c) for k, (a, b, c) in enumerate(shapes)]
@@ -154,7 +153,7 @@ def test_grouping_and_padding_change_no_action(shapes, shared, budget):
     assert not values, "every weight is used"
     begin = column = 0
     for member in ordered:
-        own = numpy_actor.evaluate(member.actor, x[:, begin : begin + member.actor.inputs], member.categorical)
+        own = member.actor.evaluate(x[:, begin : begin + member.actor.inputs], member.categorical)
         got = actions[:, column : column + member.columns]
         np.testing.assert_allclose(got, own.argmax(1)[:, None] if member.categorical else own, atol=1e-5)
         begin, column = begin + member.actor.inputs, column + member.columns

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from export.__main__ import main
-from export.actors import Actor, numpy_actor, padding
+from export.actors import Actor, padding
 from export.actors.architectures import ArchitectureHints
 from export.checkpoints import stable_baselines3
 from export.checkpoints.source import ActorRequest
@@ -121,6 +121,6 @@ def test_choices_are_those_that_supersuit_applied_in_training(shared):
     assert isinstance(actor, Actor)
     for agent in meta["agents"]:
         own = padding.for_tl("SA101", "model.zip", actor, agent["obs_size"], agent["n_actions"])
-        probabilities = numpy_actor.evaluate(own, expected[f"x_{agent['index']}"], True)
+        probabilities = own.evaluate(expected[f"x_{agent['index']}"], True)
         assert probabilities.shape[1] == agent["n_actions"]
         np.testing.assert_array_equal(probabilities.argmax(axis=1), expected[f"y_action_applied_{agent['index']}"])

@@ -1,0 +1,424 @@
+"""The steps of an actor. A step is one class: its NumPy value, its TensorFlow operations, its JSON, its sizes, its stacking.
+
+`evaluate` and `build` share only the weights, so that one can verify the other. A new step is a
+new class here; nothing else lists steps.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.actors import activations
+from export.actors.activations import Floats
+
+Float32Array = NDArray[np.float32]
+Weights = Callable[[str], Any]
+"""A part's name -> its tensor in the graph under construction, or None if the step has no such part."""
+STEPS: dict[str, type["Step"]] = {}
+"""By the key that names a step in JSON."""
+
+
+class SizeMismatch(ValueError):
+    """A step does not fit the output of the step before; the message says how."""
+
+
+class Step(ABC):
+    """One step of an actor."""
+
+    key: ClassVar[str]
+    """Names the step in JSON."""
+    parts: ClassVar[tuple[str, ...]] = ()
+    """Attributes that are weights; one may be None."""
+    note = ""
+    """For people, beside the architecture's name."""
+
+    def __init_subclass__(cls) -> None:
+        STEPS[cls.key] = cls
+
+    @property
+    def weights(self) -> dict[str, Float32Array]:
+        """The step's weights by part."""
+        return {part: values for part in self.parts if (values := getattr(self, part)) is not None}
+
+    def stored_name(self, part: str) -> str:
+        """The name of a weight in the checkpoint."""
+        return part
+
+    @property
+    def inputs(self) -> int | None:
+        """Numbers that it takes; None: any."""
+        return None
+
+    def units(self, before: int | None, branches: list[int | None]) -> int | None:
+        """Numbers that it gives; None: unknown. Raises SizeMismatch.
+
+        Args:
+            before: numbers that the step before gives; None: unknown.
+            branches: the same of the open branches.
+        """
+        if before is not None and self.inputs not in (None, before):
+            raise SizeMismatch(f"{self.label} takes {self.inputs}")
+        return before
+
+    @property
+    def label(self) -> str:
+        """Its name in messages."""
+        return self.key
+
+    @property
+    def operation(self) -> Hashable:
+        """What its operations depend on, but for sizes; steps of one operation can be stacked in a fleet."""
+        return self.key
+
+    @property
+    def outline(self) -> Hashable:
+        """What its operations depend on; actors whose steps have the same outlines have the same graph."""
+        return self.operation, tuple(values.shape for values in self.weights.values())
+
+    @abstractmethod
+    def evaluate(self, x: Floats, branches: list[Floats]) -> Floats:
+        """Its value, [n, units] float64. `x`: [n, inputs]; `branches`: values of the open branches."""
+
+    @abstractmethod
+    def build(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
+        """Its output as TensorFlow operations; `x` [B, inputs], or [n, B, inputs] with stacked weights."""
+
+    def build_stacked(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
+        """The same in a fleet, where the weights of n actors are stacked and padded to the widest."""
+        return self.build(x, weight, branches)
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """Its description without weights; the first item is (key, what is peculiar to it)."""
+
+    @classmethod
+    @abstractmethod
+    def from_json(cls, description: Mapping[str, Any], weights: Mapping[str, Any]) -> Self:
+        """The step of a description. Raises LookupError, TypeError or ValueError if description and weights do not fit."""
+
+
+@dataclass(frozen=True)
+class Dense(Step):
+    """y = x @ kernel + bias."""
+
+    key = "dense"
+    parts = ("kernel", "bias")
+
+    name: str
+    kernel: Float32Array
+    """[inputs, units]"""
+    bias: Float32Array | None
+    """[units]; None: the layer has no bias."""
+    stored_as: Mapping[str, str] = field(default_factory=dict)
+    """Part -> the variable's name in the checkpoint."""
+
+    def stored_name(self, part: str) -> str:
+        return self.stored_as.get(part, f"{self.name}/{part}")
+
+    @property
+    def inputs(self) -> int:
+        return int(self.kernel.shape[0])
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}/kernel"
+
+    def units(self, before: int | None, branches: list[int | None]) -> int:
+        super().units(before, branches)
+        return int(self.kernel.shape[1])
+
+    @property
+    def operation(self) -> Hashable:
+        return self.key, self.bias is not None
+
+    def evaluate(self, x: Floats, branches: list[Floats]) -> Floats:
+        y: Floats = x @ self.kernel.astype(np.float64)
+        return y if self.bias is None else y + self.bias
+
+    def build(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
+        import tensorflow as tf
+
+        y, bias = tf.linalg.matmul(x, weight("kernel")), weight("bias")
+        if bias is None:
+            return y
+        # TensorFlow runs a BiasAdd together with its MatMul; a stacked bias has more than one axis
+        return tf.nn.bias_add(y, bias) if bias.shape.rank == 1 else y + bias
+
+    def to_json(self) -> dict[str, Any]:
+        return {self.key: self.name, "shape": list(self.kernel.shape), "bias": self.bias is not None}
+
+    @classmethod
+    def from_json(cls, description: Mapping[str, Any], weights: Mapping[str, Any]) -> Self:
+        return cls(description[cls.key], weights["kernel"], weights.get("bias"))
+
+
+@dataclass(frozen=True)
+class BatchNorm(Step):
+    """y = gamma * (x - mean) / sqrt(variance + epsilon) + beta, with inference statistics."""
+
+    key = "batch_norm"
+    parts = ("gamma", "beta", "mean", "variance")
+
+    name: str
+    gamma: Float32Array | None
+    beta: Float32Array | None
+    mean: Float32Array
+    variance: Float32Array
+    epsilon: float
+    stored_as: Mapping[str, str] = field(default_factory=dict)
+
+    def stored_name(self, part: str) -> str:
+        return self.stored_as.get(part, f"{self.name}/{part}")
+
+    @property
+    def inputs(self) -> int:
+        return int(self.mean.shape[0])
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+    @property
+    def note(self) -> str:  # type: ignore[override]
+        return f"epsilon {self.epsilon:g}" if self.epsilon else ""
+
+    @property
+    def operation(self) -> Hashable:
+        return self.key, self.gamma is not None, self.beta is not None, self.epsilon
+
+    def evaluate(self, x: Floats, branches: list[Floats]) -> Floats:
+        y: Floats = (x - self.mean) / np.sqrt(self.variance.astype(np.float64) + self.epsilon)
+        y = y if self.gamma is None else y * self.gamma
+        return y if self.beta is None else y + self.beta
+
+    def build(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
+        import tensorflow as tf
+
+        gamma, beta, mean, variance = map(weight, self.parts)
+        return tf.nn.batch_normalization(x, mean, variance, beta, gamma, self.epsilon)
+
+    def to_json(self) -> dict[str, Any]:
+        return {self.key: self.name, "units": self.mean.shape[0], "epsilon": self.epsilon}
+
+    @classmethod
+    def from_json(cls, description: Mapping[str, Any], weights: Mapping[str, Any]) -> Self:
+        statistics = (weights.get("gamma"), weights.get("beta"), weights["mean"], weights["variance"])
+        return cls(description[cls.key], *statistics, float(description["epsilon"]))
+
+
+@dataclass(frozen=True)
+class Activation(Step):
+    """One of `activations.ACTIVATIONS`."""
+
+    key = "activation"
+
+    kind: str
+
+    @property
+    def note(self) -> str:  # type: ignore[override]
+        return self.kind
+
+    @property
+    def operation(self) -> Hashable:
+        return self.key, self.kind
+
+    def evaluate(self, x: Floats, branches: list[Floats]) -> Floats:
+        return activations.NUMPY[self.kind](x)
+
+    def build(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
+        return activations.tensorflow(self.kind)(x)
+
+    def to_json(self) -> dict[str, Any]:
+        return {self.key: self.kind}
+
+    @classmethod
+    def from_json(cls, description: Mapping[str, Any], weights: Mapping[str, Any]) -> Self:
+        if description[cls.key] not in activations.ACTIVATIONS:
+            raise ValueError(f"unknown activation {description[cls.key]!r}")
+        return cls(description[cls.key])
+
+
+@dataclass(frozen=True)
+class Branch(Step):
+    """Store the value for a later Join."""
+
+    key = "branch"
+
+    def units(self, before: int | None, branches: list[int | None]) -> int | None:
+        branches.append(before)
+        return before
+
+    def evaluate(self, x: Floats, branches: list[Floats]) -> Floats:
+        branches.append(x)
+        return x
+
+    def build(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
+        branches.append(x)
+        return x
+
+    def to_json(self) -> dict[str, Any]:
+        return {self.key: ""}
+
+    @classmethod
+    def from_json(cls, description: Mapping[str, Any], weights: Mapping[str, Any]) -> Self:
+        return cls()
+
+
+@dataclass(frozen=True)
+class Join(Step):
+    """Add the value of the last open Branch."""
+
+    key = "join"
+
+    def units(self, before: int | None, branches: list[int | None]) -> int | None:
+        if (other := branches.pop()) != before:
+            raise SizeMismatch(f"a residual adds {other}")
+        return before
+
+    def evaluate(self, x: Floats, branches: list[Floats]) -> Floats:
+        return np.add(x, branches.pop())
+
+    def build(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
+        return x + branches.pop()
+
+    def to_json(self) -> dict[str, Any]:
+        return {self.key: ""}
+
+    @classmethod
+    def from_json(cls, description: Mapping[str, Any], weights: Mapping[str, Any]) -> Self:
+        return cls()
+
+
+@dataclass(frozen=True)
+class Clip(Step):
+    """y = min(max(x, low), high); one bound for all numbers, or one for each."""
+
+    key = "clip"
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    @property
+    def operation(self) -> Hashable:
+        return self.key, self.low, self.high
+
+    def evaluate(self, x: Floats, branches: list[Floats]) -> Floats:
+        return np.clip(x, self.low, self.high)
+
+    def build(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
+        import tensorflow as tf
+
+        return tf.clip_by_value(x, tf.constant(self.low, tf.float32), tf.constant(self.high, tf.float32))
+
+    def to_json(self) -> dict[str, Any]:
+        return {self.key: [list(self.low), list(self.high)]}
+
+    @classmethod
+    def from_json(cls, description: Mapping[str, Any], weights: Mapping[str, Any]) -> Self:
+        low, high = description[cls.key]
+        return cls(tuple(map(float, low)), tuple(map(float, high)))
+
+
+@dataclass(frozen=True)
+class Pad(Step):
+    """Append zeros to a TL's own observation: a policy that several TLs share takes as many numbers as the largest needs."""
+
+    key = "pad"
+
+    own: int
+    size: int
+
+    @property
+    def inputs(self) -> int:
+        return self.own
+
+    def units(self, before: int | None, branches: list[int | None]) -> int:
+        super().units(before, branches)
+        return self.size
+
+    @property
+    def outline(self) -> Hashable:
+        return self.key, self.own, self.size
+
+    def evaluate(self, x: Floats, branches: list[Floats]) -> Floats:
+        return np.pad(x, ((0, 0), (0, self.size - self.own)))
+
+    def build(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
+        import tensorflow as tf
+
+        return tf.pad(x, [[0, 0], [0, self.size - self.own]])
+
+    def build_stacked(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
+        return x  # a fleet pads every observation to the widest
+
+    def to_json(self) -> dict[str, Any]:
+        return {self.key: [self.own, self.size]}
+
+    @classmethod
+    def from_json(cls, description: Mapping[str, Any], weights: Mapping[str, Any]) -> Self:
+        own, size = description[cls.key]
+        return cls(int(own), int(size))
+
+
+@dataclass(frozen=True)
+class FirstChoice(Step):
+    """Keep the logits of a TL's own choices; the first one takes the greatest logit of those beyond.
+
+    SuperSuit pads action spaces to the largest TL's, and applies a choice beyond a TL's own as its first
+    (`dehomogenize_actions` of https://github.com/Farama-Foundation/SuperSuit).
+    """
+
+    key = "first_choice"
+
+    own: int
+
+    def units(self, before: int | None, branches: list[int | None]) -> int:
+        return self.own
+
+    @property
+    def outline(self) -> Hashable:
+        return self.key, self.own
+
+    def evaluate(self, x: Floats, branches: list[Floats]) -> Floats:
+        beyond = x[:, self.own :].max(axis=1, initial=-np.inf)
+        return np.column_stack([np.maximum(x[:, 0], beyond), x[:, 1 : self.own]])
+
+    def build(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
+        import tensorflow as tf
+
+        if x.shape[-1] == self.own:
+            return x
+        first = tf.reduce_max(tf.concat([x[..., :1], x[..., self.own :]], axis=-1), axis=-1, keepdims=True)
+        return tf.concat([first, x[..., 1 : self.own]], axis=-1)
+
+    def build_stacked(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
+        return x  # a fleet masks the choices of all its members at once
+
+    def to_json(self) -> dict[str, Any]:
+        return {self.key: self.own}
+
+    @classmethod
+    def from_json(cls, description: Mapping[str, Any], weights: Mapping[str, Any]) -> Self:
+        return cls(int(description[cls.key]))
+
+
+def check_sizes(steps: Sequence[Step]) -> int | None:
+    """Numbers that the last step gives; None: unknown. Raises SizeMismatch unless every step fits the one before."""
+    units, before = None, "the observation"
+    branches: list[int | None] = []
+    for step in steps:
+        try:
+            units = step.units(units, branches)
+        except SizeMismatch as error:
+            raise SizeMismatch(f"{before} gives {units} numbers, but {error}") from None
+        before = step.label if step.parts else before
+    return units
+
+
+def from_json(description: Mapping[str, Any], weights: Mapping[str, Any]) -> Step:
+    """The step of a description. Raises LookupError, TypeError or ValueError: no step, or one that its weights do not fit."""
+    return STEPS[next(iter(description))].from_json(description, weights)
