@@ -19,11 +19,11 @@ from export import locate
 from export.actors import PROBABILITIES, Actor, padding
 from export.actors.architectures import ArchitectureHints
 from export.checkpoints import scopes, source_of
-from export.checkpoints.source import ActorRequest, RebuiltActor
+from export.checkpoints.source import ActorRequest
 from export.config import Job
 from export.graphs.graph_actor import GraphActor
 from export.locate import Candidate
-from export.rebuild import rebuild
+from export.rebuild import RebuiltActor, rebuild
 from export.saved_model import manifest, publish, verify, warmup, write
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL, lanes

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city.errors import InputError
-from export.actors.architectures import Layers, build
+from export.actors.architectures import Layers
 from export.checkpoints.checkpoint import PARTS, Checkpoint, StoredVariable, natural
 from export.checkpoints.hdf5_reader import Contents
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.layers import LayerParts, check_numbers, layers, output_sizes, refuse_unknown_variables
 from export.checkpoints.scopes import is_training
-from export.checkpoints.source import ActorRequest, RebuiltActor, Source
+from export.checkpoints.source import ActorRequest, KerasModel, Source
 
 _NUMBERED = re.compile(r"(_layer_checkpoint_dependencies|layers)/")
 _KERAS3_DENSE = {"0": "kernel", "1": "bias"}
@@ -49,17 +49,6 @@ def open_checkpoint(path: Path) -> Checkpoint:
     arrays = _contents(path).arrays
     listed = {name: StoredVariable(name, arrays[name].shape, arrays[name].dtype.name) for name in sorted(arrays, key=natural)}
     return Checkpoint(path, listed, lambda name: arrays[name], ordered=False)
-
-
-def is_whole_model(path: Path) -> bool:
-    """Whether a file holds a model with its architecture, not weights alone. Raises InputError."""
-    return _contents(path).whole_model
-
-
-def architecture(path: Path) -> tuple[str, str]:
-    """(architecture as JSON, Keras's version) of a whole model. Raises InputError."""
-    file = _contents(path)
-    return file.model_config, file.keras_version
 
 
 def _contents(path: Path) -> Contents:
@@ -132,24 +121,9 @@ class KerasHdf5(Source):
     def layers(self, path: Path, checkpoint: Checkpoint, scope: str, whole: bool = False) -> Layers:
         return read(path, whole)
 
-    def rebuild(self, path: Path, label: str, wanted: ActorRequest) -> RebuiltActor:
-        if wanted.scope is not None:
-            raise InputError(f"{wanted.tl}: scope {wanted.scope} is for checkpoints of several agents; {label} holds one actor")
-        note = ""
-        if is_whole_model(path):
-            # TensorFlow takes seconds to import; only whole models need it
-            from export.graphs import keras_model
-            from export.graphs.rebuild import from_function
-
-            trained, note = keras_model.load_actor(path, wanted, *architecture(path))
-            if trained is not None:
-                return from_function(path, label, wanted, trained, lambda: read(path))
-            if wanted.hints.architecture is None:
-                raise InputError(f"{path}: {note}; pass --actor NAME to take only its weights, or --actor MODULE:FUNCTION")
-        if wanted.output_tensor is not None:
-            raise InputError(f"{wanted.tl}: --output-tensor needs a graph, and {label} holds only weights")
-        found = read(path, everything=wanted.hints.architecture is None)
-        return RebuiltActor(build(path, found, wanted.hints, wanted.categorical), None, "", note)
+    def graph(self, path: Path, wanted: ActorRequest) -> KerasModel | None:
+        file = _contents(path)
+        return KerasModel(file.model_config, file.keras_version) if file.whole_model else None
 
 
 SOURCE = KerasHdf5()

@@ -20,7 +20,7 @@ from export.actors.steps import Activation, BatchNorm, Clip, Dense, Step
 from export.checkpoints.checkpoint import MAX_ELEMENTS, Checkpoint
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.linear_layers import check_chain, checkpoint_of
-from export.checkpoints.source import ActorRequest, RebuiltActor, Source
+from export.checkpoints.source import ActorRequest, Source, StoredActor
 
 MAX_BYTES = 2 << 30
 OPERATION_ACTIVATIONS = {
@@ -117,9 +117,8 @@ class Onnx(Source):
     def open(self, path: Path) -> Checkpoint:
         return checkpoint_of(path, _network(path).arrays, ordered=True)
 
-    def rebuild(self, path: Path, label: str, wanted: ActorRequest) -> RebuiltActor:
-        if wanted.scope is not None:
-            raise InputError(f"{wanted.tl}: scope {wanted.scope} is for checkpoints of several agents; {label} holds one actor")
+    def actor(self, path: Path, label: str, wanted: ActorRequest) -> StoredActor:
+        self.refuse_scope(label, wanted)
         network = _network(path)
         output = _output(path, network, wanted.output_tensor)
         steps, ends_with_choices = _Chain(path, network).steps_to(output)
@@ -139,7 +138,7 @@ class Onnx(Source):
             raise InputError(
                 f"{path}: its output {output} ends with {_last(steps)}, not with logits; pass --action, or --output-tensor"
             )
-        return RebuiltActor(Actor("mlp", tuple(steps), unread), None, "", "", kind)
+        return StoredActor(Actor("mlp", tuple(steps), unread), "", action_kind=kind)
 
 
 def _last(steps: list[Step]) -> str:

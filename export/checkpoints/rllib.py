@@ -31,7 +31,7 @@ from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.linear_layers import StateDict, activated, activation, check_chain, checkpoint_of
 from export.checkpoints.pickled_values import MAX_PICKLE_BYTES, Opaque, load
-from export.checkpoints.source import ActorRequest, RebuiltActor, Source
+from export.checkpoints.source import ActorRequest, Source, StoredActor
 
 STATE_FILES = ("module_state.pkl", "module_state.msgpack")
 CONFIG_FILE = "class_and_ctor_args.pkl"
@@ -188,11 +188,9 @@ class RLlib(Source):
     def open(self, path: Path) -> Checkpoint:
         return checkpoint_of(path, _module_of(path).arrays, ordered=True)
 
-    def rebuild(self, path: Path, label: str, wanted: ActorRequest) -> RebuiltActor:
-        if wanted.scope is not None:
-            raise InputError(f"{wanted.tl}: scope {wanted.scope} is for checkpoints of several agents; {label} holds one policy")
-        if wanted.output_tensor is not None:
-            raise InputError(f"{wanted.tl}: --output-tensor needs a graph, and {label} holds only weights")
+    def actor(self, path: Path, label: str, wanted: ActorRequest) -> StoredActor:
+        self.refuse_scope(label, wanted)
+        self.refuse_tensor(label, wanted)
         module = _module_of(path)
         steps, unread = _steps(path, module)
         check_chain(path, steps)
@@ -204,7 +202,7 @@ class RLlib(Source):
                 f"{sizes[0]} inputs and {sizes[1]} outputs; the checkpoint is damaged"
             )
         head, note = _normalising_steps(path, module.inputs)
-        return RebuiltActor(Actor("mlp", (*head, *steps), unread), None, "", note, "categorical")
+        return StoredActor(Actor("mlp", (*head, *steps), unread), "", note, "categorical")
 
 
 def _module_of(path: Path) -> Module:

@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from city.errors import InputError
 from export.actors import Actor
@@ -12,9 +11,6 @@ from export.actors.architectures import ArchitectureHints, Layers, build
 from export.checkpoints import scopes
 from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.layers import read_layers
-
-if TYPE_CHECKING:  # TensorFlow takes seconds to import, and locating checkpoints needs none of it
-    from export.graphs.graph_actor import GraphActor, ReferenceModel
 
 
 @dataclass(frozen=True)
@@ -34,16 +30,39 @@ class ActorRequest:
 
 
 @dataclass(frozen=True)
-class RebuiltActor:
-    """An actor, and the trainer's own model if there is one."""
+class StoredActor:
+    """The actor that a checkpoint's weights form."""
 
-    actor: "Actor | GraphActor"
-    reference_model: "ReferenceModel | None"
+    actor: Actor
     scope: str
     note: str = ""
-    """A note for the user about how it was rebuilt."""
+    """For the user: how it was read."""
     action_kind: str | None = None
-    """`categorical` or `continuous`, if the checkpoint tells; None: it is as requested."""
+    """`categorical` or `continuous`, if the checkpoint says so; None: it is as requested."""
+
+
+@dataclass(frozen=True)
+class MetaGraph:
+    """The graph of a TF1 trainer, in the `.meta` file beside the checkpoint."""
+
+
+@dataclass(frozen=True)
+class SavedFunction:
+    """A SavedModel's function."""
+
+
+@dataclass(frozen=True)
+class KerasModel:
+    """A whole Keras model, which Keras can load if its classes are Keras's own."""
+
+    config: str
+    """The model's architecture as JSON."""
+    version: str
+    """Of the Keras that wrote it."""
+
+
+Graph = MetaGraph | SavedFunction | KerasModel
+"""What a checkpoint may hold beside weights. `export.rebuild` decides what becomes of it."""
 
 
 class Source(ABC):
@@ -79,17 +98,30 @@ class Source(ABC):
         """
         return read_layers(checkpoint, scope, whole)
 
-    def rebuild(self, path: Path, label: str, wanted: ActorRequest) -> RebuiltActor:
-        """The actor of a checkpoint; by default of a file that holds only weights. Raises InputError.
+    def graph(self, path: Path, wanted: ActorRequest) -> Graph | None:
+        """What the checkpoint holds beside weights; None: nothing that the request needs. Raises InputError."""
+        return None
 
-        `label`: the checkpoint's name in messages.
-        """
-        if wanted.output_tensor is not None:
-            raise InputError(f"{wanted.tl}: --output-tensor needs a graph, and {label} holds only weights")
-        checkpoint = self.open(path)
-        scope = scopes.choose_scope(path, list(checkpoint.stored), wanted.tl, wanted.scope, wanted.target_tls)
+    def actor(self, path: Path, label: str, wanted: ActorRequest) -> StoredActor:
+        """The actor of the weights alone. Raises InputError. `label`: the checkpoint's name in messages."""
+        self.refuse_tensor(label, wanted)
+        checkpoint, scope = self.open(path), ""
+        if self.has_scopes:
+            scope = scopes.choose_scope(path, list(checkpoint.stored), wanted.tl, wanted.scope, wanted.target_tls)
+        else:
+            self.refuse_scope(label, wanted)
         layers = self.layers(path, checkpoint, scope, whole=wanted.hints.architecture is None)
         actor = build(path, layers, wanted.hints, wanted.categorical)
         bare = [layer for layer in actor.dense[:-1] if layer.bias is None]
         note = "its hidden layers have no bias" if bare and len(bare) == len(actor.dense) - 1 else ""
-        return RebuiltActor(actor, None, scope, note)
+        return StoredActor(actor, scope, note)
+
+    def refuse_scope(self, label: str, wanted: ActorRequest) -> None:
+        """Raise InputError if a scope of a checkpoint is requested that holds one actor."""
+        if wanted.scope is not None:
+            raise InputError(f"{wanted.tl}: scope {wanted.scope} is for checkpoints of several agents; {label} holds one actor")
+
+    def refuse_tensor(self, label: str, wanted: ActorRequest) -> None:
+        """Raise InputError if a tensor of a checkpoint is requested that has no graph."""
+        if wanted.output_tensor is not None:
+            raise InputError(f"{wanted.tl}: --output-tensor needs a graph, and {label} holds only weights")

@@ -31,7 +31,7 @@ from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.linear_layers import StateDict, activated, activation, check_chain, checkpoint_of
 from export.checkpoints.pickled_values import Opaque, load
-from export.checkpoints.source import ActorRequest, RebuiltActor, Source
+from export.checkpoints.source import ActorRequest, Source, StoredActor
 
 MAX_DATA_BYTES = 1 << 28
 """`data` holds the last observations beside the settings."""
@@ -199,11 +199,9 @@ class StableBaselines3(Source):
     def open(self, path: Path) -> Checkpoint:
         return checkpoint_of(path, _saved(path).arrays, ordered=True)
 
-    def rebuild(self, path: Path, label: str, wanted: ActorRequest) -> RebuiltActor:
-        if wanted.scope is not None:
-            raise InputError(f"{wanted.tl}: scope {wanted.scope} is for checkpoints of several agents; {label} holds one actor")
-        if wanted.output_tensor is not None:
-            raise InputError(f"{wanted.tl}: --output-tensor needs a graph, and {label} holds only weights")
+    def actor(self, path: Path, label: str, wanted: ActorRequest) -> StoredActor:
+        self.refuse_scope(label, wanted)
+        self.refuse_tensor(label, wanted)
         saved = _saved(path)
         inputs, action = _observation_size(path, saved), _action_space(path, saved)
         steps, unread, scores = _steps(path, saved, action)
@@ -217,7 +215,7 @@ class StableBaselines3(Source):
             )
         head, note = _normalising_steps(path, saved, inputs)
         actor = Actor("mlp", (*head, *steps), unread, scores)
-        return RebuiltActor(actor, None, "", note, action.kind)
+        return StoredActor(actor, "", note, action.kind)
 
 
 @dataclass(frozen=True)

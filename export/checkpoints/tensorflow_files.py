@@ -10,8 +10,7 @@ from google.protobuf.message import DecodeError
 
 from city.errors import InputError, first_line
 from export.checkpoints.checkpoint import Checkpoint, StoredVariable, elements, natural
-from export.checkpoints.source import ActorRequest, RebuiltActor, Source
-from export.graphs.meta_graph_file import meta_graph_path
+from export.checkpoints.source import ActorRequest, MetaGraph, Source
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -105,6 +104,11 @@ def _not_a_number(name: str) -> tuple[bool, int]:
     return (False, int(name)) if name.isdigit() else (True, 0)
 
 
+def meta_graph_path(prefix: Path) -> Path:
+    """The MetaGraph that a TF1 Saver writes beside a checkpoint."""
+    return prefix.with_name(prefix.name + ".meta")
+
+
 def _glob(name: str) -> str:
     return re.sub(r"([*?\[])", r"[\1]", name)
 
@@ -124,12 +128,8 @@ class TensorFlowCheckpoint(Source):
     def open(self, path: Path) -> Checkpoint:
         return open_checkpoint(path)
 
-    def rebuild(self, path: Path, label: str, wanted: ActorRequest) -> RebuiltActor:
-        if wanted.output_tensor is None and not meta_graph_path(path).is_file():
-            return super().rebuild(path, label, wanted)
-        from export.graphs.rebuild import from_meta_graph  # imports TensorFlow, which takes seconds
-
-        return from_meta_graph(path, label, wanted, self.open(path))
+    def graph(self, path: Path, wanted: ActorRequest) -> MetaGraph | None:
+        return MetaGraph() if wanted.output_tensor is not None or meta_graph_path(path).is_file() else None
 
 
 SOURCE = TensorFlowCheckpoint()

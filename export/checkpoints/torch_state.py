@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from city.errors import InputError
-from export.actors import Q_VALUES, Actor
+from export.actors import Q_VALUES
 from export.actors.architectures import Layers
 from export.checkpoints import safetensors_file, scopes, torch_tensors
 from export.checkpoints.checkpoint import Checkpoint, natural
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.linear_layers import checkpoint_of
-from export.checkpoints.source import ActorRequest, RebuiltActor, Source
+from export.checkpoints.source import ActorRequest, Source, StoredActor
 from export.checkpoints.torch_tensors import SavedTensors
 
 SAFETENSORS = ".safetensors"
@@ -68,14 +68,13 @@ class TorchState(Source):
             _check_modules(path, found, saved_tensors(path).modules)
         return found
 
-    def rebuild(self, path: Path, label: str, wanted: ActorRequest) -> RebuiltActor:
+    def actor(self, path: Path, label: str, wanted: ActorRequest) -> StoredActor:
         wanted = _layers_of_stable_baselines3(path, wanted)
-        rebuilt = super().rebuild(path, label, wanted)
-        assert isinstance(rebuilt.actor, Actor)
-        names = [layer.name for layer in rebuilt.actor.dense]
+        stored = super().actor(path, label, wanted)
+        names = [layer.name for layer in stored.actor.dense]
         if wanted.scope is None and wanted.hints.layer_order is None and wanted.hints.architecture is None:
             _check_names(path, names)
-        hidden = rebuilt.actor.architecture != "mlp" or len(rebuilt.actor.widths) > 2
+        hidden = stored.actor.architecture != "mlp" or len(stored.actor.widths) > 2
         if hidden and wanted.hints.hidden_activation is None:
             raise InputError(
                 f"{path}: holds weights without their activation; pass --hidden-activation (tanh for CleanRL's PPO, relu for "
@@ -88,8 +87,8 @@ class TorchState(Source):
             )
         if wanted.categorical and all(name.startswith(Q_NETWORKS) for name in names):
             _refuse_value_stream(path, names)
-            return replace(rebuilt, actor=replace(rebuilt.actor, scores=Q_VALUES))
-        return rebuilt
+            return replace(stored, actor=replace(stored.actor, scores=Q_VALUES))
+        return stored
 
 
 def _layers_of_stable_baselines3(path: Path, wanted: ActorRequest) -> ActorRequest:

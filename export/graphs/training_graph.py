@@ -14,6 +14,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from city.errors import InputError, first_line
 from export.checkpoints import scopes
 from export.checkpoints.checkpoint import Checkpoint
+from export.checkpoints.tensorflow_files import meta_graph_path
 from export.graphs import output_tensor
 from export.graphs.graph_actor import (
     LOGITS,
@@ -25,7 +26,6 @@ from export.graphs.graph_actor import (
     extract,
     node_of,
 )
-from export.graphs.meta_graph_file import meta_graph_path
 from export.graphs.output_tensor import GraphIndex
 
 

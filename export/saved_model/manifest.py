@@ -15,7 +15,7 @@ import numpy as np
 
 from export.actors import Actor
 from export.checkpoints import scopes
-from export.checkpoints.source import RebuiltActor
+from export.rebuild import RebuiltActor
 from export.saved_model import actor_file
 from export.saved_model.verify import Parity
 from protos import policy_pb2 as pb

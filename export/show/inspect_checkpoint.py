@@ -15,11 +15,11 @@ from export.actors.activations import ACTIVATIONS
 from export.actors.architectures import ArchitectureHints
 from export.checkpoints import scopes, source_of
 from export.checkpoints.checkpoint import Checkpoint, natural
-from export.checkpoints.source import ActorRequest, RebuiltActor
+from export.checkpoints.source import ActorRequest
 from export.checkpoints.tensorflow_files import TensorFlowCheckpoint
 from export.checkpoints.trained_saved_model import MANIFEST
 from export.locate import Candidate, candidate_of, number
-from export.rebuild import rebuild
+from export.rebuild import RebuiltActor, rebuild
 from serving.contract import CATEGORICAL
 from signals import dialects
 

@@ -265,7 +265,7 @@ def test_layers_that_do_not_fit_each_other_are_refused(tmp_path):
     wrong = Layers((broken.dense[0], *layers_of(5, 2).dense[1:]), (), ())
     with pytest.raises(InputError, match=r"d0/kernel gives 8 numbers, but d1/kernel takes 5: a layer between them is missing"):
         architectures.build(tmp_path, wrong, ArchitectureHints(), False)
-    with pytest.raises(InputError, match="a residual adds 8 values to 6"):
+    with pytest.raises(InputError, match="gives 6 numbers, but a residual adds 8"):
         architectures.build(tmp_path, layers_of(8, 6, 6, 6, 2), ArchitectureHints("mlp-res"), False)
     with pytest.raises(InputError, match="holds no dense layer"):
         architectures.build(tmp_path, Layers((), (), ()), ArchitectureHints(), False)

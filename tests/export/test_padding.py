@@ -117,7 +117,7 @@ def test_choices_are_those_that_supersuit_applied_in_training(shared):
     folder = shared / "checkpoints" / "torch" / "supersuit_shared"
     expected, meta = np.load(folder / "expected.npz"), json.loads((folder / "meta.json").read_text())
     request = ActorRequest("SA101", None, [], None, ArchitectureHints(), True, None, None)
-    actor = stable_baselines3.SOURCE.rebuild(folder / "model.zip", "model.zip", request).actor
+    actor = stable_baselines3.SOURCE.actor(folder / "model.zip", "model.zip", request).actor
     assert isinstance(actor, Actor)
     for agent in meta["agents"]:
         own = padding.for_tl("SA101", "model.zip", actor, agent["obs_size"], agent["n_actions"])
