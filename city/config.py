@@ -6,35 +6,20 @@ a misspelt safety value must not be silently ignored.
 
 import re
 import tomllib
-from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from city import names
+from city import names, toml_table
 from city.arguments import host_and_port
 from city.errors import InputError
 
 FALLBACKS = ("plan", "max-pressure")
 PADDINGS = ("supersuit",)
 FLOORS = ("street", "dialect")
-RENAMED_KEYS = {
-    ("[safety]", "walking_mps"): "walking_speed_mps",
-    ("[controller]", "probes"): "recovery_answers",
-    ("[tl]", "sizes"): "hidden_sizes",
-}
-"""(table, old key) -> the key's name since 0.2."""
-SUMO_RL_KEYS = {
-    "delta_time": "delta_time_s",
-    "yellow_time": "yellow_s",
-    "min_green": "min_green_s",
-    "max_green": "max_green_s",
-    "begin_time": "begin_s",
-}
-"""sumo-rl's name of an option -> the key of [tl.NAME], or of [network], that means the same."""
-_TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float), "Path": (str,)}
-_TYPE_NAMES = {"str": "a string", "int": "an integer", "float": "a number", "Path": "a path in quotes"}
 MAX_DEADLINE_MS, MAX_WATCHDOG_S = 60_000, 3599
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -184,66 +169,127 @@ class City:
     tls: dict[str, TL] = field(default_factory=dict)
 
 
+RENAMED_KEYS: dict[tuple[type, str], str] = {
+    (Safety, "walking_mps"): "walking_speed_mps",
+    (Controller, "probes"): "recovery_answers",
+    (TL, "sizes"): "hidden_sizes",
+}
+"""(table, old key) -> the key's name since 0.2."""
+SUMO_RL_KEYS: dict[type, dict[str, str]] = {
+    TL: {
+        "delta_time": "delta_time_s", "yellow_time": "yellow_s", "min_green": "min_green_s", "max_green": "max_green_s",
+    },
+    Network: {"begin_time": "begin_s"},
+}  # fmt: skip
+"""By table, sumo-rl's name of an option -> the key that means the same."""
+TL_KEYS = [key.name for key in fields(TL) if key.name != "name"]
+TABLES = ("network", "training", "serving", "safety", "controller")
+
+
 def load(path: Path) -> City:
     """Read a city.toml. Raises InputError with the file, table and key."""
+    raw = _parse(path)
+    unknown = sorted(set(raw) - {*TABLES, "tl"})
+    if unknown:
+        raise InputError(f"{path}: unknown table [{unknown[0]}]; the tables are {', '.join([*TABLES, 'tl.NAME'])}")
+    here = path.resolve().parent
+    districts = raw["serving"].pop("districts", {}) if isinstance(raw.get("serving"), dict) else {}
+
+    def section(kind: type[T], name: str) -> T:
+        return _table(kind, f"{path}: [{name}]", raw.get(name, {}), here)
+
+    safety, control = section(Safety, "safety"), section(Controller, "controller")
+    _check_safety(f"{path}: [safety]", safety)
+    _check_controller(f"{path}: [controller]", control)
+    tls = _tls(path, here, raw.get("tl", {}))
+    return City(
+        path,
+        section(Network, "network"),
+        _training(f"{path}: [training]", section(Training, "training"), tls),
+        _serving(path, here, section(Serving, "serving"), districts, list(tls)),
+        safety,
+        control,
+        tls,
+    )
+
+
+def _parse(path: Path) -> dict[str, Any]:
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; run in the city's folder or pass --city FILE") from None
     except RecursionError:
         raise InputError(f"{path}: cannot be read as TOML: its lists or tables are nested too deeply") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
+        # ValueError: not TOML, not UTF-8, or an integer of thousands of digits
         raise InputError(f"{path}: cannot be read as TOML: {error}") from None
-    here = path.resolve().parent
-    sections = {"network": Network, "training": Training, "serving": Serving, "safety": Safety, "controller": Controller}
-    unknown = set(raw) - set(sections) - {"tl"}
-    if unknown:
-        raise InputError(f"{path}: unknown table [{sorted(unknown)[0]}]; the tables are {', '.join([*sections, 'tl.NAME'])}")
-    districts = raw["serving"].pop("districts", {}) if isinstance(raw.get("serving"), dict) else {}
-    read = {name: _section(path, here, f"[{name}]", kind, raw.get(name, {})) for name, kind in sections.items()}
-    tls = _tls(path, here, raw.get("tl", {}))
-    read["serving"] = replace(read["serving"], districts=_districts(path, here, districts, list(tls)))
-    serving: Serving = read["serving"]
-    if serving.fleet:
-        read["serving"] = serving = replace(serving, fleet=_fleet_name(f"{path}: [serving] fleet", serving.fleet))
-    if not serving.models_dir.is_absolute():
-        read["serving"] = replace(serving, models_dir=here / serving.models_dir)
-    training: Training = read["training"]
-    if training.padding not in (None, *PADDINGS):
-        raise InputError(f"{path}: [training] padding = {training.padding!r} must be {', '.join(PADDINGS)}, or left out")
-    if training.target_tls is not None:
-        known = names.by_key(tls)
-        targets = tuple(known.get(names.key(tl)) or names.canonical(tl) for tl in training.target_tls)
-        read["training"] = replace(training, target_tls=targets)
-    for section, key in (("controller", "deadline_ms"), ("controller", "watchdog_s"), ("safety", "walking_speed_mps")):
-        if not getattr(read[section], key) > 0:
-            raise InputError(f"{path}: [{section}] {key} must be greater than 0")
-    control: Controller = read["controller"]
+
+
+def _table(kind: type[T], where: str, table: Any, here: Path, keys: Sequence[str] = ()) -> T:
+    """A table, under the names that its keys have or had. Raises InputError."""
+    for key in table if isinstance(table, dict) else ():
+        if renamed := RENAMED_KEYS.get((kind, key)):
+            raise InputError(f"{where} {key} is now called {renamed}; rename it")
+        if key == "observation_class":
+            raise InputError(
+                f"{where} {key}: only sumo-rl's default observation is supported; add another one as a dialect, "
+                "a file in signals/dialects (docs/reference/dialects.md)"
+            )
+    return toml_table.read(kind, where, table, here, SUMO_RL_KEYS.get(kind), keys)
+
+
+def _training(where: str, training: Training, tls: Mapping[str, TL]) -> Training:
+    _check_choice(f"{where} padding", training.padding, (None, *PADDINGS))
+    if training.target_tls is None:
+        return training
+    known = names.by_key(tls)
+    targets = tuple(known.get(names.key(tl)) or names.canonical(tl) for tl in training.target_tls)
+    return replace(training, target_tls=targets)
+
+
+def _check_safety(where: str, safety: Safety) -> None:
+    if safety.max_green_s is not None and safety.max_green_s < safety.min_green_s:
+        raise InputError(
+            f"{where} max_green_s = {safety.max_green_s:g} must not be less than min_green_s, {safety.min_green_s:g}"
+        )
+    least_red_s = safety.min_green_s + safety.min_yellow_s
+    if safety.max_red_s is not None and safety.max_red_s < least_red_s:
+        raise InputError(
+            f"{where} max_red_s = {safety.max_red_s:g} must not be less than a green and a yellow together, {least_red_s:g}"
+        )
+    if not safety.walking_speed_mps > 0:
+        raise InputError(f"{where} walking_speed_mps must be greater than 0")
+    _check_choice(f"{where} floors", safety.floors, FLOORS)
+
+
+def _check_controller(where: str, control: Controller) -> None:
     for key, value, limit in (
         ("deadline_ms", control.deadline_ms, MAX_DEADLINE_MS),
         ("watchdog_s", control.watchdog_s, MAX_WATCHDOG_S),
     ):
-        if value > limit:
-            raise InputError(f"{path}: [controller] {key} = {value:g} must be at most {limit}")
-    safety: Safety = read["safety"]
-    if safety.max_green_s is not None and safety.max_green_s < safety.min_green_s:
-        raise InputError(
-            f"{path}: [safety] max_green_s = {safety.max_green_s:g} must not be less than min_green_s, {safety.min_green_s:g}"
-        )
-    if safety.max_red_s is not None and safety.max_red_s < safety.min_green_s + safety.min_yellow_s:
-        raise InputError(
-            f"{path}: [safety] max_red_s = {safety.max_red_s:g} must not be less than a green and a yellow together, "
-            f"{safety.min_green_s + safety.min_yellow_s:g}"
-        )
-    if safety.floors not in FLOORS:
-        raise InputError(f"{path}: [safety] floors = {safety.floors!r} must be one of {', '.join(FLOORS)}")
+        if not 0 < value <= limit:
+            raise InputError(f"{where} {key} = {value:g} must be greater than 0 and at most {limit}")
     if control.recovery_answers < 1:
-        raise InputError(f"{path}: [controller] recovery_answers = {control.recovery_answers} must be at least 1")
+        raise InputError(f"{where} recovery_answers = {control.recovery_answers} must be at least 1")
     if control.http_address is not None:
-        host_and_port(control.http_address, f"{path}: [controller] http_address")
-    if control.fallback not in FALLBACKS:
-        raise InputError(f"{path}: [controller] fallback = {control.fallback!r} must be one of {', '.join(FALLBACKS)}")
-    return City(path=path, tls=tls, **read)
+        host_and_port(control.http_address, f"{where} http_address")
+    _check_choice(f"{where} fallback", control.fallback, FALLBACKS)
+
+
+def _check_choice(where: str, value: str | None, choices: Sequence[str | None]) -> None:
+    if value not in choices:
+        optional = ", or left out" if None in choices else ""
+        raise InputError(f"{where} = {value!r} must be one of {', '.join(filter(None, choices))}{optional}")
+
+
+def _serving(path: Path, here: Path, serving: Serving, districts: Any, tls: Sequence[str]) -> Serving:
+    where = f"{path}: [serving]"
+    return replace(
+        serving,
+        models_dir=here / serving.models_dir,
+        fleet=_fleet_name(f"{where} fleet", serving.fleet) if serving.fleet else "",
+        districts=_districts(path, here, districts, tls),
+    )
 
 
 def _fleet_name(where: str, name: str) -> str:
@@ -260,19 +306,19 @@ def _districts(path: Path, here: Path, table: Any, known: Sequence[str]) -> dict
     districts: dict[str, District] = {}
     owner: dict[str, str] = {}
     for name, body in table.items():
-        where = f"[serving.districts.{name}]"
+        where = f"{path}: [serving.districts.{name}]"
         if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?", name):
-            raise InputError(f"{path}: {where} must be named by lower-case letters, digits and hyphens, such as north")
-        district = _section(path, here, where, District, body)
-        tls = names.select(list(district.tls), list(known), f"{path}: {where} tls")
+            raise InputError(f"{where} must be named by lower-case letters, digits and hyphens, such as north")
+        district = _table(District, where, body, here)
+        tls = names.select(list(district.tls), list(known), f"{where} tls")
         for tl in tls:
             if tl in owner:
-                raise InputError(f"{path}: {where} tls: {tl} is in district {owner[tl]} already; remove it from one")
+                raise InputError(f"{where} tls: {tl} is in district {owner[tl]} already; remove it from one")
             owner[tl] = name
-        host_and_port(district.address, f"{path}: {where} address")
-        fleet = _fleet_name(f"{path}: {where} fleet", district.fleet or name)
+        host_and_port(district.address, f"{where} address")
+        fleet = _fleet_name(f"{where} fleet", district.fleet or name)
         if other := next((known for known, each in districts.items() if each.fleet == fleet), None):
-            raise InputError(f"{path}: {where} fleet: district {other} has fleet {fleet} too; name another one")
+            raise InputError(f"{where} fleet: district {other} has fleet {fleet} too; name another one")
         districts[name] = District(district.address, tuple(tls), fleet)
     if districts and (missing := [tl for tl in known if tl not in owner]):
         raise InputError(f"{path}: [serving.districts]: {', '.join(missing[:10])} is in no district; add it to one")
@@ -280,88 +326,35 @@ def _districts(path: Path, here: Path, table: Any, known: Sequence[str]) -> dict
 
 
 def _tls(path: Path, here: Path, table: Any) -> dict[str, TL]:
+    """Every [tl.NAME] by its canonical name; a signal belongs to one TL. Raises InputError."""
     if not isinstance(table, dict):
         raise InputError(f"{path}: 'tl' must contain tables such as [tl.SA101]")
     tls: dict[str, TL] = {}
     keys: dict[str, str] = {}
     owner: dict[str, str] = {}
     for written, body in table.items():
-        where = f"[tl.{written}]"
+        where = f"{path}: [tl.{written}]"
         try:
             name = names.canonical(written)
         except InputError as error:
-            raise InputError(f"{path}: {where} {error}") from None
+            raise InputError(f"{where} {error}") from None
         if (other := keys.setdefault(names.key(name), name)) in tls:
-            raise InputError(f"{path}: {where} defines TL {other} a second time; remove one of the tables")
-        if not isinstance(body, dict):
-            raise InputError(f"{path}: {where} must be a table")
-        tl = replace(_section(path, here, where, TL, body), name=name)
-        _check_tl(path, where, tl)
+            raise InputError(f"{where} defines TL {other} a second time; remove one of the tables")
+        if isinstance(body, dict) and "name" in body:
+            raise InputError(f"{where} unknown key name; the table's name is the TL's")
+        tl = replace(_table(TL, where, body, here, TL_KEYS), name=name)
+        _check_tl(where, tl)
         for signal in tl.signals:
             if signal in owner:
-                raise InputError(f"{path}: {where} signals: {signal} already belongs to {owner[signal]}; remove it from one")
+                raise InputError(f"{where} signals: {signal} already belongs to {owner[signal]}; remove it from one")
             owner[signal] = name
         tls[name] = tl
     return tls
 
 
-def _check_tl(path: Path, where: str, tl: TL) -> None:
+def _check_tl(where: str, tl: TL) -> None:
     if not tl.signals:
-        raise InputError(f"{path}: {where} signals is empty; name at least one SUMO traffic light")
+        raise InputError(f"{where} signals is empty; name at least one SUMO traffic light")
     for key in ("delta_time_s", "control_cycle", "offset_range", "action_t_s"):
         if getattr(tl, key) == 0:
-            raise InputError(f"{path}: {where} {key} = 0 must be at least 1")
-
-
-def _section(path: Path, here: Path, where: str, kind: type, body: Any) -> Any:
-    if not isinstance(body, dict):
-        raise InputError(f"{path}: {where} must be a table")
-    known = {item.name: str(item.type) for item in fields(kind)}
-    if kind is TL and "name" in body:
-        raise InputError(f"{path}: {where} unknown key name; the table's name is the TL's")
-    values: dict[str, Any] = {}
-    for key, value in body.items():
-        if renamed := RENAMED_KEYS.get(("[tl]" if kind is TL else where, key)):
-            raise InputError(f"{path}: {where} {key} is now called {renamed}; rename it")
-        if key == "observation_class":
-            raise InputError(
-                f"{path}: {where} {key}: only sumo-rl's default observation is supported; add another one as a dialect, "
-                "a file in signals/dialects (docs/reference/dialects.md)"
-            )
-        written, key = key, SUMO_RL_KEYS.get(key, key) if kind in (TL, Network) else key
-        if key in values:
-            raise InputError(f"{path}: {where} has both {key} and sumo-rl's name for it; remove one")
-        if key not in known:
-            key = written
-            raise InputError(f"{path}: {where} unknown key {key}; the keys are {', '.join(k for k in known if k != 'name')}")
-        values[key] = _value(path, here, f"{where} {key}", known[key], value)
-    required = [item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING]
-    missing = [name for name in required if name not in values]
-    if missing:
-        raise InputError(f"{path}: {where} {missing[0]} is missing; add it")
-    return kind(**values)
-
-
-def _value(path: Path, here: Path, where: str, annotation: str, value: Any) -> Any:
-    base = annotation.removeprefix("<class '").removesuffix("'>").removesuffix(" | None").rsplit(".", 1)[-1]
-    if "tuple[int" in annotation:
-        if not isinstance(value, list) or not value or not all(type(item) is int and 0 < item <= 1_000_000 for item in value):
-            raise InputError(f"{path}: {where} must be a list of numbers of at least 1, such as [64, 64]")
-        return tuple(value)
-    if "tuple" in annotation:
-        if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-            raise InputError(f"{path}: {where} must be a list of names")
-        if len(set(value)) != len(value):
-            twice = next(item for item in value if value.count(item) > 1)
-            raise InputError(f"{path}: {where} lists {twice} twice; remove one")
-        return tuple(value)
-    number: Any = value
-    if isinstance(value, bool) or not isinstance(value, _TYPES[base]):
-        raise InputError(f"{path}: {where} = {value!r} must be {_TYPE_NAMES[base]}")
-    if base in ("int", "float"):
-        if not 0 <= number <= 1e6:
-            raise InputError(f"{path}: {where} = {value!r} is out of range; it must lie between 0 and 1e6")
-        return float(number) if base == "float" else number
-    if base == "Path":
-        return here / number
-    return value
+            raise InputError(f"{where} {key} = 0 must be at least 1")
