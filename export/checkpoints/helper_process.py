@@ -28,7 +28,7 @@ MAX_MEMORY_BYTES = 6 << 30
 
 
 class Helper:
-    """Helper process that calls one module's `contents(path)`; it starts with the first read."""
+    """Helper process that calls one module's `contents(path, ...)`; it starts with the first read."""
 
     def __init__(self, module: str, kind: str, libraries: Sequence[str] = ()) -> None:
         """Store the settings; the process starts with the first read.
@@ -42,11 +42,11 @@ class Helper:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
 
-    def read(self, path: Path) -> Any:
-        """What `contents` returns for a file. Raises InputError if it cannot be read."""
+    def read(self, path: Path, *arguments: Any) -> Any:
+        """What `contents` returns for a file. Raises InputError if it cannot be read. `arguments`: further ones of `contents`."""
         try:
             connection = self._started()
-            connection.send((str(path), READ_TIMEOUT_S))
+            connection.send((str(path), READ_TIMEOUT_S, arguments))
             if not connection.poll(2 * READ_TIMEOUT_S):
                 raise EOFError
             answer, reason = connection.recv()
@@ -97,7 +97,10 @@ class Helper:
 
 
 def serve(descriptor: int, module: str, libraries: Sequence[str]) -> None:
-    """The helper's loop: (path, seconds) in, (contents, None) or (None, an error's text) out; ends with its parent."""
+    """The helper's loop: (path, seconds, further arguments) in, (contents, None) or (None, an error's text) out.
+
+    It ends with its parent.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the exporter handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
@@ -109,14 +112,14 @@ def serve(descriptor: int, module: str, libraries: Sequence[str]) -> None:
     connection.send("ready")
     while True:
         try:
-            path, limit_s = connection.recv()
+            path, limit_s, arguments = connection.recv()
         except EOFError:
             return
         # an alarm without a handler ends the process even inside a library
         signal.alarm(limit_s)
         answer, reason = None, None
         try:
-            answer = contents(Path(path))
+            answer = contents(Path(path), *arguments)
         except Exception as error:  # noqa: BLE001 - libraries raise many kinds for one cause: the file
             reason = first_line(error) or type(error).__name__
         signal.alarm(0)

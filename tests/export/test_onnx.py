@@ -86,12 +86,16 @@ def test_scaled_observation_and_clipped_action_stay_in_the_graph(checkpoints):
     ("nodes", "inputs", "part"),
     [
         ([GEMM, helper.make_node("Sin", ["h"], ["a"]), *LOGITS], ("x",), "operation Sin"),
-        ([GEMM, helper.make_node("Cast", ["h"], ["a"], to=TensorProto.INT64), *LOGITS], ("x",), "operation Cast"),
+        (
+            [GEMM, helper.make_node("Cast", ["h"], ["a"], to=TensorProto.INT64), *LOGITS],
+            ("x",),
+            "operation Cast (Cast) acts in another way than an actor's, with to 7",
+        ),
         ([GEMM, TANH, *LOGITS], ("x", "hidden"), "has the inputs x, hidden"),
         (
             [helper.make_node("Gemm", ["x", "w0", "b0"], ["h"], transB=1, alpha=2.0), TANH, *LOGITS],
             ("x",),
-            "alpha, beta or transA",
+            "operation Gemm (Gemm) acts in another way than an actor's, with alpha 2",
         ),
         ([GEMM, TANH, helper.make_node("Mul", ["a", "h"], ["y"])], ("x",), "operation Mul"),
     ],
@@ -110,9 +114,9 @@ SHAPES = {"rows": [-1, 5], "flat": [0, -1], "split": [-1, 5, 1], "all": [-1, 1],
 @pytest.mark.parametrize(
     ("nodes", "part"),
     [
-        ([GEMM, SELU, *LOGITS], "operation Selu (Selu) with an alpha or gamma of its own"),
+        ([GEMM, SELU, *LOGITS], "operation Selu (Selu) acts in another way than an actor's, with alpha 1, gamma 1"),
         ([GEMM, FOREIGN, *LOGITS], "operation my.ops::Relu (Relu)"),
-        ([GEMM, helper.make_node("Clip", ["h", "nan", "nan"], ["a"]), *LOGITS], "to the range nan to nan"),
+        ([GEMM, helper.make_node("Clip", ["h", "nan", "nan"], ["a"]), *LOGITS], "operation Clip (Clip) acts in another way"),
         ([helper.make_node("Gemm", ["x", "huge", "b0"], ["h"], transB=1), TANH, *LOGITS], "huge holds float64 values"),
     ],
 )
@@ -135,13 +139,15 @@ def test_only_a_reshape_that_keeps_rows_is_ignored(checkpoints, capsys, shape):
         np.testing.assert_array_equal(outputs(checkpoints)["action"], logits.argmax(1))
     else:
         assert code == 2
-        refused(capsys, "operation Reshape (Reshape) to another shape than one row for each observation")
+        refused(
+            capsys, "operation Reshape (Reshape) cannot be evaluated" if shape == "blocks" else "operation Gemm (Gemm) cannot"
+        )
 
 
 def test_actor_that_takes_the_observation_in_parts_is_refused(checkpoints, capsys):
     save(checkpoints / "SA101_trial_4.onnx", [GEMM, TANH, *LOGITS], size=10)
     assert export(checkpoints, "--action", "categorical") == 2
-    refused(capsys, "its input x has 10 numbers, and its first layer 5 inputs")
+    refused(capsys, "operation Gemm (Gemm) cannot be evaluated: shapes (1,10) and (5,8) not aligned")
 
 
 def test_observation_divided_by_a_number_and_a_bias_of_one_row_are_read(checkpoints):
@@ -155,6 +161,28 @@ def test_observation_divided_by_a_number_and_a_bias_of_one_row_are_read(checkpoi
     logits = ReferenceEvaluator(model).run(None, {"x": X})[0]
     expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(outputs(checkpoints)["probabilities"], expected, atol=1e-5)
+
+
+def test_weights_that_constant_operations_compute_are_read_and_another_head_is_not_run(checkpoints):
+    nodes = [
+        helper.make_node("Transpose", ["w0"], ["w0t"], perm=[1, 0]),
+        helper.make_node("MatMul", ["x", "w0t"], ["m0"]),
+        helper.make_node("Add", ["m0", "b0"], ["h"]),
+        TANH,
+        *LOGITS,
+        helper.make_node("Sin", ["h"], ["value"]),
+    ]
+    model = save(checkpoints / "SA101_trial_4.onnx", nodes)
+    assert export(checkpoints, "--action", "categorical") == 0
+    logits = ReferenceEvaluator(model).run(None, {"x": X})[0]
+    np.testing.assert_array_equal(outputs(checkpoints)["action"], logits.argmax(1))
+
+
+@pytest.mark.parametrize(("alpha", "code"), [(1.0, 0), (0.5, 2)])
+def test_activation_is_what_its_attributes_make_of_it(checkpoints, alpha, code):
+    elu = helper.make_node("Elu", ["h"], ["a"], alpha=alpha)
+    save(checkpoints / "SA101_trial_4.onnx", [GEMM, elu, *LOGITS])
+    assert export(checkpoints, "--action", "categorical") == code
 
 
 def test_weights_in_another_file_are_not_looked_for(checkpoints, capsys):

@@ -1,0 +1,155 @@
+"""The graph of an ONNX file, and its values for some observations; both in a helper process.
+
+Nothing of a file is run before every operation on the way to the output is known to be one of
+OPERATIONS. Operators: https://onnx.ai/onnx/operators/
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from city.errors import first_line
+from export.checkpoints.checkpoint import MAX_ELEMENTS
+
+MAX_BYTES = 2 << 30
+DOMAINS = ("", "ai.onnx")
+"""Of ONNX's own operators."""
+ACTIVATIONS = {
+    "Relu": "relu", "Tanh": "tanh", "Elu": "elu", "Selu": "selu", "Sigmoid": "sigmoid", "Softplus": "softplus", "Gelu": "gelu",
+    "LeakyRelu": "leaky_relu",
+}  # fmt: skip
+CHOICES = ("Softmax", "LogSoftmax", "ArgMax")
+"""Last operations that leave the order of choices as it is; the exported model has its own softmax."""
+UNCHANGED = ("Identity", "Cast", "Flatten", "Reshape", "Dropout", "Squeeze", "Unsqueeze")
+"""Operations that an actor may have where they do not change its values."""
+OPERATIONS = {"Gemm", "MatMul", "Add", "Sub", "Mul", "Div", "Clip", "Constant", "Transpose", *ACTIVATIONS, *CHOICES, *UNCHANGED}
+
+
+@dataclass(frozen=True)
+class Node:
+    """An operation."""
+
+    operation: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    """Its numbers and texts."""
+
+
+@dataclass(frozen=True)
+class OnnxGraph:
+    """The graph of a file."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    arrays: Mapping[str, NDArray[Any]]
+    """Stored tensors by name."""
+    input_size: int | None
+    """Numbers in an observation; None: the file does not say."""
+
+    def upstream(self, output: str) -> list[Node]:
+        """The operations that an output depends on, in the file's order, which is the order of evaluation."""
+        needed, found = {output}, []
+        for node in reversed(self.nodes):
+            if needed & set(node.outputs):
+                needed |= set(node.inputs)
+                found.append(node)
+        return found[::-1]
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values of tensors for some observations."""
+
+    by_name: Mapping[str, Sequence[NDArray[Any]]]
+    """One array for each observation; the tensors before the operation that fails."""
+    reason: str = ""
+    """Why the next operation cannot be evaluated; "": all can."""
+
+
+def contents(path: Path, output: str = "", observations: NDArray[np.float32] | None = None) -> Any:
+    """The graph of a file; called in a helper process. Raises ValueError, OSError, and what onnx raises.
+
+    With observations, [n, O]: the value of every tensor that `output` depends on, by name, for each observation; only of a
+    graph whose operations are known.
+    """
+    model = _loaded(path)
+    graph = _graph(model)
+    return graph if observations is None else _values(model, graph, output, observations)
+
+
+def _loaded(path: Path) -> Any:
+    try:
+        import onnx
+    except ImportError:
+        raise ValueError("the package onnx is not installed: pip install 'greenserve[onnx]'") from None
+    if path.stat().st_size > MAX_BYTES:
+        raise ValueError("it is larger than any actor's")
+    try:
+        # from bytes: tensors in other files are never looked for
+        model = onnx.load_model_from_string(path.read_bytes())
+    except Exception as error:  # noqa: BLE001 - protobuf's errors
+        raise ValueError(f"it is not an ONNX model ({' '.join(str(error).split())[:120]})") from None
+    constants = [a.t for node in model.graph.node if node.op_type == "Constant" for a in node.attribute]
+    for tensor in [*model.graph.initializer, *constants]:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            raise ValueError(
+                f"its tensor {tensor.name} is in another file; save it with its weights inside "
+                "(external_data=False in torch.onnx.export)"
+            )
+        if np.prod([float(size) for size in tensor.dims]) > MAX_ELEMENTS:
+            raise ValueError(f"its tensor {tensor.name} has shape {list(tensor.dims)}, more than any actor's")
+    return model
+
+
+def _graph(model: Any) -> OnnxGraph:
+    from onnx import helper, numpy_helper
+
+    arrays = {tensor.name: np.array(numpy_helper.to_array(tensor)) for tensor in model.graph.initializer}
+    nodes = []
+    for node in model.graph.node:
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute if a.type in (1, 2, 3)}
+        operation = node.op_type if node.domain in DOMAINS else f"{node.domain}::{node.op_type}"
+        nodes.append(Node(operation, node.name or node.op_type, tuple(node.input), tuple(node.output), attributes))
+    inputs = [value for value in model.graph.input if value.name not in arrays]
+    sizes = [each.dim_value for value in inputs for each in value.type.tensor_type.shape.dim]
+    return OnnxGraph(
+        tuple(value.name for value in inputs),
+        tuple(value.name for value in model.graph.output),
+        tuple(nodes),
+        arrays,
+        sizes[-1] if sizes and sizes[-1] > 0 else None,
+    )
+
+
+def _values(model: Any, graph: OnnxGraph, output: str, observations: NDArray[np.float32]) -> "Values":
+    from onnx import helper
+    from onnx.reference import ReferenceEvaluator
+
+    upstream = graph.upstream(output)
+    if unknown := next((node.operation for node in upstream if node.operation not in OPERATIONS), None):
+        raise ValueError(f"its operation {unknown} is not run")
+    produced = {name for node in upstream for name in node.outputs}
+    opsets = {entry.domain: entry.version for entry in model.opset_import}
+    evaluators = [(node, ReferenceEvaluator(node, opsets=opsets)) for node in model.graph.node if produced & set(node.output)]
+    (observation,) = (value for value in model.graph.input if value.name == graph.inputs[0])
+    dtype = helper.tensor_dtype_to_np_dtype(observation.type.tensor_type.elem_type)
+    by_name: dict[str, list[NDArray[Any]]] = {}
+    for row in observations:
+        # one by one: a graph may be made for a single observation
+        results: dict[str, Any] = {**graph.arrays, observation.name: row[None].astype(dtype)}
+        for node, evaluator in evaluators:
+            try:
+                outputs = evaluator.run(None, {name: results[name] for name in node.input if name})
+            except Exception as error:  # noqa: BLE001 - NumPy's and onnx's, for shapes and types that do not fit
+                return Values({name: [value] for name, value in results.items() if name in produced}, first_line(error))
+            results |= zip(node.output, map(np.asarray, outputs), strict=False)
+        for name in produced & set(results):
+            by_name.setdefault(name, []).append(results[name])
+    return Values(by_name)
