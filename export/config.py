@@ -30,22 +30,22 @@ class Job:
     """Every checkpoint under model_path."""
     model_number: int | None
     models_dir: Path
-    target_tls: tuple[str, ...]
+    target_tls: tuple[str, ...] = ()
     """Target TLs in training's order."""
-    scope: str | None
-    output_tensor: str | None
-    action: str | None
+    scope: str | None = None
+    output_tensor: str | None = None
+    action: str | None = None
     """Kind of the action, if neither a city nor the file name defines it."""
-    actor: str | None
+    actor: str | None = None
     """Architecture; None: city.toml's, or recognised."""
-    hidden_activation: str | None
+    hidden_activation: str | None = None
     """Activation of hidden layers, if a file does not hold it; None: city.toml's."""
-    layers: tuple[str, ...] | None
+    layers: tuple[str, ...] | None = None
     """Names of layers in call order, for layers without numbers."""
-    overwrite: bool
-    skip_existing: bool
+    overwrite: bool = False
+    skip_existing: bool = False
     """Leave a version that exists as it is."""
-    keep: int | None
+    keep: int | None = None
     """Versions of a TL to keep. None: all."""
 
 
@@ -103,46 +103,41 @@ def check_versions(args: argparse.Namespace) -> None:
         raise InputError(f"--keep {args.keep} must be at least 1: the newest version is never removed")
 
 
+def of_city(city: City, tls: Sequence[str], model_path: Path, models_dir: Path, model_number: int) -> Job:
+    """The export of a city's TLs with its own settings. Raises InputError."""
+    return Job(
+        city, network.of_city(city), tuple(tls), model_path, tuple(locate.find_candidates(model_path)), model_number, models_dir,
+        city.training.target_tls or (),
+    )  # fmt: skip
+
+
 def prepare(args: argparse.Namespace) -> Job:
     """Read the city and its network, and find the checkpoints. Raises InputError."""
     city = _city(args.city, args.model_path)
-    if city:
-        dialects.check_city_settings(city)
-    model_path = args.model_path or (city.training.model_path if city else None)
+    training, serving = (city.training, city.serving) if city else (city_config.Training(), city_config.Serving())
+    model_path = args.model_path or training.model_path
     if model_path is None:
         raise InputError("no folder of checkpoints: pass --model-path DIR, or set [training] model_path in city.toml")
     candidates = tuple(locate.find_candidates(model_path))
-    given = [name.strip() for value in args.target_tls or () for name in value.split(",") if name.strip()]
-    known = list(city.tls) if city and city.tls else None
-    by_key = names.by_key(known or ())
-    targets = tuple(by_key.get(names.key(name)) or names.canonical(name) for name in given)
-    targets = targets or (city.training.target_tls if city else None) or ()
+    known = list(city.tls) if city else []
+    targets = _targets(args.target_tls or (), known) or training.target_tls or ()
     tls = names.select(args.tl, known or _from_names(args.tl, candidates, targets), "--tl")
-    for flag, value in (("scope", args.scope), ("output-tensor", args.output_tensor)):
-        if value and len(tls) > 1:
-            key = flag.replace("-", "_")
-            raise InputError(
-                f"--{flag} applies to one actor, but --tl has {len(tls)} TLs; export them one by one, or set {key} in city.toml"
-            )
-    if args.action and city is not None and any(tl in city.tls for tl in tls):
-        raise InputError(
-            f"--action {args.action} is for checkpoints without a city; {city.path} defines the action; leave --action out"
-        )
+    _check_flags(args, city, tls)
     has_network = city is not None and (city.network.sumocfg or city.network.net)
     return Job(
         city=city,
         street=network.of_city(city) if city and has_network else None,
         tls=tuple(tls),
         model_path=model_path,
-        model_number=args.model_number if args.model_number is not None else (city.training.model_number if city else None),
-        models_dir=args.models_dir or (city.serving.models_dir if city else Path("models")),
+        model_number=training.model_number if args.model_number is None else args.model_number,
+        models_dir=args.models_dir or serving.models_dir,
         candidates=candidates,
         target_tls=targets,
         scope=args.scope,
         output_tensor=args.output_tensor,
         keep=args.keep,
         action=args.action,
-        layers=tuple(word.strip() for word in args.layers.split(",") if word.strip()) or None if args.layers else None,
+        layers=tuple(_listed([args.layers or ""])) or None,
         actor=args.actor,
         hidden_activation=args.hidden_activation,
         overwrite=args.overwrite,
@@ -150,14 +145,41 @@ def prepare(args: argparse.Namespace) -> Job:
     )
 
 
+def _check_flags(args: argparse.Namespace, city: City | None, tls: Sequence[str]) -> None:
+    """Raise InputError if a flag is not for these TLs."""
+    for key in ("scope", "output_tensor"):
+        if getattr(args, key) and len(tls) > 1:
+            raise InputError(
+                f"--{key.replace('_', '-')} applies to one actor, but --tl has {len(tls)} TLs; export them one by one, or set "
+                f"{key} in city.toml"
+            )
+    if args.action and city is not None and any(tl in city.tls for tl in tls):
+        raise InputError(
+            f"--action {args.action} is for checkpoints without a city; {city.path} defines the action; leave --action out"
+        )
+
+
+def _listed(values: Sequence[str]) -> list[str]:
+    """The names in values that list several with commas."""
+    return [name.strip() for value in values for name in value.split(",") if name.strip()]
+
+
+def _targets(values: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """--target-tls, as city.toml writes them."""
+    by_key = names.by_key(known)
+    return tuple(by_key.get(names.key(name)) or names.canonical(name) for name in _listed(values))
+
+
 def _city(path: Path | None, model_path: Path | None) -> City | None:
     if path is None and model_path is not None and not Path("city.toml").exists():
         return None  # a folder of checkpoints alone: exported with incomplete contracts
-    return city_config.load(path or Path("city.toml"))
+    city = city_config.load(path or Path("city.toml"))
+    dialects.check_city_settings(city)
+    return city
 
 
 def _from_names(tl_values: list[str], candidates: Sequence[Candidate], targets: Sequence[str]) -> list[str]:
     """TLs without a city: those asked for; `all`: those in file names, and training's target TLs."""
     every = [*locate.tls_named(candidates), *targets]
-    given = [name.strip() for value in tl_values for name in value.split(",") if name.strip() and name.strip() != "all"]
-    return list(dict.fromkeys([*every, *map(names.canonical, given)]))
+    given = [names.canonical(name) for name in _listed(tl_values) if name != "all"]
+    return list(dict.fromkeys([*every, *given]))

@@ -15,6 +15,8 @@ from export import checkpoints
 _TRIAL = re.compile(r"(?:trial|round)[_-]?(\d+)", re.I)
 _MANAGED = re.compile(r"-(\d+)$")
 _STEPS = re.compile(r"_(\d+)_steps$")
+MAX_LABELS = 8
+"""Checkpoints that an error names."""
 _SIZES = re.compile(r"netSz_\((\d[\d, ]*)\)")
 _TEXT_SETTINGS = {"state": re.compile(r"_state_([a-z]+)(?=[_-])"), "action": re.compile(r"_action_(?!t_\d)([a-z]+)(?=[_-])")}
 _NUMBER_SETTINGS = {
@@ -152,35 +154,52 @@ def choose_candidate(
     Raises:
         InputError: there is no such checkpoint, or more than one.
     """
-    short = _squeeze(tl)
-    longer = [other for other in known if len(other) > len(tl) and other != tl and short in _squeeze(other)]
-    pool = [c for c in candidates if c.is_named_after(tl, longer)]
-    pool = pool or [c for c in candidates if c.is_in_folder_of(tl, model_path, longer)]
-    pool = pool or [c for c in candidates if c.has_no_tl(model_path, known)]
+    pool = _named(tl, candidates, model_path, known)
     where = f"searched {len(candidates)} checkpoints under {model_path}"
     if not pool:
-        seen = ", ".join(dict.fromkeys(c.label for c in candidates[:8])) or "none"
+        labels = list(dict.fromkeys(candidate.label for candidate in candidates[: MAX_LABELS + 1]))
+        more = ", ..." if len(candidates) > MAX_LABELS else ""
         raise InputError(
-            f"no checkpoint for {tl}: {where} ({seen}{', ...' if len(candidates) > 8 else ''}); "
+            f"no checkpoint for {tl}: {where} ({', '.join(labels[:MAX_LABELS]) or 'none'}{more}); "
             f"put {tl} into the name of the file or of its folder, or pass another --model-path"
         )
-    numbers = sorted({c.number for c in pool if c.number is not None})
-    if wanted is not None:
-        # a checkpoint without a number takes the wanted one
-        pool = [c for c in pool if c.number == wanted] or [c for c in pool if c.number is None]
-        if not pool:
-            raise InputError(f"no checkpoint of {tl} with model number {wanted}: {where}; available: {_some(numbers)}")
-    elif numbers:
-        newest = [c for folder in {c.path.parent for c in pool} for c in _newest([c for c in pool if c.path.parent == folder])]
-        pool = [c for c in newest if c.number == max(other.number for other in newest if other.number is not None)]
-    if len(pool) > 1:
-        paths = ", ".join(str(c.path.relative_to(model_path)) for c in pool)
-        if pool[0].number is None:
+    chosen = _newest_of_all(pool) if wanted is None else _numbered(pool, wanted)
+    if not chosen:
+        numbers = sorted({candidate.number for candidate in pool if candidate.number is not None})
+        available = ", ".join(map(str, numbers)) or "none with a number"
+        raise InputError(f"no checkpoint of {tl} with model number {wanted}: {where}; available: {available}")
+    if len(chosen) > 1:
+        paths = ", ".join(str(candidate.path.relative_to(model_path)) for candidate in chosen)
+        if chosen[0].number is None:
             raise InputError(f"{tl} has several checkpoints without a number: {paths}; narrow --model-path")
         raise InputError(
             f"{tl} has several checkpoints with the same number: {paths}; narrow --model-path or pass --model-number"
         )
-    return pool[0]
+    return chosen[0]
+
+
+def _named(tl: str, candidates: Sequence[Candidate], model_path: Path, known: Sequence[str]) -> list[Candidate]:
+    """A TL's checkpoints by file name; else by folder; else those without any TL's name."""
+    short = _squeeze(tl)
+    longer = [other for other in known if len(other) > len(tl) and other != tl and short in _squeeze(other)]
+    return (
+        [candidate for candidate in candidates if candidate.is_named_after(tl, longer)]
+        or [candidate for candidate in candidates if candidate.is_in_folder_of(tl, model_path, longer)]
+        or [candidate for candidate in candidates if candidate.has_no_tl(model_path, known)]
+    )
+
+
+def _numbered(pool: Sequence[Candidate], wanted: int) -> list[Candidate]:
+    """The checkpoints with a number; else those without any, which take it."""
+    return [c for c in pool if c.number == wanted] or [c for c in pool if c.number is None]
+
+
+def _newest_of_all(pool: Sequence[Candidate]) -> Sequence[Candidate]:
+    """The newest checkpoints of the folders with the greatest number; all of them if none has a number."""
+    folders = {candidate.path.parent for candidate in pool}
+    newest = [c for folder in folders for c in _newest([c for c in pool if c.path.parent == folder])]
+    greatest = max((c.number for c in newest if c.number is not None), default=None)
+    return pool if greatest is None else [c for c in newest if c.number == greatest]
 
 
 def _newest(pool: Sequence[Candidate]) -> list[Candidate]:
@@ -230,7 +249,3 @@ def _latest(folder: Path) -> str | None:
         return None
     match = re.search(r'^model_checkpoint_path:\s*"(.*)"', text, re.M)
     return Path(match[1]).name if match else None
-
-
-def _some(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers)) or "none with a number"

@@ -133,9 +133,7 @@ class Rounds:
             trained += group
             missing = [tl for tl in group if not (folder / "models" / tl / str(number)).is_dir()]
             if missing:
-                flags = ["--city", self._config.city.path, "--tl", ",".join(missing), "--model-path", folder / f"group_{k}"]
-                flags += ["--model-number", number, "--models-dir", folder / "models"]
-                job = export_config.prepare(export_config.parse([str(flag) for flag in flags]))
+                job = export_config.of_city(self._config.city, missing, folder / f"group_{k}", folder / "models", number)
                 for tl in missing:
                     self._report(single_model.export(job, tl))
         return model_files.find(folder / "models", dict.fromkeys(trained, number))
