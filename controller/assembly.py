@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from city.network import StreetNetwork, green_states
 from controller.decision_step import DecisionLoop, Events
 from controller.sumo.connection import SumoConnection
 from controller.sumo.network import (
+    RunningSignal,
     check_contract_matches_network,
     check_sumo_matches_contract,
     define_off_programs,
@@ -27,6 +28,8 @@ from signals.observation import Floats
 from signals.policy import Policies
 from signals.safety.monitor import Limits, SignalMonitor
 from signals.safety.safety_times import SafetyTimes
+
+MAX_PRESSURE = "max-pressure"
 
 
 def assemble(
@@ -48,61 +51,20 @@ def assemble(
     running = running_signals(connection.api, street, signals)
     for contract in contracts:
         check_sumo_matches_contract(contract, running, connection.api, street)
+    counts_outflow = _track(connection, street, contracts, with_pressure=control.fallback == MAX_PRESSURE)
     now = float(connection.api.simulation.getTime())
-    is_max_pressure = control.fallback == "max-pressure"
-    lanes_of = {contract.tl: [lane for signal in contract.signals for lane in signal.lane_ids] for contract in contracts}
-    outflow_lanes = [
-        lane for contract in contracts if dialects.of(contract).counts_outflow(contract) for lane in lanes_of[contract.tl]
-    ]
-    pressure_lanes_of = {
-        contract.tl: [
-            *lanes_of[contract.tl],
-            *(lane for signal in contract.signal_ids for lane in _vehicle_lanes(street, signal)),
-        ]
-        for contract in contracts
-        if is_max_pressure
-    }
-    connection.track(
-        pressure_lanes_of or lanes_of,
-        list(dict.fromkeys(outflow_lanes)),
-        {signal: len(street.signals[signal].links) for signal in signals},
-    )
-    lane_row = {lane: i for i, lane in enumerate(connection.lanes)}
-    length_m = np.array([street.lane_length_m[lane] for lane in connection.lanes])
     # as in training, where an episode begins with the first green phase at once, on an empty network
     has_traffic = any(domain.getIDCount() for domain in (connection.api.vehicle, connection.api.person))
     forces_first = safety.floors == "dialect" and not has_traffic
-    intersections = []
-    monitors = []
+    lanes = ReadLanes({lane: i for i, lane in enumerate(connection.lanes)}, street)
+    intersections: list[Intersection] = []
+    monitors: list[SignalMonitor] = []
     for contract in contracts:
-        dialect = dialects.of(contract)
-        safeties = signal_safeties(contract, street, safety)
-        times = safeties[0].times
-        greens = [green_states(phase.state for phase in signal.phases) for signal in contract.signals]
-        networks = [street.signals[signal] for signal in contract.signal_ids]
-        intersection = Intersection(
-            contract,
-            dialect.observer(contract, lane_row, length_m),
-            dialect.sequencer(with_street_changes(contract, change_times(contract, safeties))),
-            safeties,
-            [fallback_schedule(running[network.id], network, now) for network in networks],
-            control,
-            _max_pressure(contract, street, lane_row, length_m, times) if is_max_pressure else None,
-        )
-        limits = Limits(
-            yellow_s=times.yellow_s,
-            min_green_s=times.min_green_s,
-            all_red_s=times.all_red_s,
-            max_red_s=times.max_red_s,
-            walking_speed_mps=times.walking_speed_mps,
-            yellow_by_speed=times.yellow_by_speed,
-            red_by_path=times.red_by_path,
-        )
-        for network, states in zip(networks, greens, strict=True):
-            monitor = SignalMonitor(network, limits, states)
+        intersection = _intersection(contract, street, lanes, running, safety, control, now)
+        for monitor, signal in zip(_monitors(intersection, street), contract.signal_ids, strict=True):
             if not forces_first:
                 # the take-over from the signal's program is monitored as well
-                monitor.follow_program(running[network.id].shown, now)
+                monitor.follow_program(running[signal].shown, now)
             monitors.append(monitor)
         intersection.start(now, [running[signal].shown for signal in contract.signal_ids], forces_first)
         intersections.append(intersection)
@@ -110,21 +72,85 @@ def assemble(
     # a second controller of these signals is refused
     connection.mark_controlled(signals, f"process {os.getpid()} on {socket.gethostname()}")
     step_s = float(connection.api.simulation.getDeltaT())
-    return DecisionLoop(
-        connection, intersections, policies, street, events or Events(), now, step_s, monitors, bool(outflow_lanes)
+    return DecisionLoop(connection, intersections, policies, street, events or Events(), now, step_s, monitors, counts_outflow)
+
+
+class ReadLanes:
+    """The lanes that a connection reads."""
+
+    def __init__(self, row: Mapping[str, int], street: StreetNetwork) -> None:
+        """`row`: a lane's row in the readings."""
+        self.row = row
+        self.length_m: Floats = np.array([street.lane_length_m[lane] for lane in row])
+        """float64 [lanes]"""
+
+
+def _track(
+    connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract], with_pressure: bool
+) -> bool:
+    """Have the connection read what the TLs observe; whether it counts the vehicles that left a lane, too.
+
+    `with_pressure`: also read the lanes that max-pressure needs.
+    """
+    lanes_of, outflow_lanes = {}, []
+    for contract in contracts:
+        lanes = [lane for signal in contract.signals for lane in signal.lane_ids]
+        outflow_lanes += lanes if dialects.of(contract).counts_outflow(contract) else []
+        pressure = [lane for signal in contract.signal_ids for lane in _vehicle_lanes(street, signal)] if with_pressure else []
+        lanes_of[contract.tl] = [*lanes, *pressure]
+    links = {signal: len(street.signals[signal].links) for contract in contracts for signal in contract.signal_ids}
+    connection.track(lanes_of, list(dict.fromkeys(outflow_lanes)), links)
+    return bool(outflow_lanes)
+
+
+def _intersection(
+    contract: pb.PolicyContract,
+    street: StreetNetwork,
+    lanes: ReadLanes,
+    running: Mapping[str, RunningSignal],
+    safety: city_config.Safety,
+    control: city_config.Controller,
+    now: float,
+) -> Intersection:
+    """The control of one TL, before it starts."""
+    dialect = dialects.of(contract)
+    safeties = signal_safeties(contract, street, safety)
+    is_max_pressure = control.fallback == MAX_PRESSURE
+    return Intersection(
+        contract,
+        dialect.observer(contract, lanes.row, lanes.length_m),
+        dialect.sequencer(with_street_changes(contract, change_times(contract, safeties))),
+        safeties,
+        [fallback_schedule(running[signal], street.signals[signal], now) for signal in contract.signal_ids],
+        control,
+        _max_pressure(contract, street, lanes, safeties[0].times) if is_max_pressure else None,
     )
 
 
-def _max_pressure(
-    contract: pb.PolicyContract, street: StreetNetwork, lane_row: dict[str, int], length_m: Floats, times: SafetyTimes
-) -> MaxPressure | None:
+def _monitors(intersection: Intersection, street: StreetNetwork) -> list[SignalMonitor]:
+    """A monitor for each signal of a TL."""
+    times = intersection.safeties[0].times
+    limits = Limits(
+        yellow_s=times.yellow_s,
+        min_green_s=times.min_green_s,
+        all_red_s=times.all_red_s,
+        max_red_s=times.max_red_s,
+        walking_speed_mps=times.walking_speed_mps,
+        yellow_by_speed=times.yellow_by_speed,
+        red_by_path=times.red_by_path,
+    )
+    signals = intersection.contract.signals
+    return [SignalMonitor(street.signals[signal.id], limits, green_states(p.state for p in signal.phases)) for signal in signals]
+
+
+def _max_pressure(contract: pb.PolicyContract, street: StreetNetwork, lanes: ReadLanes, times: SafetyTimes) -> MaxPressure | None:
     """Max-pressure of a TL; None if a signal has no green to choose: such a TL falls back to its plan."""
     greens = [green_states(phase.state for phase in signal.phases) for signal in contract.signals]
     if not all(greens):
         return None
     signals = [street.signals[signal] for signal in contract.signal_ids]
     return MaxPressure(
-        signals, greens, lane_row, length_m, times.yellow_s, times.min_green_s, times.all_red_s, street.lanes_behind
+        signals, greens, lanes.row, lanes.length_m, times.yellow_s, times.min_green_s, times.all_red_s, street.lanes_behind
     )
 
 

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from controller.decision_step import DecisionLoop
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
 from controller.sumo.connection import SumoConnection
+from controller.sumo.libsumo_connection import LibsumoConnection
 from controller.sumo.network import check_contracts_match_city
 from evaluation import actuated
 from evaluation.arms import ACTUATED, FIXED, MAX_PRESSURE, Arm
@@ -27,7 +29,7 @@ from simulation.approaches import upstream_lanes
 from simulation.demand import Demand
 from simulation.lost_time import LostTime, road_of
 from simulation.street_simulation import SERVED_DEADLINE_S, check_answers, end_of, simulated
-from simulation.trips import read_trips
+from simulation.trips import Trips, read_trips
 
 MEASUREMENT_INTERVAL_S = 10.0
 """Simulated seconds between two measurements of the delay by TL and approach."""
@@ -113,72 +115,57 @@ class ArmSimulator:
 
     def run(self, arm: Arm, demand: Demand, models: ServedModels | None = None, records_signals: bool = False) -> Outcome:
         """Simulate the arm; a served one has models. Raises InputError if they do not fit."""
-        sumocfg = self.task.city.network.sumocfg
-        assert sumocfg is not None, "a city without demand is refused before it is evaluated"
-        with tempfile.TemporaryDirectory(prefix="greenserve-") as folder:
-            options = ["--device.emissions.probability", "1"] if self.task.emissions else []
-            additional = []
-            if arm.kind == ACTUATED:
-                signals = [self.street.signals[signal] for signal in self._signals]
-                additional.append(actuated.write(Path(folder) / "actuated.add.xml", signals))
-            recording = SignalRecording(Path(folder), self._signals) if records_signals else None
-            if recording is not None:
-                additional.append(recording.additional_file)
-            if additional:
-                options += [
-                    "--additional-files",
-                    ",".join(map(str, [*sumo_files.listed(sumocfg, "additional-files"), *additional])),
-                ]
-            tripinfo = Path(folder) / "tripinfo.xml"
-            with simulated(self.task.city, demand, tripinfo, options) as connection:
-                now = float(connection.api.simulation.getTime())
-                end_s = end_of(self.street, now, self.task.seconds)
-                begin_s = now
-                controlled: SumoConnection = connection
-                if arm.has_faults:
-                    controlled = FaultyDetectors(connection, self.task.faults, demand.seed, begin_s, end_s)
-                loop = self._loop(arm, controlled, models)
-                halting, queued_s = connection.api.edge.getLastStepHaltingNumber, Counter[str]()
-                lost_time = LostTime(connection.api, self._lanes)
-                lost_s: dict[str, Counter[str]] = {tl: Counter() for tl in self._lanes}
+        with tempfile.TemporaryDirectory(prefix="greenserve-") as name:
+            folder = Path(name)
+            recording = SignalRecording(folder, self._signals) if records_signals else None
+            tripinfo = folder / "tripinfo.xml"
+            with simulated(self.task.city, demand, tripinfo, self._options(arm, folder, recording)) as connection:
                 if recording is not None:
                     recording.locate(connection.api)
-                while now < end_s:
-                    before_s, now = now, min(now + MEASUREMENT_INTERVAL_S, end_s)
-                    if loop is None:
-                        connection.api.simulationStep(now)
-                    else:
-                        while loop.now < now:
-                            loop.step(now)
-                    for tl, by_road in lost_time.by_road().items():
-                        lost_s[tl].update({road: (now - before_s) * lost for road, lost in by_road.items()})
-                    queued_s.update({road: (now - before_s) * halting(road) for road in self._roads})
+                measurement, loop = self._simulate(arm, demand, connection, models)
             if loop is not None and models is not None:
                 check_answers(loop.counters.missing_answers, models.tls)
             trips = read_trips(tripinfo)
             bands = recording.bands() if recording is not None else ()
-        vehicles = max(trips.total, 1)
-        roads = [item for by_road in lost_s.values() for item in by_road.items()]
-        worst_road, worst_road_s = max(roads, key=lambda item: item[1], default=("", 0.0))
-        return Outcome(
-            arm.name,
-            demand.seed,
-            trips.delay_s,
-            trips.waiting_s,
-            trips.stops,
-            trips.duration_s,
-            trips.finished,
-            trips.total,
-            {tl: by_road.total() / vehicles for tl, by_road in lost_s.items()},
-            worst_road,
-            worst_road_s / vehicles,
-            sum(loop.counters.overrides.values()) if loop is not None else 0,
-            _quantiles([delay for _, delay in trips.delay_by_departure]),
-            _by_window(trips.delay_by_departure),
-            {road: vehicle_s / (now - begin_s) for road, vehicle_s in queued_s.items()},
-            trips.emissions_g,
-            bands,
-        )
+        overrides = sum(loop.counters.overrides.values()) if loop is not None else 0
+        return _outcome(arm, demand, trips, measurement, overrides, bands)
+
+    def _options(self, arm: Arm, folder: Path, recording: SignalRecording | None) -> list[str]:
+        """SUMO's options for an arm."""
+        additional = []
+        if arm.kind == ACTUATED:
+            signals = [self.street.signals[signal] for signal in self._signals]
+            additional.append(actuated.write(folder / "actuated.add.xml", signals))
+        if recording is not None:
+            additional.append(recording.additional_file)
+        options = ["--device.emissions.probability", "1"] if self.task.emissions else []
+        if additional:
+            sumocfg = self.task.city.network.sumocfg
+            assert sumocfg is not None, "a city without demand is refused before it is evaluated"
+            files = [*sumo_files.listed(sumocfg, "additional-files"), *additional]
+            options += ["--additional-files", ",".join(map(str, files))]
+        return options
+
+    def _simulate(
+        self, arm: Arm, demand: Demand, connection: LibsumoConnection, models: ServedModels | None
+    ) -> tuple["_Measurement", DecisionLoop | None]:
+        """Simulate to the end and measure on the way; also what controlled the TLs, if the controller did."""
+        now = float(connection.api.simulation.getTime())
+        end_s = end_of(self.street, now, self.task.seconds)
+        controlled: SumoConnection = connection
+        if arm.has_faults:
+            controlled = FaultyDetectors(connection, self.task.faults, demand.seed, now, end_s)
+        loop = self._loop(arm, controlled, models)
+        measurement = _Measurement(connection.api, self._lanes, self._roads)
+        while now < end_s:
+            before_s, now = now, min(now + MEASUREMENT_INTERVAL_S, end_s)
+            if loop is None:
+                connection.api.simulationStep(now)
+            else:
+                while loop.now < now:
+                    loop.step(now)
+            measurement.add(now - before_s)
+        return measurement, loop
 
     def _loop(self, arm: Arm, connection: SumoConnection, models: ServedModels | None) -> DecisionLoop | None:
         """What controls the TLs; None: SUMO does."""
@@ -196,6 +183,53 @@ class ArmSimulator:
             policies = ServedPolicies(models.client, served, models.model_number, SERVED_DEADLINE_S)
             contracts = list(served.values())
         return assemble(connection, self.street, contracts, policies, city.safety, control)
+
+
+class _Measurement:
+    """Vehicle seconds that are lost and waited on roads, while a simulation runs."""
+
+    def __init__(self, api: Any, lanes: Mapping[str, Mapping[str, float]], roads: Sequence[str]) -> None:
+        """`lanes`: by TL, those that lead to it, with their speed limits; `roads`: whose queues are measured."""
+        self._lost_time, self._halting, self._roads = LostTime(api, lanes), api.edge.getLastStepHaltingNumber, roads
+        self.seconds = 0.0
+        self.lost_s: dict[str, Counter[str]] = {tl: Counter() for tl in lanes}
+        """By TL and road."""
+        self.queued_s: Counter[str] = Counter()
+        """By road."""
+
+    def add(self, seconds: float) -> None:
+        """Count what is lost and waited now for the seconds since the last call."""
+        self.seconds += seconds
+        for tl, by_road in self._lost_time.by_road().items():
+            self.lost_s[tl].update({road: seconds * lost for road, lost in by_road.items()})
+        self.queued_s.update({road: seconds * self._halting(road) for road in self._roads})
+
+
+def _outcome(
+    arm: Arm, demand: Demand, trips: Trips, measurement: _Measurement, overrides: int, signals: tuple[SignalBand, ...]
+) -> Outcome:
+    vehicles = max(trips.total, 1)
+    roads = [item for by_road in measurement.lost_s.values() for item in by_road.items()]
+    worst_road, worst_road_s = max(roads, key=lambda item: item[1], default=("", 0.0))
+    return Outcome(
+        arm=arm.name,
+        seed=demand.seed,
+        delay_s=trips.delay_s,
+        waiting_s=trips.waiting_s,
+        stops=trips.stops,
+        duration_s=trips.duration_s,
+        finished=trips.finished,
+        total=trips.total,
+        delay_by_tl={tl: by_road.total() / vehicles for tl, by_road in measurement.lost_s.items()},
+        worst_road=worst_road,
+        worst_road_s=worst_road_s / vehicles,
+        overrides=overrides,
+        delay_quantiles_s=_quantiles([delay for _, delay in trips.delay_by_departure]),
+        delay_by_departure=_by_window(trips.delay_by_departure),
+        queue_by_road={road: vehicle_s / measurement.seconds for road, vehicle_s in measurement.queued_s.items()},
+        emissions_g=trips.emissions_g,
+        signals=signals,
+    )
 
 
 def _quantiles(delays_s: Sequence[float]) -> tuple[float, ...]:

@@ -123,10 +123,9 @@ def prepare(args: argparse.Namespace) -> Job:
     targets = _targets(args.target_tls or (), known) or training.target_tls or ()
     tls = names.select(args.tl, known or _from_names(args.tl, candidates, targets), "--tl")
     _check_flags(args, city, tls)
-    has_network = city is not None and (city.network.sumocfg or city.network.net)
     return Job(
         city=city,
-        street=network.of_city(city) if city and has_network else None,
+        street=_street(city),
         tls=tuple(tls),
         model_path=model_path,
         model_number=training.model_number if args.model_number is None else args.model_number,
@@ -143,6 +142,11 @@ def prepare(args: argparse.Namespace) -> Job:
         overwrite=args.overwrite,
         skip_existing=args.skip_existing,
     )
+
+
+def _street(city: City | None) -> StreetNetwork | None:
+    has_network = city is not None and (city.network.sumocfg or city.network.net)
+    return network.of_city(city) if city and has_network else None
 
 
 def _check_flags(args: argparse.Namespace, city: City | None, tls: Sequence[str]) -> None:

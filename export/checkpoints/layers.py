@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,26 +26,7 @@ def read_layers(checkpoint: Checkpoint, scope: str, whole: bool = False) -> Laye
 
     `whole`: whether every variable in that scope must belong to a layer or to training.
     """
-    prefix = f"{scope}/" if scope else ""
-    found: LayerParts = {}
-    taken, keys = set(), set()
-    for name in checkpoint.stored:
-        layer, part = split(name)
-        within = name.removeprefix(prefix)
-        if not name.startswith(prefix) or part not in PARTS or any(map(scopes.is_training, within.split("/")[:-1])):
-            continue
-        key = checkpoint.keys[name] if checkpoint.keys else name
-        if key in keys:
-            continue
-        keys.add(key)
-        values = checkpoint.value(name)
-        if values.dtype.kind != "f":
-            raise InputError(f"{checkpoint.where}: {name} holds {values.dtype}, not weights")
-        if part == TRANSPOSED:
-            values = values.T
-        with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are refused
-            found.setdefault(layer, {})[PARTS[part]] = name, np.asarray(values, np.float32)
-        taken.add(name)
+    found = _parts(checkpoint, scope)
     if not found:
         raise InputError(
             f"{checkpoint.where}: {scope or 'the checkpoint'} holds no dense layer of an actor; "
@@ -53,25 +34,58 @@ def read_layers(checkpoint: Checkpoint, scope: str, whole: bool = False) -> Laye
         )
     order = list(found) if checkpoint.ordered else sorted(found, key=natural)
     check_numbers(checkpoint.where, [name for name in order if "kernel" in found[name]], checkpoint.first)
-    unread = unread_variables(checkpoint, taken)
+    unread = unread_variables(checkpoint, [stored for parts in found.values() for stored, _ in parts.values()])
     if whole:
-        variables = [checkpoint.stored[name] for name in unread]
-        refuse_unknown_variables(checkpoint.where, variables, scope, output_sizes(found, order))
-        inputs, outputs = input_sizes(found, order), output_sizes(found, order)
-        hidden = {parts["kernel"][1].shape[-1] for parts in found.values() if "kernel" in parts} - outputs
-        _refuse_parts_elsewhere(checkpoint.where, variables, scope, inputs, hidden, outputs)
-    every = layers(checkpoint.where, found, order, unread)
+        _refuse_unread(checkpoint, unread, scope, found, order)
+    return _grouped(checkpoint, layers(checkpoint.where, found, order, unread), order, f"{scope}/" if scope else "")
+
+
+def _parts(checkpoint: Checkpoint, scope: str) -> LayerParts:
+    """The parts of every layer in a scope; training's variables are left out. Raises InputError."""
+    prefix = f"{scope}/" if scope else ""
+    found: LayerParts = {}
+    keys = set()
+    for name in checkpoint.stored:
+        layer, part = split(name)
+        folders = name.removeprefix(prefix).split("/")[:-1]
+        key = checkpoint.keys[name] if checkpoint.keys else name
+        if not name.startswith(prefix) or part not in PARTS or key in keys or any(map(scopes.is_training, folders)):
+            continue
+        keys.add(key)
+        values = checkpoint.value(name)
+        if values.dtype.kind != "f":
+            raise InputError(f"{checkpoint.where}: {name} holds {values.dtype}, not weights")
+        with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are refused
+            found.setdefault(layer, {})[PARTS[part]] = name, np.asarray(values.T if part == TRANSPOSED else values, np.float32)
+    return found
+
+
+def _refuse_unread(checkpoint: Checkpoint, unread: Sequence[str], scope: str, found: LayerParts, order: Sequence[str]) -> None:
+    """Raise InputError if a variable outside the layers may belong to the actor."""
+    variables = [checkpoint.stored[name] for name in unread]
+    inputs, outputs = input_sizes(found, order), output_sizes(found, order)
+    refuse_unknown_variables(checkpoint.where, variables, scope, outputs)
+    hidden = {parts["kernel"][1].shape[-1] for parts in found.values() if "kernel" in parts} - outputs
+    _refuse_parts_elsewhere(checkpoint.where, variables, scope, _ActorSizes(inputs, hidden, outputs))
+
+
+def _grouped(checkpoint: Checkpoint, every: Layers, order: Sequence[str], prefix: str) -> Layers:
+    """The layers in groups whose order the names do not define; `order`: all layers, `prefix`: their scope.
+
+    Names without numbers (fc_one, output; attributes of a model) do not define the call order; a numbered sequence may
+    have others between its layers.
+    """
     tops = {layer: layer.removeprefix(prefix).split("/")[0] for layer in order}
     sequences = {top: re.sub(r"[_-]?\d+", "", top) for top in tops.values()}
-    made = [[top for top in dict.fromkeys(tops.values()) if sequences[top] == name] for name in dict.fromkeys(sequences.values())]
-    if any(names != sorted(names, key=natural) for names in made):
+    members: dict[str, list[str]] = {}
+    for top, sequence in sequences.items():
+        members.setdefault(sequence, []).append(top)
+    if any(names != sorted(names, key=natural) for names in members.values()):
         sequences = {top: top for top in sequences}  # the numbers in the names contradict the stored order
     elif checkpoint.ordered and checkpoint.keys is None:
         return every  # as the user wrote them
     if len(set(sequences.values())) == 1:
         return every
-    # names without numbers (fc_one, output; attributes of a model) do not define the call order; a numbered sequence may
-    # have others between its layers
     groups = []
     for name, own in _group_layers(order, tops).items():
         dense = tuple(layer for layer in every.dense if layer.name in own)
@@ -127,50 +141,63 @@ def refuse_unknown_variables(where: Path, unread: Iterable[StoredVariable], scop
             )
 
 
-def _refuse_parts_elsewhere(
-    where: Path, unread: Sequence[StoredVariable], scope: str, inputs: set[int], hidden: set[int], outputs: set[int]
-) -> None:
+@dataclass(frozen=True)
+class _ActorSizes:
+    """Sizes that parts of an actor may have."""
+
+    inputs: set[int]
+    hidden: set[int]
+    """Units of its hidden layers."""
+    outputs: set[int]
+
+
+def _refuse_parts_elsewhere(where: Path, unread: Sequence[StoredVariable], scope: str, actor: _ActorSizes) -> None:
     """Raise InputError if a variable that no layer of the actor has may belong to the actor by its size.
 
-    These are a layer with as many units as the actor has inputs, a layer inside the scope between two layers of the
-    actor, and a vector as long as the observation or the action that is not the bias of a layer.
-
-    Args:
-        where: the checkpoint.
-        unread: variables that are not part of the actor's layers.
-        scope: the actor's.
-        inputs: sizes that the actor's input may have.
-        hidden: units of its hidden layers.
-        outputs: sizes that the actor's output may have.
+    `unread`: variables that are not part of the actor's layers; `scope`: the actor's.
     """
     kernels = {layer: variable for variable in unread for layer, part in [split(variable.name)] if PARTS.get(part) == "kernel"}
-    takers: dict[int, set[str]] = {}
-    for layer, variable in kernels.items():
-        if len(variable.shape) == 2:
-            takers.setdefault(_layer_sizes(variable)[0], set()).add(layer)
     for variable in unread:
-        layer, _ = split(variable.name)
         if "float" not in variable.dtype or scopes.is_another_agents(variable.name, scope, kernels):
             continue
         is_inside = not scope or variable.name.startswith(f"{scope}/")
-        use = ""
-        if kernels.get(layer) is variable and len(variable.shape) == 2:
-            taken, made = _layer_sizes(variable)
-            if not is_inside and not scopes.serves_training(variable.name) and made in inputs:
-                use = "a layer before it"
-            # a critic's hidden layer is followed by another layer of the critic
-            elif is_inside and {taken, made} <= hidden and not takers.get(made, set()) - {layer}:
-                use = "a layer of it"
-        elif layer not in kernels and not is_inside and not scopes.serves_training(variable.name):
-            sizes = [size for size in variable.shape if size != 1]
-            if (len(sizes) == 1 and sizes[0] in inputs | outputs) or scopes.is_observations(variable.name):
-                use = "statistics or factors of its observation or output"
+        use = _use_inside(variable, kernels, actor) if is_inside else _use_outside(variable, kernels, actor)
         if use:
             raise InputError(
                 f"{where}: {variable.name} {list(variable.shape)} is not part of {scope or 'the actor'}, but may be {use}; pass "
                 "every layer in the order of calls (--scope . --layers A,B,...), --actor MODULE:FUNCTION, or --actor NAME to "
                 "leave it out"
             )
+
+
+def _use_inside(variable: StoredVariable, kernels: Mapping[str, StoredVariable], actor: _ActorSizes) -> str:
+    """What a variable in the actor's scope may be: a layer between two layers of the actor. "": nothing of the actor."""
+    layer = split(variable.name)[0]
+    if kernels.get(layer) is not variable or len(variable.shape) != 2:
+        return ""
+    inputs, units = _layer_sizes(variable)
+    others = [kernel for name, kernel in kernels.items() if name != layer and len(kernel.shape) == 2]
+    # a critic's hidden layer is followed by another layer of the critic
+    has_successor = any(_layer_sizes(kernel)[0] == units for kernel in others)
+    return "a layer of it" if {inputs, units} <= actor.hidden and not has_successor else ""
+
+
+def _use_outside(variable: StoredVariable, kernels: Mapping[str, StoredVariable], actor: _ActorSizes) -> str:
+    """What a variable outside the actor's scope may be. "": nothing of the actor.
+
+    A layer with as many units as the actor has inputs, or a vector as long as the observation or the action that is not
+    the bias of a layer.
+    """
+    layer = split(variable.name)[0]
+    if scopes.serves_training(variable.name):
+        return ""
+    if kernels.get(layer) is variable and len(variable.shape) == 2:
+        return "a layer before it" if _layer_sizes(variable)[1] in actor.inputs else ""
+    if layer in kernels:
+        return ""
+    sizes = [size for size in variable.shape if size != 1]
+    is_vector = len(sizes) == 1 and sizes[0] in actor.inputs | actor.outputs
+    return "statistics or factors of its observation or output" if is_vector or scopes.is_observations(variable.name) else ""
 
 
 def _layer_sizes(kernel: StoredVariable) -> tuple[int, int]:

@@ -128,24 +128,20 @@ class _Chain:
     def _append(self, steps: list[Step], node: Node) -> None:
         """Add one operation to the steps; an Add after a bare MatMul is its bias."""
         operation, inputs = node.operation, node.inputs
+        last = steps[-1] if steps else None
         if operation in UNCHANGED:
             return
         if operation in ACTIVATIONS:
             steps.append(Activation(ACTIVATIONS[operation]))
-        elif operation in ("Gemm", "MatMul") and inputs[0] in self._variable:
-            kernel, bias = self._weights(inputs[1], 2), inputs[2] if len(inputs) > 2 else ""
-            self._dense(steps, node, inputs[1], kernel.T if node.attributes.get("transB") else kernel, bias)
+        elif operation in ("Gemm", "MatMul"):
+            kernel, bias = self._weights(inputs[1], 2), (*inputs, "", "")[2]
+            steps.append(self._dense(node, inputs[1], kernel.T if node.attributes.get("transB") else kernel, bias))
         elif operation == "Clip":
-            low, high = (self._bound(node, k) for k in (1, 2))
-            steps.append(Clip((low,), (high,)))
-        elif operation == "Add" and steps and isinstance(steps[-1], Dense) and steps[-1].bias is None:
-            layer = steps.pop()
-            assert isinstance(layer, Dense)
-            self._dense(steps, node, layer.stored_as["kernel"], layer.kernel, self._constant_of(node))
-        elif operation in ("Add", "Sub", "Mul", "Div"):
-            steps.append(self._scale(node))
+            steps.append(Clip((self._bound(node, 1),), (self._bound(node, 2),)))
+        elif operation == "Add" and isinstance(last, Dense) and last.bias is None:
+            steps[-1] = self._dense(node, last.stored_as["kernel"], last.kernel, self._constant_of(node))
         else:
-            raise self._refused(node, "is not an actor's")
+            steps.append(self._scale(node))
 
     def _compare(self, steps: Sequence[Step], node: Node) -> None:
         """Raise InputError unless the steps up to an operation give its values."""
@@ -163,13 +159,13 @@ class _Chain:
             settings = ", ".join(f"{name} {_text(value)}" for name, value in node.attributes.items())
             raise self._refused(node, f"acts in another way than an actor's{f', with {settings}' if settings else ''}")
 
-    def _dense(self, steps: list[Step], node: Node, kernel_name: str, kernel: NDArray[np.float32], bias: str) -> None:
+    def _dense(self, node: Node, kernel_name: str, kernel: NDArray[np.float32], bias: str) -> Dense:
         # stored as [units] or [1, units]
         shift = self._constant(bias).reshape(-1) if bias else None
         if 0 in kernel.shape or (shift is not None and shift.shape != kernel.shape[1:]):
             raise self._refused(node, "has weights that do not fit each other")
         stored_as = {"kernel": kernel_name, **({"bias": bias} if bias else {})}
-        steps.append(Dense(node.name, np.ascontiguousarray(kernel), shift, stored_as))
+        return Dense(node.name, np.ascontiguousarray(kernel), shift, stored_as)
 
     def _scale(self, node: Node) -> BatchNorm:
         """x + c, x - c, x * c or x / c as a batch norm with fixed statistics."""
@@ -186,6 +182,8 @@ class _Chain:
                 return BatchNorm(node.name, None, None, c, ones, 0.0)
             case "Mul":
                 return BatchNorm(node.name, c, None, zeros, ones, 0.0)
+            case "Transpose":
+                raise self._refused(node, "moves an observation's numbers")
         with np.errstate(divide="ignore"):
             factor = (1.0 / c.astype(np.float64)).astype(np.float32)
         return BatchNorm(node.name, factor, None, zeros, ones, 0.0)
@@ -210,6 +208,8 @@ class _Chain:
         return narrow
 
     def _weights(self, name: str, dimensions: int) -> NDArray[np.float32]:
+        if name not in self._constants:
+            raise InputError(f"{self._path}: weights {name} depend on the observation; an actor's are constant")
         values = self._constant(name)
         if values.ndim != dimensions:
             raise InputError(f"{self._path}: weights {name} have shape {list(values.shape)}, not {dimensions} dimensions")

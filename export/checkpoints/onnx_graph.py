@@ -109,47 +109,65 @@ def _loaded(path: Path) -> Any:
 
 
 def _graph(model: Any) -> OnnxGraph:
-    from onnx import helper, numpy_helper
+    from onnx import numpy_helper
 
     arrays = {tensor.name: np.array(numpy_helper.to_array(tensor)) for tensor in model.graph.initializer}
-    nodes = []
-    for node in model.graph.node:
-        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute if a.type in (1, 2, 3)}
-        operation = node.op_type if node.domain in DOMAINS else f"{node.domain}::{node.op_type}"
-        nodes.append(Node(operation, node.name or node.op_type, tuple(node.input), tuple(node.output), attributes))
     inputs = [value for value in model.graph.input if value.name not in arrays]
     sizes = [each.dim_value for value in inputs for each in value.type.tensor_type.shape.dim]
     return OnnxGraph(
         tuple(value.name for value in inputs),
         tuple(value.name for value in model.graph.output),
-        tuple(nodes),
+        tuple(map(_node, model.graph.node)),
         arrays,
         sizes[-1] if sizes and sizes[-1] > 0 else None,
     )
 
 
-def _values(model: Any, graph: OnnxGraph, output: str, observations: NDArray[np.float32]) -> "Values":
+def _node(node: Any) -> Node:
     from onnx import helper
-    from onnx.reference import ReferenceEvaluator
 
-    upstream = graph.upstream(output)
-    if unknown := next((node.operation for node in upstream if node.operation not in OPERATIONS), None):
-        raise ValueError(f"its operation {unknown} is not run")
-    produced = {name for node in upstream for name in node.outputs}
-    opsets = {entry.domain: entry.version for entry in model.opset_import}
-    evaluators = [(node, ReferenceEvaluator(node, opsets=opsets)) for node in model.graph.node if produced & set(node.output)]
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute if a.type in (1, 2, 3)}
+    operation = node.op_type if node.domain in DOMAINS else f"{node.domain}::{node.op_type}"
+    return Node(operation, node.name or node.op_type, tuple(node.input), tuple(node.output), attributes)
+
+
+def _values(model: Any, graph: OnnxGraph, output: str, observations: NDArray[np.float32]) -> Values:
+    from onnx import helper
+
+    evaluators = _evaluators(model, graph, output)
+    produced = [name for node, _ in evaluators for name in node.output if name]
     (observation,) = (value for value in model.graph.input if value.name == graph.inputs[0])
     dtype = helper.tensor_dtype_to_np_dtype(observation.type.tensor_type.elem_type)
-    by_name: dict[str, list[NDArray[Any]]] = {}
+    rows = []
     for row in observations:
         # one by one: a graph may be made for a single observation
         results: dict[str, Any] = {**graph.arrays, observation.name: row[None].astype(dtype)}
-        for node, evaluator in evaluators:
-            try:
-                outputs = evaluator.run(None, {name: results[name] for name in node.input if name})
-            except Exception as error:  # noqa: BLE001 - NumPy's and onnx's, for shapes and types that do not fit
-                return Values({name: [value] for name, value in results.items() if name in produced}, first_line(error))
-            results |= zip(node.output, map(np.asarray, outputs), strict=False)
-        for name in produced & set(results):
-            by_name.setdefault(name, []).append(results[name])
-    return Values(by_name)
+        reason = _evaluate(evaluators, results)
+        rows.append(results)
+        if reason:
+            break
+    names = [name for name in produced if all(name in results for results in rows)]
+    return Values({name: [results[name] for results in rows] for name in names}, reason)
+
+
+def _evaluators(model: Any, graph: OnnxGraph, output: str) -> list[tuple[Any, Any]]:
+    """(node, its evaluator) of the operations that an output depends on. Raises ValueError if one is not known."""
+    from onnx.reference import ReferenceEvaluator
+
+    upstream = graph.upstream(output)
+    if unknown := [node.operation for node in upstream if node.operation not in OPERATIONS]:
+        raise ValueError(f"its operation {unknown[0]} is not run")
+    produced = {name for node in upstream for name in node.outputs}
+    opsets = {entry.domain: entry.version for entry in model.opset_import}
+    return [(node, ReferenceEvaluator(node, opsets=opsets)) for node in model.graph.node if produced & set(node.output)]
+
+
+def _evaluate(evaluators: Sequence[tuple[Any, Any]], results: dict[str, Any]) -> str:
+    """Add the value of each operation to the results; why one cannot be evaluated, or ""."""
+    for node, evaluator in evaluators:
+        try:
+            outputs = evaluator.run(None, {name: results[name] for name in node.input if name})
+        except Exception as error:  # noqa: BLE001 - NumPy's and onnx's, for shapes and types that do not fit
+            return first_line(error)
+        results |= zip(node.output, map(np.asarray, outputs), strict=False)
+    return ""

@@ -110,7 +110,7 @@ def test_unknown_padding_is_refused(weights, tmp_path, monkeypatch, capsys):
     (tmp_path / "city.toml").write_text(CITY.replace('"supersuit"', '"zeros"'))
     monkeypatch.chdir(tmp_path)
     assert main(["--tl", "SA101"]) == 2
-    refused(capsys, "[training] padding = 'zeros' must be supersuit")
+    refused(capsys, "[training] padding = 'zeros' must be one of supersuit")
 
 
 def test_choices_are_those_that_supersuit_applied_in_training(shared):
