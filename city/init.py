@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from city import network
+from city import network, whole_files
 from city.arguments import Parser
 from city.errors import InputError
 from city.names import canonical, key
@@ -82,13 +82,14 @@ def _init(args: argparse.Namespace) -> str:
     created: list[Path] = []
     try:
         for path, text in files.items():
-            _create(path, text)
+            whole_files.write(path, text, "pass another --out")
             created.append(path)
-    except (OSError, UnicodeEncodeError) as error:
-        for path in created:
-            path.unlink()
-        reason = error.strerror if isinstance(error, OSError) else "its name, or another one in it, is not UTF-8"
-        raise InputError(f"{path}: cannot be written: {reason}; pass another --out, or rename the files") from None
+    except (InputError, UnicodeEncodeError) as error:
+        for created_file in created:
+            created_file.unlink()
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: cannot be written: a name in it is not UTF-8; rename the files") from None
     left_out = sorted(set(street.signals) - set(tls.values()))
     lines = [f"{signal} -> TL {tl}" for tl, signal in tls.items() if tl != signal]
     lines += [f"{signal}: left out; it has no green phase" for signal in left_out]
@@ -102,16 +103,6 @@ def _check_demand(route: Path) -> None:
         if depth == 0 and element.tag not in ("routes", "additional"):
             raise InputError(f"{route}: is no route file: its root is <{element.tag}>, not <routes>")
         element.clear()
-
-
-def _create(path: Path, text: str) -> None:
-    """Write a file that must not exist: beside, then renamed."""
-    draft = path.with_name(f".{path.name}.new")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.rename(path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def tl_names(street: StreetNetwork) -> dict[str, str]:

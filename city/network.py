@@ -13,6 +13,7 @@ from pathlib import Path
 from city import sumo_files
 from city.config import TL, City
 from city.errors import InputError
+from city.lanes import is_internal
 from city.right_of_way import Connection, Foes, Junctions, Requests, conflicts, green_together, path_length_m
 from city.sumo_files import elements, seconds
 
@@ -352,7 +353,7 @@ class _Reader:
             connections = self.connections.get(signal, [])
             if connections:
                 signals[signal] = self._signal(signal, programs, connections, requests)
-        incoming = {lane for signal in signals.values() for lane in signal.lanes if not lane.startswith(":")}
+        incoming = {lane for signal in signals.values() for lane in signal.lanes if not is_internal(lane)}
         behind = {lane: self._lanes_behind(lane) for lane in sorted(incoming) if self.length[lane] < MIN_APPROACH_M}
         lanes = {lane for signal in signals.values() for pairs in signal.links for pair in pairs for lane in pair}
         lanes.update(lane for before in behind.values() for lane in before)

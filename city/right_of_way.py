@@ -12,6 +12,8 @@ from itertools import combinations, pairwise, product
 import numpy as np
 from numpy.typing import NDArray
 
+from city.lanes import road_of
+
 Foes = NDArray[np.bool_]
 
 VEHICLE_WIDTH_M = 2.5
@@ -167,7 +169,7 @@ def conflicts(
             if foe.index == link.index or _same_approach(link, foe) or (all(at) and at[0] != at[1]):
                 continue
             distances_m = np.linalg.norm(paths[link][:, None] - paths[foe][None], axis=2)
-            if _edge(foe.to_lane) == _edge(link.to_lane) or distances_m.min() < VEHICLE_WIDTH_M:
+            if road_of(foe.to_lane) == road_of(link.to_lane) or distances_m.min() < VEHICLE_WIDTH_M:
                 foes[link.index, foe.index] = foes[foe.index, link.index] = True
                 for matrix in (yields, permissive):
                     matrix[link.index, foe.index] = matrix[foe.index, link.index] = False
@@ -176,11 +178,7 @@ def conflicts(
 
 def _same_approach(link: Connection, foe: Connection) -> bool:
     """Whether two links leave the same road: drivers merge by the ordinary rules there."""
-    return _edge(foe.from_lane) == _edge(link.from_lane)
-
-
-def _edge(lane: str) -> str:
-    return lane.rsplit("_", 1)[0]
+    return road_of(foe.from_lane) == road_of(link.from_lane)
 
 
 def _path(connection: Connection, continuation: Mapping[str, str], shapes: Mapping[str, str]) -> NDArray[np.float64]:

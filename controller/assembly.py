@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from city import config as city_config
+from city.lanes import is_internal
 from city.network import StreetNetwork, green_states
 from controller.decision_step import DecisionLoop, Events
 from controller.sumo.connection import SumoConnection
@@ -156,4 +157,4 @@ def _max_pressure(contract: pb.PolicyContract, street: StreetNetwork, lanes: Rea
 
 def _vehicle_lanes(street: StreetNetwork, signal: str) -> list[str]:
     """The lanes of a signal that vehicles use; crossings and walking areas are inside junctions."""
-    return [lane for lane in max_pressure.lanes_of(street.signals[signal], street.lanes_behind) if not lane.startswith(":")]
+    return [lane for lane in max_pressure.lanes_of(street.signals[signal], street.lanes_behind) if not is_internal(lane)]

@@ -1,11 +1,10 @@
 """`greenserve check`: every TL's contract against the network, without running anything."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from city import config as city_config
-from city import names, network, program
+from city import model_folders, names, network, program, text_table
 from city.arguments import Parser, host_and_port
 from city.errors import InputError
 from city.network import StreetNetwork
@@ -29,7 +28,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.check"
 
     def check() -> int:
         street, rows, advice = _check(sys.argv[1:] if argv is None else argv, prog)
-        _print_table(rows)
+        print(text_table.write(("TL", "VERSION", "DIALECT", "CONTRACT"), rows))
         mismatches = sum(row[3] != MATCHES for row in rows)
         print(f"{len(rows) - mismatches} of {len(rows)} TLs match the network {street.net_file}")
         for line in filter(None, advice):
@@ -118,19 +117,12 @@ def _contract(city: city_config.City, tl: str, server: str | None, version: int 
         except ValueError as error:
             raise InputError(f"--server {error}") from None
     folder = city.serving.models_dir / tl
-    versions = [int(path.name) for path in folder.iterdir() if path.name.isdigit()] if folder.is_dir() else []
+    versions = model_folders.versions(folder)
     if version is None and not versions:
         raise InputError(f"{folder}: holds no version; export it (greenserve export --tl {tl})")
     if version is not None and version not in versions:
-        raise InputError(f"{folder}: holds no version {version}; it holds {', '.join(map(str, sorted(versions))) or 'none'}")
+        raise InputError(f"{folder}: holds no version {version}; it holds {', '.join(map(str, versions)) or 'none'}")
     return from_saved_model(folder / str(max(versions) if version is None else version))
-
-
-def _print_table(rows: Sequence[Row]) -> None:
-    header = ("TL", "VERSION", "DIALECT", "CONTRACT")
-    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(3)]
-    for row in (header, *rows):
-        print("  ".join((*(text.ljust(width) for text, width in zip(row[:3], widths, strict=True)), row[3])))
 
 
 if __name__ == "__main__":

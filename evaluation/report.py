@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from city import text_files
+from city import whole_files
 from city.network import is_green
 from evaluation.arms import Arm
 from evaluation.signal_recording import SignalBand
@@ -62,7 +62,7 @@ def write(folder: Path, arms: Sequence[Arm], results: Results, table: str, condi
         for title, text, figure in figures
     )
     page = folder / "report.html"
-    text_files.write(
+    whole_files.write(
         page,
         "<!doctype html><html lang=en><meta charset=utf-8><title>Evaluation</title>"
         "<style>body{font:16px sans-serif;max-width:75em;margin:2em auto;padding:0 1em}"

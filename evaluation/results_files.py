@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from city import text_files
+from city import whole_files
 from city.errors import InputError
 from evaluation.arms import Arm
 from evaluation.simulation import Outcome, outcome_values
@@ -48,7 +48,7 @@ def write(folder: Path, arms: Sequence[Arm], results: Mapping[str, Sequence[Outc
         # what the signals showed is in the report
         "simulations": [asdict(replace(outcome, signals=())) for arm in arms for outcome in results[arm.name]],
     }
-    text_files.write(folder / "results.json", json.dumps(document, indent=1))
+    whole_files.write(folder / "results.json", json.dumps(document, indent=1))
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(["arm", "seed", *own[0], "overrides"])
@@ -56,7 +56,7 @@ def write(folder: Path, arms: Sequence[Arm], results: Mapping[str, Sequence[Outc
         for outcome in results[arm.name]:
             numbers = [round(value, 3) for value in outcome_values(outcome).values()]
             writer.writerow([outcome.arm, outcome.seed, *numbers, outcome.overrides])
-    text_files.write(folder / "results.csv", table.getvalue())
+    whole_files.write(folder / "results.csv", table.getvalue())
 
 
 def _compared(candidate: Sequence[Mapping[str, float]], values: Sequence[Mapping[str, float]]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from city import config, network, sumo_files
+from city.lanes import is_internal, road_of
 from controller.assembly import assemble
 from controller.decision_step import DecisionLoop
 from controller.policies.served_contracts import fetch_contracts
@@ -27,7 +28,7 @@ from signals.observation import Observation
 from signals.policy import Action, Policies
 from simulation.approaches import upstream_lanes
 from simulation.demand import Demand
-from simulation.lost_time import LostTime, road_of
+from simulation.lost_time import LostTime
 from simulation.street_simulation import SERVED_DEADLINE_S, check_answers, end_of, simulated
 from simulation.trips import Trips, read_trips
 
@@ -110,7 +111,7 @@ class ArmSimulator:
         self.street = network.of_city(task.city)
         self._signals = [signal for tl in task.tls for signal in task.city.tls[tl].signals]
         lanes = (lane for signal in self._signals for lane in self.street.signals[signal].lanes)
-        self._roads = sorted({road_of(lane) for lane in lanes if not lane.startswith(":")})
+        self._roads = sorted({road_of(lane) for lane in lanes if not is_internal(lane)})
         self._lanes = upstream_lanes(self.street, {tl: task.city.tls[tl].signals for tl in task.tls})
 
     def run(self, arm: Arm, demand: Demand, models: ServedModels | None = None, records_signals: bool = False) -> Outcome:

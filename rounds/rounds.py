@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from city import network, text_files
+from city import network, whole_files
 from city.config import City
 from city.errors import InputError
 from evaluation import paired_runs
@@ -196,7 +196,7 @@ class Rounds:
 
     def _save(self) -> None:
         state = {"identity": self._identity(), "rounds": self._decisions}
-        text_files.write(self._state_file, json.dumps(state, indent=1))
+        whole_files.write(self._state_file, json.dumps(state, indent=1))
 
     def _restore(self) -> None:
         try:

@@ -12,7 +12,12 @@ SUBCOMMANDS = {
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m serving") -> int:
-    return program.run_subcommand(argv, prog, SUBCOMMANDS, program.load("serving.embedded.__main__"))
+    return program.run_subcommand(argv, prog, SUBCOMMANDS, _serve)
+
+
+def _serve(argv: list[str], prog: str) -> int:
+    # loaded only now: the programs beside the server need less than it does
+    return program.load("serving.embedded.__main__")(argv, prog)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 
 import sumolib
 
+from city.lanes import is_internal
 from city.network import StreetNetwork
 
 
@@ -23,7 +24,7 @@ def upstream_lanes(street: StreetNetwork, signals_of: Mapping[str, Iterable[str]
         (0.0, net.getLane(lane).getEdge().getID(), tl_of.get(signal.id, ""))
         for signal in street.signals.values()
         for lane in signal.lanes
-        if not lane.startswith(":")
+        if not is_internal(lane)
     ]
     heapq.heapify(queue)
     seen: set[str] = set()

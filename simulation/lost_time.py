@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from city.lanes import road_of
+
 
 class LostTime:
     """The time that is lost at one moment, in vehicles: seconds per second.
@@ -37,8 +39,3 @@ class LostTime:
             if owner is not None:
                 lost[owner][origin] = lost[owner].get(origin, 0.0) + 1.0
         return lost
-
-
-def road_of(lane: str) -> str:
-    """The road (SUMO's edge) of a lane."""
-    return lane.rpartition("_")[0]

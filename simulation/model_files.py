@@ -5,8 +5,8 @@ import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from city import model_folders
 from city.errors import InputError
-from serving.embedded.models import version_files
 
 Versions = Mapping[str, Path]
 """By TL, the folder of a version: `models/SA101/3`."""
@@ -20,14 +20,14 @@ def find(models_dir: Path, model_numbers: Mapping[str, int | None]) -> dict[str,
     found = {}
     for tl, number in model_numbers.items():
         folder = models_dir.resolve() / tl
-        versions = version_files.versions(folder)
+        versions = model_folders.versions(folder)
         if not versions:
             raise InputError(
                 f"there is no model in {models_dir / tl}; export it first (greenserve export --tl {tl} --models-dir {models_dir})"
             )
         chosen = max(versions) if number is None else number
         if chosen not in versions:
-            available = ", ".join(map(str, sorted(versions)))
+            available = ", ".join(map(str, versions))
             raise InputError(f"there is no model {models_dir / tl / str(chosen)}; {tl} has {available}: choose one of them")
         found[tl] = folder / str(chosen)
     return found

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from city import whole_files
 from city.errors import InputError, first_line
 
 KEYS = {"identity", "update", "best_delay_s", "best_sharpness", "stale", "variances"}
@@ -28,18 +29,10 @@ class Progress:
 
     def save(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Write JSON values and arrays. Raises InputError."""
-        partial = self.path.with_suffix(".partial")
-        try:
-            with partial.open("wb") as file:
-                np.savez(file, **{"values": np.array(json.dumps(values)), **arrays})  # type: ignore[arg-type]
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(self.path)
-        except OSError as error:
-            partial.unlink(missing_ok=True)
-            raise InputError(
-                f"{self.path}: cannot be written: {error.strerror or error}; make room there, or pass another --out"
-            ) from None
+        with whole_files.replacing(self.path) as draft, draft.open("wb") as file:
+            np.savez(file, **{"values": np.array(json.dumps(values)), **arrays})  # type: ignore[arg-type]
+            file.flush()
+            os.fsync(file.fileno())
 
     def load(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
         """(values, arrays); None: there is no file. Raises InputError."""

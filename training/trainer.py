@@ -14,7 +14,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from city import sumo_files, text_files
+from city import sumo_files, whole_files
 from city.errors import InputError, first_line
 from export.locate import find_candidates
 from protos import policy_pb2 as pb
@@ -212,7 +212,7 @@ class Trainer:
         }
         row = [count, *(round(value, 2) for value in values.values()), "" if held_out_s is None else round(held_out_s, 2)]
         self._rows.append(",".join(map(str, row)))
-        text_files.write(self._curve, "\n".join([",".join(CURVE), *self._rows]) + "\n")
+        whole_files.write(self._curve, "\n".join([",".join(CURVE), *self._rows]) + "\n")
         if held_out_s is not None:
             values["held_out_delay_s"] = held_out_s
         for name, value in {**values, **losses}.items():

@@ -16,6 +16,8 @@ log = logging.getLogger("controller")
 
 UPDATE_INTERVAL_S = 5.0
 """Wall time between two updates, and over which the requests of an update are spread."""
+MAX_STATUS_CALLS = 50
+"""Own models whose version is requested in one update; all of them take turns."""
 MAX_NAMED_TLS = 5
 """TLs named in one line; the others are counted."""
 
@@ -48,6 +50,12 @@ class ServedFleet:
         self.coverage: Coverage | None = None
         """Replaced as a whole, so that another thread may read it at any time."""
         self._write_lock = threading.Lock()
+        self._own: dict[str, int | None] = {}
+        """By TL, the version that its own model answered with when it was asked last; None: it is not served."""
+        self._next = 0
+        """Number of the TL whose own model's version is requested next."""
+        self._compared: int | None = None
+        """The fleet's version that every TL's own model was compared with."""
         self._changes = 0
         """Counts `suspend` and `note_contract`: the result of an update that began before is dropped."""
         self._logged = ""
@@ -108,34 +116,52 @@ class ServedFleet:
         members = {member.tl: member for member in fleet.contract.members}
         excluded: dict[str, str] = {}
         without_own: set[str] = set()
+        to_ask = self._due(version, members)
         for tl, contract in self._contracts.items():
-            if self.updating.wait(spread_s / len(self._contracts)):
-                return self.coverage, self._logged
-            if tl not in members:
-                excluded[tl] = "is not in it"
-            elif not same_contract(members[tl].contract, contract):
-                excluded[tl] = "has another contract in the fleet"
-            else:
-                served = self._own_version(tl)
-                pinned = self._version if isinstance(self._version, int) else None
-                own_version = served if pinned is None else pinned
-                known_version, origin = self._origins[tl]
-                if served is None and pinned in (None, members[tl].version):
-                    without_own.add(tl)
-                elif own_version != members[tl].version:
-                    excluded[tl] = f"is served at version {own_version}, the fleet holds version {members[tl].version}"
-                elif known_version != own_version:
-                    excluded[tl] = f"has not answered with version {own_version} yet"
-                elif origin != members[tl].contract.origin:
-                    excluded[tl] = "was exported again since; build the fleet again"
+            if tl in to_ask:
+                if self.updating.wait(spread_s / len(to_ask)):
+                    return self.coverage, self._logged
+                self._own[tl] = self._own_version(tl)
+            if reason := self._exclusion(tl, contract, members.get(tl)):
+                excluded[tl] = reason
+            elif self._own[tl] is None:
+                without_own.add(tl)
         tls = frozenset(self._contracts) - frozenset(excluded)
-        message = f"fleet {self.name} version {version} answers for {len(tls)} of {len(self._contracts)} TLs"
-        if excluded:
-            named = list(excluded.items())[:MAX_NAMED_TLS]
-            message += "; their own models are queried: " + ", ".join(f"{tl} ({reason})" for tl, reason in named)
-            message += f" and {len(excluded) - MAX_NAMED_TLS} more" if len(excluded) > MAX_NAMED_TLS else ""
-        covers_more = len(tls) > 1 or without_own & tls
-        return (Coverage(fleet, version, tls, tls & without_own) if covers_more else None), message
+        covers_more = len(tls) > 1 or without_own
+        message = f"fleet {self.name} version {version} answers for {len(tls)} of {len(self._contracts)} TLs{_listed(excluded)}"
+        return (Coverage(fleet, version, tls, frozenset(without_own)) if covers_more else None), message
+
+    def _due(self, version: int, members: Mapping[str, pb.Member]) -> set[str]:
+        """The TLs whose own models' versions are requested now: the next ones; of a new fleet, also those that it contradicts.
+
+        The API gives the versions of one model a call: a thousand TLs every few seconds would be hundreds of calls a second.
+        """
+        tls = list(self._contracts)
+        rotated = [*tls[self._next :], *tls[: self._next]]
+        due = set(rotated[:MAX_STATUS_CALLS])
+        self._next = (self._next + MAX_STATUS_CALLS) % len(tls)
+        if version != self._compared:
+            due |= {tl for tl in tls if tl not in self._own or (tl in members and self._own[tl] != members[tl].version)}
+            self._compared = version
+        return due
+
+    def _exclusion(self, tl: str, contract: pb.PolicyContract, member: pb.Member | None) -> str:
+        """Why a fleet with this member does not answer for a TL; "": it does."""
+        if member is None:
+            return "is not in it"
+        if not same_contract(member.contract, contract):
+            return "has another contract in the fleet"
+        served = self._own.get(tl)
+        pinned = self._version if isinstance(self._version, int) else None
+        if served is None and pinned in (None, member.version):
+            return ""
+        own_version = served if pinned is None else pinned
+        known_version, origin = self._origins[tl]
+        if own_version != member.version:
+            return f"is served at version {own_version}, the fleet holds version {member.version}"
+        if known_version != own_version:
+            return f"has not answered with version {own_version} yet"
+        return "" if origin == member.contract.origin else "was exported again since; build the fleet again"
 
     def _own_version(self, tl: str) -> int | None:
         """The version of a TL's own model that the server answers with; None: there is none."""
@@ -150,3 +176,12 @@ class ServedFleet:
             return self._client.version_number(model, self._version)
         available = (status.version for status in self._client.status(model) if status.state == AVAILABLE)
         return max(available, default=None)
+
+
+def _listed(excluded: Mapping[str, str]) -> str:
+    """The first TLs that a fleet does not answer for, for a log line. `excluded`: by TL, the reason."""
+    if not excluded:
+        return ""
+    named = ", ".join(f"{tl} ({reason})" for tl, reason in list(excluded.items())[:MAX_NAMED_TLS])
+    more = f" and {len(excluded) - MAX_NAMED_TLS} more" if len(excluded) > MAX_NAMED_TLS else ""
+    return f"; their own models are queried: {named}{more}"

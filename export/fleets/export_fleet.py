@@ -18,7 +18,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from city import config as city_config
-from city import names, program
+from city import model_folders, names, program
 from city.arguments import Parser
 from city.errors import InputError, ProgramFailed
 from city.version import VERSION
@@ -132,10 +132,10 @@ def _job(args: argparse.Namespace, city: city_config.City | None, name: str, tl_
 def _exported(models_dir: Path) -> list[str]:
     """The TLs that have a version, without fleets."""
     tls = []
-    for home in sorted(models_dir.iterdir()):
-        if home.name.startswith(".") or not home.is_dir() or not (numbers := publish.versions(home)):
+    for home in model_folders.subfolders(models_dir):
+        if not (versions := model_folders.versions(home)):
             continue
-        path = home / str(numbers[-1]) / "assets.extra" / manifest.FILE_NAME
+        path = versions[max(versions)] / "assets.extra" / manifest.FILE_NAME
         try:
             is_fleet = json.loads(path.read_text(encoding="utf-8")).get("source", {}).get("format") == FLEET
         except (OSError, ValueError, AttributeError):
@@ -149,7 +149,7 @@ def export(job: FleetJob) -> str:
     """Stack, write, verify and publish a fleet; return a one-line summary. Raises InputError, ParityError, NotInferenceOnly."""
     begin = time.perf_counter()
     home = job.models_dir / job.name
-    existing = publish.versions(home) if home.is_dir() else []
+    existing = list(model_folders.versions(home))
     number = job.number if job.number is not None else (existing[-1] + 1 if existing else 1)
     if number >= single_model.MAX_MODEL_NUMBER:
         raise InputError(f"fleet {job.name}: number {number} is too large for a version; pass a smaller --model-number")
@@ -203,7 +203,7 @@ def _holds(version: Path, single_models: Mapping[str, Path]) -> bool:
 
 
 def _newest(home: Path) -> Path:
-    return home / str(publish.versions(home)[-1])
+    return home / str(max(model_folders.versions(home)))
 
 
 def _contract(

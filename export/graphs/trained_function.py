@@ -20,6 +20,7 @@ from city.errors import InputError, first_line
 from export.checkpoints.checkpoint import Checkpoint, StoredVariable
 from export.graphs import output_tensor, training_graph
 from export.graphs.graph_actor import ReferenceModel, TrainedGraph
+from serving.contract import DEFAULT_SIGNATURE
 
 _NOT_THE_MEAN = re.compile(r"value|critic|log_?prob|std|sigma|scale|entropy|sample|hidden|state", re.I)
 _THE_MEAN = re.compile(r"((actor|action|policy|pi)_)?(means?|mu|loc|logits?|probs?|probabilities|actions?|actor|policy|pi)", re.I)
@@ -50,7 +51,7 @@ def of_saved_model(path: Path, output: str | None, categorical: bool) -> Trained
         raise InputError(f"{path}: has neither a signature nor a function that takes an observation")
     if signature and signature not in functions:
         raise InputError(f"{path}: has no signature {signature}; there are {', '.join(functions)}")
-    chosen = signature or next((name for name in ("serving_default", "serve", "__call__") if name in functions), None)
+    chosen = signature or next((name for name in (DEFAULT_SIGNATURE, "serve", "__call__") if name in functions), None)
     if chosen is None and len(functions) > 1:
         raise InputError(f"{path}: has the functions {', '.join(functions)}; choose one with --output-tensor FUNCTION:OUTPUT")
     concrete = functions[chosen or next(iter(functions))]

@@ -18,6 +18,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from city import model_folders
 from city.errors import InputError, path_errors_as_input_errors
 
 _DRAFT = re.compile(r"\.(\d+)\.(draft|old)-.+")
@@ -100,12 +101,6 @@ def _draft(home: Path, number: int) -> Iterator[Path]:
                 home.rmdir()  # succeeds only if it is empty
 
 
-def versions(home: Path) -> list[int]:
-    """The versions of a TL, oldest first."""
-    folders = (path for path in home.iterdir() if path.name.isascii() and path.name.isdigit() and path.is_dir())
-    return sorted(int(path.name) for path in folders)
-
-
 def _rename_to_version(draft: Path, target: Path, overwrite: bool) -> None:
     """Rename the draft to its number; an existing version may be replaced, never lost."""
     try:
@@ -150,7 +145,7 @@ def _exchange(first: Path, second: Path) -> bool:
 
 def _prune(home: Path, keep: int, published: int) -> None:
     """Remove versions but the `keep` newest; the one just published stays whatever its number."""
-    for number in versions(home)[:-keep]:
+    for number in list(model_folders.versions(home))[:-keep]:
         if number != published:
             aside = home / _hidden(number, "old")
             # a server must see the complete version or none

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from city import config as city_config
-from city import program
+from city import model_folders, program, text_table
 from city.arguments import Parser
 from city.errors import InputError, ProgramFailed
 from protos import predict_pb2 as pb
@@ -62,7 +62,7 @@ def status(argv: list[str], prog: str = "python -m serving status") -> int:
         for address, models in _models_by_address(args, args.models or _models(args)).items():
             with _client(args, address) as client, _named_server(client, args):
                 rows += _status_rows(client, models, args.timeout_s)
-        _print_table(("MODEL", "VERSION", "STATE", ""), rows)
+        print(text_table.write(("MODEL", "VERSION", "STATE", ""), rows))
         missing = [model for model, _, state, _ in rows if state == NOT_SERVED]
         if args.models and missing:
             raise InputError(f"{', '.join(missing)}: not served; export it, or pass another --server")
@@ -204,17 +204,13 @@ def _status_rows(client: Client, models: Sequence[str], timeout_s: float) -> lis
     return rows
 
 
-def _print_table(header: tuple[str, str, str, str], rows: Sequence[tuple[str, str, str, str]]) -> None:
-    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(3)]
-    for row in (header, *rows):
-        print("  ".join((*(text.ljust(width) for text, width in zip(row[:3], widths, strict=True)), row[3])).rstrip())
-
-
 def _models(args: argparse.Namespace) -> list[str]:
     """Names of the models in city.toml's folder, because TensorFlow Serving's API cannot list models. Raises InputError."""
     models_dir = _serving(args).models_dir
+    if not models_dir.is_dir():
+        raise InputError(_cannot_list(f"there is no folder {models_dir}"))
     try:
-        names = sorted(path.name for path in models_dir.iterdir() if path.is_dir() and not path.name.startswith("."))
+        names = [folder.name for folder in model_folders.subfolders(models_dir)]
     except OSError as error:
         raise InputError(_cannot_list(f"the folder {models_dir} cannot be read ({error.strerror})")) from None
     if not names:

@@ -5,6 +5,7 @@ import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from city import pem
 from city.config import Serving
 from city.errors import InputError
 from serving.client import Tls
@@ -27,7 +28,7 @@ class TlsFiles:
 
     def read(self) -> Tls:
         """The certificates now. Raises InputError."""
-        ca, certificate, key = (None if path is None else _read_pem(path) for path in (self.ca, self.certificate, self.key))
+        ca, certificate, key = (None if path is None else pem.read(path) for path in (self.ca, self.certificate, self.key))
         return Tls(ca, certificate, key, self.server_name)
 
 
@@ -78,13 +79,3 @@ def from_flags(args: argparse.Namespace, serving: Serving) -> TlsFiles | None:
     if (files.certificate is None) != (files.key is None):
         raise InputError("--tls-certificate and --tls-key belong together; pass both")
     return None if files == TlsFiles() else files
-
-
-def _read_pem(path: Path) -> bytes:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    if b"-----BEGIN " not in content:
-        raise InputError(f"{path}: is not PEM; it must begin with a line such as -----BEGIN CERTIFICATE-----")
-    return content

@@ -15,16 +15,17 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from city import config as city_config
-from city import program
+from city import pem, program, whole_files
 from city.arguments import Parser, host_and_port
 from city.config import District
 from city.errors import InputError, ProgramFailed
+from protos.model_server_config_pb2 import SSLConfig
 from protos.predict_pb2 import ModelVersionStatus
 from serving.client import Client
 from serving.embedded.models import version_files
 from serving.errors import BadRequest, ModelNotFound, ServingError
 from serving.tf_serving import config_files
-from serving.tf_serving.config_files import GRPC_PORT, ServerFiles, Tls, Versions
+from serving.tf_serving.config_files import GRPC_PORT, ServerFiles, Versions
 
 MAX_SHARDS = 1000
 LOAD_TIMEOUT_S, STATUS_INTERVAL_S = 300.0, 1.0
@@ -118,24 +119,24 @@ def _write(args: argparse.Namespace) -> None:
     members = set() if args.all_models else config_files.fleet_members(models_dir, chosen, fleets)
     if missing := [name for name in _named(args.model) if name in members]:
         raise InputError(f"--model: {', '.join(missing)} is in a fleet, which is served instead; pass --all-models too")
-    tls = _tls(args)
+    ssl = _ssl(args)
     for name, models in _by_server(list(available), districts).items():
-        _write_server(args, models_dir, args.out / name, {each: chosen[each] for each in models}, fleets, tls)
+        _write_server(args, models_dir, args.out / name, {each: chosen[each] for each in models}, fleets, ssl)
     if args.shards is not None:
-        (args.out / "districts.toml").write_text(_districts_text(districts), encoding="utf-8")
+        whole_files.write(args.out / "districts.toml", _districts_text(districts), "pass another --out")
         print(f"{args.out / 'districts.toml'}: add these tables to {city_file}")
 
 
 def _write_server(
     args: argparse.Namespace, models_dir: Path, out: Path, wanted: Mapping[str, Versions], fleets: Collection[str] | None,
-    tls: Tls | None,
+    ssl: SSLConfig | None,
 ) -> None:  # fmt: skip
     """Write the files of one server. Raises InputError, NotLoaded."""
 
     def write(models: Mapping[str, Versions]) -> int:
         members = set() if args.all_models else config_files.fleet_members(models_dir, models, fleets)
         served = {name: versions for name, versions in models.items() if name not in members}
-        config_files.write(ServerFiles(served, args.mounted_at.rstrip("/"), args.config_at.rstrip("/"), tls), out)
+        config_files.write(ServerFiles(served, args.mounted_at.rstrip("/"), args.config_at.rstrip("/"), ssl), out)
         return len(served)
 
     current = config_files.read(out)
@@ -257,21 +258,16 @@ def _districts_text(districts: Mapping[str, District]) -> str:
     return "\n".join(tables)
 
 
-def _tls(args: argparse.Namespace) -> Tls | None:
+def _ssl(args: argparse.Namespace) -> SSLConfig | None:
     if args.tls_key is None:
         return None
-    client_ca = _pem(args.tls_client_ca) if args.tls_client_ca is not None else ""
-    return Tls(_pem(args.tls_certificate), _pem(args.tls_key), client_ca)
-
-
-def _pem(path: Path) -> str:
-    try:
-        text = path.read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as PEM: {error}") from None
-    if "-----BEGIN " not in text:
-        raise InputError(f"{path}: is not PEM; it must begin with a line such as -----BEGIN CERTIFICATE-----")
-    return text
+    client_ca = pem.read(args.tls_client_ca) if args.tls_client_ca is not None else b""
+    return SSLConfig(
+        server_key=pem.read(args.tls_key).decode(),
+        server_cert=pem.read(args.tls_certificate).decode(),
+        custom_ca=client_ca.decode(),
+        client_verify=bool(client_ca),
+    )
 
 
 if __name__ == "__main__":

@@ -19,15 +19,16 @@ from pathlib import Path
 
 from google.protobuf import text_format
 
+from city import whole_files
 from city.errors import InputError
 from protos import model_server_config_pb2 as pb
 from serving.contract import ContractError, from_saved_model
+from serving.embedded.config import METRICS_PATH
 from serving.embedded.models import version_files
 
 STABLE, CANARY = LABELS = "stable", "canary"
 """Labels of versions."""
 MODELS_CONFIG = "models.config"
-METRICS_PATH = "/monitoring/prometheus/metrics"
 GRPC_PORT, REST_PORT = 8500, 8501
 FLAGS = (
     f"--port={GRPC_PORT}",
@@ -93,16 +94,6 @@ def describe_labels(current: Versions | None, wanted: Versions) -> str:
 
 
 @dataclass(frozen=True)
-class Tls:
-    """PEM texts."""
-
-    certificate: str
-    key: str
-    client_ca: str = ""
-    """CA bundle that verifies clients, which must present a certificate then (mTLS); empty: clients need none."""
-
-
-@dataclass(frozen=True)
 class ServerFiles:
     """What one server's files say."""
 
@@ -111,7 +102,7 @@ class ServerFiles:
     """Folder of the models inside the container."""
     config_at: str = "/config"
     """Folder of these files inside the container."""
-    tls: Tls | None = None
+    ssl: pb.SSLConfig | None = None
     flags: Sequence[str] = field(default=FLAGS)
 
 
@@ -119,29 +110,22 @@ def write(files: ServerFiles, out: Path) -> None:
     """Write the files into a folder, each by rename, models.config last. Raises InputError."""
     monitoring = pb.MonitoringConfig(prometheus_config=pb.PrometheusConfig(enable=True, path=METRICS_PATH))
     texts = {"monitoring.config": text_format.MessageToString(monitoring)}
-    if files.tls is not None:
-        ssl = pb.SSLConfig(
-            server_key=files.tls.key,
-            server_cert=files.tls.certificate,
-            custom_ca=files.tls.client_ca,
-            client_verify=bool(files.tls.client_ca),
-        )
-        texts["ssl.config"] = text_format.MessageToString(ssl)
+    if files.ssl is not None:
+        texts["ssl.config"] = text_format.MessageToString(files.ssl)
     texts["flags"] = "".join(f"{flag}\n" for flag in _flags(files))
     texts[MODELS_CONFIG] = text_format.MessageToString(_models_config(files))
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            draft = out / f".{name}.draft"
-            try:
-                # the key in ssl.config is for the server only
-                with open(draft, "w", opener=_owner_only if name == "ssl.config" else None, encoding="utf-8") as file:
-                    file.write(text)
-                draft.replace(out / name)
-            finally:
-                draft.unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"{error.filename or out}: cannot be written: {error.strerror}; pass another --out") from None
+    for name, text in texts.items():
+        # the key in ssl.config is for the server only
+        opener = _owner_only if name == "ssl.config" else None
+        with (
+            whole_files.replacing(out / name, "pass another --out") as draft,
+            open(draft, "w", opener=opener, encoding="utf-8") as file,
+        ):
+            file.write(text)
 
 
 def read(out: Path) -> dict[str, Versions]:
@@ -165,7 +149,7 @@ def _owner_only(path: str, flags: int) -> int:
 
 def _flags(files: ServerFiles) -> list[str]:
     named = {"model_config_file": MODELS_CONFIG, "monitoring_config_file": "monitoring.config"}
-    if files.tls is not None:
+    if files.ssl is not None:
         named["ssl_config_file"] = "ssl.config"
     return [*files.flags, *(f"--{flag}={files.config_at}/{name}" for flag, name in named.items())]
 

@@ -251,7 +251,7 @@ def test_embedded_server_takes_the_same_files(exported, tmp_path):
         (("--shards", "99"), "--shards 99: there are"),
         (("--mounted-at", "models"), "must be an absolute path"),
         (("--tls-key", "key"), "--tls-certificate and --tls-key belong together"),
-        (("--tls-certificate", "none", "--tls-key", "none"), "none: cannot be read as PEM"),
+        (("--tls-certificate", "none", "--tls-key", "none"), "none: cannot be read: No such file"),
         (("--out", "/proc/none"), "/proc/none"),
     ],
 )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from city import model_folders
 from city.errors import InputError
 from protos import model_server_config_pb2 as pb
 from serving.embedded import text_proto
@@ -30,11 +31,7 @@ class ModelConfig:
 
 def from_folder(models_dir: Path) -> dict[str, ModelConfig]:
     """Configs of every model in a folder, newest version each. Raises OSError if it cannot be listed."""
-    try:
-        folders = sorted(path for path in models_dir.iterdir() if path.is_dir() and not path.name.startswith("."))
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    return {folder.name: ModelConfig(folder.name, folder) for folder in folders}
+    return {folder.name: ModelConfig(folder.name, folder) for folder in model_folders.subfolders(models_dir)}
 
 
 def from_file(path: Path) -> dict[str, ModelConfig]:

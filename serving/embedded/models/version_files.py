@@ -4,6 +4,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from city import model_folders
+
 Fingerprint = tuple[tuple[str, int, int], ...]
 """The folder, then (path, bytes, mtime in ns) of every file in it: changes while a copy is in progress."""
 
@@ -21,9 +23,9 @@ def versions(base_path: Path) -> dict[int, VersionFiles]:
     in TensorFlow Serving anything else is ignored.
     """
     return {
-        int(folder.name): VersionFiles(folder, _fingerprint(folder))
-        for folder in _folders(base_path)
-        if is_version(folder.name) and (folder / "saved_model.pb").is_file()
+        number: VersionFiles(folder, _fingerprint(folder))
+        for number, folder in model_folders.versions(base_path).items()
+        if (folder / "saved_model.pb").is_file()
     }
 
 
@@ -34,21 +36,8 @@ def is_in(fingerprint: Fingerprint, base_path: Path) -> bool:
 
 def scan(models_dir: Path) -> dict[str, dict[int, VersionFiles]]:
     """Model -> versions, of every model in a folder that has a version. Raises OSError."""
-    models = {folder.name: versions(folder) for folder in _folders(models_dir)}
+    models = {folder.name: versions(folder) for folder in model_folders.subfolders(models_dir)}
     return {name: files for name, files in models.items() if files}
-
-
-def is_version(name: str) -> bool:
-    """Whether a folder's name is a version: a number that fits TensorFlow Serving's int64."""
-    return name.isascii() and name.isdigit() and int(name) < 1 << 63
-
-
-def _folders(parent: Path) -> list[Path]:
-    try:
-        with os.scandir(parent) as entries:
-            return sorted(Path(entry.path) for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-    except (FileNotFoundError, NotADirectoryError):
-        return []  # removed, so empty; any other error leaves the content unknown
 
 
 def _fingerprint(folder: Path) -> Fingerprint:

@@ -19,12 +19,13 @@ from aiohttp import web
 
 from city.errors import InputError
 from protos import predict_pb2 as wire
+from serving.contract import DEFAULT_SIGNATURE
 from serving.embedded.config import port_error
 from serving.embedded.models.manager import ModelManager
 from serving.embedded.rest import json_document, json_request, json_response
 from serving.embedded.rpc.get_model_metadata import get_model_metadata
 from serving.embedded.rpc.get_model_status import get_model_status
-from serving.embedded.rpc.predict import DEFAULT_SIGNATURE, run
+from serving.embedded.rpc.predict import run
 from serving.embedded.rpc.unimplemented import not_implemented
 from serving.embedded.status import HTTP_STATUS, StatusError, failed_precondition, invalid_argument
 from serving.embedded.telemetry.logs import log

@@ -8,11 +8,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from protos import predict_pb2 as wire
+from serving.contract import DEFAULT_SIGNATURE
 from serving.embedded.models.servable import Servable, ServableFinder, Signature
 from serving.embedded.status import failed_precondition, invalid_argument
 from serving.tensors import BITS, DT_STRING, TensorError, to_array, type_name, typed_proto
 
-DEFAULT_SIGNATURE = "serving_default"
 CountRun = Callable[[str, float], None]
 """Counts a run: (model, seconds)."""
 

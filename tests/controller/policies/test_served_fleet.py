@@ -382,3 +382,20 @@ def test_fleet_without_a_version_is_logged_as_not_used(city, caplog):
     city.fleet.update()
     lines = [record.message for record in caplog.records if record.name == "controller"]
     assert lines == ["fleet city is not used: no version of it is available"]
+
+
+def test_own_models_take_turns_in_being_asked_for_their_versions(city, monkeypatch):
+    monkeypatch.setattr(served_fleet, "MAX_STATUS_CALLS", 1)
+    asked, status = [], city.client.status
+    city.client.status = lambda model, *arguments: asked.append(model) or status(model, *arguments)
+    city.fleet.update()
+    assert sorted(asked) == sorted(["city", *TLS]), "every TL at first"
+    shutil.copytree(city.models / "SA104" / "1", city.models / "SA104" / "2")
+    city.server.poll_once()
+    asked.clear()
+    covered = []
+    for _ in TLS:
+        city.fleet.update()
+        covered.append(len(city.fleet.coverage.tls))
+    assert asked == ["city", "SA103", "city", "SA104", "city", "SA108", "city", "SA101"]
+    assert covered == [4, 3, 3, 3], "the newer model is noticed in its turn"

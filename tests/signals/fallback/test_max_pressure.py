@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from city.config import Controller
-from controller.assembly import _max_pressure
+from controller.assembly import ReadLanes, _max_pressure
 from export import contract
 from protos import policy_pb2 as pb
 from signals.dialects.sumo_rl import SumoRlObserver
@@ -165,12 +165,12 @@ def test_tl_with_a_signal_without_greens_falls_back_to_its_plan(grid_city, grid_
     changed = pb.PolicyContract()
     changed.CopyFrom(made)
     lanes = [lane for signal in made.signal_ids for lane in lanes_of(grid_street.signals[signal], {})]
-    row, length_m = {lane: i for i, lane in enumerate(lanes)}, np.full(len(lanes), 100.0)
+    read = ReadLanes({lane: i for i, lane in enumerate(lanes)}, grid_street)
     times = SafetyTimes(3, 5)
-    assert isinstance(_max_pressure(changed, grid_street, row, length_m, times), MaxPressure)
+    assert isinstance(_max_pressure(changed, grid_street, read, times), MaxPressure)
     for phase in changed.signals[1].phases:
         phase.state = "r" * len(phase.state)
-    assert _max_pressure(changed, grid_street, row, length_m, times) is None
+    assert _max_pressure(changed, grid_street, read, times) is None
 
 
 def test_current_green_is_kept_at_equal_pressure(crossing):
