@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --only-binary :all: --constraint constraints.txt
 
-.PHONY: demo test slow contract-tests lint docs protos constraints evaluate benchmarks clean
+.PHONY: demo test slow contract-tests lint docs commands-page protos constraints evaluate benchmarks clean
 
 demo: $(VENV)/.ready
 	@$(BIN)/python examples/demo.py --out out/demo
@@ -30,6 +30,10 @@ lint: $(VENV)/.ready
 
 docs: $(VENV)/.ready
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir out/site
+
+# The tables of docs/reference/commands.md, from the commands' parsers.
+commands-page: $(VENV)/.ready
+	$(BIN)/python -m greenserve.commands_page
 
 # Demand that training never saw: served policies beside fixed, actuated and max-pressure control.
 evaluate: $(VENV)/.ready

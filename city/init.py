@@ -24,20 +24,37 @@ SUMO_RL_OPTIONS = {"time-to-teleport": "-1", "max-depart-delay": "-1", "waiting-
 """Options that sumo-rl's environment passes to SUMO."""
 
 
-def main(argv: list[str], dialects: Sequence[str], prog: str = "greenserve city") -> int:
-    """Write the file and print what was made of each signal. Exit code: 0; 2 if the input is wrong."""
+def parser(dialects: Sequence[str], prog: str) -> Parser:
+    """The flags of the command line."""
     parser = Parser(prog=prog, description="Describe a city for all commands.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    init = commands.add_parser("init", help="write a first city.toml for a network: every signal a TL")
+    summary = "write a first city.toml for a network: every signal with a green phase is a TL"
+    init = commands.add_parser("init", help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
     street = init.add_mutually_exclusive_group(required=True)
     street.add_argument("--net", type=Path, metavar="FILE", help="SUMO network (.net.xml, also .gz)")
-    street.add_argument("--sumocfg", type=Path, metavar="FILE", help="SUMO configuration that exists: network and demand")
-    init.add_argument("--route", type=Path, metavar="FILE", help="demand; a .sumocfg is written that names network and demand")
-    init.add_argument("--dialect", default=SUMO_RL, choices=dialects, help=f"observation and action (default: {SUMO_RL})")
+    street.add_argument(
+        "--sumocfg", type=Path, metavar="FILE", help="instead of --net and --route: a SUMO configuration that exists"
+    )
+    init.add_argument(
+        "--route", type=Path, metavar="FILE", help="demand; a .sumocfg is written that names both, with sumo-rl's options"
+    )
+    init.add_argument(
+        "--dialect", default=SUMO_RL, choices=dialects, help=f"observation and action of every TL (default: {SUMO_RL})"
+    )
     init.add_argument("--begin-time", type=int, default=0, metavar="S", help="second at which a simulation begins (default: 0)")
-    init.add_argument("--num-seconds", type=int, metavar="S", help="simulated time (default: until the demand has left)")
-    init.add_argument("--out", type=Path, default=Path("city.toml"), metavar="FILE", help="(default: ./city.toml)")
-    args = parser.parse_args(argv)
+    init.add_argument(
+        "--num-seconds",
+        type=int,
+        metavar="S",
+        help="simulated time (default: until the demand has left; train and evaluate need an end)",
+    )
+    init.add_argument("--out", type=Path, default=Path("city.toml"), metavar="FILE", help="file to write (default: ./city.toml)")
+    return parser
+
+
+def main(argv: list[str], dialects: Sequence[str], prog: str = "greenserve city") -> int:
+    """Write the file and print what was made of each signal. Exit code: 0; 2 if the input is wrong."""
+    args = parser(dialects, prog).parse_args(argv)
     _check_flags(args)
     print(_init(args))
     return 0

@@ -38,10 +38,12 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.check"
     return program.run(check)
 
 
-def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[str]]:
-    """The network, a row per TL, and lines about TLs whose changes take longer than in training. Raises InputError."""
+def parser(prog: str) -> Parser:
+    """The flags of the command line."""
     parser = Parser(prog=prog, description="Compare every TL's policy contract with the network, without running anything.")
-    parser.add_argument("--city", type=Path, default=Path("city.toml"), help="city.toml (default: ./city.toml)")
+    parser.add_argument(
+        "--city", type=Path, metavar="FILE", default=Path("city.toml"), help="the city's description (default: ./city.toml)"
+    )
     parser.add_argument(
         "--infer-tl", action="append", metavar="TL", help="TLs to check, separated by commas or repeated (default: all)"
     )
@@ -51,7 +53,12 @@ def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[s
     parser.add_argument(
         "--model-number", type=int, metavar="N", help="version to check (default: [training] model_number, else the newest)"
     )
-    args = parser.parse_args(argv)
+    return parser
+
+
+def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[str]]:
+    """The network, a row per TL, and lines about TLs whose changes take longer than in training. Raises InputError."""
+    args = parser(prog).parse_args(argv)
     city = city_config.load(args.city)
     if not city.tls:
         raise InputError(f"{args.city}: describes no TL; add tables such as [tl.SA101]")

@@ -48,19 +48,24 @@ class ControllerConfig:
     sumo_options: tuple[str, ...]
 
 
-def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConfig:
-    """Read the command line. Raises InputError."""
-    own_arguments, sumo_options = split_arguments(argv)
+def parser(prog: str) -> Parser:
+    """The flags of the command line."""
     parser = Parser(
         prog=prog,
         description="Control a city's signals with served policies.",
-        epilog="Arguments after -- are passed to SUMO.",
+        epilog="Arguments after -- are passed to the SUMO that is started.",
     )
-    parser.add_argument("--city", type=Path, default=Path("city.toml"), help="city.toml (default: ./city.toml)")
+    parser.add_argument(
+        "--city", type=Path, metavar="FILE", default=Path("city.toml"), help="the city's description (default: ./city.toml)"
+    )
     parser.add_argument(
         "--infer-tl", action="append", metavar="TL", help="TLs to control, separated by commas or repeated (default: all)"
     )
-    parser.add_argument("--district", metavar="NAME", help="control this district's TLs, with its server and fleet")
+    parser.add_argument(
+        "--district",
+        metavar="NAME",
+        help="control this district's TLs, with its server and fleet; a city with districts needs it, or --server",
+    )
     parser.add_argument(
         "--server", metavar="HOST:PORT", help="model server, or unix:PATH (default: [serving] grpc_socket_path or address)"
     )
@@ -92,7 +97,7 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
         "--no-guard", action="store_true", help="hold the connection to SUMO in this process even if there are other clients"
     )
     parser.add_argument("--libsumo", action="store_true", help="run SUMO inside this process; no other client can attach")
-    parser.add_argument("--seed", type=int, help="SUMO's random seed")
+    parser.add_argument("--seed", type=int, metavar="N", help="SUMO's random seed (default: SUMO's)")
     parser.add_argument("--end", type=float, metavar="S", help="simulated second to stop at (default: the simulation's)")
     parser.add_argument(
         "--tripinfo", type=Path, metavar="FILE", help="write SUMO's tripinfo, including vehicles that never arrive"
@@ -105,7 +110,13 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
         "--log-level", choices=("debug", "info", "warning", "error"), default="info",
         help="debug explains every override and missing answer (default: info)",
     )  # fmt: skip
-    args = parser.parse_args(own_arguments)
+    return parser
+
+
+def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConfig:
+    """Read the command line. Raises InputError."""
+    own_arguments, sumo_options = split_arguments(argv)
+    args = parser(prog).parse_args(own_arguments)
     city = city_config.load(args.city)
     if not city.tls:
         raise InputError(f"{args.city}: describes no TL; add tables such as [tl.SA101]")

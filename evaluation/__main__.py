@@ -24,18 +24,22 @@ def main(argv: list[str] | None = None, prog: str = "python -m evaluation") -> i
     return program.run(evaluate)
 
 
-def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
+def parser(prog: str) -> Parser:
+    """The flags of the command line."""
     parser = Parser(prog=prog, description="Compare served policies with baselines on the same demand.")
-    parser.add_argument("--city", type=Path, default=Path("city.toml"), help="city.toml (default: ./city.toml)")
-    parser.add_argument("--tl", action="append", metavar="TL", help="TLs that are compared (default: all)")
+    parser.add_argument(
+        "--city", type=Path, metavar="FILE", default=Path("city.toml"), help="the city's description (default: ./city.toml)"
+    )
+    parser.add_argument("--tl", action="append", metavar="TL,...", help="TLs that are compared (default: all)")
     parser.add_argument(
         "--arms", default="served,fixed,actuated,max-pressure", metavar="ARM,...",
-        help="served, served:NUMBER, fixed, actuated, max-pressure; the first is the candidate (default: all)",
+        help="served, served:NUMBER, fixed, actuated, max-pressure; the first is the candidate "
+        "(default: served,fixed,actuated,max-pressure)",
     )  # fmt: skip
     parser.add_argument("--seeds", type=int, default=10, metavar="N", help="simulations of each arm (default: 10)")
     parser.add_argument("--first-seed", type=int, default=1, metavar="N", help="seed of the first one (default: 1)")
     parser.add_argument("--vary-demand", action="store_true", help="vary the demand between the seeds, as training does")
-    parser.add_argument("--seconds", type=float, metavar="S", help="simulated time (default: as the sumocfg)")
+    parser.add_argument("--seconds", type=float, metavar="S", help="simulated time (default: until the sumocfg's end)")
     parser.add_argument("--server", metavar="HOST:PORT", help="server of the models (default: an embedded one is started)")
     parser.add_argument("--models-dir", type=Path, metavar="DIR", help="folder of the models (default: [serving] models_dir)")
     parser.add_argument(
@@ -53,7 +57,11 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
     parser.add_argument(
         "--gate", metavar="ARM", help="exit 3 unless the candidate's delay is lower than this arm's by its interval"
     )
-    args = parser.parse_args(argv)
+    return parser
+
+
+def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
+    args = parser(prog).parse_args(argv)
     if args.ray is not None and args.workers != 1:
         raise InputError("--workers is for this machine, and --ray simulates on every CPU of its cluster; leave one of them out")
     for name, low in (("seeds", 1), ("first_seed", 0), ("workers", 1)):

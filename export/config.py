@@ -49,18 +49,23 @@ class Job:
     """Versions of a TL to keep. None: all."""
 
 
-def parse(argv: list[str] | None = None, prog: str = "python -m export") -> argparse.Namespace:
-    """Read the command line, without reading any file. Raises InputError."""
+def parser(prog: str) -> Parser:
+    """The flags of the command line."""
     parser = Parser(
         prog=prog,
         description="Turn trained actors into SavedModels that TensorFlow Serving can host.",
-        epilog="Also: greenserve describe MODEL/VERSION, greenserve inspect CHECKPOINT, greenserve fleet NAME --tl all.",
+        epilog="See also greenserve inspect, greenserve describe and greenserve fleet.",
     )
-    parser.add_argument("--city", type=Path, help="city.toml (default: ./city.toml)")
+    parser.add_argument("--city", type=Path, metavar="FILE", help="the city's description (default: ./city.toml)")
     parser.add_argument(
         "--tl", action="append", required=True, metavar="TL", help="a TL, several with commas, or all; may be repeated"
     )
-    parser.add_argument("--model-path", type=Path, metavar="DIR", help="folder of checkpoints (default: [training] model_path)")
+    parser.add_argument(
+        "--model-path",
+        type=Path,
+        metavar="DIR",
+        help="folder of checkpoints, searched with its subfolders (default: [training] model_path)",
+    )
     parser.add_argument(
         "--model-number",
         type=int,
@@ -68,29 +73,49 @@ def parse(argv: list[str] | None = None, prog: str = "python -m export") -> argp
         help="trial or round to export (default: [training] model_number, else the newest)",
     )
     parser.add_argument("--models-dir", type=Path, metavar="DIR", help="folder for models (default: [serving] models_dir)")
-    parser.add_argument("--scope", metavar="NAME", help="the actor's scope in a checkpoint of several agents, such as Actor_0")
     parser.add_argument(
-        "--target-tls", action="append", metavar="TL", help="training's target TLs in order: the TLs of Actor_0, Actor_1, ..."
+        "--scope",
+        metavar="NAME",
+        help="the actor's scope in a checkpoint of several agents, such as Actor_0 (default: found by name)",
     )
     parser.add_argument(
-        "--actor", metavar="NAME", help="architecture, if it is not recognised: mlp, mlp-res, ..., or module:function"
+        "--target-tls",
+        action="append",
+        metavar="TL",
+        help="training's target TLs in order: the TLs of Actor_0, Actor_1, ... (default: [training] target_tls)",
+    )
+    parser.add_argument(
+        "--actor",
+        metavar="NAME",
+        help="architecture, such as mlp, or module:function; PYTHONPATH=. for a module in this folder (default: recognised)",
     )
     parser.add_argument(
         "--hidden-activation",
         choices=ACTIVATIONS,
         metavar="NAME",
-        help="activation of hidden layers, if the file does not hold it",
+        help="activation of hidden layers, if the file does not hold it: %(choices)s",
     )
-    parser.add_argument("--layers", metavar="A,B,...", help="names of an actor's layers in call order, if they have no numbers")
+    parser.add_argument(
+        "--layers", metavar="A,B,...", help="names of an actor's layers in call order (default: by their numbers)"
+    )
     parser.add_argument(
         "--output-tensor", metavar="NAME", help="the actor's output in a training graph (default: found in the graph)"
     )
-    parser.add_argument("--action", choices=dialects.action_kinds(), help="kind of the action; only needed without a city.toml")
+    parser.add_argument(
+        "--action", choices=dialects.action_kinds(), help="kind of the action, without a city.toml (default: by the file's name)"
+    )
     existing = parser.add_mutually_exclusive_group()
     existing.add_argument("--overwrite", action="store_true", help="replace a version that exists")
-    existing.add_argument("--skip-existing", action="store_true", help="leave a version that exists as it is")
+    existing.add_argument(
+        "--skip-existing", action="store_true", help="leave a version that exists as it is, for an export that is repeated"
+    )
     parser.add_argument("--keep", type=int, metavar="N", help="versions of a TL to keep, the newest (default: all)")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def parse(argv: list[str] | None = None, prog: str = "python -m export") -> argparse.Namespace:
+    """Read the command line, without reading any file. Raises InputError."""
+    args = parser(prog).parse_args(argv)
     check_versions(args)
     return args
 

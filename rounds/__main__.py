@@ -53,20 +53,32 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _parse(argv: list[str], prog: str) -> argparse.Namespace:
+def parser(prog: str) -> Parser:
+    """The flags of the command line."""
     parser = Parser(prog=prog, description="Train groups of TLs in rounds, each beside the models of the round before.")
-    parser.add_argument("--city", type=Path, default=Path("city.toml"), help="city.toml (default: ./city.toml)")
     parser.add_argument(
-        "--groups", required=True, metavar="TL,TL;TL", help="TLs that are trained together, groups separated by semicolons"
+        "--city", type=Path, metavar="FILE", default=Path("city.toml"), help="the city's description (default: ./city.toml)"
+    )
+    parser.add_argument(
+        "--groups",
+        required=True,
+        metavar="TL,TL;TL",
+        help="TLs that are trained together, groups separated by semicolons; every TL in one",
     )
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds in all (default: 3)")
-    parser.add_argument("--seeds", type=int, default=10, metavar="N", help="simulations of each arm that decide (default: 10)")
+    parser.add_argument(
+        "--seeds", type=int, default=10, metavar="N", help="simulations of each arm that decide what is kept (default: 10)"
+    )
     parser.add_argument("--ray", metavar="ADDRESS", help="run tasks on a Ray cluster: HOST:PORT of its head, or auto")
     parser.add_argument("--tasks", type=int, metavar="N", help="local tasks at once (default: cores / workers)")
     flags.add(parser)
     parser.add_argument("--out", type=Path, default=Path("rounds"), metavar="DIR", help="folder of the results (default: rounds)")
     parser.add_argument("--resume", action="store_true", help="continue the rounds that were interrupted in --out")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def _parse(argv: list[str], prog: str) -> argparse.Namespace:
+    args = parser(prog).parse_args(argv)
     flags.check(args)
     for name, low in (("rounds", 1), ("seeds", 2)):
         flags.check_count(args, name, low)

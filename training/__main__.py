@@ -32,22 +32,25 @@ def main(argv: list[str] | None = None, prog: str = "python -m training") -> int
     return program.run(train, lambda: interrupted(resumable))
 
 
-def _parse(argv: list[str], prog: str) -> argparse.Namespace:
+def parser(prog: str) -> Parser:
+    """The flags of the command line."""
     parser = Parser(
         prog=prog,
         description="Train TLs of a city by PPO; their checkpoints are exported with greenserve export.",
-        epilog="Also: greenserve rounds --groups ..., distributed training in rounds.",
+        epilog="See also greenserve rounds.",
     )
-    parser.add_argument("--city", type=Path, default=Path("city.toml"), help="city.toml (default: ./city.toml)")
+    parser.add_argument(
+        "--city", type=Path, metavar="FILE", default=Path("city.toml"), help="the city's description (default: ./city.toml)"
+    )
     parser.add_argument(
         "--target-tl",
         "--target-TLs",
         action="append",
-        metavar="TL",
+        metavar="TL,...",
         help="TLs that learn (default: all but the infer TLs)",
     )
     parser.add_argument(
-        "--infer-tl", "--infer-TLs", action="append", metavar="TL", help="TLs that a served model controls (default: none)"
+        "--infer-tl", "--infer-TLs", action="append", metavar="TL,...", help="TLs that a served model controls (default: none)"
     )
     parser.add_argument("--infer-model-number", type=int, metavar="N", help="their model number (default: the newest)")
     parser.add_argument(
@@ -55,7 +58,7 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
     )
     parser.add_argument("--server", metavar="HOST:PORT", help="server of their models (default: an embedded one is started)")
     flags.add(parser)
-    parser.add_argument("--model-number", type=int, default=1, metavar="N", help="of the checkpoints (default: 1)")
+    parser.add_argument("--model-number", type=int, default=1, metavar="N", help="model number of the checkpoints (default: 1)")
     parser.add_argument(
         "--format", action="append", default=[], metavar="TL=FORMAT", help="checkpoint format: tf1, tf2 or h5 (default: tf2)"
     )
@@ -64,10 +67,14 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
     )
     parser.add_argument(
         "--checkpoint", choices=("best", "newest"), default="best",
-        help="state that is written: the best on held-out demand, or the newest (default: best)",
+        help="state that is written: best on held-out demand, or newest; --resume writes it of an ended training (default: best)",
     )  # fmt: skip
     parser.add_argument("--resume", action="store_true", help="continue the training that was interrupted in --out")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def _parse(argv: list[str], prog: str) -> argparse.Namespace:
+    args = parser(prog).parse_args(argv)
     flags.check(args)
     flags.check_count(args, "model_number", 0)
     if args.infer_model_number is not None:

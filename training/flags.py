@@ -20,21 +20,33 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--shared", action="store_true", help="TLs of the same dialect, observation and action size share an actor"
     )
     parser.add_argument("--hidden-sizes", default="64,64", metavar="N,N", help="units of the hidden layers (default: 64,64)")
-    parser.add_argument("--episodes", type=int, default=300, help="episodes in all (default: 300)")
-    parser.add_argument("--seconds", type=float, metavar="S", help="simulated time of an episode (default: as the sumocfg)")
+    parser.add_argument("--episodes", type=int, default=300, metavar="N", help="episodes in all (default: 300)")
+    parser.add_argument(
+        "--seconds", type=float, metavar="S", help="simulated time of an episode (default: until the sumocfg's end)"
+    )
     parser.add_argument("--episodes-per-update", type=int, default=4, metavar="N", help="episodes an update (default: 4)")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that simulate (default: 1)")
-    parser.add_argument("--seed", type=int, default=1, help="random seed (default: 1)")
-    parser.add_argument("--learning-rate", type=float, default=1e-3, help="at the start; falls to 5 %% (default: 0.001)")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+        metavar="N",
+        help="random seed: with the same flags the same numbers, with any --workers (default: 1)",
+    )
+    parser.add_argument(
+        "--learning-rate", type=float, default=1e-3, metavar="X", help="at the start; falls linearly to 5 %% (default: 0.001)"
+    )
     parser.add_argument("--same-demand", action="store_true", help="do not vary the demand between episodes")
     parser.add_argument("--evaluate-every", type=int, default=10, metavar="N", help="updates between evaluations (default: 10)")
-    parser.add_argument("--held-out", type=int, default=2, metavar="N", help="simulations of an evaluation (default: 2)")
+    parser.add_argument(
+        "--held-out", type=int, default=2, metavar="N", help="simulations of an evaluation on held-out demand (default: 2)"
+    )
     parser.add_argument(
         "--patience",
         type=int,
         default=0,
         metavar="N",
-        help="evaluations without an improvement that end it (default: 0, none)",
+        help="evaluations without an improvement that end the training (default: 0, none)",
     )
 
 

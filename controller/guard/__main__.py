@@ -181,23 +181,30 @@ class Guard:
         return None
 
 
-def parse(argv: list[str], prog: str = "python -m controller.guard") -> tuple[argparse.Namespace, Sequence[str]]:
-    """Read the command line: flags, and the arguments of a SUMO to start. Raises InputError."""
+def parser(prog: str) -> Parser:
+    """The flags of the command line."""
     parser = Parser(
         prog=prog,
         description="Hold the TraCI connection, so that the simulation survives a controller crash.",
-        epilog="Arguments after -- are passed to the SUMO that is started here.",
+        epilog="Pass either --sumo, or -- and the arguments of a SUMO to start.",
     )
     parser.add_argument("--sumo", metavar="HOST:PORT", help="attach to a running SUMO")
     parser.add_argument(
         "--order", type=int, metavar="N", help="TraCI client order, as setOrder (default: 1 if there are several clients)"
     )
-    parser.add_argument("--clients", type=int, default=2, metavar="N", help="clients that a SUMO started here waits for")
+    parser.add_argument(
+        "--clients", type=int, default=2, metavar="N", help="clients that a SUMO started here waits for (default: 2)"
+    )
     parser.add_argument(
         "--sumo-port", type=int, default=0, metavar="N", help="TraCI port of a SUMO started here (default: a free one)"
     )
-    parser.add_argument("--city", type=Path, help="city.toml, for [controller] watchdog_s (default: ./city.toml if it exists)")
-    parser.add_argument("--port", type=int, default=0, help="loopback port for the controller (default: a free one)")
+    parser.add_argument(
+        "--city",
+        type=Path,
+        metavar="FILE",
+        help="the city's description, for [controller] watchdog_s (default: ./city.toml if it exists)",
+    )
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="loopback port for the controller (default: a free one)")
     parser.add_argument(
         "--watchdog-s",
         type=float,
@@ -224,13 +231,18 @@ def parse(argv: list[str], prog: str = "python -m controller.guard") -> tuple[ar
     )  # fmt: skip
     parser.add_argument(
         "--end", type=float, default=math.inf, metavar="S",
-        help="simulated second from which on no controller is waited for (default: the simulation's end)",
+        help="simulated second from which on no controller is waited for; a controller passes its --end (default: SUMO's)",
     )  # fmt: skip
     parser.add_argument("--spawned", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--lock", type=int, metavar="FD", help=argparse.SUPPRESS)
     parser.add_argument("--pid-file", type=Path, metavar="FILE", help="write port and process id to this file")
+    return parser
+
+
+def parse(argv: list[str], prog: str = "python -m controller.guard") -> tuple[argparse.Namespace, Sequence[str]]:
+    """Read the command line: flags, and the arguments of a SUMO to start. Raises InputError."""
     own_arguments, sumo_arguments = split_arguments(argv)
-    args = parser.parse_args(own_arguments)
+    args = parser(prog).parse_args(own_arguments)
     if bool(args.sumo) == bool(sumo_arguments):
         raise InputError("pass --sumo HOST:PORT to attach, or -- and the arguments of a SUMO to start")
     if args.only_client and not args.sumo:

@@ -65,14 +65,16 @@ def main(argv: list[str], prog: str = "python -m export fleet") -> int:
     return program.run(build, lambda: INTERRUPTED)
 
 
-def parse(argv: list[str], prog: str = "python -m export fleet") -> argparse.Namespace:
-    """Read the command line; no file is looked at. Raises InputError."""
+def parser(prog: str) -> Parser:
+    """The flags of the command line."""
     parser = Parser(prog=prog, description="Build one SavedModel from exported models, so that one Predict serves many TLs.")
     parser.add_argument(
         "name", nargs="?", metavar="NAME", help="the fleet's name (default: that of city.toml, or of each district)"
     )
-    parser.add_argument("--tl", action="append", metavar="TL", help="a TL, several with commas, or all; may be repeated")
-    parser.add_argument("--city", type=Path, help="city.toml (default: ./city.toml, if it exists)")
+    parser.add_argument(
+        "--tl", action="append", metavar="TL", help="a TL, several with commas, or all; may be repeated; required with NAME"
+    )
+    parser.add_argument("--city", type=Path, metavar="FILE", help="the city's description (default: ./city.toml, if it exists)")
     parser.add_argument("--models-dir", type=Path, metavar="DIR", help="folder of the models (default: [serving] models_dir)")
     parser.add_argument("--model-number", type=int, metavar="N", help="version of the fleet (default: one more than the newest)")
     existing = parser.add_mutually_exclusive_group()
@@ -81,7 +83,12 @@ def parse(argv: list[str], prog: str = "python -m export fleet") -> argparse.Nam
         "--skip-existing", action="store_true", help="leave the newest version if it holds the newest versions of the TLs"
     )
     parser.add_argument("--keep", type=int, metavar="N", help="versions of the fleet to keep, the newest (default: all)")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def parse(argv: list[str], prog: str = "python -m export fleet") -> argparse.Namespace:
+    """Read the command line; no file is looked at. Raises InputError."""
+    args = parser(prog).parse_args(argv)
     config.check_versions(args)
     if args.name is None and args.model_number is not None:
         raise InputError("--model-number is for one fleet; pass its NAME too, or leave it out")

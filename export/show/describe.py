@@ -13,11 +13,16 @@ from export.saved_model import manifest, read
 from protos import policy_pb2 as pb
 
 
+def parser(prog: str) -> Parser:
+    """The command line."""
+    parser = Parser(prog=prog, description="Print a model's contract, signatures and parity check.")
+    parser.add_argument("model", type=Path, metavar="MODEL/VERSION", help="a version's folder, such as models/SA101/3")
+    return parser
+
+
 def main(argv: list[str], prog: str = "python -m export describe") -> int:
     def describe() -> int:
-        parser = Parser(prog=prog, description="Print a model's contract and signatures.")
-        parser.add_argument("model", type=Path, help="a version's folder, such as models/SA101/3")
-        print("\n".join(lines(parser.parse_args(argv).model)))
+        print("\n".join(lines(parser(prog).parse_args(argv).model)))
         return 0
 
     return program.run(describe)

@@ -28,22 +28,33 @@ def main(argv: list[str], prog: str = "python -m export inspect") -> int:
     return program.run(lambda: _inspect(argv, prog))
 
 
-def _inspect(argv: list[str], prog: str) -> int:
-    parser = Parser(prog=prog, description="List a checkpoint's variables.")
+def parser(prog: str) -> Parser:
+    """The flags of the command line."""
+    parser = Parser(prog=prog, description="List a checkpoint's variables, and what an export would make of it.")
     parser.add_argument(
         "checkpoint",
         type=Path,
+        metavar="CHECKPOINT",
         help="an HDF5, .npz, .zip, .pt, .safetensors or .onnx file, an RLlib module_state file, a TensorFlow checkpoint's prefix "
         "(or its .index), or a SavedModel's folder",
     )
-    parser.add_argument("--tl", default="", help="the TL, if the checkpoint holds several actors")
-    parser.add_argument("--target-tls", default="", help="training's target TLs in order, separated by commas")
-    parser.add_argument("--scope", help="the actor's scope")
-    parser.add_argument("--actor", help="architecture, or module:function")
-    parser.add_argument("--hidden-activation", choices=ACTIVATIONS, metavar="NAME", help="activation of hidden layers")
-    parser.add_argument("--action", choices=dialects.action_kinds(), help="kind of the action (default: continuous values)")
-    parser.add_argument("--output-tensor", help="the actor's output in a training graph")
-    args = parser.parse_args(argv)
+    parser.add_argument("--tl", default="", metavar="TL", help="the TL, if the checkpoint holds several actors")
+    parser.add_argument("--target-tls", default="", metavar="TL,...", help="training's target TLs in order, separated by commas")
+    parser.add_argument("--scope", metavar="NAME", help="the actor's scope")
+    parser.add_argument("--actor", metavar="NAME", help="architecture, or module:function")
+    parser.add_argument(
+        "--hidden-activation",
+        choices=ACTIVATIONS,
+        metavar="NAME",
+        help="activation of hidden layers, if the file does not hold it: %(choices)s",
+    )
+    parser.add_argument("--action", choices=dialects.action_kinds(), help="kind of the action (default: values in [-1, 1])")
+    parser.add_argument("--output-tensor", metavar="NAME", help="the actor's output in a training graph")
+    return parser
+
+
+def _inspect(argv: list[str], prog: str) -> int:
+    args = parser(prog).parse_args(argv)
     targets = [names.canonical(word) for word in args.target_tls.split(",") if word.strip()]
     tl = names.canonical(args.tl) if args.tl else ""
     quiet.first_session()

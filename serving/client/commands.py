@@ -24,22 +24,38 @@ MAX_TIMEOUT_S = 3600.0
 NOT_SERVED = "NOT SERVED"
 
 
+def predict_parser(prog: str) -> Parser:
+    """The flags of `predict`."""
+    parser = Parser(prog=prog, description="Request a prediction from a model, and print its outputs as JSON.")
+    parser.add_argument("model", metavar="MODEL", help="name of the model")
+    parser.add_argument(
+        "--observation", required=True, metavar="X",
+        help="numbers separated by commas, a .npy or .json file, - for JSON on stdin, or zeros",
+    )  # fmt: skip
+    parser.add_argument(
+        "--model-number", "--model_version", dest="model_version", type=int, metavar="N",
+        help="version of the model (default: the newest)",
+    )  # fmt: skip
+    parser.add_argument("--version-label", "--version_label", default="", metavar="LABEL", help="version label of the model")
+    _add_client_flags(parser)
+    return parser
+
+
+def status_parser(prog: str) -> Parser:
+    """The flags of `status`."""
+    parser = Parser(prog=prog, description="Show the states of models' versions.")
+    parser.add_argument(
+        "models", nargs="*", metavar="MODEL", help="name of a model (default: every model in [serving] models_dir)"
+    )
+    _add_client_flags(parser)
+    return parser
+
+
 def predict(argv: list[str], prog: str = "python -m serving predict") -> int:
     """Print a model's outputs for one observation. Exit code: 0; 2 if the input is wrong; 1 if the server does not answer."""
 
     def run() -> int:
-        parser = Parser(prog=prog, description="Request a prediction from a model.")
-        parser.add_argument("model", metavar="MODEL", help="name of the model")
-        parser.add_argument(
-            "--observation", required=True, metavar="X",
-            help="numbers separated by commas, a .npy or .json file, - for JSON on stdin, or zeros",
-        )  # fmt: skip
-        parser.add_argument(
-            "--model-number", "--model_version", dest="model_version", type=int, metavar="N",
-            help="version of the model (default: the newest)",
-        )  # fmt: skip
-        parser.add_argument("--version-label", "--version_label", default="", metavar="LABEL", help="version label of the model")
-        args = _parse(parser, argv)
+        args = _parse(predict_parser(prog), argv)
         if args.model_version is not None and args.version_label:
             raise InputError("--model-number and --version-label both select the version; pass one of them")
         (address,) = _models_by_address(args, [args.model])
@@ -55,9 +71,7 @@ def status(argv: list[str], prog: str = "python -m serving status") -> int:
     """Print the states of models' versions. Exit code: 0; 2 if the input is wrong; 1 if a server does not answer."""
 
     def run() -> int:
-        parser = Parser(prog=prog, description="Show the states of models' versions.")
-        parser.add_argument("models", nargs="*", metavar="MODEL", help="default: every model in [serving] models_dir")
-        args = _parse(parser, argv)
+        args = _parse(status_parser(prog), argv)
         rows: list[tuple[str, str, str, str]] = []
         for address, models in _models_by_address(args, args.models or _models(args)).items():
             with _client(args, address) as client, _named_server(client, args):
@@ -81,16 +95,20 @@ def _answered(run: Callable[[], int]) -> int:
         raise ProgramFailed(str(error)) from None
 
 
-def _parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
-    """The arguments, with those that every client has. Raises InputError."""
-    parser.add_argument("--city", type=Path, help="city.toml (default: ./city.toml)")
+def _add_client_flags(parser: Parser) -> None:
+    """The flags that every client has."""
+    parser.add_argument("--city", type=Path, metavar="FILE", help="the city's description (default: ./city.toml)")
     parser.add_argument(
-        "--server", metavar="HOST:PORT", help="or unix:PATH (default: [serving] grpc_socket_path, or its address)"
+        "--server", metavar="HOST:PORT", help="model server, or unix:PATH (default: [serving] grpc_socket_path or address)"
     )
     parser.add_argument(
         "--timeout-s", "--timeout_s", type=float, default=5.0, metavar="S", help="deadline of the call (default: 5)"
     )
     tls_files.add_flags(parser)
+
+
+def _parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
+    """The arguments. Raises InputError."""
     args = parser.parse_args(argv)
     if not 0 < args.timeout_s <= MAX_TIMEOUT_S:
         raise InputError(f"--timeout-s {args.timeout_s:g} must be above 0 and at most {MAX_TIMEOUT_S:g}")

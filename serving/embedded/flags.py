@@ -43,21 +43,32 @@ def parser(prog: str) -> Parser:
     parser = Parser(
         prog=prog,
         description="Serve models with TensorFlow Serving's gRPC and REST APIs; flags are tensorflow_model_server's.",
-        epilog="Without model flags every model of [serving] models_dir is served. See also predict --help and status --help.",
+        epilog="Without model flags every model of [serving] models_dir is served.",
     )
-    parser.add_argument("--city", type=Path, help="city.toml (default: ./city.toml)")
-    parser.add_argument("--models-dir", "--models_dir", type=Path, metavar="DIR", help="serve every model of this folder")
+    parser.add_argument("--city", type=Path, metavar="FILE", help="the city's description (default: ./city.toml)")
+    parser.add_argument(
+        "--models-dir",
+        "--models_dir",
+        type=Path,
+        metavar="DIR",
+        help="serve every model of this folder (default: [serving] models_dir)",
+    )
     parser.add_argument(
         "--model_name", default=DEFAULT_NAME, metavar="NAME", help="name of the one model at --model_base_path (default: default)"
     )
-    parser.add_argument("--model_base_path", type=_path, metavar="DIR", help="folder of one model's versions")
-    parser.add_argument("--model_config_file", type=_path, metavar="FILE", help="ModelServerConfig as text: several models")
+    parser.add_argument("--model_base_path", type=_path, metavar="DIR", help="folder of one model's versions, an absolute path")
+    parser.add_argument(
+        "--model_config_file",
+        type=_path,
+        metavar="FILE",
+        help="ModelServerConfig as text: several models, version policies, labels",
+    )
     parser.add_argument(
         "--model_config_file_poll_wait_seconds", type=float, default=0.0, metavar="S",
         help="interval at which that file is read again (default: 0, only at the start)",
     )  # fmt: skip
     parser.add_argument("--host", metavar="ADDRESS", help="address to listen on (default: that of [serving] address, loopback)")
-    parser.add_argument("--port", type=int, help="gRPC port, 0: the system chooses (default: [serving] address)")
+    parser.add_argument("--port", type=int, metavar="PORT", help="gRPC port, 0: the system chooses (default: [serving] address)")
     parser.add_argument(
         "--file_system_poll_wait_seconds", "--poll-s", type=float, default=1.0, metavar="S",
         help="interval between polls for new versions; 0: poll once, negative: never (default: 1)",
@@ -70,7 +81,7 @@ def parser(prog: str) -> Parser:
         "--max_queued_calls", type=int, default=1000, metavar="N",
         help="calls that may wait for a thread; further ones are answered RESOURCE_EXHAUSTED (default: 1000)",
     )  # fmt: skip
-    parser.add_argument("--rest_api_port", type=int, default=0, help="port of the REST API, 0: off (default: 0)")
+    parser.add_argument("--rest_api_port", type=int, default=0, metavar="PORT", help="port of the REST API, 0: off (default: 0)")
     parser.add_argument("--rest_api_num_threads", type=int, default=8, metavar="N", help="threads of the REST API (default: 8)")
     parser.add_argument(
         "--rest_api_timeout_in_ms", type=int, default=30_000, metavar="MS",
@@ -96,7 +107,7 @@ def parser(prog: str) -> Parser:
     )
     parser.add_argument(
         "--load_retry_interval_micros", type=int, default=60_000_000, metavar="US",
-        help="interval between those retries; negative: none (default: one minute)",
+        help="interval between those retries; negative: none (default: 60000000)",
     )  # fmt: skip
     parser.add_argument(
         "--allow_version_labels_for_unavailable_models", type=_boolean, nargs="?", const=True, default=True, metavar="BOOL",
@@ -104,7 +115,7 @@ def parser(prog: str) -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--grpc_socket_path", type=_path, metavar="PATH",
-        help="also listen on this Unix socket (default: [serving] grpc_socket_path)",
+        help="also listen on this Unix socket; one in use is refused (default: [serving] grpc_socket_path)",
     )  # fmt: skip
     parser.add_argument(
         "--grpc_channel_arguments", default="", metavar="K=V,...", help="gRPC settings, such as grpc.max_connection_age_ms=2000"

@@ -44,9 +44,12 @@ def main(argv: list[str] | None = None, prog: str = "python -m serving.tf_servin
     return program.run(write)
 
 
-def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
+def parser(prog: str) -> Parser:
+    """The flags of the command line."""
     parser = Parser(prog=prog, description="Write TensorFlow Serving's configuration files for a folder of models.")
-    parser.add_argument("--city", type=Path, help="city.toml, for its districts (default: ./city.toml if it exists)")
+    parser.add_argument(
+        "--city", type=Path, metavar="FILE", help="the city's description, for its districts (default: ./city.toml if it exists)"
+    )
     parser.add_argument(
         "--models-dir", "--models_dir", type=Path, metavar="DIR", help="folder of models (default: [serving] models_dir)"
     )
@@ -75,7 +78,11 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
     parser.add_argument("--tls-certificate", type=Path, metavar="FILE", help="TLS: certificate of the server (PEM)")
     parser.add_argument("--tls-key", type=Path, metavar="FILE", help="TLS: its key (PEM)")
     parser.add_argument("--tls-client-ca", type=Path, metavar="FILE", help="mTLS: CA bundle that verifies clients (PEM)")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
+    args = parser(prog).parse_args(argv)
     if (args.tls_certificate is None) != (args.tls_key is None):
         raise InputError("--tls-certificate and --tls-key belong together; pass both")
     if args.tls_client_ca is not None and args.tls_key is None:

@@ -78,7 +78,7 @@ def command_of(documents):
 def test_command_of_the_rounds_is_accepted():
     command = command_of(by_kind("rayjob.yaml"))
     assert command[:3] == ["python", "-m", "rounds"]
-    args = _parse(command[4:], "rounds")
+    args = _parse(command[3:], "rounds")
     known = list(tomllib.loads((GRID / "city.toml").read_text())["tl"])
     assert args.ray == "auto" and args.rounds == 3 and len(_groups(args.groups, known)) == 3
     assert (args.city.as_posix(), args.out.as_posix()) == ("/city/city.toml", "/rounds")

@@ -1,0 +1,128 @@
+"""`python -m greenserve.commands_page`: the tables of docs/reference/commands.md, made from the commands' parsers.
+
+The page is prose with blocks between `<!-- parser: COMMAND -->` and `<!-- end -->`; only these are written.
+"""
+
+import argparse
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from city import program
+from city.arguments import Parser
+from greenserve.__main__ import COMMANDS
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "commands.md"
+PARSERS = {
+    "city init": "greenserve.commands_page:city_init",
+    "export": "export.config:parser",
+    "inspect": "export.show.inspect_checkpoint:parser",
+    "describe": "export.show.describe:parser",
+    "fleet": "export.fleets.export_fleet:parser",
+    "train": "training.__main__:parser",
+    "rounds": "rounds.__main__:parser",
+    "evaluate": "evaluation.__main__:parser",
+    "serve": "serving.embedded.flags:parser",
+    "serve config": "serving.tf_serving.__main__:parser",
+    "predict": "serving.client.commands:predict_parser",
+    "status": "serving.client.commands:status_parser",
+    "check": "controller.check:parser",
+    "control": "controller.config:parser",
+    "guard": "controller.guard.__main__:parser",
+}
+"""By command, the function that makes its parser."""
+BLOCK = re.compile(r"(<!-- (commands|parser: [a-z ]+) -->\n).*?(<!-- end -->)", re.S)
+DEFAULT = re.compile(r"\s*\(default: ((?:[^()]|\([^()]*\))*)\)")
+"""The default in a help text."""
+CODE = re.compile(
+    r"\[\w+\](?: \w+)?|(?<![\w-])--[a-zA-Z][\w-]*|(?<![\w./])(?:\./)?[\w/-]*\.(?:toml|json|csv|html|npy|npz|config)\b"
+    rf"|greenserve (?:{'|'.join(sorted(PARSERS, reverse=True))})\b"
+)
+"""What is code in a help text: keys of city.toml, flags, file names, commands."""
+
+
+def parser(command: str) -> Parser:
+    """The parser of a command."""
+    module, _, function = PARSERS[command].partition(":")
+    made: Parser = getattr(importlib.import_module(module), function)(f"greenserve {command}")
+    return made
+
+
+def city_init(prog: str) -> argparse.ArgumentParser:
+    """The parser of `city init`, which is a subparser of `city`."""
+    from city import init
+    from signals import dialects
+
+    city, _, command = prog.rpartition(" ")
+    (subcommands,) = (x for x in init.parser(dialects.names(), city)._actions if isinstance(x, argparse._SubParsersAction))
+    found: argparse.ArgumentParser = subcommands.choices[command]
+    return found
+
+
+def page(text: str) -> str:
+    """The page with its blocks written anew."""
+    return BLOCK.sub(lambda block: f"{block[1]}{_block(block[2])}\n{block[3]}", text)
+
+
+def _block(name: str) -> str:
+    if name == "commands":
+        return _table(("command", "what it does"), _summaries())
+    command = parser(name.removeprefix("parser: "))
+    about = " ".join(filter(None, (command.description, command.epilog)))
+    rows = [row for action in command._actions if (row := _row(action)) is not None]
+    return f"{_code(about)}\n\n{_table(('argument', 'default', 'meaning'), rows)}"
+
+
+def _summaries() -> Iterator[tuple[str, ...]]:
+    for name, (_, summary) in COMMANDS.items():
+        for command in (each for each in PARSERS if each.split()[0] == name):
+            about = summary if command in (name, "city init") else parser(command).description or ""
+            yield f"[`greenserve {command}`](#{command.replace(' ', '-')})", (about[0].lower() + about[1:]).rstrip(".")
+
+
+def _row(action: argparse.Action) -> tuple[str, ...] | None:
+    """An argument, its default and its meaning; None: not for users."""
+    if action.help == argparse.SUPPRESS or isinstance(action, argparse._HelpAction):
+        return None
+    values = "{" + ",".join(map(str, action.choices)) + "}" if action.choices and not action.metavar else None
+    value = values or str(action.metavar or action.dest.upper())
+    text = str(action.help or "") % {"choices": ", ".join(map(str, action.choices or ()))}
+    default = DEFAULT.search(text)
+    meaning = _code(DEFAULT.sub("", text, count=1))
+    if not action.option_strings:
+        name = f"`{value}`" if action.nargs is None else f"`[{value}{' ...' if action.nargs == '*' else ''}]`"
+    else:
+        first, *aliases = action.option_strings
+        name = f"`{first}`" if action.nargs == 0 else f"`{first} {value}`"
+        if aliases:
+            name += f" (also {', '.join(f'`{each}`' for each in aliases)})"
+    if default is not None:
+        return name, _code(default[1]), meaning
+    if action.required or action.nargs == 0:
+        return name, "required" if action.required else "off", meaning
+    return name, "none" if action.default in (None, "", []) else str(action.default).lower(), meaning
+
+
+def _code(text: str) -> str:
+    """A help text as Markdown."""
+    return CODE.sub(lambda found: f"`{found[0]}`", text).replace("|", "\\|")
+
+
+def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]] | list[tuple[str, ...]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows))
+
+
+def main() -> int:
+    """Write the page."""
+
+    def write() -> int:
+        PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        return 0
+
+    return program.run(write)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

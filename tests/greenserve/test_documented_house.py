@@ -1,0 +1,38 @@
+"""docs/explanation/house.md: its packages, layers and files are those of the project."""
+
+import re
+import tomllib
+
+from tests.conftest import ROOT
+
+PAGE = (ROOT / "docs" / "explanation" / "house.md").read_text()
+LAYERS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
+ROWS = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", PAGE, re.M))
+"""What each package holds."""
+
+
+def test_arrows_lead_from_every_layer_to_the_next():
+    layers = [set(layer.split(" | ")) for layer in LAYERS]
+    arrows = {
+        (above, below)
+        for left, right in re.findall(r"^    ([\w &]+) --> ([\w &]+)$", PAGE, re.M)
+        for above in left.split(" & ")
+        for below in right.split(" & ")
+    }
+    assert arrows == {(x, y) for k in range(len(layers) - 1) for x in layers[k] for y in layers[k + 1]}
+
+
+def test_every_package_and_folder_has_its_place():
+    assert ROWS.keys() == {package for layer in LAYERS for package in layer.split(" | ")}
+    for package in ("signals", "serving", "controller", "export", "simulation"):
+        folders = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
+        assert folders == set(re.findall(r"`(\w+)/`", ROWS[package])) & folders, package
+
+
+def test_every_file_named_exists():
+    for package, text in ROWS.items():
+        for name in re.findall(r"`(\w+)/?`", text):
+            home = ROOT / package
+            assert (home / name).is_dir() or (home / f"{name}.py").is_file() or [*home.glob(f"*/{name}")], f"{package}: {name}"
+    paths = re.findall(r"`([\w/]+/\w*\.py)`", PAGE)
+    assert len(paths) > 10 and all((ROOT / path).is_file() for path in paths)
