@@ -117,64 +117,21 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
     """Read the command line. Raises InputError."""
     own_arguments, sumo_options = split_arguments(argv)
     args = parser(prog).parse_args(own_arguments)
-    city = city_config.load(args.city)
-    if not city.tls:
-        raise InputError(f"{args.city}: describes no TL; add tables such as [tl.SA101]")
-    dialects.check_city_settings(city)
-    if args.deadline_ms is not None:
-        if not 0 < args.deadline_ms <= MAX_DEADLINE_MS:
-            raise InputError(f"--deadline-ms {args.deadline_ms:g} must be above 0 and at most {MAX_DEADLINE_MS}")
-        city = replace(city, controller=replace(city.controller, deadline_ms=args.deadline_ms))
-    attach = host_and_port(args.sumo, "--sumo", "127.0.0.1:8813") if args.sumo else None
-    start_only = {
-        "--seed": args.seed,
-        "--tripinfo": args.tripinfo,
-        "--libsumo": args.libsumo or None,
-        "arguments after --": sumo_options or None,
-    }
-    wrong = [flag for flag, value in start_only.items() if value is not None]
-    if attach and wrong:
-        raise InputError(f"{wrong[0]} is for a SUMO started here; it cannot be combined with --sumo {args.sumo}")
-    if args.libsumo and (args.clients > 1 or args.order is not None):
-        raise InputError("--libsumo has no other clients; leave --clients and --order out")
-    check_client_flags(args.clients, args.order, args.sumo_port)
-    if args.seed is not None and not 0 <= args.seed < 1 << 31:
-        raise InputError(f"--seed {args.seed} must lie between 0 and {(1 << 31) - 1}")
-    if args.end is not None and not 0 <= args.end < 1e9:
-        raise InputError(f"--end {args.end:g} must be a simulated second, such as 3600")
-    if args.model_number is not None and not 0 <= args.model_number < 1 << 63:
-        raise InputError(f"--model-number {args.model_number} must be a version, such as 3")
-    if args.version_label is not None and args.model_number is not None:
-        raise InputError("--model-number and --version-label both select the version; pass one of them")
-    if args.version_label == "":
-        raise InputError("--version-label is empty; pass a label, such as stable, or leave it out")
-    if args.summary is not None:
-        _check_output("--summary", args.summary)
-    if args.tripinfo is not None:
-        _check_output("--tripinfo", args.tripinfo)
-    has_clients = attach is not None or args.clients > 1
-    # with --no-guard too: --sumo may lead to a guard, which has the same watchdog
-    if has_clients and city.controller.watchdog_s < 2 * city.controller.deadline_ms / 1000:
-        raise InputError(
-            f"a decision may take {city.controller.deadline_ms:g} ms (deadline_ms), but a guard cuts off a controller that is "
-            f"silent for {city.controller.watchdog_s:g} s: set watchdog_s to at least twice the deadline"
-        )
-    city, district = _district(args, city)
-    server = args.server or city.serving.local_address
-    try:
-        grpc_target(server)
-    except ValueError as error:
-        raise InputError(f"{'--server' if args.server else '[serving]'} {error}") from None
+    _check_flags(args, sumo_options)
+    city, tls = _district(args, _city(args))
+    has_clients = args.sumo is not None or args.clients > 1
+    if has_clients:
+        _check_watchdog(city)
     http = args.http or city.controller.http_address
     return ControllerConfig(
         city=city,
-        infer_tls=tuple(names.select(args.infer_tl or ["all"], list(district), "--infer-tl")),
-        server=server,
+        infer_tls=tuple(names.select(args.infer_tl or ["all"], list(tls), "--infer-tl")),
+        server=_server(args, city),
         tls=tls_files.from_flags(args, city.serving),
         fleet=_fleet(args.fleet, city),
-        version=args.version_label or (args.model_number if args.model_number is not None else city.training.model_number),
-        attach=attach,
-        order=args.order if args.order is not None else (1 if has_clients else None),
+        version=args.version_label or (city.training.model_number if args.model_number is None else args.model_number),
+        attach=host_and_port(args.sumo, "--sumo", "127.0.0.1:8813") if args.sumo else None,
+        order=1 if args.order is None and has_clients else args.order,
         clients=args.clients,
         sumo_port=args.sumo_port,
         libsumo=args.libsumo,
@@ -187,6 +144,77 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
         log_level=args.log_level,
         sumo_options=tuple(sumo_options),
     )
+
+
+def _check_flags(args: argparse.Namespace, sumo_options: Sequence[str]) -> None:
+    """Raise InputError if a flag has a wrong value, or does not go with another one."""
+    start_only = {
+        "--seed": args.seed,
+        "--tripinfo": args.tripinfo,
+        "--libsumo": args.libsumo or None,
+        "arguments after --": sumo_options or None,
+    }
+    wrong = [flag for flag, value in start_only.items() if value is not None]
+    if args.sumo and wrong:
+        raise InputError(f"{wrong[0]} is for a SUMO started here; it cannot be combined with --sumo {args.sumo}")
+    if args.libsumo and (args.clients > 1 or args.order is not None):
+        raise InputError("--libsumo has no other clients; leave --clients and --order out")
+    check_client_flags(args.clients, args.order, args.sumo_port)
+    _check_numbers(args)
+    if args.version_label is not None and args.model_number is not None:
+        raise InputError("--model-number and --version-label both select the version; pass one of them")
+    if args.version_label == "":
+        raise InputError("--version-label is empty; pass a label, such as stable, or leave it out")
+    for flag, path in (("--summary", args.summary), ("--tripinfo", args.tripinfo)):
+        if path is not None:
+            _check_output(flag, path)
+
+
+def _check_numbers(args: argparse.Namespace) -> None:
+    """Raise InputError if a number is out of its range."""
+    most = (1 << 31) - 1
+    for flag, value, low, high, text in (
+        ("--seed", args.seed, 0, most, f"lie between 0 and {most}"),
+        ("--end", args.end, 0, 1e9, "be a simulated second, such as 3600"),
+        ("--model-number", args.model_number, 0, (1 << 63) - 1, "be a version, such as 3"),
+        ("--deadline-ms", args.deadline_ms, 1e-6, MAX_DEADLINE_MS, f"be above 0 and at most {MAX_DEADLINE_MS}"),
+    ):
+        if value is not None and not low <= value <= high:
+            written = f"{value:g}" if isinstance(value, float) else value
+            raise InputError(f"{flag} {written} must {text}")
+
+
+def _city(args: argparse.Namespace) -> City:
+    """The city, with the flags' deadline. Raises InputError."""
+    city = city_config.load(args.city)
+    if not city.tls:
+        raise InputError(f"{args.city}: describes no TL; add tables such as [tl.SA101]")
+    dialects.check_city_settings(city)
+    if args.deadline_ms is None:
+        return city
+    return replace(city, controller=replace(city.controller, deadline_ms=args.deadline_ms))
+
+
+def _check_watchdog(city: City) -> None:
+    """Raise InputError if a guard would cut off a controller that waits for an answer.
+
+    With --no-guard too: --sumo may lead to a guard, which has the same watchdog.
+    """
+    if city.controller.watchdog_s < 2 * city.controller.deadline_ms / 1000:
+        raise InputError(
+            f"a decision may take {city.controller.deadline_ms:g} ms (deadline_ms), but a guard cuts off a controller that is "
+            f"silent for {city.controller.watchdog_s:g} s: set watchdog_s to at least twice the deadline"
+        )
+
+
+def _server(args: argparse.Namespace, city: City) -> str:
+    """The model server's address. Raises InputError."""
+    server: str = args.server or city.serving.local_address
+    try:
+        grpc_target(server)
+    except ValueError as error:
+        raise InputError(f"{'--server' if args.server else '[serving]'} {error}") from None
+    return server
 
 
 def _district(args: argparse.Namespace, city: City) -> tuple[City, Sequence[str]]:
