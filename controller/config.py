@@ -161,13 +161,17 @@ def _check_flags(args: argparse.Namespace, sumo_options: Sequence[str]) -> None:
         raise InputError("--libsumo has no other clients; leave --clients and --order out")
     check_client_flags(args.clients, args.order, args.sumo_port)
     _check_numbers(args)
+    _check_version(args)
+    for flag, path in (("--summary", args.summary), ("--tripinfo", args.tripinfo)):
+        if path is not None:
+            _check_output(flag, path)
+
+
+def _check_version(args: argparse.Namespace) -> None:
     if args.version_label is not None and args.model_number is not None:
         raise InputError("--model-number and --version-label both select the version; pass one of them")
     if args.version_label == "":
         raise InputError("--version-label is empty; pass a label, such as stable, or leave it out")
-    for flag, path in (("--summary", args.summary), ("--tripinfo", args.tripinfo)):
-        if path is not None:
-            _check_output(flag, path)
 
 
 def _check_numbers(args: argparse.Namespace) -> None:
