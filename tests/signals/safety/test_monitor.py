@@ -5,11 +5,14 @@ import random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from city import network
 from city.network import SignalNetwork
+from signals.safety import monitor as monitor_module
 from signals.safety.monitor import Limits, MonitorRule, SignalMonitor
-from signals.safety.safety_times import SafetyTimes
+from signals.safety.safety_times import SafetyTimes, red_clearance_s, yellow_s_at
 from signals.safety.signal_safety import SignalSafety
 from tests.conftest import GRID
 from tests.signals.safety.test_safety_times import PATHS, SPEEDS
@@ -275,6 +278,13 @@ def test_red_clearance_by_path_is_checked(crossing, path_m, mps, red_s):
         assert [rule for rule, _ in broken_rules(signal, shown, limits)] == [MonitorRule.CLEARANCE] * is_too_short
 
 
+@given(path_m=st.floats(0, 100), centimetres_per_s=st.integers(0, 6000))
+def test_monitor_and_safety_rules_require_the_same_times(path_m, centimetres_per_s):
+    mps = centimetres_per_s / 100
+    assert monitor_module._required_yellow_s(3.6 * mps) == yellow_s_at(mps)
+    assert max(monitor_module._required_red_s(path_m, mps), 0.0) == red_clearance_s(path_m, mps)
+
+
 def test_pedestrians_walk_at_1_2_m_s(crossing):
     crossed = _with(crossing, crossing_m=(0, 0, 0, 12.0))
     for seconds in (9.9, 10):
@@ -364,6 +374,9 @@ def test_red_of_the_program_does_not_count(crossing):
     for t, state in ((0, "GgGr"), (50, "rrrG"), (100, "GgGr")):
         assert monitor.follow_program(state, t) == []
     assert first_alarm_s(monitor, "GgGr", 150) == MAX_RED_AND_SERVICE_S + 1
+    monitor = SignalMonitor(crossing, MAX_RED, GREENS)
+    monitor.follow_program("GgGr", 0)
+    assert first_alarm_s(monitor, "GgGr", 100) == MAX_RED_AND_SERVICE_S + 1
     # links 0 to 2 are green until the program shows their red
     monitor = SignalMonitor(crossing, MAX_RED, GREENS)
     monitor.check_shown("GgGr", 0, 10)
@@ -378,9 +391,9 @@ def test_red_of_the_program_does_not_count(crossing):
 def test_link_that_the_program_served_may_exceed_max_red_again(crossing):
     monitor = SignalMonitor(crossing, MAX_RED, GREENS)
     assert first_alarm_s(monitor, "GgGr", 0) is not None
-    monitor.follow_program("rrrG", 1000)
-    monitor.follow_program("GgGr", 1010)
-    assert first_alarm_s(monitor, "GgGr", 1020) == MAX_RED_AND_SERVICE_S + 1
+    for t, state in ((1000, "GgGr"), (1010, "rrrG"), (1020, "GgGr")):
+        monitor.follow_program(state, t)
+    assert first_alarm_s(monitor, "GgGr", 1030) == MAX_RED_AND_SERVICE_S + 1
 
 
 @pytest.mark.parametrize("program_state", ["", "Gg", "GgGrr"])

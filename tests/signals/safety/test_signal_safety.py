@@ -495,6 +495,15 @@ def test_no_sequence_of_requests_breaks_a_rule(crossroads, data):
     assert_rules(signal_safety, times, history)
 
 
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_clearing_starts_no_conflict_whatever_is_requested(data):
+    signal = data.draw(st.sampled_from([*SIGNALS.values()]))
+    requested = data.draw(st.text("rgG", min_size=len(signal.links), max_size=len(signal.links)))
+    safety = SignalSafety(signal, TIMES)
+    assert safety.rules.conflicts(safety.permit(requested, 0, clearing=True)[0].state) == []
+
+
 @pytest.mark.parametrize("name", ["cologne1", "cologne8", "ingolstadt7"])
 def test_flipping_policies_on_real_networks_keep_every_rule(name, shared):
     street = network.of_sumocfg(shared / "scenarios" / name / f"{name}.sumocfg")
