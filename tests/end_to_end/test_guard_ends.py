@@ -19,8 +19,8 @@ from controller.sumo.network import fallback_schedule, running_signals
 from signals.safety.safety_times import SafetyTimes
 from tests.conftest import GRID
 from tests.end_to_end.programs import connect, free_port, guard, sumo
-from tests.end_to_end.test_guard import Trainer
-from tests.end_to_end.test_several_clients import SIGNALS
+from tests.end_to_end.signal_history import SIGNALS
+from tests.end_to_end.trainer import Trainer
 
 TIMES = SafetyTimes(3.0, 5.0)
 

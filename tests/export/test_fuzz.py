@@ -15,7 +15,7 @@ from city.errors import InputError
 from export.__main__ import main
 from export.checkpoints import helper_process
 from tests.export import writers
-from tests.export.test_sources import run
+from tests.export.exporting import run
 from tests.export.writers import X, keras2, keras3
 
 

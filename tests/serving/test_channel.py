@@ -13,8 +13,8 @@ from serving.client.channel import grpc_target
 from serving.contract import ContractError
 from serving.embedded.config import ServerConfig, Ssl
 from serving.errors import BadRequest, InvalidResponse, Overloaded, Unavailable
+from tests.serving.certificates import pair
 from tests.serving.conftest import running
-from tests.serving.test_listening import pair
 
 X = np.zeros(17, np.float32)
 

@@ -17,28 +17,7 @@ from signals.intersection import Intersection
 from signals.policy import ActionSpace
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalSafety
-
-GREENS = ["GgGr", "rrrG"]
-PLAN = FallbackPlan(
-    Program("0", "static", 0, tuple(Phase(s, d, d, d) for s, d in (("GgGr", 20), ("yyyr", 3), ("rrrG", 10), ("rrry", 3)))), False
-)
-HOLD_S = 10
-
-
-def one_signal(crossing, hold_s=HOLD_S, times=SafetyTimes(3, 5)):  # noqa: B008 - immutable
-    contract = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=2))
-    safety = SignalSafety(crossing, times, GREENS)
-    sequencer = GreenPhaseSequencer(GREENS, 5, 3, 5)
-    x = Intersection(
-        contract,
-        SumoRlObserver(np.arange(4), 4, 2),
-        sequencer,
-        [safety],
-        [FallbackSchedule(PLAN)],
-        Controller(hold_s=hold_s, recovery_answers=2),
-    )
-    x.start(0, ["GgGr"])
-    return x
+from tests.signals.single_signal import GREENS, PLAN, one_signal
 
 
 def play(x, until_s, answer, shown=("GgGr",), begin_s=0):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.training.test_actor_critics import contract
+from tests.training.contracts import contract
 from training.actor_critics import ActorCritics, layouts
 from training.ppo import MAX_GRADIENT_NORM, SHARP_FROM, Learner, NotFinite, PpoConfig, _clipped_by_row
 from training.transitions import Batch, RewardScale, Transitions, make_batch

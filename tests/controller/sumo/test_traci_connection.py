@@ -14,7 +14,7 @@ from controller.sumo.programs import StderrReader
 from controller.sumo.traci_connection import TraciConnection
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import SignalSafety
-from tests.controller.sumo.test_wire import state_answer, status, value
+from tests.controller.sumo.traci_answers import state_answer, status, value
 
 LANES = ["in0_0", "in1_0"]
 
