@@ -6,6 +6,7 @@ import pytest
 
 from city import config, network
 from controller.assembly import assemble
+from controller.decision_step import Events
 from controller.sumo.connection import Interrupts
 from controller.sumo.start import start
 from export import contract
@@ -38,8 +39,8 @@ def test_no_collision_and_no_alarm_under_adversarial_policies(name, kind, reques
     try:
         alarms = []
         control = config.Controller(hold_s=10, fallback="max-pressure" if kind == "max-pressure" else "plan")
-        loop = assemble(connection, street, contracts, AdversarialPolicies(kind, contracts), SAFETY, control)
-        loop._events = loop._events.__class__(alarm=alarms.append)
+        policies, events = AdversarialPolicies(kind, contracts), Events(alarm=alarms.append)
+        loop = assemble(connection, street, contracts, policies, SAFETY, control, events)
         # a whole hour for the kind whose requested states change most
         end_s = loop.now + (3600 if kind == "random" else 600)
         while loop.now < end_s:

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.conftest import GRID
-from tests.end_to_end.programs import CITY, controller, free_port, guard, guard_log, sumo
+from tests.end_to_end.programs import CITY, controller, free_port, guard, guard_log, socket_of, sumo
 from tests.end_to_end.signal_history import SIGNALS, assert_in_step, assert_safe
 from tests.end_to_end.trainer import Trainer
 
@@ -82,7 +82,7 @@ def test_a_crash_of_sumo_or_of_a_client_gives_one_line_per_program(grid_server, 
         if crashed == "SUMO":
             sumo_process.kill()
         else:
-            trainer.client._socket.close()  # without CLOSE: SUMO ends for all its clients
+            socket_of(trainer.client).close()  # without CLOSE: SUMO ends for all its clients
         assert process.wait(30) == 1
         text = process.stderr.read()
         lines = text.splitlines() + guard_log(text).splitlines()

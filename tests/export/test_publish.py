@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,7 @@ from tests.conftest import GRID, ROOT
 WRITER = """
 import sys, time
 from pathlib import Path
+from types import SimpleNamespace
 from export.saved_model import publish
 home, word, rounds, wait = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 for k in range(rounds):
@@ -108,11 +110,16 @@ def test_a_version_moved_aside_by_a_killed_exporter_is_restored(tmp_path):
     assert (tmp_path / "SA101" / "3" / "saved_model.pb").read_text() == "old"
 
 
+def disable_exchange(monkeypatch):
+    """A system without renameat2, which exchanges two folders in one step."""
+    monkeypatch.setattr(publish.ctypes, "CDLL", lambda *_, **__: SimpleNamespace())
+
+
 @pytest.mark.parametrize("exchange", [True, False])
 def test_an_overwrite_replaces_the_whole_version(tmp_path, exchange, monkeypatch):
     """Also if the file system cannot exchange two folders."""
     if not exchange:
-        monkeypatch.setattr(publish, "_exchange", lambda first, second: False)
+        disable_exchange(monkeypatch)
     put(tmp_path, 3, "old")
     (tmp_path / "SA101" / "3" / "extra").write_text("of the old one")
     with publish.new_version(tmp_path, "SA101", 3, True) as draft:
@@ -121,7 +128,7 @@ def test_an_overwrite_replaces_the_whole_version(tmp_path, exchange, monkeypatch
 
 
 def test_an_interrupt_between_two_renames_keeps_the_old_version(tmp_path, monkeypatch):
-    monkeypatch.setattr(publish, "_exchange", lambda first, second: False)
+    disable_exchange(monkeypatch)
     put(tmp_path, 3, "old")
     real, calls = Path.rename, []
 

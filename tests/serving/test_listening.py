@@ -105,14 +105,14 @@ def test_the_ports_are_closed_until_the_models_are_loaded(grid_models, tmp_path,
     port, rest_port = free_port(), free_port()
     server = Server(ServerConfig(grid_models, port=port, rest=RestConfig(rest_port), socket_path=tmp_path / "s"))
     loading, go = threading.Event(), threading.Event()
-    load = server.manager._load
+    load = server.manager.load
 
     def blocked(path):
         loading.set()
         assert go.wait(60)
         return load(path)
 
-    monkeypatch.setattr(server.manager, "_load", blocked)
+    monkeypatch.setattr(server.manager, "load", blocked)
     starter = threading.Thread(target=server.start)
     starter.start()
     try:

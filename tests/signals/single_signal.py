@@ -19,8 +19,8 @@ PLAN = FallbackPlan(
 HOLD_S = 10
 
 
-def one_signal(crossing, hold_s=HOLD_S, times=SafetyTimes(3, 5)):  # noqa: B008 - immutable
-    contract = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=2))
+def one_signal(crossing, hold_s=HOLD_S, times=SafetyTimes(3, 5), actions=len(GREENS)):  # noqa: B008 - immutable
+    contract = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=actions))
     safety = SignalSafety(crossing, times, GREENS)
     sequencer = GreenPhaseSequencer(GREENS, 5, 3, 5)
     x = Intersection(

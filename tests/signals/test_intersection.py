@@ -14,7 +14,6 @@ from signals.fallback.control_mode import ControlMode
 from signals.fallback.plan import FallbackPlan, FallbackSchedule
 from signals.green_phases import GreenPhaseSequencer
 from signals.intersection import Intersection
-from signals.policy import ActionSpace
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalSafety
 from tests.signals.single_signal import GREENS, PLAN, one_signal
@@ -225,9 +224,7 @@ def test_unconfirmed_handover_counts_as_not_released(crossing):
 
 
 def test_action_outside_the_signals_greens_is_a_failure(crossing):
-    x = one_signal(crossing)
-    x.contract.action.size = 7  # a contract that contradicts its signal's two greens
-    x._action_space = ActionSpace(x.contract)
+    x = one_signal(crossing, actions=7)  # a contract that contradicts its signal's two greens
     assert "cannot be applied" in x.apply_answer(np.array([6]), 20, None)
 
 
@@ -307,9 +304,9 @@ def test_each_signal_of_a_group_follows_its_own_number():
     ]  # fmt: skip
 
 
-def test_sequencer_learns_which_signals_of_a_group_show_their_states():
+def test_sequencer_learns_which_signals_of_a_group_show_their_states(monkeypatch):
     x, reported = two_signals(), []
-    x._phase_sequencer.note_shown = lambda now, signal: reported.append((now, signal))
+    monkeypatch.setattr(KeepChangeSequencer, "note_shown", lambda self, now, signal: reported.append((now, signal)))
     play(x, 10, lambda now: np.array([-1.0, -1.0]), shown=("Gr", "rG"))
     assert reported == [(0, 0), (0, 1)]
 

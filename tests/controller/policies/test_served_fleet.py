@@ -13,7 +13,7 @@ from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
 from export.__main__ import main as export
 from protos import policy_pb2 as pb
-from serving.client import Client
+from serving.client import Client, Fleet
 from serving.embedded.config import ServerConfig
 from serving.errors import InvalidResponse, ModelNotFound
 from tests.serving.conftest import running
@@ -229,7 +229,7 @@ def test_failed_update_leaves_nothing_covered(city, monkeypatch):
     city.fleet.update()
     monkeypatch.setattr(city.client, "status", broken)
     with pytest.raises(RuntimeError, match="broken"):
-        city.fleet._update_or_drop()
+        city.fleet.updating.task()
     assert city.fleet.coverage is None
 
 
@@ -260,13 +260,8 @@ def test_version_replaced_under_its_number_is_not_followed(city, caplog):
 
 def replace_action(monkeypatch, change):
     """Let the fleet's answers carry another action."""
-    call = Client._call_predict
-
-    def changed(self, request, timeout_s):
-        outputs = call(self, request, timeout_s)
-        return {**outputs, "action": change(np.array(outputs["action"]))} if request.model_spec.name == "city" else outputs
-
-    monkeypatch.setattr(Client, "_call_predict", changed)
+    split = Fleet.split
+    monkeypatch.setattr(Fleet, "split", lambda self, action, observations: split(self, change(np.array(action)), observations))
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf])
