@@ -255,7 +255,8 @@ def test_a_float_is_written_with_6_digits_or_else_9_and_reads_back(value):
         assert math.isnan(number)
     else:
         assert np.float32(number) == value
-        assert number == float(f"{value:.6g}") or number == float(f"{value:.9g}") != float(f"{value:.6g}")
+        is_short = np.float32(float(f"{value:.6g}")) == value
+        assert number == float(f"{value:.6g}" if is_short else f"{value:.9g}")
 
 
 @pytest.mark.parametrize("name", ["classify", "regress"])
@@ -404,7 +405,7 @@ def test_malformed_http_is_answered_400_and_not_logged(non_policy_server, sent, 
         connection.sendall(sent)
         response = http.client.HTTPResponse(connection)
         response.begin()
-        assert response.status in (400, 404)
+        assert response.status == 400
     assert "Traceback" not in caplog.text + "".join(capfd.readouterr())
 
 

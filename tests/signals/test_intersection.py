@@ -52,7 +52,7 @@ def test_missing_answers_lead_to_hold_then_fallback_then_recovery(crossing):
     # HOLD from 20 on, FALLBACK from 30 on: yellow, red, then the program from its green
     assert states(sent)[:3] == [(0, "GgGr"), (30, "yyyr"), (33, "rrrr")]
     handed = [(now, s.program, s.phase) for now, s in sent if isinstance(s, PermittedRelease)]
-    assert handed == [(33, "0", 0)] or handed == [(34, "0", 0)]
+    assert handed == [(34, "0", 0)]
     # two valid answers in a row, then the policy's green again, taken over as shown
     assert x.mode is ControlMode.POLICY
     assert states(sent)[3:] == [(62, "GgGr")]
@@ -65,7 +65,7 @@ def test_recovery_starts_from_what_the_plan_shows(crossing):
     sent = play(x, 100, lambda now: np.array([0]), shown=("rrrG",), begin_s=60)
     after = states(sent)
     assert after[0][1] == "rrrG", "the shown green continues first"
-    assert [s for _, s in after] in (["rrrG", "rrry", "rrrr", "GgGr"], ["rrrG", "rrry", "GgGr"])
+    assert [s for _, s in after] == ["rrrG", "rrry", "GgGr"]
 
 
 def test_policy_that_returns_during_the_transition_continues_from_there(crossing):
@@ -78,7 +78,7 @@ def test_policy_that_returns_during_the_transition_continues_from_there(crossing
     x.apply_answer(np.array([0]), 15, None)
     x.apply_answer(np.array([0]), 20, None)
     assert x.mode is ControlMode.POLICY and not x.on_plan
-    assert x.safeties[0].shown in ("rrrr", "yyyr")
+    assert x.safeties[0].shown == "yyyr"
     later = [command.state for now in range(21, 40) for command in x.commands(now)[0]]
     assert later[-1] == "GgGr"
 
