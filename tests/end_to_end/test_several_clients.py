@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from controller.sumo.start import CLOSE_TIMEOUT_S
 from tests.end_to_end.programs import connect, controller, free_port, sumo
 from tests.end_to_end.signal_history import SIGNALS, assert_in_step, assert_safe, step_until
 
@@ -92,7 +93,7 @@ def test_an_order_in_use_is_refused_and_the_other_client_continues(grid_server):
 
 
 def test_the_controller_waits_while_sumo_waits_for_another_client(grid_server):
-    """Two cases that wait longer than an answer may take, run in parallel because each takes as long in wall time."""
+    """Two cases that wait longer than any timeout of the connection, run in parallel because each takes as long in wall time."""
     with ThreadPoolExecutor(2) as pool:
         for case in [pool.submit(case, grid_server) for case in (_stopped_while_another_client_computes, _stopped_as_one_of_two)]:
             case.result()
@@ -109,7 +110,7 @@ def _stopped_while_another_client_computes(grid_server):
         step_until(client, 40, history)
         process.send_signal(signal.SIGTERM)
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(12)
+            process.wait(CLOSE_TIMEOUT_S + 1)
         while process.poll() is None and len(history) < 300:
             step_until(client, client.simulation.getTime() + 1, history)
         assert process.wait(30) == 0, process.stderr.read()
@@ -129,7 +130,7 @@ def _stopped_as_one_of_two(grid_server):
         step_until(client, 120, [])
         assert {client.trafficlight.getProgram(s) for s in SIGNALS} == {"adapted"}
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(11)
+            process.wait(CLOSE_TIMEOUT_S + 1)
         step_until(client, 160, [])
         client.close()
         assert process.wait(30) == 0

@@ -75,7 +75,7 @@ class SampleCheckpoints(ThisProcess):
             yield index, TrainedGroup(40.0, model_files.pack(files))
 
 
-def plan(out, rounds=1, seconds=600.0, seeds=3):
+def plan(out, rounds=1, seconds=450.0, seeds=3):
     city = config.load(GRID / "city.toml")
     return RoundsConfig(city, GROUPS, rounds, TrainingTask(city, (), seconds=seconds), Settings(out, varies=False), seeds)
 

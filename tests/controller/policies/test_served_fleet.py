@@ -1,6 +1,7 @@
 """One call for all TLs while the fleet agrees with their own models."""
 
 import shutil
+import threading
 import time
 
 import numpy as np
@@ -187,16 +188,19 @@ def test_new_version_of_the_fleet_is_used_only_after_an_update(city):
 
 def test_hanging_fleet_leaves_time_for_the_tls_own_models(city, monkeypatch):
     city.fleet.update()
-    find = city.server.manager.find
+    find, go = city.server.manager.find, threading.Event()
 
-    def slow(spec):
+    def hanging(spec):
         if spec.name == "city":
-            time.sleep(1.0)
+            assert go.wait(30)
         return find(spec)
 
-    monkeypatch.setattr(city.server.manager, "find", slow)
-    policies = ServedPolicies(city.client, city.contracts, None, 0.6, fleet=city.fleet)
-    answers = policies.ask(city.observations)
+    monkeypatch.setattr(city.server.manager, "find", hanging)
+    policies = ServedPolicies(city.client, city.contracts, None, 2.0, fleet=city.fleet)
+    try:
+        answers = policies.ask(city.observations)
+    finally:
+        go.set()
     assert not any(isinstance(answer, Exception) for answer in answers.values())
     assert city.fleet.coverage is None
 
