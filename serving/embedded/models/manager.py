@@ -99,7 +99,7 @@ class ModelManager:
             metrics: counts loads.
         """
         self._metrics = metrics or ServerMetrics()
-        self._load, self._load_error = load, load_error
+        self.load, self._load_error = load, load_error
         self._loading = loading or LoadOptions()
         self._models: dict[str, Model] = {}
         self._configured: set[str] = set()
@@ -235,7 +235,7 @@ class ModelManager:
         if not is_served:
             self._set_state(model, version, wire.ModelVersionStatus.LOADING)
         try:
-            servable = self._load(files.path)
+            servable = self.load(files.path)
         except Exception as error:
             if not isinstance(error, self._load_error):
                 log.exception("loading version %d of %s failed unexpectedly", version, name)

@@ -433,13 +433,14 @@ class TestVehiclesBesidePedestrians:
 def assert_rules(signal_safety, times, history):
     """Check any sequence of (time, state) without the bookkeeping of SignalSafety."""
     rules, last_change = signal_safety.rules, {}
+    is_crossing = signal_safety.is_crossing
     for (_, before), (now, state) in itertools.pairwise(history):
         assert rules.conflicts(state) == [], state
         for i, (a, b) in enumerate(zip(before, state, strict=True)):
             kinds = ["green" if c in "Gg" else "yellow" if c == "y" else "red" for c in (a, b)]
             if kinds[0] == kinds[1]:
                 continue
-            assert kinds != ["green", "red"] or signal_safety._is_crossing[i], f"link {i} lost its green without yellow at {now}"
+            assert kinds != ["green", "red"] or is_crossing[i], f"link {i} lost its green without yellow at {now}"
             assert kinds != ["yellow", "green"], f"link {i} left its yellow for green at {now}"
             assert kinds != ["red", "yellow"], f"link {i} turned yellow from red at {now}"
             since = last_change.get(i, (-math.inf, ""))[0]
