@@ -27,7 +27,6 @@ from serving.embedded.config import ServerConfig, port_error
 from serving.embedded.models import model_config
 from serving.embedded.models.manager import ModelManager
 from serving.embedded.models.model_config import ModelConfig
-from serving.embedded.models.servable import LoadError
 from serving.embedded.rest.server import RestServer
 from serving.embedded.rpc import reflection
 from serving.embedded.rpc.get_model_metadata import get_model_metadata
@@ -68,7 +67,7 @@ class Server:
             self.metrics.build = {"version": VERSION, "tensorflow": library().Version().decode()}
         except (ImportError, OSError, AttributeError) as error:
             raise InputError(f"TensorFlow's library cannot be opened: {error}") from None
-        self.manager = ModelManager(self._load, LoadError, self._stopping, config.loading, self.metrics)
+        self.manager = ModelManager(self._load, self._stopping, config.loading, self.metrics)
         self.metrics.states = self.manager.versions_by_state
         self._configuring = threading.Lock()
         """Held from reading the configuration until it is applied: a poll must not undo a reload that it waited for."""

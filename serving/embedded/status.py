@@ -4,7 +4,7 @@ import grpc
 
 
 class StatusError(Exception):
-    """A request fails with this gRPC status code; the text is TensorFlow Serving's where that has one."""
+    """A request fails with this gRPC status code. The text is TensorFlow Serving's if it has one."""
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
         super().__init__(message)
