@@ -160,7 +160,7 @@ def _predict(client: Client, model: str, version: int | str | None, text: str, t
     """Request a prediction and return the outputs by key.
 
     Args:
-        client: of the model's server.
+        client: client of the model's server.
         model: name of the model.
         version: number or label; None: the newest.
         text: value of --observation.

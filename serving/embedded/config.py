@@ -40,7 +40,7 @@ class ServerConfig:
     """Folder of models, all of which are served; None: `models` lists them."""
     host: str = "127.0.0.1"
     port: int = 8500
-    """0: the system chooses."""
+    """gRPC port; 0: the system chooses."""
     poll_s: float = 1.0
     """Wall time between polls of the file system for new versions; 0: poll once; negative: never."""
     threads: int = field(default_factory=lambda: max(2, os.cpu_count() or 1))

@@ -229,8 +229,8 @@ def _select_versions(
         name: Versions() if latest else config_files.labelled_versions(versions[-1]) for name, versions in available.items()
     }
     for item in items:
-        name, _, numbers = item.partition("=")
-        parts = numbers.split(",")
+        name, _, versions_text = item.partition("=")
+        parts = versions_text.split(",")
         if not 1 <= len(parts) <= 2 or not all(part.isascii() and part.isdigit() for part in parts):
             raise InputError(f"--model {item!r} must be MODEL=STABLE or MODEL=STABLE,CANARY, such as SA101=3,4")
         if name not in available:
