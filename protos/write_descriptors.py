@@ -2,8 +2,8 @@
 
     python -m protos.write_descriptors      (part of `make protos`)
 
-They are copied from tensorflow-serving-api here, because its import loads TensorFlow:
-seconds, and hundreds of MB, at every start of the server.
+They are copied from tensorflow-serving-api, because its import at every start of the server
+would load TensorFlow: seconds, and hundreds of MB.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ PATH = Path(__file__).with_name("tensorflow_serving.binpb")
 
 def main() -> None:
     for name in ("prediction_service_pb2", "model_service_pb2"):
-        # with protobuf 7 the end of model_service_pb2 raises, after its descriptor has been added
+        # with protobuf 7, model_service_pb2 raises at its end, after it has added its descriptor
         with contextlib.suppress(AttributeError):
             importlib.import_module(f"tensorflow_serving.apis.{name}")
 

@@ -1,3 +1,3 @@
-"""Serving: policy contract, tensors, errors and the lean client (no TensorFlow
-in these four), and `embedded`, a server with TensorFlow Serving's API.
+"""Policy contract, tensors, errors and client, all without TensorFlow; and `embedded`, a server with
+TensorFlow Serving's API.
 """

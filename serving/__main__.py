@@ -1,4 +1,4 @@
-"""`python -m serving`: the embedded server; `predict`, `status` and `config` are programs beside it."""
+"""`python -m serving`: the embedded server, and the subcommands `predict`, `status` and `config`."""
 
 import sys
 
@@ -16,7 +16,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m serving") -> int:
 
 
 def _serve(argv: list[str], prog: str) -> int:
-    # loaded only now: the programs beside the server need less than it does
+    # not imported above: the subcommands need fewer packages than the server
     return program.load("serving.embedded.__main__")(argv, prog)
 
 

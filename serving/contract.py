@@ -1,4 +1,4 @@
-"""The policy contract: what a policy needs from the street and what its numbers mean.
+"""The policy contract: what a policy needs from the street, and what its inputs and outputs mean.
 
 Functions that parse and check the message of `protos/policy.proto`. Exporter,
 client and controller share them, so that sizes and the order of features are
@@ -23,7 +23,7 @@ CATEGORICAL, FLEET = "categorical", "fleet"
 
 
 class ContractError(ValueError):
-    """A policy contract is malformed or does not fit; the text says what and where."""
+    """A policy contract is malformed or does not fit its use."""
 
 
 def check(contract: pb.PolicyContract) -> None:
@@ -55,30 +55,35 @@ def check(contract: pb.PolicyContract) -> None:
 def check_fleet(contract: pb.PolicyContract) -> None:
     """Raise ContractError unless every column of a fleet belongs to exactly one member.
 
-    `check` tells whether a member's own contract is complete.
+    The members' contracts may be incomplete.
     """
     if not contract.members:
         raise ContractError(f"{contract.tl} is one TL's contract, not a fleet")
-    observation = action = 0
-    seen: set[str] = set()
+    observation_end = action_end = 0
+    tls: set[str] = set()
     for member in contract.members:
         single = member.contract
         columns = 1 if single.action.kind == CATEGORICAL else single.action.size
-        if member.tl != single.tl or member.tl in seen:
+        if member.tl in tls:
+            raise ContractError(f"fleet {contract.tl} lists {member.tl} twice; export it again")
+        if member.tl != single.tl:
+            raise ContractError(f"fleet {contract.tl} lists {member.tl} with the contract of {single.tl}; export it again")
+        if (member.observation_begin, member.action_begin) != (observation_end, action_end):
             raise ContractError(
-                f"fleet {contract.tl} lists {member.tl} {'twice' if member.tl in seen else f'as {single.tl}'}; export it again"
+                f"fleet {contract.tl}: the columns of {member.tl} do not begin at the end of the previous TL's; export it again"
             )
-        if (member.observation_begin, member.action_begin) != (observation, action):
-            raise ContractError(f"fleet {contract.tl}: the columns of {member.tl} do not follow those before it; export it again")
         if (member.observation_size, member.action_size) != (single.observation.size, columns) or columns < 1:
-            raise ContractError(f"fleet {contract.tl}: the columns of {member.tl} are not those of its contract; export it again")
-        seen.add(member.tl)
-        observation += member.observation_size
-        action += member.action_size
-    if (contract.observation.size, contract.action.size) != (observation, action):
+            raise ContractError(
+                f"fleet {contract.tl}: {member.tl} has {member.observation_size} inputs and {member.action_size} outputs, "
+                f"but its contract has {single.observation.size} and {columns}; export it again"
+            )
+        tls.add(member.tl)
+        observation_end += member.observation_size
+        action_end += member.action_size
+    if (contract.observation.size, contract.action.size) != (observation_end, action_end):
         raise ContractError(
             f"fleet {contract.tl} has {contract.observation.size} inputs and {contract.action.size} outputs, "
-            f"but its members have {observation} and {action}; export it again"
+            f"but its members have {observation_end} and {action_end}; export it again"
         )
 
 
@@ -97,17 +102,16 @@ def from_saved_model(folder: Path) -> pb.PolicyContract:
     """Read the contract in a version's assets.extra/policy.json. Raises ContractError."""
     path = folder / JSON_FILE
     try:
-        contract = json_format.Parse(path.read_text(encoding="utf-8"), pb.PolicyContract())
+        return json_format.Parse(path.read_text(encoding="utf-8"), pb.PolicyContract())
     except (OSError, UnicodeDecodeError, json_format.ParseError) as error:
         raise ContractError(f"{path}: cannot be read as a policy contract: {error}") from None
-    return contract
 
 
 def to_json(contract: pb.PolicyContract) -> str:
-    """The contract as JSON, as in assets.extra/policy.json."""
+    """The contract as the JSON text of assets.extra/policy.json."""
     return json_format.MessageToJson(contract, preserving_proto_field_name=True) + "\n"
 
 
 def lanes(contract: pb.PolicyContract) -> list[str]:
-    """Every incoming lane of the TL, in feature order."""
+    """All incoming lanes of the TL, in the order of the features."""
     return [lane for signal in contract.signals for lane in signal.lane_ids]

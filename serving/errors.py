@@ -59,8 +59,8 @@ ERROR_BY_STATUS: dict[str, type[ServingError]] = {
 
 
 def from_status(code: str, details: str) -> ServingError:
-    """The error for the name of a gRPC status."""
-    kind = ERROR_BY_STATUS.get(code)
-    if kind is None:
+    """The error of a gRPC status, by the status's name."""
+    error_type = ERROR_BY_STATUS.get(code)
+    if error_type is None:
         return ServingError(f"{code}: {details}")
-    return kind(details or code)
+    return error_type(details or code)

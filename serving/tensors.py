@@ -14,19 +14,20 @@ from protos import predict_pb2 as pb
 
 DT_STRING, DT_BOOL = 7, 10
 _HALF, _BFLOAT16 = 19, 14
-NUMPY: dict[int, str] = {
+NUMPY_DTYPES: dict[int, str] = {
     1: "<f4", 2: "<f8", 3: "<i4", 4: "u1", 5: "<i2", 6: "i1", 8: "<c8", 9: "<i8", 10: "?",
     17: "<u2", 18: "<c16", 19: "<f2", 22: "<u4", 23: "<u8",
 }  # fmt: skip
 """TensorFlow dtype number -> NumPy dtype."""
-BITS: dict[int, str] = {
-    **NUMPY, 11: "i1", 12: "u1", 13: "<i4", 14: "<u2", 15: "<i2", 16: "<u2",
+STORAGE_DTYPES: dict[int, str] = {
+    **NUMPY_DTYPES, 11: "i1", 12: "u1", 13: "<i4", 14: "<u2", 15: "<i2", 16: "<u2",
     24: "u1", 25: "u1", 29: "i1", 30: "u1",
 }  # fmt: skip
-"""The same, and for dtypes that NumPy does not have (quantized, bfloat16, float8, int4) the integers that hold them."""
-_DTYPES = {number: np.dtype(name) for number, name in BITS.items()}
-_NUMERIC_DTYPES = {number: kind for number, kind in _DTYPES.items() if number < 24}
-_NUMBER = {np.dtype(name): number for number, name in NUMPY.items()}
+"""The same, and for dtypes that NumPy lacks (quantized, bfloat16, float8, int4) the dtype of the integers that store them."""
+_STORAGE = {number: np.dtype(name) for number, name in STORAGE_DTYPES.items()}
+_CONVERTIBLE = {number: dtype for number, dtype in _STORAGE.items() if number < 24}
+"""The dtypes that convert to NumPy values: all but float8 and int4."""
+_DTYPE_NUMBER = {np.dtype(name): number for number, name in NUMPY_DTYPES.items()}
 _FIELD = {
     1: "float_val", 2: "double_val", 3: "int_val", 4: "int_val", 5: "int_val", 6: "int_val", 8: "scomplex_val",
     9: "int64_val", 10: "bool_val", 11: "int_val", 12: "int_val", 13: "int_val", 14: "half_val", 15: "int_val",
@@ -34,7 +35,7 @@ _FIELD = {
     24: "float8_val", 25: "float8_val", 29: "int_val", 30: "int_val",
 }  # fmt: skip
 _SAME_TYPE_FIELDS = frozenset((1, 2, 3, 9, 22, 23))
-"""Numeric dtypes whose typed field has the dtype itself: float, double, int32, int64, uint32, uint64."""
+"""Numeric dtypes with a typed field of the same type: float, double, int32, int64, uint32, uint64."""
 MAX_ELEMENTS = 1 << 26
 
 
@@ -47,11 +48,14 @@ def type_name(dtype: int) -> str:
 
 
 class TensorError(ValueError):
-    """A tensor message or an array that cannot be converted; the text is the reason."""
+    """A tensor message or an array cannot be converted."""
 
 
 def to_proto(array: Any, out: Any = None) -> Any:
-    """Write an array into a tensor message: numbers as tensor_content, strings as string_val. Raises TensorError."""
+    """Write an array into a tensor message, a new one without `out`. Raises TensorError.
+
+    Numeric values become tensor_content, strings string_val.
+    """
     array = np.asarray(array)
     message = pb.Tensor() if out is None else out
     if array.dtype.kind in "SUO":
@@ -59,7 +63,7 @@ def to_proto(array: Any, out: Any = None) -> Any:
         message.string_val.extend(x.encode() if isinstance(x, str) else bytes(x) for x in array.reshape(-1).tolist())
     else:
         try:
-            message.dtype = _NUMBER[array.dtype.newbyteorder("<")]
+            message.dtype = _DTYPE_NUMBER[array.dtype.newbyteorder("<")]
         except KeyError:
             raise TensorError(f"arrays of {array.dtype} have no TensorFlow dtype") from None
         message.tensor_content = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
@@ -68,14 +72,14 @@ def to_proto(array: Any, out: Any = None) -> Any:
     return message
 
 
-def to_array(message: Any, bits: bool = False) -> NDArray[Any]:
+def to_array(message: Any, raw: bool = False) -> NDArray[Any]:
     """Read the array of a tensor message. Raises TensorError if it is invalid.
 
-    Numbers are tensor_content or typed values. As in TensorFlow, fewer typed
-    values than elements repeat the last one, and no typed values are zeros.
-    NumPy has no bfloat16: it becomes float32 of the same value, quantized numbers
-    become their integers. With `bits` every dtype that NumPy does not have becomes the
-    integers that hold it (`BITS`).
+    Numeric values are in tensor_content or in the dtype's typed field. As in TensorFlow,
+    the last typed value is repeated for missing elements, and a tensor without typed
+    values is all zeros. bfloat16, which NumPy lacks, becomes float32 of the same value;
+    quantized dtypes become their integers. With `raw` every dtype that NumPy lacks
+    becomes the integers that store it (`STORAGE_DTYPES`).
     """
     dtype, tensor_shape = message.dtype, message.tensor_shape
     if tensor_shape.unknown_rank:
@@ -88,19 +92,20 @@ def to_array(message: Any, bits: bool = False) -> NDArray[Any]:
         raise TensorError(f"shape {shape} has more than {MAX_ELEMENTS} elements")
     if dtype == DT_STRING:
         return _strings(list(message.string_val), shape, count)
-    kind = (_DTYPES if bits else _NUMERIC_DTYPES).get(dtype)
-    if kind is None:
+    numpy_dtype = (_STORAGE if raw else _CONVERTIBLE).get(dtype)
+    if numpy_dtype is None:
         raise TensorError(f"dtype {dtype} is not supported")
     content = message.tensor_content
     if content:
-        if len(content) != count * kind.itemsize:
-            raise TensorError(f"tensor_content of {len(content)} bytes for shape {shape}, which takes {count * kind.itemsize}")
-        array = _reshape(np.frombuffer(content, kind), shape)
+        size = count * numpy_dtype.itemsize
+        if len(content) != size:
+            raise TensorError(f"tensor_content of {len(content)} bytes for shape {shape}, which takes {size}")
+        array = _reshape(np.frombuffer(content, numpy_dtype), shape)
     else:
         values = getattr(message, _FIELD[dtype])
-        # fields of the very same type are copied as a block; others are converted number by number, which checks their range
-        array = _typed(values if dtype in _SAME_TYPE_FIELDS else list(values), dtype, kind, shape, count)
-    if dtype == _BFLOAT16 and not bits:
+        # a field of the same type is copied as a block; other values are converted one by one, which checks their range
+        array = _from_typed(values if dtype in _SAME_TYPE_FIELDS else list(values), dtype, numpy_dtype, shape, count)
+    if dtype == _BFLOAT16 and not raw:
         # a bfloat16 is the upper half of a float32
         return (array.astype("<u4") << 16).view("<f4")
     return array
@@ -122,26 +127,26 @@ def _reshape(array: NDArray[Any], shape: list[int]) -> NDArray[Any]:
         raise TensorError(f"shape {shape}: {error}") from None
 
 
-def _typed(values: Any, dtype: int, kind: np.dtype[Any], shape: list[int], count: int) -> NDArray[Any]:
-    if kind.kind == "c":
-        values = [complex(a, b) for a, b in zip(values[::2], values[1::2], strict=False)]
+def _from_typed(values: Any, dtype: int, numpy_dtype: np.dtype[Any], shape: list[int], count: int) -> NDArray[Any]:
+    if numpy_dtype.kind == "c":
+        values = [complex(real, imag) for real, imag in zip(values[::2], values[1::2], strict=False)]
     if len(values) > count:
         raise TensorError(f"{len(values)} values for shape {shape}")
     try:
-        array = np.array(values, np.uint16).view(kind) if dtype == _HALF else np.array(values, kind)
+        array = np.array(values, np.uint16).view(numpy_dtype) if dtype == _HALF else np.array(values, numpy_dtype)
     except (OverflowError, ValueError) as error:
-        raise TensorError(f"a value does not fit {kind}: {error}") from None
+        raise TensorError(f"a value does not fit {numpy_dtype}: {error}") from None
     if count and not len(array):
         array = np.zeros(count, array.dtype)
     if len(array) < count:
-        array = np.concatenate([array, np.full(count - len(array), array[-1], kind)])
+        array = np.concatenate([array, np.full(count - len(array), array[-1], numpy_dtype)])
     return _reshape(array, shape)
 
 
 def typed_proto(array: NDArray[Any], message: Any, dtype: int | None = None) -> None:
     """Fill a tensor message with typed values, as TensorFlow's AsProtoField does.
 
-    `dtype`: TensorFlow's number, if the array holds the integers of a dtype that NumPy does not have.
+    `dtype`: TensorFlow's number; needed if the array holds the integers that store a dtype that NumPy lacks.
     """
     number = _dtype_number(array, dtype)
     if number == DT_STRING:
@@ -167,6 +172,6 @@ def _dtype_number(array: NDArray[Any], dtype: int | None) -> int:
     if array.dtype.kind in "SUO":
         return DT_STRING
     try:
-        return _NUMBER[array.dtype.newbyteorder("<")]
+        return _DTYPE_NUMBER[array.dtype.newbyteorder("<")]
     except KeyError:
         raise TensorError(f"arrays of {array.dtype} have no TensorFlow dtype") from None

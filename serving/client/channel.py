@@ -29,12 +29,12 @@ _IDEMPOTENT_METHODS = (
 )
 """Idempotent methods, safe to retry."""
 _RETRYABLE = ("UNAVAILABLE", "RESOURCE_EXHAUSTED")
-"""Status codes of calls that no server has worked on."""
+"""Status codes of calls that no server has processed."""
 MAX_RETRIES = 4
 UNIX_SERVER_NAME = "localhost"
 """Expected name in the certificate of a server on a Unix socket."""
 MAX_UNIX_PATH_BYTES = 107
-"""Length of sun_path in unix(7), less its terminating zero."""
+"""Length of sun_path in unix(7) without its terminating zero."""
 
 
 @dataclass(frozen=True)
@@ -42,18 +42,18 @@ class Tls:
     """Certificates and keys, PEM."""
 
     ca: bytes | None = None
-    """CA bundle (PEM) that verifies the server; None: gRPC's default roots."""
+    """CA bundle that verifies the server; None: gRPC's default roots."""
     certificate: bytes | None = None
     """Client certificate; needs `key` (mTLS)."""
     key: bytes | None = None
     server_name: str = ""
-    """Name in the server's certificate, if it differs from the address; of a Unix socket: localhost by default."""
+    """Name in the server's certificate, if it differs from the address; "localhost" by default for a Unix socket."""
 
 
 def open_channel(address: str, tls: Tls | None = None, retries: int = 0) -> grpc.Channel:
     """Open a channel to HOST:PORT, to several IP addresses separated by commas, or to unix:PATH. Raises ValueError."""
-    target, is_many = grpc_target(address)
-    config = _service_config(is_many, retries)
+    target, is_balanced = grpc_target(address)
+    config = _service_config(is_balanced, retries)
     options = [*_OPTIONS, ("grpc.enable_retries", int(retries > 0))]
     if config:
         options.append(("grpc.service_config", json.dumps(config)))
@@ -67,7 +67,7 @@ def open_channel(address: str, tls: Tls | None = None, retries: int = 0) -> grpc
 
 
 def grpc_target(address: str) -> tuple[str, bool]:
-    """Translate an address into (gRPC target, whether it may stand for several servers). Raises ValueError."""
+    """Translate an address into (gRPC target, whether it can resolve to several servers). Raises ValueError."""
     if address.startswith("unix:"):
         path = address.removeprefix("unix:").removeprefix("//")
         if len(os.fsencode(path)) > MAX_UNIX_PATH_BYTES:
@@ -75,16 +75,17 @@ def grpc_target(address: str) -> tuple[str, bool]:
         return address, False
     if address.startswith(("dns:", "ipv4:", "ipv6:")):
         return address, True
-    parts = [_host_and_port(part.strip()) for part in address.split(",")]
-    versions = {_ip_version(host) for host, _ in parts}
-    if len(parts) == 1:
-        ((host, port),) = parts
-        return (address, False) if versions != {None} or host == "localhost" else (f"dns:///{host}:{port}", True)
-    if len(versions) > 1 or None in versions:
+    servers = [server.strip() for server in address.split(",")]
+    endpoints = [_host_and_port(server) for server in servers]
+    ip_versions = {_ip_version(host) for host, _ in endpoints}
+    if len(endpoints) == 1:
+        host, port = endpoints[0]
+        return (f"dns:///{host}:{port}", True) if ip_versions == {None} and host != "localhost" else (address, False)
+    if len(ip_versions) > 1 or None in ip_versions:
         raise ValueError(
-            f"address {address!r}: several servers must be IP addresses of one version, or one name that has several"
+            f"address {address!r}: several servers must be IP addresses of one version; or pass one name that resolves to all"
         )
-    return f"ipv{versions.pop()}:" + ",".join(part.strip() for part in address.split(",")), True
+    return f"ipv{ip_versions.pop()}:{','.join(servers)}", True
 
 
 def _host_and_port(text: str) -> tuple[str, int]:
@@ -93,7 +94,7 @@ def _host_and_port(text: str) -> tuple[str, int]:
         if parsed.hostname and parsed.port and parsed.netloc == text:
             return parsed.hostname, parsed.port
     except ValueError:
-        pass  # the port is not a number below 65536
+        pass  # an invalid port or IPv6 address
     raise ValueError(f"address {text!r} must be HOST:PORT with a port below 65536, such as 127.0.0.1:8500")
 
 
@@ -104,9 +105,9 @@ def _ip_version(host: str) -> int | None:
         return None
 
 
-def _service_config(is_many: bool, retries: int) -> dict[str, object]:
+def _service_config(is_balanced: bool, retries: int) -> dict[str, object]:
     config: dict[str, object] = {}
-    if is_many:
+    if is_balanced:
         config["loadBalancingConfig"] = [{"round_robin": {}}]
     if retries > 0:
         names = [{"service": service, "method": method} for service, methods in _IDEMPOTENT_METHODS for method in methods]

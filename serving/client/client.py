@@ -1,13 +1,13 @@
-"""The client: unary calls to TensorFlow Serving's gRPC API, one at a time or many at once.
+"""The client: unary calls to TensorFlow Serving's gRPC API, one at a time or concurrently.
 
     with Client("127.0.0.1:8500") as client:
         client.predict("SA101", observation, timeout_s=0.5)           # {"action": array([[...]])}
-        client.predict_many({"SA101": x, "SA104": y}, timeout_s=0.5)  # all at once
+        client.predict_many({"SA101": x, "SA104": y}, timeout_s=0.5)  # concurrent calls
         client.predict_fleet(client.fleet("city"), {"SA101": x})      # one call for all of them
         client.contract("SA101")                                      # the policy contract
-        client.run("any", {"x": array}, signature="other")            # any model's signature
+        client.run("any", {"x": array}, signature="other")            # any signature of any model
 
-Works against the embedded server and TensorFlow Serving alike.
+It works with the embedded server and with TensorFlow Serving.
 """
 
 import time
@@ -34,7 +34,7 @@ _PREDICT = "/tensorflow.serving.PredictionService/Predict"
 _METADATA = "/tensorflow.serving.PredictionService/GetModelMetadata"
 _STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
 CONNECT_TIMEOUT_S = 5.0
-"""Wall time that a new connection may take."""
+"""Wall time within which a new connection must be made."""
 
 
 class Client:
@@ -43,16 +43,16 @@ class Client:
     def __init__(
         self, address: str, max_in_flight: int = 8, tls: Tls | Callable[[], Tls] | None = None, retries: int = 2
     ) -> None:
-        """Open a channel; the connection is made by the first call.
+        """Open a channel; the first call connects.
 
         Args:
             address: HOST:PORT, unix:PATH, several IP addresses separated by commas, or a name that resolves to
-                several (a headless service): then calls are balanced round robin.
-            max_in_flight: bound on concurrent calls of one `predict_many`. TensorFlow Serving answers more calls
-                than it has threads (4 per core by default) with RESOURCE_EXHAUSTED.
+                several (a headless service), which balances calls round robin.
+            max_in_flight: maximum of concurrent calls of one `predict_many` or `contracts`. TensorFlow Serving
+                answers more calls than it has threads (4 per core by default) with RESOURCE_EXHAUSTED.
             tls: certificates, or a function that returns those for a new connection; None: plain text.
-            retries: retries of a call that no server worked on (UNAVAILABLE, RESOURCE_EXHAUSTED) within its
-                deadline. All methods are idempotent, so that is safe.
+            retries: retries, within the deadline, of a call that no server has processed (UNAVAILABLE,
+                RESOURCE_EXHAUSTED). All methods are idempotent, so that is safe.
 
         Raises:
             ValueError: the address is invalid.
@@ -78,9 +78,9 @@ class Client:
         return self._channel.unary_unary(name, request.SerializeToString, messages.deserializer(response))
 
     def reconnect(self) -> None:
-        """Open a new connection: a half-open one (server without power, firewall) reports no error.
+        """Open a new connection. A half-open one (server without power, firewall) reports no error by itself.
 
-        Calls in flight finish on their connection, until the next `reconnect`.
+        Calls in flight finish on the old connection, which the next `reconnect` closes.
         """
         if self._previous_channel is not None:
             self._previous_channel.close()
@@ -96,7 +96,20 @@ class Client:
         self.close()
 
     def predict(self, model: str, observation: NDArray[np.float32], version: Version = None, timeout_s: float = 1.0) -> Outputs:
-        """Outputs of `serving_default` for one observation, float32 [O]. Raises ServingError."""
+        """Request the outputs of `serving_default` for one observation.
+
+        Args:
+            model: name of the model.
+            observation: float32 [O].
+            version: number or label; None: the newest.
+            timeout_s: deadline of the call.
+
+        Returns:
+            Output key -> array [1, ...], such as `action` [1, A].
+
+        Raises:
+            ServingError: the call failed.
+        """
         return self._call_predict(messages.predict_request(model, version, observation), timeout_s)
 
     def predict_many(
@@ -105,28 +118,31 @@ class Client:
         versions: Mapping[str, Version] | None = None,
         timeout_s: float = 1.0,
     ) -> dict[str, Prediction | ServingError]:
-        """Predictions by model, all requested at once; an error for each model that failed.
+        """Request predictions of several models concurrently; return one by model, or the error of its call.
 
-        `timeout_s` bounds the whole, not each call.
+        Args:
+            observations: model -> observation, float32 [O].
+            versions: model -> number or label; without an entry, the newest.
+            timeout_s: deadline of all calls together.
         """
-        pinned = versions or {}
-        requests = {model: messages.predict_request(model, pinned.get(model), x) for model, x in observations.items()}
+        versions = versions or {}
+        requests = {model: messages.predict_request(model, versions.get(model), x) for model, x in observations.items()}
         return self._call_many(requests, timeout_s)
 
     def _call_many(self, requests: Mapping[str, pb.PredictRequest], timeout_s: float) -> dict[str, Prediction | ServingError]:
-        end = time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + timeout_s
         results: dict[str, Prediction | ServingError] = {}
         done: SimpleQueue[tuple[str, Any]] = SimpleQueue()
-        waiting = iter(requests)
+        pending = iter(requests)
 
         def send(count: int) -> None:
-            for model in islice(waiting, count):
-                call = self._predict.future(requests[model], timeout=max(end - time.monotonic(), 0.0))
+            for model in islice(pending, count):
+                call = self._predict.future(requests[model], timeout=max(deadline_s - time.monotonic(), 0.0))
                 call.add_done_callback(lambda call, model=model: done.put((model, call)))
 
         send(self._max_in_flight)
         while len(results) < len(requests):
-            # the first call to end makes room for the next, so a model that hangs does not delay the others
+            # each call that ends starts the next, so a model that hangs does not delay the others
             model, call = done.get()
             try:
                 results[model] = messages.parse_prediction(call.result())
@@ -146,7 +162,20 @@ class Client:
         version: Version = None,
         timeout_s: float = 1.0,
     ) -> Outputs:
-        """Outputs of any signature of any model (`outputs`: only those), arrays by key. Raises ServingError."""
+        """Run any signature of any model and return its outputs by key.
+
+        Args:
+            model: name of the model.
+            inputs: input key -> array.
+            signature: name of the signature.
+            outputs: keys of the outputs to return; empty: all.
+            version: number or label; None: the newest.
+            timeout_s: deadline of the call.
+
+        Raises:
+            BadRequest: an array has no TensorFlow dtype, or the server refused the request.
+            ServingError: the call failed.
+        """
         request = pb.PredictRequest(model_spec=messages.model_spec(model, version, signature), output_filter=outputs)
         try:
             for key, array in inputs.items():
@@ -156,7 +185,7 @@ class Client:
         return self._call_predict(request, timeout_s)
 
     def fleet(self, model: str, version: int | None = None, timeout_s: float = 5.0) -> Fleet:
-        """The layout of a fleet: the columns of each TL. Raises ServingError, or ContractError if it is not a fleet."""
+        """The layout of a fleet: each TL's columns. Raises ServingError, or ContractError if the model is not a fleet."""
         return Fleet(model, self.contract(model, version, timeout_s))
 
     def predict_fleet(
@@ -166,10 +195,20 @@ class Client:
         version: int | None = None,
         timeout_s: float = 1.0,
     ) -> dict[str, NDArray[Any] | InvalidResponse]:
-        """Actions by TL, float32 [A] each, of one call to a fleet. Raises ServingError, or ContractError.
+        """Request the actions of a fleet's TLs in one call.
 
-        A TL without an observation gets no action; a TL whose numbers are not
-        finite gets a InvalidResponse. The action of a categorical policy is its index.
+        Args:
+            fleet: the fleet's layout.
+            observations: TL -> observation, float32 [O]; other TLs get no action.
+            version: number of the fleet's version; None: the newest.
+            timeout_s: deadline of the call.
+
+        Returns:
+            TL -> action, float32 [A], or the index of a categorical policy, [1]; InvalidResponse if it is not finite.
+
+        Raises:
+            ServingError: the call failed.
+            ContractError: an observation does not fit the fleet.
         """
         outputs = self._call_predict(messages.predict_request(fleet.model, version, fleet.stack(observations)), timeout_s)
         return fleet.split(outputs.get(ACTION), observations)
@@ -181,7 +220,10 @@ class Client:
     def contracts(
         self, versions: Mapping[str, Version], timeout_s: float = 5.0
     ) -> dict[str, policy_pb2.PolicyContract | ServingError | ContractError]:
-        """Contracts by model, all requested at once; an error for each model that failed. `timeout_s` bounds the whole."""
+        """Request contracts of several models concurrently; return one by model, or its error.
+
+        `timeout_s` is the deadline of all calls together.
+        """
         requests = {model: messages.contract_request(model, version) for model, version in versions.items()}
         results: dict[str, policy_pb2.PolicyContract | ServingError | ContractError] = {}
         for model, result in self._call_many(requests, timeout_s).items():
@@ -197,7 +239,7 @@ class Client:
         return pb.SignatureDefMap.FromString(response.metadata["signature_def"].value)
 
     def version_number(self, model: str, version: Version = None, timeout_s: float = 5.0) -> int:
-        """The number of the version that the server answers with. Raises ServingError."""
+        """The number of the version that a number, a label or None (the newest) selects. Raises ServingError."""
         return int(self._call_metadata(model, version, timeout_s).model_spec.version.value)
 
     def _call_metadata(self, model: str, version: Version, timeout_s: float) -> pb.GetModelMetadataResponse:
@@ -208,7 +250,7 @@ class Client:
         except grpc.RpcError as error:
             raise _serving_error(error) from None
         if not isinstance(response, pb.GetModelMetadataResponse) or "signature_def" not in response.metadata:
-            raise InvalidResponse(f"metadata of {model} without signatures")
+            raise InvalidResponse(f"the metadata of {model} has no signatures")
         return response
 
     def status(self, model: str, timeout_s: float = 5.0) -> list[pb.ModelVersionStatus]:
@@ -219,7 +261,7 @@ class Client:
         except grpc.RpcError as error:
             raise _serving_error(error) from None
         if response is messages.UNPARSABLE:
-            raise InvalidResponse(f"status of {model} cannot be parsed")
+            raise InvalidResponse(f"the status of {model} cannot be parsed")
         return list(response.model_version_status)
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
-"""The programs `predict` and `status`: clients of a running model server."""
+"""The commands `predict` and `status`: clients of a running model server."""
 
 import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +59,12 @@ def predict(argv: list[str], prog: str = "python -m serving predict") -> int:
         if args.model_version is not None and args.version_label:
             raise InputError("--model-number and --version-label both select the version; pass one of them")
         (address,) = _models_by_address(args, [args.model])
-        with _client(args, address) as client, _named_server(client, args, f"{args.model} at "):
+        with _client(args, address) as client, _call_errors_as_program_errors(client, args, f"{args.model} at "):
             outputs = _predict(client, args.model, args.version_label or args.model_version, args.observation, args.timeout_s)
         print(json.dumps(outputs))
         return 0
 
-    return program.run(lambda: _answered(run))
+    return program.run(run)
 
 
 def status(argv: list[str], prog: str = "python -m serving status") -> int:
@@ -74,7 +74,7 @@ def status(argv: list[str], prog: str = "python -m serving status") -> int:
         args = _parse(status_parser(prog), argv)
         rows: list[tuple[str, str, str, str]] = []
         for address, models in _models_by_address(args, args.models or _models(args)).items():
-            with _client(args, address) as client, _named_server(client, args):
+            with _client(args, address) as client, _call_errors_as_program_errors(client, args):
                 rows += _status_rows(client, models, args.timeout_s)
         print(text_table.write(("MODEL", "VERSION", "STATE", ""), rows))
         missing = [model for model, _, state, _ in rows if state == NOT_SERVED]
@@ -82,21 +82,11 @@ def status(argv: list[str], prog: str = "python -m serving status") -> int:
             raise InputError(f"{', '.join(missing)}: not served; export it, or pass another --server")
         return 0
 
-    return program.run(lambda: _answered(run))
-
-
-def _answered(run: Callable[[], int]) -> int:
-    """The exit code of `run`; errors of calls become those of programs."""
-    try:
-        return run()
-    except (ModelNotFound, BadRequest) as error:
-        raise InputError(str(error)) from None
-    except (ServingError, contract.ContractError) as error:
-        raise ProgramFailed(str(error)) from None
+    return program.run(run)
 
 
 def _add_client_flags(parser: Parser) -> None:
-    """The flags that every client has."""
+    """Add the flags that both commands have."""
     parser.add_argument("--city", type=Path, metavar="FILE", help="the city's description (default: ./city.toml)")
     parser.add_argument(
         "--server", metavar="HOST:PORT", help="model server, or unix:PATH (default: [serving] grpc_socket_path or address)"
@@ -108,7 +98,7 @@ def _add_client_flags(parser: Parser) -> None:
 
 
 def _parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
-    """The arguments. Raises InputError."""
+    """Parse the command line. Raises InputError."""
     args = parser.parse_args(argv)
     if not 0 < args.timeout_s <= MAX_TIMEOUT_S:
         raise InputError(f"--timeout-s {args.timeout_s:g} must be above 0 and at most {MAX_TIMEOUT_S:g}")
@@ -121,37 +111,41 @@ def _serving(args: argparse.Namespace) -> city_config.Serving:
 
 
 def _models_by_address(args: argparse.Namespace, models: Sequence[str]) -> dict[str, list[str]]:
-    """The models by the address of their server: of a city with districts, that of the model's district. Raises InputError."""
+    """The models by the address of their server, which is their district's in a city with districts. Raises InputError."""
     if args.server is not None:
         return {args.server: list(models)}
     serving = _serving(args)
     if not serving.districts:
-        return {
-            serving.address if args.tls_ca is not None or args.tls_certificate is not None else serving.local_address: list(
-                models
-            )
-        }
-    addresses: dict[str, list[str]] = {}
+        is_remote = args.tls_ca is not None or args.tls_certificate is not None
+        return {serving.address if is_remote else serving.local_address: list(models)}
+    models_by_address: dict[str, list[str]] = {}
     for model in models:
-        found = [each.address for each in serving.districts.values() if model in each.tls or model == each.fleet]
-        if not found:
+        for district in serving.districts.values():
+            if model in district.tls or model == district.fleet:
+                models_by_address.setdefault(district.address, []).append(model)
+                break
+        else:
             raise InputError(f"{model} is in no district of city.toml; add it to one, or pass --server")
-        addresses.setdefault(found[0], []).append(model)
-    return addresses
+    return models_by_address
 
 
 @contextlib.contextmanager
-def _named_server(client: Client, args: argparse.Namespace, model: str = "") -> Iterator[None]:
-    """Name the server in errors of its calls, and what `model` says of the model."""
+def _call_errors_as_program_errors(client: Client, args: argparse.Namespace, prefix: str = "") -> Iterator[None]:
+    """Raise InputError or ProgramFailed, with the server's address, for errors of its calls.
+
+    `prefix`: text before the address if the request is invalid.
+    """
     try:
         yield
     except (Unavailable, DeadlineExceeded) as error:
         hint = "pass --server, or check its TLS settings" if args.tls_ca else "start one (greenserve serve) or pass --server"
-        raise type(error)(f"no model server answers at {client.address} ({error}); {hint}") from None
+        raise ProgramFailed(f"no model server answers at {client.address} ({error}); {hint}") from None
     except BadRequest as error:
-        raise BadRequest(f"{model}{client.address}: {error}") from None
+        raise InputError(f"{prefix}{client.address}: {error}") from None
     except ModelNotFound as error:
-        raise ModelNotFound(f"{client.address}: {error}; greenserve status lists the served models") from None
+        raise InputError(f"{client.address}: {error}; greenserve status lists the served models") from None
+    except ServingError as error:
+        raise ProgramFailed(str(error)) from None
 
 
 def _client(args: argparse.Namespace, address: str) -> Client:
@@ -163,20 +157,30 @@ def _client(args: argparse.Namespace, address: str) -> Client:
 
 
 def _predict(client: Client, model: str, version: int | str | None, text: str, timeout_s: float) -> dict[str, Any]:
-    """The outputs by name. `text`: the observation, as on the command line."""
-    numbers = None if text == "zeros" else _observation(text)
-    size = _size(model, client.signatures(model, version, timeout_s=timeout_s).signature_def)
-    observation = np.zeros(size, np.float32) if numbers is None else numbers
+    """Request a prediction and return the outputs by key.
+
+    Args:
+        client: client of the model's server.
+        model: name of the model.
+        version: number or label; None: the newest.
+        text: value of --observation.
+        timeout_s: deadline of each call.
+    """
+    # an invalid --observation is reported even if no server answers
+    observation = None if text == "zeros" else _observation(text)
+    size = _observation_size(model, client.signatures(model, version, timeout_s=timeout_s).signature_def)
+    if observation is None:
+        observation = np.zeros(size, np.float32)
     if not np.isfinite(observation).all():
-        raise InputError(f"--observation {text!r} has numbers that are not finite; replace them")
-    if observation.shape != (size,):
-        raise InputError(f"--observation has {observation.size} numbers; {model} takes {size}")
+        raise InputError(f"--observation {text!r} has values that are not finite; replace them")
+    if observation.size != size:
+        raise InputError(f"--observation has {observation.size} values; {model} takes {size}")
     outputs = client.run(model, {contract.INPUT: observation[None]}, version=version, timeout_s=timeout_s)
     return {key: value[0].tolist() for key, value in sorted(outputs.items())}
 
 
-def _size(model: str, signatures: Mapping[str, pb.SignatureDef]) -> int:
-    """Numbers in one observation of a model. Raises InputError if it takes no observation."""
+def _observation_size(model: str, signatures: Mapping[str, pb.SignatureDef]) -> int:
+    """The size of a model's observation. Raises InputError if the model is not a policy."""
     if contract.DEFAULT_SIGNATURE not in signatures:
         raise InputError(f"{model} has no signature {contract.DEFAULT_SIGNATURE!r}; it is not an exported policy")
     inputs = signatures[contract.DEFAULT_SIGNATURE].inputs
@@ -188,18 +192,18 @@ def _size(model: str, signatures: Mapping[str, pb.SignatureDef]) -> int:
 
 
 def _observation(text: str) -> NDArray[np.float32]:
-    """The observation of --observation, float32 [O]. Raises InputError."""
+    """Read the value of --observation, float32 [O]. Raises InputError."""
     path = Path(text)
     try:
         if text == "-":
-            numbers = json.load(sys.stdin)
+            values = json.load(sys.stdin)
         elif path.suffix == ".npy":
-            numbers = np.load(path, allow_pickle=False)
+            values = np.load(path, allow_pickle=False)
         elif path.suffix == ".json":
-            numbers = json.loads(path.read_text(encoding="utf-8"))
+            values = json.loads(path.read_text(encoding="utf-8"))
         else:
-            numbers = [float(part) for part in text.split(",")]
-        return np.asarray(numbers, np.float32).reshape(-1)
+            values = [float(part) for part in text.split(",")]
+        return np.asarray(values, np.float32).reshape(-1)
     except (OSError, ValueError, TypeError) as error:
         raise InputError(
             f"--observation {text!r} must be numbers separated by commas, a .npy or .json file, -, or zeros: {error}"
@@ -211,19 +215,17 @@ def _status_rows(client: Client, models: Sequence[str], timeout_s: float) -> lis
     rows: list[tuple[str, str, str, str]] = []
     for model in models:
         try:
-            states = client.status(model, timeout_s=timeout_s)
+            rows += [
+                (model, str(status.version), pb.ModelVersionStatus.State.Name(status.state), status.status.error_message)
+                for status in client.status(model, timeout_s=timeout_s)
+            ]
         except ModelNotFound:
-            states = []
             rows.append((model, "-", NOT_SERVED, ""))
-        rows += [
-            (model, str(state.version), pb.ModelVersionStatus.State.Name(state.state), state.status.error_message)
-            for state in states
-        ]
     return rows
 
 
 def _models(args: argparse.Namespace) -> list[str]:
-    """Names of the models in city.toml's folder, because TensorFlow Serving's API cannot list models. Raises InputError."""
+    """Names of the models in [serving] models_dir: TensorFlow Serving's API cannot list models. Raises InputError."""
     models_dir = _serving(args).models_dir
     if not models_dir.is_dir():
         raise InputError(_cannot_list(f"there is no folder {models_dir}"))

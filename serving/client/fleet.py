@@ -15,7 +15,7 @@ class Fleet:
     """The columns of each TL in a fleet's observation and action."""
 
     def __init__(self, model: str, contract: policy_pb2.PolicyContract) -> None:
-        """`contract`: the fleet's. Raises ContractError if it is not a fleet's contract."""
+        """`contract`: the fleet's contract. Raises ContractError if it is invalid, or not a fleet's."""
         check_fleet(contract)
         self.model, self.contract = model, contract
         self.observations = {
@@ -28,10 +28,10 @@ class Fleet:
         }
         """TL -> its columns of the action."""
         self.versions = {member.tl: member.version for member in contract.members}
-        """TL -> the version of its own model that went into the fleet."""
+        """TL -> version of its own model in the fleet."""
 
     def stack(self, observations: Mapping[str, NDArray[np.float32]]) -> NDArray[np.float32]:
-        """One row, float32 [sum of O]; zeros for TLs without an observation. Raises ContractError."""
+        """The fleet's observation, float32 [sum of O]; zeros for TLs without an observation. Raises ContractError."""
         row = np.zeros(self.contract.observation.size, np.float32)
         for tl, observation in observations.items():
             columns = self.observations.get(tl)
@@ -46,22 +46,21 @@ class Fleet:
         return row
 
     def split(self, action: NDArray[Any] | None, tls: Iterable[str]) -> dict[str, NDArray[Any] | InvalidResponse]:
-        """Actions by TL, [A] each; an InvalidResponse for a TL whose own numbers are not finite.
+        """Split the fleet's action into those of these TLs, [A] each; InvalidResponse for a TL with a value that is not finite.
 
-        Raises InvalidResponse if the whole answer has another size or is not numeric.
-        Columns of TLs that are not requested are ignored.
+        Raises InvalidResponse if the fleet's action has another size or is not numeric.
         """
         if action is None or action.size != self.contract.action.size:
-            returned = "no action" if action is None else f"{action.size} numbers"
-            raise InvalidResponse(f"fleet {self.model} returned {returned}, not {self.contract.action.size} numbers")
+            returned = "no action" if action is None else f"an action of size {action.size}"
+            raise InvalidResponse(f"fleet {self.model} returned {returned}, not one of size {self.contract.action.size}")
         if action.dtype.kind not in "fiu":
-            raise InvalidResponse(f"fleet {self.model} returned {action.dtype}, not numbers")
+            raise InvalidResponse(f"fleet {self.model} returned an action of dtype {action.dtype}, not numeric values")
         row = action.reshape(-1)
         if np.isfinite(row).all():
             return {tl: row[self.actions[tl]] for tl in tls}
         return {
             tl: row[columns]
             if np.isfinite(row[columns := self.actions[tl]]).all()
-            else InvalidResponse("the answer is not finite")
+            else InvalidResponse("the action is not finite")
             for tl in tls
         }

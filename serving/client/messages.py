@@ -13,12 +13,12 @@ from serving.errors import InvalidResponse
 from serving.tensors import TensorError, to_array, to_proto
 
 UNPARSABLE = object()
-"""The response if its bytes cannot be parsed."""
+"""Stands for a response that cannot be parsed."""
 
 Outputs = dict[str, NDArray[Any]]
 
 Version = int | str | None
-"""A version of a model by its number or its label; None: the newest."""
+"""A version's number or label; None: the newest."""
 
 
 class Prediction(NamedTuple):
@@ -26,7 +26,7 @@ class Prediction(NamedTuple):
 
     outputs: Outputs
     version: int
-    """The version that answered, as the server reports it."""
+    """Number of the version that answered, as the server reports it."""
 
 
 def model_spec(model: str, version: Version, signature: str) -> pb.ModelSpec:
@@ -40,14 +40,14 @@ def model_spec(model: str, version: Version, signature: str) -> pb.ModelSpec:
 
 
 def predict_request(model: str, version: Version, observation: NDArray[np.float32]) -> pb.PredictRequest:
-    """A request for one observation, float32 [O], as a batch of one."""
+    """The Predict request for one observation, float32 [O], as a batch of one."""
     request = pb.PredictRequest(model_spec=model_spec(model, version, contract.DEFAULT_SIGNATURE))
     to_proto(np.asarray(observation, np.float32)[None], request.inputs[contract.INPUT])
     return request
 
 
 def contract_request(model: str, version: Version) -> pb.PredictRequest:
-    """A request for the policy contract of a model."""
+    """The Predict request for a model's policy contract."""
     request = pb.PredictRequest(model_spec=model_spec(model, version, contract.POLICY_SIGNATURE))
     to_proto(np.zeros(1, np.int32), request.inputs[contract.POLICY_INPUT])
     return request
@@ -62,7 +62,7 @@ def parse_contract(model: str, outputs: Outputs) -> policy_pb2.PolicyContract:
 
 
 def deserializer(message_type: Any) -> Any:
-    """A response deserializer that returns UNPARSABLE if the bytes are invalid; gRPC would report INTERNAL."""
+    """A response deserializer that returns UNPARSABLE for invalid bytes; if it raised, gRPC would report INTERNAL."""
 
     def parse(data: bytes) -> Any:
         try:
@@ -78,6 +78,7 @@ def parse_prediction(response: Any) -> Prediction:
     if response is UNPARSABLE:
         raise InvalidResponse("the response cannot be parsed")
     try:
-        return Prediction({key: to_array(t) for key, t in response.outputs.items()}, response.model_spec.version.value)
+        outputs = {key: to_array(tensor) for key, tensor in response.outputs.items()}
     except TensorError as error:
-        raise InvalidResponse(f"the response holds {error}") from None
+        raise InvalidResponse(f"the response has an invalid tensor: {error}") from None
+    return Prediction(outputs, response.model_spec.version.value)

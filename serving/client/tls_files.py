@@ -1,4 +1,4 @@
-"""Certificates of a client: flags, files, and the files again when they change."""
+"""A client's certificates: their flags and files, which may be replaced while it runs."""
 
 import argparse
 import logging
@@ -17,7 +17,7 @@ FLAGS = ("tls_ca", "tls_certificate", "tls_key")
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """PEM files of a client."""
+    """Paths of a client's PEM files."""
 
     ca: Path | None = None
     """CA bundle that verifies the server."""
@@ -27,7 +27,7 @@ class TlsFiles:
     """Name in the server's certificate, if it differs from the address."""
 
     def read(self) -> Tls:
-        """The certificates now. Raises InputError."""
+        """Read the files. Raises InputError."""
         ca, certificate, key = (None if path is None else pem.read(path) for path in (self.ca, self.certificate, self.key))
         return Tls(ca, certificate, key, self.server_name)
 
@@ -39,24 +39,24 @@ class ChangingTls:
         """Read the files. Raises InputError."""
         self._files = files
         self._newest = files.read()
-        self._reason = ""
-        """Why they could not be read last; it is logged once."""
+        self._last_error = ""
+        """Error of the last reading; the same error is logged once."""
 
     def newest(self) -> Tls:
         return self._newest
 
     def has_changed(self) -> bool:
-        """Read the files again; whether there are other certificates now. Unreadable ones are left for the next time."""
+        """Read the files again and return whether the certificates differ; those of unreadable files stay in use."""
         try:
             newest = self._files.read()
         except InputError as error:
-            if str(error) != self._reason:
-                log.warning("%s; the certificates before are used", error)
-            self._reason = str(error)
+            if str(error) != self._last_error:
+                log.warning("%s; the previous certificates stay in use", error)
+            self._last_error = str(error)
             return False
-        self._reason = ""
-        changed, self._newest = newest != self._newest, newest
-        return changed
+        self._last_error = ""
+        has_changed, self._newest = newest != self._newest, newest
+        return has_changed
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +71,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def from_flags(args: argparse.Namespace, serving: Serving) -> TlsFiles | None:
-    """The files of the flags, completed by city.toml; None: plain text. Raises InputError."""
+    """The files that flags and city.toml name, flags first; None: plain text. Raises InputError."""
     files = TlsFiles(serving.tls_ca, serving.tls_certificate, serving.tls_key, serving.tls_server_name)
     for flag in FLAGS:
         if getattr(args, flag) is not None:

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 
-# otherwise gRPC logs a second line beside our error if a port is in use
+# gRPC would log a second line beside our error if a port is in use
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from city import program, systemd
@@ -18,15 +18,15 @@ from serving.embedded.telemetry import logs
 GC_THRESHOLD = 20_000
 """Allocations between garbage collections."""
 MAX_OPEN_FILES = 1 << 16
-"""Every connection is an open file."""
+"""Limit of open files; every connection is one."""
 
 
 def allow_open_files() -> None:
-    """Raise the soft limit of open files: the usual 1,024 would bound the connections."""
+    """Raise the soft limit of open files: the usual 1,024 would limit the connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    limit = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m serving") -> int:
@@ -35,11 +35,11 @@ def main(argv: list[str] | None = None, prog: str = "python -m serving") -> int:
 
 def _serve(argv: list[str] | None, prog: str) -> int:
     logs.configure(sys.stderr)
-    # calls leave few cycles behind; Python's default threshold would collect every dozen calls
+    # calls create few reference cycles; Python's default threshold would collect every dozen calls
     gc.set_threshold(GC_THRESHOLD)
     allow_open_files()
     stop = threading.Event()
-    # before the slow import: a signal during start-up must also exit cleanly
+    # before the slow import, so that a signal during start-up also exits cleanly
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     config = parse(argv, prog)
@@ -58,7 +58,7 @@ def _serve(argv: list[str] | None, prog: str) -> int:
         pass
     systemd.notify("STOPPING=1")
     server.stop()
-    # a call that outlasts the drain may still run inside TensorFlow, which crashes if it is shut down then
+    # no ordinary exit: a call that outlasts the drain may still run in TensorFlow, which would crash in its shutdown
     logging.shutdown()
     sys.stdout.flush()
     os._exit(0)

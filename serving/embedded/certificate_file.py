@@ -1,4 +1,4 @@
-"""The server's certificates, and those of its file when it is replaced."""
+"""The server's certificates, read again from their file when it is replaced."""
 
 from pathlib import Path
 
@@ -17,28 +17,28 @@ class CertificateFile:
     """An --ssl_config_file that may be replaced while a port uses it."""
 
     def __init__(self, path: Path | None) -> None:
-        """`path`: None: the certificates stay the same."""
+        """`path`: the file; without one, the certificates never change."""
         self._path = path
-        self._change = _change(path) if path is not None else None
+        self._identity = _identity(path) if path is not None else None
 
     def newest(self) -> grpc.ServerCertificateConfiguration | None:
-        """The certificates of a file that was replaced; None: those before are still right, or the new ones are invalid."""
+        """The file's certificates if it was replaced; None (keep the current ones) if not, or if the new ones are invalid."""
         if self._path is None:
             return None
         try:
-            change = _change(self._path)
-            if change == self._change:
+            identity = _identity(self._path)
+            if identity == self._identity:
                 return None
-            self._change = change
+            self._identity = identity
             replaced = certificates(ssl_from_file(self._path))
         except (OSError, InputError) as error:
-            log.warning("%s: %s; the certificates before are used", self._path, error)
+            log.warning("%s: %s; the previous certificates stay in use", self._path, error)
             return None
         event("certificates_replaced", file=self._path)
         return replaced
 
 
-def _change(path: Path) -> tuple[int, int]:
-    """(modification time in ns, inode): a file that was replaced has others."""
+def _identity(path: Path) -> tuple[int, int]:
+    """(modification time in ns, inode); both change when a file is replaced."""
     status = path.stat()
     return status.st_mtime_ns, status.st_ino

@@ -1,4 +1,4 @@
-"""Settings of one embedded server, and the files that hold some of them."""
+"""Settings of an embedded server, and its MonitoringConfig and SSLConfig files."""
 
 import os
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class Ssl:
     server_key: bytes
     server_cert: bytes
     custom_ca: bytes
-    """CA bundle that verifies clients; empty: clients are not asked for a certificate."""
+    """CA bundle that verifies clients; empty: no client certificate is requested."""
     client_verify: bool
     """Whether a client must present a certificate (mTLS)."""
 
@@ -31,25 +31,25 @@ class RestConfig:
     threads: int = 8
     timeout_s: float = 30.0
     metrics_path: str | None = None
-    """Path of the Prometheus metrics on the REST port. None: no metrics."""
+    """Path of the Prometheus metrics on the REST port; None: no metrics."""
 
 
 @dataclass(frozen=True)
 class ServerConfig:
     models_dir: Path | None = None
-    """Folder whose models are all served. None: `models` or `model_config_file` lists them."""
+    """Folder of models, all of which are served; None: `models` lists them."""
     host: str = "127.0.0.1"
     port: int = 8500
-    """0: the system chooses."""
+    """gRPC port; 0: the system chooses."""
     poll_s: float = 1.0
     """Wall time between polls of the file system for new versions; 0: poll once; negative: never."""
     threads: int = field(default_factory=lambda: max(2, os.cpu_count() or 1))
-    """Concurrent calls. Python runs one thread at a time, so more threads than cores only add switches
+    """Concurrent calls. Python runs one thread at a time, so more threads than cores only add context switches
     (`python -m benchmarks.concurrent_callers --threads 8`)."""
     max_queued_calls: int = 1000
     """Calls that may wait for a thread; further ones are answered RESOURCE_EXHAUSTED."""
     drain_s: float = 5.0
-    """Wall time that calls in flight have at the end."""
+    """Wall time within which calls in flight may finish at the end."""
     models: dict[str, ModelConfig] = field(default_factory=dict)
     model_config_file: Path | None = None
     config_poll_s: float = 0.0
@@ -59,9 +59,9 @@ class ServerConfig:
     """Unix socket to listen on, beside the port."""
     channel_arguments: tuple[tuple[str, int | str], ...] = ()
     ssl: Ssl | None = None
-    """TLS for port and Unix socket. None: plain text."""
+    """TLS of the port and the Unix socket; None: plain text."""
     ssl_file: Path | None = None
-    """File of `ssl`, which may be replaced while the server runs."""
+    """File that `ssl` was read from; it may be replaced while the server runs."""
     warm_up: bool = True
     health: bool = True
     """Whether grpc.health.v1.Health is served."""
@@ -69,7 +69,7 @@ class ServerConfig:
 
 
 def metrics_path_from_file(file: Path) -> str | None:
-    """Read a MonitoringConfig: the path of the metrics, None if they are off. Raises InputError."""
+    """Read the path of the metrics from a MonitoringConfig; None if they are off. Raises InputError."""
     config = text_proto.read(file, config_pb.MonitoringConfig())
     if not config.prometheus_config.enable:
         return None
@@ -90,5 +90,5 @@ def ssl_from_file(path: Path) -> Ssl:
 
 
 def port_error(host: str, port: int, flag: str) -> str:
-    """The error of an address that cannot be bound."""
+    """The error line for an address that cannot be bound."""
     return f"cannot listen on {host}:{port}: it is in use or not on this machine; choose another {flag}"

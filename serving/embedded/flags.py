@@ -1,4 +1,4 @@
-"""The embedded server's command line: tensorflow_model_server's flags by their names, and city.toml."""
+"""The embedded server's command line, with the names of tensorflow_model_server's flags, and city.toml."""
 
 import argparse
 import math
@@ -19,7 +19,7 @@ MAX_COUNT = 100_000
 MAX_INTERVAL_S = 86_400
 """Maximum of every interval and timeout: one day."""
 DEFAULT_NAME = "default"
-"""tensorflow_model_server's name of a model that has none."""
+"""tensorflow_model_server's default of --model_name."""
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 # fmt: off
 MISSING_FLAGS = {
@@ -35,7 +35,7 @@ MISSING_FLAGS = {
     "xla_cpu_compilation_enabled": "false", "xla_gpu_compilation_enabled": "false",
 }
 # fmt: on
-"""Flags of tensorflow_model_server that this server does not have, and their defaults, which it accepts."""
+"""Flags of tensorflow_model_server that this server lacks -> their defaults, the only values that it accepts."""
 
 
 def parser(prog: str) -> Parser:
@@ -150,7 +150,7 @@ def parse(argv: list[str] | None = None, prog: str = "python -m serving") -> Ser
 
 def _config(args: argparse.Namespace) -> ServerConfig:
     if args.model_config_file is not None:
-        # as in tensorflow_model_server, whose official image always passes both
+        # as in tensorflow_model_server: its official image always passes these flags, and this one overrides them
         args.model_name, args.model_base_path = DEFAULT_NAME, None
     sources = [flag for flag in ("models_dir", "model_base_path", "model_config_file") if getattr(args, flag) is not None]
     if len(sources) > 1:
@@ -166,7 +166,7 @@ def _config(args: argparse.Namespace) -> ServerConfig:
         models = model_config.from_file(args.model_config_file)
     elif args.model_base_path is not None:
         if not args.model_base_path.is_absolute():
-            # as in tensorflow_model_server: a relative one depends on where the server is started
+            # as in tensorflow_model_server: a relative path depends on the working directory
             raise InputError(f"--model_base_path {args.model_base_path} must be an absolute path")
         models = {args.model_name: ModelConfig(args.model_name, args.model_base_path)}
     else:
@@ -183,10 +183,10 @@ def _config(args: argparse.Namespace) -> ServerConfig:
         model_config_file=args.model_config_file,
         config_poll_s=args.model_config_file_poll_wait_seconds,
         loading=LoadOptions(
-            max(args.num_load_threads, 1),
-            args.max_num_load_retries,
-            max(args.load_retry_interval_micros, 0) / 1e6,
-            args.allow_version_labels_for_unavailable_models,
+            num_load_threads=max(args.num_load_threads, 1),
+            max_num_load_retries=args.max_num_load_retries,
+            load_retry_interval_s=max(args.load_retry_interval_micros, 0) / 1e6,
+            allow_labels_for_unavailable=args.allow_version_labels_for_unavailable_models,
         ),
         socket_path=args.grpc_socket_path or serving.grpc_socket_path,
         channel_arguments=_channel_arguments(args.grpc_channel_arguments),
@@ -200,20 +200,19 @@ def _config(args: argparse.Namespace) -> ServerConfig:
 
 
 def _rest(args: argparse.Namespace) -> RestConfig | None:
-    path = None
-    if args.monitoring_config_file is not None:
-        if not args.rest_api_port:
-            raise InputError("--monitoring_config_file needs --rest_api_port, the port that serves the metrics")
-        path = metrics_path_from_file(args.monitoring_config_file)
+    file = args.monitoring_config_file
     if not args.rest_api_port:
+        if file is not None:
+            raise InputError("--monitoring_config_file needs --rest_api_port, the port that serves the metrics")
         return None
     timeout_s = args.rest_api_timeout_in_ms / 1000 if args.rest_api_timeout_in_ms > 0 else math.inf
-    return RestConfig(args.rest_api_port, args.rest_api_num_threads, timeout_s, path)
+    metrics_path = None if file is None else metrics_path_from_file(file)
+    return RestConfig(args.rest_api_port, args.rest_api_num_threads, timeout_s, metrics_path)
 
 
 def _channel_arguments(text: str) -> tuple[tuple[str, int | str], ...]:
     arguments: list[tuple[str, int | str]] = []
-    for pair in filter(None, (part.strip() for part in text.split(","))):
+    for pair in filter(None, map(str.strip, text.split(","))):
         key, equals, value = pair.partition("=")
         if not key or not equals:
             raise InputError(f"--grpc_channel_arguments {pair!r} must be NAME=VALUE, such as grpc.max_connection_age_ms=2000")
@@ -247,14 +246,14 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError(
             f"--rest_api_timeout_in_ms {args.rest_api_timeout_in_ms} must be at most {1000 * MAX_INTERVAL_S} (a day)"
         )
-    if not args.load_retry_interval_micros <= 1_000_000 * MAX_INTERVAL_S:
+    if args.load_retry_interval_micros > 1_000_000 * MAX_INTERVAL_S:
         raise InputError(
             f"--load_retry_interval_micros {args.load_retry_interval_micros} must be at most {1_000_000 * MAX_INTERVAL_S} (a day)"
         )
 
 
 def _path(text: str) -> Path | None:
-    """A path; tensorflow_model_server takes an empty one as none."""
+    """A path; an empty one counts as not passed, as in tensorflow_model_server."""
     return Path(text) if text else None
 
 
@@ -265,24 +264,24 @@ def _boolean(text: str) -> bool:
 
 
 def _check_missing_flag(argument: str, prog: str) -> None:
-    """Accept a flag of tensorflow_model_server that this server does not have at its default value, which changes nothing.
+    """Accept a flag of `MISSING_FLAGS` with its default value, which changes nothing.
 
-    Raises InputError for another value, and for what is no such flag.
+    Raises InputError for another value, and for an unknown flag.
     """
     name, equals, value = argument.partition("=")
     name = re.sub(r"^--?", "", name)
     if name not in MISSING_FLAGS or not argument.startswith("-"):
         raise InputError(f"unknown argument {argument}; {prog} --help lists the flags")
     default = MISSING_FLAGS[name]
-    if not _is_same(value if equals else "true", default):
+    if not _is_equal(value if equals else "true", default):
         raise InputError(
             f"{argument}: this server has tensorflow_model_server's --{name} at its default only, {default or 'empty'}; "
             "leave it out, or host the models with TensorFlow Serving"
         )
 
 
-def _is_same(value: str, default: str) -> bool:
-    """Whether the text of a flag's value means its default."""
+def _is_equal(value: str, default: str) -> bool:
+    """Whether a flag's value, as text, equals its default."""
     if default in ("true", "false"):
         return _BOOLEANS.get(value.lower()) is _BOOLEANS[default]
     try:

@@ -27,7 +27,6 @@ from serving.embedded.config import ServerConfig, port_error
 from serving.embedded.models import model_config
 from serving.embedded.models.manager import ModelManager
 from serving.embedded.models.model_config import ModelConfig
-from serving.embedded.models.servable import LoadError
 from serving.embedded.rest.server import RestServer
 from serving.embedded.rpc import reflection
 from serving.embedded.rpc.get_model_metadata import get_model_metadata
@@ -56,10 +55,10 @@ _OPTIONS: dict[str, int | str] = {
 
 
 class Server:
-    """An embedded server; `start` returns when the models are served and the ports are open."""
+    """An embedded server; `start` returns once the models are served and the ports are open."""
 
     def __init__(self, config: ServerConfig, stopping: threading.Event | None = None) -> None:
-        """`stopping`: once it is set, no further model is loaded. Raises InputError without TensorFlow's library."""
+        """`stopping`: once it is set, no further model is loaded. Raises InputError if TensorFlow cannot be opened."""
         self._config = config
         self._stopping = stopping or threading.Event()
         self._polling = threading.Thread(target=self._poll, name="versions", daemon=True)
@@ -68,17 +67,17 @@ class Server:
             self.metrics.build = {"version": VERSION, "tensorflow": library().Version().decode()}
         except (ImportError, OSError, AttributeError) as error:
             raise InputError(f"TensorFlow's library cannot be opened: {error}") from None
-        self.manager = ModelManager(self._load, LoadError, self._stopping, config.loading, self.metrics)
+        self.manager = ModelManager(self._load, self._stopping, config.loading, self.metrics)
         self.metrics.states = self.manager.versions_by_state
-        self._configuring = threading.Lock()
+        self._config_lock = threading.Lock()
         """Held from reading the configuration until it is applied: a poll must not undo a reload that it waited for."""
-        self._reloading = threading.Lock()
+        self._reload_lock = threading.Lock()
         self._configs: Mapping[str, ModelConfig] = config.models
         self._is_reconfigured = False
-        """Whether a reload has replaced the models of the flags."""
+        """Whether a reload has replaced the models of the command line."""
         self._health = health.HealthServicer()
         self._set_health(serving=False)
-        # two threads: GetModelStatus needs one while a reload, of which one runs at a time, takes minutes in the other
+        # two threads: one for GetModelStatus while a reload, of which only one runs, occupies the other for minutes
         self._model_service_pool = futures.ThreadPoolExecutor(2, thread_name_prefix="model_service")
         self._server = grpc.server(
             futures.ThreadPoolExecutor(config.threads, thread_name_prefix="rpc"),
@@ -91,12 +90,12 @@ class Server:
 
     @property
     def rest_port(self) -> int:
-        """0: no REST API."""
+        """Port of the REST API; 0 without one."""
         return self._rest.port if self._rest else 0
 
     @property
     def socket_path(self) -> Path | None:
-        """Unix socket beside the port; None: none."""
+        """Unix socket beside the port, if there is one."""
         return self._config.socket_path
 
     def _load(self, path: Path) -> Session:
@@ -109,22 +108,26 @@ class Server:
     def _add_services(self) -> None:
         manager = self.manager
 
-        def method(name: str, function: Any, request: Any, pool: futures.ThreadPoolExecutor | None = None) -> Any:
-            is_counted = name in ("Predict", "Classify", "Regress")  # as TensorFlow Serving counts them
-            return GrpcMethod(name, function, request, self.metrics if is_counted else None, manager.is_known, pool).handler()
-
-        partial, pool = functools.partial, self._model_service_pool
-        prediction = {
-            "Predict": method("Predict", partial(predict, manager, self.metrics.count_run), wire.PredictRequest),
-            "GetModelMetadata": method("GetModelMetadata", partial(get_model_metadata, manager), wire.GetModelMetadataRequest),
-            **{name: method(name, unimplemented_rpc(name), message) for name, message in UNIMPLEMENTED_RPCS.items()},
+        partial = functools.partial
+        prediction_rpcs: dict[str, tuple[Any, Any]] = {
+            "Predict": (partial(predict, manager, self.metrics.count_run), wire.PredictRequest),
+            "GetModelMetadata": (partial(get_model_metadata, manager), wire.GetModelMetadataRequest),
+            **{name: (unimplemented_rpc(name), message) for name, message in UNIMPLEMENTED_RPCS.items()},
         }
         reload = partial(handle_reload_config_request, self.reconfigure, self.metrics)
-        models = {
-            "GetModelStatus": method("GetModelStatus", partial(get_model_status, manager), wire.GetModelStatusRequest, pool),
-            "HandleReloadConfigRequest": method("HandleReloadConfigRequest", reload, config_pb.ReloadConfigRequest, pool),
+        model_rpcs: dict[str, tuple[Any, Any]] = {
+            "GetModelStatus": (partial(get_model_status, manager), wire.GetModelStatusRequest),
+            "HandleReloadConfigRequest": (reload, config_pb.ReloadConfigRequest),
         }
-        for service, handlers in ((_PREDICTION_SERVICE, prediction), (_MODEL_SERVICE, models)):
+        for service, rpcs, pool in (
+            (_PREDICTION_SERVICE, prediction_rpcs, None),
+            (_MODEL_SERVICE, model_rpcs, self._model_service_pool),
+        ):
+            handlers = {}
+            for name, (function, request_type) in rpcs.items():
+                # TensorFlow Serving counts these RPCs only
+                metrics = self.metrics if name in ("Predict", "Classify", "Regress") else None
+                handlers[name] = GrpcMethod(name, function, request_type, metrics, manager.is_known, pool).handler()
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         services: tuple[str, ...] = (_PREDICTION_SERVICE, _MODEL_SERVICE)
         if self._config.health:
@@ -135,7 +138,7 @@ class Server:
     def start(self) -> None:
         """Load the models, then listen, as TensorFlow Serving does. Raises InputError if an address is unusable."""
         config = self._config
-        # refuse unusable addresses before minutes of loading
+        # refuse unusable addresses before loading, which can take minutes
         _check_port_free(config.host, config.port, "--port")
         if config.rest:
             _check_port_free(config.host, config.rest.port, "--rest_api_port")
@@ -157,7 +160,7 @@ class Server:
         self._server.start()
         source = config.models_dir or config.model_config_file or next(iter(self._configs.values())).base_path
         if not count:
-            log.warning("%s holds no model yet; export some (greenserve export --tl all)", source)
+            log.warning("%s has no models yet; export some (greenserve export --tl all)", source)
         event("serving", models=count, source=source, grpc=f"{config.host}:{self.port}", rest=self.rest_port or "none")
         if config.poll_s > 0 or config.config_poll_s > 0:
             self._polling.start()
@@ -169,18 +172,15 @@ class Server:
         def bind(address: str, error: str) -> int:
             try:
                 if ssl is None:
-                    port = self._server.add_insecure_port(address)
-                else:
-                    # asked at every handshake, so that certificates are replaced without a restart
-                    credentials = grpc.dynamic_ssl_server_credentials(
-                        certificates(ssl), CertificateFile(self._config.ssl_file).newest, ssl.client_verify
-                    )
-                    port = self._server.add_secure_port(address, credentials)
+                    return int(self._server.add_insecure_port(address))
+                # gRPC calls `newest` at every handshake, so certificates are replaced without a restart
+                credentials = grpc.dynamic_ssl_server_credentials(
+                    certificates(ssl), CertificateFile(config.ssl_file).newest, ssl.client_verify
+                )
+                return int(self._server.add_secure_port(address, credentials))
             except RuntimeError:
-                port = 0
-            if port == 0:
-                raise InputError(error if ssl is None else f"{error}, or check the certificates of --ssl_config_file")
-            return int(port)
+                hint = "" if ssl is None else ", or check the certificates of --ssl_config_file"
+                raise InputError(error + hint) from None
 
         self.port = bind(f"{config.host}:{config.port}", port_error(config.host, config.port, "--port"))
         if config.socket_path is not None:
@@ -205,35 +205,35 @@ class Server:
         self.manager.close()
 
     def poll_once(self) -> int:
-        """Serve the versions on disk; the number of models served. Raises OSError if models_dir cannot be read."""
+        """Serve the versions on disk; return the number of models served. Raises OSError if models_dir cannot be read."""
         if self._config.poll_s < 0:
-            return 0  # as tensorflow_model_server: the file system is not polled
-        with self._configuring:
+            return 0  # the file system is never polled, as in tensorflow_model_server
+        with self._config_lock:
             configs = self._configs
             if self._config.models_dir is not None and not self._is_reconfigured:
                 configs = model_config.from_folder(self._config.models_dir)
             return self.manager.apply(configs, time.monotonic())
 
     def reconfigure(self, configs: Mapping[str, ModelConfig]) -> None:
-        """Replace all models, or none. Raises StatusError, ABORTED while another reload is in progress."""
-        if not self._reloading.acquire(blocking=False):
+        """Replace the whole configuration, or leave it unchanged. Raises StatusError; ABORTED during another reload."""
+        if not self._reload_lock.acquire(blocking=False):
             raise aborted("another reload is in progress; try again when it has ended")
         try:
-            with self._configuring:
+            with self._config_lock:
                 self.manager.reconfigure(configs, time.monotonic())
                 self._configs, self._is_reconfigured = configs, True
         finally:
-            self._reloading.release()
+            self._reload_lock.release()
 
     def _poll(self) -> None:
         """Poll for new versions and read the config file again, each at its own interval."""
         config = self._config
-        interval_s = min(period for period in (config.poll_s, config.config_poll_s) if period > 0)
-        read_s = time.monotonic()
-        while not self._stopping.wait(interval_s):
+        wait_s = min(interval_s for interval_s in (config.poll_s, config.config_poll_s) if interval_s > 0)
+        last_read_s = time.monotonic()
+        while not self._stopping.wait(wait_s):
             try:
-                if 0 < config.config_poll_s <= time.monotonic() - read_s and config.model_config_file is not None:
-                    read_s = time.monotonic()
+                if 0 < config.config_poll_s <= time.monotonic() - last_read_s and config.model_config_file is not None:
+                    last_read_s = time.monotonic()
                     self.read_config(config.model_config_file)
                 if config.poll_s > 0:
                     self.poll_once()
@@ -252,7 +252,7 @@ class Server:
 
     def _set_health(self, serving: bool) -> None:
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-        # TensorFlow Serving reports its services under their short names
+        # TensorFlow Serving reports the health of its services under their short names
         for service in ("", _PREDICTION_SERVICE, _MODEL_SERVICE, "PredictionService", "ModelService"):
             self._health.set(service, status)
 
@@ -278,7 +278,7 @@ def _check_socket_path(path: Path) -> None:
         raise InputError(_socket_error(path, f"{folder} is not a writable folder"))
     if path.exists() and not path.is_socket():
         raise InputError(_socket_error(path, "it exists and is not a socket"))
-    # gRPC would unlink the socket of a running server as well as that of a killed one
+    # gRPC unlinks an existing socket even if a running server uses it
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))

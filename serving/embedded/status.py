@@ -4,7 +4,7 @@ import grpc
 
 
 class StatusError(Exception):
-    """A request that is answered with a status other than OK; the text is TensorFlow Serving's if it has one."""
+    """A request fails with this gRPC status code. The text is TensorFlow Serving's if it has one."""
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
         super().__init__(message)
@@ -58,4 +58,4 @@ HTTP_STATUS: dict[grpc.StatusCode, int] = {
     grpc.StatusCode.INTERNAL: 500,
     grpc.StatusCode.DATA_LOSS: 500,
 }
-"""As tensorflow/serving's http_server.cc."""
+"""gRPC status code -> HTTP status, as in tensorflow/serving's http_server.cc."""

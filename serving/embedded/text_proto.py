@@ -12,7 +12,7 @@ _Message = TypeVar("_Message", bound=Message)
 
 
 def read(path: Path, message: _Message) -> _Message:
-    """Fill a message with a file's text and return it. Raises InputError."""
+    """Parse a file into this message and return it. Raises InputError."""
     try:
         return text_format.Parse(path.read_text(encoding="utf-8"), message)
     except (OSError, UnicodeDecodeError) as error:

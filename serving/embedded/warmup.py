@@ -1,6 +1,6 @@
-"""Replay of a model's warm-up records, as tensorflow/serving's saved_model_warmup_util.cc.
+"""Run a model's warm-up records, as in tensorflow/serving's saved_model_warmup_util.cc.
 
-The first run of a signature costs 7 to 22 ms, so it happens before the version serves.
+The first run of a signature takes 7 to 22 ms, so it happens before the version serves.
 """
 
 import struct
@@ -17,11 +17,11 @@ from serving.embedded.status import StatusError
 
 _RECORDS = Path("assets.extra") / "tf_serving_warmup_requests"
 MAX_RECORDS = 1000
-"""As tensorflow/serving: more is an error."""
+"""Maximum number of records in a file, as in tensorflow/serving."""
 
 
 def warm_up(path: Path, servable: Servable) -> None:
-    """Run a version's warm-up records; those of RPCs other than Predict are skipped. Raises LoadError if one fails."""
+    """Run a version's warm-up records of Predict, skip those of other RPCs. Raises LoadError if one fails."""
     file = path / _RECORDS
     if not file.is_file():
         return
@@ -33,7 +33,7 @@ def warm_up(path: Path, servable: Servable) -> None:
             record = pb.PredictionLog.FromString(data)
             if record.HasField("predict_log"):
                 request = record.predict_log.request
-                request.model_spec.SetInParent()  # a record may leave out the model
+                request.model_spec.SetInParent()  # a record may omit the model
                 predict(models, lambda model, seconds: None, request)
     except (DecodeError, StatusError, OSError, struct.error) as error:
         raise LoadError(f"a warm-up record failed: {str(error).splitlines()[0]}") from error

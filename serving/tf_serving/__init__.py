@@ -1,1 +1,1 @@
-"""TensorFlow Serving in a container: image, compose file, and the config that is written for it."""
+"""TensorFlow Serving's configuration files for a folder of models."""

@@ -2,9 +2,9 @@
 
     greenserve serve config --models-dir models --out config
 
-TensorFlow Serving reads models.config again every --model_config_file_poll_wait_seconds,
-so run this again after an export: a first time to load the new versions, and with --loaded
-to move the labels once they are AVAILABLE. With --server it waits in between.
+TensorFlow Serving reads models.config again every --model_config_file_poll_wait_seconds.
+After an export, run this command once to load the new versions, and again with --loaded to
+move the labels once they are AVAILABLE; or once with --server, which waits in between.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from serving.tf_serving.config_files import GRPC_PORT, ServerFiles, Versions
 
 MAX_SHARDS = 1000
 LOAD_TIMEOUT_S, STATUS_INTERVAL_S = 300.0, 1.0
-"""A server reads models.config every 30 s, and then loads."""
+"""Bound and interval of waiting for versions to load; a server reads models.config every 30 s."""
 
 
 class NotLoaded(ProgramFailed):
@@ -94,7 +94,7 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
     if args.latest and args.loaded:
         raise InputError("--loaded moves labels, and --latest writes none; pass one of them")
     if args.server is not None and (args.loaded or args.tls_key is not None):
-        raise InputError("--server asks a server without TLS what it has loaded; leave --loaded and --tls-key out, or --server")
+        raise InputError("--server does not go with --loaded or --tls-key: it needs a server without TLS; leave one of them out")
     if args.shards is not None and not 1 <= args.shards <= MAX_SHARDS:
         raise InputError(f"--shards {args.shards} must lie between 1 and {MAX_SHARDS}")
     for name in ("mounted_at", "config_at"):
@@ -108,34 +108,34 @@ def _write(args: argparse.Namespace) -> None:
     city = city_config.load(city_file) if args.city is not None or city_file.exists() else city_config.City(city_file)
     models_dir = args.models_dir or city.serving.models_dir
     if not models_dir.is_dir():
-        raise InputError(f"{models_dir}: there is no such folder; export models into it first (greenserve export --tl all)")
+        raise InputError(f"{models_dir}: no such folder; export models into it first (greenserve export --tl all)")
     available = {name: sorted(versions) for name, versions in version_files.scan(models_dir).items()}
     if not available:
-        raise InputError(f"{models_dir}: holds no models; export some first (greenserve export --tl all)")
-    chosen = _versions(args.model, available, args.latest, models_dir)
+        raise InputError(f"{models_dir}: no models in this folder; export some first (greenserve export --tl all)")
+    selected = _select_versions(args.model, available, args.latest, models_dir)
     districts = city.serving.districts
     if args.shards is not None:
         if districts:
-            raise InputError(f"--shards: {city_file} has districts already; leave --shards out, or remove them")
+            raise InputError(f"--shards: {city_file} has districts already; leave --shards out, or remove them from the file")
         districts = _shards(list(city.tls) or list(available), args.shards)
     if args.server is not None and districts:
         raise InputError(
             f"--server is for one server, and {city_file} has districts; leave it out, and run this again with --loaded"
         )
     fleets = {district.fleet for district in districts.values()} if districts else None
-    members = set() if args.all_models else config_files.fleet_members(models_dir, chosen, fleets)
-    if missing := [name for name in _named(args.model) if name in members]:
-        raise InputError(f"--model: {', '.join(missing)} is in a fleet, which is served instead; pass --all-models too")
+    members = set() if args.all_models else config_files.fleet_members(models_dir, selected, fleets)
+    if fleet_tls := members.intersection(item.partition("=")[0] for item in args.model):
+        raise InputError(f"--model: {', '.join(sorted(fleet_tls))} is in a fleet, which is served instead; pass --all-models too")
     ssl = _ssl(args)
-    for name, models in _by_server(list(available), districts).items():
-        _write_server(args, models_dir, args.out / name, {each: chosen[each] for each in models}, fleets, ssl)
+    for folder, models in _models_by_server(list(available), districts).items():
+        _write_server(args, models_dir, args.out / folder, {model: selected[model] for model in models}, fleets, ssl)
     if args.shards is not None:
         whole_files.write(args.out / "districts.toml", _districts_text(districts), "pass another --out")
         print(f"{args.out / 'districts.toml'}: add these tables to {city_file}")
 
 
 def _write_server(
-    args: argparse.Namespace, models_dir: Path, out: Path, wanted: Mapping[str, Versions], fleets: Collection[str] | None,
+    args: argparse.Namespace, models_dir: Path, out: Path, target: Mapping[str, Versions], fleets: Collection[str] | None,
     ssl: SSLConfig | None,
 ) -> None:  # fmt: skip
     """Write the files of one server. Raises InputError, NotLoaded."""
@@ -147,32 +147,35 @@ def _write_server(
         return len(served)
 
     current = config_files.read(out)
-    loaded = {name: set(versions.numbers) if args.loaded else set() for name, versions in current.items()}
-    if args.server is not None:
-        with _client(args.server) as client:
-            states = {name: _state(client, name) for name in wanted}
-            current = {name: state for name, state in states.items() if state is not None} or current
-            before = _steps_before(current, wanted, {name: set(versions.numbers) for name, versions in current.items()})
-            if before:
-                write({**wanted, **before})
-                _wait_until_loaded(client, {name: wanted[name] for name in before})
-        before = {}
+    if args.server is None:
+        loaded = {name: versions.numbers for name, versions in current.items()} if args.loaded else {}
+        steps = _intermediate_steps(current, target, loaded)
     else:
-        before = _steps_before(current, wanted, loaded)
-    print(f"{out}: {write({**wanted, **before})} models")
-    for name, versions in wanted.items():
+        with _client(args.server) as client:
+            states = {name: _loaded_versions(client, name) for name in target}
+            current = {name: state for name, state in states.items() if state is not None} or current
+            steps = _intermediate_steps(current, target, {name: versions.numbers for name, versions in current.items()})
+            if steps:
+                write({**target, **steps})
+                _wait_until_loaded(client, {name: target[name] for name in steps})
+        steps = {}
+    print(f"{out}: {write({**target, **steps})} models")
+    for name, versions in target.items():
         change = config_files.describe_labels(current.get(name), versions)
-        if name in before:
+        if name in steps:
             print(f"{name}: {change} once it is loaded: run this again with --loaded when greenserve status says AVAILABLE")
         elif change:
             print(f"{name}: {change}")
 
 
-def _steps_before(
-    current: Mapping[str, Versions], wanted: Mapping[str, Versions], loaded: Mapping[str, Collection[int]]
+def _intermediate_steps(
+    current: Mapping[str, Versions], target: Mapping[str, Versions], loaded: Mapping[str, Collection[int]]
 ) -> dict[str, Versions]:
-    """By model whose label must not move yet, what is served before it does."""
-    steps = {name: config_files.step_before(current.get(name), each, loaded.get(name, ())) for name, each in wanted.items()}
+    """The versions to serve first of each model with a label that must not move yet."""
+    steps = {
+        name: config_files.intermediate_versions(current.get(name), versions, loaded.get(name, ()))
+        for name, versions in target.items()
+    }
     return {name: step for name, step in steps.items() if step is not None}
 
 
@@ -183,13 +186,13 @@ def _client(server: str) -> Client:
         raise InputError(f"--server {server}: {error}") from None
 
 
-def _state(client: Client, model: str) -> Versions | None:
-    """The versions that a server has loaded of a model, and its labels; None: none. Raises NotLoaded."""
+def _loaded_versions(client: Client, model: str) -> Versions | None:
+    """The versions of a model that a server has loaded, and their labels; None without any. Raises NotLoaded."""
     try:
         numbers = tuple(sorted(state.version for state in client.status(model) if state.state == ModelVersionStatus.AVAILABLE))
         labels = {}
         for label in config_files.LABELS:
-            with contextlib.suppress(BadRequest):  # it has no such label
+            with contextlib.suppress(BadRequest):  # the model has no such label
                 labels[label] = client.version_number(model, label)
     except ModelNotFound:
         return None
@@ -202,7 +205,7 @@ def _wait_until_loaded(client: Client, models: Mapping[str, Versions]) -> None:
     """Wait until a server has loaded these versions. Raises NotLoaded."""
     deadline_s = time.monotonic() + LOAD_TIMEOUT_S
     for name, versions in models.items():
-        while missing := set(versions.numbers) - set((_state(client, name) or Versions()).numbers):
+        while missing := set(versions.numbers) - set((_loaded_versions(client, name) or Versions()).numbers):
             if time.monotonic() > deadline_s:
                 raise NotLoaded(
                     f"{name}/{min(missing)} is not AVAILABLE at {client.address} after {LOAD_TIMEOUT_S:g} s; no label was "
@@ -211,18 +214,23 @@ def _wait_until_loaded(client: Client, models: Mapping[str, Versions]) -> None:
             time.sleep(STATUS_INTERVAL_S)
 
 
-def _named(items: Sequence[str]) -> list[str]:
-    return [item.partition("=")[0] for item in items]
-
-
-def _versions(
+def _select_versions(
     items: Sequence[str], available: Mapping[str, Sequence[int]], latest: bool, models_dir: Path
 ) -> dict[str, Versions]:
-    """The versions to serve of every model. Raises InputError."""
-    chosen = {name: Versions() if latest else config_files.labelled(versions[-1]) for name, versions in available.items()}
+    """The versions to serve of all models. Raises InputError.
+
+    Args:
+        items: values of --model.
+        available: model -> versions in its folder, ascending.
+        latest: serve the newest versions without labels.
+        models_dir: folder of the models, for errors.
+    """
+    selected = {
+        name: Versions() if latest else config_files.labelled_versions(versions[-1]) for name, versions in available.items()
+    }
     for item in items:
-        name, _, numbers = item.partition("=")
-        parts = numbers.split(",")
+        name, _, versions_text = item.partition("=")
+        parts = versions_text.split(",")
         if not 1 <= len(parts) <= 2 or not all(part.isascii() and part.isdigit() for part in parts):
             raise InputError(f"--model {item!r} must be MODEL=STABLE or MODEL=STABLE,CANARY, such as SA101=3,4")
         if name not in available:
@@ -234,26 +242,28 @@ def _versions(
                 )
         if len(set(parts)) < len(parts):
             raise InputError(f"--model {item!r}: stable and canary are the same version; name two")
-        chosen[name] = config_files.labelled(*map(int, parts))
-    return chosen
+        selected[name] = config_files.labelled_versions(*map(int, parts))
+    return selected
 
 
 def _shards(tls: Sequence[str], count: int) -> dict[str, District]:
-    """The TLs in order, divided among a number of districts. Raises InputError."""
+    """Divide the TLs, in order, among this number of districts. Raises InputError."""
     if count > len(tls):
-        raise InputError(f"--shards {count}: there are {len(tls)} TLs only")
+        raise InputError(f"--shards {count}: there are {len(tls)} TLs only; pass at most that number")
     bounds = [k * len(tls) // count for k in range(count + 1)]
-    shards = {f"shard-{k + 1}": tls[bounds[k] : bounds[k + 1]] for k in range(count)}
-    return {name: District(f"tf-serving-{name}:{GRPC_PORT}", tuple(own), name) for name, own in shards.items()}
+    shards = {f"shard-{k + 1}": tuple(tls[bounds[k] : bounds[k + 1]]) for k in range(count)}
+    return {name: District(f"tf-serving-{name}:{GRPC_PORT}", shard, name) for name, shard in shards.items()}
 
 
-def _by_server(models: Sequence[str], districts: Mapping[str, District]) -> dict[str, list[str]]:
-    """The models of each server, by the name of its folder; "": there is one. Raises InputError."""
+def _models_by_server(models: Sequence[str], districts: Mapping[str, District]) -> dict[str, list[str]]:
+    """The models of each server by its folder's name, which is empty without districts. Raises InputError."""
     if not districts:
         return {"": list(models)}
-    by_server = {name: [each for each in models if each in d.tls or each == d.fleet] for name, d in districts.items()}
-    if empty := [name for name, own in by_server.items() if not own]:
-        raise InputError(f"district {empty[0]}: none of its TLs has a model; export them (greenserve export --tl all)")
+    by_server: dict[str, list[str]] = {}
+    for name, district in districts.items():
+        by_server[name] = [model for model in models if model in district.tls or model == district.fleet]
+        if not by_server[name]:
+            raise InputError(f"district {name}: none of its TLs has a model; export them (greenserve export --tl all)")
     return by_server
 
 

@@ -5,11 +5,10 @@
     ssl.config         SSLConfig, if there are certificates
     flags              one flag of tensorflow_model_server a line
 
-A fleet replaces the models of its TLs: TensorFlow Serving loads 1,000 models in minutes, their fleet at once.
+A fleet replaces the models of its TLs: TensorFlow Serving takes minutes to load 1,000 models, and loads their fleet at once.
 
-TensorFlow Serving refuses a configuration that moves a label to a version that it has not loaded, and loads nothing
-of it. So a label moves in two steps: `step_before` loads the version beside those that are labelled, then the label
-moves.
+TensorFlow Serving refuses the whole configuration if it moves a label to a version that is not loaded. So a label moves
+in two steps: `intermediate_versions` loads the new version beside the labelled ones, then the label moves.
 """
 
 import os
@@ -27,20 +26,20 @@ from serving.embedded.config import METRICS_PATH
 from serving.embedded.models import version_files
 
 STABLE, CANARY = LABELS = "stable", "canary"
-"""Labels of versions."""
+"""Version labels."""
 MODELS_CONFIG = "models.config"
 GRPC_PORT, REST_PORT = 8500, 8501
 FLAGS = (
     f"--port={GRPC_PORT}",
     f"--rest_api_port={REST_PORT}",
-    # actors are small: threads wait for the network more than they compute, and more calls than threads are refused
+    # actors are small, so threads mostly wait for the network; calls beyond the number of threads are refused
     "--grpc_max_threads=64",
-    # connections are renewed, so that clients find new replicas, and leave those that end
+    # limits the age of connections, so that clients find new replicas and leave those that stop
     "--grpc_channel_arguments=grpc.max_connection_age_ms=30000,grpc.max_connection_age_grace_ms=10000",
     "--enable_grpc_healthcheck_service=true",
     "--model_config_file_poll_wait_seconds=30",
     "--file_system_poll_wait_seconds=2",
-    # a model that cannot be loaded holds up a reload for seconds, not minutes
+    # a model that fails to load delays a reload for seconds, not minutes
     "--max_num_load_retries=2",
     "--load_retry_interval_micros=1000000",
     # labels of the first configuration name versions that are not loaded yet
@@ -50,42 +49,40 @@ FLAGS = (
 
 @dataclass(frozen=True)
 class Versions:
-    """The versions of a model to serve; none are named: the newest, without labels."""
+    """The versions of a model to serve, and their labels; without numbers, the newest one without a label."""
 
     numbers: tuple[int, ...] = ()
     labels: Mapping[str, int] = field(default_factory=dict)
     """Label -> version."""
 
 
-def labelled(stable: int, canary: int | None = None) -> Versions:
+def labelled_versions(stable: int, canary: int | None = None) -> Versions:
     labels = {STABLE: stable} if canary is None else {STABLE: stable, CANARY: canary}
     return Versions(tuple(labels.values()), labels)
 
 
-def step_before(current: Versions | None, wanted: Versions, loaded: Collection[int]) -> Versions | None:
-    """What must be served before the wanted versions can be, so that a label moves to a loaded version; None: nothing.
+def intermediate_versions(current: Versions | None, target: Versions, loaded: Collection[int]) -> Versions | None:
+    """The versions to serve before the target ones, so that a label only moves to a loaded version; None if not needed.
 
     Args:
-        current: the model's versions and labels now; None: it is not served.
-        wanted: those to be reached.
-        loaded: its versions that are known to be loaded.
+        current: the model's versions and labels now; None if it is not served.
+        target: its versions and labels to reach.
+        loaded: its versions that are loaded.
     """
-    if current is None or all(wanted.labels[label] in loaded for label in moved_labels(current, wanted)):
+    if current is None:
         return None
-    labels = {**wanted.labels, **current.labels}
-    return Versions(tuple(sorted({*labels.values(), *wanted.numbers})), labels)
+    moved = [version for label, version in target.labels.items() if current.labels.get(label, version) != version]
+    if all(version in loaded for version in moved):
+        return None
+    labels = {**target.labels, **current.labels}
+    return Versions(tuple(sorted({*labels.values(), *target.numbers})), labels)
 
 
-def moved_labels(current: Versions, wanted: Versions) -> list[str]:
-    """The labels that both have, of different versions."""
-    return [label for label, version in wanted.labels.items() if current.labels.get(label, version) != version]
-
-
-def describe_labels(current: Versions | None, wanted: Versions) -> str:
-    """How the labels change, such as `stable 1 -> 2`; "": they do not."""
+def describe_labels(current: Versions | None, target: Versions) -> str:
+    """The changes of labels, such as `stable 1 -> 2`; empty if there are none."""
     if current is None:
         return ""
-    before, after = current.labels, wanted.labels
+    before, after = current.labels, target.labels
     return ", ".join(
         f"{label} {before.get(label, 'none')} -> {after.get(label, 'none')}"
         for label in dict.fromkeys([*before, *after])
@@ -95,7 +92,7 @@ def describe_labels(current: Versions | None, wanted: Versions) -> str:
 
 @dataclass(frozen=True)
 class ServerFiles:
-    """What one server's files say."""
+    """The content of one server's files."""
 
     models: Mapping[str, Versions]
     mounted_at: str = "/models"
@@ -107,7 +104,7 @@ class ServerFiles:
 
 
 def write(files: ServerFiles, out: Path) -> None:
-    """Write the files into a folder, each by rename, models.config last. Raises InputError."""
+    """Write the files into a folder, each atomically, models.config last. Raises InputError."""
     monitoring = pb.MonitoringConfig(prometheus_config=pb.PrometheusConfig(enable=True, path=METRICS_PATH))
     texts = {"monitoring.config": text_format.MessageToString(monitoring)}
     if files.ssl is not None:
@@ -119,7 +116,7 @@ def write(files: ServerFiles, out: Path) -> None:
     except OSError as error:
         raise InputError(f"{error.filename or out}: cannot be written: {error.strerror}; pass another --out") from None
     for name, text in texts.items():
-        # the key in ssl.config is for the server only
+        # ssl.config contains the private key
         opener = _owner_only if name == "ssl.config" else None
         with (
             whole_files.replacing(out / name, "pass another --out") as draft,
@@ -129,14 +126,14 @@ def write(files: ServerFiles, out: Path) -> None:
 
 
 def read(out: Path) -> dict[str, Versions]:
-    """The versions in a folder's models.config, by model; empty: there is none. Raises InputError."""
+    """Read the versions in a folder's models.config by model; empty without the file. Raises InputError."""
     path = out / MODELS_CONFIG
     try:
         config = text_format.Parse(path.read_text(encoding="utf-8"), pb.ModelServerConfig())
     except FileNotFoundError:
         return {}
     except (UnicodeDecodeError, text_format.ParseError) as error:
-        raise InputError(f"{path}: is not a ModelServerConfig ({error}); remove it, or pass another --out") from None
+        raise InputError(f"{path}: not a ModelServerConfig ({error}); remove it, or pass another --out") from None
     return {
         model.name: Versions(tuple(model.model_version_policy.specific.versions), dict(model.version_labels))
         for model in config.model_config_list.config
@@ -148,10 +145,10 @@ def _owner_only(path: str, flags: int) -> int:
 
 
 def _flags(files: ServerFiles) -> list[str]:
-    named = {"model_config_file": MODELS_CONFIG, "monitoring_config_file": "monitoring.config"}
+    file_flags = {"model_config_file": MODELS_CONFIG, "monitoring_config_file": "monitoring.config"}
     if files.ssl is not None:
-        named["ssl_config_file"] = "ssl.config"
-    return [*files.flags, *(f"--{flag}={files.config_at}/{name}" for flag, name in named.items())]
+        file_flags["ssl_config_file"] = "ssl.config"
+    return [*files.flags, *(f"--{flag}={files.config_at}/{name}" for flag, name in file_flags.items())]
 
 
 def _models_config(files: ServerFiles) -> pb.ModelServerConfig:
@@ -168,12 +165,12 @@ def _models_config(files: ServerFiles) -> pb.ModelServerConfig:
 
 
 def fleet_members(models_dir: Path, models: Mapping[str, Versions], fleets: Collection[str] | None) -> set[str]:
-    """The TLs that every served version of a fleet holds: their own models need not be served. Raises InputError.
+    """The TLs in all served versions of a fleet; their own models need not be served.
 
     Args:
         models_dir: folder of the models.
-        models: the versions to serve of each.
-        fleets: names of the fleets that count; None: all.
+        models: model -> versions to serve.
+        fleets: names of the fleets to consider; None: all.
     """
     members: set[str] = set()
     for name, versions in models.items():
@@ -181,8 +178,8 @@ def fleet_members(models_dir: Path, models: Mapping[str, Versions], fleets: Coll
             continue
         numbers = versions.numbers or (max(version_files.versions(models_dir / name)),)
         try:
-            held = [{member.tl for member in from_saved_model(models_dir / name / str(n)).members} for n in numbers]
+            tls = [{member.tl for member in from_saved_model(models_dir / name / str(n)).members} for n in numbers]
         except ContractError:
-            continue  # a model of other tools; it is served as it is
-        members |= set.intersection(*held)
+            continue  # not an exported policy; it is served anyway
+        members |= set.intersection(*tls)
     return members

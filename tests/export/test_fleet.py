@@ -233,8 +233,8 @@ def test_an_inconsistent_fleet_contract_is_refused():
     check_fleet(whole(member("A", 0), member("B", 3, column=1)))
     for contract, why in (
         (whole(member("A", 0), member("A", 3, column=1)), "lists A twice"),
-        (whole(member("A", 0), member("B", 4, column=1)), "do not follow"),
-        (whole(member("A", 0), member("B", 3, column=1, columns=2)), "not those of its contract"),
+        (whole(member("A", 0), member("B", 4, column=1)), "do not begin at the end"),
+        (whole(member("A", 0), member("B", 3, column=1, columns=2)), "its contract has 3 and 1"),
         (whole(member("A", 0), member("B", 3, column=1), inputs=7), "has 7 inputs"),
         (pb.PolicyContract(tl="c"), "not a fleet"),
     ):

@@ -197,7 +197,7 @@ def test_inputs_and_answers_that_do_not_fit_a_fleet_are_refused(fleet_server):
             client.fleet("SA103")
         with pytest.raises(InvalidResponse, match="returned no action"):
             fleet.split(None, [tl])
-        with pytest.raises(InvalidResponse, match="returned 1 numbers"):
+        with pytest.raises(InvalidResponse, match="returned an action of size 1"):
             fleet.split(np.zeros((1, 1)), [tl])
         assert isinstance(fleet, Fleet)
 

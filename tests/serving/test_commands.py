@@ -46,12 +46,12 @@ def test_status_lists_named_models_or_those_of_models_dir(grid_server, grid_mode
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
-        (["predict", "SA103", "--observation", "1,2"], 2, "--observation has 2 numbers; SA103 takes 17"),
+        (["predict", "SA103", "--observation", "1,2"], 2, "--observation has 2 values; SA103 takes 17"),
         (["predict", "SA103", "--observation", "x"], 2, "must be numbers separated by commas"),
         (["predict", "SA103", "--observation", "none.npy"], 2, "must be numbers separated by commas"),
         (["predict", "SA103", "--observation", "none.npy", "--server", "127.0.0.1:1"], 2, "No such file"),
         (["predict", "unknown", "--observation", "zeros"], 2, "Latest(unknown)"),
-        (["predict", "SA103", "--observation", ",".join(["nan"] * 17)], 2, "numbers that are not finite"),
+        (["predict", "SA103", "--observation", ",".join(["nan"] * 17)], 2, "values that are not finite"),
         (["predict", "SA103", "--observation=zeros", "--model_version=1", "--version_label=x"], 2, "pass one of them"),
         (["status", "SA103", "--tls_ca", __file__], 2, "is not PEM"),
         (

@@ -28,9 +28,9 @@ from serving.embedded.flags import MISSING_FLAGS, parse
 from serving.embedded.models import model_config
 from serving.embedded.models.manager import LoadOptions, ModelManager
 from serving.embedded.models.model_config import ModelConfig
+from serving.embedded.models.servable import LoadError
 from serving.embedded.models.version_policy import VersionPolicy
 from serving.embedded.server import Server
-from serving.embedded.status import StatusError
 from serving.tensors import to_proto
 from tests.serving.conftest import running
 
@@ -366,9 +366,9 @@ def test_a_failed_version_is_retried_as_the_flags_say(tmp_path):
 
     def load(path):
         attempts.append(path)
-        raise StatusError(grpc.StatusCode.UNKNOWN, "not yet")
+        raise LoadError("not yet")
 
-    manager = ModelManager(load, StatusError, threading.Event(), LoadOptions(max_num_load_retries=2, load_retry_interval_s=10))
+    manager = ModelManager(load, threading.Event(), LoadOptions(max_num_load_retries=2, load_retry_interval_s=10))
     configs = {"a": ModelConfig("a", tmp_path / "a")}
     manager.apply(configs, now_s=0)
     counts = []
@@ -392,7 +392,7 @@ def test_models_are_loaded_concurrently(tmp_path):
         barrier.wait(20)  # passes with four concurrent loads only
         return path
 
-    manager = ModelManager(load, StatusError, threading.Event(), LoadOptions(num_load_threads=4))
+    manager = ModelManager(load, threading.Event(), LoadOptions(num_load_threads=4))
     assert manager.apply(model_config.from_folder(tmp_path), now_s=0) == 4
 
 

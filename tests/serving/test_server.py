@@ -303,7 +303,7 @@ def test_a_version_that_waits_to_be_loaded_is_in_state_start(models):
         seen.append({status.version: status.state for status in manager.states(wire.ModelSpec(name=MODEL))})
         return object()
 
-    manager = ModelManager(load, ValueError, threading.Event())
+    manager = ModelManager(load, threading.Event())
     manager.apply({MODEL: ModelConfig(MODEL, models / MODEL, VersionPolicy(latest=None))}, 0.0)
     manager.close()
     # START 10, LOADING 20, AVAILABLE 30, the newest first

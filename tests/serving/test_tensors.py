@@ -11,7 +11,7 @@ from protos import predict_pb2 as wire
 from serving import tensors
 from serving.tensors import TensorError, to_array, to_proto, typed_proto
 
-DTYPES = [np.dtype(name) for name in tensors.NUMPY.values()]
+DTYPES = [np.dtype(name) for name in tensors.NUMPY_DTYPES.values()]
 ARRAYS = st.sampled_from(DTYPES).flatmap(
     lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
 )

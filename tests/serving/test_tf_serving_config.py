@@ -22,7 +22,7 @@ from serving.client import Client
 from serving.embedded import flags as embedded_flags
 from serving.embedded.models import model_config
 from serving.tf_serving.__main__ import main
-from serving.tf_serving.config_files import FLAGS, Versions, step_before
+from serving.tf_serving.config_files import FLAGS, Versions, intermediate_versions
 from tests.conftest import GRID, ROOT
 from tests.serving.conftest import running
 
@@ -94,12 +94,12 @@ def test_no_file_moves_a_label_to_a_version_that_is_not_loaded(first, publicatio
     for wanted_labels, is_loaded in publications:
         wanted = Versions(tuple(sorted(set(wanted_labels.values()))), wanted_labels)
         server = file if is_loaded else server
-        file = step_before(file, wanted, file.numbers if is_loaded else ()) or wanted
+        file = intermediate_versions(file, wanted, file.numbers if is_loaded else ()) or wanted
         for label, version in file.labels.items():
             assert version in file.numbers
             assert server.labels.get(label, version) == version or version in server.numbers
     for _ in range(2):
-        file = step_before(file, wanted, file.numbers) or wanted
+        file = intermediate_versions(file, wanted, file.numbers) or wanted
     assert file == wanted
 
 
@@ -124,7 +124,7 @@ def test_published_version_is_loaded_then_labelled_by_one_call_with_the_server(e
             assert client.contract("SA104", "stable").tl == "SA104"
 
 
-def test_file_that_a_server_refuses_is_replaced_by_the_step_before_it(exported, tmp_path, capsys):
+def test_file_that_a_server_refuses_is_replaced_by_one_that_loads_first(exported, tmp_path, capsys):
     """An operator has moved the label by hand, and the server refuses the file at every poll."""
     out = tmp_path / "out"
     flags, settings = published(exported, out)
@@ -239,7 +239,7 @@ def test_embedded_server_takes_the_same_files(exported, tmp_path):
     ("flags", "message"),
     [
         (("--models", "x"), "unrecognized arguments: --models x"),
-        (("--models-dir", "nowhere"), "nowhere: there is no such folder"),
+        (("--models-dir", "nowhere"), "nowhere: no such folder"),
         (("--model", "SA104=9"), "has no version 9; it has 1, 2"),
         (("--model", "SA104=x"), "must be MODEL=STABLE or MODEL=STABLE,CANARY"),
         (("--model", "SA104=1,1"), "stable and canary are the same version"),

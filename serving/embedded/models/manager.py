@@ -1,8 +1,8 @@
 """Load and unload versions of models, and resolve a request's ModelSpec to a loaded version.
 
 `apply` reads the models' folders and executes version_policy's actions until none
-is left, several models at once; requests meanwhile find a loaded version by one
-dictionary look-up. `reconfigure` replaces the set of configured models.
+remains, for several models concurrently; meanwhile a request finds a loaded version by
+one dictionary look-up. `reconfigure` replaces the set of configured models.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from pathlib import Path
 from protos import predict_pb2 as wire
 from serving.embedded.models import version_files
 from serving.embedded.models.model_config import ModelConfig
-from serving.embedded.models.servable import Servable
+from serving.embedded.models.servable import LoadError, Servable
 from serving.embedded.models.version_files import Fingerprint, VersionFiles
 from serving.embedded.models.version_policy import Operation, next_servable_action
 from serving.embedded.status import StatusError, failed_precondition, invalid_argument, not_found, unknown
@@ -34,7 +34,7 @@ class LoadOptions:
     """How versions are loaded."""
 
     num_load_threads: int = 1
-    """Models loaded at once while the server serves. At the start every core loads."""
+    """Models loaded concurrently while the server serves. At the start every core loads."""
     max_num_load_retries: int = 5
     load_retry_interval_s: float = 60.0
     allow_labels_for_unavailable: bool = True
@@ -43,7 +43,7 @@ class LoadOptions:
 
 @dataclass(frozen=True)
 class Failure:
-    """A version that failed to load."""
+    """The failed loads of a version."""
 
     fingerprint: Fingerprint
     tries: int
@@ -57,22 +57,28 @@ class Model:
     """Version -> servable."""
     states: dict[int, wire.ModelVersionStatus] = field(default_factory=dict)
     loaded_fingerprints: dict[int, Fingerprint] = field(default_factory=dict)
-    """Version -> fingerprint of the files it was loaded from."""
+    """Version -> fingerprint of the files that it was loaded from."""
     failed: dict[int, Failure] = field(default_factory=dict)
     was_empty: bool = False
     """Whether the last poll found no version in the folder."""
 
 
 def _aspired(config: ModelConfig) -> set[int]:
-    """The versions in a model's folder that its policy wants. Raises StatusError if the folder cannot be read."""
+    """The aspired versions in a model's folder. Raises StatusError if the folder cannot be read."""
     try:
         return config.policy.aspired(version_files.versions(config.base_path))
     except (OSError, ValueError) as error:
         raise invalid_argument(f"model {config.name}: {str(config.base_path)!r} cannot be read: {error}") from None
 
 
+def _unavailable(errors: Mapping[str, Sequence[str]]) -> StatusError:
+    """TensorFlow Serving's error of a reload whose models (name -> their errors) cannot be served."""
+    texts = "".join(f"{{{error}}}, " for _, model_errors in sorted(errors.items()) for error in model_errors)
+    return unknown(f"{len(errors)} model(s) did not become available: {{{texts}}}")
+
+
 def _lower_priority() -> None:
-    """Let calls run before this thread (Linux, where each thread has a niceness of its own)."""
+    """Give calls priority over this thread (Linux only, where each thread has its own niceness)."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOAD_THREAD_NICENESS)
@@ -84,7 +90,6 @@ class ModelManager:
     def __init__(
         self,
         load: Callable[[Path], Servable],
-        load_error: type[Exception],
         stopping: threading.Event,
         loading: LoadOptions | None = None,
         metrics: ServerMetrics | None = None,
@@ -92,23 +97,22 @@ class ModelManager:
         """Start without models.
 
         Args:
-            load: from a version's folder to a servable.
-            load_error: what `load` raises for an invalid version; any other exception is logged with its traceback.
+            load: loads a version's folder. Raises LoadError; any other exception is logged with its traceback.
             stopping: once it is set, no further version is loaded.
             loading: threads and retries.
             metrics: counts loads.
         """
         self._metrics = metrics or ServerMetrics()
-        self.load, self._load_error = load, load_error
+        self.load = load
         self._loading = loading or LoadOptions()
         self._models: dict[str, Model] = {}
         self._configured: set[str] = set()
         self._lock = threading.RLock()
         """Held while versions change."""
         self._stopping = stopping
-        # no calls compete with the first loads, so every core loads then, as in TensorFlow Serving
+        # at the start no calls compete with loads, so every core loads, as in TensorFlow Serving
         self._pool = futures.ThreadPoolExecutor(max(os.cpu_count() or 1, self._loading.num_load_threads), "load")
-        self._is_first = True
+        self._is_start = True
 
     def apply(self, configs: Mapping[str, ModelConfig], now_s: float, at_once: bool = False) -> int:
         """Load the versions of these models, unload all others, and return the number of models served.
@@ -118,7 +122,7 @@ class ModelManager:
         Args:
             configs: the models to serve, by name.
             now_s: monotonic time, for the interval between retries.
-            at_once: unload a model whose folder is empty now, instead of after two polls.
+            at_once: unload a model with an empty folder now, instead of at the second poll.
         """
         with self._lock:
             for name, config in configs.items():
@@ -128,56 +132,51 @@ class ModelManager:
         return len(self.served())
 
     def reconfigure(self, configs: Mapping[str, ModelConfig], now_s: float) -> None:
-        """Replace the whole configuration, or nothing of it. Raises StatusError if a part cannot be served.
+        """Replace the whole configuration, or leave it unchanged. Raises StatusError if a model cannot be served.
 
-        As in tensorflow/serving's ServerCore::ReloadConfig new models must become
-        available, and a label moves only to a version that is available before.
+        As in tensorflow/serving's ServerCore::ReloadConfig, new models must become
+        available, and a label moves only to a version that is already available.
         """
         with self._lock:
             # refuse empty folders before anything changes: the model may be served from another folder now
-            self._refuse({name: "has no version to serve" for name, config in configs.items() if not _aspired(config)})
+            empty = {
+                name: [f"{{name: {name}}} has no version to serve"] for name, config in configs.items() if not _aspired(config)
+            }
+            if empty:
+                raise _unavailable(empty)
             before = {name: self._models[name].config for name in self._configured}
             if label_error := self._label_error(configs, before):
                 raise failed_precondition(label_error)
             self.apply({**before, **configs}, now_s, at_once=True)
-            try:
-                self._refuse({name: "" for name, config in configs.items() if not self._is_served_from(name, config)})
-            except StatusError:
+            failed = {name: self._load_errors(name) for name, config in configs.items() if not self._is_served_from(name, config)}
+            if failed:
                 self.apply(before, now_s, at_once=True)
-                raise
+                raise _unavailable(failed)
             self.apply(configs, now_s, at_once=True)
 
     def _is_served_from(self, name: str, config: ModelConfig) -> bool:
-        """Whether a version of the configured folder is loaded; one of the model's previous folder does not count."""
+        """Whether a version in the configured folder is loaded; one in the model's previous folder does not count."""
         return any(
             version_files.is_in(fingerprint, config.base_path) for fingerprint in self._models[name].loaded_fingerprints.values()
         )
 
-    def _refuse(self, reasons: Mapping[str, str]) -> None:
-        """Raise StatusError, with TensorFlow Serving's text, if there are models that cannot be served.
-
-        `reasons`: by model, why; "": its versions failed to load.
-        """
-        texts = []
-        for name, reason in sorted(reasons.items()):
-            if reason:
-                texts.append(f"{{{{name: {name}}} {reason}}}, ")
-                continue
-            model = self._models[name]
-            for version in sorted(model.failed):
-                status = model.states[version].status
-                code = wire.Status.Code.Name(status.error_code)
-                texts.append(f"{{{{name: {name} version: {version}}} due to error: {code}: {status.error_message}}}, ")
-        if reasons:
-            raise unknown(f"{len(reasons)} model(s) did not become available: {{{''.join(texts)}}}")
+    def _load_errors(self, name: str) -> list[str]:
+        """The errors of a model's versions that failed to load, with TensorFlow Serving's texts."""
+        model = self._models[name]
+        errors = []
+        for version in sorted(model.failed):
+            status = model.states[version].status
+            code = wire.Status.Code.Name(status.error_code)
+            errors.append(f"{{name: {name} version: {version}}} due to error: {code}: {status.error_message}")
+        return errors
 
     def _label_error(self, configs: Mapping[str, ModelConfig], before: Mapping[str, ModelConfig]) -> str:
-        """The first error in the labels of a configuration; empty: none."""
+        """The first error in the labels of a configuration; empty if there is none."""
         for name, config in configs.items():
-            old_labels = before[name].labels if name in before else {}
+            previous_labels = before[name].labels if name in before else {}
             loaded = self._models[name].servables if name in self._models else {}
             for label, version in config.labels.items():
-                is_moved = old_labels.get(label, version) != version
+                is_moved = previous_labels.get(label, version) != version
                 if version not in loaded and (is_moved or not self._loading.allow_labels_for_unavailable):
                     return (
                         f"Request to assign label to version {version} of model {name}, "
@@ -192,19 +191,19 @@ class ModelManager:
             error = task.exception()
             if error is not None:
                 log.error("updating model %s failed; other models are not affected", tasks[task], exc_info=error)
-        if self._is_first:
-            self._is_first = False
+        if self._is_start:
+            self._is_start = False
             self._pool.shutdown()
             self._pool = futures.ThreadPoolExecutor(max(1, self._loading.num_load_threads), "load", _lower_priority)
 
     def _update_model(self, name: str, now_s: float, at_once: bool) -> None:
-        """Execute version_policy's actions for one model until none is left."""
+        """Execute version_policy's actions for one model until none remains."""
         if self._stopping.is_set():
             return
         model = self._models[name]
         on_disk = version_files.versions(model.config.base_path) if name in self._configured else {}
         if not on_disk and model.servables and not (model.was_empty or at_once):
-            # a version that is replaced by renames is missing for a moment: unload after two empty polls
+            # a version that is being replaced by renames is missing for a moment: unload at the second empty poll
             model.was_empty = True
             return
         model.was_empty = False
@@ -225,9 +224,9 @@ class ModelManager:
                 self._unload_version(name, model, action.version)
 
     def _may_retry(self, failure: Failure, now_s: float) -> bool:
-        """Whether a version that failed is tried again although its files are unchanged."""
-        waited = now_s - failure.last_try_s >= self._loading.load_retry_interval_s
-        return failure.tries <= self._loading.max_num_load_retries and waited and now_s > failure.last_try_s
+        """Whether a failed version is due for a retry although its files are unchanged."""
+        is_due = now_s - failure.last_try_s >= self._loading.load_retry_interval_s
+        return failure.tries <= self._loading.max_num_load_retries and is_due and now_s > failure.last_try_s
 
     def _load_version(self, name: str, model: Model, version: int, files: VersionFiles, now_s: float) -> None:
         begin = time.perf_counter()
@@ -237,15 +236,14 @@ class ModelManager:
         try:
             servable = self.load(files.path)
         except Exception as error:
-            if not isinstance(error, self._load_error):
+            if not isinstance(error, LoadError):
                 log.exception("loading version %d of %s failed unexpectedly", version, name)
-            before = model.failed.get(version)
-            tries = before.tries + 1 if before and before.fingerprint == files.fingerprint else 1
+            previous = model.failed.get(version)
+            tries = previous.tries + 1 if previous and previous.fingerprint == files.fingerprint else 1
             model.failed[version] = Failure(files.fingerprint, tries, now_s)
-            # a loaded version stays available if its files were overwritten by invalid ones
-            self._set_state(
-                model, version, wire.ModelVersionStatus.AVAILABLE if is_served else wire.ModelVersionStatus.END, str(error)
-            )
+            # a loaded version stays available if invalid files overwrite its own
+            state = wire.ModelVersionStatus.AVAILABLE if is_served else wire.ModelVersionStatus.END
+            self._set_state(model, version, state, str(error))
             self._metrics.count_failed_load(name)
             event("load_failed", logging.ERROR, model=name, version=version, tries=tries, error=error)
             return
@@ -259,7 +257,7 @@ class ModelManager:
 
     def _unload_version(self, name: str, model: Model, version: int) -> None:
         self._set_state(model, version, wire.ModelVersionStatus.UNLOADING)
-        # a new dictionary: calls in flight keep the servable that they found
+        # a new dictionary, because other threads read this one without the lock
         model.servables = {v: servable for v, servable in model.servables.items() if v != version}
         model.loaded_fingerprints.pop(version, None)
         self._set_state(model, version, wire.ModelVersionStatus.END)
@@ -279,23 +277,23 @@ class ModelManager:
                 model.servables = {}
 
     def is_known(self, name: str) -> bool:
-        """Whether a model of this name is or was configured."""
+        """Whether a model of this name is configured, or was."""
         return name in self._models
 
     def versions_by_state(self) -> dict[str, int]:
-        """The number of versions in each state, by the state's name."""
-        count = dict.fromkeys(wire.ModelVersionStatus.State.keys(), 0)
+        """State's name -> number of versions in it."""
+        counts = dict.fromkeys(wire.ModelVersionStatus.State.keys(), 0)
         for model in list(self._models.values()):
             for status in model.states.values():
-                count[wire.ModelVersionStatus.State.Name(status.state)] += 1
-        return count
+                counts[wire.ModelVersionStatus.State.Name(status.state)] += 1
+        return counts
 
     def served(self) -> dict[str, list[int]]:
-        """Model -> its loaded versions, for models that have any."""
+        """Model -> loaded versions, for models that have any."""
         return {name: sorted(model.servables) for name, model in list(self._models.items()) if model.servables}
 
     def find(self, spec: wire.ModelSpec) -> tuple[int, Servable]:
-        """(version, servable) of a model spec. Raises StatusError with TensorFlow Serving's texts."""
+        """Resolve a model spec to (version, servable). Raises StatusError with TensorFlow Serving's texts."""
         if not spec.name:
             raise invalid_argument("ModelSpec has no name specified.")
         model = self._models.get(spec.name)
@@ -311,7 +309,7 @@ class ModelManager:
         return newest, served[newest]
 
     def _version(self, spec: wire.ModelSpec, model: Model | None) -> int | None:
-        """The version that a spec names by number or label; None: the newest. Raises StatusError."""
+        """The version that a spec names by number or label; None for the newest. Raises StatusError."""
         match spec.WhichOneof("version_choice"):
             case "version_label":
                 labels = model.config.labels if model else {}
@@ -323,9 +321,9 @@ class ModelManager:
         return None
 
     def states(self, spec: wire.ModelSpec) -> list[wire.ModelVersionStatus]:
-        """States of a version, or of all a model's versions, newest first; labels are ignored, as by TensorFlow Serving.
+        """The states of the version that a spec names by number, or of all versions, newest first.
 
-        Raises StatusError.
+        As in TensorFlow Serving, a label is ignored. Raises StatusError.
         """
         model = self._models.get(spec.name)
         states = model.states if model else {}

@@ -1,6 +1,6 @@
 """Model configs: a model's folder, the versions to serve, and their labels.
 
-Read from TensorFlow Serving's text proto (--model_config_file), from a reload
+They come from TensorFlow Serving's text proto (--model_config_file), from a reload
 request, or from a folder of models.
 """
 
@@ -20,7 +20,7 @@ PLATFORM = "tensorflow"
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """One model."""
+    """A model to serve."""
 
     name: str
     base_path: Path
@@ -30,7 +30,7 @@ class ModelConfig:
 
 
 def from_folder(models_dir: Path) -> dict[str, ModelConfig]:
-    """Configs of every model in a folder, newest version each. Raises OSError if it cannot be listed."""
+    """The configs of all models in a folder, with their newest version. Raises OSError if it cannot be listed."""
     return {folder.name: ModelConfig(folder.name, folder) for folder in model_folders.subfolders(models_dir)}
 
 
@@ -46,9 +46,9 @@ def from_file(path: Path) -> dict[str, ModelConfig]:
 
 
 def from_proto(models: pb.ModelConfigList) -> dict[str, ModelConfig]:
-    """The models of a list, with the checks and texts of tensorflow/serving's server_core.cc.
+    """Convert a list of models, with the checks and texts of tensorflow/serving's server_core.cc.
 
-    Raises StatusError (INVALID_ARGUMENT) if any entry is wrong.
+    Raises StatusError (INVALID_ARGUMENT) if an entry is invalid.
     """
     configs: dict[str, ModelConfig] = {}
     for entry in models.config:

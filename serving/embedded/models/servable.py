@@ -1,4 +1,4 @@
-"""A loaded version of a model, as the RPCs, the manager and the warm-up use it: no TensorFlow here."""
+"""The interface of a loaded version, for the RPCs, the manager and the warm-up; without TensorFlow."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ from protos import predict_pb2 as wire
 
 
 class LoadError(Exception):
-    """A version cannot be loaded; the text is the reason."""
+    """A version cannot be loaded."""
 
 
 @dataclass(frozen=True)
 class Signature:
-    """A SignatureDef as plain Python, in the order of its keys."""
+    """A SignatureDef as plain Python; keys are sorted."""
 
     method_name: str
     inputs: Mapping[str, int]
     """Key -> dtype."""
     outputs: Mapping[str, int]
     defaults: Mapping[str, NDArray[Any]]
-    """Inputs that a request may leave out."""
+    """Values of inputs that a request may omit."""
 
 
 class Servable(Protocol):
@@ -34,7 +34,7 @@ class Servable(Protocol):
 
     @property
     def signatures(self) -> Mapping[str, Signature]:
-        """The same by name, as plain Python."""
+        """Name -> signature as plain Python."""
 
     def run(self, signature: str, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
         """Run a signature and return the named outputs, in order. Raises StatusError."""

@@ -1,4 +1,4 @@
-"""The versions in a model's folder, and a fingerprint of each version's files."""
+"""The versions in a model's folder, each with a fingerprint of its files."""
 
 import os
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 from city import model_folders
 
 Fingerprint = tuple[tuple[str, int, int], ...]
-"""The folder, then (path, bytes, mtime in ns) of every file in it: changes while a copy is in progress."""
+"""The folder, then (path, bytes, mtime in ns) of each file in it. It changes while a copy is in progress."""
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class VersionFiles:
 def versions(base_path: Path) -> dict[int, VersionFiles]:
     """Version -> files. Raises OSError if a folder cannot be listed, because its content is then unknown.
 
-    A version is a folder that is named by a number and holds a saved_model.pb; as
-    in TensorFlow Serving anything else is ignored.
+    A version is a folder with a number as its name and a saved_model.pb; everything else
+    is ignored, as in TensorFlow Serving.
     """
     return {
         number: VersionFiles(folder, _fingerprint(folder))
@@ -30,12 +30,12 @@ def versions(base_path: Path) -> dict[int, VersionFiles]:
 
 
 def is_in(fingerprint: Fingerprint, base_path: Path) -> bool:
-    """Whether the version of this fingerprint is in this model folder."""
+    """Whether a fingerprint is of a version in this model folder."""
     return Path(fingerprint[0][0]).parent == base_path
 
 
 def scan(models_dir: Path) -> dict[str, dict[int, VersionFiles]]:
-    """Model -> versions, of every model in a folder that has a version. Raises OSError."""
+    """Model -> versions, for all models in a folder that have any. Raises OSError."""
     models = {folder.name: versions(folder) for folder in model_folders.subfolders(models_dir)}
     return {name: files for name, files in models.items() if files}
 
@@ -43,7 +43,7 @@ def scan(models_dir: Path) -> dict[str, dict[int, VersionFiles]]:
 def _fingerprint(folder: Path) -> Fingerprint:
     files: list[tuple[str, int, int]] = []
     pending = [str(folder)]
-    # 1,000 models are polled every second beside their calls: os.scandir takes a fifth of pathlib's time
+    # os.scandir takes a fifth of pathlib's time; 1,000 models are polled every second, while they serve calls
     while pending:
         try:
             with os.scandir(pending.pop()) as entries:

@@ -1,4 +1,4 @@
-"""JSON as TensorFlow Serving reads it and quotes it in errors: with RapidJSON, NaN and Infinity allowed."""
+"""JSON as TensorFlow Serving parses it, and quotes it in errors: RapidJSON, which allows NaN and Infinity."""
 
 import math
 import re
@@ -11,19 +11,19 @@ import rapidjson
 from serving.embedded.status import invalid_argument
 
 MAX_QUOTE_BYTES = 256
-"""Maximum length of a JSON value in an error; the token that exceeds it is written whole."""
+"""Maximum length of a JSON value in an error; the token that exceeds it is the last."""
 _PARSE_ERROR = re.compile(r"Parse error at offset (\d+): (.*)", re.DOTALL)
 
 
 class JsonObject(dict[str, Any]):
-    """A JSON object. Of a repeated key the first value counts."""
+    """A JSON object. The first value of a repeated key counts."""
 
     def __init__(self, pairs: Sequence[tuple[str, Any]]) -> None:
         super().__init__(pairs)
         if len(self) < len(pairs):
             self.update(reversed(pairs))
         self.pairs = pairs
-        """With every value of a repeated key."""
+        """(key, value), with every value of a repeated key."""
 
 
 class _Decoder(rapidjson.Decoder):
@@ -38,7 +38,7 @@ _decode = _Decoder(number_mode=rapidjson.NM_NATIVE | rapidjson.NM_NAN)
 
 
 def parse(text: bytes) -> Any:
-    """The JSON value at the start of a text; what follows it is ignored. Raises StatusError."""
+    """Parse the JSON value at the start of a text; the text after it is ignored. Raises StatusError."""
     text = text.removeprefix(b"\xef\xbb\xbf")
     if not text:
         raise invalid_argument("JSON Parse error: The document is empty")
@@ -62,7 +62,7 @@ def type_of(value: Any) -> str:
 
 
 def quote(value: Any) -> str:
-    """A value for an error text, as RapidJSON's PrettyWriter writes it with lists on one line."""
+    """Format a value for an error, as RapidJSON's PrettyWriter does with lists on one line."""
     tokens: list[str] = []
     size = 0
     for token in _tokens(value, "", 1):
@@ -74,17 +74,17 @@ def quote(value: Any) -> str:
 
 
 def _tokens(value: Any, prefix: str, depth: int) -> Iterator[str | None]:
-    """The text token by token; None: RapidJSON ends here, at NaN or an infinity."""
+    """The tokens of a value's text; None at NaN or an infinity, where RapidJSON stops."""
     if isinstance(value, JsonObject):
         yield prefix + "{"
-        for number, (key, item) in enumerate(value.pairs):
-            yield f"{',' if number else ''}\n{'    ' * depth}{_scalar(key)}"
+        for index, (key, item) in enumerate(value.pairs):
+            yield f"{',' if index else ''}\n{'    ' * depth}{_scalar(key)}"
             yield from _tokens(item, ": ", depth + 1)
         yield f"\n{'    ' * (depth - 1)}}}" if value else "}"
     elif isinstance(value, list):
         yield prefix + "["
-        for number, item in enumerate(value):
-            yield from _tokens(item, ", " if number else "", depth + 1)
+        for index, item in enumerate(value):
+            yield from _tokens(item, ", " if index else "", depth + 1)
         yield "]"
     elif isinstance(value, float) and not math.isfinite(value):
         yield prefix
@@ -95,7 +95,7 @@ def _tokens(value: Any, prefix: str, depth: int) -> Iterator[str | None]:
 
 def _scalar(value: Any) -> str:
     if isinstance(value, float):
-        # where Python's repr begins to write exponents RapidJSON still writes digits, and 1e30 for 1e+30
+        # RapidJSON writes digits for some numbers for which repr writes an exponent, and 1e30 for 1e+30
         if value == 0 or 1e-6 <= abs(value) < 1e21:
             return np.format_float_positional(value, trim="0")
         return re.sub(r"e\+?(-?)0*", r"e\1", repr(value))

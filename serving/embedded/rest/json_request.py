@@ -1,4 +1,4 @@
-"""Predict requests of the REST API as arrays, with the formats and error texts of tensorflow/serving's json_tensor.cc."""
+"""Convert the REST API's Predict requests to arrays, with the formats and error texts of tensorflow/serving's json_tensor.cc."""
 
 import base64
 import binascii
@@ -21,17 +21,17 @@ INTEGERS: dict[int, tuple[str, int, int]] = {
     3: ("int32", *_INT32), 4: ("uint8", *_INT32), 5: ("int16", *_INT32), 6: ("int8", *_INT32),
     9: ("int64", -(2**63), 2**63 - 1), 22: ("uint32", 0, 2**32 - 1), 23: ("uint64", 0, 2**64 - 1),
 }  # fmt: skip
-"""dtype -> (NumPy's name, smallest value, largest value that the JSON may have)."""
+"""dtype -> (NumPy's name, minimum and maximum of the JSON value)."""
 _FLOATS = {1: "float32", 2: "float64"}
 _JSON_TYPES: dict[int, set[type]] = {
     **{key: {int} for key in INTEGERS}, **{key: {int, float} for key in _FLOATS}, DT_BOOL: {bool}, DT_STRING: {str},
 }  # fmt: skip
 MAX_DEPTH = 64
-"""Maximum depth of nested lists, NumPy's bound."""
+"""Maximum depth of nested lists, which is NumPy's."""
 
 
 def signature_name(document: Any) -> str:
-    """The signature's name in a request; empty: the default. Raises StatusError."""
+    """The signature's name in a request; empty for the default. Raises StatusError."""
     if not isinstance(document, JsonObject):
         raise _error(document, "Is not object")
     name = document.get("signature_name", "")
@@ -41,7 +41,7 @@ def signature_name(document: Any) -> str:
 
 
 def input_arrays(document: JsonObject, inputs: Mapping[str, int]) -> tuple[dict[str, NDArray[Any]], str]:
-    """A request's tensors by input key, and its format, ROW or COLUMNAR. Raises StatusError.
+    """Convert a request to (input key -> array, its format: ROW or COLUMNAR). Raises StatusError.
 
     `inputs`: input key -> dtype.
     """
@@ -80,32 +80,32 @@ def _from_rows(instances: list[Any], inputs: Mapping[str, int]) -> dict[str, NDA
     try:
         return {key: _tensor(columns[key], key, dtype) for key, dtype in inputs.items()}
     except StatusError:
-        # the error that names the row comes first
+        # prefer the error that names the row
         _check_rows(instances, inputs)
         raise
 
 
 def _check_rows(instances: list[Any], inputs: Mapping[str, int]) -> None:
-    """Raise StatusError for the first row that is wrong by itself, or differs from those before."""
+    """Raise StatusError for the first row that is invalid, or whose keys or shapes differ from the previous rows'."""
     are_objects = _has_keys(instances[0])
-    only = next(iter(inputs))
+    first_key = next(iter(inputs))
     shapes: dict[str, list[int]] = {}
     for number, row in enumerate(instances):
         if _has_keys(row) != are_objects:
             expected = "object but got list" if are_objects else "value/list but got object"
             raise invalid_argument(f"Expecting {expected} at item {number} of input list")
-        for key, item in row.items() if are_objects else ((only, row),):
+        for key, item in row.items() if are_objects else ((first_key, row),):
             try:
                 if key not in inputs:
                     raise invalid_argument(f"JSON object: does not have named input: {key}")
                 shape = _shape(item)
-                _add(item, 0, shape, inputs[key], [])
+                _flatten(item, 0, shape, inputs[key], [])
                 if shapes.setdefault(key, shape) != shape:
                     raise _shape_error(shapes[key], shape)
             except StatusError as error:
-                named = f" key: {key}" if are_objects else ""
+                key_text = f" key: {key}" if are_objects else ""
                 raise invalid_argument(
-                    f"Failed to process element: {number}{named} of 'instances' list. Error: {error.code.name}: {error}"
+                    f"Failed to process element: {number}{key_text} of 'instances' list. Error: {error.code.name}: {error}"
                 ) from None
         if are_objects and row.keys() != inputs.keys():
             raise invalid_argument(
@@ -115,7 +115,7 @@ def _check_rows(instances: list[Any], inputs: Mapping[str, int]) -> None:
 
 
 def _has_keys(value: Any) -> bool:
-    """Whether a value is an object of tensors; one that holds base64 is a string."""
+    """Whether a value is an object of tensors; an object with base64 is a string."""
     return isinstance(value, JsonObject) and not _is_base64(value)
 
 
@@ -126,13 +126,11 @@ def _is_base64(value: JsonObject) -> bool:
 def _shape_error(expected: list[int], shape: list[int]) -> StatusError:
     if math.prod(expected) != math.prod(shape):
         return invalid_argument(f"Expecting tensor size: {math.prod(expected)} but got: {math.prod(shape)}")
-    return invalid_argument(
-        "Expecting shape [{}] but got: [{}]".format(*(",".join(map(str, each)) for each in (expected, shape)))
-    )
+    return invalid_argument(f"Expecting shape [{','.join(map(str, expected))}] but got: [{','.join(map(str, shape))}]")
 
 
 def _shape(value: Any) -> list[int]:
-    """The shape of nested lists, taken from the first element of each. Raises StatusError."""
+    """The shape of nested lists, by the first element of each list. Raises StatusError."""
     shape = []
     while isinstance(value, list):
         shape.append(len(value))
@@ -145,17 +143,17 @@ def _shape(value: Any) -> list[int]:
 
 
 def _tensor(value: Any, key: str, dtype: int) -> NDArray[Any]:
-    """Nested lists as an array. Raises StatusError for the first value that does not fit."""
+    """Convert nested lists to an array. Raises StatusError for the first invalid value."""
     shape = _shape(value)
-    values = _numbers(value, shape) if dtype in _FLOATS else None
+    values = _flatten_numbers(value, shape) if dtype in _FLOATS else None
     if values is None:
         values = []
-        _add(value, 0, shape, dtype, values)
+        _flatten(value, 0, shape, dtype, values)
     return _array(values, key, dtype).reshape(shape)
 
 
-def _numbers(value: Any, shape: list[int]) -> list[Any] | None:
-    """The numbers in nested lists of this shape, fast; None: there is something else, or another shape."""
+def _flatten_numbers(value: Any, shape: list[int]) -> list[Any] | None:
+    """A fast `_flatten` for numbers; None if there are other values, or the shape differs."""
     values = [value]
     for size in shape:
         if set(map(type, values)) != {list} or set(map(len, values)) != {size}:
@@ -164,15 +162,23 @@ def _numbers(value: Any, shape: list[int]) -> list[Any] | None:
     return values if {int, float}.issuperset(map(type, values)) else None
 
 
-def _add(value: Any, level: int, shape: list[int], dtype: int, values: list[Any]) -> None:
-    """Add the values of nested lists to `values`. Raises StatusError for the first that does not fit."""
+def _flatten(value: Any, level: int, shape: list[int], dtype: int, values: list[Any]) -> None:
+    """Append the values of nested lists to `values`. Raises StatusError for the first invalid one.
+
+    Args:
+        value: a list, or a value in one.
+        level: depth of `value` in the nested lists.
+        shape: expected shape of all the nested lists.
+        dtype: expected dtype of the values.
+        values: receives the values.
+    """
     if not isinstance(value, list):
         if level != len(shape):
             raise invalid_argument(
                 f"JSON Value: {quote(value)} found at incorrect level: {level + 1} in the JSON DOM. "
                 f"Expected at level: {len(shape)}"
             )
-        values.append(_checked(value, dtype))
+        values.append(_convert(value, dtype))
         return
     if level >= len(shape):
         raise invalid_argument(f"Encountered list at unexpected level: {level} expected < {len(shape)}")
@@ -181,25 +187,25 @@ def _add(value: Any, level: int, shape: list[int], dtype: int, values: list[Any]
             f"Encountered list at unexpected size: {len(value)} at level: {level} expected size: {shape[level]}"
         )
     for element in value:
-        _add(element, level + 1, shape, dtype, values)
+        _flatten(element, level + 1, shape, dtype, values)
 
 
-def _checked(value: Any, dtype: int) -> Any:
-    """A value that is not a list, as the tensor takes it. Raises StatusError."""
+def _convert(value: Any, dtype: int) -> Any:
+    """Check a value that is not a list, and convert strings to bytes. Raises StatusError."""
     if isinstance(value, JsonObject) and dtype == DT_STRING:
         return _from_base64(value)
     if dtype not in _JSON_TYPES and not isinstance(value, JsonObject):
         raise unimplemented(f"Conversion of JSON Value: {quote(value)} to type: {type_name(dtype)}")
-    _, smallest, largest = INTEGERS.get(dtype, ("", None, None))
-    if type(value) not in _JSON_TYPES.get(dtype, ()) or (smallest is not None and not smallest <= value <= largest):
+    _, minimum, maximum = INTEGERS.get(dtype, ("", None, None))
+    if type(value) not in _JSON_TYPES.get(dtype, ()) or (minimum is not None and not minimum <= value <= maximum):
         raise _error(value, f"Type: {type_of(value)} is not of expected type: {type_name(dtype)}")
     return value.encode() if dtype == DT_STRING else value
 
 
 def _array(values: list[Any], key: str, dtype: int) -> NDArray[Any]:
-    """A flat array of checked values. Raises StatusError."""
+    """The flat array of converted values. Raises StatusError."""
     if dtype in _FLOATS:
-        with np.errstate(over="ignore"):  # a number beyond float32 is infinite, as in TensorFlow Serving
+        with np.errstate(over="ignore"):  # a number beyond float32's range is infinite, as in TensorFlow Serving
             return np.array(values, _FLOATS[dtype])
     if dtype in INTEGERS:
         try:
@@ -212,13 +218,13 @@ def _array(values: list[Any], key: str, dtype: int) -> NDArray[Any]:
 def _from_base64(value: JsonObject) -> bytes:
     if not _is_base64(value):
         raise _error(value, "not formatted correctly for base64 data")
-    # as absl::Base64Unescape: white space is skipped, padding is complete or missing
+    # as absl::Base64Unescape: white space is skipped; padding is complete or absent
     text = re.sub(r"[ \t\n\v\f\r]", "", value["b64"]).replace(".", "=")
     data = text.rstrip("=")
     padding = "=" * (-len(data) % 4)
     try:
         if text not in (data, data + padding):
-            raise ValueError("the padding is neither complete nor missing")
+            raise ValueError("incomplete padding")
         return base64.b64decode(data + padding, validate=True)
     except (binascii.Error, ValueError):
         raise invalid_argument("Unable to base64 decode") from None

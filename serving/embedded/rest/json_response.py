@@ -15,14 +15,17 @@ from serving.embedded.rest.json_request import COLUMNAR, INTEGERS
 from serving.embedded.status import invalid_argument
 from serving.tensors import DT_BOOL, DT_STRING, type_name
 
-BLOCK = 10_000
-"""Numbers that are written at once: Python runs no other thread meanwhile."""
+BLOCK_SIZE = 10_000
+"""Values that are formatted in one call, during which Python runs no other thread."""
 _MAX_DIGITS = {1: 9, 2: 17}
-"""dtype -> decimal digits after which every number reads back as itself."""
+"""dtype -> number of significant digits that represents every value exactly."""
 
 
 def from_tensors(arrays: Mapping[str, NDArray[Any]], dtypes: Mapping[str, int], layout: str) -> str:
-    """The JSON of a predict response. Raises StatusError."""
+    """The JSON of a predict response. Raises StatusError.
+
+    `layout`: ROW or COLUMNAR, the format of the request.
+    """
     if not arrays:
         raise invalid_argument("Cannot convert empty tensor map to JSON")
     values = {key: _values(key, array, dtypes[key]) for key, array in arrays.items()}
@@ -30,20 +33,21 @@ def from_tensors(arrays: Mapping[str, NDArray[Any]], dtypes: Mapping[str, int], 
     if layout == COLUMNAR:
         if len(values) == 1:
             (key,) = values
-            return f'{{"outputs": {_written(values[key], count)}}}'
-        return f'{{"outputs": {{{", ".join(f"{_dumps(key)}: {_written(values[key], arrays[key].size)}" for key in values)}}}}}'
-    rows = None
+            return f'{{"outputs": {_dumps_in_blocks(values[key], count)}}}'
+        outputs = ", ".join(f"{_dumps(key)}: {_dumps_in_blocks(values[key], arrays[key].size)}" for key in values)
+        return f'{{"outputs": {{{outputs}}}}}'
+    batch_size = None
     for key, array in arrays.items():
         if array.ndim == 0:
             raise invalid_argument(f"Tensor name: {key} has no shape information ")
-        if rows is not None and rows != array.shape[0]:
-            raise invalid_argument(f"Tensor name: {key} has inconsistent batch size: {array.shape[0]} expecting: {rows}")
-        rows = array.shape[0]
+        if batch_size is not None and batch_size != array.shape[0]:
+            raise invalid_argument(f"Tensor name: {key} has inconsistent batch size: {array.shape[0]} expecting: {batch_size}")
+        batch_size = array.shape[0]
     if len(values) == 1:
         predictions = next(iter(values.values()))
     else:
         predictions = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
-    return f'{{"predictions": {_written(predictions, count)}}}'
+    return f'{{"predictions": {_dumps_in_blocks(predictions, count)}}}'
 
 
 def from_error(message: str) -> str:
@@ -63,7 +67,7 @@ def from_metadata(response: wire.GetModelMetadataResponse) -> str:
 
 
 def _fields(message: Message) -> Any:
-    """A message in protobuf's JSON format, with all of its fields by their names in the .proto file."""
+    """A message in protobuf's JSON format, with all fields and their names in the .proto file."""
     return MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
 
 
@@ -71,16 +75,16 @@ def _dumps(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _written(values: Any, count: int) -> str:
-    """JSON of a value that holds `count` numbers or texts."""
+def _dumps_in_blocks(values: Any, count: int) -> str:
+    """The JSON of nested lists with `count` values in all."""
     if not isinstance(values, list):
         return _dumps(values)
-    size = max(1, BLOCK * len(values) // max(count, 1))
+    size = max(1, BLOCK_SIZE * len(values) // max(count, 1))
     return "[" + ", ".join(_dumps(values[k : k + size])[1:-1] for k in range(0, len(values), size)) + "]"
 
 
 def _values(key: str, array: NDArray[Any], dtype: int) -> Any:
-    """A tensor's values as nested lists. Raises StatusError for a dtype that JSON cannot hold."""
+    """Convert a tensor to nested lists. Raises StatusError for a dtype that JSON cannot represent."""
     if dtype == DT_STRING:
         as_bytes = key.endswith("_bytes")
         strings = [
@@ -98,21 +102,22 @@ def _values(key: str, array: NDArray[Any], dtype: int) -> Any:
 
 
 def _decimals(array: NDArray[Any], max_digits: int) -> NDArray[np.float64]:
-    """The decimal numbers that TensorFlow Serving writes: of 6 digits where they read back as the same float, else of all.
+    """Round to the decimals that TensorFlow Serving writes: 6 digits if they represent the value exactly, else `max_digits`.
 
-    So the float32 nearest to 0.1 is 0.1, not 0.10000000149011612.
+    So the float32 nearest to 0.1 becomes 0.1, not 0.10000000149011612.
     """
     flat = array.reshape(-1)
-    decimals = _rounded(flat, 6)
+    decimals = _round(flat, 6)
     with np.errstate(over="ignore"):
         is_inexact = decimals.astype(array.dtype) != flat
-    decimals[is_inexact] = _rounded(flat[is_inexact], max_digits)
+    decimals[is_inexact] = _round(flat[is_inexact], max_digits)
     return decimals.reshape(array.shape)
 
 
-def _rounded(values: NDArray[Any], digits: int) -> NDArray[np.float64]:
+def _round(values: NDArray[Any], digits: int) -> NDArray[np.float64]:
+    """Round a flat array to this number of significant digits."""
     blocks = [np.zeros(0)]
-    for k in range(0, len(values), BLOCK):
-        block = values[k : k + BLOCK].tolist()
+    for k in range(0, len(values), BLOCK_SIZE):
+        block = values[k : k + BLOCK_SIZE].tolist()
         blocks.append(np.fromstring(f"%.{digits}g " * len(block) % tuple(block), np.float64, sep=" "))
     return np.concatenate(blocks)

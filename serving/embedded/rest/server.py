@@ -35,29 +35,29 @@ _VERSION = r"(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
 _INFERENCE = re.compile(rf"/v1/models/(?P<model>[^/:]+){_VERSION}:(?P<api>classify|regress|predict)", re.IGNORECASE)
 _STATUS = re.compile(rf"/v1/models(?:/(?P<model>[^/:]+))?{_VERSION}(?:/(?P<metadata>metadata))?", re.IGNORECASE)
 MAX_BODY_BYTES = 1 << 26
-"""Maximum size of a request's body, also after gzip is unpacked. Other threads wait while a body is parsed."""
+"""Maximum size of a request's body, also after decompression. Other threads wait while a body is parsed."""
 MAX_PENDING_CONNECTIONS = 4096
-"""Connections that may wait to be accepted; Linux bounds it by net.core.somaxconn."""
+"""Connections that may wait to be accepted; on Linux net.core.somaxconn limits it further."""
 STOP_TIMEOUT_S = 2.5
-"""Wall time that requests in progress have at the end, and again that cancelled ones have to end."""
+"""Wall time at the end for requests in progress to finish, and again for cancelled ones."""
 QUIET_LOG = logging.getLogger("serving.http")
-"""aiohttp's log: a malformed request is the client's error, not a traceback of the server."""
+"""aiohttp's log, which would have a traceback for each malformed request of a client."""
 QUIET_LOG.setLevel(logging.CRITICAL)
 
 
 class _Route(NamedTuple):
-    """What a request asks for."""
+    """The parts of a request's path."""
 
     model: str = ""
-    """Name of the model; empty if the request names none."""
+    """Name of the model; empty if the path names none."""
     version: str = ""
     label: str = ""
     api: str = ""
-    """predict, classify, regress; empty: status or metadata."""
+    """predict, classify or regress; empty for status and metadata."""
     is_metadata: bool = False
 
     def spec(self) -> wire.ModelSpec:
-        """The model and version. Raises StatusError."""
+        """The model spec. Raises StatusError."""
         spec = wire.ModelSpec(name=self.model)
         if self.version:
             if len(self.version) > 19 or int(self.version) >= 1 << 63:
@@ -69,7 +69,7 @@ class _Route(NamedTuple):
 
 
 class RestServer:
-    """An HTTP server with its own threads: one for all connections, and others that answer requests."""
+    """An HTTP server with its own threads: one for all connections, and a pool that answers requests."""
 
     def __init__(
         self,
@@ -85,9 +85,9 @@ class RestServer:
 
         Args:
             manager: the models.
-            metrics: counts requests; served at `metrics_path`.
+            metrics: counts requests, and is served at `metrics_path`.
             host: address to listen on.
-            port: 0: the system chooses.
+            port: port to listen on; 0: the system chooses.
             threads: concurrent requests.
             timeout_s: requests that take longer are answered 504.
             metrics_path: path of the Prometheus metrics; None: no metrics.
@@ -125,7 +125,7 @@ class RestServer:
 
     async def _close(self) -> None:
         await self._runner.cleanup()
-        # of connections that were lost a moment ago
+        # tasks of connections that were lost a moment ago
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -159,7 +159,7 @@ class RestServer:
             status = grpc.StatusCode.INVALID_ARGUMENT
             text = json_response.from_error(f"the body is larger than {MAX_BODY_BYTES} bytes, or cannot be unpacked: {error}")
         except ConnectionError:
-            status = grpc.StatusCode.CANCELLED  # the client has gone in the middle of its body
+            status = grpc.StatusCode.CANCELLED  # the client closed the connection before the end of the body
         except Exception as error:
             log.exception("%s %s failed", request.method, path)
             status, text = grpc.StatusCode.INTERNAL, json_response.from_error(f"{type(error).__name__}: {error}")
@@ -202,19 +202,19 @@ class RestServer:
 
 
 def _check_origin(request: web.Request) -> None:
-    """Raise StatusError unless a browser asks whether it may send a request from another site."""
+    """Raise StatusError unless a request is a browser's CORS preflight."""
     if not re.search("https?://", request.headers.get("Origin", "")):
         raise failed_precondition("Origin header is missing in CORS preflight")
 
 
 def _route(http_method: str, path: str) -> _Route:
-    """What a request asks for. Raises StatusError."""
-    # aiohttp keeps bytes that are not valid UTF-8 as surrogates, which a message does not take
+    """Parse a request's path. Raises StatusError."""
+    # aiohttp keeps bytes that are not valid UTF-8 as surrogates, which a protobuf string cannot hold
     path = path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     pattern = {"POST": _INFERENCE, "GET": _STATUS}.get(http_method)
     match = pattern.fullmatch(path) if pattern else None
     api = match["api"] if match and http_method == "POST" else ""
-    # tensorflow/serving matches a path in any case, but then compares the API's name
+    # tensorflow/serving ignores the path's case, except in the API's name
     if match is None or api not in ("", "predict", "classify", "regress"):
         raise invalid_argument(f"Malformed request: {http_method} {path}")
     is_metadata = http_method == "GET" and match["metadata"] == "metadata"

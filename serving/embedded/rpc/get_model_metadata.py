@@ -9,7 +9,7 @@ _TYPE_URL = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 
 
 def get_model_metadata(models: ServableFinder, request: wire.GetModelMetadataRequest) -> wire.GetModelMetadataResponse:
-    """The signatures of a model. Raises StatusError."""
+    """Return the signatures of a model. Raises StatusError."""
     if not request.HasField("model_spec"):
         raise invalid_argument("Missing ModelSpec")
     if not request.metadata_field:

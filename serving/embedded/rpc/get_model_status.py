@@ -6,7 +6,7 @@ from serving.embedded.status import invalid_argument
 
 
 def get_model_status(manager: ModelManager, request: wire.GetModelStatusRequest) -> wire.GetModelStatusResponse:
-    """States of a model's versions, newest first. Raises StatusError."""
+    """Return the states of a model's versions, newest first. Raises StatusError."""
     if not request.HasField("model_spec"):
         raise invalid_argument("Missing ModelSpec")
     return wire.GetModelStatusResponse(model_version_status=manager.states(request.model_spec))

@@ -1,4 +1,4 @@
-"""A gRPC method around a function of the request message: deadline, errors, metrics."""
+"""A gRPC method that calls a function of the request message, with deadline, errors and metrics."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ MAX_DETAILS_CHARS = 1024
 
 
 class GrpcMethod:
-    """One RPC: the function that answers it, and its metrics."""
+    """One RPC: its function, and the metrics that count it."""
 
     def __init__(
         self,
@@ -30,19 +30,19 @@ class GrpcMethod:
         """Wrap a function for gRPC.
 
         Args:
-            name: the RPC's name, as metrics label it.
-            function: from the request message to the response. Raises StatusError.
+            name: name of the RPC, a label of its metrics.
+            function: returns the response to a request message. Raises StatusError.
             request_type: class of the request message.
-            metrics: counts every call; None: this RPC is not counted.
-            is_known: whether a model of this name is or was configured: only such names become metric labels.
-            pool: threads of its own; None: the server's.
+            metrics: counts every call; None: calls are not counted.
+            is_known: whether a model of this name is or was configured; other names do not become metric labels.
+            pool: the RPC's own threads; None: the server's.
         """
         self.name, self._function, self._request_type = name, function, request_type
         self._metrics, self._is_known = metrics, is_known
-        self.experimental_thread_pool = pool  # read by grpc
+        self.experimental_thread_pool = pool  # grpc reads this attribute
 
     def handler(self) -> Any:
-        """The handler that a gRPC server takes. Requests arrive as bytes: see DecodeError below."""
+        """The handler to register at a gRPC server. Its requests are bytes: see DecodeError below."""
         return grpc.unary_unary_rpc_method_handler(self)
 
     def __call__(self, data: bytes, context: grpc.ServicerContext) -> bytes:
@@ -58,7 +58,7 @@ class GrpcMethod:
         except StatusError as error:
             code, details = error.code, str(error)
         except DecodeError:
-            # caught here because gRPC would log a traceback for every malformed request and keep its memory
+            # parsed and caught here, because gRPC would log a traceback for every malformed request and keep its memory
             code, details = grpc.StatusCode.INTERNAL, "the request cannot be parsed as its message"
         except Exception as error:
             log.exception("%s failed", self.name)
@@ -69,6 +69,6 @@ class GrpcMethod:
             if code is grpc.StatusCode.OK:
                 self._metrics.count_latency(label, self.name, "GRPC", time.perf_counter() - begin)
         if code is not grpc.StatusCode.OK:
-            # details are sent as a header of bounded size; truncated as in tensorflow/serving's grpc_status_util.cc
+            # details are a header of limited size; truncated as in tensorflow/serving's grpc_status_util.cc
             context.abort(code, details if len(details) <= MAX_DETAILS_CHARS else details[:MAX_DETAILS_CHARS] + "...TRUNCATED")
         return response

@@ -1,4 +1,4 @@
-"""ModelService.HandleReloadConfigRequest: replaces the whole configuration, or nothing of it."""
+"""ModelService.HandleReloadConfigRequest: replaces the whole configuration, or leaves it unchanged."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,10 +12,10 @@ from serving.embedded.telemetry.metrics import ServerMetrics
 def handle_reload_config_request(
     reconfigure: Callable[[Mapping[str, ModelConfig]], None], metrics: ServerMetrics, request: pb.ReloadConfigRequest
 ) -> pb.ReloadConfigResponse:
-    """Serve the models that the request lists, and no others. The response has the increases of the named metrics.
+    """Serve the models that the request lists, and no others; return the increases of the named metrics.
 
-    As in tensorflow/serving's model_service_impl.cc the RPC fails with the status
-    that the response would carry. Raises StatusError.
+    As in tensorflow/serving's model_service_impl.cc, the RPC itself fails with the status
+    that the response has a field for. Raises StatusError.
     """
     if request.config.WhichOneof("config") != "model_config_list":
         raise invalid_argument(

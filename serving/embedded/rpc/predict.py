@@ -11,10 +11,10 @@ from protos import predict_pb2 as wire
 from serving.contract import DEFAULT_SIGNATURE
 from serving.embedded.models.servable import Servable, ServableFinder, Signature
 from serving.embedded.status import failed_precondition, invalid_argument
-from serving.tensors import BITS, DT_STRING, TensorError, to_array, type_name, typed_proto
+from serving.tensors import DT_STRING, STORAGE_DTYPES, TensorError, to_array, type_name, typed_proto
 
 CountRun = Callable[[str, float], None]
-"""Counts a run: (model, seconds)."""
+"""Counts a run of a model: (model, duration in seconds)."""
 
 
 def predict(models: ServableFinder, count_run: CountRun, request: wire.PredictRequest) -> wire.PredictResponse:
@@ -47,7 +47,15 @@ def run(
     outputs: Sequence[str],
     count_s: Callable[[float], None],
 ) -> list[NDArray[Any]]:
-    """Run a signature, and count the seconds that it takes. Raises StatusError."""
+    """Run a signature and count its duration. Raises StatusError.
+
+    Args:
+        servable: the loaded version.
+        signature: name of the signature.
+        inputs: arrays by input key.
+        outputs: output keys.
+        count_s: receives the duration in seconds.
+    """
     begin = time.perf_counter()
     values = servable.run(signature, inputs, outputs)
     count_s(time.perf_counter() - begin)
@@ -55,34 +63,33 @@ def run(
 
 
 def _input_arrays(
-    signature: Signature, definition: wire.SignatureDef, sent: Mapping[str, wire.Tensor]
+    signature: Signature, definition: wire.SignatureDef, tensors: Mapping[str, wire.Tensor]
 ) -> dict[str, NDArray[Any]]:
     expected = signature.inputs
-    if len(sent) > len(expected) or (len(sent) < len(expected) and not signature.defaults):
-        extra, missing = set(sent) - set(expected), set(expected) - set(sent)
+    if len(tensors) > len(expected) or (len(tensors) < len(expected) and not signature.defaults):
+        extra, missing = set(tensors) - set(expected), set(expected) - set(tensors)
         raise invalid_argument(
-            f"input size does not match signature: {len(sent)}!={len(expected)} len({{{_join(sent)}}}) != "
+            f"input size does not match signature: {len(tensors)}!={len(expected)} len({{{_join(tensors)}}}) != "
             f"len({{{_join(expected)}}}). Sent extra: {{{_join(extra)}}}. Missing but required: {{{_join(missing)}}}."
         )
     arrays = {}
     for key, dtype in expected.items():
-        if key not in sent:
+        if key not in tensors:
             if key not in signature.defaults:
                 raise invalid_argument(
                     f"Signature input alias: {key}(feed name: {definition.inputs[key].name}) not found in request and no default "
-                    f"value provided. Inputs expected to be in the request {{{_join(sent)}}}, or default input alias set: "
+                    f"value provided. Inputs expected to be in the request {{{_join(tensors)}}}, or default input alias set: "
                     f"{_join(signature.defaults)}"
                 )
             arrays[key] = signature.defaults[key]
             continue
-        tensor = sent[key]
+        tensor = tensors[key]
         if tensor.dtype != dtype:
-            names = (type_name(number) for number in (dtype, tensor.dtype))
-            raise invalid_argument("Expects arg[0] to be {} but {} is provided".format(*names))
-        if dtype != DT_STRING and dtype not in BITS:
+            raise invalid_argument(f"Expects arg[0] to be {type_name(dtype)} but {type_name(tensor.dtype)} is provided")
+        if dtype != DT_STRING and dtype not in STORAGE_DTYPES:
             raise invalid_argument(f"tensor parsing error: {key}: {type_name(dtype)} cannot be sent")
         try:
-            arrays[key] = to_array(tensor, bits=True)
+            arrays[key] = to_array(tensor, raw=True)
         except TensorError as error:
             raise invalid_argument(f"tensor parsing error: {key}: {error}") from None
     return arrays
@@ -91,17 +98,17 @@ def _input_arrays(
 def _output_keys(signature: Signature, output_filter: Collection[str]) -> list[str]:
     if not output_filter:
         return list(signature.outputs)
-    chosen: list[str] = []
+    keys: list[str] = []
     for key in output_filter:
         if key not in signature.outputs:
             raise invalid_argument(
                 f"output tensor alias not found in signature: {key} "
                 f"Outputs expected to be in the set {{{_join(signature.outputs)}}}."
             )
-        if key in chosen:
+        if key in keys:
             raise invalid_argument(f"duplicate output tensor alias: {key}")
-        chosen.append(key)
-    return chosen
+        keys.append(key)
+    return keys
 
 
 def _join(keys: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 import protos
 
 MAX_STREAMS = 4
-"""Concurrent reflection streams. Each occupies a thread, so they have a pool of their own beside the predictions'."""
+"""Concurrent reflection streams. Each occupies a thread, so they have a pool of their own."""
 _DESCRIPTORS = Path(protos.__file__).with_name("tensorflow_serving.binpb")
 
 
@@ -28,7 +28,7 @@ def add_to(server: Any, services: tuple[str, ...]) -> None:
     def info(requests: Any, context: Any) -> Any:
         return servicer.ServerReflectionInfo(requests, context)
 
-    info.experimental_thread_pool = ThreadPoolExecutor(MAX_STREAMS, "reflection")  # type: ignore[attr-defined]  # read by grpc
+    info.experimental_thread_pool = ThreadPoolExecutor(MAX_STREAMS, "reflection")  # type: ignore[attr-defined]  # grpc reads it
     method = grpc.stream_stream_rpc_method_handler(
         info,
         request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,

@@ -1,4 +1,4 @@
-"""PredictionService's RPCs that no policy uses: answered UNIMPLEMENTED with a reference to TensorFlow Serving."""
+"""RPCs of PredictionService that no policy uses. They fail with UNIMPLEMENTED and refer to TensorFlow Serving."""
 
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -13,7 +13,7 @@ RPCS: dict[str, Any] = {
     "Regress": wire.GetModelStatusRequest,
     "MultiInference": empty_pb2.Empty,
 }
-"""Name -> message that takes the request: of Classify and Regress it reads the model, which metrics count."""
+"""Name -> message that parses the request; that of Classify and Regress finds the model spec, which metrics need."""
 
 
 def not_implemented(name: str) -> StatusError:

@@ -20,7 +20,7 @@ def event(name: str, level: int = logging.INFO, **fields: Any) -> None:
 
 
 def configure(stream: TextIO) -> None:
-    """Write the server's log to a stream."""
+    """Write the server's log to this stream only."""
     handler = logging.StreamHandler(stream)
     formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime

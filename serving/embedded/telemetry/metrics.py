@@ -24,11 +24,11 @@ _LATENCIES = {
 }
 """Name -> (labels, help)."""
 _RUNTIME = "TF1"
-"""TensorFlow Serving's name of a session."""
+"""Value of label `runtime`: TensorFlow Serving's name for a session."""
 
 
 class _Latency:
-    """The histogram of one set of labels."""
+    """The latency histogram of one set of labels."""
 
     __slots__ = ("buckets", "sum_us")
 
@@ -61,11 +61,11 @@ class ServerMetrics:
             self._requests[model, status] += 1
 
     def count_latency(self, model: str, api: str, entrypoint: str, seconds: float) -> None:
-        """Count the duration of a request that succeeded. `entrypoint`: GRPC or REST."""
+        """Count the duration of a successful request. `entrypoint`: GRPC or REST."""
         self._count("request_latency", (model, api, entrypoint), seconds)
 
     def count_run(self, model: str, seconds: float) -> None:
-        """Count the duration of a run of TensorFlow for Predict."""
+        """Count the duration of TensorFlow's part of a Predict."""
         self._count("runtime_latency", (model, "Predict", _RUNTIME), seconds)
 
     def _count(self, name: str, labels: tuple[str, ...], seconds: float) -> None:
@@ -76,7 +76,7 @@ class ServerMetrics:
             latency.sum_us += us
 
     def count_load(self, model: str, seconds: float) -> None:
-        """Count a version that was loaded in this time."""
+        """Count a loaded version and the duration of its load."""
         with self._lock:
             self._loads[model, "success"] += 1
             self._load_s[model] = seconds
@@ -87,13 +87,16 @@ class ServerMetrics:
             self._loads[model, "fail"] += 1
 
     def totals(self, names: Iterable[str]) -> dict[str, int]:
-        """Counters by name, each summed over its labels; 0: there is none.
+        """The sum of each counter over its labels, by name; 0 for an unknown name.
 
         `names`: as in Prometheus, or in TensorFlow (/tensorflow/serving/request_count).
         """
         samples = [sample for metric in self.collect() for sample in metric.samples]
-        ours = {name: re.sub("[^a-zA-Z0-9_]", ":", name) for name in names}
-        return {name: int(sum(sample.value for sample in samples if sample.name == own)) for name, own in ours.items()}
+        prometheus_names = {name: re.sub("[^a-zA-Z0-9_]", ":", name) for name in names}
+        return {
+            name: int(sum(sample.value for sample in samples if sample.name == prometheus_name))
+            for name, prometheus_name in prometheus_names.items()
+        }
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
@@ -128,8 +131,8 @@ class ServerMetrics:
             seconds.add_metric((model,), duration_s)
         yield seconds
         states = GaugeMetricFamily("serving_model_versions", "Versions by state.", labels=("state",))
-        for state, number in self.states().items():
-            states.add_metric((state,), number)
+        for state, count in self.states().items():
+            states.add_metric((state,), count)
         yield states
         build = GaugeMetricFamily("serving_build_info", "Versions of the server and of TensorFlow.", labels=tuple(self.build))
         build.add_metric(tuple(self.build.values()), 1)

@@ -72,11 +72,11 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "TF_StringDealloc": (None, (_P,)),
 }
 _SLOW = ("TF_LoadSessionFromSavedModel", "TF_SessionRun", "TF_CloseSession", "TF_DeleteSession", "TF_DeleteGraph")
-"""Functions that may take long: called without the GIL, so that other Python threads run."""
+"""Functions that may take long. They are called without the GIL, so that other Python threads run."""
 
 
 class TensorFlowError(Exception):
-    """An error that TensorFlow reports: `code` is the number of a gRPC status code, the text is TensorFlow's."""
+    """An error of TensorFlow, with its text; `code` is the number of a gRPC status code."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -94,20 +94,20 @@ class Library:
     def __init__(self, path: Path) -> None:
         """Open the library. Raises OSError."""
         # PyDLL keeps the GIL: releasing and acquiring it takes longer than these functions
-        without_gil, with_gil = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
+        gil_released, gil_held = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
         for name, (result, arguments) in _FUNCTIONS.items():
-            function = getattr(without_gil if name in _SLOW else with_gil, name)
+            function = getattr(gil_released if name in _SLOW else gil_held, name)
             function.restype, function.argtypes = result, arguments
             setattr(self, name.removeprefix("TF_"), function)
         self._strings: dict[int, Any] = {}
-        """Address -> memory of the string tensors that TensorFlow still refers to."""
+        """Address -> memory of each string tensor that TensorFlow still references."""
         self._deallocator = _Deallocator(self._free)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"TF_{name} is not declared here")
 
     def new_string_tensor(self, strings: list[bytes], dims: Any) -> int:
-        """A new TF_Tensor of strings. TensorFlow frees them with their last reference, which a variable may hold."""
+        """Create a TF_Tensor of strings. TensorFlow frees them with the last reference, which may be a variable's."""
         size = STRING_SIZE * len(strings)
         memory = ctypes.create_string_buffer(max(size, 1))
         begin = ctypes.addressof(memory)
@@ -119,8 +119,8 @@ class Library:
         return tensor
 
     def _free(self, begin: int, size: int, _: Any) -> None:
-        for string in range(begin, begin + size, STRING_SIZE):
-            self.StringDealloc(string)
+        for address in range(begin, begin + size, STRING_SIZE):
+            self.StringDealloc(address)
         del self._strings[begin]
 
     def raise_for(self, status: int) -> None:
@@ -138,7 +138,7 @@ class Library:
 
 @functools.cache
 def library() -> Library:
-    """TensorFlow's library, opened once. Raises ImportError if it is not installed."""
+    """Open TensorFlow's library once. Raises ImportError if it is not installed."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # oneDNN's operations double the time of a 64-64 actor's run
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
@@ -147,13 +147,13 @@ def library() -> Library:
     libraries = sorted(path for folder in folders for path in Path(folder).glob("libtensorflow_cc.*"))
     if not libraries:
         raise ImportError("TensorFlow's libtensorflow_cc is not installed: pip install 'greenserve[serving]'")
-    opened = Library(libraries[0])
-    _run_no_op(opened)
-    return opened
+    tf = Library(libraries[0])
+    _run_no_op(tf)
+    return tf
 
 
 def _run_no_op(tf: Library) -> None:
-    """Run a first session, of one NoOp, without stderr: TensorFlow logs two lines there, which no log level turns off."""
+    """Run a first session, of one NoOp, and discard stderr: TensorFlow logs two lines there at every log level."""
     graph, options, status = tf.NewGraph(), tf.NewSessionOptions(), tf.NewStatus()
     sys.stderr.flush()
     stderr, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)

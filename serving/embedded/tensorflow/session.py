@@ -24,11 +24,11 @@ from protos import tensorflow_pb2
 from serving.embedded.models.servable import LoadError, Signature
 from serving.embedded.status import StatusError
 from serving.embedded.tensorflow.library import DT_STRING, STRING_SIZE, Library, Output, TensorFlowError, library
-from serving.tensors import BITS, TensorError, to_array
+from serving.tensors import STORAGE_DTYPES, TensorError, to_array
 
 _CONFIG = tensorflow_pb2.ConfigProto(inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1)
 _TENSOR_NAME = re.compile(r"\^?([^:]+)(?::(\d+))?")
-_DTYPES = {number: np.dtype(name) for number, name in BITS.items()}
+_DTYPES = {number: np.dtype(name) for number, name in STORAGE_DTYPES.items()}
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _thread = threading.local()
 
@@ -72,9 +72,9 @@ class Session:
             tf.DeleteSessionOptions(options)
         self._session, self._graph = session, graph
         self._all_outputs: dict[str, _RunArguments] = {}
-        """By signature, the arguments that request all outputs in the signature's order. Bounded by the number of
-        signatures: clients choose other lists of outputs, and their arguments are not kept."""
-        # not at exit: the process frees it anyway, and another thread may still be running it
+        """Signature -> arguments that fetch all outputs in the signature's order. Other lists of outputs are not cached,
+        because clients choose them without bound."""
+        # not at exit: the process frees the session anyway, and another thread may still run it
         weakref.finalize(self, _free, tf, session, graph).atexit = False
 
     def run(self, signature: str, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
@@ -82,8 +82,8 @@ class Session:
 
         Args:
             signature: name of the signature.
-            inputs: an array for each input key. A dtype that NumPy does not have is given and
-                returned as the integers that hold it (`serving.tensors.BITS`).
+            inputs: arrays by input key. A dtype that NumPy lacks is passed and returned as the
+                integers that store it (`serving.tensors.STORAGE_DTYPES`).
             outputs: output keys.
 
         Raises:
@@ -126,15 +126,15 @@ class Session:
                 tf.DeleteTensor(tensor)
 
     def _arguments(self, signature: str, outputs: tuple[str, ...]) -> _RunArguments:
-        is_all = outputs == tuple(self.signatures[signature].outputs)
-        if is_all and (cached := self._all_outputs.get(signature)) is not None:
+        fetches_all = outputs == tuple(self.signatures[signature].outputs)
+        if fetches_all and (cached := self._all_outputs.get(signature)) is not None:
             return cached
         definition = self.definitions.signature_def[signature]
         keys = tuple(sorted(definition.inputs))
         feeds = (Output * len(keys))(*(self._output(definition.inputs[key].name) for key in keys))
         fetches = (Output * len(outputs))(*(self._output(definition.outputs[key].name) for key in outputs))
         arguments = _RunArguments(keys, feeds, fetches, len(outputs))
-        if is_all:
+        if fetches_all:
             self._all_outputs[signature] = arguments
         return arguments
 
@@ -155,7 +155,7 @@ def _signature(definition: wire.SignatureDef) -> Signature:
         {key: definition.inputs[key].dtype for key in sorted(definition.inputs)},
         # an output that is a TF1 variable has the reference dtype, 100 above that of the fetched values
         {key: definition.outputs[key].dtype % 100 for key in sorted(definition.outputs)},
-        {key: to_array(tensor, bits=True) for key, tensor in definition.defaults.items()},
+        {key: to_array(tensor, raw=True) for key, tensor in definition.defaults.items()},
     )
 
 
@@ -186,19 +186,15 @@ def _to_tensor(tf: Library, array: NDArray[Any], dtype: int) -> int:
         return tf.new_string_tensor([bytes(string) for string in array.reshape(-1).tolist()], dims)
     size = array.nbytes
     tensor: int = tf.AllocateTensor(dtype, dims, len(shape), size)
-    # copying the bytes of a small array is faster than asking for its address
+    # copying a small array's bytes is faster than ctypes' look-up of its address
     contiguous = np.ascontiguousarray(array)
     data: Any = contiguous.tobytes() if size < 1 << 14 else contiguous.ctypes.data
     address = tf.TensorData(tensor)
     if size and not address:
         tf.DeleteTensor(tensor)
-        raise _no_memory(size)
+        raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"no memory for an input of {size} bytes")
     ctypes.memmove(address, data, size)
     return tensor
-
-
-def _no_memory(size: int) -> StatusError:
-    return StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"no memory for an input of {size} bytes")
 
 
 def _to_array(tf: Library, tensor: int) -> NDArray[Any]:
@@ -212,11 +208,11 @@ def _to_array(tf: Library, tensor: int) -> NDArray[Any]:
             string = data + i * STRING_SIZE
             strings[i] = ctypes.string_at(tf.StringGetDataPointer(string), tf.StringGetSize(string))
         return strings.reshape(shape)
-    kind = _DTYPES.get(dtype)
-    if kind is None:
+    numpy_dtype = _DTYPES.get(dtype)
+    if numpy_dtype is None:
         raise StatusError(grpc.StatusCode.UNIMPLEMENTED, f"an output of dtype {dtype} cannot be sent")
     content = ctypes.string_at(data, tf.TensorByteSize(tensor)) if data else b""
-    return np.frombuffer(content, kind).reshape(shape)
+    return np.frombuffer(content, numpy_dtype).reshape(shape)
 
 
 def _free(tf: Library, session: int | None, graph: int) -> None:
