@@ -229,4 +229,4 @@ def _output(where: Path, concrete: Any, output: str | None, call: Callable[[Any]
 def _checkpoint(where: Path, variables: Mapping[str, tuple[str, Any]]) -> Checkpoint:
     values = dict(variables.values())
     stored = {name: StoredVariable(name, array.shape, array.dtype.name) for name, array in values.items()}
-    return Checkpoint(where, stored, lambda name: values[name], ordered=True, first=None)
+    return Checkpoint(where, stored, lambda name: values[name], ordered=True, first_number=None)
