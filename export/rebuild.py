@@ -52,7 +52,7 @@ def rebuild(candidate: Candidate, request: ActorRequest) -> RebuiltActor:
         case SavedFunction() if has_builder:
             raise InputError(f"{request.tl}: {label} contains its graph; leave --actor {spec} out")
         case SavedFunction():
-            trained = trained_function.of_saved_model(path, request.output_tensor, request.categorical)
+            trained = trained_function.from_saved_model(path, request.output_tensor, request.categorical)
             return _from_function(path, label, request, trained, lambda: read_layers(trained.checkpoint, ""))
         case KerasModel(config, version):
             source.refuse_scope(label, request)

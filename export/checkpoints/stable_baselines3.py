@@ -454,7 +454,8 @@ def _statistics_file(path: Path, saved: SavedPolicy) -> Path | None:
     is_unnormalised = _is_on_policy(saved) and saved.settings.get("_last_original_obs", "") is None
     if is_unnormalised and matching:
         raise InputError(
-            f"{path}: was not trained in a VecNormalize environment, but {matching[0].name} is beside it; move that file elsewhere"
+            f"{path}: was not trained in a VecNormalize environment, but {matching[0].name} is beside it; "
+            "move that file elsewhere"
         )
     if is_unnormalised or (not matching and not unassigned):
         return None
