@@ -128,7 +128,7 @@ def test_agents_are_assigned_in_the_order_of_target_tls(checkpoints, capsys):
         assert manifest(checkpoints, tl)["scope"] == scope
     capsys.readouterr()
     assert export(checkpoints, "--overwrite", "--target-tls", "SA101,SA104") == 2
-    refused(capsys, "holds 3 actors (Actor_0, Actor_1, Actor_2)", "target TLs are 2 (SA101, SA104)")
+    refused(capsys, "holds 3 actors (Actor_0, Actor_1, Actor_2)", "training has 2 target TLs (SA101, SA104)")
     next(checkpoints.glob("*.data-00001-of-*")).unlink()
     assert export(checkpoints, "--overwrite", "--target-tls", order, tl="all") == 2
     assert "cannot be read" in capsys.readouterr().err
