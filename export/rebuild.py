@@ -29,134 +29,138 @@ from export.locate import Candidate
 
 @dataclass(frozen=True)
 class RebuiltActor:
-    """An actor, and the trainer's own model if there is one."""
+    """An actor, and the trainer's own model if the checkpoint contains it."""
 
     actor: Actor | GraphActor
     reference_model: ReferenceModel | None
     scope: str
     note: str = ""
-    """For the user: how it was rebuilt."""
+    """How it was rebuilt, for the user."""
     action_kind: str | None = None
-    """`categorical` or `continuous`, if the checkpoint says so; None: it is as requested."""
+    """`categorical` or `continuous`, if the checkpoint defines it."""
 
 
-def rebuild(candidate: Candidate, wanted: ActorRequest) -> RebuiltActor:
-    """The actor of a checkpoint. Raises InputError if it holds none, or several without a clear choice."""
-    source, path, label, spec = source_of(candidate.format), candidate.path, candidate.label, wanted.hints.architecture
-    is_built = spec is not None and ":" in spec
-    graph = source.graph(path, wanted) if not is_built or candidate.format == "saved-model" else None
+def rebuild(candidate: Candidate, request: ActorRequest) -> RebuiltActor:
+    """Rebuild the actor of a checkpoint. Raises InputError if it holds none, or several without a clear choice."""
+    source, path, label, spec = source_of(candidate.format), candidate.path, candidate.label, request.hints.architecture
+    has_builder = spec is not None and ":" in spec
+    graph = source.graph(path, request) if not has_builder or candidate.format == "saved-model" else None
     note = ""
     match graph:
         case MetaGraph():
-            return _from_meta_graph(path, label, wanted, source.open(path))
-        case SavedFunction() if is_built:
-            raise InputError(f"{wanted.tl}: {label} comes with its graph; leave --actor {spec} out")
+            return _from_meta_graph(path, label, request, source.open(path))
+        case SavedFunction() if has_builder:
+            raise InputError(f"{request.tl}: {label} contains its graph; leave --actor {spec} out")
         case SavedFunction():
-            trained = trained_function.of_saved_model(path, wanted.output_tensor, wanted.categorical)
-            return _from_function(path, label, wanted, trained, lambda: read_layers(trained.checkpoint, ""))
+            trained = trained_function.from_saved_model(path, request.output_tensor, request.categorical)
+            return _from_function(path, label, request, trained, lambda: read_layers(trained.checkpoint, ""))
         case KerasModel(config, version):
-            source.refuse_scope(label, wanted)
-            loaded, note = keras_model.load_actor(path, wanted, config, version)
+            source.refuse_scope(label, request)
+            loaded, note = keras_model.load_actor(path, request, config, version)
             if loaded is not None:
-                return _from_function(path, label, wanted, loaded, lambda: source.layers(path, source.open(path), ""))
+                return _from_function(path, label, request, loaded, lambda: source.layers(path, source.open(path), ""))
             if spec is None:
                 raise InputError(f"{path}: {note}; pass --actor NAME to take only its weights, or --actor MODULE:FUNCTION")
-    if is_built:
+    if has_builder:
         assert spec is not None
-        return _from_builder(path, wanted, source, spec)
-    stored = source.actor(path, label, wanted)
+        return _from_builder(path, request, source, spec)
+    stored = source.actor(path, label, request)
     return RebuiltActor(stored.actor, None, stored.scope, note or stored.note, stored.action_kind)
 
 
-def _from_meta_graph(path: Path, label: str, wanted: ActorRequest, checkpoint: Checkpoint) -> RebuiltActor:
-    """The actor of a TF1 checkpoint with its `.meta` file. Raises InputError."""
-    scope = scopes.choose_scope(path, list(checkpoint.stored), wanted.tl, wanted.scope, wanted.target_tls)
+def _from_meta_graph(path: Path, label: str, request: ActorRequest, checkpoint: Checkpoint) -> RebuiltActor:
+    """Rebuild the actor of a TF1 checkpoint with a `.meta` file. Raises InputError."""
+    scope = scopes.choose_scope(path, list(checkpoint.stored), request.tl, request.scope, request.target_tls)
     try:
-        readable = read_layers(checkpoint, scope)
-        layers: Layers | None = readable
-        parts: list[Dense | BatchNorm] = [*readable.dense, *readable.norms]
-        kept = [stored for layer in parts for stored in layer.stored_as.values()]
+        stored_layers = read_layers(checkpoint, scope)
+        layers: Layers | None = stored_layers
+        parts: list[Dense | BatchNorm] = [*stored_layers.dense, *stored_layers.norms]
+        actor_variables = [name for part in parts for name in part.stored_as.values()]
     except InputError as error:
-        # perhaps layers of an unknown kind: their graph can be exported without knowing them
+        # layers of an unknown kind: their graph may be exported without knowing them
         layers, unreadable = None, error
         prefix = f"{scope}/" if scope else ""
-        inside = [name for name in checkpoint.stored if name.startswith(prefix)]
-        kept = [name for name in inside if scopes.unread_reason(name, scope) == scopes.UNKNOWN_USE]
+        actor_variables = [
+            name
+            for name in checkpoint.stored
+            if name.startswith(prefix) and scopes.unread_reason(name, scope) == scopes.UNKNOWN_USE
+        ]
     try:
-        trained = training_graph.read(path, checkpoint, scope, kept, wanted.output_tensor, wanted.categorical)
-        reference = training_graph.reference_model(trained, wanted.categorical, wanted.output_tensor is not None)
+        trained = training_graph.read(path, checkpoint, scope, actor_variables, request.output_tensor, request.categorical)
+        reference = training_graph.reference_model(trained, request.categorical, request.output_tensor is not None)
     except InputError as error:
-        is_named = wanted.hints.architecture is not None
-        if wanted.output_tensor is not None or layers is None or not (is_named or isinstance(error, NotInGraph)):
-            # what the graph may contain beyond the weights must not be dropped silently
-            if layers is None and wanted.output_tensor is None:
+        is_named = request.hints.architecture is not None
+        if request.output_tensor is not None or layers is None or not (is_named or isinstance(error, NotInGraph)):
+            # without the graph, an operation beyond the layers would be dropped silently
+            if layers is None and request.output_tensor is None:
                 raise unreadable from None
-            can_use_weights = layers is not None and wanted.output_tensor is None
+            can_use_weights = layers is not None and request.output_tensor is None
             hint = f"{error}; or use only the weights with --actor NAME" if can_use_weights else str(error)
             raise InputError(hint) from None
-        layers = read_layers(checkpoint, scope, whole=not is_named)
-        actor = build(path, layers, wanted.hints, wanted.categorical)
+        layers = read_layers(checkpoint, scope, strict=not is_named)
+        actor = build(path, layers, request.hints, request.categorical)
         reason = str(error).removeprefix(f"{meta_graph_path(path)}: ")
         return RebuiltActor(actor, None, scope, f"weights read from the checkpoint; its training graph was not used: {reason}")
     if layers is not None:
-        steps = find_equivalent_actor(path, layers, wanted.hints, reference.evaluate, reference.inputs, wanted.categorical)
+        steps = find_equivalent_actor(path, layers, request.hints, reference.evaluate, reference.inputs, request.categorical)
         if steps is not None:
             return RebuiltActor(steps, reference, scope)
-        _refuse_named_architecture(label, wanted, reference)
+        _refuse_named_architecture(label, request, reference)
     graph_actor = extract_actor(trained, reference.inputs, reference.outputs, reference.output_kind)
     return RebuiltActor(_with_unread(graph_actor, checkpoint), reference, scope)
 
 
 def _from_function(
-    path: Path, label: str, wanted: ActorRequest, trained: TrainedActor, read: Callable[[], Layers]
+    path: Path, label: str, request: ActorRequest, trained: TrainedActor, read: Callable[[], Layers]
 ) -> RebuiltActor:
-    """The actor of a TensorFlow function; `read`: returns its layers. Raises InputError."""
+    """Rebuild the actor of a TensorFlow function. `read`: returns its layers, or raises InputError."""
     reference = trained.reference_model
     try:
-        steps = find_equivalent_actor(path, read(), wanted.hints, reference.evaluate, reference.inputs, wanted.categorical)
+        steps = find_equivalent_actor(path, read(), request.hints, reference.evaluate, reference.inputs, request.categorical)
     except InputError:
-        steps = None  # layers of another kind: the graph itself is exported
+        steps = None  # layers of an unknown kind: the graph itself is exported
     if steps is not None:
         return RebuiltActor(steps, reference, "")
-    _refuse_named_architecture(label, wanted, reference)
+    _refuse_named_architecture(label, request, reference)
     return RebuiltActor(extract_actor(trained.graph, reference.inputs, reference.outputs, reference.output_kind), reference, "")
 
 
-def _from_builder(path: Path, wanted: ActorRequest, source: Source, spec: str) -> RebuiltActor:
-    """The actor that a user's function builds from a checkpoint of any source. Raises InputError."""
+def _from_builder(path: Path, request: ActorRequest, source: Source, spec: str) -> RebuiltActor:
+    """Build the actor with a user's function (`--actor MODULE:FUNCTION`). Raises InputError."""
     checkpoint = source.open(path)
     scope = ""
     if source.has_scopes:
-        scope = scopes.choose_scope(path, list(checkpoint.stored), wanted.tl, wanted.scope, wanted.target_tls)
-    sizes = Sizes(wanted.inputs, wanted.hints.hidden_sizes, wanted.outputs)
-    if wanted.inputs is None or wanted.outputs is None:
+        scope = scopes.choose_scope(path, list(checkpoint.stored), request.tl, request.scope, request.target_tls)
+    sizes = Sizes(request.inputs, request.hints.hidden_sizes, request.outputs)
+    if request.inputs is None or request.outputs is None:
         sizes = _complete_sizes(path, source, checkpoint, scope, sizes)
-    trained = user_builder.build(spec, sizes, checkpoint, scope, wanted.categorical)
+    trained = user_builder.build(spec, sizes, checkpoint, scope, request.categorical)
     reference = trained.reference_model
     actor = extract_actor(trained.graph, reference.inputs, reference.outputs, reference.output_kind)
     return RebuiltActor(_with_unread(actor, checkpoint), reference, scope)
 
 
 def _complete_sizes(path: Path, source: Source, checkpoint: Checkpoint, scope: str, sizes: Sizes) -> Sizes:
-    """Sizes without a street: those of the first and last dense layers, if they can be read."""
+    """Fill in unknown sizes from the first and last dense layers, if these can be read."""
     try:
         layers = source.layers(path, checkpoint, scope)
     except InputError:
-        return sizes  # layers of another kind: the builder must know its sizes
+        return sizes  # layers of an unknown kind: the builder must know its sizes
     if not layers.dense:
         return sizes
     first, last = layers.dense[0].kernel.shape[0], layers.dense[-1].kernel.shape[1]
     return Sizes(sizes.inputs or int(first), sizes.hidden, sizes.outputs or int(last))
 
 
-def _refuse_named_architecture(label: str, wanted: ActorRequest, reference: ReferenceModel) -> None:
-    if wanted.hints.architecture is not None:
+def _refuse_named_architecture(label: str, request: ActorRequest, reference: ReferenceModel) -> None:
+    if request.hints.architecture is not None:
         raise InputError(
-            f"{wanted.tl}: {label} is not of architecture {wanted.hints.architecture}: its layers do not act like "
+            f"{request.tl}: {label} is not of architecture {request.hints.architecture}: its layers give other actions than "
             f"{reference.description}; leave the architecture out to export that graph itself, or name another --output-tensor"
         )
 
 
 def _with_unread(actor: GraphActor, checkpoint: Checkpoint) -> GraphActor:
-    taken = {weight.stored_as for weight in actor.weights}
-    return replace(actor, unread=unread_variables(checkpoint, taken)) if taken <= set(checkpoint.stored) else actor
+    """The actor with the names of the variables that it does not use, if its weights have the checkpoint's names."""
+    used = {weight.stored_as for weight in actor.weights}
+    return replace(actor, unread=unread_variables(checkpoint, used)) if used <= set(checkpoint.stored) else actor

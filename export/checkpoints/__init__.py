@@ -12,7 +12,7 @@ from export.checkpoints.source import Source
 
 
 def sources() -> list[Source]:
-    """Every source there is."""
+    """The sources in this folder."""
     return _sources(tuple(module.name for module in pkgutil.iter_modules(__path__)))
 
 
@@ -23,5 +23,5 @@ def _sources(modules: tuple[str, ...]) -> list[Source]:
 
 
 def source_of(format_name: str) -> Source:
-    """The source of a format."""
+    """The source that reads a format."""
     return next(source for source in sources() if source.format == format_name)

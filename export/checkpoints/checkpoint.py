@@ -1,5 +1,6 @@
-"""The variables of a checkpoint, whatever file they come from."""
+"""The variables of a checkpoint of any format."""
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ PARTS = {
 }
 """Last part of a variable's name -> the part of its layer."""
 MAX_ELEMENTS = 1 << 28
-"""A variable of more numbers (1 GiB of float32) cannot be an actor's: a corrupt shape must not allocate unlimited memory."""
+"""An actor's variables are smaller (this is 1 GiB of float32): a corrupt shape must not allocate unlimited memory."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,13 @@ class Checkpoint:
     where: Path
     stored: Mapping[str, StoredVariable]
     load: Callable[[str], NDArray[Any]]
-    """Values by readable name."""
+    """Reads the values of a variable, by its readable name."""
     ordered: bool
-    """Whether the names are in the model's order; else they are ordered by their numbers."""
+    """Whether `stored` is in the model's order. If not, the numbers in the names determine the order."""
     keys: Mapping[str, str] | None = None
-    """Name -> stored key, if a variable may have several names. None: every name is a separate variable."""
-    first: int | None = 0
-    """Number of a model's first layer (`check_numbers`)."""
+    """Name -> key in the file, for formats in which a variable may have several names. `None` if each has one."""
+    first_number: int | None = 0
+    """Number of the model's first layer. `None` if counters continue from another model's (`layers.check_numbers`)."""
 
     def value(self, name: str) -> NDArray[Any]:
         """A variable's values. Raises InputError if they cannot be read."""
@@ -63,33 +64,30 @@ class Checkpoint:
 
 
 def elements(shape: tuple[int, ...]) -> int:
-    """Number of values of a shape, exact however large it is."""
-    count = 1
-    for size in shape:
-        count *= int(size)
-    return count
+    """Number of values of a shape. It does not overflow, unlike NumPy's product."""
+    return math.prod(map(int, shape))
 
 
-def split(name: str) -> tuple[str, str]:
-    """(layer, part) of a variable's name: `a/dense/kernel`, or `a/w/0` of a list of variables, layer a/0's."""
+def split_name(name: str) -> tuple[str, str]:
+    """(layer, part) of a variable's name: `a/dense/kernel` is (a/dense, kernel), `a/w/0` of a list of kernels (a/0, w)."""
     layer, _, part = name.rpartition("/")
     if part.isdigit() and layer.rpartition("/")[2] in PARTS:
-        holder, _, listed = layer.rpartition("/")
-        return f"{holder}/{part}", listed
+        parent, _, list_name = layer.rpartition("/")
+        return f"{parent}/{part}", list_name
     return layer, part
 
 
 def natural(name: str) -> list[int | str]:
-    """Sort key that counts: dense_2 before dense_10, dense before dense_1."""
+    """Key of natural order: dense before dense_1, dense_2 before dense_10."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
-def unread_variables(checkpoint: Checkpoint, taken: Iterable[str]) -> tuple[str, ...]:
-    """Names of a checkpoint's variables that were not taken; one name per variable."""
+def unread_variables(checkpoint: Checkpoint, read_names: Iterable[str]) -> tuple[str, ...]:
+    """Names of the variables that were not read, one name for each variable."""
     keys = checkpoint.keys or {name: name for name in checkpoint.stored}
-    read = {keys[name] for name in taken}
+    read_keys = {keys[name] for name in read_names}
     names: dict[str, str] = {}
     for name in checkpoint.stored:
-        if keys[name] not in read:
+        if keys[name] not in read_keys:
             names.setdefault(keys[name], name)
     return tuple(sorted(names.values()))

@@ -1,4 +1,4 @@
-"""Read HDF5 weights; the HDF5 library may loop forever or crash on a corrupt file, so a helper process calls `contents`."""
+"""Read HDF5 weights. A helper process calls `contents`: the HDF5 library may loop forever or crash on a corrupt file."""
 
 import io
 import json
@@ -11,30 +11,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from export.checkpoints.checkpoint import elements
+
 MAX_BYTES = 2 << 30
-"""Size of all arrays of a file."""
+"""Limit for all arrays of a file."""
 MAX_TEXT_BYTES = 16 << 20
-"""Of a model's architecture."""
+"""Limit for a model's architecture."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a file holds."""
+    """The contents of a weights file or of a whole model."""
 
     arrays: Mapping[str, NDArray[Any]]
     """By path, in the file's own order."""
     layers: tuple[tuple[str, tuple[str, ...]], ...] | None
-    """Keras 2: every layer with the names of its weights, in the model's order. None: Keras 3."""
+    """Every layer with the names of its weights, in the model's order. `None` for Keras 3, which does not list them."""
     whole_model: bool
-    """Whether the model's architecture is there too."""
+    """Whether the file contains the model's architecture too."""
     model_config: str = ""
-    """The architecture as JSON; "" if it is not there."""
+    """The architecture as JSON, or ""."""
     keras_version: str = ""
-    """Of the Keras that wrote a whole model, such as 2.15.0; "" if the file does not tell."""
+    """Version of the Keras that wrote the file, such as 2.15.0, or ""."""
 
 
 def contents(path: Path) -> Contents:
-    """Read a file in this process. Raises what h5py raises, ValueError for arrays that are too large."""
+    """Read a file in this process. Raises h5py's exceptions, and ValueError for arrays that are too large."""
     import h5py
 
     source: Any = path
@@ -50,16 +52,13 @@ def contents(path: Path) -> Contents:
         config = config or _text(file.attrs.get("model_config", ""))
         version = version or _text(file.attrs.get("keras_version", ""))
         whole = path.suffix == ".keras" or "model_config" in file.attrs
-        # a whole model in HDF5 keeps its weights in a group of their own
+        # a whole model in HDF5 has its weights in this group
         group = file.get("model_weights", file)
         arrays: dict[str, NDArray[Any]] = {}
         size = 0
         for name in _datasets(group):
             dataset = group[name]
-            count = 1
-            for length in dataset.shape:
-                count *= int(length)
-            size += count * dataset.dtype.itemsize
+            size += elements(dataset.shape) * dataset.dtype.itemsize
             if size > MAX_BYTES:
                 raise ValueError(f"{name} has shape {list(dataset.shape)}, more than any actor's; the file is corrupt")
             arrays[name] = np.asarray(dataset)
@@ -72,7 +71,7 @@ def contents(path: Path) -> Contents:
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> str:
-    """A member as text. Raises ValueError if it is too large, KeyError if it is missing."""
+    """Read a member as text. Raises ValueError if it is too large, KeyError if it is missing."""
     if archive.getinfo(name).file_size > MAX_TEXT_BYTES:
         raise ValueError(f"its {name} is larger than any model's")
     return archive.read(name).decode()

@@ -1,8 +1,8 @@
 """A helper process that reads files which may be corrupt or hostile.
 
-A library may loop forever or crash on a corrupt file, and a crafted file may ask for
+A library may loop forever or crash on a corrupt file, and a crafted file may allocate
 any amount of memory. Therefore a helper process reads the file, within a time and a
-memory limit, and sends plain values; after the time limit the exporter ends the
+memory limit, and returns plain values. After the time limit the exporter ends the
 helper and refuses the file. One helper reads all files of its kind in a run.
 """
 
@@ -21,49 +21,49 @@ from typing import Any
 from city.errors import InputError, first_line
 
 READ_TIMEOUT_S = 20
-"""A weights file is read in milliseconds."""
+"""Reading a weights file normally takes milliseconds."""
 START_TIMEOUT_S = 60.0
-"""For the helper's start on a machine under load."""
+"""Limit for the start of the helper, on a machine under load."""
 MAX_MEMORY_BYTES = 6 << 30
 
 
 class Helper:
-    """Helper process that calls one module's `contents(path, ...)`; it starts with the first read."""
+    """A process that calls one module's `contents(path, ...)`."""
 
     def __init__(self, module: str, kind: str, libraries: Sequence[str] = ()) -> None:
         """Store the settings; the process starts with the first read.
 
         Args:
-        module: the module whose `contents` reads a file.
-        kind: what the file should be, for messages, such as `HDF5 weights`.
-        libraries: modules to import before the first file, so that its time is the file's own.
+            module: the module with the function `contents`, which reads a file.
+            kind: the expected kind of file, for messages, such as `HDF5 weights`.
+            libraries: modules to import at the start, so that importing them does not count as reading a file.
         """
         self._module, self._kind, self._libraries = module, kind, tuple(libraries)
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
 
     def read(self, path: Path, *arguments: Any) -> Any:
-        """What `contents` returns for a file. Raises InputError if it cannot be read. `arguments`: further ones of `contents`."""
+        """Call `contents(path, *arguments)` in the helper. Raises InputError if the file cannot be read."""
         try:
-            connection = self._started()
+            connection = self._connect()
             connection.send((str(path), READ_TIMEOUT_S, arguments))
             if not connection.poll(2 * READ_TIMEOUT_S):
                 raise EOFError
-            answer, reason = connection.recv()
+            result, reason = connection.recv()
         except (OSError, EOFError):
-            # the helper crashed, or its alarm ended it
+            # the helper crashed, or its own alarm ended it
             self.close()
             reason = f"the reader crashed or did not finish within {READ_TIMEOUT_S} s; the file may be corrupt: save it again"
             raise InputError(f"{path}: cannot be read as {self._kind}: {reason}") from None
         except BaseException:
-            self.close()  # after an interrupt, a late reply must not be read as the next one
+            self.close()  # after an interrupt, a late result must not be read as that of the next file
             raise
         if reason is not None:
             raise InputError(f"{path}: cannot be read as {self._kind}: {reason}")
-        return answer
+        return result
 
     def close(self) -> None:
-        """End the helper, whatever it is doing."""
+        """Kill the helper process."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -72,7 +72,7 @@ class Helper:
             self._process.wait()
             self._process = None
 
-    def _started(self) -> Connection:
+    def _connect(self) -> Connection:
         if self._process is None or self._connection is None:
             parent_end, child_end = Pipe()
             root = str(Path(__file__).resolve().parents[2])
@@ -97,9 +97,9 @@ class Helper:
 
 
 def serve(descriptor: int, module: str, libraries: Sequence[str]) -> None:
-    """The helper's loop: (path, seconds, further arguments) in, (contents, None) or (None, an error's text) out.
+    """Run the helper's loop until the exporter closes the connection.
 
-    It ends with its parent.
+    It receives (path, limit in s, further arguments) and sends (contents, None) or (None, the error's text).
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the exporter handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -117,10 +117,10 @@ def serve(descriptor: int, module: str, libraries: Sequence[str]) -> None:
             return
         # an alarm without a handler ends the process even inside a library
         signal.alarm(limit_s)
-        answer, reason = None, None
+        result, reason = None, None
         try:
-            answer = contents(Path(path), *arguments)
-        except Exception as error:  # noqa: BLE001 - libraries raise many kinds for one cause: the file
+            result = contents(Path(path), *arguments)
+        except Exception as error:  # noqa: BLE001 - libraries raise many kinds for a damaged file
             reason = first_line(error) or type(error).__name__
         signal.alarm(0)
-        connection.send((answer, reason))
+        connection.send((result, reason))

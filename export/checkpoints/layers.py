@@ -1,4 +1,4 @@
-"""The dense layers and batch norms of an actor, out of a checkpoint's variables."""
+"""The dense layers and batch norms of an actor, read from the variables of a checkpoint."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,42 +11,43 @@ from city.errors import InputError
 from export.actors.architectures import Layers
 from export.actors.steps import BatchNorm, Dense, Float32Array
 from export.checkpoints import scopes
-from export.checkpoints.checkpoint import PARTS, Checkpoint, StoredVariable, natural, split, unread_variables
+from export.checkpoints.checkpoint import PARTS, Checkpoint, StoredVariable, natural, split_name, unread_variables
 
 TRANSPOSED = "weight"
 """PyTorch's name of a kernel, stored as [units, inputs]."""
 LayerParts = dict[str, dict[str, tuple[str, Float32Array]]]
 """Layer -> part -> (the variable's name in the checkpoint, its values)."""
 BATCH_NORM_EPSILON = 1e-5
-"""The default of the sappo dialect's trainer; weights files do not contain it."""
+"""Default of the sappo dialect's trainer; weights files do not contain it."""
 
 
-def read_layers(checkpoint: Checkpoint, scope: str, whole: bool = False) -> Layers:
-    """The layers of the actor in a scope of a checkpoint ("": all of it). Raises InputError.
+def read_layers(checkpoint: Checkpoint, scope: str, strict: bool = False) -> Layers:
+    """Read the layers of the actor in a scope of a checkpoint; the scope "" is the whole checkpoint. Raises InputError.
 
-    `whole`: whether every variable in that scope must belong to a layer or to training.
+    `strict`: refuse a variable in the scope that belongs neither to a layer nor to training.
     """
-    found = _parts(checkpoint, scope)
-    if not found:
+    parts_of = _read_parts(checkpoint, scope)
+    if not parts_of:
         raise InputError(
             f"{checkpoint.where}: {scope or 'the checkpoint'} holds no dense layer of an actor; "
             "greenserve inspect lists its variables; pass --scope or --actor MODULE:FUNCTION"
         )
-    order = list(found) if checkpoint.ordered else sorted(found, key=natural)
-    check_numbers(checkpoint.where, [name for name in order if "kernel" in found[name]], checkpoint.first)
-    unread = unread_variables(checkpoint, [stored for parts in found.values() for stored, _ in parts.values()])
-    if whole:
-        _refuse_unread(checkpoint, unread, scope, found, order)
-    return _grouped(checkpoint, layers(checkpoint.where, found, order, unread), order, f"{scope}/" if scope else "")
+    order = list(parts_of) if checkpoint.ordered else sorted(parts_of, key=natural)
+    check_numbers(checkpoint.where, [name for name in order if "kernel" in parts_of[name]], checkpoint.first_number)
+    unread = unread_variables(checkpoint, [stored for parts in parts_of.values() for stored, _ in parts.values()])
+    if strict:
+        _refuse_unread(checkpoint, unread, scope, parts_of, order)
+    layers = build_layers(checkpoint.where, parts_of, order, unread)
+    return _grouped(checkpoint, layers, order, f"{scope}/" if scope else "")
 
 
-def _parts(checkpoint: Checkpoint, scope: str) -> LayerParts:
-    """The parts of every layer in a scope; training's variables are left out. Raises InputError."""
+def _read_parts(checkpoint: Checkpoint, scope: str) -> LayerParts:
+    """Read the parts of every layer in a scope, without the variables of training. Raises InputError."""
     prefix = f"{scope}/" if scope else ""
-    found: LayerParts = {}
+    parts_of: LayerParts = {}
     keys = set()
     for name in checkpoint.stored:
-        layer, part = split(name)
+        layer, part = split_name(name)
         folders = name.removeprefix(prefix).split("/")[:-1]
         key = checkpoint.keys[name] if checkpoint.keys else name
         if not name.startswith(prefix) or part not in PARTS or key in keys or any(map(scopes.is_training, folders)):
@@ -55,25 +56,32 @@ def _parts(checkpoint: Checkpoint, scope: str) -> LayerParts:
         values = checkpoint.value(name)
         if values.dtype.kind != "f":
             raise InputError(f"{checkpoint.where}: {name} holds {values.dtype}, not weights")
-        with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are refused
-            found.setdefault(layer, {})[PARTS[part]] = name, np.asarray(values.T if part == TRANSPOSED else values, np.float32)
-    return found
+        with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are refused later
+            narrow = np.asarray(values.T if part == TRANSPOSED else values, np.float32)
+        parts_of.setdefault(layer, {})[PARTS[part]] = name, narrow
+    return parts_of
 
 
-def _refuse_unread(checkpoint: Checkpoint, unread: Sequence[str], scope: str, found: LayerParts, order: Sequence[str]) -> None:
+def _refuse_unread(checkpoint: Checkpoint, unread: Sequence[str], scope: str, parts_of: LayerParts, order: Sequence[str]) -> None:
     """Raise InputError if a variable outside the layers may belong to the actor."""
     variables = [checkpoint.stored[name] for name in unread]
-    inputs, outputs = input_sizes(found, order), output_sizes(found, order)
+    inputs, outputs = input_sizes(parts_of, order), output_sizes(parts_of, order)
     refuse_unknown_variables(checkpoint.where, variables, scope, outputs)
-    hidden = {parts["kernel"][1].shape[-1] for parts in found.values() if "kernel" in parts} - outputs
-    _refuse_parts_elsewhere(checkpoint.where, variables, scope, _ActorSizes(inputs, hidden, outputs))
+    hidden = {parts["kernel"][1].shape[-1] for parts in parts_of.values() if "kernel" in parts} - outputs
+    _refuse_by_size(checkpoint.where, variables, scope, _ActorSizes(inputs, hidden, outputs))
 
 
-def _grouped(checkpoint: Checkpoint, every: Layers, order: Sequence[str], prefix: str) -> Layers:
-    """The layers in groups whose order the names do not define; `order`: all layers, `prefix`: their scope.
+def _grouped(checkpoint: Checkpoint, layers: Layers, order: Sequence[str], prefix: str) -> Layers:
+    """Split the layers into groups if their names do not define the order of calls.
 
-    Names without numbers (fc_one, output; attributes of a model) do not define the call order; a numbered sequence may
-    have others between its layers.
+    Names without numbers (fc_one, output; attributes of a model) do not define it. Other layers may be called between
+    those of a numbered sequence.
+
+    Args:
+        checkpoint: the checkpoint.
+        layers: its layers.
+        order: their names, in the order in which they were read.
+        prefix: their scope with a slash, or "".
     """
     tops = {layer: layer.removeprefix(prefix).split("/")[0] for layer in order}
     sequences = {top: re.sub(r"[_-]?\d+", "", top) for top in tops.values()}
@@ -83,45 +91,40 @@ def _grouped(checkpoint: Checkpoint, every: Layers, order: Sequence[str], prefix
     if any(names != sorted(names, key=natural) for names in members.values()):
         sequences = {top: top for top in sequences}  # the numbers in the names contradict the stored order
     elif checkpoint.ordered and checkpoint.keys is None:
-        return every  # as the user wrote them
+        return layers  # in the order in which the user wrote them
     if len(set(sequences.values())) == 1:
-        return every
+        return layers
     groups = []
-    for name, own in _group_layers(order, tops).items():
-        dense = tuple(layer for layer in every.dense if layer.name in own)
-        norms = tuple(norm for norm in every.norms if norm.name in own)
-        groups.append(Layers(dense, norms, (), name=name, sequence=sequences[name]))
-    return replace(every, groups=tuple(groups))
+    for top in dict.fromkeys(tops.values()):
+        dense = tuple(layer for layer in layers.dense if tops[layer.name] == top)
+        norms = tuple(norm for norm in layers.norms if tops[norm.name] == top)
+        groups.append(Layers(dense, norms, (), name=top, sequence=sequences[top]))
+    return replace(layers, groups=tuple(groups))
 
 
-def _group_layers(order: Iterable[str], group_of: Mapping[str, str]) -> dict[str, list[str]]:
-    """Layers by the part they belong to, in the order given."""
-    parts: dict[str, list[str]] = {}
-    for layer in order:
-        parts.setdefault(group_of[layer], []).append(layer)
-    return parts
+def _kernel_shapes(parts_of: LayerParts, order: Sequence[str]) -> list[tuple[int, ...]]:
+    shapes = [parts_of[name]["kernel"][1].shape for name in order if "kernel" in parts_of[name]]
+    return [shape for shape in shapes if len(shape) == 2]
 
 
-def output_sizes(found: LayerParts, order: Sequence[str]) -> set[int]:
-    """Sizes that the actor's output may have: the last dense layer's units, and those that no layer takes as its input."""
-    shapes = [found[name]["kernel"][1].shape for name in order if "kernel" in found[name]]
-    matrices = [shape for shape in shapes if len(shape) == 2]
-    taken = {inputs for inputs, _ in matrices}
-    return {units for _, units in matrices if units not in taken} | {units for _, units in matrices[-1:]}
+def output_sizes(parts_of: LayerParts, order: Sequence[str]) -> set[int]:
+    """Sizes that the actor's output may have: the units of the last dense layer, and those that are no layer's inputs."""
+    shapes = _kernel_shapes(parts_of, order)
+    all_inputs = {inputs for inputs, _ in shapes}
+    return {units for _, units in shapes if units not in all_inputs} | {units for _, units in shapes[-1:]}
 
 
-def input_sizes(found: LayerParts, order: Sequence[str]) -> set[int]:
-    """Sizes that the actor's input may have: the first dense layer's, and those that no layer has as its units."""
-    shapes = [found[name]["kernel"][1].shape for name in order if "kernel" in found[name]]
-    matrices = [shape for shape in shapes if len(shape) == 2]
-    produced = {units for _, units in matrices}
-    return {inputs for inputs, _ in matrices if inputs not in produced} | {inputs for inputs, _ in matrices[:1]}
+def input_sizes(parts_of: LayerParts, order: Sequence[str]) -> set[int]:
+    """Sizes that the actor's input may have: the inputs of the first dense layer, and those that are no layer's units."""
+    shapes = _kernel_shapes(parts_of, order)
+    all_units = {units for _, units in shapes}
+    return {inputs for inputs, _ in shapes if inputs not in all_units} | {inputs for inputs, _ in shapes[:1]}
 
 
 def refuse_unknown_variables(where: Path, unread: Iterable[StoredVariable], scope: str, output_sizes: set[int]) -> None:
-    """Raise InputError if an actor has a variable of unknown use, such as statistics that normalise its observation.
+    """Raise InputError if a variable of unknown use may be part of the actor, such as statistics that normalise observations.
 
-    Without that variable the actor might act differently than it was trained to.
+    Without that variable the exported actor might give other actions than the trained one.
 
     Args:
         where: the checkpoint.
@@ -130,14 +133,14 @@ def refuse_unknown_variables(where: Path, unread: Iterable[StoredVariable], scop
         output_sizes: sizes that a log_std may have.
     """
     for variable in unread:
-        why = scopes.unread_reason(variable.name, scope)
+        reason = scopes.unread_reason(variable.name, scope)
         if scopes.is_unnamed_log_std(variable.name) and not _is_log_std(variable, output_sizes):
-            why = scopes.UNKNOWN_USE
-        its_own = why == scopes.UNKNOWN_USE and (variable.shape or (scope and not scopes.is_hyperparameter(variable.name)))
-        if "float" in variable.dtype and (its_own or scopes.is_normaliser(variable.name)):
+            reason = scopes.UNKNOWN_USE
+        may_act = reason == scopes.UNKNOWN_USE and (variable.shape or (scope and not scopes.is_hyperparameter(variable.name)))
+        if "float" in variable.dtype and (may_act or scopes.is_normaliser(variable.name)):
             raise InputError(
-                f"{where}: {variable.name} {list(variable.shape)} is not part of a layer, but may be part of the actor; no known "
-                "architecture uses it; pass --actor MODULE:FUNCTION, or --actor NAME to leave it out"
+                f"{where}: {variable.name} {list(variable.shape)} is not part of a layer, but may be part of the actor, and no "
+                "known architecture uses it; pass --actor MODULE:FUNCTION, or --actor NAME to leave it out"
             )
 
 
@@ -151,12 +154,17 @@ class _ActorSizes:
     outputs: set[int]
 
 
-def _refuse_parts_elsewhere(where: Path, unread: Sequence[StoredVariable], scope: str, actor: _ActorSizes) -> None:
-    """Raise InputError if a variable that no layer of the actor has may belong to the actor by its size.
+def _refuse_by_size(where: Path, unread: Sequence[StoredVariable], scope: str, actor: _ActorSizes) -> None:
+    """Raise InputError if an unread variable may be part of the actor by its size.
 
-    `unread`: variables that are not part of the actor's layers; `scope`: the actor's.
+    Args:
+        where: the checkpoint.
+        unread: the variables that are not part of the actor's layers.
+        scope: the actor's scope.
+        actor: its sizes.
     """
-    kernels = {layer: variable for variable in unread for layer, part in [split(variable.name)] if PARTS.get(part) == "kernel"}
+    layer_parts = [(*split_name(variable.name), variable) for variable in unread]
+    kernels = {layer: variable for layer, part, variable in layer_parts if PARTS.get(part) == "kernel"}
     for variable in unread:
         if "float" not in variable.dtype or scopes.is_another_agents(variable.name, scope, kernels):
             continue
@@ -171,8 +179,8 @@ def _refuse_parts_elsewhere(where: Path, unread: Sequence[StoredVariable], scope
 
 
 def _use_inside(variable: StoredVariable, kernels: Mapping[str, StoredVariable], actor: _ActorSizes) -> str:
-    """What a variable in the actor's scope may be: a layer between two layers of the actor. "": nothing of the actor."""
-    layer = split(variable.name)[0]
+    """The possible use of a variable in the actor's scope: a layer between two of its layers. "" if there is none."""
+    layer = split_name(variable.name)[0]
     if kernels.get(layer) is not variable or len(variable.shape) != 2:
         return ""
     inputs, units = _layer_sizes(variable)
@@ -183,12 +191,12 @@ def _use_inside(variable: StoredVariable, kernels: Mapping[str, StoredVariable],
 
 
 def _use_outside(variable: StoredVariable, kernels: Mapping[str, StoredVariable], actor: _ActorSizes) -> str:
-    """What a variable outside the actor's scope may be. "": nothing of the actor.
+    """The possible use of a variable outside the actor's scope. "" if there is none.
 
-    A layer with as many units as the actor has inputs, or a vector as long as the observation or the action that is not
-    the bias of a layer.
+    It may be a layer with as many units as the actor has inputs, or a vector of the size of the observation or of the
+    action, unless it is the bias of a layer.
     """
-    layer = split(variable.name)[0]
+    layer = split_name(variable.name)[0]
     if scopes.serves_training(variable.name):
         return ""
     if kernels.get(layer) is variable and len(variable.shape) == 2:
@@ -201,9 +209,9 @@ def _use_outside(variable: StoredVariable, kernels: Mapping[str, StoredVariable]
 
 
 def _layer_sizes(kernel: StoredVariable) -> tuple[int, int]:
-    """(inputs, units) of a layer by its kernel."""
+    """(inputs, units) of the layer that has this kernel."""
     first, second = kernel.shape
-    return (second, first) if split(kernel.name)[1] == TRANSPOSED else (first, second)
+    return (second, first) if split_name(kernel.name)[1] == TRANSPOSED else (first, second)
 
 
 def _is_log_std(variable: StoredVariable, output_sizes: set[int]) -> bool:
@@ -211,9 +219,9 @@ def _is_log_std(variable: StoredVariable, output_sizes: set[int]) -> bool:
 
 
 def check_numbers(where: Path, order: list[str], first: int | None = 0) -> None:
-    """TF1 and Keras number the layers of a scope dense, dense_1, ...: a gap is a layer that is missing.
+    """Raise InputError if there is a gap in the numbers of layers: TF1 and Keras call them dense, dense_1, ...
 
-    `first`: number of the first layer; None if counters continue from another model's.
+    `first`: number of the first layer. `None` if counters continue from another model's.
     """
     numbers: dict[str, list[int]] = {}
     for name in order:
@@ -221,21 +229,21 @@ def check_numbers(where: Path, order: list[str], first: int | None = 0) -> None:
         if not match:
             return
         numbers.setdefault(match[1], []).append(int(match[2] or 0))
-    for stem, own in numbers.items():
-        for k, number in enumerate(own, own[0] if first is None else first):
+    for stem, stem_numbers in numbers.items():
+        for k, number in enumerate(stem_numbers, stem_numbers[0] if first is None else first):
             if number != k:
                 raise InputError(f"{where}: variable {f'{stem}_{k}' if k else stem}/kernel is missing")
 
 
-def layers(where: Path, found: LayerParts, order: list[str], unread: tuple[str, ...]) -> Layers:
-    """The layers in order, each checked for completeness.
+def build_layers(where: Path, parts_of: LayerParts, order: list[str], unread: tuple[str, ...]) -> Layers:
+    """Build the layers in this order, with `unread` as the names of the other variables.
 
-    Raises InputError that names the variables which are missing or wrong.
+    Raises InputError with the name of a variable that is missing or damaged.
     """
     dense, norms = [], []
     for name in order:
-        parts = {part: values for part, (_, values) in found[name].items()}
-        stored_as = {part: stored for part, (stored, _) in found[name].items()}
+        parts = {part: values for part, (_, values) in parts_of[name].items()}
+        stored_as = {part: stored for part, (stored, _) in parts_of[name].items()}
         for part, values in parts.items():
             if not np.isfinite(values).all():
                 raise InputError(f"{where}: {name}/{part} has non-finite values; the training has diverged")
@@ -243,10 +251,11 @@ def layers(where: Path, found: LayerParts, order: list[str], unread: tuple[str, 
             norms.append(_batch_norm(where, name, parts, stored_as))
         else:
             dense.append(_dense(where, name, parts, stored_as))
-    # the output may go without a bias, and so may all hidden layers together, or all but the first if norms shift them
-    bare = [layer.name for layer in dense[:-1] if layer.bias is None]
-    if bare and len(bare) != len(dense) - 1 and not (norms and len(bare) == len(dense) - 2 and dense[0].bias is not None):
-        raise InputError(f"{where}: variable {bare[0]}/bias is missing")
+    # the output layer may lack a bias; so may all hidden layers, or all but the first if batch norms shift them
+    without_bias = [layer.name for layer in dense[:-1] if layer.bias is None]
+    all_but_first = norms and len(without_bias) == len(dense) - 2 and dense[0].bias is not None
+    if without_bias and len(without_bias) != len(dense) - 1 and not all_but_first:
+        raise InputError(f"{where}: variable {without_bias[0]}/bias is missing")
     return Layers(tuple(dense), tuple(norms), unread)
 
 

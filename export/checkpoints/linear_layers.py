@@ -1,4 +1,4 @@
-"""Linear layers by the names of a PyTorch library: `<name>/weight` [units, inputs] and `<name>/bias` [units]."""
+"""Linear layers as PyTorch names them: `<name>/weight` [units, inputs] and `<name>/bias` [units]."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,39 +17,39 @@ LIBRARY_ACTIVATIONS = {
     "relu": "relu", "tanh": "tanh", "elu": "elu", "selu": "selu", "silu": "silu", "swish": "silu", "gelu": "gelu",
     "sigmoid": "sigmoid", "softplus": "softplus", "linear": "linear", "None": "linear",
 }  # fmt: skip
-"""PyTorch's class or RLlib's name -> ours. LeakyReLU is left out: PyTorch's slope is 0.01, ours 0.2."""
+"""PyTorch's class or RLlib's name -> our name. LeakyReLU is left out: PyTorch's slope is 0.01, ours 0.2."""
 
 
 def activation(where: Path, name: Any) -> str:
-    """Our name of an activation. Raises InputError if there is none."""
+    """Our name of an activation. Raises InputError if we do not have it."""
     if str(name) not in LIBRARY_ACTIVATIONS:
         raise InputError(f"{where}: its activation {name} is not one of {', '.join(LIBRARY_ACTIVATIONS)}; it cannot be exported")
     return LIBRARY_ACTIVATIONS[str(name)]
 
 
 def checkpoint_of(where: Path, arrays: Mapping[str, NDArray[Any]], ordered: bool) -> Checkpoint:
-    """Arrays as the variables of a checkpoint. `ordered`: whether they are in the model's order."""
+    """Wrap arrays as the variables of a checkpoint. `ordered`: whether they are in the model's order."""
     stored = {name: StoredVariable(name, values.shape, values.dtype.name) for name, values in arrays.items()}
     return Checkpoint(where, stored, lambda name: arrays[name], ordered)
 
 
 class StateDict:
-    """The tensors of a network whose layers a library names; it notes which of them were read."""
+    """The tensors of a network with a library's names of layers. It records which of them were read."""
 
     def __init__(self, where: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
         self._where, self._arrays = where, arrays
-        self._taken: set[str] = set()
+        self._read_names: set[str] = set()
 
     @property
     def unread(self) -> tuple[str, ...]:
-        return tuple(sorted(set(self._arrays) - self._taken))
+        return tuple(sorted(set(self._arrays) - self._read_names))
 
     def holds(self, prefix: str) -> bool:
-        """Whether a module of this name has weights."""
+        """Whether the module of this name has weights."""
         return any(name.startswith(f"{prefix}/") for name in self._arrays)
 
     def linear(self, name: str) -> Dense:
-        """A layer by its name. Raises InputError if it is missing or not a linear layer."""
+        """Read the layer of this name. Raises InputError if it is missing or not a linear layer."""
         stored_as = {"kernel": f"{name}/weight", "bias": f"{name}/bias"}
         if stored_as["kernel"] not in self._arrays:
             raise InputError(f"{self._where}: tensor {stored_as['kernel']} is missing; save the whole policy again")
@@ -61,14 +61,14 @@ class StateDict:
         return Dense(name, kernel, bias, {part: stored_as[part] for part in parts})
 
     def sequential(self, prefix: str) -> list[Dense]:
-        """The numbered layers of a sequence, with one activation module between two of them.
+        """Read the numbered layers of a sequence in which one activation follows each layer.
 
-        Raises InputError if their numbers do not show that.
+        Raises InputError unless their numbers are 0, 2, 4, ...
         """
-        inside = {name.removeprefix(f"{prefix}/").split("/")[0] for name in self._arrays if name.startswith(f"{prefix}/")}
-        if not all(number.isdigit() for number in inside):
-            raise InputError(f"{self._where}: {prefix} holds {', '.join(sorted(inside))}, not numbered linear layers")
-        numbers = sorted(map(int, inside))
+        modules = {name.removeprefix(f"{prefix}/").split("/")[0] for name in self._arrays if name.startswith(f"{prefix}/")}
+        if not all(module.isdigit() for module in modules):
+            raise InputError(f"{self._where}: {prefix} holds {', '.join(sorted(modules))}, not numbered linear layers")
+        numbers = sorted(map(int, modules))
         if numbers != list(range(0, 2 * len(numbers), 2)):
             raise InputError(
                 f"{self._where}: {prefix} has weights in modules {', '.join(map(str, numbers))}; "
@@ -84,17 +84,17 @@ class StateDict:
             narrow = np.asarray(values, np.float32)
         if not np.isfinite(narrow).all():
             raise InputError(f"{self._where}: {name} has non-finite values; the training has diverged")
-        self._taken.add(name)
+        self._read_names.add(name)
         return narrow
 
 
 def activated(layers: list[Dense], kind: str) -> list[Step]:
-    """Every layer with an activation after it."""
+    """The layers, each followed by an activation of this kind."""
     return [step for layer in layers for step in (layer, Activation(kind))]
 
 
 def check_chain(where: Path, steps: list[Step]) -> None:
-    """Raise InputError unless every step takes what the one before gives."""
+    """Raise InputError unless the size of every step's input is that of the output before it."""
     try:
         check_sizes(steps)
     except SizeMismatch as error:

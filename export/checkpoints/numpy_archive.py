@@ -1,4 +1,4 @@
-"""Float32Array as .npz, with the variables' names: `numpy.savez(path, **{"actor/dense/kernel": ..., ...})`."""
+"""Arrays in .npz, with the variables' names: `numpy.savez(path, **{"actor/dense/kernel": ..., ...})`."""
 
 import re
 import zipfile
@@ -15,7 +15,7 @@ from export.checkpoints.source import Source
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """The variables of an archive; names may be separated by `/` or `.` and end with `:0`. Raises InputError."""
+    """Open an archive; the parts of a name are separated by `/` or `.`, and `:0` at its end is dropped. Raises InputError."""
     stored, keys = {}, {}
     try:
         with zipfile.ZipFile(path) as archive:
@@ -44,17 +44,17 @@ def open_checkpoint(path: Path) -> Checkpoint:
         except Exception as error:  # noqa: BLE001 - as above
             raise InputError(f"{path}: {name} cannot be read: {first_line(error)}") from None
 
-    # layers numbered by name are ordered by number; others are in the order of the archive
+    # layers of one name are ordered by their numbers, others by their position in the archive
     stems = {re.sub(r"_?\d+$", "", name.rpartition("/")[0]) for name in stored}
-    return Checkpoint(path, stored, load, ordered=len(stems) > 1, first=None)
+    return Checkpoint(path, stored, load, ordered=len(stems) > 1, first_number=None)
 
 
 def _header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     version = npy.read_magic(file)
-    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
-    if read is None:
+    read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
+    if read_header is None:
         raise ValueError(f"format version {version} is not supported")
-    shape, _, dtype = read(file)
+    shape, _, dtype = read_header(file)
     return shape, dtype
 
 

@@ -1,7 +1,7 @@
-"""ONNX files of MLP actors: one observation in, one output, and only the operations of an actor in between.
+"""ONNX files of MLP actors: a chain of known operations from one observation to one output.
 
-Each operation is taken for one step, such as Gemm for a dense layer; whether the step acts like the
-operation is decided by ONNX's own reference evaluation (`onnx_graph`), attributes included.
+Each operation is mapped to one step, such as Gemm to a dense layer. The step's output is compared
+with that of ONNX's own reference evaluation (`onnx_graph`), which accounts for attributes too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from export.checkpoints.source import ActorRequest, Source, StoredActor
 PROBE_SCALES = (1.0, 10.0, 100.0)
 PROBES_OF_A_SCALE = 4
 TOLERANCE = 1e-4
-"""Permitted difference of a value, times the largest of its kind (at least 1): ONNX evaluates in float32."""
+"""Permitted difference, relative to the largest value of the tensor (at least 1): ONNX evaluates in float32."""
 
 _HELPER = Helper("export.checkpoints.onnx_graph", "an ONNX model", libraries=["onnx.reference"])
 
@@ -37,18 +37,18 @@ class Onnx(Source):
     def open(self, path: Path) -> Checkpoint:
         return checkpoint_of(path, _graph(path).arrays, ordered=True)
 
-    def actor(self, path: Path, label: str, wanted: ActorRequest) -> StoredActor:
-        self.refuse_scope(label, wanted)
+    def actor(self, path: Path, label: str, request: ActorRequest) -> StoredActor:
+        self.refuse_scope(label, request)
         graph = _graph(path)
-        output = _output(path, graph, wanted.output_tensor)
+        output = _output(path, graph, request.output_tensor)
         steps, ends_with_choices = _Chain(path, graph, output).steps()
         layers = [step for step in steps if isinstance(step, Dense)]
         if not layers:
             raise InputError(f"{path}: its output {output} depends on no linear layer; name the actor's with --output-tensor")
         check_chain(path, steps)
-        taken = {name for layer in layers for name in layer.stored_as.values()}
-        unread = tuple(sorted(name for name in graph.arrays if name not in taken and graph.arrays[name].ndim > 1))
-        if wanted.categorical and isinstance(steps[-1], Activation | Clip):
+        used = {name for layer in layers for name in layer.stored_as.values()}
+        unread = tuple(sorted(name for name in graph.arrays if name not in used and graph.arrays[name].ndim > 1))
+        if request.categorical and isinstance(steps[-1], Activation | Clip):
             raise InputError(
                 f"{path}: its output {output} ends with {steps[-1].note or steps[-1].key}, not with logits; pass --action, or "
                 "--output-tensor"
@@ -65,68 +65,70 @@ def _graph(path: Path) -> OnnxGraph:
     return graph
 
 
-def _output(path: Path, graph: OnnxGraph, wanted: str | None) -> str:
-    produced = [name for node in graph.nodes for name in node.outputs]
-    if wanted is not None:
-        if wanted not in produced:
-            raise InputError(f"{path}: has no tensor {wanted}; its outputs are {', '.join(graph.outputs)}")
-        return wanted
+def _output(path: Path, graph: OnnxGraph, requested: str | None) -> str:
+    """The requested tensor, or the only output. Raises InputError."""
+    if requested is not None:
+        if not any(requested in node.outputs for node in graph.nodes):
+            raise InputError(f"{path}: has no tensor {requested}; its outputs are {', '.join(graph.outputs)}")
+        return requested
     if len(graph.outputs) != 1:
         raise InputError(f"{path}: has the outputs {', '.join(graph.outputs)}; pass --output-tensor with the actor's")
     return graph.outputs[0]
 
 
 class _Chain:
-    """The operations from the observation to an output, each of one input that is not constant."""
+    """The operations from the observation to an output, each with one input that is not constant."""
 
     def __init__(self, path: Path, graph: OnnxGraph, output: str) -> None:
         """Find and check the operations. Raises InputError."""
         self._path, self._observation = path, graph.inputs[0]
-        self._variable = {self._observation}
+        self._dependent = {self._observation}
         """Tensors that depend on the observation."""
         self._nodes: list[Node] = []
         last = self._observation
         for node in graph.upstream(output):
             if node.operation not in OPERATIONS:
-                known = ", ".join(sorted(OPERATIONS - {"Constant"}))
-                raise self._refused(node, f"is not an actor's; known are {known}")
-            inputs = [name for name in node.inputs if name in self._variable]
+                supported = ", ".join(sorted(OPERATIONS - {"Constant"}))
+                raise self._refused(node, f"is not supported; supported are {supported}")
+            inputs = [name for name in node.inputs if name in self._dependent]
             if not inputs:
                 continue
             if inputs != [last]:
-                raise self._refused(node, "does not continue a single chain of operations, as an MLP has it")
-            self._variable |= set(node.outputs)
+                raise self._refused(node, "does not continue a single chain of operations; only an MLP can be exported")
+            self._dependent |= set(node.outputs)
             self._nodes.append(node)
             last = node.outputs[0]
         if last != output or output == self._observation:
-            raise InputError(f"{path}: {output} does not come from the observation {self._observation}")
+            raise InputError(
+                f"{path}: tensor {output} does not depend on the observation {self._observation}; name another --output-tensor"
+            )
         size = graph.input_size or self._first_size(graph.arrays)
         rng = np.random.default_rng(3)
         rows = [scale * rng.standard_normal((PROBES_OF_A_SCALE, size)) for scale in PROBE_SCALES]
         self._probes = np.concatenate(rows).astype(np.float32)
         values: Values = _HELPER.read(path, output, self._probes)
-        self._values, self._reason = values.by_name, values.reason
-        computed = {name: rows[0] for name, rows in values.by_name.items() if name not in self._variable}
+        self._values, self._failure = values.by_name, values.reason
+        computed = {name: rows[0] for name, rows in values.by_name.items() if name not in self._dependent}
         self._constants = {**graph.arrays, **computed}
 
     def steps(self) -> tuple[list[Step], bool]:
-        """The steps, and whether the last operation shows that the output is a choice. Raises InputError."""
+        """(steps, whether the output is a choice by its last operation). Raises InputError."""
         steps: list[Step] = []
         chooses = False
         for node in self._nodes:
             if node.operation in CHOICES:
                 chooses = True
             elif chooses and node.operation not in UNCHANGED:
-                raise self._refused(node, "follows a softmax; an actor ends there")
+                raise self._refused(node, "follows a softmax or argmax, where an actor ends")
             elif node.outputs[0] not in self._values:
-                raise self._refused(node, f"cannot be evaluated: {self._reason}")
+                raise self._refused(node, f"cannot be evaluated: {self._failure}")
             elif not chooses:
                 self._append(steps, node)
                 self._compare(steps, node)
         return steps, chooses
 
     def _append(self, steps: list[Step], node: Node) -> None:
-        """Add one operation to the steps; an Add after a bare MatMul is its bias."""
+        """Add one operation to the steps. An Add after a MatMul becomes the bias of its layer."""
         operation, inputs = node.operation, node.inputs
         last = steps[-1] if steps else None
         if operation in UNCHANGED:
@@ -134,7 +136,7 @@ class _Chain:
         if operation in ACTIVATIONS:
             steps.append(Activation(ACTIVATIONS[operation]))
         elif operation in ("Gemm", "MatMul"):
-            kernel, bias = self._weights(inputs[1], 2), (*inputs, "", "")[2]
+            kernel, bias = self._kernel(inputs[1]), inputs[2] if len(inputs) > 2 else ""
             steps.append(self._dense(node, inputs[1], kernel.T if node.attributes.get("transB") else kernel, bias))
         elif operation == "Clip":
             steps.append(Clip((self._bound(node, 1),), (self._bound(node, 2),)))
@@ -144,7 +146,7 @@ class _Chain:
             steps.append(self._scale(node))
 
     def _compare(self, steps: Sequence[Step], node: Node) -> None:
-        """Raise InputError unless the steps up to an operation give its values."""
+        """Raise InputError unless the steps up to an operation have the same output as it."""
         expected = self._values[node.outputs[0]]
         actual: Floats = self._probes[: len(expected)].astype(np.float64)
         branches: list[Floats] = []
@@ -154,16 +156,16 @@ class _Chain:
             difference = np.abs(np.stack([value.reshape(-1) for value in expected]) - actual).max()
             agrees = difference <= TOLERANCE * max(1.0, float(np.abs(actual).max()))
         except ValueError:
-            agrees = False  # other sizes
+            agrees = False  # different shapes
         if not agrees:
             settings = ", ".join(f"{name} {_text(value)}" for name, value in node.attributes.items())
-            raise self._refused(node, f"acts in another way than an actor's{f', with {settings}' if settings else ''}")
+            raise self._refused(node, f"gives other values than its exported step{f', with {settings}' if settings else ''}")
 
     def _dense(self, node: Node, kernel_name: str, kernel: NDArray[np.float32], bias: str) -> Dense:
-        # stored as [units] or [1, units]
+        # a bias may have shape [1, units]
         shift = self._constant(bias).reshape(-1) if bias else None
         if 0 in kernel.shape or (shift is not None and shift.shape != kernel.shape[1:]):
-            raise self._refused(node, "has weights that do not fit each other")
+            raise self._refused(node, "has a kernel and a bias of different sizes")
         stored_as = {"kernel": kernel_name, **({"bias": bias} if bias else {})}
         return Dense(node.name, np.ascontiguousarray(kernel), shift, stored_as)
 
@@ -173,7 +175,7 @@ class _Chain:
         try:
             c = np.broadcast_to(self._constant(self._constant_of(node)).reshape(-1), (size,)).astype(np.float32)
         except ValueError:
-            raise self._refused(node, "has a constant that does not fit") from None
+            raise self._refused(node, "has a constant of another size") from None
         zeros, ones = np.zeros(size, np.float32), np.ones(size, np.float32)
         match node.operation:
             case "Add":
@@ -183,12 +185,13 @@ class _Chain:
             case "Mul":
                 return BatchNorm(node.name, c, None, zeros, ones, 0.0)
             case "Transpose":
-                raise self._refused(node, "moves an observation's numbers")
+                raise self._refused(node, "changes the order of values")
         with np.errstate(divide="ignore"):
             factor = (1.0 / c.astype(np.float64)).astype(np.float32)
         return BatchNorm(node.name, factor, None, zeros, ones, 0.0)
 
     def _bound(self, node: Node, k: int) -> float:
+        """Lower (k = 1) or upper (k = 2) bound of a Clip: an input, or an attribute before opset 11."""
         if len(node.inputs) > k and node.inputs[k]:
             bound = self._constants[node.inputs[k]]
             if bound.size != 1:
@@ -197,35 +200,35 @@ class _Chain:
         return float(node.attributes.get("min" if k == 1 else "max", -np.inf if k == 1 else np.inf))
 
     def _constant_of(self, node: Node) -> str:
-        return next(name for name in node.inputs if name not in self._variable)
+        return next(name for name in node.inputs if name not in self._dependent)
 
     def _constant(self, name: str) -> NDArray[np.float32]:
         values = self._constants[name]
         with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are refused
             narrow = np.asarray(values, np.float32) if values.dtype.kind == "f" else None
         if narrow is None or not np.isfinite(narrow).all():
-            raise InputError(f"{self._path}: its constant {name} holds {values.dtype} values that are not finite numbers")
+            raise InputError(f"{self._path}: its constant {name} holds {values.dtype} values that are not finite in float32")
         return narrow
 
-    def _weights(self, name: str, dimensions: int) -> NDArray[np.float32]:
+    def _kernel(self, name: str) -> NDArray[np.float32]:
         if name not in self._constants:
             raise InputError(f"{self._path}: weights {name} depend on the observation; an actor's are constant")
         values = self._constant(name)
-        if values.ndim != dimensions:
-            raise InputError(f"{self._path}: weights {name} have shape {list(values.shape)}, not {dimensions} dimensions")
+        if values.ndim != 2:
+            raise InputError(f"{self._path}: weights {name} have shape {list(values.shape)}, not 2 dimensions")
         return values
 
     def _first_size(self, arrays: Mapping[str, NDArray[Any]]) -> int:
-        """Inputs of the first layer, if the file does not say how long an observation is. Raises InputError."""
+        """Number of inputs of the first layer, for files without the size of the observation. Raises InputError."""
         for node in self._nodes:
             kernel = next((arrays[name] for name in node.inputs if name in arrays and arrays[name].ndim == 2), None)
             if kernel is not None and node.operation in ("Gemm", "MatMul"):
                 return int(kernel.shape[1 if node.attributes.get("transB") else 0])
-        raise InputError(f"{self._path}: does not say how many numbers an observation has; export it with fixed sizes")
+        raise InputError(f"{self._path}: does not define the size of an observation; export it with fixed sizes")
 
-    def _refused(self, node: Node, why: str) -> InputError:
+    def _refused(self, node: Node, reason: str) -> InputError:
         hint = "pass --output-tensor if the actor's output comes before it"
-        return InputError(f"{self._path}: operation {node.operation} ({node.name}) {why}; {hint}")
+        return InputError(f"{self._path}: operation {node.operation} ({node.name}) {reason}; {hint}")
 
 
 def _text(value: Any) -> str:

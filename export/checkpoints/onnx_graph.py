@@ -1,7 +1,7 @@
-"""The graph of an ONNX file, and its values for some observations; both in a helper process.
+"""Read the graph of an ONNX file and evaluate it for some observations; both run in a helper process.
 
-Nothing of a file is run before every operation on the way to the output is known to be one of
-OPERATIONS. Operators: https://onnx.ai/onnx/operators/
+A graph is evaluated only if every operation that its output depends on is one of OPERATIONS.
+Operators: https://onnx.ai/onnx/operators/
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,15 +17,15 @@ from export.checkpoints.checkpoint import MAX_ELEMENTS
 
 MAX_BYTES = 2 << 30
 DOMAINS = ("", "ai.onnx")
-"""Of ONNX's own operators."""
+"""Domains of ONNX's own operators."""
 ACTIVATIONS = {
     "Relu": "relu", "Tanh": "tanh", "Elu": "elu", "Selu": "selu", "Sigmoid": "sigmoid", "Softplus": "softplus", "Gelu": "gelu",
     "LeakyRelu": "leaky_relu",
 }  # fmt: skip
 CHOICES = ("Softmax", "LogSoftmax", "ArgMax")
-"""Last operations that leave the order of choices as it is; the exported model has its own softmax."""
+"""Operations on logits that keep the best choice. They are left out: the exported model has its own softmax."""
 UNCHANGED = ("Identity", "Cast", "Flatten", "Reshape", "Dropout", "Squeeze", "Unsqueeze")
-"""Operations that an actor may have where they do not change its values."""
+"""Operations that are left out. An actor may have them if they do not change its values."""
 OPERATIONS = {"Gemm", "MatMul", "Add", "Sub", "Mul", "Div", "Clip", "Constant", "Transpose", *ACTIVATIONS, *CHOICES, *UNCHANGED}
 
 
@@ -38,7 +38,7 @@ class Node:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
-    """Its numbers and texts."""
+    """Those that are numbers or strings."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,16 @@ class OnnxGraph:
     arrays: Mapping[str, NDArray[Any]]
     """Stored tensors by name."""
     input_size: int | None
-    """Numbers in an observation; None: the file does not say."""
+    """Size of the observation, if the file defines it."""
 
     def upstream(self, output: str) -> list[Node]:
         """The operations that an output depends on, in the file's order, which is the order of evaluation."""
-        needed, found = {output}, []
+        needed, nodes = {output}, []
         for node in reversed(self.nodes):
             if needed & set(node.outputs):
                 needed |= set(node.inputs)
-                found.append(node)
-        return found[::-1]
+                nodes.append(node)
+        return nodes[::-1]
 
 
 @dataclass(frozen=True)
@@ -68,16 +68,15 @@ class Values:
     """The values of tensors for some observations."""
 
     by_name: Mapping[str, Sequence[NDArray[Any]]]
-    """One array for each observation; the tensors before the operation that fails."""
+    """One array for each observation. Tensors from the first operation that fails on are missing."""
     reason: str = ""
-    """Why the next operation cannot be evaluated; "": all can."""
+    """Why that operation cannot be evaluated, or ""."""
 
 
 def contents(path: Path, output: str = "", observations: NDArray[np.float32] | None = None) -> Any:
-    """The graph of a file; called in a helper process. Raises ValueError, OSError, and what onnx raises.
+    """Read the graph of a file, or with observations [n, O] the values of the tensors that `output` depends on.
 
-    With observations, [n, O]: the value of every tensor that `output` depends on, by name, for each observation; only of a
-    graph whose operations are known.
+    Called in a helper process. Raises ValueError, OSError and onnx's exceptions.
     """
     model = _loaded(path)
     graph = _graph(model)
@@ -92,7 +91,7 @@ def _loaded(path: Path) -> Any:
     if path.stat().st_size > MAX_BYTES:
         raise ValueError("it is larger than any actor's")
     try:
-        # from bytes: tensors in other files are never looked for
+        # from bytes, so that onnx does not open other files for external tensors
         model = onnx.load_model_from_string(path.read_bytes())
     except Exception as error:  # noqa: BLE001 - protobuf's errors
         raise ValueError(f"it is not an ONNX model ({' '.join(str(error).split())[:120]})") from None
@@ -113,7 +112,7 @@ def _graph(model: Any) -> OnnxGraph:
 
     arrays = {tensor.name: np.array(numpy_helper.to_array(tensor)) for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in arrays]
-    sizes = [each.dim_value for value in inputs for each in value.type.tensor_type.shape.dim]
+    sizes = [dim.dim_value for value in inputs for dim in value.type.tensor_type.shape.dim]
     return OnnxGraph(
         tuple(value.name for value in inputs),
         tuple(value.name for value in model.graph.output),
@@ -140,7 +139,7 @@ def _values(model: Any, graph: OnnxGraph, output: str, observations: NDArray[np.
     dtype = helper.tensor_dtype_to_np_dtype(observation.type.tensor_type.elem_type)
     rows = []
     for row in observations:
-        # one by one: a graph may be made for a single observation
+        # one by one, because the graph may have a fixed batch size of 1
         results: dict[str, Any] = {**graph.arrays, observation.name: row[None].astype(dtype)}
         reason = _evaluate(evaluators, results)
         rows.append(results)
@@ -151,23 +150,23 @@ def _values(model: Any, graph: OnnxGraph, output: str, observations: NDArray[np.
 
 
 def _evaluators(model: Any, graph: OnnxGraph, output: str) -> list[tuple[Any, Any]]:
-    """(node, its evaluator) of the operations that an output depends on. Raises ValueError if one is not known."""
+    """(node, evaluator) of each operation that an output depends on. Raises ValueError if one is not in OPERATIONS."""
     from onnx.reference import ReferenceEvaluator
 
     upstream = graph.upstream(output)
     if unknown := [node.operation for node in upstream if node.operation not in OPERATIONS]:
-        raise ValueError(f"its operation {unknown[0]} is not run")
+        raise ValueError(f"its operation {unknown[0]} is not supported")
     produced = {name for node in upstream for name in node.outputs}
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     return [(node, ReferenceEvaluator(node, opsets=opsets)) for node in model.graph.node if produced & set(node.output)]
 
 
 def _evaluate(evaluators: Sequence[tuple[Any, Any]], results: dict[str, Any]) -> str:
-    """Add the value of each operation to the results; why one cannot be evaluated, or ""."""
+    """Add the outputs of each operation to the results. Return why an operation cannot be evaluated, or ""."""
     for node, evaluator in evaluators:
         try:
             outputs = evaluator.run(None, {name: results[name] for name in node.input if name})
-        except Exception as error:  # noqa: BLE001 - NumPy's and onnx's, for shapes and types that do not fit
+        except Exception as error:  # noqa: BLE001 - NumPy and onnx raise several kinds for shapes and types that do not fit
             return first_line(error)
         results |= zip(node.output, map(np.asarray, outputs), strict=False)
     return ""

@@ -1,4 +1,4 @@
-"""NumPy arrays inside pickles, rebuilt from their bytes: the functions that NumPy's pickles name, for `pickled_values`."""
+"""Rebuild NumPy arrays in pickles from their bytes: our functions for the names in NumPy's pickles."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ MAX_DIMENSIONS = 32
 
 
 class Dtype:
-    """A dtype as a pickle builds it: a code such as `f4`, then a state with the byte order."""
+    """A dtype as a pickle builds it: from a code such as `f4`, then a state with the byte order."""
 
     __slots__ = ("byte_order", "code")
 
@@ -25,14 +25,14 @@ class Dtype:
         self.byte_order = state[1]
 
     def numpy(self) -> np.dtype[Any]:
-        """Raises PickleRefused unless it is a plain number's."""
+        """NumPy's dtype. Raises PickleRefused unless it is one of numbers."""
         if not isinstance(self.code, str) or self.code[:1] not in "fiub" or self.code[1:] not in ("1", "2", "4", "8"):
             raise PickleRefused(f"an array in its pickle has dtype {self.code!r}, not numbers")
         return np.dtype(self.byte_order.replace("=", "<") + self.code)
 
 
 class Array:
-    """An array as older pickles build it: empty first, then a state with shape, dtype and bytes."""
+    """An array as older pickles build it: empty, then a state with shape, dtype and bytes."""
 
     __slots__ = ("_values",)
 
@@ -52,15 +52,15 @@ class Array:
 
 
 def from_bytes(data: Any, dtype: Any, shape: Any, order: Any = "C") -> NDArray[Any]:
-    """An array from its bytes. Raises PickleRefused if they do not fit."""
+    """Build an array from its bytes. Raises PickleRefused if they do not fit the shape and dtype."""
     if not (isinstance(dtype, Dtype) and isinstance(data, bytes | bytearray) and isinstance(shape, tuple)):
-        raise PickleRefused("an array in its pickle is not made of numbers")
+        raise PickleRefused("an array in its pickle does not hold numbers")
     if len(shape) > MAX_DIMENSIONS or not all(type(size) is int and size >= 0 for size in shape):
         raise PickleRefused("an array in its pickle has an invalid shape")
-    numbers = dtype.numpy()
-    if math.prod(shape) * numbers.itemsize != len(data):
+    numpy_dtype = dtype.numpy()
+    if math.prod(shape) * numpy_dtype.itemsize != len(data):
         raise PickleRefused(f"an array in its pickle has shape {list(shape)}, but {len(data)} bytes")
-    return np.frombuffer(bytes(data), numbers).reshape(shape, order="F" if order == "F" else "C")
+    return np.frombuffer(bytes(data), numpy_dtype).reshape(shape, order="F" if order == "F" else "C")
 
 
 def _rebuilders() -> dict[tuple[str, str], Any]:
@@ -78,4 +78,4 @@ def _rebuilders() -> dict[tuple[str, str], Any]:
 
 
 REBUILDERS = _rebuilders()
-"""(module, name) of NumPy's pickles -> what rebuilds an array, a dtype or a number."""
+"""(module, name) in NumPy's pickles -> our function that rebuilds an array, a dtype or a scalar."""

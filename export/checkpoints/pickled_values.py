@@ -1,11 +1,11 @@
-"""The values of a pickle, read without running code that it names.
+"""Read the values of a pickle without running code that it names.
 
-A pickle is a program for a small machine: GLOBAL opcodes name functions of any
-module, REDUCE and BUILD call them. Here a name gives only what the caller passes in:
-a function of ours that rebuilds a value, or, for libraries whose objects hold settings
-beside the values, an `Opaque` object that stores its arguments and does nothing. Any
-other name refuses the file. The opcodes are checked first: only those that plain data
-needs, with sizes and memo indexes that fit the file.
+A pickle is a program for a stack machine: GLOBAL opcodes name functions of any
+module, REDUCE and BUILD call them. Here a name stands only for an object that the caller
+passes in: a function of ours that rebuilds a value or, for libraries whose objects hold
+settings beside the values, an `Opaque` object that stores its arguments. A file with any
+other name is refused. The opcodes are checked first: only those that plain data
+needs are permitted, with sizes and memo indexes that fit the file.
 """
 
 import collections
@@ -31,7 +31,7 @@ OPCODES = frozenset(
 )
 
 Rebuilders = Mapping[tuple[str, str], Any]
-"""(module, name) -> what the name gives: an object that may be called, and cannot be changed."""
+"""(module, name) in a pickle -> the object that it stands for, which a pickle may call and cannot change."""
 
 
 class PickleRefused(ValueError):
@@ -39,23 +39,23 @@ class PickleRefused(ValueError):
 
 
 class Opaque:
-    """An object of a library that is not imported: its class's name, its arguments and its state."""
+    """An object of a class that is not imported: the class's name, the arguments and the state."""
 
     global_name = ""
     args: tuple[Any, ...]
     state: Any
 
     def __new__(cls, *args: Any) -> "Opaque":
-        made = super().__new__(cls)
-        made.args, made.state = args, None
-        return made
+        opaque = super().__new__(cls)
+        opaque.args, opaque.state = args, None
+        return opaque
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
 
 
 class Function:
-    """A function of ours under a pickle's name; without attributes, so that a pickle's BUILD cannot change it."""
+    """A function of ours that a name stands for. It has no attributes that a pickle's BUILD could change."""
 
     __slots__ = ("_call",)
     _call: Callable[..., Any]
@@ -77,22 +77,21 @@ def load(
     persistent: Callable[[Any], Any] | None = None,
     advice: str = "",
 ) -> Any:
-    """The value of a pickle.
+    """Read the value of a pickle.
 
     Args:
         data: the pickle.
-        rebuilders: what a pickle's names give.
+        rebuilders: the objects that names stand for.
         opaque_modules: top-level modules whose objects become Opaque.
-        persistent: the value of a persistent id; None: a pickle with one is refused.
-        advice: what a user can do about an unknown name.
+        persistent: returns the value of a persistent id. Without it, a pickle with one is refused.
+        advice: how to fix a pickle with an unknown name.
 
     Raises:
-        PickleRefused: it is damaged, or names anything else.
+        PickleRefused: it is damaged, or has an unknown name.
     """
     check_opcodes(data)
-    reader = _Reader(data, rebuilders, opaque_modules, persistent, advice)
     try:
-        return reader.load()
+        return _Reader(data, rebuilders, opaque_modules, persistent, advice).load()
     except PickleRefused:
         raise
     except RecursionError:
@@ -102,32 +101,26 @@ def load(
 
 
 def check_opcodes(data: bytes, begin: int = 0) -> int:
-    """The end of the pickle that begins at byte `begin`. Raises PickleRefused if plain data needs no such opcode or size."""
+    """Check the pickle at byte `begin` and return its end. Raises PickleRefused for opcodes or sizes that plain data lacks."""
     if len(data) - begin > MAX_PICKLE_BYTES:
         raise PickleRefused(f"its pickle has {len(data) - begin} bytes, more than any actor's")
-    count = 0
+    stream = io.BytesIO(data)
+    stream.seek(begin)
     try:
-        for opcode, argument, _ in pickletools.genops(stream := _at(data, begin)):
-            count += 1
+        for count, (opcode, argument, _) in enumerate(pickletools.genops(stream), 1):
             if opcode.name not in OPCODES:
                 raise PickleRefused(
                     f"its pickle uses opcode {opcode.name}, which plain data does not need; no code of it was run"
                 )
             if count > MAX_OPCODES:
-                raise PickleRefused("its pickle has more parts than any actor's")
+                raise PickleRefused("its pickle has more opcodes than any actor's")
             if opcode.name in ("BINPUT", "LONG_BINPUT") and int(argument or 0) > len(data):
-                raise PickleRefused(f"its pickle stores value number {argument}, more than its {len(data)} bytes can hold")
+                raise PickleRefused(f"its pickle has memo index {argument}, more than its {len(data)} bytes can hold")
     except PickleRefused:
         raise
     except Exception as error:  # noqa: BLE001 - pickletools raises several kinds for a damaged pickle
         raise PickleRefused(f"its pickle is damaged ({' '.join(str(error).split())[:120]})") from None
     return stream.tell()
-
-
-def _at(data: bytes, begin: int) -> io.BytesIO:
-    stream = io.BytesIO(data)
-    stream.seek(begin)
-    return stream
 
 
 class _Reader(pickle.Unpickler):

@@ -1,9 +1,9 @@
 """RLlib checkpoints of the new API stack: `.../rl_module/<policy>/module_state.pkl` (or .msgpack) holds one policy.
 
 Beside it, `class_and_ctor_args.pkl` names the module's class, its spaces and its model
-config; it is a pickle of Ray's classes, of which only plain settings are read. Exports
+config. It is a pickle of Ray's classes, from which only plain settings are read. Supported are
 RLlib's default PPO modules with MLP encoders and discrete actions: encoder layers,
-each with the activation after it, then the policy head. A MeanStdFilter of the env
+each followed by the activation, then the policy head. A MeanStdFilter of the env
 runner becomes part of the graph: clip((x - mean) / (std + 1e-6), -c, c).
 
 Source: ray/rllib/core/models/torch/{encoder,heads}.py,
@@ -36,15 +36,16 @@ from export.checkpoints.source import ActorRequest, Source, StoredActor
 STATE_FILES = ("module_state.pkl", "module_state.msgpack")
 CONFIG_FILE = "class_and_ctor_args.pkl"
 LIBRARIES = ("ray", "gymnasium", "numpy")
-"""Their objects hold settings; none is rebuilt."""
+"""Libraries whose objects in pickles only hold settings; they are not rebuilt."""
 CONNECTORS = {
     "AddObservationsFromEpisodesToBatch", "AddTimeDimToBatchAndZeroPad", "AddStatesFromEpisodesToBatch",
     "AgentToModuleMapping", "BatchIndividualItems", "NumpyToTensor",
 }  # fmt: skip
-"""RLlib's default connectors, which leave an observation's numbers as they are."""
+"""RLlib's default connectors, which do not change the values of an observation."""
 FILTER = "MeanStdFilter"
 FILTER_EPSILON = 1e-6
 TRAINING = ("vf", "encoder/critic_encoder")
+"""Modules that only training uses."""
 MAX_ARRAY_BYTES = 1 << 26
 
 
@@ -56,7 +57,9 @@ class Module:
     class_name: str
     config: Mapping[str, Any]
     inputs: int
+    """Size of the observation space."""
     choices: int
+    """Size of the action space."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class RunningStatistics:
 
 
 def contents(path: Path) -> Module | RunningStatistics:
-    """One policy, or a filter's statistics; called in a helper process. Raises ValueError, OSError."""
+    """Read one policy, or a filter's statistics; called in a helper process. Raises ValueError, OSError."""
     if path.parent.name == FILTER:
         return _statistics(_plain(_bytes(path)))
     return _module(path)
@@ -88,16 +91,16 @@ def _plain(data: bytes) -> Any:
 def _module(path: Path) -> Module:
     stored = _msgpack(_bytes(path)) if path.suffix == ".msgpack" else _plain(_bytes(path))
     if not isinstance(stored, dict):
-        raise ValueError("it holds no weights by name")
+        raise ValueError("it is not a table of weights by name")
     arrays = {}
     for name, values in stored.items():
         array = values.values() if isinstance(values, pickled_arrays.Array) else values
         if not isinstance(name, str) or not isinstance(array, np.ndarray):
-            raise ValueError(f"its entry {name!r} holds no numbers")
+            raise ValueError(f"its entry {name!r} is not an array")
         arrays[name.replace(".", "/")] = array
-    described = _plain(_bytes(path.with_name(CONFIG_FILE)))
+    constructor = _plain(_bytes(path.with_name(CONFIG_FILE)))
     try:
-        module_class, (_, arguments) = described["class"], described["ctor_args_and_kwargs"]
+        module_class, (_, arguments) = constructor["class"], constructor["ctor_args_and_kwargs"]
         observation, action = arguments["observation_space"], arguments["action_space"]
         config = arguments["model_config"]
     except (KeyError, TypeError, ValueError):
@@ -112,7 +115,7 @@ def _module(path: Path) -> Module:
             f"its observation space is {_class_of(observation)} {shape or ''}; only a Box of one dimension can be exported"
         )
     if not isinstance(action.state, dict) or int(action.state.get("start", 0)) != 0:
-        raise ValueError("its choices do not begin at 0")
+        raise ValueError("its choices do not begin at 0, which is not supported")
     settings: dict[str, Any] = {key: value for key, value in config.items() if isinstance(value, str | int | float | bool | None)}
     settings |= {key: [int(size) for size in config[key]] for key in ("fcnet_hiddens", "head_fcnet_hiddens") if config.get(key)}
     return Module(arrays, getattr(module_class, "global_name", "unknown"), settings, int(shape[0]), int(action.state["n"]))
@@ -123,7 +126,7 @@ def _class_of(value: Any) -> str:
 
 
 def _msgpack(data: bytes) -> Any:
-    """A state that RLlib wrote with use_msgpack: arrays as maps of type, shape and bytes (msgpack_numpy)."""
+    """Read a state that RLlib wrote with use_msgpack: arrays are maps of type, shape and bytes (msgpack_numpy)."""
     import msgpack
 
     def array(entry: dict[Any, Any]) -> Any:
@@ -141,13 +144,13 @@ def _msgpack(data: bytes) -> Any:
 
 def _statistics(state: Any) -> RunningStatistics:
     if not isinstance(state, dict) or set(state) != {None} or not isinstance(state[None], dict):
-        raise ValueError("it keeps statistics for each agent, which is not supported; train without MeanStdFilter")
+        raise ValueError("it has statistics for each agent, which is not supported; train without MeanStdFilter")
     entry = state[None]
     running = entry.get("running_stats")
     if not (isinstance(running, list) and len(running) == 1 and isinstance(running[0], dict)):
-        raise ValueError("it keeps statistics of several parts of an observation, which is not supported")
+        raise ValueError("it has statistics of several parts of an observation, which is not supported")
     if not (entry.get("de_mean_to_zero") and entry.get("de_std_to_one")):
-        raise ValueError("it does not normalise by both mean and deviation, which is not supported")
+        raise ValueError("it does not normalise by both mean and standard deviation, which is not supported")
     count = int(running[0]["num_pushes"])
     mean, squares = (_decoded(running[0][key]) for key in ("mean_array", "sum_sq_diff_array"))
     variance = squares / (count - 1) if count > 1 else np.square(mean)
@@ -158,7 +161,7 @@ def _statistics(state: Any) -> RunningStatistics:
 
 
 def _decoded(text: Any) -> NDArray[np.float64]:
-    """An array that RLlib packed: base64 of zlib of the .npy format."""
+    """Decode an array of RLlib's: base64 of zlib of the .npy format."""
     reader = zlib.decompressobj()
     raw = reader.decompress(base64.b64decode(str(text), validate=True), MAX_ARRAY_BYTES)
     return np.asarray(npy.read_array(io.BytesIO(raw), allow_pickle=False), np.float64)
@@ -178,8 +181,8 @@ class RLlib(Source):
 
     def model_number(self, path: Path) -> int | None:
         """The number of the checkpoint's folder, such as checkpoint_000010."""
-        found = (re.search(r"(?:checkpoint|trial|round|iteration)[_-]?(\d+)$", parent.name, re.I) for parent in path.parents)
-        return next((int(match[1]) for match in found if match), None)
+        pattern = re.compile(r"(?:checkpoint|trial|round|iteration)[_-]?(\d+)$", re.I)
+        return next((int(match[1]) for folder in path.parents if (match := pattern.search(folder.name))), None)
 
     def files(self, path: Path) -> list[Path]:
         statistics = _filter_file(path)
@@ -188,9 +191,9 @@ class RLlib(Source):
     def open(self, path: Path) -> Checkpoint:
         return checkpoint_of(path, _module_of(path).arrays, ordered=True)
 
-    def actor(self, path: Path, label: str, wanted: ActorRequest) -> StoredActor:
-        self.refuse_scope(label, wanted)
-        self.refuse_tensor(label, wanted)
+    def actor(self, path: Path, label: str, request: ActorRequest) -> StoredActor:
+        self.refuse_scope(label, request)
+        self.refuse_tensor(label, request)
         module = _module_of(path)
         steps, unread = _steps(path, module)
         check_chain(path, steps)
@@ -201,8 +204,8 @@ class RLlib(Source):
                 f"{path}: its spaces have {module.inputs} observations and {module.choices} actions, but its network has "
                 f"{sizes[0]} inputs and {sizes[1]} outputs; the checkpoint is damaged"
             )
-        head, note = _normalising_steps(path, module.inputs)
-        return StoredActor(Actor("mlp", (*head, *steps), unread), "", note, "categorical")
+        normalising_steps, note = _normalising_steps(path, module.inputs)
+        return StoredActor(Actor("mlp", (*normalising_steps, *steps), unread), "", note, "categorical")
 
 
 def _module_of(path: Path) -> Module:
@@ -212,6 +215,7 @@ def _module_of(path: Path) -> Module:
 
 
 def _steps(path: Path, module: Module) -> tuple[list[Step], tuple[str, ...]]:
+    """(the actor's steps, the unread tensors). Raises InputError."""
     config, state = module.config, StateDict(path, module.arrays)
     for key, name in (
         ("use_lstm", "an LSTM"),
@@ -229,24 +233,24 @@ def _steps(path: Path, module: Module) -> tuple[list[Step], tuple[str, ...]]:
         )
     steps: list[Step] = []
     if encoder is not None:
-        # the encoder's last layer is activated too
+        # an activation follows the encoder's last layer too
         steps = activated(state.sequential(f"{encoder}/net/mlp"), activation(path, config.get("fcnet_activation", "tanh")))
     *hidden, last = state.sequential("pi/net/mlp")
     if hidden:
         steps += activated(hidden, activation(path, config.get("head_fcnet_activation", "relu")))
     unread = state.unread
-    unknown = [
-        n for n in unread if not n.endswith("log_std_clip_param_const") and not n.startswith(tuple(f"{t}/" for t in TRAINING))
-    ]
+    training = tuple(f"{module_name}/" for module_name in TRAINING)
+    unknown = [name for name in unread if not name.endswith("log_std_clip_param_const") and not name.startswith(training)]
     if unknown:
         raise InputError(
-            f"{path}: {unknown[0]} may be part of the policy, and RLlib's default PPO module has no such tensor; "
+            f"{path}: {unknown[0]} may be part of the policy, but RLlib's default PPO module does not have it; "
             "train with the default module"
         )
     return [*steps, last], unread
 
 
 def _connectors(path: Path) -> Path:
+    """The folder of the env runner's connectors."""
     # <checkpoint>/learner_group/learner/rl_module/<policy>/module_state.pkl
     root = path.parents[4] if len(path.parents) > 4 else path.parent
     return root / "env_runner" / "env_to_module_connector"
@@ -258,30 +262,30 @@ def _filter_file(path: Path) -> Path | None:
 
 
 def _normalising_steps(path: Path, inputs: int) -> tuple[list[Step], str]:
-    """A MeanStdFilter as steps before the network, and a note for the user. Raises InputError for other connectors."""
+    """(a MeanStdFilter as steps before the network, a note for the user). Raises InputError for unknown connectors."""
     folder = _connectors(path)
-    named = {entry.name for entry in folder.iterdir() if entry.is_dir()} if folder.is_dir() else set()
-    if unknown := sorted(named - CONNECTORS - {FILTER}):
+    connectors = {entry.name for entry in folder.iterdir() if entry.is_dir()} if folder.is_dir() else set()
+    if unknown := sorted(connectors - CONNECTORS - {FILTER}):
         raise InputError(
             f"{path}: its env runner has the connector {unknown[0]}, which may change observations; train without it"
         )
-    if FILTER not in named:
+    if FILTER not in connectors:
         return [], ""
     file = folder / FILTER / "state.pkl"
     if not file.is_file():
-        raise InputError(f"{path}: its observations are filtered, and {file} is missing")
-    found = _HELPER.read(file)
-    assert isinstance(found, RunningStatistics)
-    if found.mean.shape != (inputs,):
+        raise InputError(f"{path}: its observations are filtered, and {file} is missing; copy the whole checkpoint")
+    statistics = _HELPER.read(file)
+    assert isinstance(statistics, RunningStatistics)
+    if statistics.mean.shape != (inputs,):
         raise InputError(
-            f"{file}: has statistics of {len(found.mean)} numbers, but the policy observes {inputs}; "
+            f"{file}: has statistics of {len(statistics.mean)} features, but the policy's observation has {inputs}; "
             "use the checkpoint's own connector state"
         )
-    variance = np.square(found.deviation + FILTER_EPSILON).astype(np.float32)
+    variance = np.square(statistics.deviation + FILTER_EPSILON).astype(np.float32)
     stored_as = {"mean": f"{FILTER}: mean", "variance": f"{FILTER}: (std + {FILTER_EPSILON:g}) squared"}
-    norm = BatchNorm("mean_std_filter", None, None, found.mean.astype(np.float32), variance, 0.0, stored_as)
-    steps: list[Step] = [norm] if found.clip is None else [norm, Clip((-found.clip,), (found.clip,))]
-    return steps, "observations are normalised as by its MeanStdFilter"
+    norm = BatchNorm("mean_std_filter", None, None, statistics.mean.astype(np.float32), variance, 0.0, stored_as)
+    clip: list[Step] = [] if statistics.clip is None else [Clip((-statistics.clip,), (statistics.clip,))]
+    return [norm, *clip], "observations are normalised by its MeanStdFilter"
 
 
 SOURCE = RLlib()

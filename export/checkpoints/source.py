@@ -25,8 +25,9 @@ class ActorRequest:
     hints: ArchitectureHints
     categorical: bool
     inputs: int | None
-    """Size of the observation, if a street determines it."""
+    """Size of the observation, if the street network determines it."""
     outputs: int | None
+    """Size of the action or number of choices, if the street network determines it."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,9 @@ class StoredActor:
     actor: Actor
     scope: str
     note: str = ""
-    """For the user: how it was read."""
+    """How it was read, for the user."""
     action_kind: str | None = None
-    """`categorical` or `continuous`, if the checkpoint says so; None: it is as requested."""
+    """`categorical` or `continuous`, if the checkpoint defines it."""
 
 
 @dataclass(frozen=True)
@@ -53,75 +54,85 @@ class SavedFunction:
 
 @dataclass(frozen=True)
 class KerasModel:
-    """A whole Keras model, which Keras can load if its classes are Keras's own."""
+    """A Keras model with its architecture, which Keras can load if its classes are Keras's own."""
 
     config: str
     """The model's architecture as JSON."""
     version: str
-    """Of the Keras that wrote it."""
+    """Version of the Keras that wrote it."""
 
 
 Graph = MetaGraph | SavedFunction | KerasModel
-"""What a checkpoint may hold beside weights. `export.rebuild` decides what becomes of it."""
+"""What a checkpoint may hold beside its weights. `export.rebuild` decides how it is used."""
 
 
 class Source(ABC):
-    """One kind of checkpoint. `path` stands for a checkpoint: a file, a prefix or a folder."""
+    """One kind of checkpoint. `path` is that of a checkpoint: a file, a prefix or a folder."""
 
     format: str
-    """Its name in manifests."""
+    """The name of this kind in export manifests."""
     suffixes: tuple[str, ...] = ()
-    """Endings of files that are one checkpoint each."""
+    """Suffixes of files that are one checkpoint each."""
     has_scopes = True
     """Whether one checkpoint may hold several agents, in scopes."""
 
     def checkpoint_of(self, file: Path) -> Path | None:
-        """The checkpoint that a file stands for; None: it is not this source's."""
+        """The checkpoint that a file belongs to, or `None` if this source cannot read it."""
         return file if file.suffix in self.suffixes else None
 
     def model_number(self, path: Path) -> int | None:
-        """The model number of a checkpoint whose own name does not hold it."""
+        """The model number, for checkpoints that do not have it in their own name."""
         return None
 
     def files(self, path: Path) -> list[Path]:
-        """Every file that an export reads."""
+        """The files that an export reads."""
         return [path]
 
     @abstractmethod
     def open(self, path: Path) -> Checkpoint:
-        """The variables of a checkpoint. Raises InputError."""
+        """Open a checkpoint. Raises InputError if it cannot be read."""
 
-    def layers(self, path: Path, checkpoint: Checkpoint, scope: str, whole: bool = False) -> Layers:
-        """The layers of the actor in a scope. Raises InputError.
+    def layers(self, path: Path, checkpoint: Checkpoint, scope: str, strict: bool = False) -> Layers:
+        """Read the layers of the actor in a scope.
 
-        `whole`: whether every variable in the scope must belong to a layer or to training.
+        Args:
+            path: the checkpoint.
+            checkpoint: its variables.
+            scope: the actor's scope.
+            strict: refuse a variable in the scope that belongs neither to a layer nor to training.
+
+        Raises:
+            InputError: a layer is missing or damaged.
         """
-        return read_layers(checkpoint, scope, whole)
+        return read_layers(checkpoint, scope, strict)
 
-    def graph(self, path: Path, wanted: ActorRequest) -> Graph | None:
-        """What the checkpoint holds beside weights; None: nothing that the request needs. Raises InputError."""
+    def graph(self, path: Path, request: ActorRequest) -> Graph | None:
+        """The graph beside the weights, if there is one that the request needs. Raises InputError."""
         return None
 
-    def actor(self, path: Path, label: str, wanted: ActorRequest) -> StoredActor:
-        """The actor of the weights alone. Raises InputError. `label`: the checkpoint's name in messages."""
-        self.refuse_tensor(label, wanted)
+    def actor(self, path: Path, label: str, request: ActorRequest) -> StoredActor:
+        """Build the actor from the weights alone. Raises InputError. `label`: the checkpoint's name in messages."""
+        self.refuse_tensor(label, request)
         checkpoint, scope = self.open(path), ""
         if self.has_scopes:
-            scope = scopes.choose_scope(path, list(checkpoint.stored), wanted.tl, wanted.scope, wanted.target_tls)
+            scope = scopes.choose_scope(path, list(checkpoint.stored), request.tl, request.scope, request.target_tls)
         else:
-            self.refuse_scope(label, wanted)
-        layers = self.layers(path, checkpoint, scope, whole=wanted.hints.architecture is None)
-        actor = build(path, layers, wanted.hints, wanted.categorical)
-        bare = [layer for layer in actor.dense[:-1] if layer.bias is None]
-        note = "its hidden layers have no bias" if bare and len(bare) == len(actor.dense) - 1 else ""
+            self.refuse_scope(label, request)
+        layers = self.layers(path, checkpoint, scope, strict=request.hints.architecture is None)
+        actor = build(path, layers, request.hints, request.categorical)
+        hidden = actor.dense[:-1]
+        note = "its hidden layers have no bias" if hidden and all(layer.bias is None for layer in hidden) else ""
         return StoredActor(actor, scope, note)
 
-    def refuse_scope(self, label: str, wanted: ActorRequest) -> None:
-        """Raise InputError if a scope of a checkpoint is requested that holds one actor."""
-        if wanted.scope is not None:
-            raise InputError(f"{wanted.tl}: scope {wanted.scope} is for checkpoints of several agents; {label} holds one actor")
+    def refuse_scope(self, label: str, request: ActorRequest) -> None:
+        """Raise InputError if the request names a scope, for checkpoints of one actor."""
+        if request.scope is not None:
+            raise InputError(
+                f"{request.tl}: scope {request.scope} is for checkpoints of several agents; {label} holds one actor; "
+                "leave the scope out"
+            )
 
-    def refuse_tensor(self, label: str, wanted: ActorRequest) -> None:
-        """Raise InputError if a tensor of a checkpoint is requested that has no graph."""
-        if wanted.output_tensor is not None:
-            raise InputError(f"{wanted.tl}: --output-tensor needs a graph, and {label} holds only weights")
+    def refuse_tensor(self, label: str, request: ActorRequest) -> None:
+        """Raise InputError if the request names a tensor, for checkpoints without a graph."""
+        if request.output_tensor is not None:
+            raise InputError(f"{request.tl}: --output-tensor needs a graph, and {label} holds only weights; leave it out")

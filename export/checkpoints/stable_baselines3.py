@@ -2,8 +2,8 @@
 
 Reads PPO, A2C, TRPO and MaskablePPO (`mlp_extractor.policy_net`, `action_net`), DQN
 (`q_net.q_net`), SAC and TQC (`actor.latent_pi`, `actor.mu`), TD3 and DDPG (`actor.mu`). Of the
-pickles that `data` holds as text (`:serialized:`), it reads one array, the last observation.
-Continuous actions are what `predict(deterministic=True)` returns: clipped to the action space,
+pickles in `data` (`:serialized:`), it reads the last observation and the bounds of the action space.
+Continuous actions are those of `predict(deterministic=True)`: clipped to the action space,
 or squashed by tanh and scaled to it.
 
 Observations that VecNormalize normalised are normalised in the exported graph, with the
@@ -34,7 +34,7 @@ from export.checkpoints.pickled_values import Opaque, load
 from export.checkpoints.source import ActorRequest, Source, StoredActor
 
 MAX_DATA_BYTES = 1 << 28
-"""`data` holds the last observations beside the settings."""
+"""Limit for `data`, which holds the last observations beside the settings."""
 SPACE_TOLERANCE = 1e-4
 STATISTICS = re.compile(r"vec_?normalize", re.I)
 """Names of files that VecNormalize.save wrote."""
@@ -42,35 +42,35 @@ KEPT_SETTINGS = (
     "policy_class", "policy_kwargs", "observation_space", "action_space", "_last_original_obs", "use_sde", "n_epochs",
 )  # fmt: skip
 POLICY_MODULES = ("stable_baselines3.", "sb3_contrib.")
-"""Modules of the libraries' own policies; a class of the user's may compute anything."""
+"""Modules of the libraries' own policies; a user's class may compute anything."""
 FLATTEN_EXTRACTOR = re.compile(r"<class 'stable_baselines3\.common\.(torch_layers|policies)\.FlattenExtractor'>")
-"""The features extractor of MlpPolicy, which changes no number."""
+"""The features extractor of MlpPolicy, which does not change values."""
 CLIP_MEAN = 2.0
-"""Default bound of SAC's mean action if it explores by use_sde."""
+"""Default bound of SAC's mean action with use_sde."""
 LIBRARIES = ("stable_baselines3", "sb3_contrib", "gymnasium", "gym", "numpy")
-"""Their objects in VecNormalize's pickle hold settings; none is rebuilt."""
+"""Libraries whose objects in pickles only hold settings; they are not rebuilt."""
 TRAINING = ("value_net", "mlp_extractor/value_net", "critic", "critic_target", "actor_target", "q_net_target", "actor/log_std")
-"""Modules that act only in training."""
+"""Modules that only training uses."""
 TRAINING_TENSORS = ("log_std", "actor/log_std", "log_ent_coef")
 
 
 @dataclass(frozen=True)
 class SavedPolicy:
-    """What a zip holds."""
+    """The policy of a zip."""
 
     settings: Mapping[str, Any]
-    """`data`, without its serialized pickles."""
+    """KEPT_SETTINGS of `data`, without the serialized pickles."""
     arrays: Mapping[str, NDArray[Any]]
     version: str
     last_observation: NDArray[Any] | None
-    """Of training, as the network saw it; None if it cannot be read."""
+    """The last observation of training, after normalisation. `None` if it cannot be read."""
     action_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None
-    """Low and high of a Box of actions, exact; None if there are none, or they cannot be read."""
+    """(low, high) of a Box, exact. `None` if the space is not a Box, or they cannot be read."""
 
 
 @dataclass(frozen=True)
 class Normalisation:
-    """Statistics of VecNormalize."""
+    """Observation statistics of VecNormalize."""
 
     mean: NDArray[np.float64]
     variance: NDArray[np.float64]
@@ -79,7 +79,7 @@ class Normalisation:
 
 
 def contents(path: Path) -> "SavedPolicy | Normalisation | None":
-    """What a zip or a file of VecNormalize holds; called in a helper process. Raises ValueError, OSError."""
+    """Read a zip or a file of VecNormalize; called in a helper process. Raises ValueError, OSError."""
     if path.stat().st_size > torch_tensors.MAX_BYTES:
         raise ValueError("it is larger than any actor's")
     data = path.read_bytes()
@@ -96,9 +96,7 @@ def _policy(data: bytes) -> SavedPolicy:
             settings = json.loads(torch_tensors.member_bytes(archive, members["data"], MAX_DATA_BYTES))
         except RecursionError:
             raise ValueError("its member data is nested too deeply") from None
-        except UnicodeDecodeError:
-            raise ValueError("its member data is not JSON") from None
-        except json.JSONDecodeError:
+        except (UnicodeDecodeError, json.JSONDecodeError):
             raise ValueError("its member data is not JSON") from None
         if not isinstance(settings, dict):
             raise ValueError("its member data holds no settings")
@@ -107,58 +105,60 @@ def _policy(data: bytes) -> SavedPolicy:
             text = torch_tensors.member_bytes(archive, members["_stable_baselines3_version"], 1000)
             version = text.decode("ascii", "replace").strip()
         tensors = torch_tensors.read(torch_tensors.member_bytes(archive, members["policy.pth"]))
-    readable = {key: _readable(settings[key]) for key in KEPT_SETTINGS if key in settings}
-    last, bounds = _last_observation(settings.get("_last_obs")), _action_bounds(settings.get("action_space"))
-    return SavedPolicy(readable, tensors.arrays, version, last, bounds)
+    kept = {key: _without_pickles(settings[key]) for key in KEPT_SETTINGS if key in settings}
+    last_observation = _unpickled(settings.get("_last_obs"))
+    return SavedPolicy(
+        kept,
+        tensors.arrays,
+        version,
+        last_observation.values() if isinstance(last_observation, pickled_arrays.Array) else None,
+        _action_bounds(_unpickled(settings.get("action_space"))),
+    )
 
 
-def _last_observation(saved: Any) -> NDArray[Any] | None:
-    found = _unpickled(saved)
-    return found.values() if isinstance(found, pickled_arrays.Array) else None
-
-
-def _action_bounds(saved: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    found = _unpickled(saved)
-    state = found.state if isinstance(found, Opaque) else None
-    bounds = [state.get(key) for key in ("low", "high")] if isinstance(state, dict) else []
-    if not bounds or not all(isinstance(each, pickled_arrays.Array) for each in bounds):
+def _action_bounds(space: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    state = space.state if isinstance(space, Opaque) else None
+    if not isinstance(state, dict):
         return None
-    low, high = (tuple(np.ravel(each.values()).astype(float).tolist()) for each in bounds if each is not None)
-    return low, high
+    low, high = state.get("low"), state.get("high")
+    if not isinstance(low, pickled_arrays.Array) or not isinstance(high, pickled_arrays.Array):
+        return None
+    return tuple(np.ravel(low.values()).astype(float).tolist()), tuple(np.ravel(high.values()).astype(float).tolist())
 
 
-def _unpickled(saved: Any) -> Any:
-    """An object of `data` by its pickle, read without running it; None if it cannot be read."""
-    text = saved.get(":serialized:") if isinstance(saved, dict) else None
+def _unpickled(setting: Any) -> Any:
+    """The object in a setting's pickle, read without running it. `None` if it cannot be read."""
+    text = setting.get(":serialized:") if isinstance(setting, dict) else None
     try:
         return load(base64.b64decode(text), pickled_arrays.REBUILDERS, LIBRARIES) if isinstance(text, str) else None
     except (ValueError, TypeError, LookupError):
-        return None  # of another kind; what is printed beside it is checked
+        return None  # the printed values beside the pickle are checked instead
 
 
-def _readable(value: Any) -> Any:
-    """A setting without serialized pickles and long texts."""
+def _without_pickles(value: Any) -> Any:
+    """A setting without its serialized pickles and docstrings."""
     if isinstance(value, dict):
-        return {key: _readable(item) for key, item in value.items() if key not in (":serialized:", "__doc__")}
+        return {key: _without_pickles(item) for key, item in value.items() if key not in (":serialized:", "__doc__")}
     return value
 
 
 def _normalisation(data: bytes) -> Normalisation | None:
-    """The statistics of a pickled VecNormalize; None: it does not normalise observations."""
-    saved = load(data, pickled_arrays.REBUILDERS, LIBRARIES)
-    state = saved.state if isinstance(saved, Opaque) and saved.global_name.endswith(".VecNormalize") else None
+    """Read the statistics of a pickled VecNormalize. `None` if it does not normalise observations."""
+    environment = load(data, pickled_arrays.REBUILDERS, LIBRARIES)
+    is_normalising = isinstance(environment, Opaque) and environment.global_name.endswith(".VecNormalize")
+    state = environment.state if is_normalising else None
     if not isinstance(state, dict):
-        raise ValueError("it is no file of VecNormalize.save")
+        raise ValueError("it is not a file of VecNormalize.save")
     if not state.get("norm_obs"):
         return None
-    statistics = state.get("obs_rms")
-    stored = statistics.state if isinstance(statistics, Opaque) else None
-    if not isinstance(stored, dict):
+    running = state.get("obs_rms")
+    statistics = running.state if isinstance(running, Opaque) else None
+    if not isinstance(statistics, dict):
         raise ValueError("it normalises the parts of a dictionary observation, which is not supported")
-    mean, variance = (np.asarray(_array(stored.get(key)), np.float64) for key in ("mean", "var"))
+    mean, variance = (np.asarray(_array(statistics.get(key)), np.float64) for key in ("mean", "var"))
     epsilon, clip = float(state.get("epsilon", 1e-8)), float(state.get("clip_obs", 10.0))
     if mean.ndim != 1 or mean.shape != variance.shape or not (np.isfinite(mean).all() and np.isfinite(variance).all()):
-        raise ValueError("its statistics are not one mean and one variance for each number of an observation")
+        raise ValueError("its statistics are not one mean and one variance for each feature of the observation")
     if (variance < 0).any() or not epsilon >= 0 or not clip > 0:
         raise ValueError("its statistics are damaged: a variance, epsilon or clip_obs is negative")
     return Normalisation(mean, variance, epsilon, clip)
@@ -175,8 +175,8 @@ _HELPER = Helper("export.checkpoints.stable_baselines3", "a stable-baselines3 fi
 
 @functools.lru_cache(maxsize=4)
 def _cached(path: Path, _mtime_ns: int, _size: int) -> "SavedPolicy | Normalisation | None":
-    found: SavedPolicy | Normalisation | None = _HELPER.read(path)
-    return found
+    saved: SavedPolicy | Normalisation | None = _HELPER.read(path)
+    return saved
 
 
 def _read(path: Path) -> "SavedPolicy | Normalisation | None":
@@ -199,9 +199,9 @@ class StableBaselines3(Source):
     def open(self, path: Path) -> Checkpoint:
         return checkpoint_of(path, _saved(path).arrays, ordered=True)
 
-    def actor(self, path: Path, label: str, wanted: ActorRequest) -> StoredActor:
-        self.refuse_scope(label, wanted)
-        self.refuse_tensor(label, wanted)
+    def actor(self, path: Path, label: str, request: ActorRequest) -> StoredActor:
+        self.refuse_scope(label, request)
+        self.refuse_tensor(label, request)
         saved = _saved(path)
         inputs, action = _observation_size(path, saved), _action_space(path, saved)
         steps, unread, scores = _steps(path, saved, action)
@@ -213,8 +213,8 @@ class StableBaselines3(Source):
                 f"{path}: its spaces have {inputs} observations and {action.size} actions, but its network has "
                 f"{sizes[0]} inputs and {sizes[1]} outputs; the file is damaged"
             )
-        head, note = _normalising_steps(path, saved, inputs)
-        actor = Actor("mlp", (*head, *steps), unread, scores)
+        normalising_steps, note = _normalising_steps(path, saved, inputs)
+        actor = Actor("mlp", (*normalising_steps, *steps), unread, scores)
         return StoredActor(actor, "", note, action.kind)
 
 
@@ -260,9 +260,8 @@ def _action_space(path: Path, saved: SavedPolicy) -> SavedActionSpace:
             )
         return SavedActionSpace("categorical", int(size))
     if kind.endswith("box.Box'>") and isinstance(space.get("_shape"), list) and len(space["_shape"]) == 1:
-        # NumPy prints them with the digits of the user's print options
-        printed = (_numbers(path, space.get(key)) for key in ("low", "high")) if saved.action_bounds is None else None
-        low, high = printed or saved.action_bounds or ((), ())
+        # the printed bounds are the second choice: NumPy rounds them as the user's print options say
+        low, high = saved.action_bounds or (_parse_printed(path, space.get("low")), _parse_printed(path, space.get("high")))
         if not np.isfinite((*low, *high)).all():
             raise InputError(
                 f"{path}: its action space is not bounded ({space.get('low')} to {space.get('high')}); "
@@ -271,12 +270,12 @@ def _action_space(path: Path, saved: SavedPolicy) -> SavedActionSpace:
         if len(low) == len(high) == space["_shape"][0] and all(a < b for a, b in zip(low, high, strict=True)):
             return SavedActionSpace("continuous", len(low), low, high)
         raise InputError(f"{path}: the bounds of its action space cannot be read ({space.get('low')} to {space.get('high')})")
-    why = "one policy for several signals at once; train one policy for each signal" if "MultiDiscrete" in kind else "unknown"
-    raise InputError(f"{path}: its action space is {_class_name(kind)} ({why}); only Discrete and Box can be exported")
+    advice = "; train one policy for each signal" if "MultiDiscrete" in kind else ""
+    raise InputError(f"{path}: its action space is {_class_name(kind)}; only Discrete and Box can be exported{advice}")
 
 
-def _numbers(path: Path, printed: Any) -> tuple[float, ...]:
-    """The numbers of an array as NumPy prints it."""
+def _parse_printed(path: Path, printed: Any) -> tuple[float, ...]:
+    """Parse an array as NumPy prints it. Raises InputError."""
     try:
         return tuple(float(word) for word in str(printed).strip("[]").replace("\n", " ").split())
     except ValueError:
@@ -284,7 +283,7 @@ def _numbers(path: Path, printed: Any) -> tuple[float, ...]:
 
 
 def _steps(path: Path, saved: SavedPolicy, action: SavedActionSpace) -> tuple[list[Step], tuple[str, ...], str]:
-    """The actor's steps, the tensors that are not part of it, and what its second output is."""
+    """(the actor's steps, the unread tensors, the kind of its scores). Raises InputError."""
     state = StateDict(path, saved.arrays)
     kwargs = _policy_kwargs(path, saved)
     squashes = bool(kwargs.get("squash_output"))
@@ -295,7 +294,7 @@ def _steps(path: Path, saved: SavedPolicy, action: SavedActionSpace) -> tuple[li
                 f"{path}: {name} is part of an LSTM: its actions depend on earlier observations; train a policy without an LSTM"
             )
         if "features_extractor" in name:
-            raise InputError(f"{path}: {name} is part of a features extractor (a CNN or one of your own); only MlpPolicy is read")
+            raise InputError(f"{path}: {name} is part of a features extractor (a CNN or a user's class); train with MlpPolicy")
     extractor = kwargs.get("features_extractor_class")
     if extractor is not None and not FLATTEN_EXTRACTOR.fullmatch(str(extractor)):
         raise InputError(f"{path}: its features extractor {_class_name(str(extractor))} is not MlpPolicy's; train with MlpPolicy")
@@ -304,8 +303,8 @@ def _steps(path: Path, saved: SavedPolicy, action: SavedActionSpace) -> tuple[li
     steps: list[Step]
     if "action_net/weight" in saved.arrays:
         kind = _hidden_activation(path, kwargs, "tanh")
-        shared, own = "mlp_extractor/shared_net", "mlp_extractor/policy_net"
-        hidden = [layer for prefix in (shared, own) if state.holds(prefix) for layer in state.sequential(prefix)]
+        networks = ("mlp_extractor/shared_net", "mlp_extractor/policy_net")
+        hidden = [layer for prefix in networks if state.holds(prefix) for layer in state.sequential(prefix)]
         steps = [*activated(hidden, kind), state.linear("action_net")]
     elif state.holds("q_net/q_net"):
         *hidden, last = state.sequential("q_net/q_net")
@@ -315,7 +314,7 @@ def _steps(path: Path, saved: SavedPolicy, action: SavedActionSpace) -> tuple[li
         steps, squashes = activated(hidden, _hidden_activation(path, kwargs, "relu")), True
         if uses_sde:
             # mu is Sequential(Linear, Hardtanh)
-            bound = _number(path, kwargs.get("clip_mean", CLIP_MEAN))
+            bound = _clip_mean(path, kwargs.get("clip_mean", CLIP_MEAN))
             steps += [state.linear("actor/mu/0"), Clip((-bound,), (bound,))]
         else:
             steps.append(state.linear("actor/mu"))
@@ -324,8 +323,8 @@ def _steps(path: Path, saved: SavedPolicy, action: SavedActionSpace) -> tuple[li
         steps, squashes = [*activated(hidden, _hidden_activation(path, kwargs, "relu")), last], True
     else:
         raise InputError(
-            f"{path}: its policy ({_policy_name(saved)}) is not a known one; "
-            "known are MlpPolicy of PPO, A2C, TRPO, MaskablePPO, DQN, SAC, TQC, TD3 and DDPG"
+            f"{path}: its policy ({_policy_name(saved)}) is not supported; "
+            "supported is MlpPolicy of PPO, A2C, TRPO, MaskablePPO, DQN, SAC, TQC, TD3 and DDPG"
         )
     if action.kind == "continuous":
         steps += _bounded(action) if squashes else [Clip(action.low, action.high)]
@@ -333,7 +332,7 @@ def _steps(path: Path, saved: SavedPolicy, action: SavedActionSpace) -> tuple[li
     unknown = [n for n in unread if n not in TRAINING_TENSORS and not any(n.startswith(f"{module}/") for module in TRAINING)]
     if unknown:
         raise InputError(
-            f"{path}: {unknown[0]} is not a tensor of any supported policy, but may be part of the actor; train with MlpPolicy"
+            f"{path}: {unknown[0]} is not a tensor of a supported policy, but may be part of the actor; train with MlpPolicy"
         )
     return steps, unread, scores
 
@@ -342,7 +341,7 @@ def _policy_kwargs(path: Path, saved: SavedPolicy) -> Mapping[str, Any]:
     """The keyword arguments of the policy. Raises InputError if they were not saved."""
     kwargs = saved.settings.get("policy_kwargs")
     if not isinstance(kwargs, dict):
-        raise InputError(f"{path}: its policy_kwargs, which tell the activations, were not saved; save it without exclude")
+        raise InputError(f"{path}: its policy_kwargs, which contain the activations, were not saved; save it without exclude")
     return kwargs
 
 
@@ -363,8 +362,8 @@ def _check_policy_class(path: Path, saved: SavedPolicy) -> None:
         )
 
 
-def _number(path: Path, value: Any) -> float:
-    """A positive number of policy_kwargs. Raises InputError."""
+def _clip_mean(path: Path, value: Any) -> float:
+    """The clip_mean of policy_kwargs. Raises InputError if it is not a positive number."""
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -375,111 +374,110 @@ def _number(path: Path, value: Any) -> float:
 
 
 def _hidden_activation(path: Path, kwargs: Mapping[str, Any], default: str) -> str:
-    """The activation of hidden layers; `data` names its class if it is not the algorithm's default."""
-    named = kwargs.get("activation_fn")
-    if named is None:
+    """The activation of hidden layers. policy_kwargs have its class if it is not the algorithm's default. Raises InputError."""
+    activation_class = kwargs.get("activation_fn")
+    if activation_class is None:
         return default
-    match = re.fullmatch(r"<class '(torch\.nn\.modules\.(?:activation|linear)\.)?([\w.]+)'>", str(named))
-    return activation(path, match[2] if match and match[1] else named)
+    match = re.fullmatch(r"<class '(torch\.nn\.modules\.(?:activation|linear)\.)?([\w.]+)'>", str(activation_class))
+    return activation(path, match[2] if match and match[1] else activation_class)
 
 
 def _bounded(action: SavedActionSpace) -> list[Step]:
-    """tanh, then scaled from [-1, 1] to the action space."""
+    """tanh, then the scale from [-1, 1] to the action space."""
     low, high = np.array(action.low, np.float32), np.array(action.high, np.float32)
     if (low == -1).all() and (high == 1).all():
         return [Activation("tanh")]
-    zeros, ones = np.zeros_like(low), np.ones_like(low)
     half, middle = (high - low) / np.float32(2), (high + low) / np.float32(2)
-    scale = BatchNorm("action_space", half, middle, zeros, ones, 0.0)
-    return [Activation("tanh"), scale]
+    return [Activation("tanh"), BatchNorm("action_space", half, middle, np.zeros_like(low), np.ones_like(low), 0.0)]
 
 
 def _normalising_steps(path: Path, saved: SavedPolicy, inputs: int) -> tuple[list[Step], str]:
-    """VecNormalize as steps before the network, and a note for the user. Raises InputError if its statistics are missing."""
+    """(VecNormalize as steps before the network, a note for the user). Raises InputError if its statistics are missing."""
     file = _statistics_file(path, saved)
     if file is None:
-        # on-policy algorithms note the unnormalised observation only if the environment normalises; others always do
-        was_normalised = _notes_original(saved) if _is_on_policy(saved) else _observed_outside_space(saved)
+        # on-policy algorithms save the unnormalised observation only if the environment normalises, others always
+        has_original = saved.settings.get("_last_original_obs") is not None
+        was_normalised = has_original if _is_on_policy(saved) else _last_observation_is_outside_space(saved)
         if was_normalised:
             raise InputError(
                 f"{path}: was trained in a VecNormalize environment, and its statistics are not beside it; "
                 f"save them there: env.save({str(path.with_name(path.stem + '_vecnormalize.pkl'))!r})"
             )
         return [], ""
-    found = _read(file)
-    assert not isinstance(found, SavedPolicy)
-    if found is None:
+    statistics = _read(file)
+    assert not isinstance(statistics, SavedPolicy)
+    if statistics is None:
         return [], f"{file.name} normalises rewards only"
-    if found.mean.shape != (inputs,):
-        raise InputError(f"{file}: has statistics of {len(found.mean)} numbers, but {path.name} observes {inputs}; use its own")
-    variance = (found.variance + found.epsilon).astype(np.float32)
+    if statistics.mean.shape != (inputs,):
+        raise InputError(
+            f"{file}: has statistics of {len(statistics.mean)} features, but the observation of {path.name} has {inputs}; "
+            "use the statistics saved with it"
+        )
+    variance = (statistics.variance + statistics.epsilon).astype(np.float32)
     stored_as = {"mean": f"{file.name}: obs_rms.mean", "variance": f"{file.name}: obs_rms.var + epsilon"}
-    norm = BatchNorm("vecnormalize", None, None, found.mean.astype(np.float32), variance, 0.0, stored_as)
-    return [norm, Clip((-found.clip,), (found.clip,))], f"observations are normalised as in {file.name}"
+    norm = BatchNorm("vecnormalize", None, None, statistics.mean.astype(np.float32), variance, 0.0, stored_as)
+    return [norm, Clip((-statistics.clip,), (statistics.clip,))], f"observations are normalised as in {file.name}"
 
 
 def _is_on_policy(saved: SavedPolicy) -> bool:
     return saved.settings.get("n_epochs") is not None or "value_net/weight" in saved.arrays
 
 
-def _notes_original(saved: SavedPolicy) -> bool:
-    """Whether the unnormalised observation is noted."""
-    return saved.settings.get("_last_original_obs") is not None
-
-
-def _observed_outside_space(saved: SavedPolicy) -> bool:
-    """Whether the last observation of training lies outside its own space, as only a normalised one does."""
+def _last_observation_is_outside_space(saved: SavedPolicy) -> bool:
+    """Whether the last observation of training is outside the observation space, and so was normalised."""
     space: Any = saved.settings.get("observation_space") or {}
     last = saved.last_observation
     try:
         low, high = (np.array(str(space.get(key)).strip("[]").split(), float) for key in ("low", "high"))
     except ValueError:
-        return False  # more than 1,000 numbers are not printed
+        return False  # NumPy does not print all values of more than 1,000
     if last is None or not low.shape == high.shape == last.shape[-1:]:
         return False
     return bool(((last < low - SPACE_TOLERANCE) | (last > high + SPACE_TOLERANCE)).any())
 
 
 def _statistics_file(path: Path, saved: SavedPolicy) -> Path | None:
-    """The file of VecNormalize's statistics beside a zip; None: it has none.
+    """The file with a zip's VecNormalize statistics, if there is one beside it.
 
-    Raises InputError if it is not clear whether a file belongs to the zip: another model's statistics give other actions.
+    Raises InputError if it is not clear whether a file belongs to the zip: with another model's statistics the exported
+    actor would give other actions.
     """
-    files = {file: _model_named_by(file) for file in sorted(path.parent.glob("*.pkl")) if STATISTICS.search(file.name)}
-    models = {_joined(file.stem): file for file in path.parent.glob("*.zip")}
-    stem = _joined(path.stem)
-    own = [file for file, name in files.items() if name == stem]
-    # a file that is named after another model is that model's
-    unnamed = [file for file, name in files.items() if name not in models]
-    others = [name for name in models if name not in (stem, *files.values())]
-    if not own and not others and len(unnamed) == 1 and f"_{stem}_".startswith(f"_{files[unnamed[0]]}_".replace("__", "_")):
-        own = unnamed
-    is_raw = _is_on_policy(saved) and saved.settings.get("_last_original_obs", "") is None
-    if is_raw and own:
+    model_of = {file: _model_name(file) for file in sorted(path.parent.glob("*.pkl")) if STATISTICS.search(file.name)}
+    models = {_normalised_name(file.stem) for file in path.parent.glob("*.zip")}
+    stem = _normalised_name(path.stem)
+    matching = [file for file, model in model_of.items() if model == stem]
+    # a file with the name of another model belongs to that model
+    unassigned = [file for file, model in model_of.items() if model not in models]
+    if not matching and len(unassigned) == 1 and models <= {stem, *model_of.values()}:
+        prefix = f"_{model_of[unassigned[0]]}_".replace("__", "_")
+        matching = unassigned if f"_{stem}_".startswith(prefix) else []
+    is_unnormalised = _is_on_policy(saved) and saved.settings.get("_last_original_obs", "") is None
+    if is_unnormalised and matching:
         raise InputError(
-            f"{path}: was not trained in a VecNormalize environment, but {own[0].name} is beside it; move that file elsewhere"
+            f"{path}: was not trained in a VecNormalize environment, but {matching[0].name} is beside it; "
+            "move that file elsewhere"
         )
-    if is_raw or (not own and not unnamed):
+    if is_unnormalised or (not matching and not unassigned):
         return None
-    if len(own) == 1:
-        return own[0]
-    found = ", ".join(file.name for file in own or unnamed)
+    if len(matching) == 1:
+        return matching[0]
+    candidates = ", ".join(file.name for file in matching or unassigned)
     raise InputError(
-        f"{path}: it is not clear which statistics of VecNormalize are its own ({found} beside it); "
+        f"{path}: it is not clear which statistics of VecNormalize belong to it ({candidates} beside it); "
         f"name them {path.stem}_vecnormalize.pkl, and move the others elsewhere"
     )
 
 
-def _model_named_by(file: Path) -> str:
-    """The name of the model that a file of statistics is named after; "" if it is named after none.
+def _model_name(file: Path) -> str:
+    """The name of the model that a file of statistics belongs to; "" for `vecnormalize.pkl`.
 
     CheckpointCallback writes rl_model_1000_steps.zip and rl_model_vecnormalize_1000_steps.pkl.
     """
-    return _joined(STATISTICS.sub("", file.stem))
+    return _normalised_name(STATISTICS.sub("", file.stem))
 
 
-def _joined(name: str) -> str:
-    """A name in small letters, its parts joined by one underscore."""
+def _normalised_name(name: str) -> str:
+    """A name in lower case, its parts separated by one underscore."""
     return re.sub(r"[\s_.-]+", "_", name.lower()).strip("_")
 
 

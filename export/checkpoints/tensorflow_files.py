@@ -17,7 +17,7 @@ _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 def files(prefix: Path) -> list[Path]:
-    """The files of a checkpoint prefix, data shards and index."""
+    """The index and the data shards of a checkpoint prefix."""
     return sorted(
         path
         for path in prefix.parent.glob(f"{_glob(prefix.name)}.*")
@@ -26,7 +26,7 @@ def files(prefix: Path) -> list[Path]:
 
 
 def open_checkpoint(prefix: Path) -> Checkpoint:
-    """The variables of a checkpoint. Raises InputError if it is corrupt or not a checkpoint."""
+    """Open a checkpoint. Raises InputError if it is corrupt or not a checkpoint."""
     try:
         stamp = tuple((path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in files(prefix))
     except OSError as error:
@@ -44,14 +44,14 @@ def _opened(prefix: Path, stamp: tuple[tuple[str, int, int], ...]) -> Checkpoint
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     except Exception as error:  # noqa: BLE001 - TensorFlow raises several exceptions for a corrupt file
         raise InputError(f"{prefix}: cannot be read as a TensorFlow checkpoint: {first_line(error)}") from None
-    size = sum(bytes_ for name, _, bytes_ in stamp if not name.endswith(".index"))
+    data_size = sum(size for name, _, size in stamp if not name.endswith(".index"))
     by_object = bool(reader.has_tensor(_OBJECT_GRAPH))
 
-    def stored(key: str) -> Any:
+    def load(key: str) -> Any:
         # the shape comes from the index: a corrupt index must not allocate unlimited memory
         shape, dtype = shapes.get(key, ()), dtypes.get(key)
-        if dtype is not None and dtype != tf.string and elements(tuple(shape)) * dtype.size > size:
-            reason = f"shape {list(shape)}, more than the {size} bytes of the data files"
+        if dtype is not None and dtype != tf.string and elements(tuple(shape)) * dtype.size > data_size:
+            reason = f"shape {list(shape)}, more than the {data_size} bytes of the data files"
             raise InputError(f"{prefix}: {key.removesuffix(_VALUE)} cannot be read: {reason}")
         try:
             return reader.get_tensor(key)
@@ -60,7 +60,7 @@ def _opened(prefix: Path, stamp: tuple[tuple[str, int, int], ...]) -> Checkpoint
 
     if by_object:
         try:
-            names = _object_names(stored(_OBJECT_GRAPH))
+            names = _object_names(load(_OBJECT_GRAPH))
         except (DecodeError, IndexError, TypeError) as error:
             raise InputError(f"{prefix}: its object graph cannot be read: {first_line(error)}") from None
         missing = sorted(set(names.values()) - set(shapes))
@@ -69,15 +69,15 @@ def _opened(prefix: Path, stamp: tuple[tuple[str, int, int], ...]) -> Checkpoint
     else:
         names = {key: key for key in sorted(shapes, key=natural)}
     listed = {name: StoredVariable(name, tuple(shapes[key]), dtypes[key].name) for name, key in names.items()}
-    return Checkpoint(prefix, listed, lambda name: np.asarray(stored(names[name])), by_object, names)
+    return Checkpoint(prefix, listed, lambda name: np.asarray(load(names[name])), by_object, names)
 
 
 def _object_names(graph: bytes) -> dict[str, str]:
-    """Names of an object-based checkpoint's variables -> their keys, found by walking the object graph.
+    """Name -> key of every variable in an object-based checkpoint, from its object graph.
 
-    The keys alone mislead: a variable shared by optimizer and actor is stored
-    once, under the name that was saved first, often the optimizer's. The walk is
-    depth first, so that a model's layers come in the order of its attributes.
+    A variable that optimizer and actor share is stored once, and its key is often the
+    optimizer's; so the keys alone do not show the actor's variables. The search is depth
+    first, so that a model's layers are in the order of its attributes.
     """
     from tensorflow.core.protobuf import trackable_object_graph_pb2
 
@@ -94,13 +94,13 @@ def _object_names(graph: bytes) -> dict[str, str]:
             for attribute in nodes[node].attributes:
                 if attribute.checkpoint_key:
                     names.setdefault(path, attribute.checkpoint_key)
-            children = sorted(nodes[node].children, key=lambda child: _not_a_number(child.local_name))
+            children = sorted(nodes[node].children, key=lambda child: _child_order(child.local_name))
             stack += [(f"{path}/{child.local_name}", child.node_id) for child in reversed(children)]
     return names
 
 
-def _not_a_number(name: str) -> tuple[bool, int]:
-    """Sort key: list items by number, other children in stored order."""
+def _child_order(name: str) -> tuple[bool, int]:
+    """Sort key: items of a list by their number, then other children in stored order."""
     return (False, int(name)) if name.isdigit() else (True, 0)
 
 
@@ -110,11 +110,12 @@ def meta_graph_path(prefix: Path) -> Path:
 
 
 def _glob(name: str) -> str:
+    """The pattern that matches only this name."""
     return re.sub(r"([*?\[])", r"[\1]", name)
 
 
 class TensorFlowCheckpoint(Source):
-    """`path` is the checkpoint's prefix."""
+    """A TensorFlow checkpoint; its path is the prefix of its files."""
 
     format = "tensorflow"
 
@@ -128,8 +129,8 @@ class TensorFlowCheckpoint(Source):
     def open(self, path: Path) -> Checkpoint:
         return open_checkpoint(path)
 
-    def graph(self, path: Path, wanted: ActorRequest) -> MetaGraph | None:
-        return MetaGraph() if wanted.output_tensor is not None or meta_graph_path(path).is_file() else None
+    def graph(self, path: Path, request: ActorRequest) -> MetaGraph | None:
+        return MetaGraph() if request.output_tensor is not None or meta_graph_path(path).is_file() else None
 
 
 SOURCE = TensorFlowCheckpoint()

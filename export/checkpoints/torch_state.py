@@ -1,7 +1,7 @@
 """PyTorch state dicts: files of `torch.save` (.pt, .pth, .cleanrl_model) and .safetensors.
 
-They hold weights by module name, such as CleanRL's `actor.0.weight`, and neither
-activations nor the order in which modules are called.
+They hold weights by module name, such as CleanRL's `actor.0.weight`. They do not contain
+activations or the order in which modules are called.
 """
 
 import functools
@@ -28,7 +28,7 @@ NETWORKS = ("network", "net", "q_network", "q_net")
 
 
 def contents(path: Path) -> SavedTensors:
-    """The tensors of a file; called in a helper process. Raises ValueError, OSError."""
+    """Read the tensors of a file; called in a helper process. Raises ValueError, OSError."""
     if path.stat().st_size > torch_tensors.MAX_BYTES:
         raise ValueError("it is larger than any actor's")
     data = path.read_bytes()
@@ -41,12 +41,12 @@ _HELPER = Helper("export.checkpoints.torch_state", "PyTorch weights", libraries=
 @functools.lru_cache(maxsize=1)
 def _read(path: Path, _mtime_ns: int, _size: int) -> SavedTensors:
     """Cached, because several functions read the same file."""
-    found: SavedTensors = _HELPER.read(path)
-    return found
+    tensors: SavedTensors = _HELPER.read(path)
+    return tensors
 
 
 def saved_tensors(path: Path) -> SavedTensors:
-    """The tensors of a file. Raises InputError."""
+    """Read the tensors of a file. Raises InputError."""
     try:
         stat = path.stat()
     except OSError as error:
@@ -62,39 +62,40 @@ class TorchState(Source):
         # a state dict lists modules as they were defined; safetensors sorts them
         return checkpoint_of(path, saved_tensors(path).arrays, ordered=path.suffix != SAFETENSORS)
 
-    def layers(self, path: Path, checkpoint: Checkpoint, scope: str, whole: bool = False) -> Layers:
-        found = super().layers(path, checkpoint, scope, whole)
-        if whole:
-            _check_modules(path, found, saved_tensors(path).modules)
-        return found
+    def layers(self, path: Path, checkpoint: Checkpoint, scope: str, strict: bool = False) -> Layers:
+        layers = super().layers(path, checkpoint, scope, strict)
+        if strict:
+            _check_modules(path, layers, saved_tensors(path).modules)
+        return layers
 
-    def actor(self, path: Path, label: str, wanted: ActorRequest) -> StoredActor:
-        wanted = _layers_of_stable_baselines3(path, wanted)
-        stored = super().actor(path, label, wanted)
+    def actor(self, path: Path, label: str, request: ActorRequest) -> StoredActor:
+        request = _with_stable_baselines3_layers(path, request)
+        stored = super().actor(path, label, request)
         names = [layer.name for layer in stored.actor.dense]
-        if wanted.scope is None and wanted.hints.layer_order is None and wanted.hints.architecture is None:
+        if request.scope is None and request.hints.layer_order is None and request.hints.architecture is None:
             _check_names(path, names)
-        hidden = stored.actor.architecture != "mlp" or len(stored.actor.widths) > 2
-        if hidden and wanted.hints.hidden_activation is None:
+        has_hidden_layers = stored.actor.architecture != "mlp" or len(stored.actor.widths) > 2
+        if has_hidden_layers and request.hints.hidden_activation is None:
             raise InputError(
                 f"{path}: holds weights without their activation; pass --hidden-activation (tanh for CleanRL's PPO, relu for "
                 "its DQN), or set hidden_activation in [tl.NAME]"
             )
-        if not wanted.categorical and wanted.hints.output_activation is None:
+        if not request.categorical and request.hints.output_activation is None:
             raise InputError(
                 f"{path}: holds weights without the activation of their output; set output_activation in [tl.NAME]: "
                 "tanh, or clip if the environment clips actions to [-1, 1], or pass --action categorical"
             )
-        if wanted.categorical and all(name.startswith(Q_NETWORKS) for name in names):
+        if request.categorical and all(name.startswith(Q_NETWORKS) for name in names):
             _refuse_value_stream(path, names)
             return replace(stored, actor=replace(stored.actor, scores=Q_VALUES))
         return stored
 
 
-def _layers_of_stable_baselines3(path: Path, wanted: ActorRequest) -> ActorRequest:
-    """The request with the layers of `model.policy.state_dict()` in order: the hidden ones are in another module than the last.
+def _with_stable_baselines3_layers(path: Path, request: ActorRequest) -> ActorRequest:
+    """Add the order of layers to a request for stable-baselines3's `model.policy.state_dict()`.
 
-    Of another file, or if the user has named a scope: the request as it is.
+    There the hidden layers and the last one are in different modules. A request for another file, or with a scope,
+    stays as it is.
     """
     names = saved_tensors(path).arrays
     hidden = [
@@ -102,49 +103,49 @@ def _layers_of_stable_baselines3(path: Path, wanted: ActorRequest) -> ActorReque
         for name in sorted(names, key=natural)
         if re.fullmatch(r"mlp_extractor/policy_net/\d+/weight", name)
     ]
-    if wanted.scope is not None or not hidden or "action_net/weight" not in names:
-        return wanted
-    order = wanted.hints.layer_order or (*hidden, "action_net")
-    return replace(wanted, scope=".", hints=replace(wanted.hints, layer_order=order))
+    if request.scope is not None or not hidden or "action_net/weight" not in names:
+        return request
+    order = request.hints.layer_order or (*hidden, "action_net")
+    return replace(request, scope=".", hints=replace(request.hints, layer_order=order))
 
 
 def _refuse_value_stream(path: Path, layers: Sequence[str]) -> None:
-    """Raise InputError if a Q-network has a value stream beside these layers: their outputs are advantages then."""
+    """Raise InputError if a Q-network has a value stream: then the outputs of these layers are advantages, not Q-values."""
     top = layers[0].split("/")[0]
     for name in saved_tensors(path).arrays:
-        inside = name.split("/")
-        if inside[0] == top and any(map(scopes.is_training, inside[1:-1])):
+        parts = name.split("/")
+        if parts[0] == top and any(map(scopes.is_training, parts[1:-1])):
             raise InputError(
-                f"{path}: {name} is the value stream of a dueling Q-network, which is not supported; train one without streams"
+                f"{path}: {name} is the value stream of a dueling Q-network, which is not supported; train without dueling"
             )
 
 
 def _check_names(path: Path, layers: Sequence[str]) -> None:
-    """Raise InputError unless every layer is in a module that trainers call so, or in a bare sequence."""
+    """Raise InputError unless every layer is in a module with the name of an actor or network, or in a sequence without one."""
     for layer in layers:
         parts = layer.split("/")
         if not any(scopes.is_actor(part) or part in NETWORKS for part in parts) and not all(part.isdigit() for part in parts):
             raise InputError(
-                f"{path}: the name of its layer {layer} does not tell that it is the actor's; pass the actor's layers in the "
+                f"{path}: the name of its layer {layer} does not show whether it is the actor's; pass the actor's layers in the "
                 f"order of calls (--layers {','.join(layers)}), or their module (--scope {parts[0]})"
             )
 
 
-def _check_modules(path: Path, found: Layers, modules: tuple[str, ...]) -> None:
-    """Raise InputError unless the numbers of a sequence's modules leave exactly one activation between two linear layers."""
-    parents = {layer.name.rpartition("/")[0] for layer in found.dense}
-    numbers = [layer.name.rpartition("/")[2] for layer in found.dense]
+def _check_modules(path: Path, layers: Layers, modules: tuple[str, ...]) -> None:
+    """Raise InputError if a sequence has other modules than linear layers with one activation between two of them."""
+    parents = {layer.name.rpartition("/")[0] for layer in layers.dense}
+    numbers = [layer.name.rpartition("/")[2] for layer in layers.dense]
     if len(parents) != 1 or not all(number.isdigit() for number in numbers):
         return
     parent = parents.pop()
     prefix = f"{parent}/" if parent else ""
-    inside = {name.removeprefix(prefix) for name in modules if name.startswith(prefix)}
-    every = sorted({int(name) for name in inside if name.isdigit()} | {0, *map(int, numbers)})
+    names = {name.removeprefix(prefix) for name in modules if name.startswith(prefix)}
+    module_numbers = sorted({int(name) for name in names if name.isdigit()} | {0, *map(int, numbers)})
     last = int(numbers[-1])
-    if list(map(int, numbers)) != list(range(0, last + 1, 2)) or every[-1] != last:
+    if list(map(int, numbers)) != list(range(0, last + 1, 2)) or module_numbers[-1] != last:
         raise InputError(
-            f"{path}: {parent or 'its sequence'} has modules {every[0]} to {every[-1]}, with weights in {', '.join(numbers)}: "
-            "the file does not say what the others compute; pass --actor mlp if one activation follows every layer but the last"
+            f"{path}: {parent or 'its sequence'} has modules 0 to {module_numbers[-1]}, with weights in {', '.join(numbers)}; "
+            "the others are unknown; pass --actor mlp if one activation follows every layer but the last"
         )
 
 

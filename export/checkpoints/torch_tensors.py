@@ -1,8 +1,8 @@
-"""The tensors that `torch.save` wrote, as NumPy arrays, without torch.
+"""Read the tensors in files of `torch.save` as NumPy arrays, without torch.
 
 A file is a zip archive (`<name>/data.pkl`, and `<name>/data/<key>` for the bytes of every
 storage) or, before torch 1.6, several pickles in a row followed by the storages. The
-pickle describes every tensor by its storage, offset, size and stride, all counted in
+pickle describes every tensor by its storage, offset, size and stride, in units of
 elements. Formats: torch/serialization.py and torch/_utils.py of PyTorch.
 """
 
@@ -23,7 +23,7 @@ from export.checkpoints.checkpoint import MAX_ELEMENTS
 from export.checkpoints.pickled_values import Function, PickleRefused, check_opcodes, load
 
 MAX_BYTES = 2 << 30
-"""Size of all storages of a file."""
+"""Limit for all storages of a file."""
 MAX_DIMENSIONS, MAX_DEPTH, MAX_VALUES = 32, 8, 100_000
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 ADVICE = "save only the weights: torch.save(model.state_dict(), path)"
@@ -43,14 +43,14 @@ STORAGES = {
 
 @dataclass(frozen=True, slots=True)
 class StorageType:
-    """A class of storages under a pickle's name."""
+    """A class of storages that a pickle names."""
 
     code: str
 
 
 @dataclass(frozen=True)
 class Storage:
-    """The numbers behind one tensor or several."""
+    """The values that one or several tensors share."""
 
     code: str
     key: str
@@ -59,7 +59,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A view of a storage, counted in elements."""
+    """A view of a storage, in units of elements."""
 
     storage: Storage
     offset: int
@@ -69,16 +69,16 @@ class Tensor:
 
 @dataclass(frozen=True)
 class SavedTensors:
-    """What a file holds."""
+    """The tensors of a file."""
 
     arrays: Mapping[str, NDArray[Any]]
-    """By name; nested dicts and module names are joined by `/`."""
+    """By name; the keys of nested dicts and the parts of module names are joined by `/`."""
     modules: tuple[str, ...]
-    """Names of a network's modules, without weights too; (): the file does not list them."""
+    """Names of the network's modules, with or without weights; () if the file does not list them."""
 
 
 def read(data: bytes) -> SavedTensors:
-    """The tensors of a file. Raises ValueError with the reason if it cannot be read."""
+    """Read the tensors of a file. Raises ValueError if it cannot be read."""
     if data.startswith(b"PK"):
         with open_archive(data) as archive:
             return _zip_archive(archive)
@@ -96,15 +96,15 @@ def open_archive(data: bytes) -> zipfile.ZipFile:
 
 
 def members_of(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """The members of an archive by name. Raises ValueError for names that are listed twice."""
+    """The members of an archive by name. Raises ValueError if two have the same name."""
     members = {info.filename: info for info in archive.infolist()}
     if len(members) != len(archive.infolist()):
-        raise ValueError("it has two members of one name; readers differ on which of them counts")
+        raise ValueError("two of its members have the same name; save it again")
     return members
 
 
 def member_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int = MAX_BYTES) -> bytes:
-    """A member's bytes, checked against its CRC. Raises ValueError."""
+    """Read a member and check its CRC. Raises ValueError if it is damaged or larger than `limit` bytes."""
     if info.file_size > limit:
         raise ValueError(f"its member {info.filename} has {info.file_size} bytes, more than any actor's")
     if info.external_attr >> 28 == 0o12:
@@ -125,7 +125,7 @@ def _zip_archive(archive: zipfile.ZipFile) -> SavedTensors:
     if len(prefixes) != 1:
         if {"data", "policy.pth"} <= set(members):
             raise ValueError("it is a stable-baselines3 zip; name it .zip")
-        raise ValueError("it is no file of torch.save: it has no member data.pkl")
+        raise ValueError("it is not a file of torch.save: it has no member data.pkl")
     prefix = prefixes[0]
     if f"{prefix}constants.pkl" in members:
         raise ValueError(f"it is a TorchScript archive, which holds a program; {ADVICE}")
@@ -139,48 +139,48 @@ def _zip_archive(archive: zipfile.ZipFile) -> SavedTensors:
             raise ValueError(f"its member data/{storage.key} is missing")
         return member_bytes(archive, info)
 
-    described = _values(member_bytes(archive, members[f"{prefix}data.pkl"]), legacy=False)
-    return _arrays(described, storage_bytes, "<" if order == b"little" else ">")
+    content = _load(member_bytes(archive, members[f"{prefix}data.pkl"]), legacy=False)
+    return _saved_tensors(content, storage_bytes, "<" if order == b"little" else ">")
 
 
 def _legacy(data: bytes) -> SavedTensors:
-    """Pickles in a row: magic number, protocol, system, the object, the storages' keys; then every storage with its size."""
+    """Read five pickles (magic number, protocol, system, the object, the storages' keys), then every storage with its size."""
     ends = [0]
     for number in range(5):
         try:
             ends.append(check_opcodes(data, ends[-1]))
         except PickleRefused as error:
-            reason = "it is no file of torch.save" if number == 0 else str(error)
+            reason = "it is not a file of torch.save" if number == 0 else str(error)
             raise PickleRefused(reason) from None
         if number == 0 and load(data[: ends[1]], {}) != LEGACY_MAGIC:
             raise PickleRefused(f"it is a plain pickle, not a file of torch.save; {ADVICE}")
     parts = [data[begin:end] for begin, end in itertools.pairwise(ends)]
-    system, described, keys = load(parts[2], {}), _values(parts[3], legacy=True), load(parts[4], {})
+    system, content, keys = load(parts[2], {}), _load(parts[3], legacy=True), load(parts[4], {})
     if not isinstance(system, dict) or not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise ValueError("it is damaged: its storages are not listed")
     byte_order = "<" if system.get("little_endian", True) else ">"
-    known = {tensor.storage.key: tensor.storage for _, tensor in _tensors(described) if isinstance(tensor, Tensor)}
+    storages = {tensor.storage.key: tensor.storage for _, tensor in _tensors(content) if isinstance(tensor, Tensor)}
     position, stored = ends[-1], {}
     for key in keys:
         elements = int.from_bytes(data[position : position + 8], "little", signed=True)
-        if key not in known:
+        if key not in storages:
             raise ValueError(f"its storage {key} belongs to no tensor")
-        size = elements * _item_size(known[key].code)
-        if elements != known[key].elements or position + 8 + size > len(data):
+        begin = position + 8
+        position = begin + elements * _item_size(storages[key].code)
+        if elements != storages[key].elements or position > len(data):
             raise ValueError(f"its storage {key} is cut off")
-        stored[key] = data[position + 8 : position + 8 + size]
-        position += 8 + size
+        stored[key] = data[begin:position]
 
     def storage_bytes(storage: Storage) -> bytes:
         if storage.key not in stored:
             raise ValueError(f"its storage {storage.key} is missing")
         return stored[storage.key]
 
-    return _arrays(described, storage_bytes, byte_order)
+    return _saved_tensors(content, storage_bytes, byte_order)
 
 
-def _values(data: bytes, legacy: bool) -> Any:
-    """The pickled object, with a Tensor for every tensor."""
+def _load(data: bytes, legacy: bool) -> Any:
+    """Read the pickled object, with a Tensor for every tensor."""
 
     def persistent(pid: Any) -> Storage:
         count = 6 if legacy else 5
@@ -194,8 +194,8 @@ def _values(data: bytes, legacy: bool) -> Any:
     def tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Tensor:
         if not isinstance(storage, Storage) or type(offset) is not int:
             raise PickleRefused("a tensor in its pickle is damaged")
-        for numbers in (size, stride):
-            if not isinstance(numbers, tuple) or len(numbers) > MAX_DIMENSIONS or not all(type(n) is int for n in numbers):
+        for lengths in (size, stride):
+            if not isinstance(lengths, tuple) or len(lengths) > MAX_DIMENSIONS or not all(type(n) is int for n in lengths):
                 raise PickleRefused("a tensor in its pickle has an invalid shape")
         if len(size) != len(stride):
             raise PickleRefused("a tensor in its pickle has an invalid shape")
@@ -211,12 +211,12 @@ def _values(data: bytes, legacy: bool) -> Any:
     return load(data, {**pickled_arrays.REBUILDERS, **names, **functions}, persistent=persistent, advice=ADVICE)
 
 
-def _arrays(described: Any, storage_bytes: Callable[[Storage], bytes], byte_order: str) -> SavedTensors:
-    """Every tensor of a described object as an array."""
+def _saved_tensors(content: Any, storage_bytes: Callable[[Storage], bytes], byte_order: str) -> SavedTensors:
+    """Build an array for every tensor in the pickled object."""
     storages: dict[str, tuple[Storage, NDArray[Any]]] = {}
     arrays: dict[str, NDArray[Any]] = {}
     total = 0
-    for name, tensor in _tensors(described):
+    for name, tensor in _tensors(content):
         if name in arrays:
             raise ValueError(f"two of its tensors are called {name}")
         if not isinstance(tensor, Tensor):
@@ -227,38 +227,40 @@ def _arrays(described: Any, storage_bytes: Callable[[Storage], bytes], byte_orde
             total += storage.elements * _item_size(storage.code)
             if total > MAX_BYTES:
                 raise ValueError("its tensors are larger than any actor's")
-            numbers = np.dtype(byte_order + storage.code.replace("bf16", "u2"))
+            dtype = np.dtype(byte_order + storage.code.replace("bf16", "u2"))
             data = storage_bytes(storage)
-            if len(data) != storage.elements * numbers.itemsize:
-                raise ValueError(f"its storage {storage.key} has {len(data)} bytes, not {storage.elements * numbers.itemsize}")
-            storages[storage.key] = storage, np.frombuffer(data, numbers)
-        first, values = storages[storage.key]
-        if first != storage:
-            raise ValueError(f"its storage {storage.key} is described in two ways")
-        arrays[name] = widen(_view(name, tensor, values), storage.code)
+            if len(data) != storage.elements * dtype.itemsize:
+                raise ValueError(f"its storage {storage.key} has {len(data)} bytes, not {storage.elements * dtype.itemsize}")
+            storages[storage.key] = storage, np.frombuffer(data, dtype)
+        first_description, values = storages[storage.key]
+        if first_description != storage:
+            raise ValueError(f"its storage {storage.key} has two different descriptions")
+        arrays[name] = to_native(_view(name, tensor, values), storage.code)
     if not storages:
         raise ValueError(f"it holds no tensors; {ADVICE}")
-    return SavedTensors(arrays, _modules(described))
+    return SavedTensors(arrays, _modules(content))
 
 
 def _view(name: str, tensor: Tensor, values: NDArray[Any]) -> NDArray[Any]:
+    """Copy a tensor out of the values of its storage. Raises ValueError if it reaches beyond them."""
     elements = math.prod(tensor.size)
     if any(size < 0 for size in tensor.size) or any(stride < 0 for stride in tensor.stride) or tensor.offset < 0:
         raise ValueError(f"its tensor {name} has a negative shape, stride or offset")
     if elements > min(MAX_ELEMENTS, len(values)):
-        raise ValueError(f"its tensor {name} has shape {list(tensor.size)}, more than its {len(values)} stored numbers")
+        raise ValueError(f"its tensor {name} has shape {list(tensor.size)}, more than the {len(values)} values of its storage")
     last = tensor.offset + sum((size - 1) * stride for size, stride in zip(tensor.size, tensor.stride, strict=True))
     if elements and last >= len(values):
-        raise ValueError(f"its tensor {name} reaches beyond its {len(values)} stored numbers")
+        raise ValueError(f"its tensor {name} reaches beyond the {len(values)} values of its storage")
     if not elements:
         return np.zeros(tensor.size, values.dtype)
     strides = [stride * values.itemsize for stride in tensor.stride]
     return np.lib.stride_tricks.as_strided(values[tensor.offset :], tensor.size, strides).copy()
 
 
-def widen(values: NDArray[Any], code: str) -> NDArray[Any]:
-    """Numbers in this machine's byte order; bfloat16, which NumPy lacks, as float32: its upper half."""
+def to_native(values: NDArray[Any], code: str) -> NDArray[Any]:
+    """Convert values to this machine's byte order, and bfloat16 to float32."""
     if code == "bf16":
+        # NumPy has no bfloat16, which is the upper half of a float32
         return (values.astype(np.uint32) << 16).view(np.float32)
     return values.astype(values.dtype.newbyteorder("="))
 
@@ -267,14 +269,14 @@ def _item_size(code: str) -> int:
     return 2 if code == "bf16" else int(code[1:])
 
 
-def _tensors(described: Any) -> Iterator[tuple[str, Tensor | NDArray[Any]]]:
-    """(name, tensor) of every tensor in nested dicts and lists; lists of float numbers and NumPy's arrays are arrays."""
-    seen = 0
-    pending: list[tuple[str, Any, int]] = [("", described, 0)]
+def _tensors(content: Any) -> Iterator[tuple[str, Tensor | NDArray[Any]]]:
+    """(name, tensor) of every tensor in nested dicts and lists; NumPy arrays and lists of floats are tensors too."""
+    count = 0
+    pending: list[tuple[str, Any, int]] = [("", content, 0)]
     while pending:
         name, value, depth = pending.pop()
-        seen += 1
-        if seen > MAX_VALUES or depth > MAX_DEPTH:
+        count += 1
+        if count > MAX_VALUES or depth > MAX_DEPTH:
             raise ValueError(f"it holds more than a network's weights; {ADVICE}")
         if isinstance(value, Tensor):
             yield name, value
@@ -286,25 +288,25 @@ def _tensors(described: Any) -> Iterator[tuple[str, Tensor | NDArray[Any]]]:
             yield name, np.array(value)
             continue
         if isinstance(value, dict):
-            inside = [(key, item) for key, item in value.items() if isinstance(key, str | int)]
+            items = [(key, item) for key, item in value.items() if isinstance(key, str | int)]
         elif isinstance(value, list | tuple):
-            inside = list(enumerate(value))
+            items = list(enumerate(value))
         else:
             continue
-        below = [(f"{name}/{str(key).replace('.', '/')}".lstrip("/"), item, depth + 1) for key, item in inside]
-        pending += reversed(below)
+        nested = [(f"{name}/{str(key).replace('.', '/')}".lstrip("/"), item, depth + 1) for key, item in items]
+        pending += reversed(nested)
 
 
-def _modules(described: Any) -> tuple[str, ...]:
-    """Names of the modules of all state dicts inside; they tell of layers without weights."""
+def _modules(content: Any) -> tuple[str, ...]:
+    """Names of the modules in all state dicts, modules without weights included."""
     names: list[str] = []
-    pending: list[tuple[str, Any, int]] = [("", described, 0)]
+    pending: list[tuple[str, Any, int]] = [("", content, 0)]
     while pending:
-        prefix, holder, depth = pending.pop()
-        metadata = getattr(holder, "_metadata", None)
+        prefix, value, depth = pending.pop()
+        metadata = getattr(value, "_metadata", None)
         if isinstance(metadata, dict):
             names += [f"{prefix}{name.replace('.', '/')}" for name in metadata if isinstance(name, str) and name]
-        inside = holder.items() if isinstance(holder, dict) else enumerate(holder) if isinstance(holder, list | tuple) else ()
+        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
         if depth < MAX_DEPTH:
-            pending += [(f"{prefix}{str(key).replace('.', '/')}/", value, depth + 1) for key, value in inside]
+            pending += [(f"{prefix}{str(key).replace('.', '/')}/", item, depth + 1) for key, item in items]
     return tuple(names)

@@ -7,11 +7,11 @@ from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.source import ActorRequest, SavedFunction, Source
 
 MANIFEST = Path("assets.extra") / "export.json"
-"""A SavedModel with this file is one that we exported, not training output."""
+"""A SavedModel with this file was exported by us; it is not training output."""
 
 
 class TrainedSavedModel(Source):
-    """`path` is the SavedModel's folder."""
+    """A SavedModel; its path is the folder."""
 
     format = "saved-model"
 
@@ -25,7 +25,7 @@ class TrainedSavedModel(Source):
     def open(self, path: Path) -> Checkpoint:
         return tensorflow_files.open_checkpoint(path / "variables" / "variables")
 
-    def graph(self, path: Path, wanted: ActorRequest) -> SavedFunction:
+    def graph(self, path: Path, request: ActorRequest) -> SavedFunction:
         return SavedFunction()
 
 

@@ -1,7 +1,7 @@
 """Actors as graphs: the inference part of a trainer's own graph.
 
-For checkpoints that come with their graph (a MetaGraph, a SavedModel, a Keras
-model); the architecture need not be known. Functions are inlined, placeholders
+For checkpoints that contain a graph (a MetaGraph, a SavedModel, a Keras model);
+the architecture need not be known. Functions are inlined, placeholders
 other than the observation are replaced by their value at inference, constants
 are folded, and each variable becomes an input that the exporter fills in.
 """
@@ -30,21 +30,21 @@ RANDOM_MEAN = {
     "RandomUniform": 0.5, "RandomStandardNormal": 0.0, "TruncatedNormal": 0.0, "StatelessRandomUniform": 0.5,
     "StatelessRandomUniformV2": 0.5, "StatelessRandomNormal": 0.0, "StatelessRandomNormalV2": 0.0,
 }  # fmt: skip
-"""Random operations that a deterministic output may still depend on (an inactive dropout) -> their mean."""
+"""Random operations that a deterministic output may depend on (an inactive dropout) -> their mean."""
 VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
 _PASSES = ("Identity", "StopGradient", "Enter", "Switch")
 
 
 @dataclass(frozen=True)
 class GraphActor:
-    """An inference-only actor whose operations are its trainer's."""
+    """An inference-only actor with the trainer's own operations."""
 
     graph: bytes
     """GraphDef: a placeholder `observation` [-1, O], a placeholder `weight_<k>` for each weight, inference operations."""
     output: str
     """Name of the output tensor."""
     output_kind: str
-    """values | logits | probabilities | action (of an exported model: index or values)."""
+    """values | logits | probabilities | action (the output of an exported model: index or values)."""
     weights: tuple[Weight, ...]
     inputs: int
     outputs: int
@@ -62,23 +62,23 @@ class GraphActor:
 
 @dataclass(frozen=True)
 class TrainedGraph:
-    """A trainer's graph and where its actor begins and ends."""
+    """A trainer's graph with the observation and the output of its actor."""
 
     where: Path
     graph: graph_pb2.GraphDef
     observation: str
-    """Name of the observation's node, a placeholder."""
+    """Name of the observation's placeholder."""
     output: str
     """Name of the output tensor."""
     constants: Mapping[str, Any]
     """Other placeholder nodes -> their values at inference."""
     variables: Mapping[str, tuple[str, Arrays]]
-    """Variable node (or placeholder of a resource) -> its name in the checkpoint, its values."""
+    """Node of a variable (or placeholder of its resource) -> (name in the checkpoint, values)."""
 
 
 @dataclass(frozen=True)
 class ReferenceModel:
-    """The trainer's own actor, run as its trainer ran it: the reference of the parity check."""
+    """The trainer's own actor, run in the trainer's graph: the reference of the parity check."""
 
     description: str
     run: Callable[[Arrays], Arrays]
@@ -100,14 +100,13 @@ def softmax(x: Arrays) -> Arrays:
 
 
 def extract_actor(trained: TrainedGraph, inputs: int, outputs: int, output_kind: str) -> GraphActor:
-    """The inference-only actor of a trained graph. Raises InputError if it cannot be extracted."""
+    """Extract the inference-only actor of a trained graph. Raises InputError."""
     graph = extract(trained.graph, [trained.output])
     for node in graph.node:
         if node.name == trained.observation:
-            dtype = node.attr["dtype"].type
-            _become(node, "Placeholder", dtype)
+            _replace(node, "Placeholder", node.attr["dtype"].type)
         elif node.name in trained.constants:
-            _become_constant(node, trained.constants[node.name])
+            _replace_by_constant(node, trained.constants[node.name])
         elif node.op == "PlaceholderWithDefault":
             node.op = "Identity"
             node.attr["T"].type = node.attr["dtype"].type
@@ -118,32 +117,32 @@ def extract_actor(trained: TrainedGraph, inputs: int, outputs: int, output_kind:
     if not any(node.op == "Merge" for node in graph.node):
         # control inputs only order side effects (assertions, updates), which inference does not have
         for node in graph.node:
-            kept = [name for name in node.input if not name.startswith("^")]
+            data_inputs = [name for name in node.input if not name.startswith("^")]
             del node.input[:]
-            node.input.extend(kept)
+            node.input.extend(data_inputs)
     weights = _weights_as_inputs(trained, graph)
     graph = _optimised(trained.where, graph, trained.output)
     remaining = {node.name for node in graph.node}
-    graph, order = _renamed(graph, trained.observation, [node for node, _ in weights if node in remaining])
-    named = dict(weights)
-    if not order:
-        raise InputError(f"{trained.where}: its output needs none of the checkpoint's variables; it is not an actor")
-    renamed = tuple(replace(named[node], name=f"actor/{k:03d}") for k, node in enumerate(order))
+    weights = {node: weight for node, weight in weights.items() if node in remaining}
+    if not weights:
+        raise InputError(f"{trained.where}: its output does not depend on the checkpoint's variables; it is not an actor")
+    _rename(graph, trained.observation, list(weights))
     graph.versions.CopyFrom(trained.graph.versions)
-    return GraphActor(graph.SerializeToString(deterministic=True), trained.output, output_kind, renamed, inputs, outputs)
+    named_weights = tuple(replace(weight, name=f"actor/{k:03d}") for k, weight in enumerate(weights.values()))
+    return GraphActor(graph.SerializeToString(deterministic=True), trained.output, output_kind, named_weights, inputs, outputs)
 
 
 def extract(graph: graph_pb2.GraphDef, tensors: list[str], nodes: Mapping[str, Any] | None = None) -> graph_pb2.GraphDef:
-    """The part of a graph that the tensors need; `nodes`: its nodes by name, if the caller has them."""
+    """The part of a graph that the tensors depend on. `nodes`: its nodes by name, if the caller has them."""
     nodes = nodes or {node.name: node for node in graph.node}
-    wanted: dict[str, None] = {}
+    needed: dict[str, None] = {}  # an ordered set
     stack = [node_of(name) for name in tensors]
     while stack:
         name = stack.pop()
-        if name not in wanted and name in nodes:
-            wanted[name] = None
+        if name not in needed and name in nodes:
+            needed[name] = None
             stack += [node_of(source) for source in nodes[name].input]
-    part = graph_pb2.GraphDef(node=[nodes[name] for name in reversed(wanted)], library=graph.library)
+    part = graph_pb2.GraphDef(node=[nodes[name] for name in reversed(needed)], library=graph.library)
     part.versions.CopyFrom(graph.versions)
     # the trainer's device placement (a second GPU, colocation) does not apply to serving
     for node in part.node:
@@ -153,12 +152,12 @@ def extract(graph: graph_pb2.GraphDef, tensors: list[str], nodes: Mapping[str, A
 
 
 def node_of(name: str) -> str:
-    """The node of an input or tensor name: `a/b:1` and `^a/b` are a/b's."""
+    """The node of an input or tensor: a/b for `a/b:1` and `^a/b`."""
     return name.removeprefix("^").split(":")[0]
 
 
-def _become(node: Any, op: str, dtype: int) -> None:
-    """Turn a node into a placeholder or constant of a dtype, of unknown shape."""
+def _replace(node: Any, op: str, dtype: int) -> None:
+    """Turn a node into a placeholder or constant of a dtype and unknown shape."""
     node.op = op
     del node.input[:]
     node.attr.clear()
@@ -167,11 +166,10 @@ def _become(node: Any, op: str, dtype: int) -> None:
         node.attr["shape"].shape.unknown_rank = True
 
 
-def _become_constant(node: Any, value: Any) -> None:
+def _replace_by_constant(node: Any, value: Any) -> None:
     dtype = tf.as_dtype(node.attr["dtype"].type)
-    _become(node, "Const", dtype.as_datatype_enum)
-    shape = np.shape(value)
-    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, dtype, shape))
+    _replace(node, "Const", dtype.as_datatype_enum)
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, dtype, np.shape(value)))
 
 
 def _optimised(where: Path, graph: graph_pb2.GraphDef, output: str) -> graph_pb2.GraphDef:
@@ -196,8 +194,8 @@ def _without_randomness(graph: graph_pb2.GraphDef) -> None:
     """Replace random operations by their mean.
 
     A deterministic output may depend on a dropout with a keep probability of 1,
-    for which any value does. Otherwise the parity check against the reference
-    model fails.
+    where any value gives the same output. In other cases the parity check against
+    the reference model fails.
     """
     for node in [node for node in graph.node if node.op in RANDOM_MEAN]:
         dtype = node.attr["dtype"].type
@@ -213,10 +211,10 @@ def _without_randomness(graph: graph_pb2.GraphDef) -> None:
         node.attr["index_type"].type = index_type
 
 
-def _weights_as_inputs(trained: TrainedGraph, graph: graph_pb2.GraphDef) -> list[tuple[str, Weight]]:
-    """Turn every variable's reads into placeholders; (node, weight) in graph order. Raises InputError."""
+def _weights_as_inputs(trained: TrainedGraph, graph: graph_pb2.GraphDef) -> dict[str, Weight]:
+    """Turn each read of a variable into a placeholder. Return node -> weight in graph order. Raises InputError."""
     nodes = {node.name: node for node in graph.node}
-    weights: list[tuple[str, Weight]] = []
+    weights: dict[str, Weight] = {}
 
     def variable_of(name: str) -> str:
         node = nodes[node_of(name)]
@@ -226,28 +224,28 @@ def _weights_as_inputs(trained: TrainedGraph, graph: graph_pb2.GraphDef) -> list
 
     for node in graph.node:
         if node.op == "ReadVariableOp":
-            source = variable_of(node.input[0])
+            variable = variable_of(node.input[0])
         elif node.name in trained.variables and node.op in ("VariableV2", "Variable"):
-            source = node.name
+            variable = node.name
         else:
             continue
-        if source not in trained.variables:
-            raise InputError(f"{trained.where}: variable {source} is missing")
-        stored_as, values = trained.variables[source]
+        if variable not in trained.variables:
+            raise InputError(f"{trained.where}: variable {variable} is missing")
+        stored_as, values = trained.variables[variable]
         dtype = node.attr["dtype"].type
-        _become(node, "Placeholder", dtype)
+        _replace(node, "Placeholder", dtype)
         for size in values.shape:
             node.attr["shape"].shape.dim.add(size=size)
         node.attr["shape"].shape.unknown_rank = False
-        weights.append((node.name, Weight("", stored_as, values.astype(tf.as_dtype(dtype).as_numpy_dtype))))
+        weights[node.name] = Weight("", stored_as, values.astype(tf.as_dtype(dtype).as_numpy_dtype))
     return weights
 
 
-def _renamed(graph: graph_pb2.GraphDef, observation: str, weights: list[str]) -> tuple[graph_pb2.GraphDef, list[str]]:
-    """The graph with observation and weights under the exporter's names; the weights in order."""
+def _rename(graph: graph_pb2.GraphDef, observation: str, weights: list[str]) -> None:
+    """Give observation and weights the exporter's names, and drop what only the trainer uses."""
     names = {observation: OBSERVATION, **{name: f"weight_{k}" for k, name in enumerate(weights)}}
-    taken = {node.name for node in graph.node} - set(names)
-    for name in [name for name in names.values() if name in taken]:
+    other_names = {node.name for node in graph.node} - set(names)
+    for name in [name for name in names.values() if name in other_names]:
         names[name] = f"{name}_of_the_trainer"
     for node in graph.node:
         node.name = names.get(node.name, node.name)
@@ -260,4 +258,3 @@ def _renamed(graph: graph_pb2.GraphDef, observation: str, weights: list[str]) ->
                 node.input[k] = source.replace(name, names[name], 1)
     if not any(value.HasField("func") or value.list.func for node in graph.node for value in node.attr.values()):
         graph.ClearField("library")
-    return graph, weights

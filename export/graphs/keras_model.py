@@ -1,4 +1,4 @@
-"""Whole Keras models (.keras, .h5): loaded by Keras if their classes are Keras's own."""
+"""Whole Keras models (.keras, .h5), which Keras loads if their classes are Keras's own."""
 
 import importlib
 import re
@@ -13,35 +13,38 @@ from export.graphs.trained_function import TrainedActor
 _LAMBDA = re.compile(r'"class_name":\s*"Lambda"')
 
 
-def load_actor(path: Path, wanted: ActorRequest, config: str, version: str) -> tuple[TrainedActor | None, str]:
-    """(the actor, ""), or (None, why Keras cannot load it): the weights of a model of user-defined classes can still be read.
+def load_actor(path: Path, request: ActorRequest, config: str, version: str) -> tuple[TrainedActor | None, str]:
+    """(the actor, ""), or (None, the reason) if Keras cannot load the model. Its weights may still be readable.
 
-    `config`, `version`: the model's architecture as JSON, and the version of the Keras that wrote it. Raises InputError
-    if the loaded model is not an actor.
+    Args:
+        path: the model's file.
+        request: the requested actor.
+        config: the model's architecture as JSON.
+        version: version of the Keras that wrote it.
+
+    Raises:
+        InputError: the loaded model is not an actor.
     """
     model, reason = load(path, config, version)
     if model is None:
         return None, reason
     variables = variable_names(model)
-    return trained_function.of_keras(path, model, wanted.inputs, variables, wanted.output_tensor, wanted.categorical), ""
+    return trained_function.from_model(path, model, request.inputs, variables, request.output_tensor, request.categorical), ""
 
 
 def load(path: Path, config: str = "", version: str = "") -> tuple[Any, str]:
-    """(the model, ""), or (None, why Keras cannot load it).
+    """(the model, ""), or (None, the reason) if Keras cannot load it. `config`, `version`: as in `load_actor`.
 
-    No code of the file is run: a Lambda is refused, because Keras 2 runs its pickled code without a question.
-    `config`, `version`: as in `load_actor`.
+    No code in the file is run: a Lambda is refused, because Keras 2 runs its pickled code by default.
     """
     if _LAMBDA.search(config):
         return None, "Keras cannot load it: it has a Lambda layer, whose code would be run"
     reason = ""
-    # tf_keras is Keras 2; its files are loaded if it is installed
+    # tf_keras is Keras 2; it may not be installed
     libraries = ["tf_keras", "keras"] if version.startswith("2.") else ["keras", "tf_keras"]
     for name in libraries:
         if name == "keras" and version.startswith("2.") and "hard_sigmoid" in config:
-            reason = (
-                reason or "Keras cannot load it: hard_sigmoid of Keras 2 is another function than Keras 3's; install tf_keras"
-            )
+            reason = reason or "Keras cannot load it: Keras 3 has another hard_sigmoid than Keras 2; install tf_keras"
             continue
         try:
             keras = importlib.import_module(name)
@@ -51,10 +54,10 @@ def load(path: Path, config: str = "", version: str = "") -> tuple[Any, str]:
             safe = {"safe_mode": True} if path.suffix == ".keras" else {}
             return keras.models.load_model(str(path), compile=False, **safe), ""
         except Exception as error:  # noqa: BLE001 - Keras raises many kinds, mostly for unknown classes
-            reason = reason or f"Keras cannot load it, so its wiring is not known: {first_line(error)}"
+            reason = reason or f"Keras cannot load it, so its wiring is unknown: {first_line(error)}"
     return None, reason
 
 
 def variable_names(model: Any) -> dict[int, str]:
-    """id of each variable's tensor -> its path."""
+    """id of each variable -> its path in the model."""
     return {id(getattr(weight, "_value", weight)): getattr(weight, "path", weight.name).split(":")[0] for weight in model.weights}

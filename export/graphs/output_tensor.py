@@ -1,10 +1,9 @@
 """Find an actor's observation and its deterministic output in a training graph.
 
-The output is the mean (or the logits), not the sampled action, not a loss. The
-search starts at the product of the actor's last layer and follows element-wise
-operations (a bias, tanh, a scale, a clip) to a tensor that training uses: one to
-which noise is added, or which is compared with an action. An unclear output is
-refused, never guessed.
+The output is the mean (or the logits), not the sampled action or a loss. The search
+starts at the product of the actor's last layer and follows element-wise operations
+(a bias, tanh, a scale, a clip) to a tensor that training uses, for example by adding
+noise to it or comparing it with an action. An unclear output is refused, never guessed.
 """
 
 import collections
@@ -28,19 +27,19 @@ ELEMENTWISE_OPS = {
     "Reshape", "Squeeze", "ExpandDims", "Softmax", "Select", "SelectV2", "Cast", "CheckNumerics", "StopGradient",
 }
 # fmt: on
-"""Operations on the chain from the last layer to the mean: bounds, scales and clips, nothing that only a loss has (a square)."""
+"""Operations between the last layer and the mean: bounds, scales and clips, but none that only a loss has (a square)."""
 HARMLESS_OPS = ("ArgMax", "Softmax", "LogSoftmax", "TopKV2")
-"""Operations on logits after which the best action is the same."""
+"""Operations on logits that keep the best action."""
 SLICES = ("Split", "SplitV", "StridedSlice", "Slice", "Unpack", "GatherV2")
 MEAN_WORDS = {"mean", "means", "mu", "loc", "logit", "logits"}
-"""Words in the names of the layer of the mean, or of the logits."""
+"""Words in the name of the layer that returns the mean or the logits."""
 PLACEHOLDERS = ("Placeholder", "PlaceholderWithDefault", "PlaceholderV2")
 _FLOATS = (types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE, types_pb2.DT_HALF)
 _TRAINING_WORDS = {"train", "training", "phase", "learning", "dropout", "explore", "stochastic"}
 _INFERENCE_WORDS = {"eval", "evaluate", "evaluation", "inference", "infer", "test", "testing", "deterministic", "greedy"}
-"""Words in the names of switches: they are off, or on, at inference."""
+"""Words in the names of switches that are on at inference; those with _TRAINING_WORDS are off."""
 _FRACTIONS = {"keep": 1.0, "dropout": 0.0, "drop": 0.0, "rate": 0.0}
-"""Values of dropout's numbers at inference, by the first of these words in their name."""
+"""Words in the names of dropout's settings -> value at inference; the first word that matches counts."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class GraphIndex:
         return cls({node.name: node for node in graph.node}, consumers, variables)
 
     def ancestors(self, name: str) -> dict[str, Any]:
-        """Every node that a node needs, including itself."""
+        """The nodes that a node depends on, with itself."""
         needed: dict[str, Any] = {}
         stack = [name]
         while stack:
@@ -75,9 +74,9 @@ class GraphIndex:
 
 
 def constants(where: Path, ancestors: Mapping[str, Any], observation: str) -> dict[str, Any]:
-    """Values at inference of the placeholders that an output needs beside the observation.
+    """The values at inference of the placeholders other than the observation.
 
-    Raises InputError with the name of a placeholder of unknown value.
+    Raises InputError with the name of a placeholder whose value is unknown.
     """
     values: dict[str, Any] = {}
     for node in ancestors.values():
@@ -86,7 +85,7 @@ def constants(where: Path, ancestors: Mapping[str, Any], observation: str) -> di
         value = training_switch_value(node)
         if value is None and node.op != "PlaceholderWithDefault":
             raise InputError(
-                f"{where}: the output needs placeholder {node.name}, and its value at inference is unknown; "
+                f"{where}: the output depends on placeholder {node.name}, and its value at inference is unknown; "
                 "name another tensor with --output-tensor"
             )
         if value is not None:
@@ -95,18 +94,18 @@ def constants(where: Path, ancestors: Mapping[str, Any], observation: str) -> di
 
 
 def training_switch_value(node: Any) -> Any:
-    """Value of a training switch at inference; None: the placeholder is not a known switch."""
+    """The value of a training switch at inference. `None` if the placeholder is not a known switch."""
     dtype, shape = node.attr["dtype"].type, node.attr["shape"].shape
     name = node.name.rsplit("/", 1)[-1]
     if dtype == types_pb2.DT_BOOL:
         return switch_value(name)
     if dtype not in _FLOATS or shape.dim or node.op == "PlaceholderWithDefault":
-        return None  # a switch is a scalar, and a default is the value that a caller who gives none gets
+        return None  # a switch is a scalar; a placeholder with a default keeps it
     return next((value for word, value in _FRACTIONS.items() if word in _words(name)), None)
 
 
 def switch_value(name: str) -> bool | None:
-    """Value at inference of a boolean with this name; None: the name does not tell."""
+    """The value of a boolean with this name at inference. `None` if the name does not determine it."""
     words = _words(name)
     if bool(words & _TRAINING_WORDS) == bool(words & _INFERENCE_WORDS):
         return None
@@ -114,12 +113,12 @@ def switch_value(name: str) -> bool | None:
 
 
 def _words(name: str) -> set[str]:
-    """Words of a name: `isTraining_1` -> is, training."""
+    """The words of a name in lower case: `isTraining_1` -> is, training."""
     return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
 
 
 def required_placeholders(ancestors: Mapping[str, Any]) -> list[str]:
-    """Placeholders that must be fed: no training switches, and no defaults except an observation's."""
+    """Placeholders that must be fed. Training switches are not, nor those with a default, unless it is an observation's."""
     return [
         node.name
         for node in ancestors.values()
@@ -130,101 +129,111 @@ def required_placeholders(ancestors: Mapping[str, Any]) -> list[str]:
 
 
 def observation(where: Path, ancestors: Mapping[str, Any], output: str) -> str:
-    """The only placeholder that an output needs: the observation, float [-1, O]. Raises InputError."""
+    """The observation: the only placeholder that an output depends on, float [-1, O]. Raises InputError."""
     inputs = required_placeholders(ancestors)
     if len(inputs) != 1:
-        needed = f"the placeholders {', '.join(sorted(inputs))}" if inputs else "no placeholder of an observation"
-        raise InputError(f"{where}: tensor {output} needs {needed}; name the actor's own output with --output-tensor")
+        required = f"the placeholders {', '.join(sorted(inputs))}" if inputs else "no placeholder of an observation"
+        raise InputError(f"{where}: tensor {output} depends on {required}; name the actor's own output with --output-tensor")
     node = ancestors[inputs[0]]
     dims = node.attr["shape"].shape.dim
     if node.attr["dtype"].type not in _FLOATS or (dims and len(dims) != 2):
         dtype = types_pb2.DataType.Name(node.attr["dtype"].type).removeprefix("DT_").lower()
         raise InputError(
-            f"{where}: its observation {node.name} is {dtype} {[dim.size for dim in dims]}, not rows of numbers; "
-            "such an actor cannot be served"
+            f"{where}: its observation {node.name} is {dtype} {[dim.size for dim in dims]}, not float [-1, O]; "
+            "such an actor cannot be exported"
         )
     return inputs[0]
 
 
 class NotInGraph(InputError):
-    """A graph that does not run the actor."""
+    """The graph does not run the actor."""
 
 
 def find_output(
     where: Path, graph: GraphIndex, layers: Iterable[str], is_actor_variable: Callable[[str], bool], categorical: bool
 ) -> str:
-    """The output tensor of the actor that has these layers' variables.
+    """Find the output tensor of an actor.
 
-    `is_actor_variable`: whether a variable node is the actor's beside its layers (such as the
-    statistics that normalise its observation). Raises InputError if the output
-    is unclear, NotInGraph if the graph does not run the actor.
+    Args:
+        where: the graph's file.
+        graph: the graph.
+        layers: nodes of the variables of the actor's layers.
+        is_actor_variable: whether a variable node belongs to the actor, such as statistics that normalise its observation.
+        categorical: whether the output is logits or probabilities.
+
+    Raises:
+        InputError: the output is not clear.
+        NotInGraph: the graph does not run the actor.
     """
     layer_variables = {name for name in layers if name in graph.nodes and graph.nodes[name].op in VARIABLES}
-    head, others = _head(where, graph, layer_variables)
+    head, other_heads = _head(where, graph, layer_variables)
     ancestors = graph.ancestors(head)
     outside_variables = sorted(
         n for n, node in ancestors.items() if node.op in VARIABLES and n not in layer_variables and not is_actor_variable(n)
     )
     if outside_variables:
         raise InputError(
-            f"{where}: the output of its actor needs variables outside its scope too ({', '.join(outside_variables[:5])}); "
+            f"{where}: the output of its actor depends on variables outside its scope ({', '.join(outside_variables[:5])}); "
             "name its mean with --output-tensor"
         )
     if random := [name for name, node in ancestors.items() if node.op in RANDOM and not _is_dropout(name)]:
         raise InputError(f"{where}: its actor is random ({random[0]}); name its mean with --output-tensor")
-    observed = observation(where, ancestors, head)
+    observation_name = observation(where, ancestors, head)
 
     def is_training(name: str) -> bool:
-        """Whether a tensor is more than a function of the observation and the actor's variables."""
-        needs = graph.ancestors(name)
+        """Whether a tensor depends on more than the observation and the actor's variables."""
+        inputs = graph.ancestors(name)
         return (
-            set(required_placeholders(needs)) != {observed}
-            or any(node.op in RANDOM and not _is_dropout(n) for n, node in needs.items())
-            or any(node.op in VARIABLES and n not in layer_variables and not is_actor_variable(n) for n, node in needs.items())
-            or any(other in needs for other in others)
+            set(required_placeholders(inputs)) != {observation_name}
+            or any(node.op in RANDOM and not _is_dropout(n) for n, node in inputs.items())
+            or any(node.op in VARIABLES and n not in layer_variables and not is_actor_variable(n) for n, node in inputs.items())
+            or any(other in inputs for other in other_heads)
         )
 
     chain = _elementwise_chain(where, graph, head, is_training, categorical)
-    used = [k for k, name in enumerate(chain) if any(map(is_training, _consumers(graph, name)))]
-    if not used:
-        unknown = _leads_to_training(graph, chain[-1], is_training, HARMLESS_OPS if categorical else ())
+    used_by_training = [k for k, name in enumerate(chain) if any(map(is_training, _consumers(graph, name)))]
+    if not used_by_training:
+        unknown = _path_to_training(graph, chain[-1], is_training, HARMLESS_OPS if categorical else ())
         if unknown:
             raise InputError(
-                f"{where}: its actor goes on with {unknown} after {chain[-1]}; name its mean (or its logits) with --output-tensor"
+                f"{where}: its actor continues with {unknown} after {chain[-1]}; "
+                "name its mean (or its logits) with --output-tensor"
             )
         return f"{chain[-1]}:0"
-    after = [graph.nodes[name].op for name in chain[used[-1] + 1 :]]
-    if not categorical and any(op in BOUNDING_OPS for op in after):
-        raise InputError(f"{where}: its actor's mean is {chain[used[-1]]} or {chain[-1]}; choose one with --output-tensor")
-    return f"{chain[used[-1]]}:0"
+    last_used = used_by_training[-1]
+    if not categorical and any(graph.nodes[name].op in BOUNDING_OPS for name in chain[last_used + 1 :]):
+        raise InputError(f"{where}: its actor's mean is {chain[last_used]} or {chain[-1]}; choose one with --output-tensor")
+    return f"{chain[last_used]}:0"
 
 
 def _head(where: Path, graph: GraphIndex, layer_variables: set[str]) -> tuple[str, list[str]]:
-    """The product of the actor's last layer, and those of its other last layers (a deviation's). Raises InputError."""
-    reached = _reached(graph, layer_variables)
-    products = [name for name in reached if graph.nodes[name].op in MATMUL_OPS and _kernel(graph, name, layer_variables)]
+    """(the product of the actor's last layer, those of other last layers such as a deviation's). Raises InputError."""
+    products = [
+        name
+        for name in _reachable(graph, layer_variables)
+        if graph.nodes[name].op in MATMUL_OPS and _kernel(graph, name, layer_variables)
+    ]
     if not products:
         raise NotInGraph(f"{where}: its graph does not run the actor")
     if not any(node.op in PLACEHOLDERS for name in products for node in graph.ancestors(name).values()):
-        # its activations are there, and weights alone would be given the defaults
+        # not NotInGraph: the graph has the activations, and an export of the weights alone would assume the defaults
         raise InputError(f"{where}: its graph runs the actor on something other than a placeholder, such as an iterator")
     inner = {name for product in products for name in graph.ancestors(product) if name != product}
     heads = [name for name in products if name not in inner]
     if len(heads) > 1:
-        named = [name for name in heads if _words(_kernel(graph, name, layer_variables)) & MEAN_WORDS]
-        plain = [
-            name for name in heads if not re.search(r"std|sigma|var\b|scale|dev", _kernel(graph, name, layer_variables).lower())
-        ]
-        chosen = named if len(named) == 1 else plain
+        kernels = {name: _kernel(graph, name, layer_variables) for name in heads}
+        means = [name for name, kernel in kernels.items() if _words(kernel) & MEAN_WORDS]
+        not_deviations = [name for name, kernel in kernels.items() if not re.search(r"std|sigma|var\b|scale|dev", kernel.lower())]
+        chosen = means if len(means) == 1 else not_deviations
         if len(chosen) != 1:
-            kernels = ", ".join(sorted(_kernel(graph, name, layer_variables) for name in heads))
-            raise InputError(f"{where}: its actor ends with several layers ({kernels}); name its mean with --output-tensor")
+            names = ", ".join(sorted(kernels.values()))
+            raise InputError(f"{where}: its actor ends with several layers ({names}); name its mean with --output-tensor")
         return chosen[0], [name for name in heads if name != chosen[0]]
     return heads[0], []
 
 
 def _kernel(graph: GraphIndex, product: str, layer_variables: set[str]) -> str:
-    """The layer's variable that a product multiplies by; empty: none."""
+    """The variable of a layer that a product multiplies by, or ""."""
     for source in graph.nodes[product].input[1:]:
         name = node_of(source)
         while graph.nodes[name].op in ("Identity", "ReadVariableOp", "Cast", "Enter", "Reshape", "StopGradient"):
@@ -237,29 +246,32 @@ def _kernel(graph: GraphIndex, product: str, layer_variables: set[str]) -> str:
 def _elementwise_chain(
     where: Path, graph: GraphIndex, head: str, is_training: Callable[[str], bool], categorical: bool
 ) -> list[str]:
-    """Tensors from the last layer's product on, each a function of the previous one only. Raises InputError."""
+    """Tensors from the last layer's product on, each a function of only the previous one. Raises InputError."""
     chain = [head]
     while True:
-        after = [name for name in _consumers(graph, chain[-1]) if not is_training(name)]
-        if any(graph.nodes[name].op in SLICES for name in after):
+        consumers = [name for name in _consumers(graph, chain[-1]) if not is_training(name)]
+        if any(graph.nodes[name].op in SLICES for name in consumers):
             raise InputError(
                 f"{where}: the output of its last layer is split after {chain[-1]}; name its mean with --output-tensor"
             )
-        on = [name for name in after if graph.nodes[name].op in ELEMENTWISE_OPS and not _uses_twice(graph, name, chain[-1])]
-        if categorical and any(graph.nodes[name].op == "Softmax" for name in on):
+        following = [
+            name for name in consumers if graph.nodes[name].op in ELEMENTWISE_OPS and not _uses_twice(graph, name, chain[-1])
+        ]
+        if categorical and any(graph.nodes[name].op == "Softmax" for name in following):
             return chain
-        if len(on) > 1:
-            on = [name for name in on if graph.nodes[name].op in BOUNDING_OPS] or on
-        if not on or graph.nodes[chain[-1]].op == "Softmax":
+        if len(following) > 1:
+            following = [name for name in following if graph.nodes[name].op in BOUNDING_OPS] or following
+        if not following or graph.nodes[chain[-1]].op == "Softmax":
             return chain
-        if len(on) > 1:
-            raise InputError(f"{where}: its actor goes on with {', '.join(sorted(on))}; name its mean with --output-tensor")
-        chain.append(on[0])
+        if len(following) > 1:
+            names = ", ".join(sorted(following))
+            raise InputError(f"{where}: its actor continues with {names}; name its mean with --output-tensor")
+        chain.append(following[0])
 
 
-def _leads_to_training(graph: GraphIndex, end: str, is_training: Callable[[str], bool], ignored: Sequence[str]) -> str:
-    """The first operation after a tensor from which training gets a function of it; "": there is none."""
-    for first in _consumers(graph, end):
+def _path_to_training(graph: GraphIndex, tensor: str, is_training: Callable[[str], bool], ignored: Sequence[str]) -> str:
+    """The consumer of a tensor on a path to training, or "". `ignored`: operations of consumers that do not count."""
+    for first in _consumers(graph, tensor):
         if is_training(first) or graph.nodes[first].op in ignored:
             continue
         seen, stack = {first}, [first]
@@ -274,23 +286,23 @@ def _leads_to_training(graph: GraphIndex, end: str, is_training: Callable[[str],
 
 
 def _uses_twice(graph: GraphIndex, name: str, source: str) -> bool:
-    """Whether an operation takes a tensor twice, like the square of a loss."""
-    return [node_of(taken) for taken in graph.nodes[name].input].count(source) > 1
+    """Whether an operation takes a tensor twice, such as a loss that squares it."""
+    return [node_of(name) for name in graph.nodes[name].input].count(source) > 1
 
 
 def _consumers(graph: GraphIndex, name: str) -> list[str]:
     """Consumers of a tensor, without gradients, updates and shapes."""
     return [
-        after
-        for after in dict.fromkeys(graph.consumers.get(name, ()))
-        if "gradients" not in after
-        and not re.match(r"(Assign|Save|Apply|Resource|Shape|Rank|Size|ZerosLike|OnesLike|.*Summary)", graph.nodes[after].op)
+        consumer
+        for consumer in dict.fromkeys(graph.consumers.get(name, ()))
+        if "gradients" not in consumer
+        and not re.match(r"(Assign|Save|Apply|Resource|Shape|Rank|Size|ZerosLike|OnesLike|.*Summary)", graph.nodes[consumer].op)
     ]
 
 
-def _reached(graph: GraphIndex, variables: Iterable[str]) -> list[str]:
-    """Nodes that variables feed."""
-    reached: dict[str, None] = {}
+def _reachable(graph: GraphIndex, variables: Iterable[str]) -> list[str]:
+    """Nodes that depend on the variables."""
+    reached: dict[str, None] = {}  # an ordered set
     stack = sorted(variables)
     while stack:
         for name in _consumers(graph, stack.pop()):
@@ -305,6 +317,6 @@ def _is_dropout(name: str) -> bool:
 
 
 def stored_as(node: Any) -> str:
-    """Name of a variable in the checkpoint: a resource's own is its shared name."""
+    """Name of a variable in the checkpoint; for a resource it is the shared name."""
     name = node.attr["shared_name"].s.decode() if node.op == "VarHandleOp" else ""
     return name or str(node.name)

@@ -1,7 +1,7 @@
-"""Actors that come as TensorFlow functions: SavedModels from training, whole Keras models, a user's own builder.
+"""Actors as TensorFlow functions: SavedModels from training, whole Keras models, a user's own builder.
 
-A function's graph and the variables it captures are all that is needed: the
-actor is extracted from it as from a MetaGraph.
+The actor is extracted from the function's graph and the variables that it captures,
+as from a MetaGraph.
 """
 
 import os
@@ -24,20 +24,20 @@ from serving.contract import DEFAULT_SIGNATURE
 
 _NOT_THE_MEAN = re.compile(r"value|critic|log_?prob|std|sigma|scale|entropy|sample|hidden|state", re.I)
 _THE_MEAN = re.compile(r"((actor|action|policy|pi)_)?(means?|mu|loc|logits?|probs?|probabilities|actions?|actor|policy|pi)", re.I)
-"""The whole name of an output; queue_prob may be anything."""
+"""For the full name of an output: a part of it is not enough, as in queue_prob."""
 
 
 @dataclass(frozen=True)
 class TrainedActor:
-    """An actor as a function, its reference model, and its variables by name."""
+    """An actor's graph, its reference model and its variables."""
 
     graph: TrainedGraph
     reference_model: ReferenceModel
     checkpoint: Checkpoint
 
 
-def of_saved_model(path: Path, output: str | None, categorical: bool) -> TrainedActor:
-    """The actor of a SavedModel that training wrote; `output`: KEY or SIGNATURE:KEY. Raises InputError."""
+def from_saved_model(path: Path, output: str | None, categorical: bool) -> TrainedActor:
+    """Read the actor of a SavedModel that training wrote. `output`: KEY or SIGNATURE:KEY. Raises InputError."""
     try:
         model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
         if not model.meta_graphs:
@@ -48,28 +48,32 @@ def of_saved_model(path: Path, output: str | None, categorical: bool) -> Trained
         raise InputError(f"{path}: cannot be read as a SavedModel: {first_line(error)}") from None
     signature, _, key = (output or "").rpartition(":")
     if not functions:
-        raise InputError(f"{path}: has neither a signature nor a function that takes an observation")
+        raise InputError(f"{path}: has neither a signature nor a traced function; save it with one that takes an observation")
     if signature and signature not in functions:
         raise InputError(f"{path}: has no signature {signature}; there are {', '.join(functions)}")
     chosen = signature or next((name for name in (DEFAULT_SIGNATURE, "serve", "__call__") if name in functions), None)
     if chosen is None and len(functions) > 1:
         raise InputError(f"{path}: has the functions {', '.join(functions)}; choose one with --output-tensor FUNCTION:OUTPUT")
     concrete = functions[chosen or next(iter(functions))]
-    return of_function(path, concrete, _named_variables(concrete), key or None, categorical, keep=loaded)
+    names = {variable.ref(): variable.name.split(":")[0] for variable in concrete.variables}
+    return from_function(path, concrete, names, key or None, categorical, owner=loaded)
 
 
-def of_keras(
+def from_model(
     where: Path, model: Any, size: int | None, names: Mapping[int, str], output: str | None, categorical: bool
 ) -> TrainedActor:
-    """The actor that a Keras model (or any callable of an observation) is. Raises InputError.
+    """Trace a Keras model, or another callable on an observation, as an actor.
 
     Args:
         where: the file, for messages.
         model: the callable.
         size: size of an observation, if the model does not define it.
         names: id of each variable -> its name in the checkpoint.
-        output: name of the output; None: it is searched for.
+        output: name of the output. Without it, the output is searched for.
         categorical: whether the output is logits or probabilities.
+
+    Raises:
+        InputError: the model is not an actor.
     """
     inputs = getattr(model, "inputs", None)
     if inputs is not None and len(inputs) > 1:
@@ -84,22 +88,33 @@ def of_keras(
         return model(observation, training=False)
 
     spec = tf.TensorSpec([None, int(size)], tf.float32, name="observation")
-    act = tf.function(call_model, input_signature=[spec], autograph=False)
-
+    function = tf.function(call_model, input_signature=[spec], autograph=False)
     try:
-        concrete = act.get_concrete_function()
+        concrete = function.get_concrete_function()
     except InputError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever a model of the user's raises
+    except Exception as error:  # noqa: BLE001 - a user's model may raise anything
         raise InputError(f"{where}: the model cannot be called on an observation: {first_line(error)}") from None
-    stored = {v.ref(): names.get(id(v), v.name.split(":")[0]) for v in concrete.variables}
-    return of_function(where, concrete, stored, output, categorical, keep=(model, act))
+    stored_as = {v.ref(): names.get(id(v), v.name.split(":")[0]) for v in concrete.variables}
+    return from_function(where, concrete, stored_as, output, categorical, owner=(model, function))
 
 
-def of_function(
-    where: Path, concrete: Any, names: Mapping[Any, str], output: str | None, categorical: bool, keep: Any
+def from_function(
+    where: Path, concrete: Any, names: Mapping[Any, str], output: str | None, categorical: bool, owner: Any
 ) -> TrainedActor:
-    """The actor that a concrete function computes; `keep`: the owner of its variables. Raises InputError."""
+    """Read the actor that a concrete function computes.
+
+    Args:
+        where: the file, for messages.
+        concrete: the function.
+        names: reference of each variable -> its name in the checkpoint.
+        output: name of the output. Without it, the output is searched for.
+        categorical: whether the output is logits or probabilities.
+        owner: the owner of the variables, which the function itself does not keep alive.
+
+    Raises:
+        InputError: the function is not an actor.
+    """
     parameters = concrete.inputs[: len(concrete.inputs) - len(concrete.captured_inputs)]
     floats = [tensor for tensor in parameters if tensor.dtype.is_floating]
     if len(floats) > 1:
@@ -116,29 +131,29 @@ def of_function(
             value = output_tensor.switch_value(tensor.op.name) if tensor.dtype == tf.bool else None
             if value is None:
                 raise InputError(
-                    f"{where}: its function takes {tensor.op.name} beside the observation, with an unknown value at inference; "
-                    "choose another signature with --output-tensor SIGNATURE:OUTPUT"
+                    f"{where}: its function takes {tensor.op.name} beside the observation, and the value at inference is "
+                    "unknown; choose another signature with --output-tensor SIGNATURE:OUTPUT"
                 )
             constants[tensor.op.name] = value
     observation = floats[0].op.name
-    dtype = floats[0].dtype
 
     def call(x: NDArray[Any]) -> list[Any]:
         arguments = {tensor.op.name: tf.constant(constants.get(tensor.op.name, False)) for tensor in parameters}
-        arguments[observation] = tf.constant(x, dtype)
-        positional, named = concrete.structured_input_signature
-        held = keep  # a function does not own the variables it captures
+        arguments[observation] = tf.constant(x, floats[0].dtype)
+        positional, keywords = concrete.structured_input_signature
+        assert owner is not None  # the reference keeps the variables alive
         if positional:
             outputs = concrete(*(arguments[tensor.op.name] for tensor in parameters))
         else:
-            outputs = concrete(**{key: arguments[tensor.op.name] for key, tensor in zip(sorted(named), parameters, strict=True)})
-        assert held is not None
+            outputs = concrete(
+                **{key: arguments[tensor.op.name] for key, tensor in zip(sorted(keywords), parameters, strict=True)}
+            )
         return list(tf.nest.flatten(outputs))
 
-    size = _size(floats[0], variables, concrete)
+    size = _size(floats[0], variables)
     if size is None:
         raise InputError(f"{where}: does not define the size of an observation; export a model whose input has a fixed size")
-    index = _output(where, concrete, output, lambda x: call(x), size)
+    index = _output(where, concrete, output, call, size)
     graph = TrainedGraph(where, concrete.graph.as_graph_def(), observation, concrete.outputs[index].name, constants, variables)
 
     def run(x: NDArray[Any]) -> NDArray[Any]:
@@ -152,29 +167,25 @@ def of_function(
 
 
 def _functions(loaded: Any) -> dict[str, Any]:
-    """Functions of a loaded SavedModel that can be an actor: its signatures, else its traced methods."""
+    """The functions of a loaded SavedModel that may be an actor: its signatures, or its traced methods if it has none."""
     functions = {name: function for name, function in loaded.signatures.items() if function.outputs}
     if functions:
         return functions
     for name in dir(loaded):
         traced = getattr(getattr(loaded, name, None), "concrete_functions", None)
         for concrete in traced or ():
-            # use the inference trace: its training flag is bound to False
+            # not the training trace, whose training flag is bound to True
             if concrete.outputs and not any(value is True for value in tf.nest.flatten(concrete.structured_input_signature)):
                 functions.setdefault(name, concrete)
     return functions
 
 
-def _named_variables(concrete: Any) -> dict[Any, str]:
-    return {variable.ref(): variable.name.split(":")[0] for variable in concrete.variables}
-
-
 def _captured(where: Path, concrete: Any, names: Mapping[Any, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a function captures, by placeholder: constants, and (name, values) of variables."""
+    """(constants, (name, values) of variables) that a function captures, each by placeholder. Raises InputError."""
     handles = {id(variable.handle): variable for variable in concrete.variables}
     constants: dict[str, Any] = {}
     variables: dict[str, Any] = {}
-    taken: dict[str, int] = {}
+    name_counts: dict[str, int] = {}
     placeholders = concrete.inputs[len(concrete.inputs) - len(concrete.captured_inputs) :]
     for captured, placeholder in zip(concrete.captured_inputs, placeholders, strict=True):
         if captured.dtype != tf.resource:
@@ -182,30 +193,31 @@ def _captured(where: Path, concrete: Any, names: Mapping[Any, str]) -> tuple[dic
         elif id(captured) in handles:
             variable = handles[id(captured)]
             name = names.get(variable.ref(), variable.name.split(":")[0])
-            taken[name] = taken.get(name, 0) + 1
-            unique = name if taken[name] == 1 else f"{name}#{taken[name]}"
+            name_counts[name] = name_counts.get(name, 0) + 1
+            unique = name if name_counts[name] == 1 else f"{name}#{name_counts[name]}"
             variables[placeholder.op.name] = unique, variable.numpy()
         else:
             raise InputError(
-                f"{where}: its function needs {placeholder.op.name}, which is not a variable; such an actor cannot be exported"
+                f"{where}: its function uses {placeholder.op.name}, a resource that is not a variable; it cannot be exported"
             )
     return constants, variables
 
 
-def _size(observation: Any, variables: Mapping[str, Any], concrete: Any) -> int | None:
+def _size(observation: Any, variables: Mapping[str, Any]) -> int | None:
+    """Size of the observation, from its shape, or the only input size of a kernel that is no kernel's units."""
     shape = observation.shape
     if shape.rank == 2 and shape[1] is not None:
         return int(shape[1])
     kernels = [values.shape for name, values in variables.values() if name.endswith("kernel") and values.ndim == 2]
-    takes = {shape[0] for shape in kernels} - {shape[1] for shape in kernels}
-    return int(takes.pop()) if len(takes) == 1 else None
+    input_sizes = {shape[0] for shape in kernels} - {shape[1] for shape in kernels}
+    return int(input_sizes.pop()) if len(input_sizes) == 1 else None
 
 
 def _output(where: Path, concrete: Any, output: str | None, call: Callable[[Any], list[Any]], size: int) -> int:
-    """Which of a function's outputs is the mean (or the logits). Raises InputError."""
+    """Index of the output that is the mean (or the logits). Raises InputError if it is not clear."""
     structure = concrete.structured_outputs
-    named = isinstance(structure, dict)
-    keys = sorted(structure) if named else [f"output_{k}" for k in range(len(concrete.outputs))]
+    has_names = isinstance(structure, dict)
+    keys = sorted(structure) if has_names else [f"output_{k}" for k in range(len(concrete.outputs))]
     if output is not None:
         if output not in keys:
             raise InputError(f"{where}: has no output {output}; there are {', '.join(keys)}")
@@ -213,20 +225,20 @@ def _output(where: Path, concrete: Any, output: str | None, call: Callable[[Any]
     if len(keys) == 1 and not _NOT_THE_MEAN.search(keys[0]):
         return 0
     probe = np.random.default_rng(1).random((4, size)).astype(np.float32)
-    first, again = call(probe), call(probe)
-    fitting = [
-        k
-        for k, (before, after) in enumerate(zip(first, again, strict=True))
-        if before.dtype.is_floating and before.shape.rank in (1, 2) and before.shape[0] == 4 and np.array_equal(before, after)
-    ]
+    first, second = call(probe), call(probe)
     # of several outputs, one is chosen by its name, never by elimination
-    fitting = [k for k in fitting if named and _THE_MEAN.fullmatch(keys[k]) and not _NOT_THE_MEAN.search(keys[k])]
-    if len(fitting) != 1:
+    candidates = [
+        k
+        for k, (value, again) in enumerate(zip(first, second, strict=True))
+        if value.dtype.is_floating and value.shape.rank in (1, 2) and value.shape[0] == 4 and np.array_equal(value, again)
+        if has_names and _THE_MEAN.fullmatch(keys[k]) and not _NOT_THE_MEAN.search(keys[k])
+    ]
+    if len(candidates) != 1:
         raise InputError(f"{where}: has the outputs {', '.join(keys)}; choose the mean with --output-tensor")
-    return fitting[0]
+    return candidates[0]
 
 
 def _checkpoint(where: Path, variables: Mapping[str, tuple[str, Any]]) -> Checkpoint:
     values = dict(variables.values())
     stored = {name: StoredVariable(name, array.shape, array.dtype.name) for name, array in values.items()}
-    return Checkpoint(where, stored, lambda name: values[name], ordered=True, first=None)
+    return Checkpoint(where, stored, lambda name: values[name], ordered=True, first_number=None)

@@ -1,4 +1,4 @@
-"""TF1 MetaGraphs: the `.meta` file beside a checkpoint, and the actor in it."""
+"""Find the actor in a TF1 MetaGraph: the `.meta` file beside a checkpoint."""
 
 import functools
 from collections.abc import Sequence
@@ -44,14 +44,14 @@ def _read(meta: Path, stamp: tuple[int, int]) -> tuple[Any, GraphIndex]:
 def read(
     prefix: Path, checkpoint: Checkpoint, scope: str, layers: Sequence[str], output: str | None, categorical: bool
 ) -> TrainedGraph:
-    """The actor's part of the graph beside a checkpoint.
+    """Read the actor's part of the graph beside a checkpoint.
 
     Args:
         prefix: the checkpoint's prefix.
         checkpoint: its variables.
         scope: the actor's scope.
         layers: names of the variables of the actor's layers.
-        output: name of the output tensor; None: it is searched for.
+        output: name of the output tensor. Without it, the output is searched for.
         categorical: whether the output is logits or probabilities.
 
     Raises:
@@ -63,7 +63,7 @@ def read(
         stat = meta.stat()
     except OSError as error:
         raise InputError(f"{meta}: cannot be read as a MetaGraph: {error.strerror}") from None
-    whole, graph = _read(meta, (stat.st_mtime_ns, stat.st_size))
+    graph_def, graph = _read(meta, (stat.st_mtime_ns, stat.st_size))
     if output is None:
         nodes = graph.variables
         actor_nodes = {node for name, node in nodes.items() if scopes.unread_reason(name, scope) == scopes.UNKNOWN_USE}
@@ -71,14 +71,14 @@ def read(
             meta, graph, [nodes[name] for name in layers if name in nodes], actor_nodes.__contains__, categorical
         )
     elif node_of(output) not in graph.nodes:
-        near = [name for name in graph.nodes if name.rsplit("/", 1)[-1] == node_of(output).rsplit("/", 1)[-1]][:5]
+        similar = [name for name in graph.nodes if name.rsplit("/", 1)[-1] == node_of(output).rsplit("/", 1)[-1]][:5]
         raise InputError(
-            f"{meta}: has no tensor {output}; {'similar: ' + ', '.join(near) if near else 'none has a similar name'}"
+            f"{meta}: has no tensor {output}; {'similar: ' + ', '.join(similar) if similar else 'none has a similar name'}"
         )
     output = output if ":" in output else f"{output}:0"
     ancestors = graph.ancestors(node_of(output))
     if categorical and ancestors[node_of(output)].op == "Softmax":
-        # from logits the exporter computes the probabilities itself
+        # the exported model computes the probabilities from logits
         output = ancestors[node_of(output)].input[0]
         output = output if ":" in output else f"{output}:0"
     observation = output_tensor.observation(meta, ancestors, output)
@@ -86,44 +86,42 @@ def read(
     for node in ancestors.values():
         if node.op in VARIABLES:
             if (stored := output_tensor.stored_as(node)) not in checkpoint.stored:
-                raise InputError(f"{prefix}: variable {stored} is missing, which tensor {output} of its graph needs")
+                raise InputError(f"{prefix}: variable {stored} is missing, and tensor {output} of its graph depends on it")
             variables[node.name] = stored, checkpoint.value(stored)
     if not variables:
-        raise InputError(f"{meta}: tensor {output} needs no variable; it is not an actor's output; pass another --output-tensor")
+        raise InputError(f"{meta}: tensor {output} depends on no variable; name the actor's output with --output-tensor")
     constants = output_tensor.constants(meta, ancestors, observation)
-    return TrainedGraph(meta, extract(whole, [output], graph.nodes), observation, output, constants, variables)
+    return TrainedGraph(meta, extract(graph_def, [output], graph.nodes), observation, output, constants, variables)
 
 
 def reference_model(trained: TrainedGraph, categorical: bool, output_is_named: bool) -> ReferenceModel:
-    """The actor run in the trainer's own graph. Raises InputError."""
-    graph, session = tf.Graph(), None
+    """Run the actor in the trainer's own graph. Raises InputError."""
+    graph = tf.Graph()
+    session = tf.compat.v1.Session(graph=graph)
     try:
         with graph.as_default():
             tf.import_graph_def(trained.graph, name="")
-            session = tf.compat.v1.Session(graph=graph)
-            assigned, values = [], {}
+            assignments, values = [], {}
             for name, (stored, array) in trained.variables.items():
-                operation, value = _assign(graph.get_operation_by_name(name), stored, array)
-                assigned.append(operation)
+                assignment, value = _assign(graph.get_operation_by_name(name), stored, array)
+                assignments.append(assignment)
                 values[value] = array
-            session.run(assigned, values)
+            session.run(assignments, values)
     except Exception as error:  # noqa: BLE001 - TensorFlow raises several exceptions for an invalid graph
         raise InputError(f"{trained.where}: its graph cannot be run: {first_line(error)}") from None
-    held = session
 
     def run(observations: NDArray[Any]) -> NDArray[Any]:
         feed = {f"{name}:0": value for name, value in trained.constants.items()}
         try:
-            answers = held.run(trained.output, {**feed, f"{trained.observation}:0": observations})
+            return np.asarray(session.run(trained.output, {**feed, f"{trained.observation}:0": observations}))
         except (tf.errors.OpError, ValueError, TypeError) as error:
             raise InputError(f"{trained.where}: tensor {trained.output} cannot be run: {first_line(error)}") from None
-        return np.asarray(answers)
 
     return validated_reference_model(trained, run, inputs_of(trained), categorical, output_is_named)
 
 
 def inputs_of(trained: TrainedGraph) -> int:
-    """Size of the observation, from its placeholder or from the first layer. Raises InputError."""
+    """Size of the observation, from its placeholder or the first layer. Raises InputError."""
     nodes = {node.name: node for node in trained.graph.node}
     shape = nodes[trained.observation].attr["shape"].shape
     if len(shape.dim) == 2 and shape.dim[1].size > 0:
@@ -134,13 +132,16 @@ def inputs_of(trained: TrainedGraph) -> int:
             kernels = [trained.variables[name][1] for name in ancestors if name in trained.variables]
             if len(kernels) == 1:
                 return int(kernels[0].shape[0])
-    raise InputError(f"{trained.where}: placeholder {trained.observation} does not define the size of an observation")
+    raise InputError(
+        f"{trained.where}: placeholder {trained.observation} does not define the size of an observation; "
+        "save the graph with a placeholder [None, O]"
+    )
 
 
 def validated_reference_model(
     trained: TrainedGraph, run: Any, inputs: int, categorical: bool, output_is_named: bool
 ) -> ReferenceModel:
-    """The reference model, if it gives one deterministic row per observation. Raises InputError otherwise.
+    """The reference model, checked on some observations.
 
     Args:
         trained: the actor's graph.
@@ -148,20 +149,22 @@ def validated_reference_model(
         inputs: size of an observation.
         categorical: whether the output is logits or probabilities.
         output_is_named: whether the user named the output.
+
+    Raises:
+        InputError: the output is not one finite, deterministic row for each observation.
     """
-    rng = np.random.default_rng(1)
-    probe = rng.random((8, inputs)).astype(np.float32)
-    first, again = run(probe), run(probe)
+    probe = np.random.default_rng(1).random((8, inputs)).astype(np.float32)
+    first, second = run(probe), run(probe)
     if first.ndim == 1 and len(first) == 8:
-        first, again = first[:, None], again[:, None]
+        first, second = first[:, None], second[:, None]
     if first.ndim != 2 or len(first) != 8 or first.dtype.kind != "f":
         raise InputError(
             f"{trained.where}: tensor {trained.output} returns {first.dtype} {list(first.shape)} for 8 observations, "
             "but an actor returns [8, A]; name the actor's mean with --output-tensor"
         )
     if not np.isfinite(first).all():
-        raise InputError(f"{trained.where}: tensor {trained.output} gives non-finite values; the training has diverged")
-    if not np.array_equal(first, again):
+        raise InputError(f"{trained.where}: tensor {trained.output} has non-finite values; the training has diverged")
+    if not np.array_equal(first, second):
         raise InputError(
             f"{trained.where}: tensor {trained.output} is random (two runs on the same observation differ); "
             "name the mean, not the sampled action, with --output-tensor"

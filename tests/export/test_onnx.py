@@ -88,13 +88,13 @@ def test_scaled_observation_and_clipped_action_stay_in_the_graph(checkpoints):
         (
             [GEMM, helper.make_node("Cast", ["h"], ["a"], to=TensorProto.INT64), *LOGITS],
             ("x",),
-            "operation Cast (Cast) acts in another way than an actor's, with to 7",
+            "operation Cast (Cast) gives other values than its exported step, with to 7",
         ),
         ([GEMM, TANH, *LOGITS], ("x", "hidden"), "has the inputs x, hidden"),
         (
             [helper.make_node("Gemm", ["x", "w0", "b0"], ["h"], transB=1, alpha=2.0), TANH, *LOGITS],
             ("x",),
-            "operation Gemm (Gemm) acts in another way than an actor's, with alpha 2",
+            "operation Gemm (Gemm) gives other values than its exported step, with alpha 2",
         ),
         ([GEMM, TANH, helper.make_node("Mul", ["a", "h"], ["y"])], ("x",), "operation Mul"),
     ],
@@ -113,9 +113,9 @@ SHAPES = {"rows": [-1, 5], "flat": [0, -1], "split": [-1, 5, 1], "all": [-1, 1],
 @pytest.mark.parametrize(
     ("nodes", "part"),
     [
-        ([GEMM, SELU, *LOGITS], "operation Selu (Selu) acts in another way than an actor's, with alpha 1, gamma 1"),
+        ([GEMM, SELU, *LOGITS], "operation Selu (Selu) gives other values than its exported step, with alpha 1, gamma 1"),
         ([GEMM, FOREIGN, *LOGITS], "operation my.ops::Relu (Relu)"),
-        ([GEMM, helper.make_node("Clip", ["h", "nan", "nan"], ["a"]), *LOGITS], "operation Clip (Clip) acts in another way"),
+        ([GEMM, helper.make_node("Clip", ["h", "nan", "nan"], ["a"]), *LOGITS], "operation Clip (Clip) gives other values"),
         ([helper.make_node("Gemm", ["x", "huge", "b0"], ["h"], transB=1), TANH, *LOGITS], "huge holds float64 values"),
     ],
 )

@@ -235,7 +235,7 @@ def changed_zip(original, changed, change):
             lambda data: data.update(policy_kwargs={"features_extractor_class": "<class '__main__.Scale'>"}),
             "its features extractor Scale is not MlpPolicy's",
         ),
-        (lambda data: data.pop("policy_kwargs"), "its policy_kwargs, which tell the activations, were not saved"),
+        (lambda data: data.pop("policy_kwargs"), "its policy_kwargs, which contain the activations, were not saved"),
     ],
 )
 def test_policy_that_may_compute_something_else_is_refused(torch_files, tmp_path, capsys, change, message):

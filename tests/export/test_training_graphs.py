@@ -101,8 +101,8 @@ def test_a_given_output_tensor_must_be_the_mean(checkpoints, capsys):
     for tensor, why in {
         "actor/sampled": "is random",
         "actor/no": "has no tensor actor/no",
-        "observation_0": "needs no variable",
-        "Mean": "needs the placeholders",
+        "observation_0": "depends on no variable",
+        "Mean": "depends on the placeholders",
     }.items():
         assert export(checkpoints, "--overwrite", "--output-tensor", tensor) == 2, tensor
         refused(capsys, why)
@@ -126,7 +126,7 @@ def test_agents_are_assigned_in_the_order_of_target_tls(checkpoints, capsys):
         assert manifest(checkpoints, tl)["scope"] == scope
     capsys.readouterr()
     assert export(checkpoints, "--overwrite", "--target-tls", "SA101,SA104") == 2
-    refused(capsys, "holds 3 actors (Actor_0, Actor_1, Actor_2)", "target TLs are 2 (SA101, SA104)")
+    refused(capsys, "holds 3 actors (Actor_0, Actor_1, Actor_2)", "training has 2 target TLs (SA101, SA104)")
     next(checkpoints.glob("*.data-00001-of-*")).unlink()
     assert export(checkpoints, "--overwrite", "--target-tls", order, tl="all") == 2
     assert "cannot be read" in capsys.readouterr().err
@@ -193,7 +193,7 @@ def test_statistics_of_the_observation_are_part_of_the_actor(checkpoints):
 def test_statistics_of_another_scope_are_refused(checkpoints, capsys):
     expected, tensor = normalised(False, checkpoints, "SA101_trial_1")
     assert export(checkpoints) == 2
-    refused(capsys, "needs variables outside its scope too (running/mean)", "--output-tensor")
+    refused(capsys, "depends on variables outside its scope (running/mean)", "--output-tensor")
     same(exported(checkpoints, "--output-tensor", tensor), expected)
 
 

@@ -81,7 +81,7 @@ def test_weights_of_a_model_of_unknown_classes_can_be_used(checkpoints, capsys):
     model = writers.subclassed(keras3)
     model.save(checkpoints / "SA101_trial_3.keras")
     assert export(checkpoints) == 2
-    refused(capsys, "its wiring is not known", "--actor NAME to take only its weights")
+    refused(capsys, "its wiring is unknown", "--actor NAME to take only its weights")
     same(exported(checkpoints, "--actor", "mlp"), actions(model))
 
 
