@@ -143,7 +143,7 @@ class ArmSimulator:
         if additional:
             sumocfg = self.task.city.network.sumocfg
             assert sumocfg is not None, "a city without demand is refused before it is evaluated"
-            files = [*sumo_files.listed(sumocfg, "additional-files"), *additional]
+            files = [*sumo_files.listed_files(sumocfg, "additional-files"), *additional]
             options += ["--additional-files", ",".join(map(str, files))]
         return options
 

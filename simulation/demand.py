@@ -47,7 +47,7 @@ class Demand:
             options += ["--random-depart-offset", f"{self.shift_s:g}"]
         if self.resampled:
             rng = np.random.default_rng([self.seed, 3])
-            departures = _departures(tuple(sumo_files.listed(sumocfg, "route-files")))
+            departures = _departures(tuple(sumo_files.listed_files(sumocfg, "route-files")))
             files = [_resampled(each, folder / f"{k}.rou.xml", rng) for k, each in enumerate(departures)]
             if files:
                 options += ["--route-files", ",".join(map(str, files))]
