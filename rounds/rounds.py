@@ -35,7 +35,7 @@ from simulation import model_files
 from simulation.demand import Demand, varied
 from simulation.executors import Executor
 from training.episode import TrainingTask
-from training.trainer import Settings, common_identity, hexed
+from training.trainer import Settings, common_identity, serialized_contracts
 
 STATE_FILE = "rounds.json"
 """The decisions, in the rounds' folder."""
@@ -189,7 +189,7 @@ class Rounds:
         identity = {
             "--groups": self._config.groups,
             "--seeds": self._config.seeds,
-            "[tl] tables": hexed(contract.build(city, city.tls[tl], street) for tl in self._config.tls),
+            "[tl] tables": serialized_contracts(contract.build(city, city.tls[tl], street) for tl in self._config.tls),
             **common_identity(self._config.task, self._config.settings),
         }
         return dict(json.loads(json.dumps(identity)))

@@ -35,6 +35,7 @@ class LostTime:
             if vehicle not in self._origin:
                 self._origin[vehicle] = self._api.vehicle.getRoute(vehicle)[0]
             origin = self._origin[vehicle]
-            if (tl := self._tl_of.get(origin)) is not None:
-                lost[tl][origin] = lost[tl].get(origin, 0.0) + 1.0
+            origin_tl = self._tl_of.get(origin)
+            if origin_tl is not None:
+                lost[origin_tl][origin] = lost[origin_tl].get(origin, 0.0) + 1.0
         return lost
