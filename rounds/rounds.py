@@ -24,7 +24,7 @@ from city.config import City
 from city.errors import InputError
 from evaluation import paired_runs
 from evaluation.arms import FIXED, SERVED, Arm
-from evaluation.simulation import EvaluationTask, Outcome, by_arm
+from evaluation.simulation import EvaluationTask, Outcome, outcomes_by_arm
 from export import config as export_config
 from export import contract, single_model
 from export.saved_model import publish
@@ -180,7 +180,7 @@ class Rounds:
         )
         if not any(outcome.total for outcome in outcomes):
             raise InputError(f"{config.city.network.sumocfg}: no vehicle departs; name route files in it")
-        return by_arm(outcomes)
+        return outcomes_by_arm(outcomes)
 
     def _identity(self) -> dict[str, Any]:
         """What resumed rounds must have in common with those that they continue; `rounds` may grow."""
