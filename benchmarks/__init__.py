@@ -1,4 +1,4 @@
 """Benchmarks, one command each, such as `python -m benchmarks.unary_predict`; `make benchmarks` runs them.
 
-Cases that are compared take turns in one run, and their ratios are printed.
+The cases of a comparison take turns in one run; the benchmark prints their ratios.
 """

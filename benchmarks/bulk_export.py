@@ -1,4 +1,4 @@
-"""Export of 1,000 TLs in one call: time, and memory as it proceeds.
+"""Export of 1,000 TLs in one call: time, and memory on the way.
 
     python -m benchmarks.bulk_export [--tls 1000] [--formats npz h5 checkpoint meta session]
 
@@ -23,7 +23,7 @@ WRITE = "import sys; from pathlib import Path; from benchmarks.bulk_export impor
 
 
 def write(kind: str, folder: str, tls: int) -> None:
-    """Write checkpoints of one kind; run in a process of its own."""
+    """Write checkpoints of one format; run in a process of its own."""
     target = Path(folder)
     names = [f"TL{k:04d}" for k in range(tls)]
     if kind == "npz":
@@ -64,6 +64,7 @@ def _tf1(v1: Any, prefix: Path, scopes: list[str]) -> None:
 
 
 def measure(kind: str, tls: int) -> None:
+    """Export TLs from checkpoints of one format, and print time, memory and size."""
     with tempfile.TemporaryDirectory() as name:
         checkpoints = Path(name) / "checkpoints"
         checkpoints.mkdir()
@@ -74,20 +75,20 @@ def measure(kind: str, tls: int) -> None:
         process = subprocess.Popen([*command, "--tl", targets], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert process.stdout is not None
         memory: dict[int, float] = {}
-        last = ""
-        for done, line in enumerate(process.stdout, 1):
-            last = line
-            if done in (tls // 10, tls // 2, tls):
-                memory[done] = resident_mb(process.pid)
+        last_line = ""
+        for count, line in enumerate(process.stdout, 1):
+            last_line = line
+            if count in (tls // 10, tls // 2, tls):
+                memory[count] = resident_mb(process.pid)
         assert process.wait() == 0, process.stderr.read() if process.stderr else ""
-        taken = time.perf_counter() - begin
-        usage = ", ".join(f"{mb:.0f} MB after {done}" for done, mb in memory.items())
+        export_s = time.perf_counter() - begin
+        usage = ", ".join(f"{mb:.0f} MB after {count}" for count, mb in memory.items())
         size = sum(path.stat().st_size for path in (Path(name) / "models").rglob("*") if path.is_file()) / 1e6
         print(
-            f"{kind:<11}{tls:>6} TLs {taken:>7.1f} s {1000 * taken / tls:>7.1f} ms each   {usage}   {size:.0f} MB written",
+            f"{kind:<11}{tls:>6} TLs {export_s:>7.1f} s {1000 * export_s / tls:>7.1f} ms each   {usage}   {size:.0f} MB written",
             flush=True,
         )
-        assert last.startswith(f"{tls} of {tls}"), last
+        assert last_line.startswith(f"{tls} of {tls}"), last_line
 
 
 def main() -> None:

@@ -25,33 +25,35 @@ PREDICT = "/tensorflow.serving.PredictionService/Predict"
 
 
 def load(call: Callable[[bytes], object], requests: list[bytes], callers: int, seconds: float) -> list[float]:
-    """Wall time in s of every call."""
+    """Call in `callers` threads for some seconds; return the wall time in s of every call."""
     end = time.perf_counter() + seconds
     times: list[list[float]] = [[] for _ in range(callers)]
 
-    def work(own: list[float], turn: "itertools.cycle[bytes]") -> None:
+    def work(durations_s: list[float], request_cycle: "itertools.cycle[bytes]") -> None:
         while (begin := time.perf_counter()) < end:
-            call(next(turn))
-            own.append(time.perf_counter() - begin)
+            call(next(request_cycle))
+            durations_s.append(time.perf_counter() - begin)
 
     threads = [
-        threading.Thread(target=work, args=(own, itertools.cycle(requests[i % len(requests) :] + requests[: i % len(requests)])))
-        for i, own in enumerate(times)
+        threading.Thread(
+            target=work, args=(durations_s, itertools.cycle(requests[i % len(requests) :] + requests[: i % len(requests)]))
+        )
+        for i, durations_s in enumerate(times)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return [seconds for own in times for seconds in own]
+    return [duration_s for durations_s in times for duration_s in durations_s]
 
 
 def check(echo: Callable[[bytes], bytes], predict: Callable[[bytes], bytes], requests: list[bytes]) -> None:
-    """Raise RuntimeError if a server's responses are not those of its case."""
+    """Raise RuntimeError if a server gives a wrong response."""
     for request in requests:
         if echo(request) != request:
             raise RuntimeError("the echo server does not echo")
         if "action" not in messages.parse_prediction(pb.PredictResponse.FromString(predict(request))).outputs:
-            raise RuntimeError("the embedded server answers without an action")
+            raise RuntimeError("the embedded server's response has no action")
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""The cases of `benchmarks.control_loop`: each simulates a street and checks its own transport and policies.
+"""The cases of `benchmarks.control_loop`: each simulates a street and checks its transport and policies.
 
-A case is an iterator: it sets itself up, yields once, and then yields the simulated
-second reached after each decision step.
+A case is an iterator: it sets up, yields once, and then yields the simulated second
+after each decision step.
 """
 
 import itertools
@@ -35,7 +35,7 @@ from signals.policy import Action
 
 QUIET = ["--no-step-log", "true", "--no-warnings", "true", "--seed", "42", "--time-to-teleport", "-1"]
 MAX_TURN_S = 3000.0
-"""Deadline of answers and watchdog of the guard: a case that waits for its turn must not exceed them."""
+"""Deadline of answers and of the guard's watchdog, longer than a case waits for its turn."""
 GUARD = "guard"
 FLEET, SINGLE, ECHO = "fleet", "single", "echo"
 
@@ -45,9 +45,9 @@ class RandomPolicies:
 
     def __init__(self, contracts: list[pb.PolicyContract]) -> None:
         sizes = np.array([c.action.size for c in contracts])
-        # drawn beforehand, so that drawing is not measured
-        drawn = np.random.default_rng(0).integers(sizes, size=(4096 if len(sizes) < 100 else 256, len(sizes)))
-        self._actions = itertools.cycle([dict(zip([c.tl for c in contracts], row, strict=True)) for row in drawn])
+        # drawn in advance, so that drawing is not measured
+        rows = np.random.default_rng(0).integers(sizes, size=(4096 if len(sizes) < 100 else 256, len(sizes)))
+        self._actions = itertools.cycle([dict(zip([c.tl for c in contracts], row, strict=True)) for row in rows])
 
     def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
         actions = next(self._actions)
@@ -55,7 +55,7 @@ class RandomPolicies:
 
 
 class EchoPolicies:
-    """The actions of a recorded run, after one call of a bare gRPC echo with as many bytes as the observations."""
+    """The actions of a recorded run, each after one call of a bare gRPC echo with the size of the observations."""
 
     def __init__(self, address: str, recording: Path) -> None:
         self._echo = grpc.insecure_channel(address).unary_unary("/echo/Echo")
@@ -119,7 +119,7 @@ def open_connection(transport: str, sumocfg: Path) -> Any:
 
 
 def check_connection(connection: Any, transport: str) -> None:
-    """Raise RuntimeError if the connection is not of the transport that the case is named after."""
+    """Raise RuntimeError if a case's connection is not over its transport."""
     expected = LibsumoConnection if transport == LIBSUMO else TraciConnection
     if type(connection) is not expected or connection.is_guarded != (transport == GUARD):
         raise RuntimeError(f"the case over {transport} has a {type(connection).__name__}, guarded: {connection.is_guarded}")
@@ -134,8 +134,8 @@ def controlled(
         sumocfg: the street.
         seconds: simulated time.
         variant: traci, libsumo or guard; followed by -fleet, -single or -echo if actions are requested over gRPC.
-        address: of the model server, or of the echo.
-        recording: file that the run is recorded in, or is read from by -echo; "": none.
+        address: HOST:PORT or Unix address of the model server or of the echo.
+        recording: file to record the run in, or to replay with -echo; empty for no recording.
         stopwatch: measures the parts of a decision step.
     """
     street = network.of_sumocfg(sumocfg)
@@ -173,13 +173,13 @@ def controlled(
             f"alarms {dict(counters.alarms)}, {counters.rejections} rejections"
         )
     if fleet is not None:
-        check_fleet(fleet, len(contracts))  # it was not suspended on the way
+        check_fleet(fleet, len(contracts))  # still: the client did not suspend it during the run
     if isinstance(policies, EchoPolicies):
         policies.check_end()
     if recorder is not None:
         recorder.write(Path(recording))
     if stopwatch is not None:
-        stopwatch.seconds = {name: spent / counters.decision_steps for name, spent in stopwatch.seconds.items()}
+        stopwatch.seconds = {name: total_s / counters.decision_steps for name, total_s in stopwatch.seconds.items()}
 
 
 def replay(sumocfg: Path, seconds: float, variant: str, address: str, recording: str) -> Iterator[float]:
@@ -199,24 +199,24 @@ def replay(sumocfg: Path, seconds: float, variant: str, address: str, recording:
 
 
 def exchange(sumocfg: Path, seconds: float, variant: str, address: str, recording: str) -> Iterator[float]:
-    """The recorded messages over TraCI, answers dropped: the least that a controller in its own process can cost.
+    """The recorded messages over TraCI, answers dropped: a lower bound for a controller in a process of its own.
 
-    `address`: of a bare gRPC echo, called once per exchange with as many bytes as all observations; "": none.
+    `address`: of a bare gRPC echo that is called once per exchange with the size of all observations; empty for no call.
     """
     recorded = json.loads(Path(recording).read_text())["exchanges"]
     exchanges = [(bytes.fromhex(text), count, until_s) for text, count, until_s in recorded]
     connection = open_connection(TRACI, sumocfg)
     check_connection(connection, TRACI)
-    connection.version()  # SUMO listens before it has loaded its network, and answers once it has
+    connection.version()  # SUMO listens before it has loaded its network, and answers after that
     echo = grpc.insecure_channel(address).unary_unary("/echo/Echo") if address else None
     observations = bytes(4 * sum(c.observation.size for c in contracts_of(network.of_sumocfg(sumocfg))))
     yield 0.0
-    splitter, due = MessageSplitter(), 0
-    for sent, count, until_s in exchanges:
-        connection.socket.sendall(sent)
-        due += count
-        while due > 0:  # an answer may arrive before its exchange ends
-            due -= sum(1 for _ in splitter.feed(connection.socket.recv(1 << 20)))
+    splitter, pending = MessageSplitter(), 0
+    for data, count, until_s in exchanges:
+        connection.socket.sendall(data)
+        pending += count
+        while pending > 0:  # an answer may arrive before its exchange ends
+            pending -= sum(1 for _ in splitter.feed(connection.socket.recv(1 << 20)))
         if echo is not None:
             call_echo(echo, observations)
         yield until_s

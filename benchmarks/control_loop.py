@@ -8,8 +8,8 @@ a process of its own, in turns of a twelfth of the simulated time (`benchmarks.t
 
 - plain SUMO: stepped over libsumo with its fixed-time programs, no commands (the traffic
   differs, and with it the time);
-- libsumo, no reads: the recorded commands in process: the least that this traffic under
-  these signals can cost;
+- libsumo, no reads: the recorded commands in process, a lower bound for this traffic under
+  these signals;
 - the same messages, no work: the cost of TraCI and of switching between two processes;
   and the same with a call of a bare Python gRPC echo per decision step;
 - the controller over TraCI, through a guard, over libsumo: reads, observations, the same
@@ -41,7 +41,7 @@ from benchmarks.control_cases import KINDS, contracts_of, controlled
 from benchmarks.loop_instruments import Stopwatch
 from benchmarks.sumo_rl_loop import DELTA_S
 from benchmarks.turns import ROOT, Command, serve_turns, take_turns
-from benchmarks.unary_predict import ECHO, city_file, server
+from benchmarks.unary_predict import ECHO, server, serving_command
 from city import network
 
 SCENARIOS = ROOT.parent / "shared" / "scenarios"
@@ -57,9 +57,9 @@ TURNS = 12
 class Case(NamedTuple):
     command: Command
     references: tuple[str, ...] = ()
-    """Cases that it is compared with."""
+    """Cases to compare it with."""
     once: bool = False
-    """Only in the first round, because it takes much longer than the others."""
+    """Whether it runs in the first round only, because it takes much longer than the others."""
 
 
 def command(kind: str, *arguments: str) -> Command:
@@ -79,21 +79,9 @@ def serving(folder: Path, cfg: str) -> Iterator[tuple[str, str]]:
         "sys.exit(main(['fleet', 'city', '--tl', ','.join(c.tl for c in contracts), '--models-dir', sys.argv[1]]))"
     )
     subprocess.run([sys.executable, "-c", code, str(models), cfg], check=True, capture_output=True, cwd=ROOT)
-    path, city = folder / "grpc", city_file(folder)
-    arguments = (
-        "-m",
-        "serving",
-        "--models-dir",
-        str(models),
-        "--port",
-        "0",
-        "--grpc_socket_path",
-        str(path),
-        "--city",
-        str(city),
-    )
-    with server(*arguments) as address:
-        yield address, f"unix:{path}"
+    socket = folder / "grpc"
+    with server(*serving_command(models, "--grpc_socket_path", str(socket))) as address:
+        yield address, f"unix:{socket}"
 
 
 def parts(begin_s: float, seconds: float) -> list[float]:
@@ -103,7 +91,7 @@ def parts(begin_s: float, seconds: float) -> list[float]:
 
 
 def cases_of(sumocfg: Path, seconds: str, folder: Path, tcp: str, unix: str, echo: str, with_sumo_rl: bool) -> dict[str, Case]:
-    """The cases of a street. `tcp`, `unix`: of the model server; `echo`: of the echo server."""
+    """The cases of a street. `tcp`, `unix`: addresses of the model server. `echo`: address of the echo server."""
     random, served = str(folder / "random.json"), str(folder / "served.json")
     base, base_served = "libsumo, no reads", "libsumo, no reads (fleet's run)"
     with_echo = "controller over TraCI, gRPC echo"
@@ -146,8 +134,8 @@ def measure(name: str, sumocfg: Path, seconds: str, rounds: int, with_sumo_rl: b
             times: dict[str, list[float]] = {case: [] for case in cases}
             for k in range(rounds):
                 commands = {case: cases[case].command for case in cases if k == 0 or not cases[case].once}
-                for case, took in take_turns(commands, until).items():
-                    times[case] += took
+                for case, times_s in take_turns(commands, until).items():
+                    times[case] += times_s
             stopwatch = Stopwatch()
             for _ in controlled(sumocfg, float(seconds), "traci-fleet", tcp, "", stopwatch):
                 pass
@@ -156,17 +144,17 @@ def measure(name: str, sumocfg: Path, seconds: str, rounds: int, with_sumo_rl: b
     for case, (_, references, _) in cases.items():
         print(f"  {case:<37}{sum(times[case]) * TURNS / len(times[case]):>9.2f} s {ratios(times, case, references)}", flush=True)
     print("  parts of a decision step, with the fleet:")
-    for part, spent in sorted(stopwatch.seconds.items(), key=lambda pair: -pair[1]):
-        print(f"    {part:<48}{1000 * spent:>9.3f} ms {100 * spent / sum(stopwatch.seconds.values()):>5.0f} %")
+    for part, part_s in sorted(stopwatch.seconds.items(), key=lambda pair: -pair[1]):
+        print(f"    {part:<48}{1000 * part_s:>9.3f} ms {100 * part_s / sum(stopwatch.seconds.values()):>5.0f} %")
 
 
 def ratios(times: dict[str, list[float]], case: str, references: tuple[str, ...]) -> str:
-    """The case's times divided by those of its references in the same turns."""
+    """A case's times divided by its references' times in the same turns."""
     texts = []
     for reference in references:
-        own, others = times[case], times[reference][: len(times[case])]
-        median = statistics.median(took / other for took, other in zip(own, others, strict=True))
-        texts.append(f"{sum(own) / sum(others):>8.2f}{median:>8.2f} x {reference}")
+        case_s, reference_s = times[case], times[reference][: len(times[case])]
+        median = statistics.median(a / b for a, b in zip(case_s, reference_s, strict=True))
+        texts.append(f"{sum(case_s) / sum(reference_s):>8.2f}{median:>8.2f} x {reference}")
     return "; ".join(texts)
 
 

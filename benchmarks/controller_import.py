@@ -19,17 +19,17 @@ MEASURE = """
 import time
 begin = time.perf_counter()
 {0}
-took = time.perf_counter() - begin
+import_s = time.perf_counter() - begin
 resident = next(line for line in open("/proc/self/status") if line.startswith("VmRSS"))
 import sys
-print(took, int(resident.split()[1]) / 1024, "tensorflow" in sys.modules)
+print(import_s, int(resident.split()[1]) / 1024, "tensorflow" in sys.modules)
 """
 
 
 def measure(code: str) -> tuple[float, float]:
     """(import time in s, resident memory in MB) in a process of its own."""
-    done = subprocess.run([sys.executable, "-c", MEASURE.format(code)], capture_output=True, text=True, check=True)
-    seconds, megabytes, has_tensorflow = done.stdout.split()
+    process = subprocess.run([sys.executable, "-c", MEASURE.format(code)], capture_output=True, text=True, check=True)
+    seconds, megabytes, has_tensorflow = process.stdout.split()
     if (has_tensorflow == "True") != (code == CASES[TENSORFLOW]):
         raise RuntimeError(f"{code!r}: TensorFlow imported: {has_tensorflow}")
     return float(seconds), float(megabytes)

@@ -31,10 +31,10 @@ def write_city(folder: Path, hours: int) -> Path:
         file.write("<routes>\n" + "".join(ET.tostring(element, "unicode") for element in rest))
         for hour in range(hours):
             for vehicle in vehicles:
-                again = ET.fromstring(ET.tostring(vehicle))
-                again.set("id", f"{hour}_{vehicle.get('id')}")
-                again.set("depart", f"{float(vehicle.get('depart', 0)) + hour * HOUR_S:.2f}")
-                file.write(ET.tostring(again, "unicode"))
+                copy = ET.fromstring(ET.tostring(vehicle))
+                copy.set("id", f"{hour}_{vehicle.get('id')}")
+                copy.set("depart", f"{float(vehicle.get('depart', 0)) + hour * HOUR_S:.2f}")
+                file.write(ET.tostring(copy, "unicode"))
         file.write("</routes>\n")
     config = (GRID / "grid.sumocfg").read_text()
     for name in ("grid.net.xml", "fixed_time.add.xml"):
@@ -69,14 +69,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         city = write_city(folder, hours)
-        exported = [sys.executable, "-m", "export", "--city", str(city), "--tl", "all", "--models-dir", str(folder / "models")]
-        subprocess.run(exported, check=True, capture_output=True, cwd=ROOT)
+        export = [sys.executable, "-m", "export", "--city", str(city), "--tl", "all", "--models-dir", str(folder / "models")]
+        subprocess.run(export, check=True, capture_output=True, cwd=ROOT)
         with server("-m", "serving", "--models-dir", str(folder / "models"), "--port", "0", "--city", str(city)) as address:
             command = [sys.executable, "-c", CHILD, "--city", str(city), "--server", address, "--end", str(hours * HOUR_S)]
-            done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    if done.returncode:
-        sys.exit(done.stderr[-2000:])
-    samples = json.loads(done.stdout.splitlines()[-1])
+            controller = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    if controller.returncode:
+        sys.exit(controller.stderr[-2000:])
+    samples = json.loads(controller.stdout.splitlines()[-1])
     if len(samples) < hours:
         sys.exit(f"error: {len(samples)} samples in {hours} h")
     for second, megabytes in samples:

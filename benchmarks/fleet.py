@@ -3,8 +3,8 @@
     python -m benchmarks.fleet [--tls 10 100 1000] [--calls 100] [--shapes 1]
 
 64-64 actors with 64 inputs and 4 outputs, written as .npz, exported, built into a fleet
-and served; client and server are processes of their own. `--shapes N` gives the TLs N
-different numbers of inputs and outputs. Budget: 4 ms for 1,000 TLs.
+and served; client and server are separate processes. `--shapes N` gives the TLs N
+different input and output sizes. Budget: 4 ms for 1,000 TLs.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.unary_predict import city_file, server
+from benchmarks.unary_predict import server, serving_command
 from serving.client import Client
 
 HIDDEN = (64, 64)
@@ -56,34 +56,34 @@ def prepare(folder: Path, tls: int, shapes: int) -> None:
 
 def times(call: Callable[[], object], calls: int) -> list[float]:
     """Wall time in ms of each call."""
-    taken = []
+    times_ms = []
     for _ in range(calls):
         begin = time.perf_counter()
         call()
-        taken.append(1000 * (time.perf_counter() - begin))
-    return taken
+        times_ms.append(1000 * (time.perf_counter() - begin))
+    return times_ms
 
 
 def measure(tls: int, calls: int, shapes: int) -> None:
+    """Export and serve a fleet, compare it with single models, and print the latencies."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         code = "import sys; from pathlib import Path; from benchmarks.fleet import prepare; "
         code += f"prepare(Path(sys.argv[1]), {tls}, {shapes})"
         subprocess.run([sys.executable, "-c", code, name], check=True, stderr=subprocess.DEVNULL)
-        serving = ("-m", "serving", "--models-dir", str(folder / "models"), "--port", "0", "--city", str(city_file(folder)))
-        with server(*serving) as address:
+        with server(*serving_command(folder / "models")) as address:
             client = Client(address)
             members = client.contract("city").members
             rng = np.random.default_rng(0)
             observations = {m.tl: rng.random(m.observation_size).astype(np.float32) for m in members}
-            whole = np.concatenate([observations[m.tl] for m in members])
-            answers = client.predict("city", whole, timeout_s=30)["action"].reshape(-1)
+            fleet_observation = np.concatenate([observations[m.tl] for m in members])
+            actions = client.predict("city", fleet_observation, timeout_s=30)["action"].reshape(-1)
             for m in members:
-                own = client.predict(m.tl, observations[m.tl], timeout_s=30)["action"].reshape(-1)
-                if np.abs(answers[m.action_begin : m.action_begin + m.action_size] - own).max() > TOLERANCE:
+                action = client.predict(m.tl, observations[m.tl], timeout_s=30)["action"].reshape(-1)
+                if np.abs(actions[m.action_begin : m.action_begin + m.action_size] - action).max() > TOLERANCE:
                     raise RuntimeError(f"the fleet and the model of {m.tl} do not agree")
             cases = {
-                "one Predict of the fleet": (lambda: client.predict("city", whole, timeout_s=30), calls),
+                "one Predict of the fleet": (lambda: client.predict("city", fleet_observation, timeout_s=30), calls),
                 "single Predicts, one after another": (
                     lambda: [client.predict(tl, x, timeout_s=30) for tl, x in observations.items()],
                     max(3, calls // tls),
@@ -96,8 +96,8 @@ def measure(tls: int, calls: int, shapes: int) -> None:
                 results[case] = times(call, count)
             client.close()
     fleet = float(np.median(results["one Predict of the fleet"]))
-    for case, taken in results.items():
-        p50, p99 = np.percentile(taken, [50, 99])
+    for case, times_ms in results.items():
+        p50, p99 = np.percentile(times_ms, [50, 99])
         print(f"{tls:>6} TLs  {case:<36} p50 {p50:>9.2f} ms  p99 {p99:>9.2f} ms  {p50 / fleet:>7.1f} x the fleet", flush=True)
 
 

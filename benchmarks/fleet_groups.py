@@ -2,7 +2,7 @@
 
     python -m benchmarks.fleet_groups
 
-Runs a session as the embedded server does, one observation per call, without network.
+Runs a session as the embedded server does, one observation per call, without a network.
 The limit in `export/fleets/fleet_graph.py` comes from this table.
 """
 
@@ -29,7 +29,7 @@ LIMITS = (0, 50_000, 200_000, 500_000, 1_000_000, 2_000_000, 10**12)
 
 
 def milliseconds(members: list[FleetActor], limit: int) -> tuple[int, float]:
-    """The number of groups under a limit of padding in bytes, and the p50 of a run in ms."""
+    """(groups under a limit of padding in bytes, p50 of a run in ms)."""
     if not hasattr(fleet_graph, "MAX_PADDING_BYTES"):
         raise RuntimeError("fleet_graph has no limit MAX_PADDING_BYTES to vary")
     fleet_graph.MAX_PADDING_BYTES = limit
@@ -46,19 +46,19 @@ def milliseconds(members: list[FleetActor], limit: int) -> tuple[int, float]:
         signature = tf.compat.v1.saved_model.load(session, ["serve"], str(folder)).signature_def["serving_default"]
         run = session.make_callable(signature.outputs["action"].name, [signature.inputs["observation"].name])
         x = np.random.default_rng(0).random((1, size)).astype(np.float32)
-        taken = []
+        times_s = []
         for _ in range(170):
             begin = time.perf_counter()
             run(x)
-            taken.append(time.perf_counter() - begin)
-    return len(groups), 1000 * float(np.median(taken[20:]))
+            times_s.append(time.perf_counter() - begin)
+    return len(groups), 1000 * float(np.median(times_s[20:]))
 
 
 def main() -> None:
     print(f"{'TLs':>5} {'shapes':>7} " + "".join(f"{limit:>16.0e}" for limit in LIMITS) + "   max bytes of padding per group")
     for tls, shapes in ((100, 10), (100, 50), (1000, 10), (1000, 50), (1000, 100)):
         members = [FleetActor(f"TL{k}", random_actor(20 + k % shapes, 1 + k % 4, k, False), False) for k in range(tls)]
-        cells = [f"{groups:>4} {taken:>8.2f} ms" for groups, taken in (milliseconds(members, limit) for limit in LIMITS)]
+        cells = [f"{groups:>4} {p50_ms:>8.2f} ms" for groups, p50_ms in (milliseconds(members, limit) for limit in LIMITS)]
         print(f"{tls:>5} {shapes:>7} " + "".join(cells), flush=True)
 
 

@@ -1,10 +1,10 @@
-"""What one machine does of a city of thousands of TLs: fleets on the embedded server, and a controller's decision step.
+"""A city of thousands of TLs on one machine: fleets on the embedded server, and a controller's decision step.
 
     python -m benchmarks.large_city [--tls 1000 5000 10000] [--signals 1000 4000] [--seconds 100]
 
 Fleets: 64-64 actors with 64 inputs and 4 outputs, written as .npz and exported; the fleet
-alone is served (as `greenserve serve config` does), and asked for all TLs at once by a
-client in a process of its own. Decision steps: generated grids with the traffic of
+alone is served (as `greenserve serve config` does), and a client in a process of its own
+requests all TLs at once. Decision steps: generated grids with the traffic of
 `benchmarks.thousand_signals`, controlled over TraCI in the sumo-rl dialect with random
 actions; the controller's own part is printed beside SUMO's.
 """
@@ -24,8 +24,7 @@ from benchmarks import thousand_signals
 from benchmarks.control_cases import TRACI, controlled
 from benchmarks.fleet import times, write_checkpoint
 from benchmarks.loop_instruments import Stopwatch
-from benchmarks.turns import ROOT
-from benchmarks.unary_predict import city_file
+from benchmarks.unary_predict import server_process, serving_command
 from serving.client import Client
 
 SUMO_PART = "SUMO: simulating, reading, transport"
@@ -60,46 +59,38 @@ def _status_mb(pid: int | str, key: str) -> float:
 
 
 def measure_fleet(tls: int, calls: int) -> None:
+    """Export and serve a fleet, and print its size, latency and memory."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         code = "import sys; from pathlib import Path; from benchmarks.large_city import export_fleet; "
         code += f"export_fleet(Path(sys.argv[1]), {tls})"
         subprocess.run([sys.executable, "-c", code, name], check=True, stderr=subprocess.DEVNULL)
         size_mb = sum(path.stat().st_size for path in (folder / "served").rglob("*") if path.is_file()) / 1e6
-        command = [sys.executable, "-m", "serving", "--models-dir", str(folder / "served"), "--port", "0"]
-        command += ["--city", str(city_file(folder))]
         begin = time.perf_counter()
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT)
-        try:
-            assert process.stdout is not None
-            address = process.stdout.readline().removeprefix("ready at ").partition(",")[0].strip()
+        with server_process(*serving_command(folder / "served")) as (address, pid), Client(address) as client:
             ready_s = time.perf_counter() - begin
-            with Client(address) as client:
-                fleet = client.fleet("city", timeout_s=60)
-                rng = np.random.default_rng(0)
-                observations = {tl: rng.random(64).astype(np.float32) for tl in fleet.versions}
-                if len(client.predict_fleet(fleet, observations, timeout_s=60)) != tls:
-                    raise RuntimeError("the fleet does not answer for all TLs")
-                taken = times(lambda: client.predict_fleet(fleet, observations, timeout_s=60), calls)
-            p50, p99 = np.percentile(taken, [50, 99])
-            memory_mb = _status_mb(process.pid, "VmRSS")
-        finally:
-            process.terminate()
-            process.wait(30)
+            fleet = client.fleet("city", timeout_s=60)
+            rng = np.random.default_rng(0)
+            observations = {tl: rng.random(64).astype(np.float32) for tl in fleet.versions}
+            if len(client.predict_fleet(fleet, observations, timeout_s=60)) != tls:
+                raise RuntimeError("the fleet does not answer for all TLs")
+            p50, p99 = np.percentile(times(lambda: client.predict_fleet(fleet, observations, timeout_s=60), calls), [50, 99])
+            memory_mb = _status_mb(pid, "VmRSS")
     print(f"{tls:>6} TLs  fleet of {size_mb:.0f} MB, ready after {ready_s:.1f} s, server {memory_mb:.0f} MB")
     print(f"{tls:>6} TLs  Predict p50 {p50:.1f} ms, p99 {p99:.1f} ms, {tls * 64 * 4 / 1e6:.1f} MB of observations", flush=True)
 
 
 def measure_decision_step(thousands: int, seconds: float) -> None:
+    """Control a grid of thousands of signals, and print the parts of a decision step."""
     with tempfile.TemporaryDirectory() as name:
         sumocfg = thousand_signals.write(Path(name), thousand_signals.DAY, thousands)
         stopwatch = Stopwatch()
         for _ in controlled(sumocfg, seconds, TRACI, "", "", stopwatch):
             pass
-    own_s = sum(spent for part, spent in stopwatch.seconds.items() if part != SUMO_PART)
-    per_signal = f"{1e3 * own_s / thousands:.0f} us a signal"
+    controller_s = sum(part_s for part, part_s in stopwatch.seconds.items() if part != SUMO_PART)
+    per_signal = f"{1e3 * controller_s / thousands:.0f} us a signal"
     print(
-        f"{1000 * thousands:>6} signals  decision step: own part {1000 * own_s:.0f} ms ({per_signal}), "
+        f"{1000 * thousands:>6} signals  decision step: own part {1000 * controller_s:.0f} ms ({per_signal}), "
         f"SUMO and transport {1000 * stopwatch.seconds[SUMO_PART]:.0f} ms; controller {_status_mb('self', 'VmHWM'):.0f} MB",
         flush=True,
     )

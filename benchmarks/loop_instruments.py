@@ -16,30 +16,31 @@ from signals.safety.signal_safety import PermittedState, SignalCommand
 
 
 class RunRecorder:
-    """Records the commands and messages on their way to SUMO, and the actions."""
+    """Records the commands and messages to SUMO, and the actions."""
 
     def __init__(self, loop: DecisionLoop, connection: Any, policies: Any) -> None:
         self.segments: list[tuple[list[tuple[str, str]], float]] = []
-        """((signal, state) commands, the second simulated to after them)."""
+        """((signal, state) commands, second to which SUMO simulates after them)."""
         self.exchanges: list[tuple[str, int, float]] = []
-        """(bytes sent, in hex; number of answers to them; the second simulated to)."""
+        """(bytes sent, in hex; number of answers; second to which SUMO simulates)."""
         self.actions: list[dict[str, list[float]]] = []
-        """By request to the policies: the actions by TL."""
+        """The actions by TL, one item for each request to the policies."""
         messages = connection._messages
         self._socket, self._sent = messages.socket, bytearray()
+        # original methods, which the recording ones call
         set_, advance, read, answers, ask = connection.set, connection.advance, connection.read, messages.answers, policies.ask
-        newest: list[tuple[str, str]] = []
+        pending: list[tuple[str, str]] = []
 
         def recording_set(commands: Sequence[SignalCommand]) -> None:
             for command in commands:
                 if not isinstance(command, PermittedState):
                     raise RuntimeError(f"only signal states can be replayed, not {command!r}")
-                newest.append((command.signal, command.state))
+                pending.append((command.signal, command.state))
             set_(commands)
 
         def recording_advance(until_s: float) -> None:
-            self.segments.append((newest.copy(), until_s))
-            newest.clear()
+            self.segments.append((pending.copy(), until_s))
+            pending.clear()
             advance(until_s)
 
         received, is_reading = 0, False
@@ -66,9 +67,9 @@ class RunRecorder:
         def recording_ask(
             observations: Mapping[str, Observation], observed_s: float | None = None
         ) -> dict[str, Action | Exception]:
-            chosen: dict[str, Action | Exception] = ask(observations, observed_s)
-            self.actions.append({tl: np.ravel(np.asarray(action, np.float64)).tolist() for tl, action in chosen.items()})
-            return chosen
+            actions: dict[str, Action | Exception] = ask(observations, observed_s)
+            self.actions.append({tl: np.ravel(np.asarray(action, np.float64)).tolist() for tl, action in actions.items()})
+            return actions
 
         connection.set, connection.advance, connection.read = recording_set, recording_advance, recording_read
         messages.answers, messages.socket = recording_answers, self
@@ -94,7 +95,7 @@ class Stopwatch:
         self._inner = [0.0]
 
     def wrap(self, owner: Any, method: str, name: str) -> None:
-        """Add the time of a method to part `name`, without that of wrapped methods it calls."""
+        """Measure a method as part `name`, without the time of other wrapped methods that it calls."""
         function = getattr(owner, method)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -103,8 +104,8 @@ class Stopwatch:
             try:
                 return function(*args, **kwargs)
             finally:
-                took = time.perf_counter() - begin
-                self.seconds[name] = self.seconds.get(name, 0.0) + took - self._inner.pop()
-                self._inner[-1] += took
+                duration_s = time.perf_counter() - begin
+                self.seconds[name] = self.seconds.get(name, 0.0) + duration_s - self._inner.pop()
+                self._inner[-1] += duration_s
 
         setattr(owner, method, timed)

@@ -1,9 +1,9 @@
-"""1,000 models in one embedded server: loading, memory, and latency of calls with and without loading.
+"""1,000 models in one embedded server: load time, memory, and latency of calls with and without loading.
 
     python -m benchmarks.many_models [--models 1000] [--loads 100]
 
-Budgets: loaded within 60 s and 2 GB. The latency while `--loads` models are added is
-compared with that of the same calls before.
+Budgets: loaded within 60 s and 2 GB. The latency of calls while `--loads` models are added
+is compared with the latency before.
 """
 
 import argparse
@@ -43,15 +43,16 @@ def in_turn(client: Client, models: list[str], seconds: float = 0.0, until: str 
             return times
 
 
-def show(what: str, times: list[float]) -> None:
+def show(label: str, times: list[float]) -> None:
+    """Print the percentiles of latencies in ms."""
     p50, p99, worst = np.percentile(times, [50, 99, 100])
-    print(f"{what:<52} p50 {p50:.2f} ms  p99 {p99:.2f} ms  max {worst:.1f} ms  ({len(times)} calls)", flush=True)
+    print(f"{label:<52} p50 {p50:.2f} ms  p99 {p99:.2f} ms  max {worst:.1f} ms  ({len(times)} calls)", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=int, default=1000, help="models to serve (default: %(default)s)")
-    parser.add_argument("--loads", type=int, default=100, help="reloads to measure (default: %(default)s)")
+    parser.add_argument("--loads", type=int, default=100, help="models to add during the calls (default: %(default)s)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder, waiting = Path(name) / "models", Path(name) / "waiting"
@@ -59,8 +60,8 @@ def main() -> None:
         waiting.mkdir()
         write_actors(folder, args.models)
         names = sorted(path.name for path in folder.iterdir())
-        extra = [f"ZZ{i:04d}" for i in range(args.loads)]
-        for model, copy in zip(names, extra, strict=False):
+        added = [f"ZZ{i:04d}" for i in range(args.loads)]
+        for model, copy in zip(names, added, strict=False):
             shutil.copytree(folder / model, waiting / copy)
         begin = time.perf_counter()
         with server_process(*serving_command(folder)) as (address, pid), Client(address, retries=0) as client:
@@ -72,9 +73,9 @@ def main() -> None:
             show(f"all {args.models} called in turn", in_turn(client, names, seconds=3))
             few = names[:10]
             show("10 models called, nothing loading", in_turn(client, few, seconds=3))
-            for copy in extra:
+            for copy in added:
                 (waiting / copy).rename(folder / copy)
-            show(f"10 models called while {args.loads} others load", in_turn(client, few, until=extra[-1]))
+            show(f"10 models called while {args.loads} others load", in_turn(client, few, until=added[-1]))
             print(f"at the end {resident_mb(pid):.0f} MB")
 
 

@@ -29,8 +29,8 @@ def random_actor(inputs: int, outputs: int, seed: int, categorical: bool) -> Act
     steps: list[Step] = []
     for layer in layers[:-1]:
         steps += [layer, Activation("relu")]
-    head: list[Step] = [] if categorical else [Activation("tanh")]
-    return Actor("mlp", (*steps, layers[-1], *head))
+    output: list[Step] = [] if categorical else [Activation("tanh")]
+    return Actor("mlp", (*steps, layers[-1], *output))
 
 
 def write_models(models_dir: Path, contracts: Iterable[pb.PolicyContract]) -> None:

@@ -2,8 +2,8 @@
 
     python -m benchmarks.rest_requests [--idle 5000] [--numbers 2000000]
 
-Ratios: p50 beside idle connections to p50 without, in alternating blocks; the large
-body to Python's json alone, which parses the same request and writes the same answer.
+Ratios: p50 beside idle connections to p50 without, in alternating blocks; the large body to
+Python's json alone, which parses the same request and writes the same response.
 """
 
 import argparse
@@ -25,24 +25,24 @@ CONCURRENT_REQUESTS = 200
 
 
 def post(connection: http.client.HTTPConnection, body: bytes) -> bytes:
-    """The answer to a predict request. Raises RuntimeError if it is an error."""
+    """Send a predict request; return the body of the response. Raises RuntimeError for an error."""
     connection.request("POST", PATH, body)
-    return answer_of(connection)
+    return read_response(connection)
 
 
-def answer_of(connection: http.client.HTTPConnection) -> bytes:
-    """The answer to the request that was sent. Raises RuntimeError if it is an error."""
+def read_response(connection: http.client.HTTPConnection) -> bytes:
+    """Read the body of a response. Raises RuntimeError for an error."""
     response = connection.getresponse()
-    answer = response.read()
+    body = response.read()
     if response.status != 200:
-        raise RuntimeError(f"{response.status}: {answer[:200]!r}")
-    return answer
+        raise RuntimeError(f"{response.status}: {body[:200]!r}")
+    return body
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--idle", type=int, default=5000, help="idle connections (default: %(default)s)")
-    parser.add_argument("--numbers", type=int, default=2_000_000, help="numbers of the large body (default: %(default)s)")
+    parser.add_argument("--numbers", type=int, default=2_000_000, help="values in the large body (default: %(default)s)")
     args = parser.parse_args()
     allow_open_files()
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -78,19 +78,19 @@ def main() -> None:
         for connection in connections:
             connection.request("POST", PATH, body)
         for connection in connections:
-            answer_of(connection)
+            read_response(connection)
         print(f"{CONCURRENT_REQUESTS} requests at once{'':<22}{1000 * (time.perf_counter() - begin):.0f} ms for all")
 
         rows = args.numbers // INPUTS
         large = json.dumps({"instances": np.random.default_rng(0).random((rows, INPUTS)).round(7).tolist()}).encode()
         begin = time.perf_counter()
-        answer = post(connection, large)
+        response = post(connection, large)
         served_s = time.perf_counter() - begin
         begin = time.perf_counter()
         json.loads(large)
-        json.dumps(json.loads(answer))
+        json.dumps(json.loads(response))
         json_s = time.perf_counter() - begin
-        print(f"{rows * INPUTS} numbers, {len(large) / 1e6:.0f} MB{'':<14}{served_s:.2f} s")
+        print(f"{rows * INPUTS} values, {len(large) / 1e6:.0f} MB{'':<14}{served_s:.2f} s")
         print(f"{'ratio to json of Python alone':<40}{served_s / json_s:.2f}")
 
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.server_memory [--reloads 200] [--requests 100000]
 
-A reload replaces 20 models by 20 others (HandleReloadConfigRequest). Budget:
-flat, from a tenth of the way on, when pools are warm.
+A reload replaces 20 models by 20 others (HandleReloadConfigRequest). Budget: flat from a
+tenth of the requests on, when pools are warm.
 """
 
 import argparse
@@ -69,18 +69,18 @@ def fuzz(channel: grpc.Channel, pid: int, folder: Path, count: int) -> None:
     rng = random.Random(1)
     models = sorted(path.name for path in folder.iterdir() if path.is_dir())[:MODELS]
     statuses: Counter[str] = Counter()
-    before, done = 0.0, 0
-    while done < count:
-        calls = [call.future(malformed(rng, models), timeout=60) for _ in range(min(50, count - done))]
-        for finished in calls:
-            statuses[finished.code().name] += 1
-        done += len(calls)
-        if not before and done >= count // 10:
+    before, finished = 0.0, 0
+    while finished < count:
+        calls = [call.future(malformed(rng, models), timeout=60) for _ in range(min(50, count - finished))]
+        for response in calls:
+            statuses[response.code().name] += 1
+        finished += len(calls)
+        if not before and finished >= count // 10:
             before = resident_mb(pid)
     after = resident_mb(pid)
     growth = f"{before:.0f} MB after {count // 10}, {after:.0f} MB after all ({after / before:.3f} x)"
     print(f"{count} malformed requests: {growth}")
-    print("  " + ", ".join(f"{status} {number}" for status, number in statuses.most_common()))
+    print("  " + ", ".join(f"{status} {times}" for status, times in statuses.most_common()))
 
 
 def main() -> None:

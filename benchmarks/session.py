@@ -2,7 +2,7 @@
 
     python -m benchmarks.session [--runs 5000]
 
-Each case in processes of its own, alternating.
+Every measurement runs in a process of its own; the cases alternate.
 """
 
 import argparse
@@ -47,11 +47,11 @@ for _ in range(20):
     b = time.perf_counter(); loaded = make(path); times.append(time.perf_counter() - b)
 x = np.zeros((1, inputs), np.float32)
 [run(first, x) for _ in range(100)]
-each = []
+run_times = []
 for _ in range(runs):
-    b = time.perf_counter(); run(first, x); each.append(time.perf_counter() - b)
+    b = time.perf_counter(); run(first, x); run_times.append(time.perf_counter() - b)
 memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-print(json.dumps(["tensorflow" in sys.modules, ready, 1e3 * float(np.median(times)), 1e6 * float(np.median(each)), memory]))
+print(json.dumps(["tensorflow" in sys.modules, ready, 1e3 * float(np.median(times)), 1e6 * float(np.median(run_times)), memory]))
 """
 
 
@@ -74,8 +74,8 @@ def main() -> None:
         for _ in range(args.rounds):
             for case, code in zip(results, (C_API, PYTHON_SESSION), strict=True):
                 command = [sys.executable, "-c", code + MEASURE, f"{name}/TL0000/1", str(INPUTS), str(args.runs)]
-                done = subprocess.run(command, check=True, capture_output=True, text=True)
-                results[case].append(read_figures(case, done.stdout))
+                output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+                results[case].append(read_figures(case, output))
     print(f"{'':<16}{'first model ready':>20}{'load':>12}{'run p50':>12}{'memory':>12}")
     for case, rounds in results.items():
         ready, load, run, memory = np.median(rounds, axis=0)

@@ -9,14 +9,13 @@ import contextlib
 import importlib
 import importlib.util
 import os
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.turns import Command, serve_turns
-from city import network
+from city import network, sumo_files
 
 TRACI, LIBSUMO = TRANSPORTS = ("traci", "libsumo")
 DELTA_S, YELLOW_S, MIN_GREEN_S = 5, 3, 5
@@ -25,6 +24,7 @@ LIBSUMO_VARIABLE = "LIBSUMO_AS_TRACI"
 
 
 def is_installed() -> bool:
+    """Whether sumo-rl can be imported."""
     return importlib.util.find_spec("sumo_rl") is not None
 
 
@@ -37,7 +37,7 @@ def command(sumocfg: Path, seconds: float, transport: str) -> Command:
 
 
 def check_transport(transport: str) -> None:
-    """Raise RuntimeError if the imported traci is not the transport that the case is named after."""
+    """Raise RuntimeError if a case's imported traci is not its transport."""
     import traci
 
     is_libsumo = bool(traci.isLibsumo())
@@ -56,7 +56,7 @@ def sumo_rl(sumocfg: Path, seconds: float, transport: str) -> Iterator[float]:
     environment_class = importlib.import_module("sumo_rl").SumoEnvironment
     check_transport(transport)
     street = network.of_sumocfg(sumocfg)
-    routes = route_files(sumocfg)
+    routes = sumo_files.listed_files(sumocfg, "route-files")
     with contextlib.redirect_stdout(None):
         env = environment_class(
             net_file=str(street.net_file), route_file=",".join(map(str, routes)), begin_time=int(street.begin_s),
@@ -71,12 +71,6 @@ def sumo_rl(sumocfg: Path, seconds: float, transport: str) -> Iterator[float]:
             env.step({ts: int(rng.integers(n)) for ts, n in sizes.items()})
             yield street.begin_s + k * DELTA_S
         env.close()
-
-
-def route_files(sumocfg: Path) -> list[Path]:
-    """The route files of a .sumocfg."""
-    values = {element.tag: element.get("value", "") for element in ET.parse(sumocfg).getroot().iter()}
-    return [sumocfg.resolve().parent / name.strip() for name in values["route-files"].split(",")]
 
 
 def main() -> None:

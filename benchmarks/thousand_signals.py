@@ -30,7 +30,7 @@ def write(folder: Path, traffic: tuple[int, int], thousands: int = 1) -> Path:
         [str(BIN / "netgenerate"), *NETGENERATE.split(), *size, "--output-file", str(net)], check=True, capture_output=True
     )
     periods = [MINUTE_S / count for count in (first, *[later] * (END_S // MINUTE_S - 1))]
-    # routes are computed beforehand, as in the other scenarios, so that routing is not measured
+    # routes are computed in advance, as in the other scenarios, so that routing is not measured
     arguments = ["-n", str(net), "-o", str(folder / "thousand.trips.xml"), "-r", str(routes), "-e", str(END_S), "--seed", "42"]
     arguments += ["--random-departpos", "-p", *map(str, periods)]
     subprocess.run([sys.executable, str(TOOLS / "randomTrips.py"), *arguments], check=True, capture_output=True, cwd=folder)

@@ -1,4 +1,4 @@
-"""Simulated seconds a second of wall time in training, with learning, against sumo-rl's environment without.
+"""Simulated seconds per second of wall time in training, against sumo-rl's environment without learning.
 
     python -m benchmarks.training_speed [--sumocfg FILE] [--seconds 1200] [--repeats 7] [--workers 2]
 
@@ -63,7 +63,7 @@ def timed_steps(api: Any) -> Iterator[list[float]]:
 
 
 def sumo_rl_s(sumocfg: Path, seconds: float) -> Times:
-    """Of sumo-rl's environment."""
+    """Measure an episode of sumo-rl's environment, in a process of its own."""
     command = [sys.executable, "-c", SUMO_RL, str(sumocfg), str(seconds)]
     environment = {**os.environ, sumo_rl_loop.LIBSUMO_VARIABLE: "1"}
     output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
@@ -73,7 +73,10 @@ def sumo_rl_s(sumocfg: Path, seconds: float) -> Times:
 
 @contextlib.contextmanager
 def training(city: config.City, seconds: float, workers: int) -> Iterator[Callable[[], Times]]:
-    """A function that trains one update; an episode's time includes its share of the update, SUMO's is 0 with several workers."""
+    """Yield a function that trains one update and returns the times of an episode.
+
+    An episode's time includes its share of the update. SUMO's time is 0 with several workers.
+    """
     import libsumo
 
     from training.episode import TrainingTask
@@ -104,7 +107,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="processes of the last case (default: %(default)s)")
     args = parser.parse_args()
     if not args.sumocfg.is_file():
-        print(f"skipped: there is no {args.sumocfg}; pass --sumocfg")
+        print(f"skipped: {args.sumocfg}: no such file; pass --sumocfg")
         return
     signals = network.of_sumocfg(args.sumocfg).signals
     tls = {f"TL{k}": config.TL((signal,), "sumo-rl", f"TL{k}") for k, signal in enumerate(signals)}
@@ -122,14 +125,14 @@ def main() -> None:
     for case, (episode_s, in_sumo_s) in medians.items():
         of_sumo = f", SUMO's own steps {in_sumo_s:.2f} s" if in_sumo_s else ""
         print(f"{case:<44}{episode_s:>7.2f} s an episode{args.seconds / episode_s:>9.0f} simulated s/s{of_sumo}")
-    *others, one, several = (episode_s for episode_s, _ in medians.values())
-    if others:
-        print(f"{'1 worker, times as fast as sumo-rl':<44}{others[0] / one:>7.2f}")
-    print(f"{f'{args.workers} workers, times as fast as 1':<44}{one / several:>7.2f}")
+    *sumo_rl, one_worker, several = (episode_s for episode_s, _ in medians.values())
+    if sumo_rl:
+        print(f"{'1 worker, times as fast as sumo-rl':<44}{sumo_rl[0] / one_worker:>7.2f}")
+    print(f"{f'{args.workers} workers, times as fast as 1':<44}{one_worker / several:>7.2f}")
 
 
 def measured_in_turn(cases: Mapping[str, Callable[[], Times]], repeats: int) -> dict[str, list[Times]]:
-    """The times of every case."""
+    """Measure the cases in turn, `repeats` times each."""
     times: dict[str, list[Times]] = {case: [] for case in cases}
     for _ in range(repeats):
         for case, measure in cases.items():

@@ -1,8 +1,7 @@
 """Interleaved benchmark cases: each runs in a process of its own and advances by one part of its work per turn.
 
-Other load on a machine lasts for tenths of a second or for minutes. Of runs that
-follow one another some are disturbed and some are not; interleaved cases share the
-disturbance, so their ratio holds.
+Other load on a machine lasts for tenths of a second or for minutes. It disturbs some of
+several consecutive runs; interleaved cases share the disturbance, so their ratio holds.
 """
 
 import contextlib
@@ -21,21 +20,21 @@ MAX_QUOTED = 2000
 
 
 class Command(NamedTuple):
-    """How the process of a case is started."""
+    """The command of a case's process."""
 
     arguments: Sequence[str]
-    """Of Python."""
+    """Arguments of Python."""
     environment: Mapping[str, str | None] = {}
-    """Variables to set before the process starts; None: unset."""
+    """Environment variables of the process; `None` unsets one."""
 
 
 def serve_turns(progress: Iterator[float]) -> None:
     """Run one case in its process.
 
-    `progress` does the work and yields how far it has come: first once it is set up,
-    then after each step.
+    `progress` does the work; it yields its position first when it is set up, then after
+    each step.
     """
-    # stdout carries the protocol; what the case or a library prints goes to stderr
+    # stdout carries the protocol; prints of the case or a library go to stderr
     protocol = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     next(progress)
@@ -69,18 +68,19 @@ class _Case:
         )
 
     def read_line(self) -> str:
-        """The next line of its protocol. Raises RuntimeError if it has ended."""
+        """Read the next line of the protocol. Raises RuntimeError if the process has ended."""
         assert self.process.stdout
         return self.process.stdout.readline().strip() or self._raise_failure()
 
     def turn(self, until: float) -> float:
-        """Run it up to `until`; the wall time in s."""
+        """Run the case up to `until`; return the wall time in s."""
         assert self.process.stdin
         self.process.stdin.write(f"{until}\n")
         self.process.stdin.flush()
         return float(self.read_line())
 
     def end(self) -> None:
+        """Wait for the end of the process. Raises RuntimeError if it fails."""
         assert self.process.stdin
         self.process.stdin.close()
         if self.process.wait():
@@ -97,12 +97,12 @@ class _Case:
 
 
 def take_turns(commands: Mapping[str, Command], parts: Sequence[float]) -> dict[str, list[float]]:
-    """Wall time in s of every part, by case.
+    """Run the cases in turns; return the wall time in s of every turn, by case.
 
-    `commands`: by case; `parts`: how far each turn goes. Raises RuntimeError with the
-    stderr of a case that fails.
+    `commands`: by case. `parts`: the position at the end of each turn. Raises RuntimeError
+    with the stderr of a case that fails.
     """
-    took: dict[str, list[float]] = {name: [] for name in commands}
+    times_s: dict[str, list[float]] = {name: [] for name in commands}
     with contextlib.ExitStack() as stack:
         cases = {}
         for name, command in commands.items():
@@ -111,7 +111,7 @@ def take_turns(commands: Mapping[str, Command], parts: Sequence[float]) -> dict[
             cases[name].read_line()  # set up one by one, so that no case starts while another works
         for until in parts:
             for name, case in cases.items():
-                took[name].append(case.turn(until))
+                times_s[name].append(case.turn(until))
         for case in cases.values():
             case.end()
-    return took
+    return times_s

@@ -2,7 +2,7 @@
 
     python -m benchmarks.unary_predict [--calls 3000]
 
-Both servers are processes of their own, called by one client in alternating blocks.
+Both servers run in processes of their own; one client calls them in alternating blocks.
 Budget: p50 at most 1.75 x the echo's.
 """
 
@@ -38,14 +38,14 @@ server.wait_for_termination()
 
 @contextlib.contextmanager
 def server(*command: str) -> Iterator[str]:
-    """Run a server process; yields HOST:PORT."""
+    """Run a server process; yield its HOST:PORT."""
     with server_process(*command) as (address, _):
         yield address
 
 
 @contextlib.contextmanager
 def server_process(*command: str) -> Iterator[tuple[str, int]]:
-    """Run a server process; yields HOST:PORT and its process id. Raises RuntimeError if it does not start."""
+    """Run a server process; yield (HOST:PORT, process id). Raises RuntimeError if it does not start."""
     process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     try:
@@ -87,7 +87,7 @@ def main() -> None:
                     "embedded server": lambda: client.predict("TL0000", observation),
                 }
                 if cases["bare gRPC echo"]() != payload or set(cases["embedded server"]()) != {"action"}:
-                    raise RuntimeError("a server's responses are not those of its case")
+                    raise RuntimeError("a server gives a wrong response")
                 for call in cases.values():
                     block(call)
                 times: dict[str, list[float]] = {case: [] for case in cases}
@@ -96,8 +96,8 @@ def main() -> None:
                         times[case] += block(call)
             client.close()
     print(f"{'unary call':<20}{'p50':>12}{'p99':>12}")
-    for case, taken in times.items():
-        print(f"{case:<20}{1000 * np.percentile(taken, 50):>9.3f} ms{1000 * np.percentile(taken, 99):>9.3f} ms")
+    for case, times_s in times.items():
+        print(f"{case:<20}{1000 * np.percentile(times_s, 50):>9.3f} ms{1000 * np.percentile(times_s, 99):>9.3f} ms")
     echo_times, served_times = times.values()
     ratios = [np.percentile(served_times, q) / np.percentile(echo_times, q) for q in (50, 99)]
     print(f"{'ratio':<20}{ratios[0]:>12.2f}{ratios[1]:>12.2f}")

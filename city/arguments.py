@@ -18,7 +18,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def split_arguments(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Split a command line at `--`: (our own arguments, those that are passed on)."""
+    """Split a command line at `--`: (arguments before it, arguments after it)."""
     if "--" not in argv:
         return argv, []
     at = argv.index("--")
@@ -32,5 +32,5 @@ def host_and_port(text: str, flag: str, example: str = "127.0.0.1:8500") -> tupl
         if parsed.hostname and parsed.port is not None and parsed.netloc == text:
             return parsed.hostname, parsed.port
     except ValueError:
-        pass  # the port is not a number below 65536; named below like every other mistake
+        pass  # the port is not a number below 65536; reported below like every other mistake
     raise InputError(f"{flag} {text!r} must be HOST:PORT with a port below 65536, such as {example}")

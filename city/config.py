@@ -31,7 +31,7 @@ class Network:
     net: Path | None = None
     """Network file, if there is no sumocfg."""
     begin_s: float | None = None
-    """First simulated second of a simulation that is started here. None: the sumocfg's."""
+    """First simulated second of a simulation that a program starts (default: the sumocfg's begin)."""
 
 
 @dataclass(frozen=True)
@@ -40,21 +40,21 @@ class Training:
 
     model_path: Path | None = None
     model_number: int | None = None
-    """None: the newest."""
+    """`None` means the newest."""
     target_tls: tuple[str, ...] | None = None
     """TLs in training's order, which assigns `Actor_0`, `Actor_1`, ... to them."""
     padding: str | None = None
-    """`supersuit`: TLs of several sizes share a policy, whose observations and actions SuperSuit padded. None: no padding."""
+    """`supersuit` if TLs of several sizes share one policy, with observations and actions padded by SuperSuit."""
 
 
 @dataclass(frozen=True)
 class District:
-    """[serving.districts.NAME]: TLs whose models have a server of their own, and are driven by a controller of their own."""
+    """[serving.districts.NAME]: TLs with a model server and a controller of their own."""
 
     address: str
     tls: tuple[str, ...]
     fleet: str = ""
-    """Fleet of these TLs; empty: the district's name."""
+    """Fleet of these TLs (default: the district's name)."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Serving:
     grpc_socket_path: Path | None = None
     """Unix socket on which the server also listens, for clients on this machine."""
     fleet: str = "city"
-    """Fleet that the controller queries for all TLs at once, if it is served; empty: none."""
+    """Fleet that the controller queries for all TLs at once, if it is served; empty for no fleet."""
     tls_ca: Path | None = None
     """CA bundle (PEM) that verifies the server; with any of the tls_ keys connections use TLS."""
     tls_certificate: Path | None = None
@@ -75,7 +75,7 @@ class Serving:
     tls_server_name: str = ""
     """Name in the server's certificate, if it differs from the address."""
     districts: dict[str, District] = field(default_factory=dict)
-    """By name; {}: one server has all models."""
+    """By name; without districts one server has all models."""
 
     @property
     def local_address(self) -> str:
@@ -90,11 +90,11 @@ class Safety:
     min_yellow_s: float = 3.0
     min_green_s: float = 4.0
     all_red_s: float | None = None
-    """None: by link, from its approach speed and its path over the junction (`red_clearance_s`)."""
+    """By default computed for each link from its approach speed and its path over the junction (`red_clearance_s`)."""
     max_green_s: float | None = None
-    """None: no bound."""
+    """`None` means no bound."""
     max_red_s: float | None = None
-    """A link that has been red for longer is served next; None: no bound."""
+    """A link that has been red for longer is served next; `None` means no bound."""
     walking_speed_mps: float = 1.2
     """Walking speed in m/s, for the clearance of pedestrian crossings."""
     floors: str = "street"
@@ -111,9 +111,9 @@ class Controller:
     hold_s: float = 15.0
     """Simulated seconds for which a TL without an answer holds its state before it falls back."""
     http_address: str | None = None
-    """HOST:PORT of /metrics and /healthz. None: off."""
+    """HOST:PORT of /metrics and /healthz, which are off without it."""
     watchdog_s: float = 10.0
-    """Wall time in s for which a controller may be silent until its guard hands its signals back."""
+    """Wall time in s after which the guard of a silent controller hands its signals back."""
     fallback: str = "plan"
     """What controls a TL in control mode fallback: `plan`, its signals' own programs, or `max-pressure`."""
     recovery_answers: int = 2
@@ -149,17 +149,19 @@ class TL:
     hidden_activation: str | None = None
     output_activation: str | None = None
     batch_norm_epsilon: float | None = None
-    """Epsilon of its batch norms, which is not part of the weights; None: 1e-5."""
+    """Epsilon of its batch norms, which the weights do not contain (default: 1e-5)."""
     layers: tuple[str, ...] | None = None
     """Names of a subclassed model's layers, in call order."""
     scope: str | None = None
     """The actor's variable scope in a checkpoint that holds several agents."""
     output_tensor: str | None = None
-    """The actor's output in a training graph, if the exporter finds another one."""
+    """The actor's output in a training graph, if the exporter selects a wrong one."""
 
 
 @dataclass(frozen=True)
 class City:
+    """A city.toml."""
+
     path: Path
     network: Network = field(default_factory=Network)
     training: Training = field(default_factory=Training)
@@ -181,7 +183,7 @@ SUMO_RL_KEYS: dict[type, dict[str, str]] = {
     },
     Network: {"begin_time": "begin_s"},
 }  # fmt: skip
-"""By table, sumo-rl's name of an option -> the key that means the same."""
+"""By table: sumo-rl's name of an option -> our key."""
 TL_KEYS = [key.name for key in fields(TL) if key.name != "name"]
 TABLES = ("network", "training", "serving", "safety", "controller")
 
@@ -192,21 +194,21 @@ def load(path: Path) -> City:
     unknown = sorted(set(raw) - {*TABLES, "tl"})
     if unknown:
         raise InputError(f"{path}: unknown table [{unknown[0]}]; the tables are {', '.join([*TABLES, 'tl.NAME'])}")
-    here = path.resolve().parent
+    folder = path.resolve().parent
     districts = raw["serving"].pop("districts", {}) if isinstance(raw.get("serving"), dict) else {}
 
     def section(kind: type[T], name: str) -> T:
-        return _table(kind, f"{path}: [{name}]", raw.get(name, {}), here)
+        return _table(kind, f"{path}: [{name}]", raw.get(name, {}), folder)
 
     safety, control = section(Safety, "safety"), section(Controller, "controller")
     _check_safety(f"{path}: [safety]", safety)
     _check_controller(f"{path}: [controller]", control)
-    tls = _tls(path, here, raw.get("tl", {}))
+    tls = _tls(path, folder, raw.get("tl", {}))
     return City(
         path,
         section(Network, "network"),
         _training(f"{path}: [training]", section(Training, "training"), tls),
-        _serving(path, here, section(Serving, "serving"), districts, list(tls)),
+        _serving(path, folder, section(Serving, "serving"), districts, list(tls)),
         safety,
         control,
         tls,
@@ -221,12 +223,12 @@ def _parse(path: Path) -> dict[str, Any]:
     except RecursionError:
         raise InputError(f"{path}: cannot be read as TOML: its lists or tables are nested too deeply") from None
     except (OSError, ValueError) as error:
-        # ValueError: not TOML, not UTF-8, or an integer of thousands of digits
+        # ValueError: invalid TOML or UTF-8, or an integer of thousands of digits
         raise InputError(f"{path}: cannot be read as TOML: {error}") from None
 
 
-def _table(kind: type[T], where: str, table: Any, here: Path, keys: Sequence[str] = ()) -> T:
-    """A table, under the names that its keys have or had. Raises InputError."""
+def _table(kind: type[T], where: str, table: Any, folder: Path, keys: Sequence[str] = ()) -> T:
+    """Read a table; a key's old name is an error that names the new one. Raises InputError."""
     for key in table if isinstance(table, dict) else ():
         if renamed := RENAMED_KEYS.get((kind, key)):
             raise InputError(f"{where} {key} is now called {renamed}; rename it")
@@ -235,15 +237,15 @@ def _table(kind: type[T], where: str, table: Any, here: Path, keys: Sequence[str
                 f"{where} {key}: only sumo-rl's default observation is supported; add another one as a dialect, "
                 "a file in signals/dialects (docs/reference/dialects.md)"
             )
-    return toml_table.read(kind, where, table, here, SUMO_RL_KEYS.get(kind), keys)
+    return toml_table.read(kind, where, table, folder, SUMO_RL_KEYS.get(kind), keys)
 
 
 def _training(where: str, training: Training, tls: Mapping[str, TL]) -> Training:
     _check_choice(f"{where} padding", training.padding, (None, *PADDINGS))
     if training.target_tls is None:
         return training
-    known = names.by_key(tls)
-    targets = tuple(known.get(names.key(tl)) or names.canonical(tl) for tl in training.target_tls)
+    by_key = names.by_key(tls)
+    targets = tuple(by_key.get(names.key(tl)) or names.canonical(tl) for tl in training.target_tls)
     return replace(training, target_tls=targets)
 
 
@@ -252,10 +254,10 @@ def _check_safety(where: str, safety: Safety) -> None:
         raise InputError(
             f"{where} max_green_s = {safety.max_green_s:g} must not be less than min_green_s, {safety.min_green_s:g}"
         )
-    least_red_s = safety.min_green_s + safety.min_yellow_s
-    if safety.max_red_s is not None and safety.max_red_s < least_red_s:
+    min_max_red_s = safety.min_green_s + safety.min_yellow_s
+    if safety.max_red_s is not None and safety.max_red_s < min_max_red_s:
         raise InputError(
-            f"{where} max_red_s = {safety.max_red_s:g} must not be less than a green and a yellow together, {least_red_s:g}"
+            f"{where} max_red_s = {safety.max_red_s:g} must not be less than a green and a yellow together, {min_max_red_s:g}"
         )
     if not safety.walking_speed_mps > 0:
         raise InputError(f"{where} walking_speed_mps must be greater than 0")
@@ -282,13 +284,13 @@ def _check_choice(where: str, value: str | None, choices: Sequence[str | None]) 
         raise InputError(f"{where} = {value!r} must be one of {', '.join(filter(None, choices))}{optional}")
 
 
-def _serving(path: Path, here: Path, serving: Serving, districts: Any, tls: Sequence[str]) -> Serving:
+def _serving(path: Path, folder: Path, serving: Serving, districts: Any, tls: Sequence[str]) -> Serving:
     where = f"{path}: [serving]"
     return replace(
         serving,
-        models_dir=here / serving.models_dir,
+        models_dir=folder / serving.models_dir,
         fleet=_fleet_name(f"{where} fleet", serving.fleet) if serving.fleet else "",
-        districts=_districts(path, here, districts, tls),
+        districts=_districts(path, folder, districts, tls),
     )
 
 
@@ -299,55 +301,55 @@ def _fleet_name(where: str, name: str) -> str:
         raise InputError(f"{where}: {error}") from None
 
 
-def _districts(path: Path, here: Path, table: Any, known: Sequence[str]) -> dict[str, District]:
-    """The districts: every TL is in one of them. Raises InputError."""
+def _districts(path: Path, folder: Path, table: Any, all_tls: Sequence[str]) -> dict[str, District]:
+    """Read the districts; every TL belongs to exactly one. Raises InputError."""
     if not isinstance(table, dict):
         raise InputError(f"{path}: [serving.districts] must contain tables such as [serving.districts.north]")
     districts: dict[str, District] = {}
-    owner: dict[str, str] = {}
+    district_of: dict[str, str] = {}
     for name, body in table.items():
         where = f"{path}: [serving.districts.{name}]"
         if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?", name):
             raise InputError(f"{where} must be named by lower-case letters, digits and hyphens, such as north")
-        district = _table(District, where, body, here)
-        tls = names.select(list(district.tls), list(known), f"{where} tls")
+        district = _table(District, where, body, folder)
+        tls = names.select(list(district.tls), all_tls, f"{where} tls")
         for tl in tls:
-            if tl in owner:
-                raise InputError(f"{where} tls: {tl} is in district {owner[tl]} already; remove it from one")
-            owner[tl] = name
+            if tl in district_of:
+                raise InputError(f"{where} tls: {tl} is in district {district_of[tl]} already; remove it from one")
+            district_of[tl] = name
         host_and_port(district.address, f"{where} address")
         fleet = _fleet_name(f"{where} fleet", district.fleet or name)
-        if other := next((known for known, each in districts.items() if each.fleet == fleet), None):
-            raise InputError(f"{where} fleet: district {other} has fleet {fleet} too; name another one")
+        if same_fleet := [other for other, district in districts.items() if district.fleet == fleet]:
+            raise InputError(f"{where} fleet: district {same_fleet[0]} has fleet {fleet} too; name another one")
         districts[name] = District(district.address, tuple(tls), fleet)
-    if districts and (missing := [tl for tl in known if tl not in owner]):
+    if districts and (missing := [tl for tl in all_tls if tl not in district_of]):
         raise InputError(f"{path}: [serving.districts]: {', '.join(missing[:10])} is in no district; add it to one")
     return districts
 
 
-def _tls(path: Path, here: Path, table: Any) -> dict[str, TL]:
-    """Every [tl.NAME] by its canonical name; a signal belongs to one TL. Raises InputError."""
+def _tls(path: Path, folder: Path, table: Any) -> dict[str, TL]:
+    """Read every [tl.NAME], by canonical name; a signal belongs to one TL. Raises InputError."""
     if not isinstance(table, dict):
         raise InputError(f"{path}: 'tl' must contain tables such as [tl.SA101]")
     tls: dict[str, TL] = {}
-    keys: dict[str, str] = {}
-    owner: dict[str, str] = {}
+    tl_by_key: dict[str, str] = {}
+    tl_of: dict[str, str] = {}
     for written, body in table.items():
         where = f"{path}: [tl.{written}]"
         try:
             name = names.canonical(written)
         except InputError as error:
             raise InputError(f"{where} {error}") from None
-        if (other := keys.setdefault(names.key(name), name)) in tls:
+        if (other := tl_by_key.setdefault(names.key(name), name)) in tls:
             raise InputError(f"{where} defines TL {other} a second time; remove one of the tables")
         if isinstance(body, dict) and "name" in body:
             raise InputError(f"{where} unknown key name; the table's name is the TL's")
-        tl = replace(_table(TL, where, body, here, TL_KEYS), name=name)
+        tl = replace(_table(TL, where, body, folder, TL_KEYS), name=name)
         _check_tl(where, tl)
         for signal in tl.signals:
-            if signal in owner:
-                raise InputError(f"{where} signals: {signal} already belongs to {owner[signal]}; remove it from one")
-            owner[signal] = name
+            if signal in tl_of:
+                raise InputError(f"{where} signals: {signal} already belongs to {tl_of[signal]}; remove it from one")
+            tl_of[signal] = name
         tls[name] = tl
     return tls
 

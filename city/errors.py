@@ -6,19 +6,22 @@ from collections.abc import Iterator
 
 
 class InputError(Exception):
-    """The user's input is wrong: what, where, and how to fix it, in one line.
+    """The user's input is wrong. The message says what is wrong, where, and how to fix it, in one line.
 
     Programs print it without a traceback and exit with code 2.
     """
 
     def __init__(self, message: str) -> None:
         text = " ".join(message.split())
-        # names in files may hold what a terminal obeys
+        # names from files may contain control characters of a terminal
         super().__init__("".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text))
 
 
 class ProgramFailed(Exception):
-    """The input is right, but the work failed: what, and what to look at. Programs print it in one line and exit with code 1."""
+    """The work failed on valid input. The message says what failed, and where to look.
+
+    Programs print it in one line and exit with code 1.
+    """
 
 
 _PATH_ERRORS = (
@@ -35,7 +38,7 @@ _PATH_ERRORS = (
 
 @contextlib.contextmanager
 def path_errors_as_input_errors() -> Iterator[None]:
-    """Turn the system's refusal of a path (no permission, name too long, a file where a folder belongs) into InputError."""
+    """Turn OSErrors about a path (no permission, name too long, a file in the place of a folder) into InputError."""
     try:
         yield
     except OSError as error:

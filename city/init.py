@@ -18,8 +18,8 @@ from city.sumo_files import elements
 SUMO_RL = "sumo-rl"
 RESERVED_NAMES = ("all", "city")
 """`--tl all` means every TL, and `city` is the fleet's name by default."""
-MAX_NAME = 100
-"""Characters of a TL's name: ids of joined junctions may be longer than a file system's names."""
+MAX_NAME_LENGTH = 100
+"""Characters of a TL's name: ids of joined junctions may exceed a file system's limit."""
 SUMO_RL_OPTIONS = {"time-to-teleport": "-1", "max-depart-delay": "-1", "waiting-time-memory": "1000"}
 """Options that sumo-rl's environment passes to SUMO."""
 
@@ -32,11 +32,9 @@ def parser(dialects: Sequence[str], prog: str) -> Parser:
     init = commands.add_parser("init", help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
     street = init.add_mutually_exclusive_group(required=True)
     street.add_argument("--net", type=Path, metavar="FILE", help="SUMO network (.net.xml, also .gz)")
-    street.add_argument(
-        "--sumocfg", type=Path, metavar="FILE", help="instead of --net and --route: a SUMO configuration that exists"
-    )
+    street.add_argument("--sumocfg", type=Path, metavar="FILE", help="existing SUMO configuration, instead of --net and --route")
     init.add_argument(
-        "--route", type=Path, metavar="FILE", help="demand; a .sumocfg is written that names both, with sumo-rl's options"
+        "--route", type=Path, metavar="FILE", help="demand; also writes a .sumocfg of network and demand, with sumo-rl's options"
     )
     init.add_argument(
         "--dialect", default=SUMO_RL, choices=dialects, help=f"observation and action of every TL (default: {SUMO_RL})"
@@ -53,7 +51,7 @@ def parser(dialects: Sequence[str], prog: str) -> Parser:
 
 
 def main(argv: list[str], dialects: Sequence[str], prog: str = "greenserve city") -> int:
-    """Write the file and print what was made of each signal. Exit code: 0; 2 if the input is wrong."""
+    """Write city.toml and print which signals were renamed or left out. Exit code: 0; 2 if the input is wrong."""
     args = parser(dialects, prog).parse_args(argv)
     _check_flags(args)
     print(_init(args))
@@ -74,13 +72,13 @@ def _check_flags(args: argparse.Namespace) -> None:
 def _init(args: argparse.Namespace) -> str:
     """Write city.toml, and a .sumocfg if demand is given; return a summary. Raises InputError, and overwrites nothing."""
     out: Path = args.out
-    here, source = out.resolve().parent, args.net or args.sumocfg
+    folder, source = out.resolve().parent, args.net or args.sumocfg
     if not source.is_file():
-        raise InputError(f"{source}: there is no such file; pass another {'--net' if args.net else '--sumocfg'}")
+        raise InputError(f"{source}: no such file; pass another {'--net' if args.net else '--sumocfg'}")
     street = network.read(args.net) if args.net else network.of_sumocfg(args.sumocfg)
     tls = tl_names(street)
     if not tls:
-        raise InputError(f"{source}: has no signal with a green phase; nothing can be controlled")
+        raise InputError(f"{source}: has no signal with a green phase, so no signal can be controlled; pass another network")
     if not out.parent.is_dir():
         raise InputError(f"{out}: there is no folder {out.parent}; create it, or pass another --out")
     files = {}
@@ -89,24 +87,26 @@ def _init(args: argparse.Namespace) -> str:
         _check_demand(args.route)
         sumocfg = out.with_name(args.net.name.split(".")[0] + ".sumocfg")
         if sumocfg == out:
-            raise InputError(f"--out {out}: is also the name of the .sumocfg; pass another --out, such as city.toml")
-        files[sumocfg] = sumo_configuration(args.net, args.route, here, args.begin_time, args.num_seconds)
-    files[out] = city_toml(source, sumocfg, street, tls, args.dialect, here)
-    for path in files:
+            raise InputError(f"--out {out}: the .sumocfg has the same name; pass another --out, such as city.toml")
+        files[sumocfg] = sumo_configuration(args.net, args.route, folder, args.begin_time, args.num_seconds)
+    files[out] = city_toml(source, sumocfg, street, tls, args.dialect, folder)
+    for path, text in files.items():
         if path.exists():
             remedy = "pass another --out, or remove it" if path == out else "pass it as --sumocfg instead of --net and --route"
             raise InputError(f"{path}: exists already, and is not overwritten; {remedy}")
-    created: list[Path] = []
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InputError(f"{path}: cannot be written: a name in it is not UTF-8; rename the files") from None
+    written: list[Path] = []
     try:
         for path, text in files.items():
             whole_files.write(path, text, "pass another --out")
-            created.append(path)
-    except (InputError, UnicodeEncodeError) as error:
-        for created_file in created:
-            created_file.unlink()
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path}: cannot be written: a name in it is not UTF-8; rename the files") from None
+            written.append(path)
+    except InputError:
+        for path in written:
+            path.unlink()
+        raise
     left_out = sorted(set(street.signals) - set(tls.values()))
     lines = [f"{signal} -> TL {tl}" for tl, signal in tls.items() if tl != signal]
     lines += [f"{signal}: left out; it has no green phase" for signal in left_out]
@@ -115,38 +115,47 @@ def _init(args: argparse.Namespace) -> str:
 
 
 def _check_demand(route: Path) -> None:
-    """Raise InputError unless a route file is readable XML of SUMO's."""
+    """Raise InputError unless a file is a readable route file of SUMO's."""
     for depth, element in elements(route):
         if depth == 0 and element.tag not in ("routes", "additional"):
-            raise InputError(f"{route}: is no route file: its root is <{element.tag}>, not <routes>")
+            raise InputError(f"{route}: is not a route file: its root is <{element.tag}>, not <routes>; pass another --route")
         element.clear()
 
 
 def tl_names(street: StreetNetwork) -> dict[str, str]:
     """TL name -> signal, for every signal with a green phase, in the network's order.
 
-    A name is the signal's id, with hyphens for characters that a folder's name should not have, and not longer than MAX_NAME.
+    A name is the signal's id, truncated to MAX_NAME_LENGTH, with hyphens for characters that a folder's name should not have.
     """
     names: dict[str, str] = {}
-    taken = set(RESERVED_NAMES)
+    used_keys = set(RESERVED_NAMES)
     for signal in street.signals.values():
         if not signal.programs or not signal.first_program.greens:
             continue
-        name = canonical(re.sub(r"[^A-Za-z0-9._]+", "-", signal.id)[:MAX_NAME].strip("-._") or "signal")
+        name = canonical(re.sub(r"[^A-Za-z0-9._]+", "-", signal.id)[:MAX_NAME_LENGTH].strip("-._") or "signal")
         number, unique = 1, name
-        while key(unique).lower() in taken:
+        while key(unique).lower() in used_keys:
             number += 1
             unique = f"{name}-{number}"
         names[unique] = signal.id
-        taken.add(key(unique).lower())
+        used_keys.add(key(unique).lower())
     return names
 
 
-def city_toml(source: Path, sumocfg: Path | None, street: StreetNetwork, tls: dict[str, str], dialect: str, here: Path) -> str:
-    """The text of city.toml. `source`: network or .sumocfg; `here`: the folder that its paths are relative to."""
-    street_file = f"{'net' if sumocfg is None else 'sumocfg'} = {_quoted(_relative(sumocfg or source, here))}"
+def city_toml(source: Path, sumocfg: Path | None, street: StreetNetwork, tls: dict[str, str], dialect: str, folder: Path) -> str:
+    """The text of city.toml.
+
+    Args:
+        source: network or .sumocfg that the file is made from.
+        sumocfg: SUMO configuration, if there is one.
+        street: the network.
+        tls: TL name -> signal.
+        dialect: of every TL.
+        folder: base of the file's paths.
+    """
+    street_file = f"{'net' if sumocfg is None else 'sumocfg'} = {_toml_string(_relative(sumocfg or source, folder))}"
     demand = "" if sumocfg else '\n# sumocfg = "..."  # network and demand, to simulate: greenserve city init --route FILE'
-    signals = "\n".join(_tl(tl, street.signals[signal], dialect) for tl, signal in tls.items())
+    signals = "\n".join(_tl_table(tl, street.signals[signal], dialect) for tl, signal in tls.items())
     return f"""\
 # Made by greenserve city init from {json.dumps(source.name)[1:-1]}. Every key: docs/reference/city-toml.md
 
@@ -154,8 +163,8 @@ def city_toml(source: Path, sumocfg: Path | None, street: StreetNetwork, tls: di
 [network]
 {street_file}{demand}
 
-# Where training wrote its checkpoints. A checkpoint is a TL's if its name, or its folder's, contains the TL's
-# name; the model number is in the name too, such as trial_3 or 50000_steps.
+# Where training wrote its checkpoints. The name of a checkpoint, or of its folder, contains the TL's name and
+# the model number, such as trial_3 or 50000_steps.
 [training]
 model_path = "checkpoints"
 # padding = "supersuit"  # one policy for TLs of several sizes, padded by SuperSuit
@@ -174,7 +183,7 @@ min_green_s = 4
 # all_red_s = 0       # instead of a red clearance by the junction's size
 # floors = "dialect"  # exactly the times of training: only to compare with training
 
-# What a TL does without its policy: after hold_s it runs its own program.
+# Without an answer of its policy, a TL holds its state for hold_s, then runs its own program.
 [controller]
 deadline_ms = 500
 hold_s = 15
@@ -184,27 +193,35 @@ hold_s = 15
 {signals}"""
 
 
-def _tl(tl: str, signal: SignalNetwork, dialect: str) -> str:
+def _tl_table(tl: str, signal: SignalNetwork, dialect: str) -> str:
     program = signal.first_program
     lanes, greens = len(signal.lanes), len(program.greens)
-    table = tl if re.fullmatch(r"[\w-]+", tl, re.ASCII) else _quoted(tl)
-    lines = [f"[tl.{table}]", f"signals = [{_quoted(signal.id)}]", f"dialect = {_quoted(dialect)}"]
+    table = tl if re.fullmatch(r"[\w-]+", tl, re.ASCII) else _toml_string(tl)
+    lines = [f"[tl.{table}]", f"signals = [{_toml_string(signal.id)}]", f"dialect = {_toml_string(dialect)}"]
     if dialect == SUMO_RL:
-        lines[1] += f"  # {greens} green phases, {lanes} lanes: {greens + 1 + 2 * lanes} numbers observed"
+        lines[1] += f"  # {greens} green phases, {lanes} lanes: an observation of size {greens + 1 + 2 * lanes}"
         # sumo-rl's defaults, under sumo-rl's names
         lines += ["delta_time = 5", "yellow_time = 2", "min_green = 5"]
     return "\n".join(lines) + "\n"
 
 
-def sumo_configuration(net: Path, route: Path, here: Path, begin_s: int, seconds: int | None) -> str:
-    """The text of a .sumocfg. `here`: the folder that its paths are relative to."""
+def sumo_configuration(net: Path, route: Path, folder: Path, begin_s: int, seconds: int | None) -> str:
+    """The text of a .sumocfg.
+
+    Args:
+        net: network.
+        route: demand.
+        folder: base of the file's paths.
+        begin_s: first simulated second.
+        seconds: simulated time (default: until the demand has left).
+    """
     end = f"        <end value={quoteattr(str(begin_s + seconds))}/>\n" if seconds is not None else ""
     options = "\n".join(f"        <{key} value={quoteattr(value)}/>" for key, value in SUMO_RL_OPTIONS.items())
     return f"""\
 <configuration>
     <input>
-        <net-file value={quoteattr(_relative(net, here))}/>
-        <route-files value={quoteattr(_relative(route, here))}/>
+        <net-file value={quoteattr(_relative(net, folder))}/>
+        <route-files value={quoteattr(_relative(route, folder))}/>
     </input>
     <time>
         <begin value="{begin_s}"/>
@@ -217,12 +234,12 @@ def sumo_configuration(net: Path, route: Path, here: Path, begin_s: int, seconds
 """
 
 
-def _relative(path: Path, here: Path) -> str:
-    """A path as seen from a folder, if it lies below; else absolute."""
+def _relative(path: Path, folder: Path) -> str:
+    """A path relative to a folder, if it lies below it; else absolute."""
     absolute = path.resolve()
-    return os.path.relpath(absolute, here) if absolute.is_relative_to(here) else str(absolute)
+    return os.path.relpath(absolute, folder) if absolute.is_relative_to(folder) else str(absolute)
 
 
-def _quoted(text: str) -> str:
-    """A basic string of TOML, which JSON's strings are."""
+def _toml_string(text: str) -> str:
+    """A basic string of TOML; JSON has the same syntax, but for DEL."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -5,12 +5,11 @@ from pathlib import Path
 
 
 def versions(model: Path) -> dict[int, Path]:
-    """The versions in a model's folder by number, ascending; empty if there is no such folder.
+    """The versions in a model's folder by number, ascending; empty if the folder does not exist.
 
     Raises OSError if the folder cannot be listed, because its content is then unknown.
     """
-    found = {int(folder.name): folder for folder in subfolders(model) if is_version(folder.name)}
-    return dict(sorted(found.items()))
+    return dict(sorted((int(folder.name), folder) for folder in subfolders(model) if is_version(folder.name)))
 
 
 def is_version(name: str) -> bool:
@@ -19,9 +18,9 @@ def is_version(name: str) -> bool:
 
 
 def subfolders(parent: Path) -> list[Path]:
-    """The folders in a folder that are not hidden, by name. Raises OSError, as `versions`."""
+    """The subfolders that are not hidden, sorted by name. Raises OSError like `versions`."""
     try:
         with os.scandir(parent) as entries:
             return sorted(Path(entry.path) for entry in entries if entry.is_dir() and not entry.name.startswith("."))
     except (FileNotFoundError, NotADirectoryError):
-        return []  # removed, so empty; any other error leaves the content unknown
+        return []  # any other error leaves the content unknown

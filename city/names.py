@@ -12,53 +12,53 @@ TL_PATTERN = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2,3}[ _]?\d{2,6}(?![A-Za-z0-9])"
 
 
 def canonical(name: str) -> str:
-    """The name that is shown: `SA 101` is `SA101`, other names keep their underscores.
+    """The form in which a name is shown: `SA101` for `SA 101`; other names keep their underscores.
 
     Raises InputError if it cannot be the name of a folder.
     """
     numbered = _NUMBERED.fullmatch(name.strip())
-    shown = "".join(numbered.groups()) if numbered else re.sub(r"\s+", "_", name.strip())
-    if not _NAME.fullmatch(shown):
+    result = "".join(numbered.groups()) if numbered else re.sub(r"\s+", "_", name.strip())
+    if not _NAME.fullmatch(result):
         raise InputError(f"{name!r} is not a valid TL name: use letters, digits, '.', '-' and '_', such as SA101")
-    return shown
+    return result
 
 
 def key(name: str) -> str:
-    """What two names of the same TL have in common."""
+    """A name without spaces and underscores: equal for all spellings of a TL's name."""
     return re.sub(r"[\s_]+", "", name)
 
 
-def by_key(known: Iterable[str]) -> dict[str, str]:
-    """The known TLs by their key."""
-    return {key(tl): tl for tl in known}
+def by_key(tls: Iterable[str]) -> dict[str, str]:
+    """TLs by their key."""
+    return {key(tl): tl for tl in tls}
 
 
-def find(name: str, known: Iterable[str]) -> str | None:
-    """The one of the known TLs that a name means; None if there is none."""
-    return by_key(known).get(key(name))
+def find(name: str, tls: Iterable[str]) -> str | None:
+    """The TL that a name denotes, or None if it is not in `tls`."""
+    return by_key(tls).get(key(name))
 
 
-def select(values: Iterable[str], known: Sequence[str], flag: str) -> list[str]:
+def select(values: Iterable[str], tls: Sequence[str], flag: str) -> list[str]:
     """The TLs that a flag selects, in order, without duplicates. Raises InputError for an unknown TL.
 
     Args:
-        values: the flag's values; each may list several TLs with commas, and `all` means every known TL.
-        known: the city's TLs.
-        flag: for the error message.
+        values: the flag's values; each may list several TLs separated by commas, and `all` selects every TL.
+        tls: the TLs to select from.
+        flag: the flag's name, for error messages.
     """
-    tls = by_key(known)
+    canonical_names = by_key(tls)
     selected: dict[str, None] = {}
     for value in values:
         for word in filter(None, (part.strip() for part in value.split(","))):
             if word == "all":
-                selected.update(dict.fromkeys(known))
+                selected.update(dict.fromkeys(tls))
                 continue
-            name = tls.get(key(word))
+            name = canonical_names.get(key(word))
             if name is None:
-                raise InputError(f"{flag}: {canonical(word)} is not one of the TLs {', '.join(known) or 'none'}")
+                raise InputError(f"{flag}: {canonical(word)} is not one of the TLs {', '.join(tls) or 'none'}")
             selected[name] = None
     if not selected:
-        raise InputError(f"{flag} selects no TL; the TLs are {', '.join(known) or 'none'}")
+        raise InputError(f"{flag} selects no TL; the TLs are {', '.join(tls) or 'none'}")
     return list(selected)
 
 
@@ -68,6 +68,6 @@ def contains_tl(text: str, tl: str) -> bool:
 
 
 def spans(text: str, tl: str) -> list[tuple[int, int]]:
-    """(begin, end) of the places in a text that are the TL's name; a hyphen in the name may be a space or underscore there."""
+    """(begin, end) of each occurrence of a TL's name in a text, which may have a space or underscore for a hyphen."""
     name = r"[\s_]*".join(r"[-\s_]" if letter == "-" else re.escape(letter) for letter in key(tl))
     return [match.span() for match in re.finditer(rf"(?<![A-Za-z0-9]){name}(?![A-Za-z0-9])", text)]

@@ -1,4 +1,4 @@
-"""Read SUMO's network files, reduced to what signals need.
+"""Read SUMO's network files, as far as signals need them.
 
 The controller takes its conflict rules from here, the exporter the lanes and phases
 of a policy contract. The XML is read in one streaming pass.
@@ -18,7 +18,7 @@ from city.right_of_way import Connection, Foes, Junctions, Requests, conflicts, 
 from city.sumo_files import elements, seconds
 
 MIN_APPROACH_M = 50.0
-"""Length of an approach that shows whether vehicles wait: about seven cars."""
+"""Length of an approach on which waiting vehicles are seen: about seven cars."""
 OFF = "off"
 """Id of SUMO's own program without phases: the signal is off, and drivers follow the right of way."""
 SEQUENTIAL_TYPES = ("static", "actuated", "delay_based")
@@ -27,6 +27,8 @@ SEQUENTIAL_TYPES = ("static", "actuated", "delay_based")
 
 @dataclass(frozen=True)
 class Phase:
+    """A phase of a signal's program."""
+
     state: str
     """One character per link: r, y, g, G, s, u, o or O."""
     duration_s: float
@@ -37,6 +39,8 @@ class Phase:
 
 @dataclass(frozen=True)
 class Program:
+    """A signal's program (`tlLogic`)."""
+
     id: str
     type: str
     offset_s: int
@@ -60,10 +64,10 @@ class ProgramSwitch:
     at_s: float
     program: str
     period_s: float = 0.0
-    """After which it is repeated; 0: never."""
+    """Time after which the switch repeats; 0 if it does not."""
 
     def newest_s(self, now: float) -> float:
-        """When it was last due, at second `now`; -inf: not yet."""
+        """The last second up to `now` at which the switch was due; -inf before the first one."""
         if now < self.at_s:
             return -math.inf
         return now - (now - self.at_s) % self.period_s if self.period_s > 0 else self.at_s
@@ -83,7 +87,7 @@ OFF_PROGRAM = Program(OFF, OFF, 0, ())
 
 
 def newest_program(switches: Iterable[ProgramSwitch], now: float, from_s: float = -math.inf) -> str | None:
-    """The id of the program that was last switched to, from from_s until `now`; None: none was."""
+    """Id of the program of the last switch between `from_s` and `now`, or None without a switch."""
     newest = max(((switch.newest_s(now), k, switch.program) for k, switch in enumerate(switches)), default=(-math.inf, 0, ""))
     return newest[2] if -math.inf < newest[0] >= from_s else None
 
@@ -125,12 +129,12 @@ class SignalNetwork:
 
     @property
     def first_program(self) -> Program:
-        """The first program, as sumo-rl takes it; one that only blinks is passed over if there is another.
+        """The first program, as in sumo-rl; a program that only blinks is skipped if there is another.
 
         Raises InputError if the signal has none.
         """
         if not self.programs:
-            raise InputError(f"signal {self.id} has no program but {OFF!r}; give it one in the network or an additional file")
+            raise InputError(f"signal {self.id} has no program except {OFF!r}; add one in the network or an additional file")
         return next((program for program in self.programs if not program.is_blinking), self.programs[0])
 
     @property
@@ -155,13 +159,15 @@ class SignalNetwork:
 
 @dataclass(frozen=True)
 class StreetNetwork:
+    """The signals and lanes of a network, and the time in which it is simulated."""
+
     net_file: Path
     signals: dict[str, SignalNetwork]
     lane_length_m: dict[str, float]
-    """Of every incoming and outgoing lane of a signal, and of the lanes behind them."""
+    """By incoming and outgoing lane of every signal, and by lane of `lanes_behind`."""
     lanes_behind: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of incoming lanes that are shorter than MIN_APPROACH_M, the lanes that lead to them: a vehicle that stops at the
-    signal may still be on one of those."""
+    """By incoming lane shorter than MIN_APPROACH_M, the lanes that lead to it: a vehicle that stops at the signal may
+    still be on one of them."""
     begin_s: float = 0.0
     end_s: float | None = None
 
@@ -193,25 +199,36 @@ def signals_of(city: City, tl: TL, street: StreetNetwork) -> list[SignalNetwork]
 def of_sumocfg(path: Path, begin_s: float | None = None) -> StreetNetwork:
     """Read the network, signal programs of additional files, begin and end of a .sumocfg. Raises InputError.
 
-    `begin_s`: instead of the .sumocfg's own begin.
+    `begin_s`: first simulated second (default: the .sumocfg's).
     """
     values = sumo_files.options(path)
     net = values.get("net-file")
     if not net:
         raise InputError(f"{path}: net-file is missing; add it to <input>")
-    here, additional = path.resolve().parent, sumo_files.listed(path, "additional-files")
     try:
         begin, end = (seconds(values[key]) if key in values else None for key in ("begin", "end"))
     except ValueError:
         raise InputError(f"{path}: begin and end must be seconds, or hours:minutes:seconds") from None
-    end = None if end is None or end < 0 else end
-    return read(here / net, additional, (begin or 0.0) if begin_s is None else begin_s, end)
+    additional = sumo_files.listed_files(path, "additional-files")
+    return read(
+        path.resolve().parent / net,
+        additional,
+        (begin or 0.0) if begin_s is None else begin_s,
+        None if end is None or end < 0 else end,
+    )
 
 
 def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 0.0, end_s: float | None = None) -> StreetNetwork:
     """Read a .net.xml (or .gz) and the signal programs of additional files.
 
-    Raises InputError if a file is missing, not XML or not a SUMO network.
+    Args:
+        net_file: the network.
+        additional: files that SUMO loads after it, in order.
+        begin_s: first simulated second.
+        end_s: second at which a simulation ends, if the configuration has one.
+
+    Raises:
+        InputError: a file is missing, not XML or not a SUMO network.
     """
     reader = _Reader(net_file, begin_s)
     for depth, element in elements(net_file):
@@ -225,7 +242,7 @@ def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 
         if depth == 1:
             element.clear()
     if not reader.junctions.lanes:
-        raise InputError(f"{net_file}: has no junctions; is it a SUMO network?")
+        raise InputError(f"{net_file}: is not a SUMO network: it has no junctions; name a .net.xml instead")
     for path in additional or []:
         for _, element in elements(path):
             try:
@@ -241,7 +258,7 @@ def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 
 
 
 def _describe(element: ET.Element) -> str:
-    """The first attributes of an element, to identify it in an error message."""
+    """The first attributes of an element, which identify it in an error message."""
     return " ".join(f'{key}="{value}"' for key, value in list(element.attrib.items())[:3])
 
 
@@ -260,13 +277,13 @@ class _Reader:
         self.programs: dict[str, dict[str, Program]] = {}
         self.active: dict[str, str] = {}
         self.connections: dict[str, list[Connection]] = {}
-        self.before: dict[str, list[str]] = {}
-        """By lane, those that lead to it without a signal in between."""
+        self.upstream: dict[str, list[str]] = {}
+        """By lane, the lanes that lead to it without a signal in between."""
         self.junctions = Junctions()
         self.crossings: set[str] = set()
         """Lanes of pedestrian crossings."""
         self.schedules: dict[str, tuple[str, list[ProgramSwitch]]] = {}
-        """By WAUT, its first program and its switches."""
+        """By WAUT, (its first program, its switches)."""
         self.schedules_of: dict[str, list[str]] = {}
         """By signal, the WAUTs that it follows."""
 
@@ -311,7 +328,7 @@ class _Reader:
         if not (attributes["from"].startswith(":") or attributes["to"].startswith(":")):
             self.junctions.add_connection(from_lane, to_lane)
             if "tl" not in attributes:
-                self.before.setdefault(to_lane, []).append(from_lane)
+                self.upstream.setdefault(to_lane, []).append(from_lane)
         if "tl" in attributes:
             # a pedestrian crossing is its own internal lane; the opposite direction (linkIndex2) starts on it
             crossing = next((lane for lane in (from_lane, to_lane) if lane in self.crossings), "")
@@ -327,10 +344,10 @@ class _Reader:
             low, high = (float(phase.attrib.get(key, duration)) for key in ("minDur", "maxDur"))
             phases.append(Phase(phase.attrib["state"], duration, low, high))
         offset = element.attrib.get("offset", "0")
-        known = self.programs.get(signal, {}).get(element.attrib["programID"])
-        if not phases and known is not None:
-            # tlsCoordinator writes only offsets; SUMO keeps the phases that are loaded already
-            phases = list(known.phases)
+        loaded = self.programs.get(signal, {}).get(element.attrib["programID"])
+        if not phases and loaded is not None:
+            # tlsCoordinator writes only offsets; SUMO keeps the phases that it has loaded before
+            phases = list(loaded.phases)
         program = Program(
             element.attrib["programID"],
             element.attrib.get("type", "static"),
@@ -348,15 +365,15 @@ class _Reader:
 
     def finish(self, end_s: float | None) -> StreetNetwork:
         requests = self.junctions.requests()
-        signals = {}
-        for signal, programs in self.programs.items():
-            connections = self.connections.get(signal, [])
-            if connections:
-                signals[signal] = self._signal(signal, programs, connections, requests)
+        signals = {
+            signal: self._signal(signal, programs, connections, requests)
+            for signal, programs in self.programs.items()
+            if (connections := self.connections.get(signal))
+        }
         incoming = {lane for signal in signals.values() for lane in signal.lanes if not is_internal(lane)}
         behind = {lane: self._lanes_behind(lane) for lane in sorted(incoming) if self.length[lane] < MIN_APPROACH_M}
         lanes = {lane for signal in signals.values() for pairs in signal.links for pair in pairs for lane in pair}
-        lanes.update(lane for before in behind.values() for lane in before)
+        lanes.update(lane for upstream in behind.values() for lane in upstream)
         return StreetNetwork(
             self.net_file,
             signals,
@@ -368,29 +385,29 @@ class _Reader:
 
     def _lanes_behind(self, lane: str) -> tuple[str, ...]:
         """The lanes within MIN_APPROACH_M upstream of a lane, up to the next signal."""
-        found: dict[str, None] = {}
+        behind: dict[str, None] = {}
         queue = [(lane, self.length[lane])]
         while queue:
-            at, length_m = queue.pop()
-            for before in self.before.get(at, ()) if length_m < MIN_APPROACH_M else ():
-                if before not in found and before != lane:
-                    found[before] = None
-                    queue.append((before, length_m + self.length[before]))
-        return tuple(found)
+            current, length_m = queue.pop()
+            for upstream in self.upstream.get(current, ()) if length_m < MIN_APPROACH_M else ():
+                if upstream not in behind and upstream != lane:
+                    behind[upstream] = None
+                    queue.append((upstream, length_m + self.length[upstream]))
+        return tuple(behind)
 
     def _signal(
         self, signal: str, programs: dict[str, Program], connections: list[Connection], requests: Requests
     ) -> SignalNetwork:
-        # SUMO accepts states that are longer than the highest link index
-        states = [phase.state for program in programs.values() for phase in program.phases]
         active, switches = self.active[signal], []
         for schedule in self.schedules_of.get(signal, []):
             if schedule not in self.schedules:
                 raise InputError(
                     f"{self.net_file}: signal {signal} follows the schedule {schedule}, which no file defines; add its <WAUT>"
                 )
-            active, more = self.schedules[schedule]
-            switches += more
+            active, schedule_switches = self.schedules[schedule]
+            switches += schedule_switches
+        states = [phase.state for program in programs.values() for phase in program.phases]
+        # SUMO accepts states with more characters than there are links
         size = max([connection.index + 1 for connection in connections] + [len(state) for state in states])
         links: list[list[tuple[str, str]]] = [[] for _ in range(size)]
         for connection in connections:

@@ -29,12 +29,12 @@ def run(
     """Run a program and return its exit code; an expected error is printed as one line.
 
     Args:
-        body: the program; returns an exit code. Imports that take seconds belong into it: an interrupt of them is one line, too.
-        interrupted: the message after SIGTERM or Ctrl-C.
+        body: the program; returns an exit code. It also does the slow imports, so that an interrupt of them is one line.
+        interrupted: returns the message after SIGTERM or Ctrl-C.
         takes_signals: whether SIGTERM and Ctrl-C raise KeyboardInterrupt in `body`; a daemon installs its own handlers.
-        errors: where error lines go; None: stderr.
+        errors: where error lines go (default: stderr).
     """
-    # TensorFlow's start-up log would bury the program's own lines, here and in the processes that are started
+    # TensorFlow's start-up log would bury the program's own lines; child processes inherit the setting
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     interrupts = Interrupts()
     try:
@@ -60,7 +60,7 @@ def run(
 
 
 def _expected(error: Exception) -> tuple[str, int] | None:
-    """The line and the exit code of an error that is no fault of the program; None: it is one, and has a traceback."""
+    """(message, exit code) of an error that users can cause; None for a bug, which gets a traceback."""
     if isinstance(error, InputError):
         return str(error), WRONG_INPUT
     if isinstance(error, ProgramFailed):
@@ -78,7 +78,7 @@ Program = Callable[[list[str], str], int]
 
 
 def load(entry: str) -> Program:
-    """The main of an entry `module` or `module:function`."""
+    """Import a program's main function, given as `module` or `module:function`."""
     module, _, function = entry.partition(":")
     program: Program = getattr(importlib.import_module(module), function or "main")
     return program
@@ -88,14 +88,14 @@ def run_subcommand(argv: Sequence[str] | None, prog: str, subcommands: Mapping[s
     """Run the subcommand that the first argument names, or the program itself.
 
     Args:
-        argv: arguments; None: those of this process.
+        argv: the arguments (default: those of this process).
         prog: the program's name.
-        subcommands: by name, the entry of its main (`load`).
+        subcommands: name -> main function, as `load` takes it.
         otherwise: the program without a subcommand.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] not in subcommands:
         return otherwise(arguments, prog)
     name = arguments[0]
-    # the import of the program may fail, or be interrupted, like the program
+    # inside `run`: the import may fail or be interrupted, like the program itself
     return run(lambda: load(subcommands[name])(arguments[1:], f"{prog} {name}"), takes_signals=False)

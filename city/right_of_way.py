@@ -1,4 +1,4 @@
-"""Foes and right of way on a junction, from the requests that netconvert writes, else from the paths' geometry.
+"""Foes and right of way on a junction, from netconvert's requests; without requests, from the geometry of paths.
 
 https://sumo.dlr.de/docs/Networks/SUMO_Road_Networks.html#requests
 """
@@ -33,7 +33,7 @@ class Connection:
     from_lane: str
     to_lane: str
     via: str
-    """Its internal lane, inside the junction; "": the network has none."""
+    """Its internal lane, inside the junction; empty in a network without internal lanes."""
 
 
 class Junctions:
@@ -64,7 +64,7 @@ class Junctions:
         self._outgoing.setdefault(from_lane, []).append(to_lane)
 
     def requests(self) -> "Requests":
-        """Where each connection's request is; to be called when the whole network has been added."""
+        """The requests of all connections. Call it once the whole network is added."""
         by_lane = {lane: (junction, k) for junction, lanes in self.lanes.items() for k, lane in enumerate(lanes)}
         by_ends: dict[tuple[str, str], tuple[str, int]] = {}
         for junction, incoming in self._incoming.items():
@@ -76,7 +76,7 @@ class Junctions:
         return Requests(self, by_lane, by_ends, junction_of)
 
     def request(self, junction: str, k: int) -> tuple[str, str] | None:
-        """(foes, response) of a request; None: the junction has none of this index."""
+        """(foes, response) of a request, or None if the junction has no request of this index."""
         return self._requests[junction].get(k)
 
 
@@ -92,14 +92,14 @@ class Requests:
     junction_of: Mapping[str, str]
     """Incoming lane -> junction."""
 
-    def of(self, connection: Connection) -> tuple[str, int] | None:
-        """(junction, index) of a connection's request; None: there is no request for it."""
+    def find(self, connection: Connection) -> tuple[str, int] | None:
+        """(junction, index) of a connection's request, or None without a request."""
         lane = connection.via
         while lane in self.junctions.continuation and lane not in self.by_lane:
             # a connection of several internal lanes is listed by its last one
             lane = self.junctions.continuation[lane]
-        found = self.by_lane.get(lane) or self.by_ends.get((connection.from_lane, connection.to_lane))
-        return found if found is not None and self.junctions.request(*found) is not None else None
+        request = self.by_lane.get(lane) or self.by_ends.get((connection.from_lane, connection.to_lane))
+        return request if request is not None and self.junctions.request(*request) is not None else None
 
     def has_foe(self, junction: str, k: int, other: int) -> bool:
         """Whether request k lists request `other` as a foe."""
@@ -116,7 +116,7 @@ class Requests:
         return is_listed_once or self._is_set(junction, k, "response", other)
 
     def _is_set(self, junction: str, k: int, attribute: str, other: int) -> bool:
-        """Character -1-other of a request's attribute; a text that is too short has none."""
+        """Whether character -1-other of a request's attribute is 1; a missing character counts as 0."""
         foes, response = self.junctions.request(junction, k) or ("", "")
         text = foes if attribute == "foes" else response
         return other < len(text) and text[-1 - other] == "1"
@@ -134,39 +134,39 @@ def conflicts(
 
     Args:
         size: number of links.
-        connections: the signal's.
-        requests: the network's.
+        connections: the signal's connections.
+        requests: the network's requests.
         shapes: by lane, the points of its centre line in m, as SUMO writes them.
 
     Returns:
         (foes, yields, permissive), as `SignalNetwork` has them.
     """
     by_request: dict[tuple[str, int], list[Connection]] = {}
-    without: list[Connection] = []
+    without_request: list[Connection] = []
     for connection in connections:
-        place = requests.of(connection)
-        if place is None:
-            without.append(connection)
+        request = requests.find(connection)
+        if request is None:
+            without_request.append(connection)
         else:
-            by_request.setdefault(place, []).append(connection)
+            by_request.setdefault(request, []).append(connection)
     foes = np.zeros((size, size), bool)
     yields, permissive = (np.ones((size, size), bool) for _ in range(2))
-    for ((junction, k), own), ((other_junction, other), others) in combinations(by_request.items(), 2):
+    for ((junction, k), links), ((other_junction, other), foe_links) in combinations(by_request.items(), 2):
         if junction != other_junction or not (requests.has_foe(junction, k, other) or requests.has_foe(junction, other, k)):
             continue
-        own_yields, other_yields = requests.yields_to(junction, k, other), requests.yields_to(junction, other, k)
-        for link, foe in product(own, others):
+        link_yields, foe_yields = requests.yields_to(junction, k, other), requests.yields_to(junction, other, k)
+        for link, foe in product(links, foe_links):
             if foe.index == link.index or _same_approach(link, foe):
                 continue
-            for (i, j), gives_way in (((link.index, foe.index), own_yields), ((foe.index, link.index), other_yields)):
+            for (i, j), i_yields in (((link.index, foe.index), link_yields), ((foe.index, link.index), foe_yields)):
                 foes[i, j] = True
-                yields[i, j] &= gives_way
-                permissive[i, j] &= own_yields or other_yields
-    if without:
+                yields[i, j] &= i_yields
+                permissive[i, j] &= link_yields or foe_yields
+    if without_request:
         paths = {connection: _path(connection, requests.junctions.continuation, shapes) for connection in connections}
-        for link, foe in product(without, connections):
-            at = [requests.junction_of.get(connection.from_lane, "") for connection in (link, foe)]
-            if foe.index == link.index or _same_approach(link, foe) or (all(at) and at[0] != at[1]):
+        for link, foe in product(without_request, connections):
+            junctions = [requests.junction_of.get(connection.from_lane, "") for connection in (link, foe)]
+            if foe.index == link.index or _same_approach(link, foe) or (all(junctions) and junctions[0] != junctions[1]):
                 continue
             distances_m = np.linalg.norm(paths[link][:, None] - paths[foe][None], axis=2)
             if road_of(foe.to_lane) == road_of(link.to_lane) or distances_m.min() < VEHICLE_WIDTH_M:
@@ -184,8 +184,8 @@ def _same_approach(link: Connection, foe: Connection) -> bool:
 def _path(connection: Connection, continuation: Mapping[str, str], shapes: Mapping[str, str]) -> NDArray[np.float64]:
     """Points on a connection's path over its junction, [n, 2] in m, at most PATH_STEP_M apart.
 
-    Without an internal lane the path is unknown: the points are those of curves between
-    the straight line and the sharpest turn.
+    Without an internal lane the path is unknown: the points lie on curves between the
+    straight line and the sharpest turn.
     """
     corners = _corners(connection, continuation, shapes)
     if connection.via not in shapes:
@@ -200,8 +200,8 @@ def _path(connection: Connection, continuation: Mapping[str, str], shapes: Mappi
 def _curves(lane: list[tuple[float, float]], next_lane: list[tuple[float, float]]) -> NDArray[np.float64]:
     """Points, [n, 2] in m, on curves from the end of a lane to the start of the next.
 
-    Quadratic Bezier curves, whose middle point moves from the straight line to where the
-    two lanes' directions meet.
+    The curves are quadratic Bezier curves; their middle point moves from the straight line to
+    the point at which the two lanes' directions meet.
     """
     start, end = np.array(lane[-1]), np.array(next_lane[0])
     meeting = middle = (start + end) / 2
@@ -210,7 +210,7 @@ def _curves(lane: list[tuple[float, float]], next_lane: list[tuple[float, float]
     if abs(across) > 1e-6 * np.linalg.norm(ahead) * np.linalg.norm(back):
         gap = end - start
         along, along_back = (gap[0] * back[1] - gap[1] * back[0]) / across, (gap[0] * ahead[1] - gap[1] * ahead[0]) / across
-        # nearly parallel lanes meet far away: no vehicle drives there
+        # nearly parallel lanes meet far away, where no vehicle drives
         far_m = 2 * float(np.linalg.norm(gap))
         if 0 < along * np.linalg.norm(ahead) < far_m and 0 < along_back * np.linalg.norm(back) < far_m:
             meeting = start + along * ahead
@@ -221,7 +221,7 @@ def _curves(lane: list[tuple[float, float]], next_lane: list[tuple[float, float]
 
 
 def path_length_m(connection: Connection, continuation: Mapping[str, str], shapes: Mapping[str, str]) -> float:
-    """Length of a connection's path over its junction, m: straight from lane to lane if the network has no internal links."""
+    """Length of a connection's path over its junction, m; straight from lane to lane without internal lanes."""
     return sum(math.dist(a, b) for a, b in pairwise(_corners(connection, continuation, shapes)))
 
 
@@ -244,8 +244,8 @@ def _points(shape: str) -> list[tuple[float, float]]:
 def green_together(size: int, states: Iterable[str]) -> Foes:
     """Whether some state shows two links green at the same time, bool [size, size].
 
-    By its requests a turning link also yields to the crossing street, but drivers do not
-    expect that: if no phase shows such a pair of greens, no transition may show it.
+    The requests also let a turning link yield to the crossing street, which drivers do not
+    expect: a pair of greens that no phase shows must not appear in a transition.
     """
     together = np.zeros((size, size), bool)
     for state in set(states):

@@ -1,4 +1,4 @@
-"""SUMO's XML files: the options of a .sumocfg, times, and elements one by one."""
+"""SUMO's XML files: options of a .sumocfg, times, and elements in a streaming pass."""
 
 import gzip
 import hashlib
@@ -24,7 +24,7 @@ def options(path: Path) -> dict[str, str]:
     return values
 
 
-def listed(path: Path, option: str) -> list[Path]:
+def listed_files(path: Path, option: str) -> list[Path]:
     """The files that an option of a .sumocfg lists, relative to the .sumocfg. Raises InputError."""
     names = options(path).get(option, "").split(",")
     return [path.resolve().parent / name.strip() for name in names if name.strip()]
@@ -32,17 +32,15 @@ def listed(path: Path, option: str) -> list[Path]:
 
 def digest(sumocfg: Path) -> str:
     """SHA-256 of a .sumocfg and of the network, demand and additional files that it names. Raises InputError."""
-    total = hashlib.sha256()
-    for path in [
-        sumocfg,
-        *(each for option in ("net-file", "route-files", "additional-files") for each in listed(sumocfg, option)),
-    ]:
+    result = hashlib.sha256()
+    inputs = [path for option in ("net-file", "route-files", "additional-files") for path in listed_files(sumocfg, option)]
+    for path in (sumocfg, *inputs):
         try:
             with path.open("rb") as file:
-                total.update(hashlib.file_digest(file, "sha256").digest())
+                result.update(hashlib.file_digest(file, "sha256").digest())
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}; fix its path in the .sumocfg") from None
-    return total.hexdigest()
+    return result.hexdigest()
 
 
 def seconds(text: str) -> float:
@@ -54,7 +52,7 @@ def seconds(text: str) -> float:
 
 
 def elements(path: Path) -> Iterator[tuple[int, ET.Element]]:
-    """Yield (depth, element) at the end of each element; depth 0 is the root. Raises InputError."""
+    """Yield (depth, element) when each element ends; the root has depth 0. Raises InputError."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             depth = -1

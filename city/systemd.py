@@ -1,4 +1,4 @@
-"""What a service tells systemd (sd_notify(3)); nothing unless systemd started it."""
+"""Notifications to systemd (sd_notify(3)), if it started this process."""
 
 import os
 import socket
@@ -7,7 +7,7 @@ SOCKET_VARIABLE, WATCHDOG_VARIABLE = "NOTIFY_SOCKET", "WATCHDOG_USEC"
 
 
 def notify(state: str) -> None:
-    """Send a state, such as READY=1, to systemd; a service manager that is not there is no error."""
+    """Send a state, such as READY=1, to systemd; do nothing without systemd."""
     path = os.environ.get(SOCKET_VARIABLE, "")
     if not path:
         return
@@ -20,6 +20,6 @@ def notify(state: str) -> None:
 
 
 def watchdog_interval_s() -> float | None:
-    """Wall time in s between two WATCHDOG=1: half of what systemd waits for. None: it expects none."""
+    """Wall time in s between two WATCHDOG=1, half of systemd's limit; None if systemd expects none."""
     text = os.environ.get(WATCHDOG_VARIABLE, "")
     return int(text) / 2e6 if text.isdigit() and int(text) else None

@@ -1,4 +1,4 @@
-"""One table of a TOML file as a dataclass: every key is known, every value has its field's type, or an InputError says which."""
+"""Read a table of a TOML file as a dataclass; an unknown key or a value of the wrong type is an InputError."""
 
 import dataclasses
 import difflib
@@ -9,7 +9,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from city.errors import InputError
 
-MAX_NUMBER = 1e6
+MAX_VALUE = 1e6
 T = TypeVar("T")
 
 
@@ -20,23 +20,23 @@ def read(
 
     Args:
         kind: a dataclass; its fields are the keys.
-        where: file and table, which begin an error's line.
+        where: file and table, at the beginning of an error line.
         table: the value in the file.
-        folder: what relative paths are relative to.
-        synonyms: other names of keys -> the key.
-        keys: the keys that an error lists; empty: all.
+        folder: base of relative paths.
+        synonyms: other name of a key -> the key.
+        keys: the keys that an error lists (default: all).
     """
     if not isinstance(table, dict):
         raise InputError(f"{where} must be a table")
-    known, names = get_type_hints(kind), synonyms or {}
+    types_by_key, synonyms = get_type_hints(kind), synonyms or {}
     values: dict[str, Any] = {}
     for written, value in table.items():
-        key = names.get(written, written)
-        if key not in known:
-            raise InputError(f"{where} unknown key {written}; {_suggestion(written, [*(keys or known), *names])}")
+        key = synonyms.get(written, written)
+        if key not in types_by_key:
+            raise InputError(f"{where} unknown key {written}; {_suggestion(written, [*(keys or types_by_key), *synonyms])}")
         if key in values:
             raise InputError(f"{where} has both {key} and sumo-rl's name for it; remove one")
-        values[key] = _value(f"{where} {written}", known[key], value, folder)
+        values[key] = _value(f"{where} {written}", types_by_key[key], value, folder)
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         is_required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if is_required and field.name not in values:
@@ -44,17 +44,17 @@ def read(
     return kind(**values)
 
 
-def _suggestion(word: str, known: Sequence[str]) -> str:
-    """What to write instead of an unknown word."""
-    close = difflib.get_close_matches(word, known, n=1)
+def _suggestion(word: str, keys: Sequence[str]) -> str:
+    """The remedy for an unknown key: the nearest key, else all keys."""
+    close = difflib.get_close_matches(word, keys, n=1)
     # min_green for min_green_s: close matches prefer short words of the same letters
-    longer = [key for key in known if key.startswith(word) or word.startswith(key)]
+    longer = [key for key in keys if key.startswith(word) or word.startswith(key)]
     nearest = next(iter([*longer, *close]), None)
-    return f"did you mean {nearest}?" if nearest else f"the keys are {', '.join(known)}"
+    return f"did you mean {nearest}?" if nearest else f"the keys are {', '.join(keys)}"
 
 
 def _value(where: str, hint: Any, value: Any, folder: Path) -> Any:
-    """A value of a field's type; None as an alternative is what a key that is left out means."""
+    """Check and convert a value to a field's type; an optional field's None stands for a missing key, never for a value."""
     if get_origin(hint) in (Union, types.UnionType):
         (hint,) = (item for item in get_args(hint) if item is not types.NoneType)
     if get_origin(hint) is tuple:
@@ -87,14 +87,14 @@ def _number(where: str, value: Any, folder: Path) -> float:
 
 
 def _in_range(where: str, value: float) -> float:
-    if not 0 <= value <= MAX_NUMBER:
-        raise InputError(f"{where} = {value!r} is out of range; it must lie between 0 and {MAX_NUMBER:g}")
+    if not 0 <= value <= MAX_VALUE:
+        raise InputError(f"{where} = {value!r} is out of range; it must lie between 0 and {MAX_VALUE:g}")
     return value
 
 
 def _sizes(where: str, value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list) or not value or not all(type(item) is int and 0 < item <= MAX_NUMBER for item in value):
-        raise InputError(f"{where} must be a list of numbers of at least 1, such as [64, 64]")
+    if not isinstance(value, list) or not value or not all(type(item) is int and 0 < item <= MAX_VALUE for item in value):
+        raise InputError(f"{where} must be a list of positive integers, such as [64, 64]")
     return tuple(value)
 
 

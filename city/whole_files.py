@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside their place, then renamed."""
+"""Atomic writes: to a temporary file in the same folder, which is then renamed."""
 
 import contextlib
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ from city.errors import InputError
 
 @contextlib.contextmanager
 def replacing(path: Path, remedy: str = "make room there, or pass another --out") -> Iterator[Path]:
-    """A file beside `path` to write, which takes its place after the block.
+    """Yield a temporary file to write, which replaces `path` after the block.
 
-    Raises InputError with the remedy if it cannot be written; an older file is kept then, and nothing half-written stays.
+    Raises InputError with the remedy if writing fails: the old file is kept, and the temporary one removed.
     """
     draft = path.with_name(f".{path.name}.draft")
     try:
@@ -25,6 +25,6 @@ def replacing(path: Path, remedy: str = "make room there, or pass another --out"
 
 
 def write(path: Path, text: str, remedy: str = "make room there, or pass another --out") -> None:
-    """Replace a text file. Raises InputError, as `replacing`."""
+    """Replace a text file. Raises InputError like `replacing`."""
     with replacing(path, remedy) as draft:
         draft.write_text(text, encoding="utf-8")

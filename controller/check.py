@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.check"
 
     def check() -> int:
         street, rows, advice = _check(sys.argv[1:] if argv is None else argv, prog)
-        print(text_table.write(("TL", "VERSION", "DIALECT", "CONTRACT"), rows))
+        print(text_table.render(("TL", "VERSION", "DIALECT", "CONTRACT"), rows))
         mismatches = sum(row[3] != MATCHES for row in rows)
         print(f"{len(rows) - mismatches} of {len(rows)} TLs match the network {street.net_file}")
         for line in filter(None, advice):

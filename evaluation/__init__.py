@@ -1,1 +1,1 @@
-"""Evaluation of policies against baselines: paired simulations of the same demand, and what their difference is worth."""
+"""Evaluation of policies against baselines: paired simulations of the same demand, and their differences with intervals."""

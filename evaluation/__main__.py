@@ -14,9 +14,11 @@ MAX_COUNT = 100_000
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m evaluation") -> int:
+    """Run an evaluation. Exit code: 0; 3 if the gate is not passed; 2 if the input is wrong; 1 if the work fails."""
+
     def evaluate() -> int:
         args = _parse(argv, prog)
-        # here, after the flags were checked: the imports take a second
+        # after the checks of the flags: the imports take a second
         from evaluation import command
 
         return command.run(args)
@@ -63,7 +65,7 @@ def parser(prog: str) -> Parser:
 def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
     args = parser(prog).parse_args(argv)
     if args.ray is not None and args.workers != 1:
-        raise InputError("--workers is for this machine, and --ray simulates on every CPU of its cluster; leave one of them out")
+        raise InputError("--ray uses every CPU of its cluster, and --workers is for this machine; leave one of them out")
     for name, low in (("seeds", 1), ("first_seed", 0), ("workers", 1)):
         if not low <= getattr(args, name) <= MAX_COUNT:
             raise InputError(f"--{name.replace('_', '-')} {getattr(args, name)} must lie between {low} and {MAX_COUNT}")
@@ -73,9 +75,9 @@ def _parse(argv: list[str] | None, prog: str) -> argparse.Namespace:
         if not args.server.startswith("unix:"):
             host_and_port(args.server, "--server")
         if args.ray is not None:
-            raise InputError("--ray starts servers of the models beside its simulations; leave --server out")
+            raise InputError("--ray starts its own model servers; leave --server out")
         if args.model:
-            raise InputError("--model names files, and --server serves its own; leave one of them out")
+            raise InputError("--model names files, and --server has models of its own; leave one of them out")
     if args.model and SERVED not in [name.strip() for name in args.arms.split(",")]:
         raise InputError("--model needs the arm served in --arms")
     if args.seconds is not None and not 1 <= args.seconds < math.inf:

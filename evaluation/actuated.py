@@ -1,6 +1,6 @@
 """The baseline `actuated`: SUMO's own actuated logic on the network's own phases.
 
-A green lasts from minDur to maxDur, as long as vehicles keep coming to its detectors
+A green lasts between minDur and maxDur, as long as vehicles keep arriving at its detectors
 (https://sumo.dlr.de/docs/Simulation/Traffic_Lights.html#type_actuated). Phases that have
 no minDur and maxDur get netconvert's defaults.
 """
@@ -18,9 +18,9 @@ PROGRAM = "greenserve-actuated"
 
 
 def write(path: Path, signals: Iterable[SignalNetwork]) -> Path:
-    """Write an additional file with an actuated program for each signal. It is loaded last, so that SUMO runs it.
+    """Write an additional file with an actuated program for each signal. SUMO must load it last, to run these programs.
 
-    Raises InputError: the network would switch a signal to another program, or a signal's phases have no order.
+    Raises InputError if a WAUT would switch a signal to another program, or a signal's phases have no order.
     """
     root = ET.Element("additional")
     for signal in signals:
@@ -37,7 +37,7 @@ def write(path: Path, signals: Iterable[SignalNetwork]) -> Path:
         for phase in signal.plan.phases:
             element = ET.SubElement(logic, "phase", duration=f"{phase.duration_s:g}", state=phase.state)
             if is_green(phase.state):
-                # netconvert writes the duration as both bounds of a phase that was not made for actuated control
+                # netconvert writes the duration as both bounds of a phase of fixed duration
                 has_bounds = phase.min_s < phase.max_s
                 low, high = (phase.min_s, phase.max_s) if has_bounds else (MIN_GREEN_S, MAX_GREEN_S)
                 element.set("minDur", f"{min(low, phase.duration_s):g}")

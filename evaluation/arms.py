@@ -1,4 +1,4 @@
-"""What is compared: served policies, and the baselines fixed, actuated and max-pressure."""
+"""Arms of an evaluation: served policies, and the baselines fixed, actuated and max-pressure."""
 
 from dataclasses import dataclass, replace
 
@@ -9,7 +9,7 @@ BASELINES = (FIXED, ACTUATED, MAX_PRESSURE)
 MAX_MODEL_NUMBER = 1 << 62
 """TensorFlow Serving's versions are int64."""
 WITH_FAULTS = "+faults"
-"""Ends the names of arms whose detectors have faults."""
+"""Suffix of the names of arms with faulty detectors."""
 
 
 @dataclass(frozen=True)
@@ -19,18 +19,18 @@ class Arm:
     name: str
     kind: str
     model_number: int | None = None
-    """Of served policies; None: the newest."""
+    """Of served policies; `None` means the newest."""
     has_faults: bool = False
-    """Whether its detectors have faults."""
+    """Whether its detectors are faulty."""
 
     @property
     def models(self) -> str:
-        """The name of the arm whose models it uses."""
+        """Name of the arm with the same models and without faults."""
         return self.name.removesuffix(WITH_FAULTS)
 
 
 def parse(text: str) -> list[Arm]:
-    """Arms separated by commas: `served,served:3,fixed`. Raises InputError."""
+    """Parse arms separated by commas: `served,served:3,fixed`. Raises InputError."""
     arms: list[Arm] = []
     for name in filter(None, (part.strip() for part in text.split(","))):
         kind, colon, number = name.partition(":")
@@ -43,15 +43,15 @@ def parse(text: str) -> list[Arm]:
                 f"--arms: {name!r} is not one of served, served:NUMBER, {', '.join(BASELINES)}; separate them by commas"
             )
     names = [arm.name for arm in arms]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise InputError(f"--arms: {twice[0]} is listed twice; remove one")
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"--arms: {repeated[0]} is listed twice; remove one")
     if not arms:
         raise InputError("--arms names no arm; pass some, such as served,fixed")
     return arms
 
 
 def with_faults(arms: list[Arm]) -> list[Arm]:
-    """The arms, and those that the controller runs once more with faulty detectors; SUMO's own have none."""
+    """The arms, followed by the controller's arms with faulty detectors. Arms that SUMO itself controls have no such copy."""
     return arms + [
         replace(arm, name=arm.name + WITH_FAULTS, has_faults=True) for arm in arms if arm.kind in (SERVED, MAX_PRESSURE)
     ]

@@ -12,11 +12,11 @@ import numpy as np
 from city import config, names, program
 from city.errors import InputError
 from city.version import VERSION
-from evaluation import arms as arm_names
 from evaluation import detector_faults, paired_runs, results_files
-from evaluation.arms import SERVED, Arm
+from evaluation.arms import SERVED, Arm, with_faults
+from evaluation.arms import parse as parse_arms
 from evaluation.detector_faults import NO_FAULTS
-from evaluation.simulation import EvaluationTask, Outcome, by_arm, outcome_values
+from evaluation.simulation import EvaluationTask, Outcome, outcome_values, outcomes_by_arm
 from evaluation.statistics import paired
 from simulation import model_files
 from simulation.demand import Demand, varied
@@ -24,22 +24,22 @@ from simulation.executors import executor
 from simulation.street_simulation import street_with_demand
 
 VARIED_DEMAND_SEED = 1_000_033
-"""Begins the seeds of varied demand, which no training has."""
+"""First part of the seeds of varied demand, which no training uses."""
 COLUMNS = ("delay_s", "waiting_s", "stops", "finished", "worst_tl_s")
-"""Of the printed table."""
+"""Columns of the printed table."""
 
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate and return the exit code. Raises InputError, SimulationFailed."""
-    arms = arm_names.parse(args.arms)
+    arms = parse_arms(args.arms)
     if args.faults is not None:
-        arms = arm_names.with_faults(arms)
+        arms = with_faults(arms)
         if not any(arm.has_faults for arm in arms):
-            raise InputError("--faults needs an arm of the controller's in --arms: served or max-pressure")
+            raise InputError("--faults needs an arm that the controller runs in --arms: served or max-pressure")
     if args.gate is not None and args.gate not in [arm.name for arm in arms[1:]]:
         raise InputError(f"--gate {args.gate!r} must be one of --arms, after the candidate {arms[0].name}")
     if args.gate is not None and args.seeds < 2:
-        raise InputError("--gate needs --seeds 2 at least: one pair has no interval")
+        raise InputError("--gate needs --seeds of at least 2: one pair has no interval")
     city = config.load(args.city)
     tls = names.select(args.tl or ["all"], list(city.tls), "--tl")
     street_with_demand(city, tls, args.seconds)
@@ -48,13 +48,13 @@ def run(args: argparse.Namespace) -> int:
     models = _models(args, arms, tls, args.models_dir or city.serving.models_dir) if args.server is None else {}
     demands = [_demand(seed, args.vary_demand) for seed in range(args.first_seed, args.first_seed + args.seeds)]
     if args.out is not None:
-        # now: not after an hour of simulations
+        # before an hour of simulations, not after
         results_files.check_writable(args.out)
     with executor(args.workers, args.ray) as runner:
         outcomes = paired_runs.run(runner, task, arms, demands, models, args.server or "", args.out is not None)
     if not any(outcome.total for outcome in outcomes):
         raise InputError(f"{city.network.sumocfg}: no vehicle departs; name route files in it")
-    results = by_arm(outcomes)
+    results = outcomes_by_arm(outcomes)
     table = _table(arms, results)
     print(table)
     is_better = True
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         conditions = _conditions(args, task, models)
         results_files.write(args.out, arms, results, conditions)
-        # here: matplotlib takes a second
+        # not at the top: importing matplotlib takes a second
         from evaluation import report
 
         print(f"report: {report.write(args.out, arms, results, table, conditions)}")
@@ -77,33 +77,32 @@ def run(args: argparse.Namespace) -> int:
 
 def _models(args: argparse.Namespace, arms: Sequence[Arm], tls: Sequence[str], models_dir: Path) -> dict[str, dict[str, Path]]:
     """The versions of every served arm. Raises InputError."""
-    models = {}
-    chosen: dict[str, tuple[Path, int | None]] = {}
+    requested: dict[str, tuple[Path, int | None]] = {}
     for item in args.model:
         name, equals, text = item.partition("=")
         tl = names.find(name, tls)
         if not equals or not text or tl is None:
             raise InputError(f"--model {item!r} must be TL=NUMBER, TL=DIR or TL=DIR:NUMBER with a TL of --tl, such as {tls[0]}=3")
-        if tl in chosen:
+        if tl in requested:
             raise InputError(f"--model names {tl} twice; name it once")
-        folder, _, number = text.rpartition(":") if not text.isdigit() else ("", "", text)
-        is_numbered = number.isascii() and number.isdigit()
-        chosen[tl] = (
-            Path(folder) if is_numbered and folder else models_dir if is_numbered else Path(text),
-            int(number) if is_numbered else None,
-        )
+        path, _, number = text.rpartition(":")
+        if number.isascii() and number.isdigit():
+            requested[tl] = Path(path) if path else models_dir, int(number)
+        else:
+            requested[tl] = Path(text), None
+    models = {}
     for arm in arms:
         if arm.kind == SERVED and not arm.has_faults:
-            found = model_files.find(models_dir, {tl: arm.model_number for tl in tls if arm.name != SERVED or tl not in chosen})
-            if arm.name == SERVED:
-                for tl, (folder, number) in chosen.items():
-                    found |= model_files.find(folder, {tl: number})
-            models[arm.name] = {tl: found[tl] for tl in tls}
+            by_tl = requested if arm.name == SERVED else {}
+            versions = model_files.find(models_dir, {tl: arm.model_number for tl in tls if tl not in by_tl})
+            for tl, (folder, model_number) in by_tl.items():
+                versions |= model_files.find(folder, {tl: model_number})
+            models[arm.name] = {tl: versions[tl] for tl in tls}
     return models
 
 
 def _conditions(args: argparse.Namespace, task: EvaluationTask, models: Mapping[str, Mapping[str, Path]]) -> dict[str, Any]:
-    """What was simulated, so that a reader of the files can judge and repeat it."""
+    """The conditions of the simulations, which the files report so that a reader can repeat them."""
     return {
         "greenserve": VERSION,
         "sumo": metadata.version("libsumo"),

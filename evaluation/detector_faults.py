@@ -1,4 +1,4 @@
-"""Faults of detectors: what controllers read of some lanes is missing, stuck or noisy; the simulation itself is unchanged."""
+"""Faults of detectors: the controller's readings of some lanes are missing, stuck or noisy; the traffic is not changed."""
 
 import zlib
 from collections.abc import Mapping, Sequence
@@ -20,21 +20,21 @@ NOISE = 0.3
 
 @dataclass(frozen=True)
 class FaultRates:
-    """Share of the lanes with each fault, in [0, 1]; a lane has one at most."""
+    """Share of the lanes with each fault, in [0, 1]; a lane has at most one fault."""
 
     missing: float = 0.0
-    """No vehicle is ever seen."""
+    """The detector never sees a vehicle."""
     stuck: float = 0.0
-    """From some second of the simulation on the counts stay the same."""
+    """The counts are constant from some second of the simulation on."""
     noisy: float = 0.0
-    """Counts are off by a normal error of NOISE."""
+    """The counts have a relative error, normally distributed with standard deviation NOISE."""
 
 
 NO_FAULTS = FaultRates()
 
 
 def parse(text: str) -> FaultRates:
-    """Read `missing=0.1,stuck=0.05`. Raises InputError."""
+    """Parse rates such as `missing=0.1,stuck=0.05`. Raises InputError."""
     rates: dict[str, float] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         kind, _, number = part.partition("=")
@@ -46,15 +46,15 @@ def parse(text: str) -> FaultRates:
             raise InputError(f"--faults: {part!r} must be FAULT=SHARE, each of {', '.join(KINDS)} once, such as missing=0.1")
         rates[kind] = rate
     if not 0 < sum(rates.values()) <= 1:
-        raise InputError(f"--faults {text!r} must name shares of the lanes that add up to 1 at most, such as missing=0.1")
+        raise InputError(f"--faults {text!r} must be shares of the lanes that add up to 1 at most, such as missing=0.1")
     return FaultRates(**rates)
 
 
 class FaultyDetectors:
-    """A connection whose readings have faults; it does everything else as the one that it wraps."""
+    """A connection with faulty readings; it passes everything else on to the connection that it wraps."""
 
     def __init__(self, connection: LibsumoConnection, rates: FaultRates, seed: int, begin_s: float, end_s: float) -> None:
-        """`seed`: of the lanes and of the noise. A lane gets stuck at a second between `begin_s` and `end_s`."""
+        """`seed` determines lanes and noise. A stuck lane is stuck from a second between `begin_s` and `end_s` on."""
         self._connection, self._rates, self._seed = connection, rates, seed
         self._rng = np.random.default_rng([seed, 2])
         self._begin_s, self._end_s = begin_s, end_s
@@ -67,24 +67,24 @@ class FaultyDetectors:
 
     def track(self, lanes_of: Mapping[str, Sequence[str]], outflow_lanes: Sequence[str], signals: Mapping[str, int]) -> None:
         self._connection.track(lanes_of, outflow_lanes, signals)
-        # by the lane's name: every arm has the same faults, whatever other lanes it reads
+        # seeded by the lane's name: every arm has the same faults, whatever other lanes it reads
         draws = [
             np.random.default_rng([self._seed, zlib.crc32(lane.encode())]).uniform(size=2) for lane in self._connection.lanes
         ]
-        self._draw, when = np.array(draws).reshape(-1, 2).T
-        self._stuck_from_s = self._begin_s + when * (self._end_s - self._begin_s)
+        self._draw, stuck_from = np.array(draws).reshape(-1, 2).T
+        self._stuck_from_s = self._begin_s + stuck_from * (self._end_s - self._begin_s)
         self.readings = self._copy()
 
     def read(self, due: tuple[str, ...]) -> StepResult:
         result = self._connection.read(due)
-        before, self.readings = self.readings, self._copy()
-        now, rates = result.time_s, self._rates
+        previous, self.readings = self.readings, self._copy()
+        rates = self._rates
         is_missing = self._draw < rates.missing
         is_stuck = ~is_missing & (self._draw < rates.missing + rates.stuck)
         is_noisy = ~is_missing & ~is_stuck & (self._draw < rates.missing + rates.stuck + rates.noisy)
         self.readings.counts[:, is_missing], self.readings.outflow[is_missing] = 0.0, 0.0
-        held = is_stuck & (self._stuck_from_s <= now)
-        self.readings.counts[:, held], self.readings.outflow[held] = before.counts[:, held], before.outflow[held]
+        held = is_stuck & (self._stuck_from_s <= result.time_s)
+        self.readings.counts[:, held], self.readings.outflow[held] = previous.counts[:, held], previous.outflow[held]
         factor = np.maximum(0.0, 1.0 + NOISE * self._rng.standard_normal(is_noisy.sum()))
         self.readings.counts[:, is_noisy] = np.round(self.readings.counts[:, is_noisy] * factor)
         return result

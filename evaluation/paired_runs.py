@@ -1,4 +1,4 @@
-"""Paired simulations: every arm meets the same demands, in this process, in several, or on Ray."""
+"""Paired simulations: every arm with the same demands, in this process, in several, or on Ray."""
 
 import contextlib
 import tempfile
@@ -24,10 +24,11 @@ class SimulationBatch:
     arms: tuple[Arm, ...]
     demands: tuple[Demand, ...]
     models: Mapping[str, Versions | bytes]
-    """Of the served arms by name, as folders or packed; for those that are not on `server`."""
+    """By served arm, its versions as folders or packed; not used with `server`."""
     server: str = ""
+    """HOST:PORT of a running model server; empty to start servers of `models`."""
     records_signals: bool = False
-    """Whether the signals of its first demand are recorded."""
+    """Whether the signals are recorded in the simulations of the first demand."""
 
 
 def run(
@@ -42,17 +43,17 @@ def run(
     """The outcomes of every arm with every demand, demand by demand. Raises InputError, SimulationFailed.
 
     Args:
-        executor: where the simulations run.
+        executor: runs the simulations.
         task: the city and its TLs.
-        arms: what is compared.
-        demands: in order.
-        models: by served arm, the versions that it uses; TLs without one run their own programs.
-        server: HOST:PORT of a server of the served arms' models; "": servers of `models` are started.
+        arms: the arms to compare.
+        demands: one for each simulation of an arm.
+        models: by served arm, its versions; TLs without one run their own programs.
+        server: HOST:PORT of a running server of the served arms' models; empty to start servers of `models`.
         records_signals: record the signals in the simulations of the first demand.
     """
     packed = {arm: model_files.pack_versions(versions) for arm, versions in models.items()} if executor.moves_files else models
     count = min(executor.cpus, len(demands))
-    # demand k in job k modulo count, so that all jobs take about as long
+    # demand k goes to job k modulo count, so that all jobs take about the same time
     jobs = [
         SimulationBatch(task, tuple(arms), tuple(demands[k::count]), packed, server, records_signals and k == 0)
         for k in range(count)

@@ -24,9 +24,9 @@ from evaluation.statistics import interval
 
 COLOURS = ("#1b7f4b", "#9a9a9a", "#c8812e", "#3f6fb5", "#8d4fa3", "#b5443f", "#5a5a5a", "#2f9c9c")
 MAX_ROADS, MAX_TLS, MAX_SIGNALS = 15, 30, 40
-"""Bars of a plot: those with the largest values; signals: the first ones along the line on which they lie."""
+"""Largest number of bars of a plot: roads and TLs with the largest values, signals in the order of their positions."""
 BANDS_S = 600.0
-"""Simulated time that the signals' bands show."""
+"""Simulated time of the time-space diagram."""
 
 Results = Mapping[str, Sequence[Outcome]]
 
@@ -35,11 +35,11 @@ def write(folder: Path, arms: Sequence[Arm], results: Results, table: str, condi
     """Write report.html into a folder and return its path.
 
     Args:
-        folder: where to.
-        arms: the first one is the candidate.
-        results: by arm, seed by seed.
-        table: the printed one.
-        conditions: what was simulated, as in results.json.
+        folder: folder of the report.
+        arms: the arms; the first one is the candidate.
+        results: outcomes by arm, in the order of the seeds.
+        table: the printed table.
+        conditions: the conditions of the simulations, as in results.json.
     """
     names = [arm.name for arm in arms]
     seeds = len(results[names[0]])
@@ -77,13 +77,13 @@ def write(folder: Path, arms: Sequence[Arm], results: Results, table: str, condi
 
 
 def _lines(conditions: Mapping[str, Any]) -> str:
-    """The conditions, one a line; those that do not apply are left out."""
+    """The conditions, one a line, without those that do not apply."""
     lines = []
     for name, value in conditions.items():
         if name == "models":
             lines += [f"{arm} {tl}: {path}" for arm, versions in value.items() for tl, path in versions.items()]
         elif isinstance(value, Mapping):
-            lines.append(f"{name}: {', '.join(f'{key} {number:g}' for key, number in value.items())}")
+            lines.append(f"{name}: {', '.join(f'{key} {share:g}' for key, share in value.items())}")
         elif value is not None:
             lines.append(f"{name.replace('_', ' ')}: {', '.join(value) if isinstance(value, list) else value}")
     return "\n".join(lines)
@@ -93,14 +93,14 @@ def _delay_over_time(names: Sequence[str], results: Results) -> Figure:
     figure, axes = _axes(9, 4)
     for name, colour in _coloured(names):
         windows = sorted({begin_s for outcome in results[name] for begin_s in outcome.delay_by_departure})
-        found = [
+        intervals = [
             interval([outcome.delay_by_departure[w] for outcome in results[name] if w in outcome.delay_by_departure])
             for w in windows
         ]
         middle_min = [(w + WINDOW_S / 2) / 60 for w in windows]
-        axes.plot(middle_min, [each.mean for each in found], color=colour, label=name, lw=2, marker="o", ms=3)
+        axes.plot(middle_min, [i.mean for i in intervals], color=colour, label=name, lw=2, marker="o", ms=3)
         if len(results[name]) > 1:
-            low, high = [[getattr(each, end) for each in found] for end in ("low", "high")]
+            low, high = [i.low for i in intervals], [i.high for i in intervals]
             axes.fill_between(middle_min, low, high, color=colour, alpha=0.15, lw=0)
     axes.set(xlabel="departure (simulated minute)", ylabel="mean delay (s)", ylim=(0, None))
     axes.legend(frameon=False)
@@ -124,13 +124,13 @@ def _queues(names: Sequence[str], results: Results) -> Figure:
 
 
 def _bars(names: Sequence[str], labels: Sequence[str], title: str, values: Callable[[str, str], list[float]]) -> Figure:
-    """Groups of horizontal bars: a group per label, a bar per arm."""
+    """Plot groups of horizontal bars, a group per label and a bar per arm."""
     figure, axes = _axes(9, 1.2 + 0.16 * len(labels) * (len(names) + 1))
     for k, (name, colour) in enumerate(_coloured(names)):
-        found = [interval(values(name, label)) for label in labels]
-        at = np.arange(len(labels)) + (k + 0.5) / (len(names) + 1)
-        error = [each.high - each.mean if np.isfinite(each.high) else 0.0 for each in found]
-        axes.barh(at, [each.mean for each in found], 0.9 / (len(names) + 1), xerr=error, color=colour, label=name, ecolor="#444")
+        intervals = [interval(values(name, label)) for label in labels]
+        y = np.arange(len(labels)) + (k + 0.5) / (len(names) + 1)
+        error = [i.high - i.mean if np.isfinite(i.high) else 0.0 for i in intervals]
+        axes.barh(y, [i.mean for i in intervals], 0.9 / (len(names) + 1), xerr=error, color=colour, label=name, ecolor="#444")
     axes.set(yticks=np.arange(len(labels)) + 0.4, yticklabels=[label[:40] for label in labels], xlabel=title, xlim=(0, None))
     axes.invert_yaxis()
     axes.legend(frameon=False)
@@ -148,20 +148,20 @@ def _distribution(names: Sequence[str], results: Results) -> Figure:
 
 
 def _bands(names: Sequence[str], results: Results) -> Figure:
-    shown = [name for name in names if results[name][0].signals]
-    count = min(len(results[shown[0]][0].signals), MAX_SIGNALS)
-    figure: Figure = plt.figure(figsize=(11, len(shown) * (1 + 0.22 * count)), constrained_layout=True)
-    all_axes = figure.subplots(len(shown), 1, squeeze=False)
-    recorded = [band for name in shown for band in results[name][0].signals]
-    # of all arms, so that a phase has the same colour in each
+    recorded = [name for name in names if results[name][0].signals]
+    count = min(len(results[recorded[0]][0].signals), MAX_SIGNALS)
+    figure: Figure = plt.figure(figsize=(11, len(recorded) * (1 + 0.22 * count)), constrained_layout=True)
+    all_axes = figure.subplots(len(recorded), 1, squeeze=False)
+    all_bands = [band for name in recorded for band in results[name][0].signals]
+    # the greens of all arms, so that a phase has the same colour in each
     greens = {
-        signal: sorted({state for band in recorded if band.signal == signal for _, state in band.states if is_green(state)})
-        for signal in {band.signal for band in recorded}
+        signal: sorted({state for band in all_bands if band.signal == signal for _, state in band.states if is_green(state)})
+        for signal in {band.signal for band in all_bands}
     }
-    for axes, name in zip(all_axes[:, 0], shown, strict=True):
+    for axes, name in zip(all_axes[:, 0], recorded, strict=True):
         bands = _ordered(results[name][0].signals)[:MAX_SIGNALS]
         first_s, last_s = min(band.states[0][0] for band in bands), bands[0].end_s
-        # from the middle on: the network has filled
+        # from the middle on, when the network has filled
         begin_s = max(first_s, min((first_s + last_s) / 2, last_s - BANDS_S))
         end_s = min(begin_s + BANDS_S, last_s)
         for row, band in enumerate(bands):
@@ -174,7 +174,7 @@ def _bands(names: Sequence[str], results: Results) -> Figure:
 
 
 def _draw_band(axes: Axes, row: int, band: SignalBand, greens: Sequence[str], begin_s: float, end_s: float) -> None:
-    """A bar in each green phase's colour; yellow and red between them stay white."""
+    """Draw a bar in the colour of each green phase; yellow and red stay white."""
     changes = [time_s for time_s, _ in band.states[1:]] + [end_s]
     for (time_s, state), change_s in zip(band.states, changes, strict=True):
         low_s, high_s = max(time_s - begin_s, 0.0), min(change_s, end_s) - begin_s
@@ -183,7 +183,7 @@ def _draw_band(axes: Axes, row: int, band: SignalBand, greens: Sequence[str], be
 
 
 def _ordered(bands: Sequence[SignalBand]) -> list[SignalBand]:
-    """Signals along the line on which they spread most: a wave of greens is a slanted line of bars."""
+    """Sort signals along their principal axis, so that a green wave is a slanted line of bars."""
     places = np.array([(band.x_m, band.y_m) for band in bands])
     places = places - places.mean(0)
     along = places @ np.linalg.svd(places, full_matrices=False)[2][0]

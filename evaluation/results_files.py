@@ -1,4 +1,4 @@
-"""Files of an evaluation's numbers: results.json and results.csv, each written to a temporary file and renamed."""
+"""An evaluation's result files, results.json and results.csv, written atomically."""
 
 import csv
 import io
@@ -18,7 +18,7 @@ from evaluation.statistics import CONFIDENCE, interval
 
 
 def check_writable(folder: Path) -> None:
-    """Raise InputError if no file can be written into a folder; it is made if it is missing."""
+    """Create a folder if it is missing. Raises InputError if no file can be written into it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -31,48 +31,46 @@ def write(folder: Path, arms: Sequence[Arm], results: Mapping[str, Sequence[Outc
     """Write both files into a folder.
 
     Args:
-        folder: is made if it is missing.
-        arms: the first one is the candidate.
-        results: by arm, seed by seed.
-        conditions: what was simulated: city, TLs, models.
+        folder: created if it is missing.
+        arms: the arms; the first one is the candidate.
+        results: outcomes by arm, in the order of the seeds.
+        conditions: the conditions of the simulations: city, TLs, models.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    candidate = results[arms[0].name]
-    own, own_tls = [outcome_values(outcome) for outcome in candidate], [outcome.delay_by_tl for outcome in candidate]
+    values = {arm.name: [outcome_values(outcome) for outcome in results[arm.name]] for arm in arms}
+    delays = {arm.name: [outcome.delay_by_tl for outcome in results[arm.name]] for arm in arms}
+    candidate = arms[0].name
     document = {
         "conditions": conditions,
-        "candidate": arms[0].name,
+        "candidate": candidate,
         "confidence": CONFIDENCE,
-        "arms": {arm.name: _compared(own, [outcome_values(outcome) for outcome in results[arm.name]]) for arm in arms},
-        "delay_by_tl": {arm.name: _compared(own_tls, [outcome.delay_by_tl for outcome in results[arm.name]]) for arm in arms},
-        # what the signals showed is in the report
+        "arms": {name: _compare(values[candidate], arm_values) for name, arm_values in values.items()},
+        "delay_by_tl": {name: _compare(delays[candidate], arm_delays) for name, arm_delays in delays.items()},
+        # the report has the signals
         "simulations": [asdict(replace(outcome, signals=())) for arm in arms for outcome in results[arm.name]],
     }
     whole_files.write(folder / "results.json", json.dumps(document, indent=1))
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(["arm", "seed", *own[0], "overrides"])
+    writer.writerow(["arm", "seed", *values[candidate][0], "overrides"])
     for arm in arms:
         for outcome in results[arm.name]:
-            numbers = [round(value, 3) for value in outcome_values(outcome).values()]
-            writer.writerow([outcome.arm, outcome.seed, *numbers, outcome.overrides])
+            rounded = [round(value, 3) for value in outcome_values(outcome).values()]
+            writer.writerow([outcome.arm, outcome.seed, *rounded, outcome.overrides])
     whole_files.write(folder / "results.csv", table.getvalue())
 
 
-def _compared(candidate: Sequence[Mapping[str, float]], values: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """By number, the mean of an arm, and the candidate's paired difference to it."""
+def _compare(candidate: Sequence[Mapping[str, float]], arm: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """By name of a value, the arm's mean and the candidate's paired difference to it, with intervals."""
     return {
         name: {
-            **_interval([value[name] for value in values]),
-            "difference": _interval([own[name] - value[name] for own, value in zip(candidate, values, strict=True)]),
+            **_interval([values[name] for values in arm]),
+            "difference": _interval([a[name] - b[name] for a, b in zip(candidate, arm, strict=True)]),
         }
-        for name in values[0]
+        for name in arm[0]
     }
 
 
 def _interval(values: Sequence[float]) -> dict[str, float | None]:
-    found = interval(values)
-    return {
-        "mean": found.mean,
-        **{end: value if math.isfinite(value) else None for end, value in (("low", found.low), ("high", found.high))},
-    }
+    """Mean and interval as JSON; None for an unbounded end."""
+    return {name: value if math.isfinite(value) or name == "mean" else None for name, value in asdict(interval(values)).items()}

@@ -1,4 +1,4 @@
-"""One simulation of an arm, over libsumo in this process, and what is measured of it."""
+"""One simulation of an arm, over libsumo in this process, and its measurements."""
 
 import tempfile
 from collections import Counter
@@ -35,26 +35,26 @@ from simulation.trips import Trips, read_trips
 MEASUREMENT_INTERVAL_S = 10.0
 """Simulated seconds between two measurements of the delay by TL and approach."""
 WINDOW_S = 300
-"""Departures over which a mean delay is taken."""
+"""Simulated seconds of departures over which a mean delay is taken."""
 
 
 @dataclass(frozen=True)
 class EvaluationTask:
-    """What is evaluated, the same for all simulations."""
+    """The task of an evaluation, the same for all of its simulations."""
 
     city: config.City
     tls: tuple[str, ...]
     seconds: float | None = None
-    """Simulated time; None: up to the configuration's end."""
+    """Simulated time (default: until the configuration's end)."""
     emissions: bool = False
     """Whether SUMO computes the vehicles' emissions, which takes more time."""
     faults: FaultRates = NO_FAULTS
-    """Of the detectors of arms with faults."""
+    """Rates of the detectors' faults, for arms with faults."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was measured in one simulation. Means are over all vehicles, also those that have not arrived or departed."""
+    """The measurements of one simulation. Means are over all vehicles, also those that have not arrived or departed."""
 
     arm: str
     seed: int
@@ -67,25 +67,26 @@ class Outcome:
     finished: int
     total: int
     delay_by_tl: Mapping[str, float]
-    """Vehicle seconds lost on the way to each TL, vehicles that wait to depart included, divided by `total`."""
+    """Vehicle seconds lost on the way to each TL, also by vehicles that wait to depart, divided by `total`."""
     worst_road: str
+    """The road on the way to a TL on which most vehicle seconds are lost."""
     worst_road_s: float
-    """The road on the way to a TL on which most vehicle seconds are lost, and how many, divided by `total`."""
+    """Vehicle seconds lost on it, divided by `total`."""
     overrides: int
     delay_quantiles_s: tuple[float, ...]
     """The delay that 0, 1, ... 100 % of the vehicles do not exceed."""
     delay_by_departure: Mapping[int, float]
-    """Mean delay of the vehicles that depart in a window; by its begin in s."""
+    """Begin of a window in s -> mean delay of the vehicles that depart in it."""
     queue_by_road: Mapping[str, float]
     """Mean number of halting vehicles on the roads that end at the evaluated TLs."""
     emissions_g: Mapping[str, float]
     """Mean per vehicle by substance, such as CO2; empty if they were not computed."""
     signals: tuple[SignalBand, ...] = ()
-    """What the signals showed, where it was recorded."""
+    """The signals' states, if they were recorded."""
 
 
 class NoPolicies:
-    """`Policies` that never answer: every TL is in its fallback."""
+    """`Policies` without answers, so that every TL runs its fallback."""
 
     def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
         return dict.fromkeys(observations, RuntimeError("this arm has no policies"))
@@ -99,7 +100,7 @@ class ServedModels:
     tls: tuple[str, ...]
     """TLs that have a model; the others run their own programs."""
     model_number: int | None = None
-    """None: the newest."""
+    """`None` means the newest."""
 
 
 class ArmSimulator:
@@ -115,7 +116,7 @@ class ArmSimulator:
         self._lanes = upstream_lanes(self.street, {tl: task.city.tls[tl].signals for tl in task.tls})
 
     def run(self, arm: Arm, demand: Demand, models: ServedModels | None = None, records_signals: bool = False) -> Outcome:
-        """Simulate the arm; a served one has models. Raises InputError if they do not fit."""
+        """Simulate an arm. `models`: of a served arm. Raises InputError if they do not match the city."""
         with tempfile.TemporaryDirectory(prefix="greenserve-") as name:
             folder = Path(name)
             recording = SignalRecording(folder, self._signals) if records_signals else None
@@ -143,14 +144,14 @@ class ArmSimulator:
         if additional:
             sumocfg = self.task.city.network.sumocfg
             assert sumocfg is not None, "a city without demand is refused before it is evaluated"
-            files = [*sumo_files.listed(sumocfg, "additional-files"), *additional]
+            files = [*sumo_files.listed_files(sumocfg, "additional-files"), *additional]
             options += ["--additional-files", ",".join(map(str, files))]
         return options
 
     def _simulate(
         self, arm: Arm, demand: Demand, connection: LibsumoConnection, models: ServedModels | None
     ) -> tuple["_Measurement", DecisionLoop | None]:
-        """Simulate to the end and measure on the way; also what controlled the TLs, if the controller did."""
+        """Simulate to the end. Returns the measurement, and the decision loop if the controller ran."""
         now = float(connection.api.simulation.getTime())
         end_s = end_of(self.street, now, self.task.seconds)
         controlled: SumoConnection = connection
@@ -169,7 +170,7 @@ class ArmSimulator:
         return measurement, loop
 
     def _loop(self, arm: Arm, connection: SumoConnection, models: ServedModels | None) -> DecisionLoop | None:
-        """What controls the TLs; None: SUMO does."""
+        """The controller's decision loop, or None if SUMO itself controls the TLs."""
         if arm.kind in (FIXED, ACTUATED) or (models is not None and not models.tls):
             return None
         city, control = self.task.city, self.task.city.controller
@@ -187,19 +188,19 @@ class ArmSimulator:
 
 
 class _Measurement:
-    """Vehicle seconds that are lost and waited on roads, while a simulation runs."""
+    """Vehicle seconds lost and waited on roads, sampled while a simulation runs."""
 
     def __init__(self, api: Any, lanes: Mapping[str, Mapping[str, float]], roads: Sequence[str]) -> None:
-        """`lanes`: by TL, those that lead to it, with their speed limits; `roads`: whose queues are measured."""
+        """`lanes`: TL -> lane that leads to it -> speed limit in m/s. `roads`: roads with a measured queue."""
         self._lost_time, self._halting, self._roads = LostTime(api, lanes), api.edge.getLastStepHaltingNumber, roads
         self.seconds = 0.0
         self.lost_s: dict[str, Counter[str]] = {tl: Counter() for tl in lanes}
-        """By TL and road."""
+        """TL -> road -> vehicle seconds."""
         self.queued_s: Counter[str] = Counter()
-        """By road."""
+        """Road -> vehicle seconds."""
 
     def add(self, seconds: float) -> None:
-        """Count what is lost and waited now for the seconds since the last call."""
+        """Add the vehicles that lose time or wait now, weighted by the seconds since the last sample."""
         self.seconds += seconds
         for tl, by_road in self._lost_time.by_road().items():
             self.lost_s[tl].update({road: seconds * lost for road, lost in by_road.items()})
@@ -245,7 +246,7 @@ def _by_window(delay_by_departure: Sequence[tuple[float, float]]) -> dict[int, f
 
 
 def outcome_values(outcome: Outcome) -> dict[str, float]:
-    """The numbers that are compared."""
+    """The values that are compared between arms."""
     return {
         "delay_s": outcome.delay_s,
         "waiting_s": outcome.waiting_s,
@@ -258,9 +259,9 @@ def outcome_values(outcome: Outcome) -> dict[str, float]:
     }
 
 
-def by_arm(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
-    """Outcomes of each arm, in the order of their demands."""
-    arms: dict[str, list[Outcome]] = {}
+def outcomes_by_arm(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
+    """Arm -> outcomes, in the order of their demands."""
+    result: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
-        arms.setdefault(outcome.arm, []).append(outcome)
-    return arms
+        result.setdefault(outcome.arm, []).append(outcome)
+    return result

@@ -20,7 +20,7 @@ class Interval:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Mean and 95 % interval of values; the interval of one value is unbounded."""
+    """Mean and 95 % interval of values; a single value has an unbounded interval."""
     mean = float(np.mean(values))
     if len(values) < 2:
         return Interval(mean, -math.inf, math.inf)
@@ -29,5 +29,5 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def paired(candidate: Sequence[float], baseline: Sequence[float]) -> Interval:
-    """The difference candidate - baseline, pair by pair."""
+    """Mean and 95 % interval of the paired differences candidate - baseline."""
     return interval([a - b for a, b in zip(candidate, baseline, strict=True)])

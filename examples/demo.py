@@ -2,7 +2,7 @@
 
     python demo.py [--out DIR]
 
-`make demo` installs everything and runs this.
+`make demo` installs everything and runs this example.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder of the results (default: out/demo)")
     out = parser.parse_args().out
     begin = time.monotonic()
-    shutil.rmtree(out / "models", ignore_errors=True)  # of an earlier run; all other files are overwritten
+    shutil.rmtree(out / "models", ignore_errors=True)  # models of an earlier run; the other files are overwritten
     out.mkdir(parents=True, exist_ok=True)
 
     def announce(stage: int, text: str) -> None:
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def table(run: pipeline.Run) -> str:
-    """What the controller reports of its hour."""
+    """The controller's results as a table."""
     trips, figures = run.trips, run.figures
     rows = [
         ("trips finished", f"{trips.finished} of {trips.total}"),

@@ -26,7 +26,7 @@ STOP_TIMEOUT_S = 30.0
 
 
 class StageFailed(Exception):
-    """A program of a stage failed; the text names its log."""
+    """A program of a stage failed; the message names its log."""
 
 
 def exit_code(main: Callable[[], int]) -> int:
@@ -46,6 +46,8 @@ def exit_code(main: Callable[[], int]) -> int:
 
 @dataclass(frozen=True)
 class Run:
+    """The results of a controlled simulation."""
+
     trips: Trips
     figures: dict[str, Any]
     """The controller's summary."""
@@ -54,18 +56,14 @@ class Run:
 def export(models_dir: Path, log: Path) -> str:
     """Export every TL of the sample city; return the exporter's summary line. Raises StageFailed."""
     lines = [""]
-    run(
-        "the export",
-        [sys.executable, "-m", "export", "--city", CITY, "--tl", "all", "--models-dir", models_dir],
-        log,
-        lines.append,
-    )
+    command = [sys.executable, "-m", "export", "--city", CITY, "--tl", "all", "--models-dir", models_dir]
+    run("the export", command, log, lines.append)
     return lines[-1].strip()
 
 
 @contextlib.contextmanager
 def serving(models_dir: Path, log: Path, city: Path = CITY) -> Iterator[str]:
-    """Run the embedded server on a free port; yields HOST:PORT. Raises StageFailed."""
+    """Run the embedded server on a free port; yield its HOST:PORT. Raises StageFailed."""
     command = [sys.executable, "-m", "serving", "--models-dir", str(models_dir), "--port", "0", "--city", str(city)]
     with (
         log.open("w") as file,
@@ -88,20 +86,19 @@ def controlled(server: str, seed: int, folder: Path, progress: Callable[[int], N
     Args:
         server: HOST:PORT of the model server.
         seed: SUMO's random seed.
-        folder: where tripinfo, summary and log are written.
+        folder: folder of tripinfo, summary and log.
         progress: called with the simulated second after each summary line of the controller.
 
     Raises:
         StageFailed: the controller failed.
     """
-
     reported = 0
 
     def report(line: str) -> None:
         nonlocal reported
-        found = re.search(r" second (\d+):", line)
-        if found and int(found[1]) > reported:
-            reported = int(found[1])
+        match = re.search(r" second (\d+):", line)
+        if match and int(match[1]) > reported:
+            reported = int(match[1])
             progress(reported)
 
     tripinfo, summary = folder / f"served_{seed}.tripinfo.xml", folder / f"served_{seed}.json"
@@ -119,7 +116,7 @@ def evaluation(flags: Sequence[object], log: Path) -> str:
 
 
 def run(name: str, command: Sequence[object], log: Path, on_line: Callable[[str], object] = lambda line: None) -> None:
-    """Run a program with its output in `log`, and pass on each line of it. Raises StageFailed."""
+    """Run a program; write its output to `log` and pass each line to `on_line`. Raises StageFailed."""
     with (
         log.open("w") as file,
         subprocess.Popen(

@@ -1,10 +1,11 @@
-"""Train a policy with stable-baselines3 in sumo-rl's environment, and put it to work: export, serve, control.
+"""Train a policy with stable-baselines3 in sumo-rl's environment; then export, serve and run it.
 
     python train_with_stable_baselines3.py [--steps 4000] [--seconds 1800]
 
 Needs PyTorch and stable-baselines3, which the project does not install. The street is
-sumo-rl's own 2way-single-intersection. At the end the controller's trips are compared with
-those of the policy in sumo-rl's environment: with `[safety] floors = "dialect"` they are the same.
+sumo-rl's own 2way-single-intersection. At the end the example compares the controller's trips
+with those of the policy in sumo-rl's environment: with `[safety] floors = "dialect"` they are
+the same.
 """
 
 import argparse
@@ -30,7 +31,7 @@ SEED = 42
 
 
 def environment(seconds: int, tripinfo: Path | None = None) -> sumo_rl.SumoEnvironment:
-    """sumo-rl's environment of the one signal, as any user makes it."""
+    """sumo-rl's ordinary environment of one signal."""
     outputs = [] if tripinfo is None else ["--tripinfo-output", str(tripinfo), *TRIPINFO_OPTIONS]
     return sumo_rl.SumoEnvironment(
         net_file=str(NET),
@@ -81,7 +82,7 @@ def control(folder: Path, seconds: int, tripinfo: Path) -> None:
         folder / "city_init.log",
         lambda line: print(line, end=""),
     )
-    # exactly sumo-rl's yellow and green times, to compare with it; a street needs the floors that this turns off
+    # exactly sumo-rl's yellow and green times, for the comparison; a real street needs the floors
     city.write_text(city.read_text().replace('# floors = "dialect"', 'floors = "dialect"'))
     export = [*greenserve, "export", "--city", city, "--tl", "all", "--overwrite"]
     pipeline.run("the export", export, folder / "export.log", lambda line: print(line, end=""))
@@ -91,7 +92,7 @@ def control(folder: Path, seconds: int, tripinfo: Path) -> None:
 
 
 def trips(tripinfo: Path) -> list[str]:
-    """Every vehicle's trip, with all that SUMO writes of it."""
+    """Every vehicle's trip, with all attributes that SUMO writes."""
     return sorted(re.findall(r"<tripinfo .*", tripinfo.read_text()))
 
 
@@ -106,17 +107,17 @@ def main() -> int:
     except ImportError as error:
         raise InputError(f"stable-baselines3 is not installed ({error}); pip install torch stable-baselines3") from None
     out = args.out.resolve()
-    # the signal's id is t, and so is the TL's name
+    # the signal's id, and with it the TL's name, is t
     checkpoint = out / "checkpoints" / "ppo_t_trial_1.zip"
     print(f"training with stable-baselines3 {stable_baselines3.__version__}, {args.steps} decisions", flush=True)
     train(checkpoint, args.steps, args.seconds)
-    theirs, ours = out / "sumo_rl.tripinfo.xml", out / "controller.tripinfo.xml"
-    evaluate(checkpoint, args.seconds, theirs)
-    control(out, args.seconds, ours)
-    expected, found = trips(theirs), trips(ours)
-    if not expected or expected != found:
-        raise pipeline.StageFailed(f"the trips differ: {theirs}, {ours}")
-    print(f"the controller's {len(found)} trips are those of sumo-rl's environment")
+    in_sumo_rl, in_controller = out / "sumo_rl.tripinfo.xml", out / "controller.tripinfo.xml"
+    evaluate(checkpoint, args.seconds, in_sumo_rl)
+    control(out, args.seconds, in_controller)
+    expected = trips(in_sumo_rl)
+    if not expected or expected != trips(in_controller):
+        raise pipeline.StageFailed(f"the trips differ: {in_sumo_rl}, {in_controller}")
+    print(f"the controller's {len(expected)} trips are those of sumo-rl's environment")
     return 0
 
 

@@ -2,9 +2,9 @@
 
     python train_with_sumo_rl.py [--episodes 2] [--seconds 1800]
 
-Two clients of one SUMO: sumo-rl steps its targets A0 and A1, and `greenserve control`,
-started beside it in every episode, controls the other TLs. The trainer is not ours and
-knows nothing of the controller; only the start of SUMO differs, in `SharedSimulation`.
+One SUMO has two clients: sumo-rl controls its targets A0 and A1, and `greenserve control`,
+started beside it in every episode, controls the other TLs. sumo-rl needs no change for the
+controller; only the start of SUMO differs, in `SharedSimulation`.
 """
 
 import argparse
@@ -38,10 +38,10 @@ STOP_TIMEOUT_S = 60.0
 
 
 class SharedSimulation(SumoEnvironment):
-    """sumo-rl's environment, in a SUMO that has the controller as its second client."""
+    """sumo-rl's environment in a SUMO with the controller as its second client."""
 
     def __init__(self, server: str, folder: Path, seconds: int) -> None:
-        """`server`: HOST:PORT of the served models. `folder`: of logs and trips."""
+        """`server`: HOST:PORT of the model server. `folder`: of logs and trips."""
         self._server, self._folder = server, folder
         self._processes: list[subprocess.Popen] = []
         super().__init__(
@@ -49,7 +49,7 @@ class SharedSimulation(SumoEnvironment):
             str(ROUTES),
             num_seconds=seconds,
             yellow_time=3,
-            # one reward function for each signal that is trained; sumo-rl leaves the others alone
+            # a reward function for each target; sumo-rl does not control the other signals
             reward_fn=dict.fromkeys(TARGETS, "diff-waiting-time"),
         )
         # sumo-rl fills these with every signal of the network
@@ -89,7 +89,7 @@ class SharedSimulation(SumoEnvironment):
         """End the episode: the controller hands its signals back, then SUMO ends."""
         if self.sumo is not None:
             traci.switch(self.label)
-            # SUMO goes on for the controller, so sumo-rl's own close would wait for it without end
+            # SUMO continues for the controller, so sumo-rl's own close would wait forever
             traci.close(wait=False)
             self.sumo = None
         super().close()
@@ -109,7 +109,7 @@ def end_if_failed(simulation: subprocess.Popen, controller: subprocess.Popen) ->
 
 
 def table_row(observation: np.ndarray) -> tuple[int, ...]:
-    """An observation in quarters, as a row of the agents' tables."""
+    """Round an observation to quarters, as a key of the agents' Q-tables."""
     return tuple((4 * observation).astype(int).tolist())
 
 
@@ -117,7 +117,7 @@ def train(environment: SharedSimulation, episodes: int) -> None:
     """Train sumo-rl's tabular Q-learning agents; print each episode's result."""
     agents: dict[str, QLAgent] = {}
     for episode in range(1, episodes + 1):
-        states = {signal: table_row(seen) for signal, seen in environment.reset().items()}
+        states = {signal: table_row(observation) for signal, observation in environment.reset().items()}
         for signal, state in states.items():
             if signal not in agents:
                 space = environment.action_spaces(signal)
@@ -125,10 +125,10 @@ def train(environment: SharedSimulation, episodes: int) -> None:
         done = {"__all__": False}
         while not done["__all__"]:
             actions = {signal: agent.act() for signal, agent in agents.items()}
-            seen, rewards, done, _ = environment.step(actions)
+            observations, rewards, done, _ = environment.step(actions)
             for signal, agent in agents.items():
-                if signal in seen:
-                    agent.learn(table_row(seen[signal]), rewards[signal])
+                if signal in observations:
+                    agent.learn(table_row(observations[signal]), rewards[signal])
         environment.close()
         trips = read_trips(environment.tripinfo)
         print(f"episode {episode}: mean delay {trips.delay_s:.1f} s, {trips.finished} trips", flush=True)

@@ -24,7 +24,7 @@ from city.config import City
 from city.errors import InputError
 from evaluation import paired_runs
 from evaluation.arms import FIXED, SERVED, Arm
-from evaluation.simulation import EvaluationTask, Outcome, by_arm
+from evaluation.simulation import EvaluationTask, Outcome, outcomes_by_arm
 from export import config as export_config
 from export import contract, single_model
 from export.saved_model import publish
@@ -35,7 +35,7 @@ from simulation import model_files
 from simulation.demand import Demand, varied
 from simulation.executors import Executor
 from training.episode import TrainingTask
-from training.trainer import Settings, common_identity, hexed
+from training.trainer import Settings, common_identity, serialized_contracts
 
 STATE_FILE = "rounds.json"
 """The decisions, in the rounds' folder."""
@@ -180,7 +180,7 @@ class Rounds:
         )
         if not any(outcome.total for outcome in outcomes):
             raise InputError(f"{config.city.network.sumocfg}: no vehicle departs; name route files in it")
-        return by_arm(outcomes)
+        return outcomes_by_arm(outcomes)
 
     def _identity(self) -> dict[str, Any]:
         """What resumed rounds must have in common with those that they continue; `rounds` may grow."""
@@ -189,7 +189,7 @@ class Rounds:
         identity = {
             "--groups": self._config.groups,
             "--seeds": self._config.seeds,
-            "[tl] tables": hexed(contract.build(city, city.tls[tl], street) for tl in self._config.tls),
+            "[tl] tables": serialized_contracts(contract.build(city, city.tls[tl], street) for tl in self._config.tls),
             **common_identity(self._config.task, self._config.settings),
         }
         return dict(json.loads(json.dumps(identity)))

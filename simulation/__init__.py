@@ -1,1 +1,1 @@
-"""A street simulated in this process, for training and evaluation alike; and where many such simulations run."""
+"""Simulations of a street for training and evaluation, and the executors that run many of them."""

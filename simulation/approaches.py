@@ -1,4 +1,4 @@
-"""Which lanes lead to which TL: a vehicle's delay is attributed to the next TL on its way."""
+"""Lanes that lead to each TL: a vehicle's delay is attributed to the next TL on its way."""
 
 import functools
 import heapq
@@ -13,9 +13,10 @@ from city.network import StreetNetwork
 
 
 def upstream_lanes(street: StreetNetwork, signals_of: Mapping[str, Iterable[str]]) -> dict[str, dict[str, float]]:
-    """By TL, the lanes of the roads from which it is the nearest signal downstream, by length. Lane -> speed limit in m/s.
+    """Lanes that lead to each TL, with their speed limits: TL -> lane -> m/s.
 
-    Roads that lead to a signal of no TL first are left out. `signals_of`: by TL.
+    A road leads to the TL of the nearest signal downstream, by length; if that signal belongs
+    to no TL, the road is left out. `signals_of`: TL -> signals.
     """
     net = _net(street.net_file)
     tl_of = {signal: tl for tl, signals in signals_of.items() for signal in signals}
@@ -27,22 +28,22 @@ def upstream_lanes(street: StreetNetwork, signals_of: Mapping[str, Iterable[str]
         if not is_internal(lane)
     ]
     heapq.heapify(queue)
-    seen: set[str] = set()
+    visited: set[str] = set()
     while queue:
-        distance_m, name, tl = heapq.heappop(queue)
-        if name in seen:
+        distance_m, road, tl = heapq.heappop(queue)
+        if road in visited:
             continue
-        seen.add(name)
-        edge = net.getEdge(name)
+        visited.add(road)
+        edge = net.getEdge(road)
         if tl:
             lanes_of[tl].update((lane.getID(), lane.getSpeed()) for lane in edge.getLanes())
-        for before in edge.getIncoming():
-            if before.getID() not in seen and before.getFunction() != "internal":
-                heapq.heappush(queue, (distance_m + edge.getLength(), before.getID(), tl))
+        for upstream in edge.getIncoming():
+            if upstream.getID() not in visited and upstream.getFunction() != "internal":
+                heapq.heappush(queue, (distance_m + edge.getLength(), upstream.getID(), tl))
     return lanes_of
 
 
 @functools.lru_cache(maxsize=2)
 def _net(net_file: Path) -> Any:
-    """sumolib's network; kept, because every episode asks for it."""
+    """sumolib's network; cached, because every episode needs it."""
     return sumolib.net.readNet(str(net_file))

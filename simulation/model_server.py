@@ -1,4 +1,4 @@
-"""The server of the models that a simulation asks: an embedded one in this process, of exactly the wanted versions."""
+"""A simulation's model server: an embedded one in this process, with exactly the given versions."""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,15 +14,15 @@ from simulation.model_files import Versions
 
 @contextlib.contextmanager
 def model_server(versions: Versions) -> Iterator[str]:
-    """HOST:PORT of a server of these versions; "" if there are none.
+    """Serve the versions and yield the server's HOST:PORT; yield "" without versions.
 
     A version that is published later is not served: the models of a run stay the same.
-    Raises InputError if it cannot start, or a version cannot be loaded.
+    Raises InputError if the server cannot start or load a version.
     """
     if not versions:
         yield ""
         return
-    # here: TensorFlow's library takes a second
+    # not at the top: loading TensorFlow's library takes a second
     from serving.embedded.server import Server
 
     models = {

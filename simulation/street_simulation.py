@@ -1,4 +1,4 @@
-"""One simulation of a city over libsumo in this process, for training and evaluation alike."""
+"""One simulation of a city over libsumo in this process."""
 
 import contextlib
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from controller.sumo.tripinfo import TRIPINFO_OPTIONS
 from simulation.demand import Demand
 
 SERVED_DEADLINE_S = 30.0
-"""Wall time for a served answer: a simulation need not keep up with a street, and must not depend on the machine's load."""
+"""Wall time for an answer of a served model: generous, so that a simulation does not depend on the machine's load."""
 
 
 class SimulationFailed(ProgramFailed):
@@ -22,12 +22,9 @@ class SimulationFailed(ProgramFailed):
 
 
 def street_with_demand(city: City, tls: Iterable[str], seconds: float | None) -> StreetNetwork:
-    """The street of a city that can be simulated. Raises InputError: no demand, no end, or no such signal.
+    """Read the street of a city that is to be simulated. Raises InputError without demand, end, or one of the signals.
 
-    Args:
-        city: as city.toml describes it.
-        tls: whose signals must be there.
-        seconds: simulated time; None: up to the configuration's end.
+    `tls`: TLs with signals that must exist. `seconds`: simulated time (default: until the configuration's end).
     """
     street = network.of_city(city)
     if city.network.sumocfg is None:
@@ -46,7 +43,7 @@ def street_with_demand(city: City, tls: Iterable[str], seconds: float | None) ->
 
 @contextlib.contextmanager
 def simulated(city: City, demand: Demand, tripinfo: Path, options: Sequence[str] = ()) -> Iterator[LibsumoConnection]:
-    """A running simulation of a city with a sumocfg; afterwards the tripinfo file is complete. Route files are written beside it.
+    """Run a simulation of a city; the tripinfo file is complete after the block. Route files are written beside it.
 
     Raises InputError if SUMO does not start, SimulationFailed if it ends early.
     """
@@ -65,7 +62,7 @@ def simulated(city: City, demand: Demand, tripinfo: Path, options: Sequence[str]
 
 
 def end_of(street: StreetNetwork, begin_s: float, seconds: float | None) -> float:
-    """The simulated second at which a simulation ends, in SUMO's whole ms. `seconds`: None: at the configuration's end."""
+    """The second at which a simulation ends, in whole ms like SUMO's. `seconds`: simulated time; `None`: the configuration's."""
     if seconds is not None:
         return round(begin_s + seconds, 3)
     assert street.end_s is not None, "a simulation without an end is refused before it starts"
@@ -73,8 +70,8 @@ def end_of(street: StreetNetwork, begin_s: float, seconds: float | None) -> floa
 
 
 def check_answers(missing_answers: Mapping[str, int], served: Container[str]) -> None:
-    """Raise SimulationFailed if served TLs had no answer: then something else than their policies controlled them."""
+    """Raise SimulationFailed if a served TL missed an answer: something other than its policy controlled it then."""
     missing = {tl: count for tl, count in missing_answers.items() if tl in served and count}
     if missing:
         tl, count = max(missing.items(), key=lambda item: item[1])
-        raise SimulationFailed(f"{tl} had no valid answer of its served model {count} times; look at the server's log")
+        raise SimulationFailed(f"{tl} had no valid answer from its served model {count} times; look at the server's log")

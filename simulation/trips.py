@@ -1,4 +1,4 @@
-"""Trips and delays of a run, out of SUMO's tripinfo file."""
+"""Trips and delays of a simulation, from SUMO's tripinfo file."""
 
 import gzip
 import xml.etree.ElementTree as ET
@@ -13,7 +13,7 @@ SUBSTANCES = ("CO2", "NOx", "PMx", "fuel")
 
 @dataclass(frozen=True)
 class Trips:
-    """Counts, and means over all vehicles in s; delay is time loss + departure delay, as RESCO counts it."""
+    """Counts, and means over all vehicles in s. Delay is time loss + departure delay, as in RESCO."""
 
     finished: int
     total: int
@@ -45,14 +45,16 @@ def read_trips(tripinfo: Path) -> Trips:
                     for name in SUBSTANCES:
                         emissions_mg[name] = emissions_mg.get(name, 0.0) + float(a[f"{name}_abs"])
                     continue
-                undeparted = float(a["depart"]) < 0
-                delay_s = float(a["departDelay"]) + (0.0 if undeparted else float(a["timeLoss"]))
-                departures.append((0.0 if undeparted else float(a["depart"]) - float(a["departDelay"]), delay_s))
+                depart_s, delay_s, planned_s = float(a["depart"]), float(a["departDelay"]), 0.0
+                if depart_s >= 0:
+                    planned_s = depart_s - delay_s
+                    delay_s += float(a["timeLoss"])
+                    duration_s += float(a["duration"])
+                    waiting_s += float(a["waitingTime"])
+                departures.append((planned_s, delay_s))
                 finished += float(a["arrival"]) >= 0
                 stops += float(a.get("waitingCount", 0))
-                duration_s += 0.0 if undeparted else float(a["duration"])
-                waiting_s += 0.0 if undeparted else float(a["waitingTime"])
-                # of the root: cleared elements that stay in it take memory, too
+                # the root's children: cleared elements would stay in it and take memory
                 root.clear()
     except (OSError, EOFError, StopIteration, ET.ParseError, KeyError, ValueError) as error:
         raise InputError(f"{tripinfo}: is not a complete tripinfo file: {error}") from None

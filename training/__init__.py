@@ -1,1 +1,1 @@
-"""Training of a city's policies by PPO, on the controller's own decision step, observations, actions and safety rules."""
+"""Training of a city's policies by PPO, with the controller's decision step, observations, actions and safety rules."""

@@ -22,7 +22,7 @@ from training.progress import interrupted, progress_file
 
 def main(argv: list[str] | None = None, prog: str = "python -m training") -> int:
     resumable: list[Path] = []
-    """Files from which --resume continues."""
+    """Progress files from which --resume continues."""
 
     def train() -> int:
         args = _parse(sys.argv[1:] if argv is None else argv, prog)
@@ -67,7 +67,7 @@ def parser(prog: str) -> Parser:
     )
     parser.add_argument(
         "--checkpoint", choices=("best", "newest"), default="best",
-        help="state that is written: best on held-out demand, or newest; --resume writes it of an ended training (default: best)",
+        help="state to write: best on held-out demand, or newest; with --resume also of a finished training (default: best)",
     )  # fmt: skip
     parser.add_argument("--resume", action="store_true", help="continue the training that was interrupted in --out")
     return parser
@@ -89,7 +89,7 @@ def _train(args: argparse.Namespace) -> int:
     if args.server is not None and not args.server.startswith("unix:"):
         host_and_port(args.server, "--server")
     formats = _formats(args.format, targets)
-    # here, after the flags were checked: TensorFlow takes seconds
+    # after the checks of the flags: importing TensorFlow takes seconds
     from simulation.street_simulation import SimulationFailed
     from training.episode import TrainingTask
     from training.ppo import NotFinite
@@ -117,8 +117,7 @@ def _train(args: argparse.Namespace) -> int:
         try:
             result = Trainer(task, settings).run(print_line)
         except (NotFinite, SimulationFailed) as error:
-            written = f"{args.out} has the checkpoints of the last evaluation that wrote some, if any"
-            raise ProgramFailed(f"{error}; {written}") from None
+            raise ProgramFailed(f"{error}; the last checkpoints that an evaluation wrote, if any, are in {args.out}") from None
     for tl, path in result.paths.items():
         print(f"{tl}: {path}")
     print(f"{result.episodes} episodes; best mean delay on held-out demand: {result.best_delay_s:.1f} s")
@@ -127,12 +126,12 @@ def _train(args: argparse.Namespace) -> int:
 
 def _selected(args: argparse.Namespace, city: config.City) -> tuple[list[str], list[str]]:
     """(target TLs, infer TLs). Raises InputError."""
-    known = list(city.tls)
-    infers = names.select(args.infer_tl, known, "--infer-tl") if args.infer_tl else []
-    others = [tl for tl in known if tl not in infers]
-    targets = names.select(args.target_tl, known, "--target-tl") if args.target_tl else others
+    tls = list(city.tls)
+    infers = names.select(args.infer_tl, tls, "--infer-tl") if args.infer_tl else []
+    others = [tl for tl in tls if tl not in infers]
+    targets = names.select(args.target_tl, tls, "--target-tl") if args.target_tl else others
     if not targets:
-        raise InputError("--infer-tl names every TL; leave out those that are to learn")
+        raise InputError("--infer-tl names every TL; leave out the TLs to train")
     if both := [tl for tl in targets if tl in infers]:
         raise InputError(f"{', '.join(both)} cannot be --target-tl and --infer-tl at once; name it in one of them")
     for flag in ("infer_model_number", "infer_model_path", "server"):

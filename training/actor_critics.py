@@ -1,8 +1,8 @@
-"""Actors and critics of the TLs that learn: one array per layer for all of them, so that one matrix product serves every TL.
+"""Actors and critics of the target TLs: one array per layer for all of them, so that one matrix product computes every TL.
 
 NumPy only: a simulation process needs no TensorFlow. Actors are ReLU networks. A
-categorical actor has logits; a continuous one has the mean of a Gaussian behind tanh,
-and a standard deviation that does not depend on the observation.
+categorical actor outputs logits; a continuous one outputs the mean of a Gaussian through
+tanh, and has a standard deviation that does not depend on the observation.
 """
 
 from collections.abc import Sequence
@@ -18,19 +18,19 @@ from serving.contract import CATEGORICAL
 from training.transitions import Float32s
 
 FIRST_LOG_STD = -0.7
-"""Of continuous actions: a standard deviation of 0.5."""
+"""Initial log standard deviation of continuous actions: a standard deviation of 0.5."""
 MIN_LOG_STD, MAX_LOG_STD = -3.0, 1.0
 MASKED_LOGIT = -1e9
-"""Logit of a number that is padding: it is never chosen."""
+"""Logit of a padded action, so that it is never chosen."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Which row of the arrays is which TL's, and how much of it is padding."""
+    """The row of each TL in the arrays, and the sizes without padding."""
 
     tls: tuple[str, ...]
     rows: tuple[int, ...]
-    """By TL; TLs that share an actor have the same row."""
+    """By TL, in the order of `tls`; TLs that share an actor have the same row."""
     observation_sizes: tuple[int, ...]
     """By TL."""
     action_sizes: tuple[int, ...]
@@ -44,7 +44,7 @@ class Layout:
 
     @property
     def action_mask(self) -> NDArray[np.bool_]:
-        """bool [rows, A]: whether a number is one of the row's actor, not padding."""
+        """bool [rows, A]: whether an output belongs to the row's actor, and is not padding."""
         mask = np.zeros((self.row_count, max(self.action_sizes)), bool)
         for row, size in zip(self.rows, self.action_sizes, strict=True):
             mask[row, :size] = True
@@ -52,7 +52,7 @@ class Layout:
 
 
 def layouts(contracts: Sequence[pb.PolicyContract], shared: bool, hidden: tuple[int, ...]) -> list[Layout]:
-    """Categorical and continuous TLs apart, in the contracts' order.
+    """One layout for the categorical TLs and one for the continuous ones, in the contracts' order.
 
     `shared`: TLs of the same observation and action size share one actor and critic.
     """
@@ -81,10 +81,10 @@ class ActorCritics:
     """The networks of one layout."""
 
     def __init__(self, layout: Layout, arrays: Sequence[Float32s], sharpness: float = 1.0) -> None:
-        """Take the arrays of `initial_arrays`, trained or not.
+        """`arrays`: as `initial_arrays` returns them, trained or not.
 
-        `sharpness`: factor of a categorical actor's logits, the inverse of the temperature: the larger, the more often
-        it takes its best action.
+        `sharpness`: factor of a categorical actor's logits (the inverse of the temperature); the larger it is, the more
+        often the actor takes its best action.
         """
         self.layout, self.sharpness = layout, sharpness
         self.arrays = [np.asarray(array, np.float32) for array in arrays]
@@ -107,19 +107,19 @@ class ActorCritics:
                 gain = last_gain if k == len(layout.hidden) else np.sqrt(2.0)
                 kernels = np.zeros((layout.row_count, n, m), np.float32)
                 for row in range(layout.row_count):
-                    own = layout.rows.index(row)
-                    # without the padding: it would take its share of the norm
-                    inputs = layout.observation_sizes[own] if k == 0 else n
+                    # without padding, which would take a share of the norm
+                    inputs = layout.observation_sizes[layout.rows.index(row)] if k == 0 else n
                     kernels[row, :inputs] = gain * _orthogonal(inputs, m, rng)
                 arrays += [kernels, np.zeros((layout.row_count, m), np.float32)]
         arrays.append(np.full((layout.row_count, max(layout.action_sizes)), FIRST_LOG_STD, np.float32))
         return arrays
 
     def rows_of(self, tls: Sequence[str]) -> NDArray[np.intp]:
+        """Rows [n] of TLs."""
         return np.array([self._row[tl] for tl in tls], np.intp)
 
     def inputs_of(self, observations: Sequence[Float32s]) -> Float32s:
-        """Observations as one array [n, O], padded with zeros."""
+        """Stack observations as one array [n, O], padded with zeros."""
         x = np.zeros((len(observations), self._inputs), np.float32)
         for k, observation in enumerate(observations):
             x[k, : len(observation)] = observation
@@ -137,12 +137,15 @@ class ActorCritics:
         return self._forward(2 * (len(self.layout.hidden) + 1), rows, x)[:, 0]
 
     def sample(self, rows: NDArray[np.intp], x: Float32s, rng: np.random.Generator) -> tuple[Float32s, Float32s]:
-        """(actions, log probabilities [n]) of observations [n, O]: indices [n, 1], or numbers [n, A] that may exceed [-1, 1]."""
+        """Sample (actions, log probabilities [n]) for observations [n, O].
+
+        Actions are indices [n, 1], or values [n, A] that are not clipped to [-1, 1].
+        """
         y = self.actor(rows, x)
         if self.layout.is_categorical:
             log_p = y - np.log(np.exp(y - y.max(1, keepdims=True)).sum(1, keepdims=True)) - y.max(1, keepdims=True)
-            chosen = (log_p + rng.gumbel(size=y.shape)).argmax(1)
-            return chosen[:, None].astype(np.float32), log_p[np.arange(len(chosen)), chosen].astype(np.float32)
+            action = (log_p + rng.gumbel(size=y.shape)).argmax(1)
+            return action[:, None].astype(np.float32), log_p[np.arange(len(action)), action].astype(np.float32)
         log_std, mask = np.clip(self.arrays[-1][rows], MIN_LOG_STD, MAX_LOG_STD), self._mask[rows]
         noise = rng.standard_normal(y.shape).astype(np.float32)
         log_p = ((-0.5 * noise**2 - log_std) * mask).sum(1)
@@ -154,7 +157,7 @@ class ActorCritics:
         return y.argmax(1)[:, None].astype(np.float32) if self.layout.is_categorical else y
 
     def layers_of(self, tl: str) -> list[tuple[Float32s, Float32s]]:
-        """(kernel, bias) of a TL's actor, without padding."""
+        """(kernel, bias) of each layer of a TL's actor, without padding and with the sharpness in the last layer."""
         k, row = self.layout.tls.index(tl), self._row[tl]
         count = len(self.layout.hidden) + 1
         layers = [(self.arrays[2 * i][row], self.arrays[2 * i + 1][row]) for i in range(count)]

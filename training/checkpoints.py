@@ -1,7 +1,7 @@
 """Checkpoints of trained actors, in the formats that the exporter reads.
 
-Each is written to a temporary folder, then its files are renamed, so that a full disk or a
-kill leaves the last whole one.
+Each checkpoint is written to a temporary folder, then its files are renamed, so that a full disk
+or a kill leaves the last complete checkpoint.
 """
 
 import json
@@ -19,16 +19,17 @@ Layers = Sequence[tuple[Float32s, Float32s]]
 
 
 def write(kind: str, folder: Path, contract: pb.PolicyContract, layers: Layers, number: int) -> Path:
-    """Write an actor beside those of other model numbers; return the path that the exporter takes.
+    """Write an actor's checkpoint, keeping those of other model numbers; return the path for the exporter.
 
     Args:
         kind: h5, tf1 or tf2.
-        folder: of the checkpoints of all TLs.
-        contract: of the TL.
-        layers: (kernel, bias) of the actor.
+        folder: folder of the checkpoints of all TLs.
+        contract: the TL's contract.
+        layers: (kernel, bias) of each layer of the actor.
         number: the model number.
 
-    Raises InputError if it cannot be written.
+    Raises:
+        InputError: the checkpoint cannot be written.
     """
     scratch = folder / f".{contract.tl}_{number}.partial"
     try:
@@ -49,7 +50,7 @@ def write(kind: str, folder: Path, contract: pb.PolicyContract, layers: Layers, 
 
 
 def _move(source: Path, target: Path) -> None:
-    """Move files, and those in folders, over those of the same names; `checkpoint`, which names the others, comes last."""
+    """Move a folder's files, replacing files of the same names; `checkpoint`, which names the others, comes last."""
     target.mkdir(exist_ok=True)
     for part in sorted(source.iterdir(), key=lambda path: (path.name == "checkpoint", path.name)):
         if part.is_dir():
@@ -68,7 +69,7 @@ def _actor(layers: Layers) -> tf.keras.Model:
 
 
 def _h5(folder: Path, contract: pb.PolicyContract, layers: Layers, number: int) -> str:
-    """Keras weights; the file name holds the settings."""
+    """Write Keras weights; the file name contains the settings."""
     sizes = ", ".join(str(kernel.shape[1]) for kernel, _ in layers[:-1])
     settings = f"netSz_({sizes})"
     if contract.observation.dialect == "sappo":
@@ -80,7 +81,7 @@ def _h5(folder: Path, contract: pb.PolicyContract, layers: Layers, number: int) 
 
 
 def _tf1(folder: Path, contract: pb.PolicyContract, layers: Layers, number: int) -> str:
-    """Variables by name, with the TF1 Saver."""
+    """Write variables by name with the TF1 Saver."""
     name = f"PPO-_{contract.tl}_trial_{number}"
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         for k, layer in enumerate(layers):
@@ -93,7 +94,7 @@ def _tf1(folder: Path, contract: pb.PolicyContract, layers: Layers, number: int)
 
 
 def _tf2(folder: Path, contract: pb.PolicyContract, layers: Layers, number: int) -> str:
-    """A tf.train.Checkpoint in a folder of its own, as CheckpointManager names it."""
+    """Write a tf.train.Checkpoint with a CheckpointManager, in a folder named like the TL."""
     checkpoint = tf.train.Checkpoint(step=tf.Variable(number), actor=_actor(layers))
     part = folder / contract.tl
     part.mkdir()
@@ -102,11 +103,11 @@ def _tf2(folder: Path, contract: pb.PolicyContract, layers: Layers, number: int)
 
 
 def _list_older_numbers(new: Path, target: Path) -> None:
-    """Let the `checkpoint` file of a new checkpoint also name those that are in its folder already."""
-    (written,) = (path.stem for path in new.glob("*.index"))
-    older = sorted(path.stem for path in target.glob("*.index") if path.stem != written)
-    lines = [f"model_checkpoint_path: {json.dumps(written)}"]
-    lines += [f"all_model_checkpoint_paths: {json.dumps(name)}" for name in (*older, written)]
+    """Rewrite a new checkpoint's `checkpoint` file so that it also lists the older checkpoints of its folder."""
+    (newest,) = (path.stem for path in new.glob("*.index"))
+    older = sorted(path.stem for path in target.glob("*.index") if path.stem != newest)
+    lines = [f"model_checkpoint_path: {json.dumps(newest)}"]
+    lines += [f"all_model_checkpoint_paths: {json.dumps(name)}" for name in (*older, newest)]
     (new / "checkpoint").write_text("\n".join(lines) + "\n")
 
 

@@ -28,7 +28,7 @@ from training.rewards import REWARD_INTERVAL_S, Rewards
 from training.transitions import Float32s, Transitions
 
 Arrays = Sequence[Sequence[Float32s]]
-"""Of the networks, by layout."""
+"""The arrays of `ActorCritics`, by layout."""
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,18 @@ class TrainingTask:
     target_tls: tuple[str, ...]
     infer_tls: tuple[str, ...] = ()
     server: str = ""
-    """HOST:PORT of the infer TLs' models."""
+    """HOST:PORT of the server of the infer TLs' models."""
     infer_model_number: int | None = None
     reward: str = "delay"
     shared: bool = False
     hidden: tuple[int, ...] = (64, 64)
     seconds: float | None = None
-    """Simulated time of an episode; None: up to the configuration's end."""
+    """Simulated time of an episode (default: until the configuration's end)."""
 
 
 @dataclass(frozen=True)
 class Episode:
-    """What happened in an episode."""
+    """The results of an episode."""
 
     transitions: Mapping[str, Transitions]
     """By target TL; empty without exploration."""
@@ -60,7 +60,7 @@ class Episode:
 
 
 class EpisodeSimulator:
-    """Runs the episodes of a task, one after another, with libsumo in this process."""
+    """Runs the episodes of a task, one after another, over libsumo in this process."""
 
     def __init__(self, task: TrainingTask) -> None:
         """Read the street and the contracts. Raises InputError."""
@@ -74,20 +74,20 @@ class EpisodeSimulator:
 
     @property
     def served_contracts(self) -> list[pb.PolicyContract]:
-        """Of the infer TLs."""
+        """The contracts of the infer TLs' models."""
         return list(self._served.values())
 
     def run(self, arrays: Arrays, demand: Demand, seed: Sequence[int], explore: bool, sharpness: float = 1.0) -> Episode:
         """Simulate an episode.
 
         Args:
-            arrays: the networks.
-            demand: of this episode.
-            seed: of the exploration.
-            explore: sample actions and record transitions; without, every TL takes its best action.
-            sharpness: of categorical actors.
+            arrays: the networks' arrays.
+            demand: the episode's demand.
+            seed: seed of the exploration.
+            explore: sample actions and record transitions, instead of taking every TL's best action.
+            sharpness: factor of categorical actors' logits.
         """
-        networks = [ActorCritics(layout, each, sharpness) for layout, each in zip(self.layouts, arrays, strict=True)]
+        networks = [ActorCritics(layout, state, sharpness) for layout, state in zip(self.layouts, arrays, strict=True)]
         city = self.task.city
         with tempfile.TemporaryDirectory(prefix="greenserve-") as folder:
             tripinfo = Path(folder) / "tripinfo.xml"
@@ -121,13 +121,13 @@ class _Decision:
     """The TLs of one layout that decided at the same moment; arrays with one row per TL."""
 
     indices: NDArray[np.intp]
-    """Of the layout's TLs."""
+    """Indices of these TLs in the layout."""
     x: Float32s
     action: Float32s
     log_p: Float32s
     value: Float32s
     reward: NDArray[np.float64]
-    """Of the time before this decision."""
+    """For the time since the TL's last decision."""
 
 
 class ExploringPolicies:
@@ -137,24 +137,25 @@ class ExploringPolicies:
         self, networks: Sequence[ActorCritics], rng: np.random.Generator, explore: bool, served: ServedPolicies | None
     ) -> None:
         self._networks, self._rng, self._explore, self._served = networks, rng, explore, served
-        self._of = {tl: (k, i) for k, each in enumerate(networks) for i, tl in enumerate(each.layout.tls)}
+        self._index = {tl: (k, i) for k, actors in enumerate(networks) for i, tl in enumerate(actors.layout.tls)}
+        """TL -> (index of its layout, index in the layout)."""
         self._decisions: list[list[_Decision]] = [[] for _ in networks]
         self._loop: DecisionLoop | None = None
         self._rewards: Rewards | None = None
 
     def begin(self, loop: DecisionLoop, rewards: Rewards) -> None:
-        """Start recording decisions; called once the run is assembled."""
+        """Start to record decisions; called once the decision loop exists."""
         self._loop, self._rewards = loop, rewards
 
     def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
         """The actions of all TLs that are due."""
         answers: dict[str, Action | Exception] = {}
         if self._served is not None:
-            others = {tl: observation for tl, observation in observations.items() if tl not in self._of}
+            others = {tl: observation for tl, observation in observations.items() if tl not in self._index}
             if others:
                 answers.update(self._served.ask(others))
         for k, networks in enumerate(self._networks):
-            tls = [tl for tl in observations if tl in self._of and self._of[tl][0] == k]
+            tls = [tl for tl in observations if tl in self._index and self._index[tl][0] == k]
             if tls:
                 answers.update(self._decide(k, networks, tls, [observations[tl] for tl in tls]))
         return answers
@@ -175,28 +176,28 @@ class ExploringPolicies:
         return {tl: np.clip(action[: sizes[tl]], -1, 1).astype(np.float64) for tl, action in zip(tls, actions, strict=True)}
 
     def _record(self, k: int, tls: Sequence[str], x: Float32s, actions: Float32s, log_p: Float32s, value: Float32s) -> None:
-        """Record the decisions of those TLs whose actions are applied now."""
+        """Record the decisions of the TLs that apply their action now."""
         assert self._loop is not None and self._rewards is not None
         now = self._loop.now
         applied = [i for i, tl in enumerate(tls) if self._loop.intersections[tl].decides_at(now)]
         if applied:
             reward = np.array(self._rewards.since_last([tls[i] for i in applied]))
-            indices = np.array([self._of[tls[i]][1] for i in applied], np.intp)
+            indices = np.array([self._index[tls[i]][1] for i in applied], np.intp)
             self._decisions[k].append(_Decision(indices, x[applied], actions[applied], log_p[applied], value[applied], reward))
 
     def transitions(self) -> dict[str, Transitions]:
-        """By TL, what it experienced; the reward of a decision is measured at the next one."""
+        """The recorded transitions by TL; the reward of a decision is measured at the next one."""
         result = {}
         for networks, decisions in zip(self._networks, self._decisions, strict=True):
             if not decisions:
                 continue
-            indices = np.concatenate([each.indices for each in decisions])
+            indices = np.concatenate([decision.indices for decision in decisions])
             columns = [
-                np.concatenate([getattr(each, name) for each in decisions])
+                np.concatenate([getattr(decision, name) for decision in decisions])
                 for name in ("x", "action", "log_p", "value", "reward")
             ]
             for i, tl in enumerate(networks.layout.tls):
                 x, action, log_p, value, reward = (column[indices == i] for column in columns)
-                following = np.append(reward[1:], 0.0).astype(np.float32)
-                result[tl] = Transitions(x, action, log_p.astype(np.float32), value.astype(np.float32), following)
+                reward = np.append(reward[1:], 0.0).astype(np.float32)
+                result[tl] = Transitions(x, action, log_p.astype(np.float32), value.astype(np.float32), reward)
         return result

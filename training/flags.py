@@ -1,4 +1,4 @@
-"""Flags of the learning, which `train` and `rounds` share."""
+"""Flags of the training, which `train` and `rounds` share."""
 
 import argparse
 import math
@@ -15,6 +15,7 @@ MAX_COUNT = 1_000_000
 
 
 def add(parser: argparse.ArgumentParser) -> None:
+    """Add the flags to a parser."""
     parser.add_argument("--reward", choices=rewards(), default="delay", help="what a TL is rewarded for (default: delay)")
     parser.add_argument(
         "--shared", action="store_true", help="TLs of the same dialect, observation and action size share an actor"
@@ -31,7 +32,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="random seed: with the same flags the same numbers, with any --workers (default: 1)",
+        help="random seed; the same flags give the same results with any --workers (default: 1)",
     )
     parser.add_argument(
         "--learning-rate", type=float, default=1e-3, metavar="X", help="at the start; falls linearly to 5 %% (default: 0.001)"
@@ -51,7 +52,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Check the values. Raises InputError."""
+    """Check the flags' values, and parse --hidden-sizes. Raises InputError."""
     for name, low in (
         ("episodes", 1), ("episodes_per_update", 1), ("workers", 1), ("evaluate_every", 1), ("held_out", 1),
         ("patience", 0), ("seed", 0),
@@ -65,14 +66,14 @@ def check(args: argparse.Namespace) -> None:
 
 
 def check_count(args: argparse.Namespace, name: str, low: int) -> None:
-    """Check a whole number. Raises InputError."""
+    """Check an integer flag. Raises InputError."""
     if not low <= getattr(args, name) <= MAX_COUNT:
         raise InputError(f"--{name.replace('_', '-')} {getattr(args, name)} must lie between {low} and {MAX_COUNT}")
 
 
 def settings(args: argparse.Namespace, out: Path, number: int) -> "Settings":
-    """How a task is trained, from the flags."""
-    # here, after the flags were checked: TensorFlow takes seconds
+    """The training's settings from its flags."""
+    # after the checks of the flags: importing TensorFlow takes seconds
     from training.ppo import PpoConfig
     from training.trainer import Settings
 
@@ -97,5 +98,5 @@ def _hidden_sizes(text: str) -> tuple[int, ...]:
     except ValueError:
         sizes = ()
     if not sizes or not all(0 < size <= 4096 for size in sizes):
-        raise InputError(f"--hidden-sizes {text!r} must be numbers between 1 and 4096 separated by commas, such as 64,64")
+        raise InputError(f"--hidden-sizes {text!r} must be integers between 1 and 4096 separated by commas, such as 64,64")
     return sizes

@@ -1,7 +1,7 @@
 """Proximal policy optimisation (Schulman et al. 2017, clipped) of all TLs' actors and critics at once, in TensorFlow.
 
-The arrays of `actor_critics` are the variables. Every row learns from its own batch, with its
-own gradient norm and its own Adam, so that the rows are independent of each other.
+The variables are the arrays of `actor_critics`. Batch, gradient norm and Adam are separate for
+every row, so that the rows are independent of each other.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from training.transitions import Batch, Float32s
 
 MAX_GRADIENT_NORM = 0.5
 SHARP_FROM = 0.8
-"""Share of the training after which the sharpness stays the same."""
+"""Share of the training after which the sharpness is constant."""
 ADAM_BETA1, ADAM_BETA2, ADAM_EPSILON = 0.9, 0.999, 1e-7
 
 
@@ -33,12 +33,12 @@ class PpoConfig:
     epochs: int = 8
     minibatch: int = 128
     final_sharpness: float = 10.0
-    """Factor of categorical actors' logits at the end. A street gets the best action only, never a sample: a policy that
-    has always explored may wait forever where no observation changes. As the factor rises from 1, such waits occur in
-    training, and the policy learns to avoid them."""
+    """Factor of categorical actors' logits at the end. On the street a policy takes its best action and never samples: one
+    that always explored may wait forever for a change of its observation. As the factor rises from 1, such waits occur
+    in training, and the policy learns to avoid them."""
 
     def sharpness(self, progress: float) -> float:
-        """The factor at a share of the training in [0, 1]: geometric up to SHARP_FROM, then constant."""
+        """The factor of the logits at a progress in [0, 1]: geometric up to SHARP_FROM, then constant."""
         return float(self.final_sharpness ** min(1.0, progress / SHARP_FROM))
 
 
@@ -55,7 +55,7 @@ class Learner:
         self._variables = [tf.Variable(array) for array in networks.arrays]
         self._moments = [[tf.Variable(tf.zeros_like(v), trainable=False) for v in self._variables] for _ in range(2)]
         self._updates = tf.Variable(tf.zeros(layout.row_count), trainable=False)
-        """By row; a row without decisions in a minibatch is not updated, so that it does not depend on the others."""
+        """Adam's step count by row: a row without decisions in a minibatch is not updated."""
         self._learning_rate = tf.Variable(ppo.learning_rate, trainable=False)
         self._layers = len(layout.hidden) + 1
         self._is_categorical = layout.is_categorical
@@ -69,8 +69,8 @@ class Learner:
 
         Args:
             batches: by row.
-            rng: order of the minibatches.
-            progress: in [0, 1]; learning rate and entropy bonus fall linearly to 5 % at 1.
+            rng: draws the order of the minibatches.
+            progress: share of the training in [0, 1]; learning rate and entropy bonus fall linearly to 5 % at 1.
         """
         sizes = [0 if batch is None else len(batch.target) for batch in batches]
         size = max(sizes)
@@ -93,12 +93,12 @@ class Learner:
         losses = self._run(*columns, tf.constant(indices), tf.constant(weights)).numpy()
         arrays = [variable.numpy() for variable in self._variables]
         if not np.isfinite(losses).all() or not all(np.isfinite(array).all() for array in arrays):
-            raise NotFinite("a loss or a weight is not finite any more")
+            raise NotFinite("a loss or a weight is not finite; train with a lower --learning-rate")
         self.networks.arrays[:] = arrays
         return dict(zip(("policy_loss", "value_loss", "entropy"), losses.tolist(), strict=True))
 
     def _minibatches(self, sizes: Sequence[int], rng: np.random.Generator) -> tuple[NDArray[np.int32], Float32s]:
-        """(index [steps, rows, B] into each row's batch, weight: 0 for padding)."""
+        """(indices into each row's batch, weights, 0 for padding), both [steps, rows, B]."""
         width = min(self._ppo.minibatch, max(sizes))
         per_epoch = -(-max(sizes) // width)
         shape = (self._ppo.epochs * per_epoch, len(sizes), width)
@@ -116,15 +116,14 @@ class Learner:
         self, x: tf.Tensor, action: tf.Tensor, log_p: tf.Tensor, advantage: tf.Tensor, target: tf.Tensor,
         indices: tf.Tensor, weights: tf.Tensor,
     ) -> tf.Tensor:  # fmt: skip
-        losses = tf.zeros(3)
+        columns, losses = (x, action, log_p, advantage, target), tf.zeros(3)
         for step in tf.range(tf.shape(indices)[0]):
-            at = indices[step]
-            part = [tf.gather(column, at, axis=1, batch_dims=1) for column in (x, action, log_p, advantage, target)]
-            losses += self._step(part, weights[step])
+            minibatch = [tf.gather(column, indices[step], axis=1, batch_dims=1) for column in columns]
+            losses += self._step(minibatch, weights[step])
         return losses / tf.cast(tf.shape(indices)[0], tf.float32)
 
-    def _step(self, part: Sequence[tf.Tensor], weight: tf.Tensor) -> tf.Tensor:
-        x, action, log_p_old, advantage, target = part
+    def _step(self, minibatch: Sequence[tf.Tensor], weight: tf.Tensor) -> tf.Tensor:
+        x, action, log_p_old, advantage, target = minibatch
         share = weight / tf.maximum(tf.reduce_sum(weight, 1, keepdims=True), 1.0)
         actor_count = 2 * self._layers
         with tf.GradientTape() as tape:
@@ -138,7 +137,7 @@ class Learner:
                 log_std = tf.clip_by_value(self._variables[-1], MIN_LOG_STD, MAX_LOG_STD)[:, None]
                 z = (action - tf.tanh(y)) / tf.exp(log_std)
                 log_p = tf.reduce_sum((-0.5 * z**2 - log_std) * self._mask[:, None], -1)
-                # of a Gaussian, but for a constant
+                # a Gaussian's, up to a constant
                 entropy = tf.reduce_sum(share * tf.reduce_sum(log_std * self._mask[:, None], -1))
             ratio = tf.exp(log_p - log_p_old)
             clipped = tf.clip_by_value(ratio, 1 - self._ppo.clip, 1 + self._ppo.clip)
@@ -147,15 +146,15 @@ class Learner:
             value_loss = tf.reduce_sum(share * (value - target) ** 2)
             loss = policy_loss + value_loss - self._entropy * entropy
         gradients = tape.gradient(loss, self._variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        # apart: the critic's large early errors must not shrink the actor's steps
-        actor = [*gradients[:actor_count], gradients[-1]]
-        actor, critic = clipped_by_row(actor), clipped_by_row(gradients[actor_count:-1])
+        # clipped separately: the critic's large early errors must not shrink the actor's steps
+        actor = clipped_by_row([*gradients[:actor_count], gradients[-1]])
+        critic = clipped_by_row(gradients[actor_count:-1])
         gradients = [*actor[:-1], *critic, actor[-1]]
         self._apply(gradients, tf.cast(tf.reduce_sum(weight, 1) > 0, tf.float32))
         return tf.stack([policy_loss, value_loss, entropy])
 
     def _apply(self, gradients: Sequence[tf.Tensor], is_active: tf.Tensor) -> None:
-        """Adam (Kingma and Ba 2015) of every row by itself. `is_active`: [rows], 1 for rows that are updated."""
+        """Apply Adam (Kingma and Ba 2015) row by row. `is_active`: [rows], 1 for rows to update."""
         self._updates.assign_add(is_active)
         count = tf.maximum(self._updates, 1.0)
         rate = self._learning_rate * tf.sqrt(1 - ADAM_BETA2**count) / (1 - ADAM_BETA1**count) * is_active
@@ -173,25 +172,26 @@ class Learner:
         return x
 
     def state(self) -> list[NDArray[np.generic]]:
-        """Everything that resuming needs: weights, then Adam's moments and counts."""
-        return [variable.numpy() for variable in self._all()]
+        """The state to resume from: weights, then Adam's moments and step counts."""
+        return [variable.numpy() for variable in self._state_variables()]
 
-    def _all(self) -> list[tf.Variable]:
+    def _state_variables(self) -> list[tf.Variable]:
         return [*self._variables, *self._moments[0], *self._moments[1], self._updates]
 
     def restore(self, state: Sequence[NDArray[np.generic]]) -> None:
-        for variable, array in zip(self._all(), state, strict=True):
+        """Set the state that `state` returned. Raises ValueError for another layout's."""
+        for variable, array in zip(self._state_variables(), state, strict=True):
             variable.assign(array)
         self.networks.arrays[:] = [variable.numpy() for variable in self._variables]
 
 
 def clipped_by_row(gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Gradients whose norm, row by row, is at most MAX_GRADIENT_NORM."""
+    """Scale gradients so that the norm of each row is at most MAX_GRADIENT_NORM."""
     squares = [tf.reduce_sum(tf.reshape(g, (tf.shape(g)[0], -1)) ** 2, 1) for g in gradients]
     factor = MAX_GRADIENT_NORM / tf.maximum(tf.sqrt(tf.add_n(squares)), MAX_GRADIENT_NORM)
     return [g * _by_row(factor, g) for g in gradients]
 
 
 def _by_row(values: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    """A number per row, shaped to be multiplied with an array that has more dimensions."""
+    """Reshape one value per row [rows] so that it broadcasts over an array [rows, ...]."""
     return tf.reshape(values, (-1, *([1] * (len(like.shape) - 1))))

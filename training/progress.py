@@ -1,4 +1,4 @@
-"""The state from which an interrupted training resumes: one file, written beside its place and renamed."""
+"""The state from which an interrupted training resumes: one file, written atomically."""
 
 import json
 import os
@@ -13,16 +13,16 @@ from city import whole_files
 from city.errors import InputError, first_line
 
 KEYS = {"identity", "update", "best_delay_s", "best_sharpness", "stale", "variances"}
-"""Of the values."""
+"""Keys of the JSON values."""
 
 
 def progress_file(out: Path, number: int) -> Path:
-    """The file of a model number in a training's folder."""
+    """The progress file of a model number in a training's folder."""
     return out / f".trial_{number}.progress.npz"
 
 
 class Progress:
-    """The state of one training; a resumed one comes to the same numbers."""
+    """The saved state of one training; a resumed training gives the same results."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -35,7 +35,7 @@ class Progress:
             os.fsync(file.fileno())
 
     def load(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
-        """(values, arrays); None: there is no file. Raises InputError."""
+        """(values, arrays), or None without a file. Raises InputError."""
         if not self.path.exists():
             return None
         try:
@@ -43,7 +43,7 @@ class Progress:
                 arrays = {name: file[name] for name in file.files}
             values = json.loads(str(arrays.pop("values")))
             if not isinstance(values, dict) or values.keys() != KEYS:
-                raise ValueError("it holds other values")
+                raise ValueError("it has other keys")
             return values, arrays
         except Exception as error:  # noqa: BLE001 - zipfile, zlib and NumPy raise several exceptions for a corrupt file
             raise InputError(
@@ -53,5 +53,5 @@ class Progress:
 
 
 def interrupted(states: Iterable[Path]) -> str:
-    """The message of a run that was interrupted. `states`: files from which --resume continues."""
+    """The message of an interrupted run. `states`: progress files from which --resume continues."""
     return f"interrupted; {'--resume continues' if any(path.exists() for path in states) else 'nothing was saved yet'}"

@@ -1,17 +1,17 @@
-"""Rewards by name: a number for the time since a TL's last decision. Larger is better.
+"""Rewards by name, each for the time since a TL's last decision. Larger is better.
 
-- `delay`: -(sum of n (1 - v / l) + p) / (20 k), over the lanes from which this is the
-  nearest signal downstream: n vehicles, v their mean speed, at most l, the speed limit, p
-  vehicles that wait to depart there, k the number of the TL's signals. Multiplied by
-  -20 k and summed over all TLs, it is the time lost per second on the way to signals.
+- `delay`: -(sum of n max(0, 1 - v / l) + p) / (20 k), over the lanes that lead to the TL:
+  n vehicles, v their mean speed, l the speed limit, p vehicles that wait to depart there, k
+  the number of the TL's signals. Multiplied by -20 k and summed over all TLs, it is the time
+  lost per second on the way to signals.
 - `queue`: -h / (40 k), h halting vehicles (speed < 0.1 m/s) on the incoming lanes.
 - `pressure`: (o - n) / (40 k), n vehicles on the incoming lanes, o on the outgoing
   ones: sumo-rl's pressure.
 - `waiting-time`: (W - W') / 100, W the waiting time in s of all vehicles on the incoming
   lanes at the last decision, W' now: sumo-rl's diff-waiting-time, with SUMO's waiting
-  time, which begins again when a vehicle moves.
+  time, which restarts when a vehicle moves.
 
-The first three are sampled every REWARD_INTERVAL_S, and averaged.
+The first three are means of samples every REWARD_INTERVAL_S.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,20 +31,20 @@ Kind = Callable[[SumoConnection, StreetNetwork, Sequence[pb.PolicyContract]], Sa
 
 
 class Rewards:
-    """The rewards of one run."""
+    """The rewards of one episode."""
 
     def __init__(
         self, name: str, connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]
     ) -> None:
-        """`name`: one of `names()`."""
+        """`name`: one of `names()`. `contracts`: of the TLs that are rewarded."""
         self._sample = _KINDS[name](connection, street, contracts)
         self._is_difference = name in _DIFFERENCES
         self._sum = {contract.tl: 0.0 for contract in contracts}
         self._count = dict.fromkeys(self._sum, 0)
-        self._before = dict.fromkeys(self._sum, 0.0)
+        self._last = dict.fromkeys(self._sum, 0.0)
 
     def sample(self) -> None:
-        """Measure; to be called every REWARD_INTERVAL_S."""
+        """Measure now. Call it every REWARD_INTERVAL_S."""
         for tl, value in self._sample().items():
             self._sum[tl] = value if self._is_difference else self._sum[tl] + value
             self._count[tl] += 1
@@ -54,8 +54,8 @@ class Rewards:
         rewards = []
         for tl in tls:
             if self._is_difference:
-                rewards.append(self._sum[tl] - self._before[tl])
-                self._before[tl] = self._sum[tl]
+                rewards.append(self._sum[tl] - self._last[tl])
+                self._last[tl] = self._sum[tl]
             else:
                 rewards.append(self._sum[tl] / max(self._count[tl], 1))
                 self._sum[tl], self._count[tl] = 0.0, 0
@@ -63,6 +63,7 @@ class Rewards:
 
 
 def names() -> list[str]:
+    """The names of all rewards."""
     return sorted(_KINDS)
 
 
@@ -90,7 +91,7 @@ def _pressure(connection: SumoConnection, street: StreetNetwork, contracts: Sequ
 def _waiting_time(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Sample:
     waiting_s = connection.api.lane.getWaitingTime
     lanes = {contract.tl: _incoming(contract) for contract in contracts}
-    return lambda: {tl: -sum(map(waiting_s, own)) / WAITING_SCALE_S for tl, own in lanes.items()}
+    return lambda: {tl: -sum(map(waiting_s, incoming)) / WAITING_SCALE_S for tl, incoming in lanes.items()}
 
 
 def _incoming(contract: pb.PolicyContract) -> list[str]:
@@ -99,4 +100,4 @@ def _incoming(contract: pb.PolicyContract) -> list[str]:
 
 _KINDS: dict[str, Kind] = {"delay": _delay, "queue": _queue, "pressure": _pressure, "waiting-time": _waiting_time}
 _DIFFERENCES = ("waiting-time",)
-"""Rewards that are the difference between now and the last decision."""
+"""Rewards that are the difference of a value since the last decision, instead of a mean."""

@@ -29,13 +29,13 @@ from training.progress import Progress, progress_file
 from training.transitions import RewardScale, make_batch
 
 HELD_OUT_SEED = 1_000_003
-"""Begins the seeds of held-out demand, which no training episode has."""
+"""First part of the seeds of held-out demand, which no training episode uses."""
 CURVE = ("episode", "delay_s", "finished", "total", "overrides", "held_out_delay_s")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a task is trained."""
+    """Settings of a training."""
 
     out: Path
     number: int = 1
@@ -52,9 +52,9 @@ class Settings:
     held_out: int = 2
     """Held-out simulations of an evaluation."""
     patience: int = 0
-    """Evaluations without an improvement after which the training ends; 0: it does not end early."""
+    """Evaluations without an improvement after which the training ends; 0 for no early end."""
     formats: dict[str, str] = field(default_factory=dict)
-    """By TL, the checkpoint format if it is not `tf2`."""
+    """Checkpoint format by TL (default: `tf2`)."""
     resume: bool = False
     writes_newest: bool = False
     """Whether the newest state is written instead of the best one."""
@@ -68,14 +68,17 @@ class Result:
     best_delay_s: float
     """Mean delay of the best state on held-out demand."""
     paths: dict[str, Path]
-    """By TL, the checkpoint."""
+    """TL -> checkpoint."""
 
 
 class Trainer:
     """Trains the target TLs of a task."""
 
     def __init__(self, task: TrainingTask, settings: Settings, runner: Executor | None = None) -> None:
-        """Read the street; with `resume`, the state. Raises InputError. `runner`: of the simulations (default: by settings)."""
+        """Read the street, and the state to resume from. Raises InputError.
+
+        `runner`: executor of the simulations (default: by the number of workers).
+        """
         self._task, self._settings = task, settings
         self._simulation = EpisodeSimulator(task)
         self._executor = runner or executor(settings.workers)
@@ -83,20 +86,20 @@ class Trainer:
         layouts = self._simulation.layouts
         rng = np.random.default_rng(settings.seed)
         networks = [ActorCritics(layout, ActorCritics.initial_arrays(layout, rng)) for layout in layouts]
-        self._learners = [Learner(each, settings.ppo) for each in networks]
+        self._learners = [Learner(actor_critics, settings.ppo) for actor_critics in networks]
         self._scales = [[RewardScale(settings.ppo.gamma) for _ in range(layout.row_count)] for layout in layouts]
         self._best = self._arrays()
         self.best_delay_s = float("inf")
-        """Mean delay of the best state on held-out demand; inf: there was no evaluation."""
+        """Mean delay of the best state on held-out demand; inf before the first evaluation."""
         self._best_sharpness = 1.0
         self._stale = 0
-        """Evaluations since the best."""
+        """Evaluations since the best one."""
         self._update = 0
         self._updates = -(-settings.episodes // settings.episodes_per_update)
         self._progress = Progress(progress_file(settings.out, settings.number))
         self._curve = settings.out / f"trial_{settings.number}_curve.csv"
         self._rows: list[str] = []
-        """Of the curve."""
+        """Rows of the curve, without its header."""
         if settings.resume:
             self._restore()
             self._rows = self._read_curve()[: self._update]
@@ -108,11 +111,11 @@ class Trainer:
         """Train to the end.
 
         Args:
-            report: takes a line per update if there is no progress bar.
+            report: called with a line per update if there is no progress bar.
             shows_bar: show a progress bar if stderr is a terminal.
 
-        Raises InputError (no demand, disk full), SimulationFailed, NotFinite. Checkpoints exist then only if an evaluation
-        wrote them.
+        Raises InputError (no demand, disk full), SimulationFailed, NotFinite; the checkpoints are then those of the last
+        evaluation that wrote some.
         """
         settings = self._settings
         logs = settings.out / "tensorboard" / f"trial_{settings.number}"
@@ -122,7 +125,7 @@ class Trainer:
             raise InputError(
                 f"{logs}: cannot be written: {error.message}; remove what is in its place, or pass another --out"
             ) from None
-        tqdm.set_lock(threading.RLock())  # the default is a semaphore between processes, which a killed process leaves behind
+        tqdm.set_lock(threading.RLock())  # the default lock is a semaphore between processes, which a killed process leaks
         bar = tqdm(total=self._updates, initial=self._update, unit="update", disable=None if shows_bar else True)
         with self._executor, writer.as_default(), bar:
             while self._update < self._updates and not (settings.patience and self._stale >= settings.patience):
@@ -152,17 +155,17 @@ class Trainer:
         first = self._update * settings.episodes_per_update
         jobs = []
         for episode in range(first, first + settings.episodes_per_update):
-            # a generator per episode, so that a resumed training repeats the same episodes, whatever the number of workers
+            # a generator per episode: a resumed training repeats the same episodes with any number of workers
             demand = varied(np.random.default_rng([settings.seed, episode]), settings.varies)
             jobs.append((self._arrays(), demand, (settings.seed, episode, 1), True, self._sharpness()))
         return jobs
 
     def _simulated(self, jobs: Sequence[tuple[Any, ...]]) -> list[Episode]:
-        """The episodes of jobs, in order. `jobs`: the arguments of an EpisodeSimulator."""
+        """Simulate episodes; return them in order. `jobs`: arguments of `EpisodeSimulator.run`."""
         return in_order(self._executor.run(self._simulate, jobs))
 
     def _progress_share(self) -> float:
-        """The share of all updates that is done, in [0, 1]."""
+        """The share of the updates that are done, in [0, 1]."""
         return self._update / self._updates
 
     def _sharpness(self) -> float:
@@ -175,16 +178,16 @@ class Trainer:
             layout = learner.networks.layout
             batches = []
             for row in range(layout.row_count):
-                tls = [tl for tl, own in zip(layout.tls, layout.rows, strict=True) if own == row]
-                experienced = [episode.transitions[tl] for episode in episodes for tl in tls if tl in episode.transitions]
-                factor = self._scales[k][row].update(experienced)
-                batches.append(make_batch(experienced, factor, ppo.gamma, ppo.gae_lambda))
+                tls = [tl for tl, tl_row in zip(layout.tls, layout.rows, strict=True) if tl_row == row]
+                transitions = [episode.transitions[tl] for episode in episodes for tl in tls if tl in episode.transitions]
+                factor = self._scales[k][row].update(transitions)
+                batches.append(make_batch(transitions, factor, ppo.gamma, ppo.gae_lambda))
             rng = np.random.default_rng([self._settings.seed, self._update, 2 + k])
             losses |= {f"{name}_{k}": value for name, value in learner.learn(batches, rng, self._progress_share()).items()}
         return losses
 
     def _evaluate(self) -> float:
-        """Mean delay in s of the newest state's best actions on held-out demand; the best state is kept and written."""
+        """Mean delay in s of the newest state on held-out demand, without exploration. Keeps and writes the best state."""
         settings = self._settings
         demands: list[Demand] = [
             varied(np.random.default_rng([HELD_OUT_SEED, settings.seed, k]), settings.varies) for k in range(settings.held_out)
@@ -201,13 +204,12 @@ class Trainer:
         return delay_s
 
     def _log_update(self, episodes: Sequence[Episode], losses: dict[str, float], held_out_s: float | None) -> None:
-        """Append a row to the curve, and to TensorBoard's log."""
+        """Log an update in the curve and in TensorBoard."""
         count = self._update * self._settings.episodes_per_update
-        trips = [episode.trips for episode in episodes]
         values = {
-            "delay_s": float(np.mean([each.delay_s for each in trips])),
-            "finished": sum(each.finished for each in trips),
-            "total": sum(each.total for each in trips),
+            "delay_s": float(np.mean([episode.trips.delay_s for episode in episodes])),
+            "finished": sum(episode.trips.finished for episode in episodes),
+            "total": sum(episode.trips.total for episode in episodes),
             "overrides": sum(episode.overrides for episode in episodes),
         }
         row = [count, *(round(value, 2) for value in values.values()), "" if held_out_s is None else round(held_out_s, 2)]
@@ -219,25 +221,25 @@ class Trainer:
             tf.summary.scalar(name, value, step=count)
 
     def _refuse_existing(self) -> None:
-        """Raise InputError if there are results of this model number, which the training would replace."""
+        """Raise InputError if the training would replace results of this model number."""
         number = self._settings.number
         if self._progress.path.exists():
             raise InputError(
-                f"{self._progress.path}: there is a training of this model number; pass --resume to continue it, or another "
+                f"{self._progress.path}: a training of this model number exists; pass --resume to continue it, or another "
                 "--model-number"
             )
         existing = [self._curve] if self._curve.exists() else []
-        found = find_candidates(self._settings.out) if self._settings.out.is_dir() else []
+        candidates = find_candidates(self._settings.out) if self._settings.out.is_dir() else []
         existing += [
             candidate.path
-            for candidate in found
+            for candidate in candidates
             if candidate.number == number and any(candidate.is_named_after(tl) for tl in self._task.target_tls)
         ]
         if existing:
             raise InputError(f"{existing[0]}: already exists, with model number {number}; pass another --model-number or --out")
 
     def _read_curve(self) -> list[str]:
-        """The rows of the curve, without its heading. Raises InputError."""
+        """The rows of the curve, without its header. Raises InputError."""
         try:
             return self._curve.read_text(encoding="utf-8").splitlines()[1:] if self._curve.is_file() else []
         except (OSError, UnicodeDecodeError) as error:
@@ -247,7 +249,7 @@ class Trainer:
         return [list(learner.networks.arrays) for learner in self._learners]
 
     def _write(self) -> dict[str, Path]:
-        """Write the checkpoints, and return their paths by TL."""
+        """Write the checkpoints; return TL -> path."""
         paths = {}
         contracts = {contract.tl: contract for contract in self._simulation.contracts}
         is_newest = self._settings.writes_newest
@@ -262,11 +264,11 @@ class Trainer:
         return paths
 
     def _identity(self) -> str:
-        """What a resumed training must have in common with the one that it continues."""
+        """Everything that must be the same when a training is resumed, as JSON."""
         return json.dumps(
             {
-                "--target-tl or their [tl] tables": hexed(self._simulation.contracts),
-                "--infer-tl or their models": hexed(self._simulation.served_contracts),
+                "--target-tl or their [tl] tables": serialized_contracts(self._simulation.contracts),
+                "--infer-tl or their models": serialized_contracts(self._simulation.served_contracts),
                 "--format": self._settings.formats,
                 **common_identity(self._task, self._settings),
             }
@@ -290,7 +292,7 @@ class Trainer:
     def _restore(self) -> None:
         loaded = self._progress.load()
         if loaded is None:
-            raise InputError(f"{self._progress.path}: there is no such file, so no training to resume; leave out --resume")
+            raise InputError(f"{self._progress.path}: no such file, so no training to resume; leave out --resume")
         values, arrays = loaded
         try:
             self._check_identity(values)
@@ -303,8 +305,8 @@ class Trainer:
 
     def _check_identity(self, values: dict[str, Any]) -> None:
         if values["identity"] != self._identity():
-            own, other = json.loads(self._identity()), json.loads(values["identity"])
-            differing = ", ".join(name for name in own if own[name] != other.get(name))
+            identity, saved = json.loads(self._identity()), json.loads(values["identity"])
+            differing = ", ".join(name for name in identity if identity[name] != saved.get(name))
             raise InputError(
                 f"{self._progress.path}: the training to resume had another {differing}; pass the same flags and city, or "
                 "another --model-number without --resume"
@@ -321,7 +323,7 @@ class Trainer:
 
 
 def common_identity(task: TrainingTask, settings: Settings) -> dict[str, Any]:
-    """What a resumed training and resumed rounds must have in common with what they continue, by what a user can change."""
+    """What must be the same when a training or rounds are resumed, by the flag or table that changes it."""
     sumocfg = task.city.network.sumocfg
     assert sumocfg is not None, "a city without demand is refused before it is trained"
     return {
@@ -333,11 +335,11 @@ def common_identity(task: TrainingTask, settings: Settings) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def hexed(contracts: Iterable[pb.PolicyContract]) -> list[str]:
-    """Contracts as texts that are equal if the contracts are."""
+def serialized_contracts(contracts: Iterable[pb.PolicyContract]) -> list[str]:
+    """Contracts as hex strings, which are equal if the contracts are."""
     return [contract.SerializeToString(deterministic=True).hex() for contract in contracts]
 
 
 def print_line(line: str) -> None:
-    """Report a line at once, so that a log file shows how far the training is."""
+    """Print a line to stderr and flush, so that a log file shows the training's progress."""
     print(line, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""What TLs experienced in an episode: observations, actions, rewards; and what PPO learns from it."""
+"""Transitions of TLs in an episode, and the batches that PPO learns from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,38 +18,38 @@ class Transitions:
     action: Float32s
     """[T, 1] or [T, A]."""
     log_p: Float32s
-    """[T], of the action when it was chosen."""
+    """[T], of the action, by the policy that chose it."""
     value: Float32s
-    """[T], the critic's."""
+    """[T], the critic's estimate."""
     reward: Float32s
-    """[T], of the time until the next decision; the last one is unknown."""
+    """[T], for the time until the next decision; the last one is not measured, and 0."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What one row of the networks learns from; arrays with one row per decision."""
+    """Training data of one row of the networks; arrays with one row per decision."""
 
     x: Float32s
     action: Float32s
     log_p: Float32s
     advantage: Float32s
     target: Float32s
-    """What the critic should answer."""
+    """Regression target of the critic."""
 
 
 class RewardScale:
     """Divides a row's rewards by the standard deviation of their discounted sum, so that one learning rate suits every street.
 
-    As stable-baselines3's VecNormalize does it; averaged over updates.
+    Like stable-baselines3's VecNormalize, with an exponential average over updates.
     """
 
     DECAY = 0.9
-    """Share of the running average that an update leaves."""
+    """Weight of the old average in an update."""
 
     def __init__(self, gamma: float, variance: float = 0.0) -> None:
         self._gamma = gamma
         self.variance = variance
-        """0: none was measured yet."""
+        """0 before the first update."""
 
     def update(self, episodes: Sequence[Transitions]) -> float:
         """Measure the rewards of these episodes; return the factor for them."""
@@ -66,19 +66,19 @@ class RewardScale:
 
 
 def make_batch(episodes: Sequence[Transitions], reward_factor: float, gamma: float, gae_lambda: float) -> Batch | None:
-    """Generalised advantage estimates (Schulman et al. 2016) of a row's episodes; None: there are no decisions.
+    """Make a row's batch, with generalised advantage estimates (Schulman et al. 2016); None without decisions.
 
-    The last decision of an episode is left out: its value stands for all that would have followed.
+    The last decision of an episode is left out: its value stands for the rewards after the end.
     """
-    parts = [(each, _advantages(each, reward_factor, gamma, gae_lambda)) for each in episodes if len(each.value) > 1]
-    if not parts:
+    episodes = [episode for episode in episodes if len(episode.value) > 1]
+    if not episodes:
         return None
-    advantage = np.concatenate([advantage for _, advantage in parts])
-    value = np.concatenate([each.value[:-1] for each, _ in parts])
+    advantage = np.concatenate([_advantages(episode, reward_factor, gamma, gae_lambda) for episode in episodes])
+    value = np.concatenate([episode.value[:-1] for episode in episodes])
     return Batch(
-        np.concatenate([each.x[:-1] for each, _ in parts]),
-        np.concatenate([each.action[:-1] for each, _ in parts]),
-        np.concatenate([each.log_p[:-1] for each, _ in parts]),
+        np.concatenate([episode.x[:-1] for episode in episodes]),
+        np.concatenate([episode.action[:-1] for episode in episodes]),
+        np.concatenate([episode.log_p[:-1] for episode in episodes]),
         ((advantage - advantage.mean()) / (advantage.std() + 1e-6)).astype(np.float32),
         (advantage + value).astype(np.float32),
     )

@@ -3,11 +3,11 @@
     python build.py
 
 1. netgenerate: a 3 x 3 grid of signals, one lane per direction with a left-turn pocket
-   150 m before each signal. Left turns have a permissive `g`, then a short protected
+   150 m before each signal. Left turns get a permissive `g`, then a short protected
    phase.
 2. demand.py: the demand of seed 1.
 3. SUMO's tlsCycleAdaptation: adapts every signal's cycle length and green splits to
-   that demand (Webster); the served policies are compared with these programs.
+   that demand (Webster). The evaluation compares the served policies with these programs.
 """
 
 import subprocess
@@ -30,6 +30,7 @@ CYCLE_ADAPTATION = "-n grid.net.xml -r demand.rou.xml -o fixed_time.add.xml --pr
 
 
 def run(*command: str) -> None:
+    """Print and run a command in this folder."""
     print("$", " ".join(Path(part).name if "/" in part else part for part in command))
     subprocess.run(command, cwd=HERE, check=True)
 

@@ -3,10 +3,10 @@
     python demand.py --seed 7 --out demand.rou.xml [--scale 1.0]
 
 The peak is asymmetric: traffic from the west and the south to the east and the north
-grows until the 35th minute; the opposite direction and the cross traffic keep their
-level. Departures are a Poisson process thinned by the profile, so every seed is another
+grows until the 35th minute; the opposite directions and the cross traffic are constant.
+Departures are a Poisson process thinned by the profile, so every seed is another
 sample of the same demand. duarouter chooses the routes with randomised travel times,
-so that drivers from the same origin take different routes.
+so that vehicles from the same origin take different routes.
 """
 
 import argparse
@@ -21,7 +21,7 @@ DUAROUTER = Path(sumo.SUMO_HOME) / "bin" / "duarouter"
 HERE = Path(__file__).resolve().parent
 HOUR_S = 3600
 DEPARTURES_END_S = 3300
-"""No departures after it, so that most trips end within the hour."""
+"""End of the departures, so that most trips end within the hour."""
 
 WEST, EAST = ("left0", "left1", "left2"), ("right0", "right1", "right2")
 SOUTH, NORTH = ("bottom0", "bottom1", "bottom2"), ("top0", "top1", "top2")
@@ -90,7 +90,7 @@ def write(path: Path, seed: int, scale: float = 1.0) -> int:
     command = [DUAROUTER, "-n", HERE / "grid.net.xml", "-r", raw, "-o", path, "--seed", seed]
     command += ["--weights.random-factor", "1.3", "--no-step-log", "--no-warnings", "--alternatives-output", "NUL"]
     try:
-        subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([str(argument) for argument in command], check=True, stdout=subprocess.DEVNULL)
     finally:
         raw.unlink(missing_ok=True)
     # duarouter's header contains the paths of the machine it ran on

@@ -76,7 +76,7 @@ def status(argv: list[str], prog: str = "python -m serving status") -> int:
         for address, models in _models_by_address(args, args.models or _models(args)).items():
             with _client(args, address) as client, _call_errors_as_program_errors(client, args):
                 rows += _status_rows(client, models, args.timeout_s)
-        print(text_table.write(("MODEL", "VERSION", "STATE", ""), rows))
+        print(text_table.render(("MODEL", "VERSION", "STATE", ""), rows))
         missing = [model for model, _, state, _ in rows if state == NOT_SERVED]
         if args.models and missing:
             raise InputError(f"{', '.join(missing)}: not served; export it, or pass another --server")

@@ -1,4 +1,4 @@
-"""Executors: functions run here, in processes of this machine, or on a Ray cluster. One protocol, one file for each way."""
+"""Executors run functions in this process, in processes of this machine, or on a Ray cluster: one protocol, one file for each."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
@@ -19,14 +19,10 @@ class Executor(Protocol):
         ...
 
     def run(self, function: Callable[[Any], T], jobs: Sequence[Any], cpus: int = 1) -> Iterator[tuple[int, T]]:
-        """(index of the job, result of the function) in the order of completion.
+        """Call the function with each job; yield (index of the job, result) in the order of completion.
 
-        Args:
-            function: is called with one job.
-            jobs: one call each; a job whose process dies is run again.
-            cpus: CPUs of one job.
-
-        Raises what the function raises, and SimulationFailed if the process of a job dies again and again.
+        If the process of a job dies, the job runs again. `cpus`: CPUs of one job. Raises the function's exceptions, and
+        SimulationFailed if a job's process dies repeatedly.
         """
         ...
 
@@ -36,8 +32,8 @@ class Executor(Protocol):
 
 
 def executor(workers: int, ray_address: str | None = None) -> Executor:
-    """The executor that flags ask for: a Ray cluster, several processes, or this process alone. Raises InputError."""
-    # each imports what only its way needs
+    """The executor for a command's flags: a Ray cluster, several processes, or this process. Raises InputError."""
+    # imported here: Ray is optional, and each executor has imports of its own
     if ray_address is not None:
         from simulation.executors.ray_tasks import RayTasks
 

@@ -26,16 +26,16 @@ T = TypeVar("T")
 
 
 class Processes:
-    """Runs functions in other processes, each of which serves one job after another."""
+    """Runs functions in other processes, one job at a time in each."""
 
     moves_files = False
-    """Models and results are files that all processes reach."""
+    """All processes read and write the same files."""
 
     def __init__(self, cpus: int) -> None:
-        """Prepare; processes start when they are needed. `cpus`: CPUs that all jobs may use at once."""
+        """Prepare the processes; each starts with its first job. `cpus`: CPUs that all jobs may use at once."""
         self.cpus = cpus
         self._folder = tempfile.TemporaryDirectory(prefix="greenserve-")
-        """Temporary files of all processes, removed here because a killed process does not remove its own."""
+        """Temporary files of all processes, removed here because a killed process leaves its files."""
         self._processes = [_Process(functools.partial(_begin, self._folder.name)) for _ in range(cpus)]
 
     def run(self, function: Callable[[Any], T], jobs: Sequence[Any], cpus: int = 1) -> Iterator[tuple[int, T]]:
@@ -66,7 +66,7 @@ class Processes:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is not None:
-            # results of running jobs are not needed any more
+            # the results of running jobs are not needed
             for process in self._processes:
                 process.terminate()
         for process in self._processes:
@@ -75,14 +75,14 @@ class Processes:
 
 
 class _Process:
-    """One process, and a new one after it dies."""
+    """One process, replaced by a new one after it dies."""
 
     def __init__(self, begin: Callable[[], None]) -> None:
         self._begin = begin
         self._pool = self._new_pool()
 
     def _new_pool(self) -> ProcessPoolExecutor:
-        # a fresh interpreter: TensorFlow's threads do not survive a fork
+        # spawn: TensorFlow's threads do not survive a fork
         return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), self._begin)
 
     def submit(self, function: Callable[[Any], T], job: Any) -> Future[T]:
@@ -100,7 +100,7 @@ class _Process:
         for process in processes:
             process.join(TERMINATE_TIMEOUT_S)
             if process.is_alive():
-                process.kill()  # a library has swallowed the exit, or waits without end
+                process.kill()  # a library swallowed the exit, or blocks
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
@@ -114,7 +114,7 @@ def _run(function: Callable[[Any], T], job: Any) -> T:
 
 
 def _begin(folder: str) -> None:
-    """Prepare a process."""
+    """Initialise a worker process."""
     tempfile.tempdir = folder
     # Ctrl-C reaches every process of a terminal; the main one ends the others
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -123,12 +123,12 @@ def _begin(folder: str) -> None:
 
 
 def _exit(number: int, frame: FrameType | None) -> NoReturn:
-    """Unwind, so that this process ends its own processes and servers."""
+    """Unwind, so that `finally` clauses end the processes and servers that this process started."""
     sys.exit(1)
 
 
 def _end_with_parent() -> None:
-    """End this process if its parent is killed, which cannot end it then."""
+    """End this process when its parent ends: a killed parent cannot end it."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])

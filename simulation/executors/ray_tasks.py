@@ -1,4 +1,4 @@
-"""Functions as tasks of a Ray cluster; a task whose worker or node dies is run again."""
+"""Run functions as tasks of a Ray cluster; if the worker or node of a task dies, it runs again."""
 
 import importlib
 import socket
@@ -21,14 +21,14 @@ class RayTasks:
     """Runs functions on the nodes of a cluster. Requires greenserve and the city's files, at the same path, on all of them."""
 
     moves_files = True
-    """Results and models are moved as bytes: nodes share no folder of them."""
+    """Models and results travel as bytes: nodes share no folder."""
 
     def __init__(self, address: str) -> None:
-        """Connect. Raises InputError: Ray is not installed, no cluster, a cluster of another version.
+        """Connect. Raises InputError if Ray is not installed, or no cluster of its version answers.
 
         `address`: HOST:PORT of the cluster's head, or `auto` on one of its nodes.
         """
-        self._ray, self._address = _connected(address), address
+        self._ray, self._address = _connect(address), address
 
     @property
     def cpus(self) -> int:
@@ -36,7 +36,7 @@ class RayTasks:
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def run(self, function: Callable[[Any], T], jobs: Sequence[Any], cpus: int = 1) -> Iterator[tuple[int, T]]:
-        """As `Executor.run`; also raises InputError if no node has enough CPUs."""
+        """Like `Executor.run`; also raises InputError if no node has enough CPUs."""
         largest = max((node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["Alive"]), default=0)
         if largest < cpus:
             raise InputError(
@@ -75,12 +75,12 @@ def _call(function: Callable[[Any], T], job: Any) -> T:
     return function(job)
 
 
-def _connected(address: str) -> Any:
-    """Ray, connected to a cluster."""
+def _connect(address: str) -> Any:
+    """Connect to a cluster; return the module `ray`."""
     if address != "auto":
         host, port = host_and_port(address, "--ray")
         try:
-            # Ray itself tries for minutes
+            # ray.init would retry for minutes
             socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
         except OSError as error:
             raise InputError(f"--ray {address}: no Ray cluster answers there ({error.strerror or error}); start one with "

@@ -1,4 +1,4 @@
-"""A simulator that each process makes once: reading a street takes longer than simulating it for a while."""
+"""One simulator per process, kept for all of its jobs, because reading a street takes seconds."""
 
 import uuid
 from collections.abc import Callable
@@ -14,21 +14,16 @@ class Simulator(Protocol[Outcome]):
 
 
 class SimulatorPerProcess(Generic[Outcome]):
-    """A function for executors. Each process makes its simulator for its first job and keeps it for the next ones."""
+    """A function for executors. Each process makes its simulator for the first job and keeps it for later ones."""
 
-    def __init__(self, make: Callable[[], Simulator[Outcome]], here: Simulator[Outcome]) -> None:
-        """Prepare.
-
-        Args:
-            make: makes the simulator of another process; can be pickled.
-            here: the simulator of this process.
-        """
+    def __init__(self, make: Callable[[], Simulator[Outcome]], local: Simulator[Outcome]) -> None:
+        """`make`: makes the simulator of another process, and can be pickled. `local`: the simulator of this process."""
         self._make, self._key = make, uuid.uuid4().hex
-        self._here: Simulator[Outcome] | None = here
+        self._local: Simulator[Outcome] | None = local
 
     def __call__(self, job: tuple[Any, ...]) -> Outcome:
-        """The outcome of one simulation. `job`: the arguments of the simulator's `run`."""
-        simulator = self._here
+        """Run one simulation and return its outcome. `job`: the arguments of the simulator's `run`."""
+        simulator = self._local
         if simulator is None:
             if self._key not in _simulators:
                 _simulators.clear()
@@ -37,8 +32,8 @@ class SimulatorPerProcess(Generic[Outcome]):
         return simulator.run(*job)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_make": self._make, "_here": None, "_key": self._key}
+        return {"_make": self._make, "_local": None, "_key": self._key}
 
 
 _simulators: dict[str, Simulator[Any]] = {}
-"""Of this process by key, at most one: it outlives the copies of `SimulatorPerProcess` that arrive with every job."""
+"""This process's simulator by key, at most one; every job brings a new copy of `SimulatorPerProcess`."""

@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class ThisProcess:
-    """An executor without another process."""
+    """Runs functions in this process, one job after another."""
 
     cpus = 1
     moves_files = False
@@ -21,4 +21,4 @@ class ThisProcess:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Nothing to end."""
+        """Do nothing: no process was started."""

@@ -117,17 +117,17 @@ def test_existing_files_are_not_overwritten(tmp_path, capsys, name):
 @pytest.mark.parametrize(
     ("flags", "part"),
     [
-        (("--net", "none.net.xml"), "none.net.xml: there is no such file; pass another --net"),
-        (("--net", ROUTES), "is it a SUMO network?"),
-        (("--net", NET, "--route", NET), "is no route file: its root is <net>"),
+        (("--net", "none.net.xml"), "none.net.xml: no such file; pass another --net"),
+        (("--net", ROUTES), "is not a SUMO network: it has no junctions"),
+        (("--net", NET, "--route", NET), "is not a route file: its root is <net>"),
         (("--net", NET, "--dialect", "sumo_rl"), "invalid choice: 'sumo_rl'"),
         (("--net", NET, "--begin-time", -5), "--begin-time must be at least 0"),
         (("--net", NET, "--num-seconds", 60), "--begin-time and --num-seconds are for the .sumocfg"),
-        (("--sumocfg", "none.sumocfg"), "none.sumocfg: there is no such file; pass another --sumocfg"),
+        (("--sumocfg", "none.sumocfg"), "none.sumocfg: no such file; pass another --sumocfg"),
         (("--sumocfg", GRID / "grid.sumocfg", "--route", ROUTES), "--sumocfg names its own demand"),
         ((), "one of the arguments --net --sumocfg is required"),
         (("--net", NET, "--out", "nowhere/city.toml"), "there is no folder nowhere"),
-        (("--net", NET, "--route", ROUTES, "--out", "grid.sumocfg"), "is also the name of the .sumocfg"),
+        (("--net", NET, "--route", ROUTES, "--out", "grid.sumocfg"), "the .sumocfg has the same name"),
     ],
 )
 def test_wrong_input_gets_one_line_and_no_file(tmp_path, monkeypatch, capsys, flags, part):

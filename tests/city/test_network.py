@@ -130,7 +130,7 @@ def test_signal_whose_only_program_is_off_is_refused(tmp_path):
     text = (GRID / "grid.net.xml").read_text()
     text = re.sub(r'<tlLogic id="B1".*?</tlLogic>', '<tlLogic id="B1" type="static" programID="off"/>', text, flags=re.DOTALL)
     (tmp_path / "off.net.xml").write_text(text)
-    with pytest.raises(InputError, match="signal B1 has no program but 'off'; give it one"):
+    with pytest.raises(InputError, match="signal B1 has no program except 'off'; add one"):
         _ = network.read(tmp_path / "off.net.xml").signals["B1"].first_program
 
 

@@ -21,7 +21,7 @@ from evaluation import __main__ as program
 from evaluation import actuated, arms, paired_runs, statistics
 from evaluation import simulation as arm_simulation
 from evaluation.arms import Arm
-from evaluation.simulation import ArmSimulator, EvaluationTask, Outcome, ServedModels, by_arm
+from evaluation.simulation import ArmSimulator, EvaluationTask, Outcome, ServedModels, outcomes_by_arm
 from export.__main__ import main as export
 from export.contract import build
 from serving.client import Client
@@ -132,7 +132,7 @@ def test_outcomes_stay_in_the_order_of_their_demands():
     """SUMO's seeds of varied demand are random; the first demand is the one whose signals are recorded."""
     zero = Outcome("", 0, 0.0, 0.0, 0.0, 0.0, 1, 1, {}, "", 0.0, 0, (), {}, {}, {})
     given = [replace(zero, arm=arm, seed=seed) for seed in (9, 3, 7) for arm in ("served", "fixed")]
-    for outcomes in by_arm(given).values():
+    for outcomes in outcomes_by_arm(given).values():
         assert [outcome.seed for outcome in outcomes] == [9, 3, 7]
 
 
@@ -316,7 +316,7 @@ def test_interval_is_students_t():
         (("--arms", "fixed,fixed"), "fixed is listed twice"),
         (("--arms", ","), "names no arm"),
         (("--arms", "served,fixed", "--gate", "actuated"), "--gate 'actuated' must be one of --arms"),
-        (("--arms", "served,fixed", "--gate", "fixed", "--seeds", "1"), "--gate needs --seeds 2"),
+        (("--arms", "served,fixed", "--gate", "fixed", "--seeds", "1"), "--gate needs --seeds of at least 2"),
         (("--tl", "SA999"), "SA999 is not one of the TLs"),
         (("--models-dir", "nowhere"), "there is no model in"),
         (("--arms", "served:77"), "SA101/77; SA101 has 1"),

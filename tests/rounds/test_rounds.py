@@ -208,7 +208,7 @@ def test_city_without_vehicles_is_refused(tmp_path):
         (("--groups", EVERY, "--seeds", "1"), "--seeds 1 must lie between 2"),
         (("--groups", EVERY, "--ray", "127.0.0.1:1"), "no Ray cluster answers there"),
         (("--groups", EVERY, "--ray", "auto", "--tasks", "2"), "leave one of them out"),
-        (("--groups", EVERY, "--hidden-sizes", "x"), "--hidden-sizes 'x' must be numbers"),
+        (("--groups", EVERY, "--hidden-sizes", "x"), "--hidden-sizes 'x' must be integers"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(flags, message, tmp_path, capsys):

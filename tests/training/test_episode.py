@@ -87,7 +87,7 @@ def test_served_tls_answer_beside_those_that_learn(task, grid_models):
 def test_episode_in_which_a_served_tl_has_no_answer_fails(task, grid_models):
     with running(ServerConfig(grid_models, port=0, poll_s=0)) as server:
         simulation = EpisodeSimulator(replace(task, seconds=20.0, infer_tls=("SA104",), server=f"127.0.0.1:{server.port}"))
-    with pytest.raises(SimulationFailed, match="SA104 had no valid answer of its served model"):
+    with pytest.raises(SimulationFailed, match="SA104 had no valid answer from its served model"):
         simulation.run(initial_arrays(simulation), Demand(7), (1, 1), explore=True)
 
 

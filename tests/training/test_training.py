@@ -377,7 +377,7 @@ def test_target_tls_and_infer_tls_flags_are_accepted(grid_models, tmp_path, caps
         (("--target-tl", "SA101", "--infer-tl", "SA104", "--server", "foo"), "--server"),
         (("--target-tl", "SA101", "--infer-tl", "SA104", "--infer-model-path", "nowhere"), "there is no model in"),
         (("--infer-tl", "all"), "--infer-tl names every TL"),
-        (("--resume",), "there is no such file, so no training to resume"),
+        (("--resume",), "no such file, so no training to resume"),
         (("--episodes", "0"), "--episodes 0 must lie between 1"),
         (("--seconds", "-1"), "--seconds -1 must be at least 1"),
         (("--learning-rate", "nan"), "--learning-rate nan"),
