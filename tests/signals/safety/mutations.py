@@ -40,9 +40,8 @@ OPTIONS = ("-x", "-q", "--tb=no", "--assert=plain", "-m", "not slow", "-p", "no:
 PROFILE = "mutations"
 SURVIVED, TEST_FAILED, IMPORT_FAILED, RUNNER_FAILED = 0, 1, 2, 70
 """Exit codes of a mutant's process: three of pytest's, and one for an exception outside pytest."""
-TIME_LIMIT_FACTOR, MIN_TIME_LIMIT_S = 8, 30
-"""A mutant's tests may take this many times as long as without a change: a mutant may loop for ever."""
-MAX_MEASUREMENT_S = 120
+MAX_CPU_S = 60
+"""CPU time of a mutant's tests, which take about 5 s without a change: a mutant may loop for ever."""
 MAX_MEMORY_BYTES = 4 << 30
 STATES = 2000
 """Instead of a million states under adversarial requests."""
@@ -85,8 +84,8 @@ def run_tests(path: Path, code: CodeType, order: TestOrder, folder: Path) -> int
     return pytest.main([*options, *TESTS], plugins=[order])
 
 
-def fork(task: Callable[[], int], time_limit_s: float) -> int:
-    """Run a task in a forked process without output, which ends at the time limit. Returns its process id."""
+def fork(task: Callable[[], int], max_cpu_s: float = MAX_CPU_S) -> int:
+    """Run a task in a forked process without output and with bounded CPU time. Returns its process id."""
     pid = os.fork()
     if pid:
         return pid
@@ -94,7 +93,7 @@ def fork(task: Callable[[], int], time_limit_s: float) -> int:
     try:
         # the kernel ends the process, even in an endless loop and if its parent was killed
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, time_limit_s)
+        signal.setitimer(signal.ITIMER_PROF, max_cpu_s)
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
         output = os.open(os.devnull, os.O_WRONLY)
         os.dup2(output, 1)
@@ -114,7 +113,7 @@ def measure(folder: Path) -> dict[str, float]:
         result.write_text(json.dumps(order.durations_s))
         return code
 
-    if os.waitpid(fork(task, MAX_MEASUREMENT_S), 0)[1]:
+    if os.waitpid(fork(task), 0)[1]:
         sys.exit(f"error: tests fail without a mutant; run python -m pytest {' '.join(TESTS)}")
     return json.loads(result.read_text())
 
@@ -123,16 +122,15 @@ def surviving(mutants: Sequence[Mutant], processes: int) -> Iterator[Mutant]:
     """The mutants with which every test passes, as soon as that is known."""
     running: dict[int, Mutant] = {}
     with tempfile.TemporaryDirectory() as name:
-        folder, began = Path(name), time.monotonic()
+        folder = Path(name)
         durations_s = measure(folder)
-        time_limit_s = max(MIN_TIME_LIMIT_S, TIME_LIMIT_FACTOR * (time.monotonic() - began))
         waiting = list(reversed(mutants))
         try:
             while waiting or running:
                 while waiting and len(running) < processes:
                     mutant = waiting.pop()
                     task = partial(_test_mutant, mutant, TestOrder(durations_s), folder)
-                    running[fork(task, time_limit_s)] = mutant
+                    running[fork(task)] = mutant
                 pid, status = os.wait()
                 mutant, code = running.pop(pid), os.waitstatus_to_exitcode(status)
                 if code == SURVIVED:
