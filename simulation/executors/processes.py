@@ -14,7 +14,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
 from types import FrameType, TracebackType
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from simulation.street_simulation import SimulationFailed
 
@@ -97,6 +97,7 @@ class _Process:
         processes = list((self._pool._processes or {}).values())
         for process in processes:
             process.terminate()
+        self._pool.shutdown(wait=False, cancel_futures=True)  # an idle process ends by this
         for process in processes:
             process.join(TERMINATE_TIMEOUT_S)
             if process.is_alive():
@@ -106,11 +107,25 @@ class _Process:
         self._pool.shutdown(cancel_futures=True)
 
 
+class _Job:
+    """What a process is doing, for its handler of SIGTERM."""
+
+    is_running = False
+    is_unwanted = False
+    """Whether SIGTERM has arrived: no further job is begun."""
+
+
 def _run(function: Callable[[Any], T], job: Any) -> T:
     try:
-        return function(job)
+        try:
+            _Job.is_running = True
+            if _Job.is_unwanted:
+                sys.exit(1)
+            return function(job)
+        finally:
+            _Job.is_running = False
     except SystemExit:
-        os._exit(1)  # the executor would keep the exit as the job's result, and this process
+        os._exit(1)  # the executor would take the exit for the job's result, and keep this process
 
 
 def _begin(folder: str) -> None:
@@ -122,9 +137,11 @@ def _begin(folder: str) -> None:
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
 
 
-def _exit(number: int, frame: FrameType | None) -> NoReturn:
-    """Unwind, so that `finally` clauses end the processes and servers that this process started."""
-    sys.exit(1)
+def _exit(number: int, frame: FrameType | None) -> None:
+    """Unwind a job, so that `finally` clauses end what it started. A result that is being sent is not cut off."""
+    _Job.is_unwanted = True
+    if _Job.is_running:
+        sys.exit(1)
 
 
 def _end_with_parent() -> None:

@@ -7,6 +7,7 @@ import pytest
 from city.config import Safety
 from protos import policy_pb2 as pb
 from signals.safety.safety_times import SafetyTimes, red_clearance_s, times_for, yellow_s_at
+from tests.signals.safety.floor_examples import PATHS, SPEEDS
 
 CONTRACT = pb.PolicyContract(timing=pb.Timing(yellow_s=2, min_green_s=5, all_red_s=1, max_green_s=50))
 
@@ -45,17 +46,9 @@ def test_longer_all_red_of_the_city_applies():
     assert times_for(CONTRACT, Safety(all_red_s=2.5), False).all_red_s == 2.5
 
 
-SPEEDS = ((0.0, 3), (13.89, 3), (14.02, 3), (14.03, 4), (16.8, 4), (16.81, 5), (19.58, 5), (19.59, 6), (36.0, 6))
-"""(speed in m/s, yellow in s) on both sides of 50, 60 and 70 km/h, with the two decimals of networks."""
-
-
 @pytest.mark.parametrize(("mps", "yellow_s"), SPEEDS)
 def test_yellow_is_that_of_the_approach_speed(mps, yellow_s):
     assert yellow_s_at(mps) == yellow_s
-
-
-PATHS = ((13.9, 10.0, 1.0), (0.5, 2.0, 2.3), (20.0, 0.5, 51.2), (13.9, 30.0, 0.0), (0.0, 3.0, 0.0), (13.9, 0.0, 0.0))
-"""(path in m, speed in m/s, red clearance in s); 0 m and 0 m/s are unknown."""
 
 
 @pytest.mark.parametrize(("path_m", "mps", "red_s"), PATHS)
