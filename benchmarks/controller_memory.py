@@ -2,9 +2,8 @@
 
     python -m benchmarks.controller_memory [--hours 24]
 
-The demand of one hour is repeated; all TLs are controlled by served policies. The
-controller is a process of its own, whose memory is read every simulated hour. Budget:
-flat.
+The demand of one hour is repeated; served policies control all TLs. The controller runs in a
+process of its own and reads its memory every simulated hour. Budget: flat.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Argument parser whose errors are one-line InputErrors."""
+"""Argument parsing with one-line InputErrors."""
 
 import argparse
 from typing import Any, NoReturn

@@ -19,7 +19,7 @@ class Arm:
     name: str
     kind: str
     model_number: int | None = None
-    """Of served policies; `None` means the newest."""
+    """Model number of served policies; `None` means the newest."""
     has_faults: bool = False
     """Whether its detectors are faulty."""
 

@@ -100,17 +100,16 @@ def _train(args: argparse.Namespace) -> int:
         models_dir = args.infer_model_path or city.serving.models_dir
         versions = model_files.find(models_dir, dict.fromkeys(infers, args.infer_model_number))
     with model_server(versions) as embedded:
-        server = args.server or embedded
         task = TrainingTask(
             city,
             tuple(targets),
             tuple(infers),
-            server,
-            args.infer_model_number,
-            args.reward,
-            args.shared,
-            args.hidden_sizes,
-            args.seconds,
+            server=args.server or embedded,
+            infer_model_number=args.infer_model_number,
+            reward=args.reward,
+            shared=args.shared,
+            hidden=args.hidden_sizes,
+            seconds=args.seconds,
         )
         settings = flags.settings(args, args.out, args.model_number)
         settings = replace(settings, formats=formats, resume=args.resume, writes_newest=args.checkpoint == "newest")

@@ -20,7 +20,7 @@ from simulation.street_simulation import SimulationFailed
 
 TERMINATE_TIMEOUT_S = 5.0
 MAX_RETRIES = 3
-"""Times that a job whose process dies is run again."""
+"""Reruns of a job after its process died."""
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from simulation.street_simulation import SimulationFailed
 
 CONNECT_TIMEOUT_S = 5.0
 MAX_RETRIES = 3
-"""Times that a task whose worker or node dies is run again."""
+"""Reruns of a task after its worker or node died."""
 
 T = TypeVar("T")
 
