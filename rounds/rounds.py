@@ -133,7 +133,7 @@ class Rounds:
             trained += group
             missing = [tl for tl in group if not (folder / "models" / tl / str(number)).is_dir()]
             if missing:
-                job = export_config.of_city(self._config.city, missing, folder / f"group_{k}", folder / "models", number)
+                job = export_config.city_job(self._config.city, missing, folder / f"group_{k}", folder / "models", number)
                 for tl in missing:
                     self._report(single_model.export(job, tl))
         return model_files.find(folder / "models", dict.fromkeys(trained, number))
