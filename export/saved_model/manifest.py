@@ -1,4 +1,4 @@
-"""The export manifest, `assets.extra/export.json`: where the weights came from, and the verification's results.
+"""The export manifest, `assets.extra/export.json`: the origin of the weights, and the verification's results.
 
 The same input gives the same manifest, apart from the time.
 """
@@ -108,7 +108,7 @@ def write_fleet(
         folder: the fleet's SavedModel.
         contract: the fleet's contract.
         single_models: version folder of every TL's own model.
-        groups: which TLs are stacked with each other.
+        groups: the TLs of every group, its layer sizes, and whether it is stacked.
         verification: the results to record.
     """
     models = {
