@@ -159,7 +159,7 @@ def _select(where: Path, layers: Layers, names: Sequence[str]) -> Layers:
         matches = [layer for layer in layers.dense if layer.name == name or layer.name.endswith(f"/{name}")]
         if len(matches) != 1:
             stored = ", ".join(dict.fromkeys([group.name for group in layers.groups] or [layer.name for layer in layers.dense]))
-            raise InputError(f"{where}: layers are {stored}, but the given order has {', '.join(names)}; name each layer once")
+            raise InputError(f"{where}: layers are {stored}, but --layers has {', '.join(names)}; name each layer once")
         selected += matches
     selected_names = {layer.name for layer in selected}
     unread = [name for layer in layers.dense if layer.name not in selected_names for name in layer.stored_as.values()]
@@ -192,7 +192,7 @@ def _in_order(where: Path, layers: Layers, hints: ArchitectureHints, categorical
 
 
 def _possible_orders(groups: Sequence[Layers]) -> Iterator[Sequence[Layers]]:
-    """Every order of the groups that keeps the order within each sequence; none if there are more than MAX_ORDERS."""
+    """Every order of the groups that keeps the order within each sequence. Empty if there are more than MAX_ORDERS."""
     sequences: dict[str, list[Layers]] = {}
     for group in groups:
         sequences.setdefault(group.sequence or f"group {group.name}", []).append(group)
@@ -261,16 +261,6 @@ def _mlp_res(where: Path, layers: Layers, hints: ArchitectureHints) -> list[Step
     return [*steps, Join(), last, activation, output]
 
 
-def _blocks(where: Path, name: str, layers: Layers) -> list[tuple[BatchNorm, Dense]]:
-    """Every dense layer after the first with the batch norm before it."""
-    if len(layers.norms) != len(layers.dense) - 1:
-        raise InputError(
-            f"{where}: {name} has a batch norm before every dense layer but the first; "
-            f"found {len(layers.norms)} batch norms and {len(layers.dense)} dense layers"
-        )
-    return list(zip(layers.norms, layers.dense[1:], strict=True))
-
-
 def _bn_elu_res(where: Path, layers: Layers, hints: ArchitectureHints) -> list[Step]:
     """n0 linear; block(n1); then three blocks added to their input, for every size; block(A)."""
     return _bn(where, "bn-elu-res", layers, hints, [layers.dense[0]], "elu")
@@ -282,11 +272,17 @@ def _bn_tanh_bottleneck(where: Path, layers: Layers, hints: ArchitectureHints) -
 
 
 def _bn(where: Path, name: str, layers: Layers, hints: ArchitectureHints, start: list[Step], activation: str) -> list[Step]:
-    blocks = _blocks(where, name, layers)
+    """The steps of `start`, then of blocks: a batch norm, an activation and a dense layer."""
+    if len(layers.norms) != len(layers.dense) - 1:
+        raise InputError(
+            f"{where}: {name} has a batch norm before every dense layer but the first; "
+            f"found {len(layers.norms)} batch norms and {len(layers.dense)} dense layers; pass another --actor"
+        )
+    blocks = list(zip(layers.norms, layers.dense[1:], strict=True))
     if hints.epsilon is not None:
         blocks = [(replace(norm, epsilon=hints.epsilon), dense) for norm, dense in blocks]
     if len(blocks) < 5 or (len(blocks) - 2) % 3:
-        raise InputError(f"{where}: {name} has 1 + 3 * sizes + 1 blocks; found {len(blocks)}")
+        raise InputError(f"{where}: {name} has 1 + 3 * sizes + 1 blocks; found {len(blocks)}; pass another --actor")
     steps = list(start)
     for k, (norm, dense) in enumerate(blocks):
         is_residual = 0 < k < len(blocks) - 1

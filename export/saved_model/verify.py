@@ -72,8 +72,8 @@ class NotInferenceOnly(ProgramFailed):
 
 def is_inference(op: str) -> bool:
     """Whether an operation is known, stateless, not random and not a training operation."""
-    known = op_def_registry.get(op)
-    return known is not None and (op in STATEFUL_OPERATIONS or not (known.is_stateful or _TRAINING.search(op)))
+    definition = op_def_registry.get(op)
+    return definition is not None and (op in STATEFUL_OPERATIONS or not (definition.is_stateful or _TRAINING.search(op)))
 
 
 def count_operations(folder: Path) -> dict[str, int]:
