@@ -159,7 +159,9 @@ def _select(where: Path, layers: Layers, names: Sequence[str]) -> Layers:
         matches = [layer for layer in layers.dense if layer.name == name or layer.name.endswith(f"/{name}")]
         if len(matches) != 1:
             stored = ", ".join(dict.fromkeys([group.name for group in layers.groups] or [layer.name for layer in layers.dense]))
-            raise InputError(f"{where}: layers are {stored}, but --layers has {', '.join(names)}; name each layer once")
+            raise InputError(
+                f"{where}: layers are {stored}, but --layers (or layers in city.toml) has {', '.join(names)}; name each layer once"
+            )
         selected += matches
     selected_names = {layer.name for layer in selected}
     unread = [name for layer in layers.dense if layer.name not in selected_names for name in layer.stored_as.values()]
