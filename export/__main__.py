@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m export") -> int:
 
 def _export(arguments: list[str], prog: str) -> int:
     def export() -> int:
-        # here: TensorFlow takes seconds
+        # imported late: TensorFlow takes seconds
         from export.config import parse, prepare
 
         with Interrupts() as interrupts:
@@ -44,16 +44,16 @@ def _export(arguments: list[str], prog: str) -> int:
 
 
 def run(job: "Job", interrupts: Interrupts) -> int:
-    """Export every TL of the job and return the exit code: 0, 2 if an input was wrong, 1 if a model failed its verification.
+    """Export every TL of the job, and report the failures.
 
-    Raises KeyboardInterrupt.
+    Returns the exit code: 0, 2 if an input was wrong, 1 if a model failed its
+    verification. Raises KeyboardInterrupt.
     """
     from export import quiet, single_model
 
     quiet.first_session()
     begin = time.perf_counter()
-    input_errors: dict[str, str] = {}
-    failures: dict[str, str] = {}
+    failed: dict[str, int] = {}  # TL -> exit code
     # a progress bar only on a terminal
     with tqdm(job.tls, unit="TL", disable=len(job.tls) == 1 or not sys.stderr.isatty(), leave=False) as bar:
         for tl in bar:
@@ -63,28 +63,29 @@ def run(job: "Job", interrupts: Interrupts) -> int:
             except Exception as error:  # noqa: BLE001 - an unexpected error of a TL must not stop the others
                 if interrupts.received:
                     raise KeyboardInterrupt from None  # a library may turn the interrupt into an error of its own
-                if isinstance(error, InputError):
-                    reason = input_errors[tl] = str(error)
-                elif isinstance(error, ProgramFailed):
-                    reason = failures[tl] = f"{tl}: not published: {error}"
-                else:
-                    text = " ".join(str(error).split())[:300]
-                    reason = failures[tl] = f"{tl}: not published: unexpected {type(error).__name__}: {text}"
-                bar.write(f"error: {reason}", file=sys.stderr)
+                failed[tl] = 2 if isinstance(error, InputError) else 1
+                bar.write(f"error: {_reason(tl, error)}", file=sys.stderr)
     if len(job.tls) > 1:
-        _summary(job, {**input_errors, **failures}, time.perf_counter() - begin)
-    return 2 if input_errors else 1 if failures else 0
+        _print_summary(len(job.tls), list(failed), time.perf_counter() - begin)
+    return max(failed.values(), default=0)
 
 
-def _summary(job: "Job", failed: dict[str, str], took_s: float) -> None:
-    done = len(job.tls) - len(failed)
-    summary = f"{done} of {len(job.tls)} TLs exported in {took_s:.1f} s"
+def _reason(tl: str, error: Exception) -> str:
+    if isinstance(error, InputError):
+        return str(error)
+    if isinstance(error, ProgramFailed):
+        return f"{tl}: not published: {error}"
+    text = " ".join(str(error).split())[:300]
+    return f"{tl}: not published: unexpected {type(error).__name__}: {text}"
+
+
+def _print_summary(count: int, failed: list[str], duration_s: float) -> None:
+    summary = f"{count - len(failed)} of {count} TLs exported in {duration_s:.1f} s"
     if not failed:
         print(summary)
         return
-    names = [tl for tl in job.tls if tl in failed]
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    print(f"{summary}; not: {', '.join(names[:MAX_NAMES])}{more}", file=sys.stderr)
+    more = f" and {len(failed) - MAX_NAMES} more" if len(failed) > MAX_NAMES else ""
+    print(f"{summary}; failed: {', '.join(failed[:MAX_NAMES])}{more}", file=sys.stderr)
 
 
 if __name__ == "__main__":

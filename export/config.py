@@ -1,4 +1,4 @@
-"""Settings of an exporter call, from flags and city.toml."""
+"""Settings of an export, from flags and city.toml."""
 
 import argparse
 from collections.abc import Sequence
@@ -19,34 +19,35 @@ from signals import dialects
 
 @dataclass(frozen=True)
 class Job:
-    """Resolved settings of a call."""
+    """Resolved settings of an export."""
 
     city: City | None
     street: StreetNetwork | None
-    """None: no city, or one without a network; contracts stay incomplete."""
+    """Without it, contracts stay incomplete."""
     tls: tuple[str, ...]
     model_path: Path
     candidates: tuple[Candidate, ...]
     """Every checkpoint under model_path."""
     model_number: int | None
+    """`None` means the newest."""
     models_dir: Path
     target_tls: tuple[str, ...] = ()
-    """Target TLs in training's order."""
+    """In training's order."""
     scope: str | None = None
     output_tensor: str | None = None
     action: str | None = None
     """Kind of the action, if neither a city nor the file name defines it."""
     actor: str | None = None
-    """Architecture; None: city.toml's, or recognised."""
+    """Architecture. Without it, city.toml's is used, else it is recognised."""
     hidden_activation: str | None = None
-    """Activation of hidden layers, if a file does not hold it; None: city.toml's."""
+    """Activation of hidden layers, if the file does not hold it. Without it, city.toml's is used."""
     layers: tuple[str, ...] | None = None
-    """Names of layers in call order, for layers without numbers."""
+    """Names of layers in call order, if their names have no numbers."""
     overwrite: bool = False
     skip_existing: bool = False
     """Leave a version that exists as it is."""
     keep: int | None = None
-    """Versions of a TL to keep. None: all."""
+    """Versions of a TL to keep. `None` means all."""
 
 
 def parser(prog: str) -> Parser:
@@ -114,7 +115,7 @@ def parser(prog: str) -> Parser:
 
 
 def parse(argv: list[str] | None = None, prog: str = "python -m export") -> argparse.Namespace:
-    """Read the command line, without reading any file. Raises InputError."""
+    """Parse and check the command line; read no files. Raises InputError."""
     args = parser(prog).parse_args(argv)
     check_versions(args)
     return args
@@ -128,12 +129,18 @@ def check_versions(args: argparse.Namespace) -> None:
         raise InputError(f"--keep {args.keep} must be at least 1: the newest version is never removed")
 
 
-def of_city(city: City, tls: Sequence[str], model_path: Path, models_dir: Path, model_number: int) -> Job:
-    """The export of a city's TLs with its own settings. Raises InputError."""
+def city_job(city: City, tls: Sequence[str], model_path: Path, models_dir: Path, model_number: int) -> Job:
+    """The export of a city's TLs with the settings of city.toml. Raises InputError."""
     return Job(
-        city, network.of_city(city), tuple(tls), model_path, tuple(locate.find_candidates(model_path)), model_number, models_dir,
-        city.training.target_tls or (),
-    )  # fmt: skip
+        city=city,
+        street=network.of_city(city),
+        tls=tuple(tls),
+        model_path=model_path,
+        candidates=tuple(locate.find_candidates(model_path)),
+        model_number=model_number,
+        models_dir=models_dir,
+        target_tls=city.training.target_tls or (),
+    )
 
 
 def prepare(args: argparse.Namespace) -> Job:
@@ -144,9 +151,9 @@ def prepare(args: argparse.Namespace) -> Job:
     if model_path is None:
         raise InputError("no folder of checkpoints: pass --model-path DIR, or set [training] model_path in city.toml")
     candidates = tuple(locate.find_candidates(model_path))
-    known = list(city.tls) if city else []
-    targets = _targets(args.target_tls or (), known) or training.target_tls or ()
-    tls = names.select(args.tl, known or _from_names(args.tl, candidates, targets), "--tl")
+    city_tls = list(city.tls) if city else []
+    target_tls = _target_tls(args.target_tls or (), city_tls) or training.target_tls or ()
+    tls = names.select(args.tl, city_tls or _tls_without_city(args.tl, candidates, target_tls), "--tl")
     _check_flags(args, city, tls)
     return Job(
         city=city,
@@ -156,12 +163,12 @@ def prepare(args: argparse.Namespace) -> Job:
         model_number=training.model_number if args.model_number is None else args.model_number,
         models_dir=args.models_dir or serving.models_dir,
         candidates=candidates,
-        target_tls=targets,
+        target_tls=target_tls,
         scope=args.scope,
         output_tensor=args.output_tensor,
         keep=args.keep,
         action=args.action,
-        layers=tuple(_listed([args.layers or ""])) or None,
+        layers=tuple(_split_commas([args.layers or ""])) or None,
         actor=args.actor,
         hidden_activation=args.hidden_activation,
         overwrite=args.overwrite,
@@ -170,12 +177,13 @@ def prepare(args: argparse.Namespace) -> Job:
 
 
 def _street(city: City | None) -> StreetNetwork | None:
-    has_network = city is not None and (city.network.sumocfg or city.network.net)
-    return network.of_city(city) if city and has_network else None
+    if city is None or not (city.network.sumocfg or city.network.net):
+        return None
+    return network.of_city(city)
 
 
 def _check_flags(args: argparse.Namespace, city: City | None, tls: Sequence[str]) -> None:
-    """Raise InputError if a flag is not for these TLs."""
+    """Raise InputError if a flag does not apply to these TLs."""
     for key in ("scope", "output_tensor"):
         if getattr(args, key) and len(tls) > 1:
             raise InputError(
@@ -188,27 +196,27 @@ def _check_flags(args: argparse.Namespace, city: City | None, tls: Sequence[str]
         )
 
 
-def _listed(values: Sequence[str]) -> list[str]:
-    """The names in values that list several with commas."""
+def _split_commas(values: Sequence[str]) -> list[str]:
+    """The names in values that may each hold several, separated by commas."""
     return [name.strip() for value in values for name in value.split(",") if name.strip()]
 
 
-def _targets(values: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
-    """--target-tls, as city.toml writes them."""
-    by_key = names.by_key(known)
-    return tuple(by_key.get(names.key(name)) or names.canonical(name) for name in _listed(values))
+def _target_tls(values: Sequence[str], city_tls: Sequence[str]) -> tuple[str, ...]:
+    """The TLs of --target-tls, spelled as in city.toml."""
+    by_key = names.by_key(city_tls)
+    return tuple(by_key.get(names.key(name)) or names.canonical(name) for name in _split_commas(values))
 
 
 def _city(path: Path | None, model_path: Path | None) -> City | None:
+    """Load the city; without --city and ./city.toml, a folder of checkpoints is enough."""
     if path is None and model_path is not None and not Path("city.toml").exists():
-        return None  # a folder of checkpoints alone: exported with incomplete contracts
+        return None
     city = city_config.load(path or Path("city.toml"))
     dialects.check_city_settings(city)
     return city
 
 
-def _from_names(tl_values: list[str], candidates: Sequence[Candidate], targets: Sequence[str]) -> list[str]:
-    """TLs without a city: those asked for; `all`: those in file names, and training's target TLs."""
-    every = [*locate.tls_named(candidates), *targets]
-    given = [names.canonical(name) for name in _listed(tl_values) if name != "all"]
-    return list(dict.fromkeys([*every, *given]))
+def _tls_without_city(tl_values: list[str], candidates: Sequence[Candidate], target_tls: Sequence[str]) -> list[str]:
+    """The TLs of file names, of training and of --tl: `all` means these if there is no city."""
+    requested = [names.canonical(name) for name in _split_commas(tl_values) if name != "all"]
+    return list(dict.fromkeys([*locate.tls_in_names(candidates), *target_tls, *requested]))

@@ -34,13 +34,13 @@ def build(city: City, tl: TL, street: StreetNetwork) -> pb.PolicyContract:
 
 
 def settings_of(city: City | None, name: str, candidate: Candidate) -> TL | None:
-    """A TL's settings: city.toml's, completed by the checkpoint's file name; None without a city.
+    """A TL's settings in city.toml, completed by the checkpoint's file name, or `None` without a city.
 
     Raises InputError if the two contradict each other.
     """
-    tl = city.tls.get(name) if city else None
-    if city is None or tl is None:
+    if city is None or name not in city.tls:
         return None
+    tl = city.tls[name]
     dialect = dialects.find(tl.dialect, f"{city.path}: [tl.{name}]")
     from_file_name: dict[str, Any] = {}
     for key, text in candidate.settings.items():
@@ -63,7 +63,7 @@ def settings_of(city: City | None, name: str, candidate: Candidate) -> TL | None
 
 
 def agree_or_raise(city: City | None, name: str, candidate: Candidate, key: str, in_city: Any, in_file_name: Any) -> Any:
-    """A setting that city.toml and the file name may both have. Raises InputError if they differ."""
+    """The value of a setting that city.toml, the file name or both have. Raises InputError if they differ."""
     if in_city is not None and in_file_name is not None and in_city != in_file_name:
         file_value, city_value = (", ".join(map(str, v)) if isinstance(v, tuple) else v for v in (in_file_name, in_city))
         path = city.path if city else "city.toml"
@@ -74,7 +74,7 @@ def agree_or_raise(city: City | None, name: str, candidate: Candidate, key: str,
 
 
 def incomplete(tl: str, observation_size: int, action_kind: str, action_size: int) -> pb.PolicyContract:
-    """The contract of a checkpoint without a street: its sizes and its missing parts."""
+    """The contract of a checkpoint without a street network: its sizes, and which parts are missing."""
     return pb.PolicyContract(
         tl=tl,
         observation=pb.Observation(size=observation_size),

@@ -28,20 +28,20 @@ def first_session() -> None:
 
 @contextlib.contextmanager
 def suppress_startup_log() -> Iterator[None]:
-    """Buffer what the block writes to stderr, and pass on everything except known start-up lines."""
+    """Buffer the block's stderr, then write everything to stderr except known start-up lines."""
     sys.stderr.flush()
     terminal = os.dup(2)
     try:
-        with tempfile.TemporaryFile() as kept:
-            os.dup2(kept.fileno(), 2)
+        with tempfile.TemporaryFile() as captured:
+            os.dup2(captured.fileno(), 2)
             try:
                 yield
             finally:
                 sys.stderr.flush()
                 os.dup2(terminal, 2)
-                kept.seek(0)
-                for line in kept:
-                    if not any(note in line for note in _STARTUP_LOG_LINES):
+                captured.seek(0)
+                for line in captured:
+                    if not any(startup_line in line for startup_line in _STARTUP_LOG_LINES):
                         os.write(2, line)
     finally:
         os.close(terminal)

@@ -26,7 +26,7 @@ COMMANDS = {
     "control": ("controller.__main__", "control a city's signals with served policies"),
     "guard": ("controller.guard.__main__", "hold the connection to SUMO, in case a controller crashes"),
 }
-"""By name, the entry of its main (`program.load`) and its summary."""
+"""By name: the entry point (see `program.load`) and the summary."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _no_command(argv: list[str], prog: str) -> int:
-    """--help and --version; any other arguments are an error."""
+    """Handle --help and --version; any other arguments are an error."""
 
     def run() -> int:
         parser = Parser(prog=prog, description="Export, serve and run trained traffic-signal policies.")
@@ -51,7 +51,7 @@ def _no_command(argv: list[str], prog: str) -> int:
 
 
 def city(argv: list[str], prog: str) -> int:
-    """`greenserve city`: here, because a city's files know nothing of dialects."""
+    """`greenserve city`; it is in this module because package `city` may not import dialects."""
     from city import init
     from signals import dialects
 
@@ -59,7 +59,7 @@ def city(argv: list[str], prog: str) -> int:
 
 
 def train(argv: list[str], prog: str) -> int:
-    """`greenserve train`; until release 0.4 also `greenserve train rounds`, which is `greenserve rounds` now."""
+    """`greenserve train`; `greenserve train rounds` is the old name of `greenserve rounds`, until release 0.4."""
     return program.run_subcommand(argv, prog, {"rounds": "rounds.__main__"}, _train)
 
 

@@ -1,6 +1,6 @@
-"""`python -m greenserve.commands_page`: the tables of docs/reference/commands.md, made from the commands' parsers.
+"""`python -m greenserve.commands_page`: write the tables of docs/reference/commands.md from the commands' parsers.
 
-The page is prose with blocks between `<!-- parser: COMMAND -->` and `<!-- end -->`; only these are written.
+The tables stand between `<!-- parser: COMMAND -->` and `<!-- end -->`; the rest of the page is not changed.
 """
 
 import argparse
@@ -32,7 +32,7 @@ PARSERS = {
     "control": "controller.config:parser",
     "guard": "controller.guard.__main__:parser",
 }
-"""By command, the function that makes its parser."""
+"""By command: the function that returns its parser."""
 BLOCK = re.compile(r"(<!-- (commands|parser: [a-z ]+) -->\n).*?(<!-- end -->)", re.S)
 DEFAULT = re.compile(r"\s*\(default: ((?:[^()]|\([^()]*\))*)\)")
 """The default in a help text."""
@@ -40,14 +40,14 @@ CODE = re.compile(
     r"\[\w+\](?: \w+)?|(?<![\w-])--[a-zA-Z][\w-]*|(?<![\w./])(?:\./)?[\w/-]*\.(?:toml|json|csv|html|npy|npz|config)\b"
     rf"|greenserve (?:{'|'.join(sorted(PARSERS, reverse=True))})\b"
 )
-"""What is code in a help text: keys of city.toml, flags, file names, commands."""
+"""Keys of city.toml, flags, file names and commands in a help text, which Markdown shows as code."""
 
 
 def parser(command: str) -> Parser:
     """The parser of a command."""
     module, _, function = PARSERS[command].partition(":")
-    made: Parser = getattr(importlib.import_module(module), function)(f"greenserve {command}")
-    return made
+    parser: Parser = getattr(importlib.import_module(module), function)(f"greenserve {command}")
+    return parser
 
 
 def city_init(prog: str) -> argparse.ArgumentParser:
@@ -56,13 +56,14 @@ def city_init(prog: str) -> argparse.ArgumentParser:
     from signals import dialects
 
     city, _, command = prog.rpartition(" ")
-    (subcommands,) = (x for x in init.parser(dialects.names(), city)._actions if isinstance(x, argparse._SubParsersAction))
-    found: argparse.ArgumentParser = subcommands.choices[command]
-    return found
+    actions = init.parser(dialects.names(), city)._actions
+    (subcommands,) = (action for action in actions if isinstance(action, argparse._SubParsersAction))
+    parser: argparse.ArgumentParser = subcommands.choices[command]
+    return parser
 
 
 def page(text: str) -> str:
-    """The page with its blocks written anew."""
+    """The page with new blocks."""
     return BLOCK.sub(lambda block: f"{block[1]}{_block(block[2])}\n{block[3]}", text)
 
 
@@ -77,17 +78,20 @@ def _block(name: str) -> str:
 
 def _summaries() -> Iterator[tuple[str, ...]]:
     for name, (_, summary) in COMMANDS.items():
-        for command in (each for each in PARSERS if each.split()[0] == name):
-            about = summary if command in (name, "city init") else parser(command).description or ""
-            yield f"[`greenserve {command}`](#{command.replace(' ', '-')})", (about[0].lower() + about[1:]).rstrip(".")
+        for command in PARSERS:
+            if command.split()[0] == name:
+                about = summary if command in (name, "city init") else parser(command).description or ""
+                yield f"[`greenserve {command}`](#{command.replace(' ', '-')})", (about[0].lower() + about[1:]).rstrip(".")
 
 
 def _row(action: argparse.Action) -> tuple[str, ...] | None:
-    """An argument, its default and its meaning; None: not for users."""
+    """An argument, its default and its meaning, or `None` if the help does not show it."""
     if action.help == argparse.SUPPRESS or isinstance(action, argparse._HelpAction):
         return None
-    values = "{" + ",".join(map(str, action.choices)) + "}" if action.choices and not action.metavar else None
-    value = values or str(action.metavar or action.dest.upper())
+    if action.choices and not action.metavar:
+        value = "{" + ",".join(map(str, action.choices)) + "}"
+    else:
+        value = str(action.metavar or action.dest.upper())
     text = str(action.help or "") % {"choices": ", ".join(map(str, action.choices or ()))}
     default = DEFAULT.search(text)
     meaning = _code(DEFAULT.sub("", text, count=1))
@@ -97,7 +101,7 @@ def _row(action: argparse.Action) -> tuple[str, ...] | None:
         first, *aliases = action.option_strings
         name = f"`{first}`" if action.nargs == 0 else f"`{first} {value}`"
         if aliases:
-            name += f" (also {', '.join(f'`{each}`' for each in aliases)})"
+            name += f" (also {', '.join(f'`{alias}`' for alias in aliases)})"
     if default is not None:
         return name, _code(default[1]), meaning
     if action.required or action.nargs == 0:
@@ -107,7 +111,7 @@ def _row(action: argparse.Action) -> tuple[str, ...] | None:
 
 def _code(text: str) -> str:
     """A help text as Markdown."""
-    return CODE.sub(lambda found: f"`{found[0]}`", text).replace("|", "\\|")
+    return CODE.sub(lambda match: f"`{match[0]}`", text).replace("|", "\\|")
 
 
 def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]] | list[tuple[str, ...]]) -> str:

@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 
 from city import config, names, program
@@ -29,7 +30,7 @@ def _run(args: argparse.Namespace) -> int:
     city = config.load(args.city)
     groups = _groups(args.groups, list(city.tls))
     street_with_demand(city, list(city.tls), args.seconds)
-    # here, after the flags were checked: TensorFlow takes seconds
+    # imported after the flags are checked: TensorFlow takes seconds
     from export import quiet
     from export.saved_model.verify import NotInferenceOnly, ParityError
     from rounds.rounds import Rounds, RoundsConfig
@@ -44,8 +45,8 @@ def _run(args: argparse.Namespace) -> int:
     rounds_config = RoundsConfig(city, groups, args.rounds, task, flags.settings(args, args.out, 1), args.seeds)
     tasks = args.tasks or max(1, (os.cpu_count() or 1) // args.workers)
     try:
-        with RayTasks(args.ray) if args.ray is not None else Processes(tasks * args.workers) as runner:
-            kept = Rounds(rounds_config, runner, args.resume, print_line).run()
+        with RayTasks(args.ray) if args.ray is not None else Processes(tasks * args.workers) as executor:
+            kept = Rounds(rounds_config, executor, args.resume, print_line).run()
     except (SimulationFailed, ParityError, NotInferenceOnly) as error:
         raise ProgramFailed(f"{error}; --resume continues from the groups that are finished in {args.out}") from None
     for tl in city.tls:
@@ -63,11 +64,11 @@ def parser(prog: str) -> Parser:
         "--groups",
         required=True,
         metavar="TL,TL;TL",
-        help="TLs that are trained together, groups separated by semicolons; every TL in one",
+        help="TLs that are trained together; separate groups by semicolons, and name every TL in one",
     )
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds in all (default: 3)")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="number of rounds (default: 3)")
     parser.add_argument(
-        "--seeds", type=int, default=10, metavar="N", help="simulations of each arm that decide what is kept (default: 10)"
+        "--seeds", type=int, default=10, metavar="N", help="simulations of each arm in a round's evaluation (default: 10)"
     )
     parser.add_argument("--ray", metavar="ADDRESS", help="run tasks on a Ray cluster: HOST:PORT of its head, or auto")
     parser.add_argument("--tasks", type=int, metavar="N", help="local tasks at once (default: cores / workers)")
@@ -89,21 +90,26 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
     return args
 
 
-def _groups(text: str, known: list[str]) -> tuple[tuple[str, ...], ...]:
-    """Groups of TLs. Raises InputError: a TL is in two groups, or in none."""
-    groups = tuple(tuple(names.select([part], known, "--groups")) for part in text.split(";") if part.strip())
-    for part in text.split(";"):
-        written = [tl for word in part.split(",") if (tl := names.find(word, known))]
-        if repeated := sorted({tl for tl in written if written.count(tl) > 1}):
-            raise InputError(f"--groups: {', '.join(repeated)} is twice in {part.strip()!r}; name it once")
-    listed = [tl for group in groups for tl in group]
-    if twice := sorted({tl for tl in listed if listed.count(tl) > 1}):
-        raise InputError(f"--groups: {', '.join(twice)} is in two groups; name it in one")
-    if missing := [tl for tl in known if tl not in listed]:
+def _groups(text: str, city_tls: list[str]) -> tuple[tuple[str, ...], ...]:
+    """Parse --groups. Raises InputError unless every TL is once in one group."""
+    groups = []
+    for part in filter(None, map(str.strip, text.split(";"))):
+        groups.append(tuple(names.select([part], city_tls, "--groups")))
+        named = [tl for name in part.split(",") if (tl := names.find(name, city_tls))]
+        if repeated := _repeated(named):
+            raise InputError(f"--groups: {', '.join(repeated)} is twice in {part!r}; name it once")
+    grouped = [tl for group in groups for tl in group]
+    if repeated := _repeated(grouped):
+        raise InputError(f"--groups: {', '.join(repeated)} is in two groups; name it in one")
+    if missing := [tl for tl in city_tls if tl not in grouped]:
         raise InputError(
             f"--groups: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} in no group; name each TL of city.toml"
         )
-    return groups
+    return tuple(groups)
+
+
+def _repeated(tls: list[str]) -> list[str]:
+    return sorted(tl for tl, count in Counter(tls).items() if count > 1)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The training of one group of TLs: the same task in a local process and on a node of a Ray cluster."""
+"""The task that trains one group of TLs, in a local process or on a node of a Ray cluster."""
 
 import contextlib
 import sys
@@ -16,16 +16,16 @@ from training.trainer import Settings, Trainer
 
 @dataclass(frozen=True)
 class GroupTraining:
-    """What a group is trained with."""
+    """Arguments of `train_group`."""
 
     name: str
-    """For messages."""
+    """The group's name in messages."""
     task: TrainingTask
-    """Without a server: the training starts its own."""
+    """Has no server, because `train_group` starts its own."""
     settings: Settings
-    """Its `out` is not used: results are returned."""
+    """`out` is not used, because results are returned."""
     models: Versions | bytes
-    """Of the infer TLs, as folders or packed."""
+    """The infer TLs' models, as folders or packed."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,15 @@ class TrainedGroup:
     """The result of a group's training."""
 
     held_out_delay_s: float
-    """inf: it was never evaluated."""
+    """Mean delay of the best evaluation on held-out demand; inf if the training ended before its first evaluation."""
     files: bytes
-    """Checkpoints and learning curve, packed; without checkpoints if it was never evaluated."""
+    """Learning curve and checkpoints, packed; there are no checkpoints before the first evaluation."""
     reason: str = ""
-    """Why the training ended early; "": it did not."""
+    """Reason of an early end; empty if the training was completed."""
 
 
 def train_group(group: GroupTraining) -> TrainedGroup:
-    """Train a group to the end, or until a number is not finite. Raises InputError, SimulationFailed."""
+    """Train a group until its last episode or a value that is not finite. Raises InputError, SimulationFailed."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="greenserve-")))
         models = group.models

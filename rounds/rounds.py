@@ -1,13 +1,13 @@
 """Rounds: train every group, export, evaluate all models in one run, keep the better ones.
 
     for every round:
-        train      each group in a task of its own, beside the models kept so far
-        export     every TL's best checkpoint, under the round's number
+        train      each group in its own task, beside the models kept so far
+        export     every TL's best checkpoint, with the round's number as version
         evaluate   before | new | mixed, on the same demand
-        keep       the new models that are better, beside those of earlier rounds
+        keep       the better new models, beside those of earlier rounds
 
-Files in the rounds' folder: `round_N/group_K` (checkpoints), `round_N/models` (candidates),
-`models` (what is kept, one version or more of each TL) and `rounds.json` (the decisions).
+Files in the rounds' folder: `round_N/group_K` (checkpoints), `round_N/models` (the round's
+new models), `models` (kept models, one version or more of each TL) and `rounds.json` (the decisions).
 """
 
 import json
@@ -38,9 +38,9 @@ from training.episode import TrainingTask
 from training.trainer import Settings, common_identity, serialized_contracts
 
 STATE_FILE = "rounds.json"
-"""The decisions, in the rounds' folder."""
+"""File of the decisions, in the rounds' folder."""
 ROUND_EVALUATION_SEED = 1_000_037
-"""Begins the seeds of the evaluations' demand, which no training has."""
+"""First part of the seeds of the evaluations' demand, so that no training has the same demand."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class RoundsConfig:
     groups: tuple[tuple[str, ...], ...]
     rounds: int
     task: TrainingTask
-    """Of every group, but for its TLs and its server."""
+    """The task of every group, without its TLs and its server."""
     settings: Settings
-    """Of every group's training; `out` is the folder of the rounds."""
+    """Settings of every group's training; `out` is the rounds' folder."""
     seeds: int
-    """Simulations of each arm of an evaluation."""
+    """Simulations of each arm in a round's evaluation."""
 
     @property
     def tls(self) -> tuple[str, ...]:
@@ -66,7 +66,17 @@ class Rounds:
     """Runs the rounds."""
 
     def __init__(self, config: RoundsConfig, executor: Executor, resume: bool, report: Callable[[str], None]) -> None:
-        """Read the decisions of earlier rounds. Raises InputError: there are some without `resume`, or of another config."""
+        """Read the decisions of earlier rounds.
+
+        Args:
+            config: the rounds' configuration.
+            executor: runs trainings and simulations.
+            resume: whether to continue the rounds in the folder.
+            report: prints a line for the user.
+
+        Raises:
+            InputError: the folder has rounds and `resume` is False, or their configuration differs.
+        """
         self._config, self._executor, self._report = config, executor, report
         self._out = config.settings.out
         self._state_file = self._out / STATE_FILE
@@ -77,13 +87,13 @@ class Rounds:
             raise InputError(f"{self._state_file}: there are rounds already; pass --resume to continue them, or another --out")
         elif any(self._out.glob("round_*")):
             raise InputError(f"{self._out}: has results of rounds, but no {STATE_FILE}; pass another --out, or remove them")
-        # an empty folder of models can be served already
+        # so that a server can start before the first model is kept
         (self._out / "models").mkdir(parents=True, exist_ok=True)
         if not resume:
             self._save()
 
     def run(self) -> dict[str, Path]:
-        """Run the rounds that are left; return the kept version of each TL. Raises InputError, SimulationFailed."""
+        """Run the remaining rounds; return the kept version of each TL. Raises InputError, SimulationFailed."""
         for number in range(len(self._decisions) + 1, self._config.rounds + 1):
             self._train(number)
             new = self._export(number)
@@ -91,84 +101,87 @@ class Rounds:
         return self._kept()
 
     def _kept(self) -> dict[str, Path]:
-        numbers = self._decisions[-1]["kept"] if self._decisions else {}
-        return model_files.find(self._out / "models", numbers)
+        versions = self._decisions[-1]["kept"] if self._decisions else {}
+        return model_files.find(self._out / "models", versions)
 
     def _train(self, number: int) -> None:
         """Train the groups that have no result yet."""
         folder, kept = self._out / f"round_{number}", self._kept()
-        missing = [k for k in range(1, len(self._config.groups) + 1) if not (folder / f"group_{k}").is_dir()]
-        trainings = [self._group_training(number, self._config.groups[k - 1], kept) for k in missing]
+        untrained = {k: tls for k, tls in enumerate(self._config.groups, 1) if not (folder / f"group_{k}").is_dir()}
+        group_numbers = list(untrained)
+        trainings = [self._group_training(number, targets, kept) for targets in untrained.values()]
         for index, trained in self._executor.run(train_group, trainings, self._config.settings.workers):
-            partial = folder / f".group_{missing[index]}.partial"
+            group = f"group_{group_numbers[index]}"
+            partial = folder / f".{group}.partial"
             shutil.rmtree(partial, ignore_errors=True)
             try:
                 partial.mkdir(parents=True)
                 model_files.unpack(trained.files, partial)
-                partial.rename(folder / f"group_{missing[index]}")
+                partial.rename(folder / group)
             except OSError as error:
                 raise InputError(
                     f"{folder}: the checkpoints cannot be written: {error.strerror or error}; make room there, then pass --resume"
                 ) from None
-            early = f" (ended early: {trained.reason})" if trained.reason else ""
-            self._report(f"{trainings[index].name}: mean delay {trained.held_out_delay_s:.1f} s on held-out demand{early}")
+            early_end = f" (ended early: {trained.reason})" if trained.reason else ""
+            self._report(f"{trainings[index].name}: mean delay {trained.held_out_delay_s:.1f} s on held-out demand{early_end}")
 
     def _group_training(self, number: int, targets: Sequence[str], kept: Mapping[str, Path]) -> GroupTraining:
         others = {tl: path for tl, path in kept.items() if tl not in targets}
         return GroupTraining(
             f"round {number}, group {','.join(targets)}",
             replace(self._config.task, target_tls=tuple(targets), infer_tls=tuple(others)),
-            # other episodes in every round
+            # every round has other episodes
             replace(self._config.settings, number=number, seed=self._config.settings.seed + number - 1),
             model_files.pack_versions(others) if self._executor.moves_files else others,
         )
 
     def _export(self, number: int) -> dict[str, Path]:
-        """Export every TL that has no candidate yet."""
+        """Export every TL that has no model of this round yet; return the round's models."""
         folder = self._out / f"round_{number}"
         trained: list[str] = []
         for k, group in enumerate(self._config.groups, 1):
-            if not any(path.suffix != ".csv" and path.name != "tensorboard" for path in (folder / f"group_{k}").iterdir()):
-                continue  # its training ended before its first evaluation
+            files = (folder / f"group_{k}").iterdir()
+            if all(path.suffix == ".csv" or path.name == "tensorboard" for path in files):
+                continue  # no checkpoint: its training ended before its first evaluation
             trained += group
             missing = [tl for tl in group if not (folder / "models" / tl / str(number)).is_dir()]
             if missing:
-                job = export_config.of_city(self._config.city, missing, folder / f"group_{k}", folder / "models", number)
+                job = export_config.city_job(self._config.city, missing, folder / f"group_{k}", folder / "models", number)
                 for tl in missing:
                     self._report(single_model.export(job, tl))
         return model_files.find(folder / "models", dict.fromkeys(trained, number))
 
     def _decide(self, number: int, new: Mapping[str, Path]) -> None:
-        """Evaluate the new models beside the kept ones, and keep what is better."""
+        """Evaluate the new models and the kept ones on the same demand, and keep the better ones."""
         kept = self._kept()
         new = {**kept, **new}
-        results = self._evaluated(number, {BEFORE: kept, NEW: new})
+        results = self._evaluate(number, {BEFORE: kept, NEW: new})
         better = selection.better_tls(results[BEFORE], results[NEW])
         mixed = {**kept, **{tl: new[tl] for tl in better}}
         if mixed not in (kept, new):
-            results |= self._evaluated(number, {MIXED: mixed})
+            results |= self._evaluate(number, {MIXED: mixed})
         chosen = selection.choose(results)
         versions = {BEFORE: kept, NEW: new, MIXED: mixed}[chosen]
         for tl, path in versions.items():
             if path != kept.get(tl):
                 with publish.new_version(self._out / "models", tl, number, overwrite=True) as draft:
                     shutil.copytree(path, draft, dirs_exist_ok=True)
-        means = {arm: float(np.mean([outcome.delay_s for outcome in outcomes])) for arm, outcomes in results.items()}
+        mean_delay_s = {arm: float(np.mean([outcome.delay_s for outcome in outcomes])) for arm, outcomes in results.items()}
         decision = {
             "round": number,
             "chosen": chosen,
             "kept": {tl: int(path.name) for tl, path in versions.items()},
-            "mean_delay_s": means,
+            "mean_delay_s": mean_delay_s,
             "better_tls": better,
             "simulations": [asdict(outcome) for outcomes in results.values() for outcome in outcomes],
         }
         self._decisions.append(decision)
         self._save()
-        values = ", ".join(f"{arm} {mean:.1f} s" for arm, mean in means.items())
+        delays = ", ".join(f"{arm} {mean:.1f} s" for arm, mean in mean_delay_s.items())
         replaced = [tl for tl, path in versions.items() if int(path.name) == number]
-        self._report(f"round {number}: mean delay {values}; new models kept: {', '.join(replaced) or 'none'}")
+        self._report(f"round {number}: mean delay {delays}; new models kept: {', '.join(replaced) or 'none'}")
 
-    def _evaluated(self, number: int, models: Mapping[str, Mapping[str, Path]]) -> dict[str, list[Outcome]]:
+    def _evaluate(self, number: int, models: Mapping[str, Mapping[str, Path]]) -> dict[str, list[Outcome]]:
         config = self._config
         arms = [Arm(name, SERVED if versions else FIXED) for name, versions in models.items()]
         outcomes = paired_runs.run(
@@ -183,7 +196,7 @@ class Rounds:
         return outcomes_by_arm(outcomes)
 
     def _identity(self) -> dict[str, Any]:
-        """What resumed rounds must have in common with those that they continue; `rounds` may grow."""
+        """The flags and settings that may not change when rounds are resumed; `rounds` may grow."""
         city = self._config.city
         street = network.of_city(city)
         identity = {
@@ -206,9 +219,9 @@ class Rounds:
             raise InputError(f"{self._state_file}: there are no rounds to resume; leave out --resume") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"{self._state_file}: is not the state of rounds ({error}); start in another --out") from None
-        own = self._identity()
-        if identity != own:
-            differing = ", ".join(name for name in own if own[name] != identity.get(name))
+        current = self._identity()
+        if identity != current:
+            differing = ", ".join(name for name in current if current[name] != identity.get(name))
             raise InputError(f"{self._state_file}: the rounds to resume had another {differing}; pass the same, or another --out")
 
 

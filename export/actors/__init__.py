@@ -1,4 +1,4 @@
-"""Actors as lists of steps (`steps`): the result of every reader and the input of every writer.
+"""Actors as lists of steps (`steps`): readers return them, writers take them.
 
 An architecture defines which steps a checkpoint's layers form; `saved_model` writes
 them as TensorFlow operations, and the parity check compares those with `Actor.evaluate`.
@@ -42,7 +42,7 @@ class Actor:
     unread: tuple[str, ...] = ()
     """Variables of the checkpoint that do not belong to the actor."""
     scores: str = PROBABILITIES
-    """What a categorical actor's output is beside the choice: `probabilities`, or `q_values` of each choice."""
+    """The second output of a categorical actor, one value per choice: `probabilities` or `q_values`."""
 
     @property
     def dense(self) -> tuple[Dense, ...]:
@@ -60,7 +60,7 @@ class Actor:
 
     @property
     def widths(self) -> list[int]:
-        """Inputs, then the units of every dense layer."""
+        """Number of inputs, then the units of every dense layer."""
         return [self.inputs, *(int(layer.kernel.shape[1]) for layer in self.dense)]
 
     @property
@@ -79,7 +79,7 @@ class Actor:
         return " ".join(dict.fromkeys([self.architecture, *(step.note for step in self.steps if step.note)]))
 
     def evaluate(self, observations: NDArray[np.float32], categorical: bool) -> Floats:
-        """[n, A] means, or [n, choices] probabilities or Q-values (`scores`) if the actor is categorical; NumPy, float64."""
+        """Evaluate the actor in NumPy: [n, A] float64 means, or the [n, choices] `scores` of a categorical actor."""
         x: Floats = observations.astype(np.float64)
         branches: list[Floats] = []
         for step in self.steps:

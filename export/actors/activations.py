@@ -1,4 +1,4 @@
-"""Activations of actors: each in NumPy, for the parity check, and as TensorFlow's operation."""
+"""Activations of actors, each in NumPy (for the parity check) and in TensorFlow."""
 
 from collections.abc import Callable
 from math import erf
@@ -11,13 +11,13 @@ Floats = NDArray[np.float64]
 
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 LEAKY_RELU_SLOPE = 0.2
-"""Of TensorFlow and Keras."""
+"""The default of TensorFlow and Keras."""
 
 _erf = np.vectorize(erf, otypes=[np.float64])
 
 
 def _sigmoid(x: Floats) -> Floats:
-    # by tanh: exp would overflow far below 0
+    # with tanh, because exp overflows far below 0
     return np.asarray(0.5 * (1.0 + np.tanh(0.5 * x)))
 
 
@@ -38,7 +38,7 @@ ACTIVATIONS = tuple(NUMPY)
 
 
 def tensorflow(kind: str) -> Callable[[Any], Any]:
-    """TensorFlow's operation of an activation."""
+    """The TensorFlow operation of an activation."""
     import tensorflow as tf
 
     # explicit slope: TensorFlow's default may change

@@ -1,8 +1,7 @@
 """Architectures: the steps that a checkpoint's layers form.
 
-A checkpoint has its dense layers and its batch norms, each in order. What the
-shapes do not determine (activations, residuals) comes from settings and file
-names.
+A checkpoint has its dense layers and its batch norms, each in order. Settings and
+file names define what shapes do not: activations and residuals.
 """
 
 import itertools
@@ -24,9 +23,9 @@ OUTPUT_ACTIVATIONS = ("tanh", "linear", "sigmoid")
 CLIP = "clip"
 """Output of trainers whose environment clips actions to [-1, 1]."""
 MATCH_TOLERANCES = {1.0: 1e-5, 10.0: 1e-4, 100.0: 1e-3, 1000.0: 1e-2}
-"""Scale of observations -> tolerance between equal actions: float32 has seven digits."""
+"""Tolerance between equal actions by the scale of observations: float32 has seven digits."""
 MAX_ORDERS = 5040
-"""Orders of groups that are tried at most: 7!."""
+"""Orders of groups to try: 7!."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +36,12 @@ class Layers:
     norms: tuple[BatchNorm, ...]
     unread: tuple[str, ...]
     groups: tuple["Layers", ...] = ()
-    """Not empty: the file defines the order within each group (an attribute of a
-    subclassed model), but not the order of the groups."""
+    """Attributes of a subclassed model: the file defines the order of layers within each group, but not the order of
+    the groups."""
     name: str = ""
-    """Name of a group; "": the whole actor."""
+    """Name of a group; empty for the whole actor."""
     sequence: str = ""
-    """Groups of one sequence, such as fc1 and fc2, are called in their order; "": a group of no sequence."""
+    """Groups of one sequence, such as fc1 and fc2, are called in their order. Empty without a sequence."""
 
     def joined(self, groups: Sequence["Layers"]) -> "Layers":
         """The same layers with their groups in this order."""
@@ -53,20 +52,20 @@ class Layers:
 
 @dataclass(frozen=True)
 class ArchitectureHints:
-    """What settings and file names say about an architecture."""
+    """An architecture's settings in city.toml, flags and file names."""
 
     architecture: str | None = None
-    """None: recognised from the layers."""
+    """Without it, the architecture is recognised from the layers."""
     hidden_activation: str | None = None
-    """None: relu, or refused by a source whose trainers have no common default."""
+    """Without it, relu; a source whose trainers have no common default requires it."""
     output_activation: str | None = None
-    """Activation of a continuous actor's output, or `clip` to [-1, 1]; None: tanh. Categorical actors end with logits."""
+    """Activation of a continuous actor's output, or `clip` to [-1, 1]. Without it, tanh. Categorical actors end with logits."""
     hidden_sizes: tuple[int, ...] | None = None
-    """Hidden sizes from the file name (netSz) or city.toml."""
+    """Units of the hidden layers, from the file name (netSz) or city.toml."""
     epsilon: float | None = None
-    """Epsilon of batch norms; None: 1e-5, the default of the sappo dialect's trainer."""
+    """Epsilon of batch norms. Without it, 1e-5, the default of the sappo dialect's trainer."""
     layer_order: tuple[str, ...] | None = None
-    """Names of the actor's layers, in the order in which they are called."""
+    """Names of the actor's layers, in call order."""
 
     @property
     def hidden(self) -> str:
@@ -80,7 +79,7 @@ class ArchitectureHints:
 def build(where: Path, layers: Layers, hints: ArchitectureHints, categorical: bool) -> Actor:
     """The actor that the layers form. Raises InputError if they do not form one."""
     if hints.layer_order and sorted(hints.layer_order) != sorted(group.name for group in layers.groups):
-        layers = _selected(where, layers, hints.layer_order)
+        layers = _select(where, layers, hints.layer_order)
     elif layers.groups:
         layers = _in_order(where, layers, hints, categorical)
     name = hints.architecture or recognise(where, layers, hints)
@@ -88,12 +87,12 @@ def build(where: Path, layers: Layers, hints: ArchitectureHints, categorical: bo
         raise InputError(
             f"{where}: actor {name!r} (--actor, or [tl.NAME] actor) is not one of {', '.join(BUILDERS)} or MODULE:FUNCTION"
         )
-    for key, kind, known in (
+    for key, kind, kinds in (
         ("hidden_activation", hints.hidden, ACTIVATIONS),
         ("output_activation", hints.output, (*ACTIVATIONS, CLIP)),
     ):
-        if kind not in known:
-            raise InputError(f"{where}: {key} {kind!r} is not one of {', '.join(known)}; correct it in [tl.NAME] of city.toml")
+        if kind not in kinds:
+            raise InputError(f"{where}: {key} {kind!r} is not one of {', '.join(kinds)}; correct it in [tl.NAME] of city.toml")
     steps = BUILDERS[name](where, layers, hints)
     try:
         check_sizes(steps)
@@ -112,24 +111,32 @@ def find_equivalent_actor(
     inputs: int,
     categorical: bool,
 ) -> Actor | None:
-    """The actor of these layers that acts like the reference model; None if no architecture does.
+    """The actor of these layers that acts like the reference model, or `None` if no architecture does.
 
-    Architectures and activations are tried in turn, the hinted ones first,
-    because weights do not determine them.
+    Weights do not determine architectures and activations; they are tried in
+    turn, the hinted ones first.
+
+    Args:
+        where: the checkpoint, for messages.
+        layers: the checkpoint's layers.
+        hints: settings of the architecture.
+        reference_model: [n, inputs] observations and `categorical` -> [n, A] actions or scores.
+        inputs: number of inputs of the reference model.
+        categorical: whether the actor is categorical.
     """
     rng = np.random.default_rng(2)
-    # far beyond training's observations too, where a clip or a relu6 shows
+    # large observations too: a clip or a relu6 acts only on these
     probes = [(scale * rng.standard_normal((64, inputs))).astype(np.float32) for scale in MATCH_TOLERANCES]
-    answers = [reference_model(probe, categorical) for probe in probes]
-    hidden = dict.fromkeys([hints.hidden, *ACTIVATIONS])
-    output = [hints.output] if categorical else dict.fromkeys([hints.output, *OUTPUT_ACTIVATIONS])
-    names = [hints.architecture] if hints.architecture else list(BUILDERS)
-    for name, inner, outer in itertools.product(names, hidden, output):
-        if name.startswith("bn-") and inner != hints.hidden:
+    references = [reference_model(probe, categorical) for probe in probes]
+    architectures = [hints.architecture] if hints.architecture else list(BUILDERS)
+    hidden_activations = dict.fromkeys([hints.hidden, *ACTIVATIONS])
+    output_activations = [hints.output] if categorical else dict.fromkeys([hints.output, *OUTPUT_ACTIVATIONS])
+    for architecture, hidden, output in itertools.product(architectures, hidden_activations, output_activations):
+        if architecture.startswith("bn-") and hidden != hints.hidden:
             continue
-        tried = replace(hints, architecture=name, hidden_activation=inner, output_activation=outer)
+        candidate = replace(hints, architecture=architecture, hidden_activation=hidden, output_activation=output)
         try:
-            actor = build(where, layers, tried, categorical)
+            actor = build(where, layers, candidate, categorical)
         except InputError:
             if hints.architecture:
                 raise
@@ -139,65 +146,67 @@ def find_equivalent_actor(
         if all(
             (actual := actor.evaluate(probe, categorical)).shape == expected.shape
             and np.abs(actual - expected).max() <= tolerance
-            for probe, expected, tolerance in zip(probes, answers, MATCH_TOLERANCES.values(), strict=True)
+            for probe, expected, tolerance in zip(probes, references, MATCH_TOLERANCES.values(), strict=True)
         ):
             return actor
     return None
 
 
-def _selected(where: Path, layers: Layers, names: Sequence[str]) -> Layers:
-    """The layers of these names, in this order; the others are left unread. Raises InputError."""
-    chosen = []
+def _select(where: Path, layers: Layers, names: Sequence[str]) -> Layers:
+    """The layers with these names, in this order; the others are unread. Raises InputError."""
+    selected = []
     for name in names:
-        found = [layer for layer in layers.dense if layer.name == name or layer.name.endswith(f"/{name}")]
-        if len(found) != 1:
-            known = ", ".join(dict.fromkeys([group.name for group in layers.groups] or [layer.name for layer in layers.dense]))
-            raise InputError(f"{where}: layers are {known}, but the given order has {', '.join(names)}")
-        chosen += found
-    taken = {layer.name for layer in chosen}
-    others = [name for layer in layers.dense if layer.name not in taken for name in layer.stored_as.values()]
-    return Layers(tuple(chosen), (), (*layers.unread, *others))
+        matches = [layer for layer in layers.dense if layer.name == name or layer.name.endswith(f"/{name}")]
+        if len(matches) != 1:
+            stored = ", ".join(dict.fromkeys([group.name for group in layers.groups] or [layer.name for layer in layers.dense]))
+            raise InputError(
+                f"{where}: layers are {stored}, but --layers (or layers in city.toml) has {', '.join(names)}; name each layer once"
+            )
+        selected += matches
+    selected_names = {layer.name for layer in selected}
+    unread = [name for layer in layers.dense if layer.name not in selected_names for name in layer.stored_as.values()]
+    return Layers(tuple(selected), (), (*layers.unread, *unread))
 
 
 def _in_order(where: Path, layers: Layers, hints: ArchitectureHints, categorical: bool) -> Layers:
-    """The layers with their groups in the given order, or the only order in which they fit.
+    """The layers with their groups in the order of the hints, or in the only order in which they fit.
 
     A file of a subclassed model lists its attributes alphabetically, not in the
     order in which they are called.
     """
-    names = [group.name for group in layers.groups]
+    groups_by_name = {group.name: group for group in layers.groups}
     if hints.layer_order is not None:
-        return layers.joined([next(group for group in layers.groups if group.name == name) for name in hints.layer_order])
-    fitting: dict[tuple[int, ...], Sequence[Layers]] = {}
+        return layers.joined([groups_by_name[name] for name in hints.layer_order])
+    fitting: dict[tuple[int, ...], Layers] = {}
     for groups in _possible_orders(layers.groups):
+        ordered = layers.joined(groups)
         try:
-            build(where, layers.joined(groups), hints, categorical)
+            build(where, ordered, hints, categorical)
         except InputError:
             continue
-        whole = layers.joined(groups)
-        fitting.setdefault(tuple(id(layer) for layer in (*whole.dense, *whole.norms)), groups)
+        fitting.setdefault(tuple(id(layer) for layer in (*ordered.dense, *ordered.norms)), ordered)
     if len(fitting) != 1:
         raise InputError(
-            f"{where}: does not define the order of its layers {', '.join(names)}; "
+            f"{where}: does not define the order of its layers {', '.join(group.name for group in layers.groups)}; "
             "pass --layers start,middle,end, or set layers in city.toml"
         )
-    return layers.joined(next(iter(fitting.values())))
+    return next(iter(fitting.values()))
 
 
 def _possible_orders(groups: Sequence[Layers]) -> Iterator[Sequence[Layers]]:
-    """Every order of the groups that keeps the order within each sequence; none if there are more than MAX_ORDERS."""
+    """Every order of the groups that keeps the order within each sequence. Empty if there are more than MAX_ORDERS."""
     sequences: dict[str, list[Layers]] = {}
     for group in groups:
         sequences.setdefault(group.sequence or f"group {group.name}", []).append(group)
-    count = math.factorial(len(groups)) // math.prod(math.factorial(len(own)) for own in sequences.values())
+    count = math.factorial(len(groups)) // math.prod(math.factorial(len(sequence)) for sequence in sequences.values())
 
-    def orders(left: list[list[Layers]]) -> Iterator[tuple[Layers, ...]]:
-        if not any(left):
+    def orders(remaining: list[list[Layers]]) -> Iterator[tuple[Layers, ...]]:
+        if not any(remaining):
             yield ()
-        for k, own in enumerate(left):
-            if own:
-                for rest in orders([*left[:k], own[1:], *left[k + 1 :]]):
-                    yield (own[0], *rest)
+        for k, sequence in enumerate(remaining):
+            if sequence:
+                for order in orders([*remaining[:k], sequence[1:], *remaining[k + 1 :]]):
+                    yield (sequence[0], *order)
 
     if count <= MAX_ORDERS:
         yield from orders(list(sequences.values()))
@@ -217,8 +226,8 @@ def recognise(where: Path, layers: Layers, hints: ArchitectureHints) -> str:
                 f"{where}: {len(units)} dense layers and {len(layers.norms)} batch norms are not a known architecture; "
                 "pass --actor MODULE:FUNCTION, or export a file that holds its wiring (a SavedModel, a whole Keras model)"
             )
-        bare = all(layer.bias is None for layer in layers.dense[1:-1])
-        return "bn-tanh-bottleneck" if bare and len(units) > 3 else "bn-elu-res"
+        has_no_bias = all(layer.bias is None for layer in layers.dense[1:-1])
+        return "bn-tanh-bottleneck" if has_no_bias else "bn-elu-res"
     if not _fits_mlp_res(units):
         return "mlp"
     if hints.hidden_sizes is not None:
@@ -244,22 +253,14 @@ def _mlp(where: Path, layers: Layers, hints: ArchitectureHints) -> list[Step]:
 
 def _mlp_res(where: Path, layers: Layers, hints: ArchitectureHints) -> list[Step]:
     """h0 = relu(n0); n1..nk; y = relu(n0) + h0; relu(nk); output (the TF1 variant of the sappo dialect's trainer)."""
-    first, *middle, wide, last, output = layers.dense if len(layers.dense) >= 5 else _too_few(where, "mlp-res", 5, layers)
-    act = Activation(hints.hidden)
-    steps: list[Step] = [first, act, Branch()]
-    for layer in (*middle, wide):
-        steps += [layer, act]
-    return [*steps, Join(), last, act, output]
-
-
-def _blocks(where: Path, name: str, layers: Layers) -> list[tuple[BatchNorm, Dense]]:
-    """Every dense layer after the first with the batch norm before it."""
-    if len(layers.norms) != len(layers.dense) - 1:
-        raise InputError(
-            f"{where}: {name} has a batch norm before every dense layer but the first; "
-            f"found {len(layers.norms)} batch norms and {len(layers.dense)} dense layers"
-        )
-    return list(zip(layers.norms, layers.dense[1:], strict=True))
+    if len(layers.dense) < 5:
+        raise InputError(f"{where}: mlp-res has at least 5 dense layers; found {len(layers.dense)}; pass another --actor")
+    first, *middle, last, output = layers.dense
+    activation = Activation(hints.hidden)
+    steps: list[Step] = [first, activation, Branch()]
+    for layer in middle:
+        steps += [layer, activation]
+    return [*steps, Join(), last, activation, output]
 
 
 def _bn_elu_res(where: Path, layers: Layers, hints: ArchitectureHints) -> list[Step]:
@@ -273,44 +274,48 @@ def _bn_tanh_bottleneck(where: Path, layers: Layers, hints: ArchitectureHints) -
 
 
 def _bn(where: Path, name: str, layers: Layers, hints: ArchitectureHints, start: list[Step], activation: str) -> list[Step]:
-    blocks = _blocks(where, name, layers)
+    """The steps of `start`, then of blocks: a batch norm, an activation and a dense layer."""
+    if len(layers.norms) != len(layers.dense) - 1:
+        raise InputError(
+            f"{where}: {name} has a batch norm before every dense layer but the first; "
+            f"found {len(layers.norms)} batch norms and {len(layers.dense)} dense layers; pass another --actor"
+        )
+    blocks = list(zip(layers.norms, layers.dense[1:], strict=True))
     if hints.epsilon is not None:
         blocks = [(replace(norm, epsilon=hints.epsilon), dense) for norm, dense in blocks]
     if len(blocks) < 5 or (len(blocks) - 2) % 3:
-        raise InputError(f"{where}: {name} has 1 + 3 * sizes + 1 blocks; found {len(blocks)}")
+        raise InputError(f"{where}: {name} has 1 + 3 * sizes + 1 blocks; found {len(blocks)}; pass another --actor")
     steps = list(start)
     for k, (norm, dense) in enumerate(blocks):
-        within = 0 < k < len(blocks) - 1
-        steps += [Branch()] if within and k % 3 == 1 else []
+        is_residual = 0 < k < len(blocks) - 1
+        if is_residual and k % 3 == 1:
+            steps.append(Branch())
         steps += [norm, Activation(activation), dense]
-        steps += [Join()] if within and k % 3 == 0 else []
+        if is_residual and k % 3 == 0:
+            steps.append(Join())
     return steps
 
 
 def _check_sizes(where: Path, name: str, layers: Layers, hints: ArchitectureHints) -> None:
     """Raise InputError if the layers do not have the hidden sizes of the file name (netSz) or city.toml."""
-    units = [int(layer.kernel.shape[1]) for layer in layers.dense]
     if hints.hidden_sizes is None:
         return
+    units = [int(layer.kernel.shape[1]) for layer in layers.dense[:-1]]
     hidden = list(hints.hidden_sizes)
     match name:
         case "mlp":
-            wanted = hidden
+            expected = hidden
         case "mlp-res":
-            wanted = [*hidden, hidden[0], hidden[-1]]
+            expected = [*hidden, hidden[0], hidden[-1]]
         case "bn-elu-res":
-            wanted = [*hidden[:2], *(n for n in hidden[1:] for _ in range(3))]
+            expected = [*hidden[:2], *(n for n in hidden[1:] for _ in range(3))]
         case _:
-            wanted = [*hidden[:2], *(size for n in hidden[1:] for size in (n // 4, n // 4, n))]
-    if units[:-1] != wanted:
+            expected = [*hidden[:2], *(size for n in hidden[1:] for size in (n // 4, n // 4, n))]
+    if units != expected:
         raise InputError(
             f"{where}: hidden sizes are {', '.join(map(str, hidden))}, but the hidden layers of its {name} have "
-            f"{', '.join(map(str, units[:-1])) or 'no'} units, not {', '.join(map(str, wanted))}"
+            f"{', '.join(map(str, units)) or 'no'} units, not {', '.join(map(str, expected))}"
         )
-
-
-def _too_few(where: Path, name: str, wanted: int, layers: Layers) -> tuple[Dense, ...]:
-    raise InputError(f"{where}: {name} has at least {wanted} dense layers; found {len(layers.dense)}")
 
 
 BUILDERS: dict[str, Callable[[Path, Layers, ArchitectureHints], list[Step]]] = {

@@ -1,6 +1,7 @@
-"""A policy that several TLs share, cut to one TL: SuperSuit pads observations with zeros and action spaces with choices.
+"""One TL's actor out of a policy that several TLs share, padded by SuperSuit to the largest TL.
 
-Source: `pad_observations_v0` and `pad_action_space_v0` of https://github.com/Farama-Foundation/SuperSuit.
+SuperSuit pads observations with zeros and action spaces with choices
+(`pad_observations_v0` and `pad_action_space_v0` of https://github.com/Farama-Foundation/SuperSuit).
 """
 
 from dataclasses import replace
@@ -13,14 +14,21 @@ SUPERSUIT = "supersuit"
 
 
 def for_tl(tl: str, label: str, actor: Actor, inputs: int, choices: int) -> Actor:
-    """The shared actor with a TL's own numbers of inputs and choices. Raises InputError if the TL needs more than it has.
+    """The shared actor with a TL's inputs and choices. Raises InputError if the TL needs more than the policy has.
 
-    The weights stay as they are, so that a fleet stores them once for all TLs.
+    The weights are not cut, so that a fleet stores them once for all TLs.
+
+    Args:
+        tl: the TL.
+        label: name of the checkpoint in messages.
+        actor: the shared policy.
+        inputs: size of the TL's observation.
+        choices: number of the TL's actions.
     """
-    for kind, own, shared in (("inputs", inputs, actor.inputs), ("choices", choices, actor.outputs)):
-        if own > shared:
+    for kind, required, shared in (("inputs", inputs, actor.inputs), ("choices", choices, actor.outputs)):
+        if required > shared:
             raise InputError(
-                f"{tl}: needs {own} {kind}, but the shared policy of {label} has {shared}; use the SUMO network that the policy "
-                "was trained on"
+                f"{tl}: needs {required} {kind}, but the shared policy of {label} has {shared}; use the SUMO network that the "
+                "policy was trained on"
             )
     return replace(actor, steps=(Pad(inputs, actor.inputs), *actor.steps, FirstChoice(choices)))

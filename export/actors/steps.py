@@ -1,7 +1,7 @@
-"""The steps of an actor. A step is one class: its NumPy value, its TensorFlow operations, its JSON, its sizes, its stacking.
+"""The steps of an actor. Each class has its evaluation in NumPy, its TensorFlow operations, its JSON and its sizes.
 
 `evaluate` and `build` share only the weights, so that one can verify the other. A new step is a
-new class here; nothing else lists steps.
+new class in this file; no other file lists steps.
 """
 
 from abc import ABC, abstractmethod
@@ -17,24 +17,24 @@ from export.actors.activations import Floats
 
 Float32Array = NDArray[np.float32]
 Weights = Callable[[str], Any]
-"""A part's name -> its tensor in the graph under construction, or None if the step has no such part."""
+"""Returns the tensor of a part in the graph under construction, or `None` if the step has no such part."""
 STEPS: dict[str, type["Step"]] = {}
-"""By the key that names a step in JSON."""
+"""Classes by the key of their JSON."""
 
 
 class SizeMismatch(ValueError):
-    """A step does not fit the output of the step before; the message says how."""
+    """A step does not fit the output of the step before it."""
 
 
 class Step(ABC):
     """One step of an actor."""
 
     key: ClassVar[str]
-    """Names the step in JSON."""
+    """The class's name in JSON."""
     parts: ClassVar[tuple[str, ...]] = ()
-    """Attributes that are weights; one may be None."""
+    """Names of the attributes that hold weights; the value of one may be `None`."""
     note = ""
-    """For people, beside the architecture's name."""
+    """Addition to the architecture's name in messages."""
 
     def __init_subclass__(cls) -> None:
         STEPS[cls.key] = cls
@@ -50,15 +50,15 @@ class Step(ABC):
 
     @property
     def inputs(self) -> int | None:
-        """Numbers that it takes; None: any."""
+        """Number of inputs; `None` means any."""
         return None
 
     def units(self, before: int | None, branches: list[int | None]) -> int | None:
-        """Numbers that it gives; None: unknown. Raises SizeMismatch.
+        """Number of outputs, if it is known. Raises SizeMismatch.
 
         Args:
-            before: numbers that the step before gives; None: unknown.
-            branches: the same of the open branches.
+            before: outputs of the step before, if known.
+            branches: outputs of the open branches, if known.
         """
         if before is not None and self.inputs not in (None, before):
             raise SizeMismatch(f"{self.label} takes {self.inputs}")
@@ -66,34 +66,34 @@ class Step(ABC):
 
     @property
     def label(self) -> str:
-        """Its name in messages."""
+        """The step's name in messages."""
         return self.key
 
     @property
     def operation(self) -> Hashable:
-        """What its operations depend on, but for sizes; steps of one operation can be stacked in a fleet."""
+        """Determines the TensorFlow operations except for sizes; a fleet stacks steps with equal operations."""
         return self.key
 
     @property
     def outline(self) -> Hashable:
-        """What its operations depend on; actors whose steps have the same outlines have the same graph."""
+        """Determines the TensorFlow operations; actors have the same graph if the outlines of their steps are equal."""
         return self.operation, tuple(values.shape for values in self.weights.values())
 
     @abstractmethod
     def evaluate(self, x: Floats, branches: list[Floats]) -> Floats:
-        """Its value, [n, units] float64. `x`: [n, inputs]; `branches`: values of the open branches."""
+        """Evaluate the step in NumPy: [n, inputs] -> [n, units] float64. `branches`: values of the open branches."""
 
     @abstractmethod
     def build(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
-        """Its output as TensorFlow operations; `x` [B, inputs], or [n, B, inputs] with stacked weights."""
+        """Add the step's TensorFlow operations; `x`: [B, inputs], or [n, B, inputs] with stacked weights."""
 
     def build_stacked(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
-        """The same in a fleet, where the weights of n actors are stacked and padded to the widest."""
+        """Add the operations of a fleet, in which the weights of n actors are stacked and padded to the widest."""
         return self.build(x, weight, branches)
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """Its description without weights; the first item is (key, what is peculiar to it)."""
+        """A description without weights; its first key is the step's."""
 
     @classmethod
     @abstractmethod
@@ -112,9 +112,9 @@ class Dense(Step):
     kernel: Float32Array
     """[inputs, units]"""
     bias: Float32Array | None
-    """[units]; None: the layer has no bias."""
+    """[units]"""
     stored_as: Mapping[str, str] = field(default_factory=dict)
-    """Part -> the variable's name in the checkpoint."""
+    """Variables' names in the checkpoint by part."""
 
     def stored_name(self, part: str) -> str:
         return self.stored_as.get(part, f"{self.name}/{part}")
@@ -212,7 +212,7 @@ class BatchNorm(Step):
 
 @dataclass(frozen=True)
 class Activation(Step):
-    """One of `activations.ACTIVATIONS`."""
+    """An activation function, one of `activations.ACTIVATIONS`."""
 
     key = "activation"
 
@@ -275,8 +275,8 @@ class Join(Step):
     key = "join"
 
     def units(self, before: int | None, branches: list[int | None]) -> int | None:
-        if (other := branches.pop()) != before:
-            raise SizeMismatch(f"a residual adds {other}")
+        if (added := branches.pop()) != before:
+            raise SizeMismatch(f"a residual adds {added}")
         return before
 
     def evaluate(self, x: Floats, branches: list[Floats]) -> Floats:
@@ -295,7 +295,7 @@ class Join(Step):
 
 @dataclass(frozen=True)
 class Clip(Step):
-    """y = min(max(x, low), high); one bound for all numbers, or one for each."""
+    """y = min(max(x, low), high), with one bound for all values or one for each."""
 
     key = "clip"
 
@@ -325,16 +325,16 @@ class Clip(Step):
 
 @dataclass(frozen=True)
 class Pad(Step):
-    """Append zeros to a TL's own observation: a policy that several TLs share takes as many numbers as the largest needs."""
+    """Append zeros to a TL's observation, up to the inputs of a policy that TLs of several sizes share."""
 
     key = "pad"
 
-    own: int
+    tl_inputs: int
     size: int
 
     @property
     def inputs(self) -> int:
-        return self.own
+        return self.tl_inputs
 
     def units(self, before: int | None, branches: list[int | None]) -> int:
         super().units(before, branches)
@@ -342,64 +342,64 @@ class Pad(Step):
 
     @property
     def outline(self) -> Hashable:
-        return self.key, self.own, self.size
+        return self.key, self.tl_inputs, self.size
 
     def evaluate(self, x: Floats, branches: list[Floats]) -> Floats:
-        return np.pad(x, ((0, 0), (0, self.size - self.own)))
+        return np.pad(x, ((0, 0), (0, self.size - self.tl_inputs)))
 
     def build(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
         import tensorflow as tf
 
-        return tf.pad(x, [[0, 0], [0, self.size - self.own]])
+        return tf.pad(x, [[0, 0], [0, self.size - self.tl_inputs]])
 
     def build_stacked(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
         return x  # a fleet pads every observation to the widest
 
     def to_json(self) -> dict[str, Any]:
-        return {self.key: [self.own, self.size]}
+        return {self.key: [self.tl_inputs, self.size]}
 
     @classmethod
     def from_json(cls, description: Mapping[str, Any], weights: Mapping[str, Any]) -> Self:
-        own, size = description[cls.key]
-        return cls(int(own), int(size))
+        tl_inputs, size = description[cls.key]
+        return cls(int(tl_inputs), int(size))
 
 
 @dataclass(frozen=True)
 class FirstChoice(Step):
-    """Keep the logits of a TL's own choices; the first one takes the greatest logit of those beyond.
+    """Keep the logits of a TL's choices; the first becomes the maximum of itself and the padding's.
 
-    SuperSuit pads action spaces to the largest TL's, and applies a choice beyond a TL's own as its first
+    SuperSuit pads action spaces to the largest TL's, and applies a choice beyond those of a TL as its first
     (`dehomogenize_actions` of https://github.com/Farama-Foundation/SuperSuit).
     """
 
     key = "first_choice"
 
-    own: int
+    choices: int
 
     def units(self, before: int | None, branches: list[int | None]) -> int:
-        return self.own
+        return self.choices
 
     @property
     def outline(self) -> Hashable:
-        return self.key, self.own
+        return self.key, self.choices
 
     def evaluate(self, x: Floats, branches: list[Floats]) -> Floats:
-        beyond = x[:, self.own :].max(axis=1, initial=-np.inf)
-        return np.column_stack([np.maximum(x[:, 0], beyond), x[:, 1 : self.own]])
+        padding = x[:, self.choices :].max(axis=1, initial=-np.inf)
+        return np.column_stack([np.maximum(x[:, 0], padding), x[:, 1 : self.choices]])
 
     def build(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
         import tensorflow as tf
 
-        if x.shape[-1] == self.own:
+        if x.shape[-1] == self.choices:
             return x
-        first = tf.reduce_max(tf.concat([x[..., :1], x[..., self.own :]], axis=-1), axis=-1, keepdims=True)
-        return tf.concat([first, x[..., 1 : self.own]], axis=-1)
+        first = tf.reduce_max(tf.concat([x[..., :1], x[..., self.choices :]], axis=-1), axis=-1, keepdims=True)
+        return tf.concat([first, x[..., 1 : self.choices]], axis=-1)
 
     def build_stacked(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
         return x  # a fleet masks the choices of all its members at once
 
     def to_json(self) -> dict[str, Any]:
-        return {self.key: self.own}
+        return {self.key: self.choices}
 
     @classmethod
     def from_json(cls, description: Mapping[str, Any], weights: Mapping[str, Any]) -> Self:
@@ -407,18 +407,18 @@ class FirstChoice(Step):
 
 
 def check_sizes(steps: Sequence[Step]) -> int | None:
-    """Numbers that the last step gives; None: unknown. Raises SizeMismatch unless every step fits the one before."""
+    """Number of outputs of the last step, if it is known. Raises SizeMismatch unless every step fits the one before."""
     units, before = None, "the observation"
     branches: list[int | None] = []
     for step in steps:
         try:
             units = step.units(units, branches)
         except SizeMismatch as error:
-            raise SizeMismatch(f"{before} gives {units} numbers, but {error}") from None
+            raise SizeMismatch(f"{before} has {units} outputs, but {error}") from None
         before = step.label if step.parts else before
     return units
 
 
 def from_json(description: Mapping[str, Any], weights: Mapping[str, Any]) -> Step:
-    """The step of a description. Raises LookupError, TypeError or ValueError: no step, or one that its weights do not fit."""
+    """The step of a description. Raises LookupError, TypeError or ValueError if it is no step's, or its weights do not fit."""
     return STEPS[next(iter(description))].from_json(description, weights)

@@ -4,8 +4,6 @@ Without NAME: the fleet of city.toml, or that of each of its districts.
 """
 
 import argparse
-import datetime
-import hashlib
 import json
 import sys
 import time
@@ -14,14 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import tensorflow as tf
 from tqdm import tqdm
 
 from city import config as city_config
 from city import model_folders, names, program
 from city.arguments import Parser
 from city.errors import InputError, ProgramFailed
-from city.version import VERSION
 from export import config, quiet, single_model
 from export.fleets import fleet_graph
 from export.fleets.fleet_graph import FleetActor, Group
@@ -31,27 +27,27 @@ from serving.contract import ACTION, CATEGORICAL, FLEET, ContractError, check_fl
 
 T = TypeVar("T")
 
+INTERRUPTED = "interrupted; the fleets published before are complete, and no draft remains"
+
 
 @dataclass(frozen=True)
 class FleetJob:
-    """Resolved settings of a call."""
+    """Resolved settings of a fleet's export."""
 
     name: str
     tls: tuple[str, ...]
     models_dir: Path
     number: int | None
-    """Version of the fleet. None: one more than the newest."""
+    """Version of the fleet. `None` means one more than the newest."""
     overwrite: bool
     keep: int | None
+    """Versions of the fleet to keep. `None` means all."""
     skip_existing: bool = False
     """Leave the newest version as it is if it holds the newest versions of the TLs."""
 
 
-INTERRUPTED = "interrupted; the fleets published before are complete, and no draft remains"
-
-
 def main(argv: list[str], prog: str = "python -m export fleet") -> int:
-    """Build fleets; the exit code: 0, 1 if the verification of one fails, 2 if the input is wrong."""
+    """Build fleets and return the exit code: 0, 1 if the verification of one fails, 2 if the input is wrong."""
 
     def build() -> int:
         quiet.first_session()
@@ -87,7 +83,7 @@ def parser(prog: str) -> Parser:
 
 
 def parse(argv: list[str], prog: str = "python -m export fleet") -> argparse.Namespace:
-    """Read the command line; no file is looked at. Raises InputError."""
+    """Parse and check the command line; read no files. Raises InputError."""
     args = parser(prog).parse_args(argv)
     config.check_versions(args)
     if args.name is None and args.model_number is not None:
@@ -98,46 +94,46 @@ def parse(argv: list[str], prog: str = "python -m export fleet") -> argparse.Nam
 
 
 def prepare(args: argparse.Namespace) -> list[FleetJob]:
-    """Read city.toml and list the exported TLs. Raises InputError."""
+    """Read city.toml and list the exported TLs: one job per fleet. Raises InputError."""
     city = city_config.load(args.city or Path("city.toml")) if args.city or Path("city.toml").is_file() else None
     if args.name is not None:
         return [_job(args, city, args.name, args.tl)]
     if city is None:
-        raise InputError("there is no city.toml to name the fleets; pass NAME, or --city FILE")
+        raise InputError("the fleet has no name, and there is no city.toml here; pass NAME, or --city FILE")
     tls = names.select(args.tl or ["all"], list(city.tls), "--tl")
-    districts = city.serving.districts
-    selected = set(tls)
-    fleets = {district.fleet: [tl for tl in district.tls if tl in selected] for district in districts.values()}
-    fleets = fleets or ({city.serving.fleet: tls} if city.serving.fleet else {})
-    if not fleets:
+    if city.serving.districts:
+        fleets = {district.fleet: [tl for tl in district.tls if tl in tls] for district in city.serving.districts.values()}
+    elif city.serving.fleet:
+        fleets = {city.serving.fleet: tls}
+    else:
         print(f"{city.path}: [serving] fleet is empty, so there is no fleet to build")
-    return [_job(args, city, name, own) for name, own in fleets.items() if own]
+        return []
+    return [_job(args, city, name, fleet_tls) for name, fleet_tls in fleets.items() if fleet_tls]
 
 
 def _job(args: argparse.Namespace, city: city_config.City | None, name: str, tl_values: Sequence[str]) -> FleetJob:
-    models_dir = args.models_dir or (city.serving.models_dir if city else Path("models"))
+    """The job of a fleet; `tl_values`: its TLs as --tl has them. Raises InputError."""
     name = names.canonical(name)
     if city is not None and names.find(name, city.tls):
         raise InputError(f"fleet {name}: {city.path} has a TL of that name; choose another name for the fleet")
-    if not models_dir.is_dir():
-        raise InputError(f"{models_dir}: no such folder; export the TLs first, or pass their folder with --models-dir")
-    exported = _exported(models_dir)
+    models_dir = args.models_dir or (city.serving.models_dir if city else Path("models"))
+    exported = _exported_tls(models_dir)
     if name in exported:
         raise InputError(f"fleet {name}: {models_dir / name} is a TL's model; choose another name for the fleet")
-    if not exported:
-        raise InputError(f"{models_dir}: holds no TL's model; export the TLs first (greenserve export --tl all)")
-    known = [tl for tl in exported if tl != name and (city is None or not city.tls or tl in city.tls)]
-    requested = [word.strip() for value in tl_values for word in value.split(",")]
-    by_key = names.by_key(known)
-    missing = [names.canonical(word) for word in requested if word not in ("", "all") and names.key(word) not in by_key]
-    if missing:
-        raise InputError(f"{missing[0]} has no model under {models_dir}; export it first (greenserve export --tl {missing[0]})")
-    tls = tuple(names.select(tl_values, known, "--tl"))
+    available = [tl for tl in exported if city is None or not city.tls or tl in city.tls]
+    by_key = names.by_key(available)
+    for requested in (tl.strip() for value in tl_values for tl in value.split(",")):
+        if requested not in ("", "all") and names.key(requested) not in by_key:
+            tl = names.canonical(requested)
+            raise InputError(f"{tl} has no model under {models_dir}; export it first (greenserve export --tl {tl})")
+    tls = tuple(names.select(tl_values, available, "--tl"))
     return FleetJob(name, tls, models_dir, args.model_number, args.overwrite, args.keep, args.skip_existing)
 
 
-def _exported(models_dir: Path) -> list[str]:
-    """The TLs that have a version, without fleets."""
+def _exported_tls(models_dir: Path) -> list[str]:
+    """The TLs that have a version, without fleets. Raises InputError if there is none."""
+    if not models_dir.is_dir():
+        raise InputError(f"{models_dir}: no such folder; export the TLs first, or pass their folder with --models-dir")
     tls = []
     for home in model_folders.subfolders(models_dir):
         if not (versions := model_folders.versions(home)):
@@ -149,6 +145,8 @@ def _exported(models_dir: Path) -> list[str]:
             is_fleet = False  # export() reads its contract
         if not is_fleet:
             tls.append(home.name)
+    if not tls:
+        raise InputError(f"{models_dir}: holds no TL's model; export the TLs first (greenserve export --tl all)")
     return tls
 
 
@@ -156,61 +154,64 @@ def export(job: FleetJob) -> str:
     """Stack, write, verify and publish a fleet; return a one-line summary. Raises InputError, ParityError, NotInferenceOnly."""
     begin = time.perf_counter()
     home = job.models_dir / job.name
-    existing = list(model_folders.versions(home))
-    number = job.number if job.number is not None else (existing[-1] + 1 if existing else 1)
+    newest = max(model_folders.versions(home), default=None)
+    number = job.number if job.number is not None else (newest or 0) + 1
     if number >= single_model.MAX_MODEL_NUMBER:
         raise InputError(f"fleet {job.name}: number {number} is too large for a version; pass a smaller --model-number")
-    single_models = {tl: _newest(job.models_dir / tl) for tl in job.tls}
-    if job.skip_existing and existing and _holds(home / str(existing[-1]), single_models):
-        return f"{job.name}: version {existing[-1]} holds the newest versions of its {len(job.tls)} TLs; left as it is"
+    single_models = {tl: _newest_version(job.models_dir / tl) for tl in job.tls}
+    if job.skip_existing and newest is not None and _is_built_from(home / str(newest), single_models):
+        return f"{job.name}: version {newest} holds the newest versions of its {len(job.tls)} TLs; left as it is"
     publish.check_version_absent(job.models_dir, job.name, number, job.overwrite)
-    contracts, members = {}, []
-    for tl, folder in _bar(single_models.items(), "read"):
-        contract, actor = read.read(folder)
-        if contract.members:
-            raise InputError(f"{folder}: is a fleet; a fleet contains single TLs' models only")
-        if contract.tl != tl:
-            raise InputError(f"{folder}: its contract names {contract.tl}, not {tl}; export {tl} again")
-        contracts[tl] = contract
-        members.append(FleetActor(tl, actor, contract.action.kind == CATEGORICAL))
+    contracts, members = _read_members(single_models)
     groups = fleet_graph.group_members(members)
     contract = _contract(job.name, number, groups, contracts, single_models)
+    inputs, outputs = contract.observation.size, contract.action.size
     with publish.new_version(job.models_dir, job.name, number, job.overwrite, job.keep) as draft:
-        size = contract.observation.size
-        template = meta_graph.assemble(size, lambda x, v: {ACTION: fleet_graph.build(groups, x, v)})
-        weights = fleet_graph.weights(groups)
-        meta_graph.write(draft, template, contract, weights)
+        template = meta_graph.assemble(inputs, lambda x, v: {ACTION: fleet_graph.build(groups, x, v)})
+        meta_graph.write(draft, template, contract, fleet_graph.weights(groups))
         warmup.write(draft, contract, number)
         parity = verify.compare_with_single_models(draft, contract, single_models, lambda members: _bar(members, "verify"))
-        operations = verify.count_operations(draft)
-        results = manifest.Verification(
-            operations, verify.PARITY_OBSERVATIONS, parity, "the single models, each loaded separately"
-        )
+        reference = "the single models, each loaded separately"
+        results = manifest.Verification(verify.count_operations(draft), verify.PARITY_OBSERVATIONS, parity, reference)
         manifest.write_fleet(draft, contract, single_models, _groups_in_manifest(groups), results)
     stacked = sum(len(group.members) for group in groups if group.stacked)
     return (
-        f"{job.name}: {len(members)} TLs -> {job.models_dir / job.name / str(number)} "
+        f"{job.name}: {len(members)} TLs -> {home / str(number)} "
         f"({len(groups)} group{'' if len(groups) == 1 else 's'}, {stacked} TLs stacked, "
-        f"{contract.observation.size} numbers in, {contract.action.size} out), largest difference from single models "
+        f"{inputs} inputs, {outputs} outputs), largest difference from single models "
         f"{parity.difference:.1e}, {time.perf_counter() - begin:.1f} s"
     )
 
 
-def _holds(version: Path, single_models: Mapping[str, Path]) -> bool:
+def _is_built_from(version: Path, single_models: Mapping[str, Path]) -> bool:
     """Whether a fleet was built from exactly these models."""
     try:
         members = {member.tl: member for member in from_saved_model(version).members}
-        own = {tl: from_saved_model(folder) for tl, folder in single_models.items()}
+        contracts = {tl: from_saved_model(folder) for tl, folder in single_models.items()}
     except ContractError:
-        return False  # it is built again, and the error is raised then if it is a TL's
-    return members.keys() == own.keys() and all(
+        return False  # if it is a TL's, building the fleet raises it again
+    return members.keys() == contracts.keys() and all(
         members[tl].version == int(single_models[tl].name) and members[tl].contract.origin == contract.origin
-        for tl, contract in own.items()
+        for tl, contract in contracts.items()
     )
 
 
-def _newest(home: Path) -> Path:
+def _newest_version(home: Path) -> Path:
     return home / str(max(model_folders.versions(home)))
+
+
+def _read_members(single_models: Mapping[str, Path]) -> tuple[dict[str, pb.PolicyContract], list[FleetActor]]:
+    """Contract and actor of every TL. Raises InputError."""
+    contracts, members = {}, []
+    for tl, folder in _bar(single_models.items(), "read"):
+        contract, actor = read.read(folder)
+        if contract.members:
+            raise InputError(f"{folder}: is a fleet; a fleet contains single TLs' models only; pass these with --tl")
+        if contract.tl != tl:
+            raise InputError(f"{folder}: its contract names {contract.tl}, not {tl}; export {tl} again")
+        contracts[tl] = contract
+        members.append(FleetActor(tl, actor, contract.action.kind == CATEGORICAL))
+    return contracts, members
 
 
 def _contract(
@@ -218,38 +219,27 @@ def _contract(
 ) -> pb.PolicyContract:
     """The fleet's contract: every TL's columns and contract, in the order of the groups."""
     members: list[pb.Member] = []
-    observation = action = 0
+    inputs = outputs = 0
     for member in (member for group in groups for member in group.members):
         members.append(
             pb.Member(
                 tl=member.tl,
                 version=int(single_models[member.tl].name),
-                observation_begin=observation,
+                observation_begin=inputs,
                 observation_size=member.actor.inputs,
-                action_begin=action,
+                action_begin=outputs,
                 action_size=member.columns,
                 contract=contracts[member.tl],
             )
         )
-        observation += member.actor.inputs
-        action += member.columns
-    digest = hashlib.sha256()
-    for entry in members:
-        digest.update(bytes.fromhex(entry.contract.origin.sha256))
-    origin = pb.Origin(
-        source_format=FLEET,
-        file_name=f"{len(members)} TLs",
-        sha256=digest.hexdigest(),
-        model_number=number,
-        exporter_version=VERSION,
-        tensorflow_version=tf.__version__,
-        exported_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    )
+        inputs += member.actor.inputs
+        outputs += member.columns
+    sha256s = [member.contract.origin.sha256 for member in members]
     contract = pb.PolicyContract(
         tl=name,
-        observation=pb.Observation(size=observation),
-        action=pb.Action(kind=FLEET, size=action),
-        origin=origin,
+        observation=pb.Observation(size=inputs),
+        action=pb.Action(kind=FLEET, size=outputs),
+        origin=manifest.origin(FLEET, f"{len(members)} TLs", sha256s, number),
         members=members,
     )
     try:

@@ -2,13 +2,13 @@
 
 Stacked weights are [n, ...] with one row per TL. An observation [B, n * O] is
 split into [n, B, O], multiplied in batches, and the actions are concatenated.
-An operation costs the same few microseconds for one TL as for a thousand;
-therefore slightly different shapes are padded with zeros if reading the padding
-costs less than the operations of another group.
+An operation costs the same few microseconds for one TL as for a thousand.
+Therefore similar shapes are padded with zeros, if reading the padding costs less
+than the operations of another group.
 """
 
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,48 +58,40 @@ Shapes = tuple[tuple[int, ...], ...]
 
 def group_members(members: Sequence[FleetActor]) -> list[Group]:
     """Group members by shape, and merge shapes if padding costs less than a group; members keep their order in a group."""
-    alike: dict[Any, dict[Shapes, list[int]]] = {}
-    alone = []
+    by_operations: dict[Hashable, dict[Shapes, list[int]]] = {}
+    graphs = []
     for k, member in enumerate(members):
         if isinstance(member.actor, Actor):
-            alike.setdefault(_kind(member), {}).setdefault(_shapes(member.actor), []).append(k)
+            operations = (member.categorical, *(step.operation for step in member.actor.steps))
+            shapes = tuple(layer.kernel.shape for layer in member.actor.dense)
+            by_operations.setdefault(operations, {}).setdefault(shapes, []).append(k)
         else:
-            alone.append(Group((member,)))
-    merged = [chosen for shapes in alike.values() for chosen in _merged(shapes)]
-    return [Group(tuple(members[k] for k in sorted(chosen))) for chosen in merged] + alone
+            graphs.append(Group((member,)))
+    stacks = [stack for by_shapes in by_operations.values() for stack in _merge(by_shapes)]
+    return [Group(tuple(members[k] for k in sorted(stack))) for stack in stacks] + graphs
 
 
-def _kind(member: FleetActor) -> Hashable:
-    """What stacked members have in common: everything about their steps except the sizes."""
-    assert isinstance(member.actor, Actor)
-    return member.categorical, *(step.operation for step in member.actor.steps)
-
-
-def _shapes(actor: Actor) -> Shapes:
-    return tuple(layer.kernel.shape for layer in actor.dense)
-
-
-def _merged(shapes: dict[Shapes, list[int]]) -> list[list[int]]:
-    """Members of the same kind, with similar shapes merged, the most similar first."""
-    groups = [(shape, list(members)) for shape, members in sorted(shapes.items())]
+def _merge(by_shapes: dict[Shapes, list[int]]) -> list[list[int]]:
+    """Members with equal operations: merge similar shapes, the most similar first."""
+    groups = sorted(by_shapes.items())
     while len(groups) > 1:
-        costs = [(_padding(first, second), k) for k, (first, second) in enumerate(itertools.pairwise(groups))]
-        least, k = min(costs)
+        paddings = [(_padding(first, second), k) for k, (first, second) in enumerate(itertools.pairwise(groups))]
+        least, k = min(paddings)
         if least > MAX_PADDING_BYTES:
             break
-        (a, first_members), (b, second_members) = groups[k : k + 2]
-        groups[k : k + 2] = [(_around(a, b), first_members + second_members)]
+        (first_shapes, first_members), (second_shapes, second_members) = groups[k : k + 2]
+        groups[k : k + 2] = [(_enclosing(first_shapes, second_shapes), first_members + second_members)]
     return [members for _, members in groups]
 
 
-def _around(first: Shapes, second: Shapes) -> Shapes:
+def _enclosing(first: Shapes, second: Shapes) -> Shapes:
     """The smallest shapes that contain both."""
     return tuple((max(a[0], b[0]), max(a[1], b[1])) for a, b in zip(first, second, strict=True))
 
 
 def _padding(first: tuple[Shapes, list[int]], second: tuple[Shapes, list[int]]) -> int:
     """Bytes of zeros that merging two groups adds."""
-    size = _elements(_around(first[0], second[0]))
+    size = _elements(_enclosing(first[0], second[0]))
     return 4 * sum(len(members) * (size - _elements(shapes)) for shapes, members in (first, second))
 
 
@@ -122,38 +114,35 @@ def build(groups: Sequence[Group], observation: Any, variables: Variables) -> An
 
 def weights(groups: Sequence[Group]) -> list[Weight]:
     """The fleet's variables, stacked, in order of their names."""
-    stacked = []
+    variables = []
     for k, group in enumerate(groups):
-        if not group.stacked:
-            stacked += [Weight(f"group_{k:04d}/{w.name}", w.stored_as, w.values) for w in group.members[0].actor.weights]
-            continue
-        for j, part, arrays in _layers(group.members):
-            values = _stack(part, arrays)
-            stacked.append(Weight(f"group_{k:04d}/{weight_name(j, part)}", f"{len(group.members)} TLs", values))
-    return sorted(stacked, key=lambda weight: weight.name)
+        if group.stacked:
+            for j, part, arrays in _parts(group.members):
+                name = f"group_{k:04d}/{weight_name(j, part)}"
+                variables.append(Weight(name, f"{len(group.members)} TLs", _stack(part, arrays)))
+        else:
+            variables += [Weight(f"group_{k:04d}/{w.name}", w.stored_as, w.values) for w in group.members[0].actor.weights]
+    return sorted(variables, key=lambda weight: weight.name)
 
 
-def _layers(members: Sequence[FleetActor]) -> list[tuple[int, str, list[NDArray[np.float32]]]]:
-    """(step, part, every member's array) of stacked members; a single array if all members share it."""
-    steps = [member.actor.steps for member in members if isinstance(member.actor, Actor)]
-    return [
-        (j, part, _shared([member_steps[j].weights[part] for member_steps in steps]))
-        for j, step in enumerate(steps[0])
-        for part in step.weights
-    ]
+def _parts(members: Sequence[FleetActor]) -> Iterator[tuple[int, str, list[NDArray[np.float32]]]]:
+    """(step, part, every member's array) of stacked members.
 
-
-def _shared(arrays: list[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
-    """The first array alone if all are equal: a policy that TLs share is stored once."""
-    return arrays[:1] if all(np.array_equal(array, arrays[0]) for array in arrays[1:]) else arrays
+    One array if all members have the same: a policy that TLs share is stored once.
+    """
+    actors = [member.actor for member in members if isinstance(member.actor, Actor)]
+    for j, step in enumerate(actors[0].steps):
+        for part in step.weights:
+            arrays = [actor.steps[j].weights[part] for actor in actors]
+            is_shared = all(np.array_equal(array, arrays[0]) for array in arrays[1:])
+            yield j, part, arrays[:1] if is_shared else arrays
 
 
 def _stack(part: str, arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """[n, in, out] of kernels, [n, 1, units] of vectors; padding of smaller arrays does not change an action."""
+    """Kernels as [n, in, out], vectors as [n, 1, units]; padding with 0 (variances: 1) does not change an action."""
     stacked = np.full(_stacked_shape(part, arrays), part == "variance", np.float32)
     for row, array in zip(stacked, arrays, strict=True):
-        target = row if part == "kernel" else row[0]
-        target[tuple(slice(size) for size in array.shape)] = array
+        row[(..., *(slice(size) for size in array.shape))] = array
     return stacked
 
 
@@ -164,7 +153,7 @@ def _stacked_shape(part: str, arrays: Sequence[NDArray[np.float32]]) -> tuple[in
 
 def _stacked(k: int, members: Sequence[FleetActor], observation: Any, variables: Variables) -> Any:
     actors = [member.actor for member in members if isinstance(member.actor, Actor)]
-    shapes = {(j, part): _stacked_shape(part, arrays) for j, part, arrays in _layers(members)}
+    shapes = {(j, part): _stacked_shape(part, arrays) for j, part, arrays in _parts(members)}
     x = _split(actors, observation)
     branches: list[Any] = []
     for j, step in enumerate(actors[0].steps):
@@ -174,31 +163,32 @@ def _stacked(k: int, members: Sequence[FleetActor], observation: Any, variables:
 
 
 def _split(actors: Sequence[Actor], observation: Any) -> Any:
-    """[n, B, widest] observations, the shorter ones padded with zeros, out of [B, sum of inputs]."""
+    """[B, sum of inputs] observations as [n, B, widest], padded with zeros."""
     sizes = [actor.inputs for actor in actors]
-    # a shared policy may take more numbers than any of its TLs has
+    # a shared policy may have more inputs than any of its TLs' observations
     widest = max(actor.dense[0].inputs for actor in actors)
     if min(sizes) < widest:
-        observation = tf.gather(tf.pad(observation, [[0, 0], [0, 1]]), _spread(sizes, widest), axis=1)
+        observation = tf.gather(tf.pad(observation, [[0, 0], [0, 1]]), _padded_columns(sizes, widest), axis=1)
     return tf.transpose(tf.reshape(observation, [-1, len(actors), widest]), [1, 0, 2])
 
 
 def _choices(actors: Sequence[Actor], logits: Any) -> Any:
-    """[B, n] choices as float32, out of [n, B, widest] logits; columns beyond an actor's own are never chosen."""
+    """[n, B, widest] logits -> [B, n] choices as float32; padded columns are never chosen."""
     widths = [actor.widths[-1] for actor in actors]
     if min(widths) < max(widths):
-        logits = tf.where(_before(widths, max(widths)), logits, NO_CHOICE)
+        logits = tf.where(_column_mask(widths, max(widths)), logits, NO_CHOICE)
     if isinstance(actors[0].steps[-1], FirstChoice):
-        own = _before([actor.outputs for actor in actors], max(widths))
-        others = np.array(own)
-        others[..., 0] = False
-        first = tf.reduce_max(tf.where(others, NO_CHOICE, logits), axis=2, keepdims=True)
-        logits = tf.concat([first, tf.where(own, logits, NO_CHOICE)[..., 1:]], axis=2)
+        # as FirstChoice: the first choice takes the maximum of itself and of those beyond the TL's
+        valid = _column_mask([actor.outputs for actor in actors], max(widths))
+        valid_except_first = np.array(valid)
+        valid_except_first[..., 0] = False
+        first = tf.reduce_max(tf.where(valid_except_first, NO_CHOICE, logits), axis=2, keepdims=True)
+        logits = tf.concat([first, tf.where(valid, logits, NO_CHOICE)[..., 1:]], axis=2)
     return tf.transpose(tf.cast(tf.argmax(logits, axis=2, output_type=tf.int64), tf.float32))
 
 
 def _means(actors: Sequence[Actor], x: Any) -> Any:
-    """[B, sum of outputs] means, out of [n, B, widest]."""
+    """[n, B, widest] means -> [B, sum of outputs]."""
     outputs = [actor.outputs for actor in actors]
     widest = max(outputs)
     x = tf.reshape(tf.transpose(x, [1, 0, 2]), [-1, len(actors) * widest])
@@ -207,14 +197,14 @@ def _means(actors: Sequence[Actor], x: Any) -> Any:
     return x
 
 
-def _before(sizes: Sequence[int], widest: int) -> NDArray[np.bool_]:
-    """[n, 1, widest]: whether a column is one of the member's own."""
-    is_own: NDArray[np.bool_] = np.arange(widest) < np.array(sizes)[:, None, None]
-    return is_own
+def _column_mask(sizes: Sequence[int], widest: int) -> NDArray[np.bool_]:
+    """[n, 1, widest]: whether a column is one of the first `size` of its member."""
+    mask: NDArray[np.bool_] = np.arange(widest) < np.array(sizes)[:, None, None]
+    return mask
 
 
-def _spread(sizes: Sequence[int], widest: int) -> NDArray[np.int32]:
-    """Source column of every column of the padded observations; sum(sizes) is the column of zeros."""
+def _padded_columns(sizes: Sequence[int], widest: int) -> NDArray[np.int32]:
+    """Source of every column of the padded observations; column sum(sizes) holds zeros."""
     begins = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     columns = np.full((len(sizes), widest), sum(sizes), np.int32)
     for row, (begin, size) in enumerate(zip(begins, sizes, strict=True)):

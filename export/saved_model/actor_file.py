@@ -22,7 +22,7 @@ def write(folder: Path, actor: Actor) -> None:
 
 
 def read(folder: Path, variables: Checkpoint) -> Actor | None:
-    """The actor of a SavedModel, from its steps and its variables; None if the file is missing or damaged.
+    """The actor of a SavedModel, from its steps and its variables, or `None` if the file is missing or damaged.
 
     Raises InputError if a variable cannot be read.
     """
@@ -37,7 +37,7 @@ def read(folder: Path, variables: Checkpoint) -> Actor | None:
 
 
 def describe_steps(actor: Actor) -> list[dict[str, Any]]:
-    """The actor's steps, each with the name of its layer, without weights."""
+    """The actor's steps in JSON's types, without weights."""
     return [step.to_json() for step in actor.steps]
 
 

@@ -1,18 +1,21 @@
-"""The export manifest, `assets.extra/export.json`: where the weights came from, and the verification's results.
+"""The export manifest, `assets.extra/export.json`: the origin of the weights, and the verification's results.
 
 The same input gives the same manifest, apart from the time.
 """
 
+import datetime
 import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
+from city.version import VERSION
 from export.actors import Actor
 from export.checkpoints import scopes
 from export.rebuild import RebuiltActor
@@ -33,7 +36,23 @@ class Verification:
     observations: int
     parity: Parity
     reference: str
-    """What the model's actions were compared with."""
+    """The model or evaluation that the actions were compared with."""
+
+
+def origin(source_format: str, file_name: str, sha256s: Iterable[str], model_number: int) -> pb.Origin:
+    """The origin of an export made now; its digest is that of the sources' hex digests in order."""
+    digest = hashlib.sha256()
+    for source_digest in sha256s:
+        digest.update(bytes.fromhex(source_digest))
+    return pb.Origin(
+        source_format=source_format,
+        file_name=file_name,
+        sha256=digest.hexdigest(),
+        model_number=model_number,
+        exporter_version=VERSION,
+        tensorflow_version=tf.__version__,
+        exported_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
 
 
 def write(
@@ -43,37 +62,37 @@ def write(
 
     Args:
         folder: the SavedModel.
-        rebuilt: the actor and where it was in the checkpoint.
+        rebuilt: the actor and its scope in the checkpoint.
         contract: the model's contract, with its origin.
         files: the checkpoint's files.
         verification: the results to record.
     """
-    origin, actor = contract.origin, rebuilt.actor
+    actor = rebuilt.actor
     summary: dict[str, Any] = {"architecture": actor.architecture, "inputs": actor.inputs, "outputs": actor.outputs}
     if isinstance(actor, Actor):
         summary["steps"] = actor_file.describe_steps(actor)
     else:
         summary |= {"output_tensor": actor.output, "output_kind": actor.output_kind}
-    _write(
-        folder,
-        contract,
-        {
-            "source": {"format": origin.source_format, "name": origin.file_name, "files": [_file(path) for path in files]},
-            "scope": rebuilt.scope,
-            "actor": summary,
-            "variables": [
-                {
-                    "name": weight.name,
-                    "from": weight.stored_as,
-                    "shape": list(weight.values.shape),
-                    "sha256": hashlib.sha256(np.ascontiguousarray(weight.values).tobytes()).hexdigest(),
-                }
-                for weight in actor.weights
-            ],
-            "left_unread": scopes.group_unread(actor.unread, rebuilt.scope),
+    content = {
+        "source": {
+            "format": contract.origin.source_format,
+            "name": contract.origin.file_name,
+            "files": [{"name": path.name, "bytes": path.stat().st_size, "sha256": sha256(path)} for path in files],
         },
-        verification,
-    )
+        "scope": rebuilt.scope,
+        "actor": summary,
+        "variables": [
+            {
+                "name": weight.name,
+                "from": weight.stored_as,
+                "shape": list(weight.values.shape),
+                "sha256": hashlib.sha256(np.ascontiguousarray(weight.values).tobytes()).hexdigest(),
+            }
+            for weight in actor.weights
+        ],
+        "left_unread": scopes.group_unread(actor.unread, rebuilt.scope),
+    }
+    _write(folder, contract, content, verification)
 
 
 def write_fleet(
@@ -89,7 +108,7 @@ def write_fleet(
         folder: the fleet's SavedModel.
         contract: the fleet's contract.
         single_models: version folder of every TL's own model.
-        groups: which TLs are stacked with each other.
+        groups: the TLs of every group, its layer sizes, and whether it is stacked.
         verification: the results to record.
     """
     models = {
@@ -135,7 +154,3 @@ def sha256(path: Path) -> str:
 def _sha256(path: Path, _mtime_ns: int, _size: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _file(path: Path) -> dict[str, Any]:
-    return {"name": path.name, "bytes": path.stat().st_size, "sha256": sha256(path)}

@@ -1,9 +1,8 @@
-"""Assemble a MetaGraph by hand, as TensorFlow 1's builder did.
+"""Assemble a MetaGraph, as TensorFlow 1's SavedModelBuilder did.
 
-Variables are resource handles, restored by one operation; the graph contains
-only what inference needs. Therefore the same actor gives the same bytes,
-independent of earlier exports in the process, and a graph is built once for all
-actors of the same shape.
+Variables are resource handles that one operation restores; the graph contains only
+inference operations. Therefore the same actor gives the same bytes, independent of
+earlier exports in the process, and actors of the same shape share one graph.
 """
 
 import contextlib
@@ -39,7 +38,7 @@ class Variables:
 
 
 def assemble(inputs: int, build: Callable[[Any, Variables], dict[str, Any]]) -> bytes:
-    """A serialized MetaGraphDef with an empty contract; `build` makes its outputs from the observation [-1, inputs]."""
+    """A serialized MetaGraphDef with an empty contract. `build`: adds the outputs for an observation [-1, inputs]."""
     with tf.Graph().as_default() as graph:
         observation = tf.compat.v1.placeholder(tf.float32, [None, inputs], name=INPUT)
         variables = Variables()
@@ -54,7 +53,7 @@ def assemble(inputs: int, build: Callable[[Any, Variables], dict[str, Any]]) -> 
         meta = meta_graph_pb2.MetaGraphDef(graph_def=graph.as_graph_def(), saver_def=saver, signature_def=signatures)
     meta.meta_info_def.tags.append("serve")
     meta.meta_info_def.tensorflow_version = tf.__version__
-    # TensorFlow drops an empty string from a Const; add it, so that write() can fill it in
+    # TensorFlow drops an empty string from a Const; write() replaces the one that is added here
     for node in meta.graph_def.node:
         if node.name == CONTRACT:
             node.attr["value"].tensor.string_val[:] = [b""]

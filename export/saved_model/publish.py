@@ -3,8 +3,8 @@
 TensorFlow Serving loads a new version folder within a second, even a half-copied
 one, and ignores folders whose names are not numbers. Therefore a draft is a
 hidden folder, and a replaced version is exchanged with its draft in one step.
-Its exporter locks a draft: the next exporter removes the drafts of killed
-exporters only, and concurrent exporters of a TL do not interfere.
+An exporter locks its draft: the next exporter removes only drafts of killed
+exporters, and concurrent exporters of a TL do not interfere.
 """
 
 import contextlib
@@ -44,11 +44,18 @@ def check_version_absent(models_dir: Path, tl: str, number: int, overwrite: bool
 
 @contextlib.contextmanager
 def new_version(models_dir: Path, tl: str, number: int, overwrite: bool, keep: int | None = None) -> Iterator[Path]:
-    """An empty folder to write a version into; published when the block ends well.
+    """An empty folder to write a version into, published if the block does not raise.
 
-    `keep`: versions of the TL to keep, the newest and this one; None: all.
-    Raises InputError if the version exists and may not be overwritten, or if the
-    folder cannot be written. After an error no draft remains.
+    Args:
+        models_dir: the folder of models.
+        tl: the TL or fleet.
+        number: the version.
+        overwrite: whether an existing version may be replaced.
+        keep: versions of the TL to keep, the newest and this one; `None` means all.
+
+    Raises:
+        InputError: the version exists and may not be overwritten, or the folder cannot be
+            written. After an error no draft remains.
     """
     check_version_absent(models_dir, tl, number, overwrite)
     home = models_dir / tl
@@ -71,7 +78,7 @@ def new_version(models_dir: Path, tl: str, number: int, overwrite: bool, keep: i
 
 @contextlib.contextmanager
 def _draft(home: Path, number: int) -> Iterator[Path]:
-    """An empty hidden folder, locked; removed when the block ends, whenever an interrupt comes.
+    """A locked, empty, hidden folder. It is removed when the block ends, even if an interrupt arrives.
 
     Raises InputError if it cannot be created.
     """
@@ -102,7 +109,7 @@ def _draft(home: Path, number: int) -> Iterator[Path]:
 
 
 def _rename_to_version(draft: Path, target: Path, overwrite: bool) -> None:
-    """Rename the draft to its number; an existing version may be replaced, never lost."""
+    """Rename the draft to its number. An existing version may be replaced, but is never lost."""
     try:
         draft.rename(target)
         return
@@ -126,25 +133,25 @@ def _rename_to_version(draft: Path, target: Path, overwrite: bool) -> None:
 
 
 def _hidden(number: int, state: str) -> str:
-    """A unique hidden name."""
+    """A unique hidden name, which `_DRAFT` matches."""
     return f".{number}.{state}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Exchange two folders in one step; False if the system or file system does not support it."""
-    exchange = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if exchange is None:
+    """Exchange two folders in one step. Returns False if the system or file system does not support it."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
         return False
-    if exchange(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0:
+    if renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0:
         return True
-    number = ctypes.get_errno()
-    if number in _UNSUPPORTED_ERRNOS:
+    error = ctypes.get_errno()
+    if error in _UNSUPPORTED_ERRNOS:
         return False
-    raise OSError(number, os.strerror(number), str(second))
+    raise OSError(error, os.strerror(error), str(second))
 
 
 def _prune(home: Path, keep: int, published: int) -> None:
-    """Remove versions but the `keep` newest; the one just published stays whatever its number."""
+    """Remove all versions except the `keep` newest and the one just published."""
     for number in list(model_folders.versions(home))[:-keep]:
         if number != published:
             aside = home / _hidden(number, "old")
@@ -161,10 +168,8 @@ def _remove_stale_drafts(home: Path) -> None:
             continue
         try:
             fd = _lock(path)
-        except BlockingIOError:
-            continue  # its exporter is running
-        except FileNotFoundError:
-            continue  # its exporter has just ended
+        except (BlockingIOError, FileNotFoundError):
+            continue  # its exporter is running, or has just ended
         try:
             if match[2] == "old" and not (home / match[1]).exists() and _is_complete(path):
                 path.rename(home / match[1])
@@ -193,7 +198,7 @@ def _lock(folder: Path) -> int:
 
 @contextlib.contextmanager
 def _folder_lock(home: Path) -> Iterator[None]:
-    """Hold the lock of a TL's folder: one exporter at a time renames in it, which is quick."""
+    """Hold the lock of a TL's folder, so that one exporter at a time renames in it."""
     fd = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with contextlib.suppress(OSError):  # a file system without locks
@@ -204,7 +209,7 @@ def _folder_lock(home: Path) -> Iterator[None]:
 
 
 def _flush(folder: Path) -> None:
-    """Flush a draft to disk, because a rename may reach the disk before the data does."""
+    """Flush a draft to disk: a rename may reach the disk before the data."""
     for path in folder.rglob("*"):
         _fsync(path)
     _fsync(folder)
@@ -219,11 +224,11 @@ def _fsync(path: Path) -> None:
 
 
 def _discard(folder: Path) -> None:
-    """Remove a folder; another process may remove parts of it at the same time."""
+    """Remove a folder. Another process may remove parts of it at the same time."""
 
-    def failed(_function: object, _path: object, info: tuple[type, BaseException, object]) -> None:
+    def raise_unless_missing(_function: object, _path: object, info: tuple[type, BaseException, object]) -> None:
         if not isinstance(info[1], FileNotFoundError):
             raise info[1]
 
     if folder.exists():
-        shutil.rmtree(folder, onerror=failed)
+        shutil.rmtree(folder, onerror=raise_unless_missing)

@@ -19,18 +19,18 @@ from serving.contract import ACTION, CATEGORICAL, DEFAULT_SIGNATURE, INPUT, Cont
 
 
 def meta_graph(folder: Path) -> meta_graph_pb2.MetaGraphDef:
-    """The MetaGraph of a version's folder. Raises InputError if it holds no model."""
+    """The MetaGraph of a version's folder. Raises InputError if the folder is not a model's."""
     if not (folder / "saved_model.pb").is_file():
         raise InputError(f"{folder}: has no saved_model.pb; pass the folder of a version, such as models/SA101/1")
     try:
         model = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
         return model.meta_graphs[0]
     except (OSError, IndexError, ValueError, DecodeError) as error:
-        raise InputError(f"{folder}: holds no SavedModel that can be read: {error}") from None
+        raise InputError(f"{folder}: its SavedModel cannot be read: {error}; export it again") from None
 
 
 def contract_of(folder: Path, meta: meta_graph_pb2.MetaGraphDef) -> pb.PolicyContract:
-    """The contract that a model carries. Raises InputError if there is none."""
+    """The contract in a model's graph. Raises InputError if it is missing or damaged."""
     for node in meta.graph_def.node:
         if node.name == CONTRACT:
             try:
@@ -52,7 +52,7 @@ def read(folder: Path) -> tuple[pb.PolicyContract, Actor | GraphActor]:
 
 
 def _fits(actor: Actor, contract: pb.PolicyContract) -> bool:
-    """Whether the steps can be evaluated, and have the contract's sizes."""
+    """Whether the steps can be evaluated and their sizes match the contract."""
     observation = np.zeros((1, contract.observation.size), np.float32)
     try:
         actions = actor.evaluate(observation, contract.action.kind == CATEGORICAL)
@@ -62,7 +62,7 @@ def _fits(actor: Actor, contract: pb.PolicyContract) -> bool:
 
 
 def _graph(folder: Path, meta: meta_graph_pb2.MetaGraphDef, checkpoint: Checkpoint, contract: pb.PolicyContract) -> GraphActor:
-    """The model's own graph, from observation to action."""
+    """The model's own graph, from observation to action. Raises InputError."""
     if DEFAULT_SIGNATURE not in meta.signature_def:
         raise InputError(f"{folder}: has no signature {DEFAULT_SIGNATURE}; export it again")
     signature = meta.signature_def[DEFAULT_SIGNATURE]
@@ -75,7 +75,7 @@ def _graph(folder: Path, meta: meta_graph_pb2.MetaGraphDef, checkpoint: Checkpoi
             if node.op == "VarHandleOp" and (name := node.attr["shared_name"].s.decode()) in checkpoint.stored
         }
     except (KeyError, ValueError) as error:
-        raise InputError(f"{folder}: is not a model of an actor: {error}") from None
+        raise InputError(f"{folder}: is not a model of an actor: {error}; export it again") from None
     columns = 1 if contract.action.kind == CATEGORICAL else contract.action.size
     trained = TrainedGraph(folder, graph, observation, output, {}, variables)
     return extract_actor(trained, contract.observation.size, columns, ACTION_OUTPUT)

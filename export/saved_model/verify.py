@@ -1,8 +1,8 @@
 """Verification of a written SavedModel: its operations, and a parity check of its actions.
 
-The parity check loads the model as TensorFlow Serving loads it, into a TF1-style
-session: a model may load in Python and still miss its variables there. A single
-model is compared with its checkpoint's actor, a fleet with its single models.
+The parity check loads the model into a TF1-style session, as TensorFlow Serving does,
+because a model that loads in Python may still miss its variables there. A single model
+is compared with its checkpoint's actor, a fleet with its single models.
 """
 
 import re
@@ -34,9 +34,9 @@ from serving.contract import (
 )
 
 TOLERANCE = 1e-5
-"""Largest difference between a model's actions and its checkpoint's, as a part of their scale (`permitted_difference`)."""
+"""Largest difference between a model's actions and its checkpoint's, relative to their scale (`permitted_difference`)."""
 FLEET_TOLERANCE = 1e-6
-"""Largest difference between a fleet's actions and the single models', as a part of their scale."""
+"""Largest difference between a fleet's actions and the single models', relative to their scale."""
 PARITY_OBSERVATIONS = 256
 STATEFUL_OPERATIONS = frozenset({"VarHandleOp", "ReadVariableOp", "AssignVariableOp", "RestoreV2"})
 """The only stateful operations that inference needs: variables, and the operation that restores them."""
@@ -49,7 +49,7 @@ Progress = Callable[[Iterable[pb.Member]], Iterable[pb.Member]]
 
 
 class ParityError(ProgramFailed):
-    """The written model does not act like its reference; it must not be published."""
+    """The written model does not act like its reference, and must not be published."""
 
 
 class Parity(NamedTuple):
@@ -62,7 +62,7 @@ class Parity(NamedTuple):
 
 
 def permitted_difference(tolerance: float, expected: NDArray[Any]) -> float:
-    """A tolerance times the outputs' scale: float32 rounds in proportion to a number's size; at least the tolerance itself."""
+    """A tolerance times the outputs' scale (at least 1), because float32's rounding error is relative."""
     return tolerance * max(1.0, float(np.abs(expected).max(initial=0.0)))
 
 
@@ -71,9 +71,9 @@ class NotInferenceOnly(ProgramFailed):
 
 
 def is_inference(op: str) -> bool:
-    """Whether an operation may be part of an inference-only graph: known, stateless, not random, not a training operation."""
-    known = op_def_registry.get(op)
-    return known is not None and (op in STATEFUL_OPERATIONS or not (known.is_stateful or _TRAINING.search(op)))
+    """Whether an operation is known, stateless, not random and not a training operation."""
+    definition = op_def_registry.get(op)
+    return definition is not None and (op in STATEFUL_OPERATIONS or not (definition.is_stateful or _TRAINING.search(op)))
 
 
 def count_operations(folder: Path) -> dict[str, int]:
@@ -103,11 +103,11 @@ def compare_with_checkpoint(
         folder: the written SavedModel.
         actor: the actor that was written.
         contract: the contract that was written.
-        reference_model: the trainer's own graph; None: the steps are evaluated in NumPy.
+        reference_model: the trainer's own graph; without it, the steps are evaluated in NumPy.
 
     Raises:
         ParityError: the model cannot be loaded or run, the difference exceeds TOLERANCE times the actions' scale, or
-            a categorical choice is another one.
+            a categorical choice differs.
     """
     x = random_observations(actor.inputs)
     categorical = contract.action.kind == CATEGORICAL
@@ -126,7 +126,7 @@ def compare_with_checkpoint(
     permitted = permitted_difference(TOLERANCE, expected)
     if not difference <= permitted:
         raise ParityError(f"its actions differ from the checkpoint's by up to {difference:.3g}, more than {permitted:g}")
-    if categorical and _other_choices(outputs[ACTION], expected.argmax(axis=1), expected, permitted):
+    if categorical and _choices_differ(outputs[ACTION], expected.argmax(axis=1), expected, permitted):
         raise ParityError("its chosen actions are not the checkpoint's most probable ones")
     return Parity(difference, permitted)
 
@@ -144,27 +144,28 @@ def compare_with_single_models(
 
     Raises:
         ParityError: a model cannot be loaded or run, a TL's actions differ by more than FLEET_TOLERANCE times their
-            scale, or a categorical choice is another one.
+            scale, or a categorical choice differs.
     """
     x = random_observations(contract.observation.size)
     with session(folder) as run:
         replay(folder, run)
         actions = run(DEFAULT_SIGNATURE, {INPUT: x})[ACTION]
         check_policy_signature(run, contract)
-        # a single row must give what a batch gives
+        # a client sends one row, the check a batch; both must give the same actions
         first_row = run(DEFAULT_SIGNATURE, {INPUT: x[:1]})[ACTION]
-    largest, most_permitted = float(np.abs(actions[:1] - first_row).max()), permitted_difference(FLEET_TOLERANCE, first_row)
-    if not largest <= most_permitted:
-        raise ParityError(f"its actions for one row and for a batch differ by up to {largest:.3g}, more than {most_permitted:g}")
+    largest, max_permitted = float(np.abs(actions[:1] - first_row).max()), permitted_difference(FLEET_TOLERANCE, first_row)
+    if not largest <= max_permitted:
+        raise ParityError(f"its actions for one row and for a batch differ by up to {largest:.3g}, more than {max_permitted:g}")
     for member in progress(contract.members):
         columns = slice(member.action_begin, member.action_begin + member.action_size)
-        observed = x[:, member.observation_begin : member.observation_begin + member.observation_size]
+        observations = x[:, member.observation_begin : member.observation_begin + member.observation_size]
         single_model = single_models[member.tl]
         with session(single_model) as run:
-            expected = run(DEFAULT_SIGNATURE, {INPUT: observed})
+            expected = run(DEFAULT_SIGNATURE, {INPUT: observations})
         if member.contract.action.kind == CATEGORICAL:
             scores = expected[member.contract.action.scores or PROBABILITIES]
-            if _other_choices(actions[:, columns.start], expected[ACTION], scores, permitted_difference(FLEET_TOLERANCE, scores)):
+            permitted = permitted_difference(FLEET_TOLERANCE, scores)
+            if _choices_differ(actions[:, columns.start], expected[ACTION], scores, permitted):
                 raise ParityError(f"it chooses other actions for {member.tl} than {single_model} does")
             continue
         difference = float(np.abs(actions[:, columns] - expected[ACTION]).max())
@@ -174,15 +175,22 @@ def compare_with_single_models(
                 f"its actions for {member.tl} differ from those of {single_model} by up to {difference:.3g}, "
                 f"more than {permitted:g}"
             )
-        largest, most_permitted = max(largest, difference), max(most_permitted, permitted)
-    return Parity(largest, most_permitted)
+        largest, max_permitted = max(largest, difference), max(max_permitted, permitted)
+    return Parity(largest, max_permitted)
 
 
-def _other_choices(chosen: NDArray[Any], expected: NDArray[Any], probabilities: NDArray[Any], tolerance: float) -> bool:
-    """Whether a choice differs from the expected one, ties within the tolerance aside."""
-    top = np.sort(probabilities, axis=1)
-    clear = top[:, -1] - top[:, -2] > 2 * tolerance if top.shape[1] > 1 else np.ones(len(top), bool)
-    return bool((chosen != expected)[clear].any())
+def _choices_differ(actual: NDArray[Any], expected: NDArray[Any], scores: NDArray[Any], tolerance: float) -> bool:
+    """Whether a choice differs from the expected one, except where the two highest scores are within twice the tolerance.
+
+    Args:
+        actual: [n] choices.
+        expected: [n] choices.
+        scores: [n, choices] probabilities or Q-values.
+        tolerance: of a score.
+    """
+    ascending = np.sort(scores, axis=1)
+    is_clear = ascending[:, -1] - ascending[:, -2] > 2 * tolerance if scores.shape[1] > 1 else np.ones(len(scores), bool)
+    return bool((actual != expected)[is_clear].any())
 
 
 def check_policy_signature(run: Run, contract: pb.PolicyContract) -> None:
@@ -200,18 +208,19 @@ def replay(folder: Path, run: Run) -> None:
 
 @contextmanager
 def session(folder: Path, options: Any = None) -> Iterator[Run]:
-    """A model loaded as TensorFlow Serving loads it, ready to run. Raises ParityError if it cannot be loaded."""
-    with tf.Graph().as_default(), tf.compat.v1.Session(config=options) as opened:
+    """Load a model as TensorFlow Serving does; yields a function that runs it. Raises ParityError if it cannot be loaded."""
+    with tf.Graph().as_default(), tf.compat.v1.Session(config=options) as tf_session:
         try:
-            loaded = tf.compat.v1.saved_model.load(opened, ["serve"], str(folder))
+            meta_graph = tf.compat.v1.saved_model.load(tf_session, ["serve"], str(folder))
         except (tf.errors.OpError, KeyError, ValueError, RuntimeError) as error:
             raise ParityError(f"the session loader cannot load it: {first_line(error)}") from error
 
         def run(signature: str, inputs: dict[str, Any]) -> dict[str, NDArray[Any]]:
             try:
-                definition = loaded.signature_def[signature]
+                definition = meta_graph.signature_def[signature]
                 feed = {definition.inputs[key].name: value for key, value in inputs.items()}
-                outputs: dict[str, NDArray[Any]] = opened.run({key: info.name for key, info in definition.outputs.items()}, feed)
+                fetches = {key: info.name for key, info in definition.outputs.items()}
+                outputs: dict[str, NDArray[Any]] = tf_session.run(fetches, feed)
                 return outputs
             except (tf.errors.OpError, KeyError, ValueError, TypeError, RuntimeError) as error:
                 raise ParityError(f"the session loader cannot run signature {signature!r}: {first_line(error)}") from error

@@ -1,5 +1,6 @@
 """Warm-up records, which TensorFlow Serving replays before a version becomes available."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,26 +13,24 @@ from protos import prediction_log_pb2 as prediction_log_pb
 from serving.contract import DEFAULT_SIGNATURE, INPUT, POLICY_INPUT, POLICY_SIGNATURE
 from serving.tensors import to_array, to_proto
 
+FILE_NAME = "assets.extra/tf_serving_warmup_requests"
 
-def requests(contract: pb.PolicyContract, number: int) -> list[wire.PredictRequest]:
+
+def requests(contract: pb.PolicyContract, number: int) -> Iterator[wire.PredictRequest]:
     """One request for each signature, as a client would send it."""
-    rows = {
-        DEFAULT_SIGNATURE: (INPUT, np.zeros((1, contract.observation.size), np.float32)),
-        POLICY_SIGNATURE: (POLICY_INPUT, np.zeros(1, np.int32)),
-    }
-    messages = []
-    for signature, (key, array) in rows.items():
+    for signature, key, array in (
+        (DEFAULT_SIGNATURE, INPUT, np.zeros((1, contract.observation.size), np.float32)),
+        (POLICY_SIGNATURE, POLICY_INPUT, np.zeros(1, np.int32)),
+    ):
         request = wire.PredictRequest(model_spec=wire.ModelSpec(name=contract.tl, signature_name=signature))
         request.model_spec.version.value = number
         to_proto(array, request.inputs[key])
-        messages.append(request)
-    return messages
+        yield request
 
 
 def write(folder: Path, contract: pb.PolicyContract, number: int) -> None:
-    """Write assets.extra/tf_serving_warmup_requests of a SavedModel."""
-    path = folder / "assets.extra" / "tf_serving_warmup_requests"
-    with write_errors_as_os_errors(), tf.io.TFRecordWriter(str(path)) as file:
+    """Write the warm-up records of a SavedModel."""
+    with write_errors_as_os_errors(), tf.io.TFRecordWriter(str(folder / FILE_NAME)) as file:
         for request in requests(contract, number):
             log = prediction_log_pb.PredictionLog(predict_log=prediction_log_pb.PredictLog(request=request))
             file.write(log.SerializeToString(deterministic=True))
@@ -39,9 +38,9 @@ def write(folder: Path, contract: pb.PolicyContract, number: int) -> None:
 
 def read(folder: Path) -> list[tuple[str, dict[str, np.ndarray]]]:
     """(signature, inputs) of every warm-up record of a SavedModel."""
-    path = folder / "assets.extra" / "tf_serving_warmup_requests"
     records = []
-    for record in tf.compat.v1.io.tf_record_iterator(str(path)):
+    for record in tf.compat.v1.io.tf_record_iterator(str(folder / FILE_NAME)):
         request = prediction_log_pb.PredictionLog.FromString(record).predict_log.request
-        records.append((request.model_spec.signature_name, {key: to_array(t) for key, t in request.inputs.items()}))
+        inputs = {key: to_array(tensor) for key, tensor in request.inputs.items()}
+        records.append((request.model_spec.signature_name, inputs))
     return records

@@ -1,4 +1,4 @@
-"""Write an actor's SavedModel: its steps, or its trainer's graph, as inference operations."""
+"""Write an actor's SavedModel: the inference operations of its steps or of its trainer's graph."""
 
 from collections.abc import Hashable
 from pathlib import Path
@@ -16,20 +16,19 @@ from serving.contract import ACTION, CATEGORICAL
 
 MAX_TEMPLATES = 128
 _templates: dict[Hashable, bytes] = {}
-"""MetaGraphDefs by what determines them: TLs of one shape share theirs."""
+"""Serialized MetaGraphDefs; actors with the same operations and shapes share one."""
 
 
 def write(folder: Path, actor: Actor | GraphActor, contract: pb.PolicyContract) -> None:
     """Write the SavedModel of an actor into an empty folder, without manifest and warm-up records."""
-    categorical = contract.action.kind == CATEGORICAL
-    template = _template(actor, categorical)
+    template = _template(actor, contract.action.kind == CATEGORICAL)
     meta_graph.write(folder, template, contract, actor.weights)
     if isinstance(actor, Actor):
         actor_file.write(folder, actor)
 
 
 def _template(actor: Actor | GraphActor, categorical: bool) -> bytes:
-    """The MetaGraphDef of all actors that have the same steps but for their weights, or the same extracted graph."""
+    """The MetaGraphDef of all actors with the same steps except for the weights' values, or with the same extracted graph."""
     if isinstance(actor, GraphActor):
         weights = tuple((weight.name, weight.values.shape, str(weight.values.dtype)) for weight in actor.weights)
         key: Hashable = (actor.graph, actor.output, actor.output_kind, weights, actor.inputs, actor.outputs, categorical)
@@ -52,29 +51,37 @@ def _template(actor: Actor | GraphActor, categorical: bool) -> bytes:
 
 
 def outline(actor: Actor) -> Hashable:
-    """Kinds, shapes and order of an actor's steps, which determine its graph."""
+    """Determines an actor's graph: the operations, shapes and order of its steps."""
     return tuple(step.outline for step in actor.steps)
 
 
 def _outputs(x: Any, are_probabilities: bool, categorical: bool, scores: str = PROBABILITIES) -> dict[str, Any]:
     if not categorical:
         return {ACTION: x}
-    chosen = tf.argmax(x, axis=1, output_type=tf.int64)
+    choice = tf.argmax(x, axis=1, output_type=tf.int64)
     if scores == Q_VALUES:
-        return {ACTION: chosen, Q_VALUES: tf.identity(x)}
-    return {ACTION: chosen, PROBABILITIES: x if are_probabilities else tf.nn.softmax(x)}
+        return {ACTION: choice, Q_VALUES: tf.identity(x)}
+    return {ACTION: choice, PROBABILITIES: x if are_probabilities else tf.nn.softmax(x)}
 
 
 def import_graph(graph: bytes, output: str, weights: tuple[Any, ...], observation: Any, variables: Variables) -> Any:
-    """The output of an extracted graph for the observation, float32; its weights become new variables."""
+    """Import an extracted graph and return its output, float32; its weights become new variables.
+
+    Args:
+        graph: the serialized GraphDef.
+        output: name of its output tensor.
+        weights: name, shape and dtype of every variable, in the order of the graph's placeholders.
+        observation: [B, inputs] tensor.
+        variables: the variables of the graph under construction.
+    """
     extracted = graph_pb2.GraphDef.FromString(graph)
     dtype = next(node.attr["dtype"].type for node in extracted.node if node.name == OBSERVATION)
     inputs = {f"{OBSERVATION}:0": tf.cast(observation, dtype)}
     for k, (name, shape, weight_dtype) in enumerate(weights):
         inputs[f"weight_{k}:0"] = variables.read(name, shape, tf.as_dtype(weight_dtype))
     # the inputs replace these placeholders
-    kept = [node for node in extracted.node if f"{node.name}:0" not in inputs]
+    remaining = [node for node in extracted.node if f"{node.name}:0" not in inputs]
     del extracted.node[:]
-    extracted.node.extend(kept)
+    extracted.node.extend(remaining)
     (x,) = tf.import_graph_def(extracted, input_map=inputs, return_elements=[output], name="actor/graph")
     return tf.cast(x, tf.float32)

@@ -14,7 +14,7 @@ from protos import policy_pb2 as pb
 
 
 def parser(prog: str) -> Parser:
-    """The command line."""
+    """The flags of the command line."""
     parser = Parser(prog=prog, description="Print a model's contract, signatures and parity check.")
     parser.add_argument("model", type=Path, metavar="MODEL/VERSION", help="a version's folder, such as models/SA101/3")
     return parser
@@ -32,27 +32,25 @@ def lines(folder: Path) -> Iterable[str]:
     """The description, line by line. Raises InputError if the folder is not an exported model."""
     meta = read.meta_graph(folder)
     contract = read.contract_of(folder, meta)
-    yield f"{contract.tl} {contract.origin.model_number}   {contract.origin.source_format}: {contract.origin.file_name}"
     origin = contract.origin
+    yield f"{contract.tl} {origin.model_number}   {origin.source_format}: {origin.file_name}"
     yield f"  exported   {origin.exported_at} by {origin.exporter_version}, TensorFlow {origin.tensorflow_version}"
     if contract.missing:
         yield f"  contract   incomplete: missing {', '.join(contract.missing)}"
     if contract.members:
-        yield f"  fleet      {len(contract.members)} TLs; {contract.observation.size} numbers in, {contract.action.size} out"
+        yield f"  fleet      {len(contract.members)} TLs; {contract.observation.size} inputs, {contract.action.size} outputs"
         yield f"    {'TL':<12} {'version':>7}  {'observation':<14} {'action':<14} kind"
         for member in contract.members:
-            columns = [
-                f"{begin}:{begin + size}"
-                for begin, size in (
-                    (member.observation_begin, member.observation_size),
-                    (member.action_begin, member.action_size),
-                )
-            ]
-            kind = member.contract.action.kind
-            yield f"    {member.tl:<12} {member.version:>7}  {columns[0]:<14} {columns[1]:<14} {kind}"
+            observation = f"{member.observation_begin}:{member.observation_begin + member.observation_size}"
+            action = f"{member.action_begin}:{member.action_begin + member.action_size}"
+            yield f"    {member.tl:<12} {member.version:>7}  {observation:<14} {action:<14} {member.contract.action.kind}"
     else:
         yield from _single_model(contract)
     yield from _signatures(meta)
+    yield from _parity(folder)
+
+
+def _parity(folder: Path) -> Iterable[str]:
     try:
         parity = json.loads((folder / "assets.extra" / manifest.FILE_NAME).read_text(encoding="utf-8"))["parity"]
         difference = float(parity["largest_absolute_difference"])
@@ -82,15 +80,16 @@ def _single_model(contract: pb.PolicyContract) -> Iterable[str]:
         yield f"    {k:>6}   {feature.kind} {feature.lane_id or feature.signal_id}"
     times = contract.timing
     if not contract.missing:
-        every = f"{times.control_cycle} cycles" if times.control_cycle else f"{times.decision_interval_s:g} s"
-        yield f"  timing     decides every {every}"
+        interval = f"{times.control_cycle} cycles" if times.control_cycle else f"{times.decision_interval_s:g} s"
+        yield f"  timing     decides every {interval}"
         yield f"             yellow {times.yellow_s:g} s, all-red {times.all_red_s:g} s, min green {times.min_green_s:g} s"
 
 
 def _signatures(meta: meta_graph_pb2.MetaGraphDef) -> Iterable[str]:
     for name, signature in sorted(meta.signature_def.items()):
         yield f"  signature  {name}"
-        for word, infos in (("in", signature.inputs), ("out", signature.outputs)):
+        for direction, infos in (("in", signature.inputs), ("out", signature.outputs)):
             for key, info in sorted(infos.items()):
                 shape = [dim.size for dim in info.tensor_shape.dim]
-                yield f"    {word:<8} {key} {types_pb2.DataType.Name(info.dtype).removeprefix('DT_').lower()} {shape}"
+                dtype = types_pb2.DataType.Name(info.dtype).removeprefix("DT_").lower()
+                yield f"    {direction:<8} {key} {dtype} {shape}"

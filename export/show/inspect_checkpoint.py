@@ -18,7 +18,7 @@ from export.checkpoints.checkpoint import Checkpoint, natural
 from export.checkpoints.source import ActorRequest
 from export.checkpoints.tensorflow_files import TensorFlowCheckpoint
 from export.checkpoints.trained_saved_model import MANIFEST
-from export.locate import Candidate, candidate_of, number
+from export.locate import Candidate, candidate_of, number_in_name
 from export.rebuild import RebuiltActor, rebuild
 from serving.contract import CATEGORICAL
 from signals import dialects
@@ -30,7 +30,7 @@ def main(argv: list[str], prog: str = "python -m export inspect") -> int:
 
 def parser(prog: str) -> Parser:
     """The flags of the command line."""
-    parser = Parser(prog=prog, description="List a checkpoint's variables, and what an export would make of it.")
+    parser = Parser(prog=prog, description="List a checkpoint's variables, and the actor that an export would use.")
     parser.add_argument(
         "checkpoint",
         type=Path,
@@ -55,26 +55,26 @@ def parser(prog: str) -> Parser:
 
 def _inspect(argv: list[str], prog: str) -> int:
     args = parser(prog).parse_args(argv)
-    targets = [names.canonical(word) for word in args.target_tls.split(",") if word.strip()]
+    target_tls = [names.canonical(name) for name in args.target_tls.split(",") if name.strip()]
     tl = names.canonical(args.tl) if args.tl else ""
     quiet.first_session()
     candidate = _candidate(args.checkpoint)
-    wanted = ActorRequest(
+    request = ActorRequest(
         tl,
         args.scope,
-        targets,
+        target_tls,
         args.output_tensor,
-        ArchitectureHints(args.actor, args.hidden_activation, hidden_sizes=candidate.sizes),
+        ArchitectureHints(args.actor, args.hidden_activation, hidden_sizes=candidate.hidden_sizes),
         args.action == CATEGORICAL,
         inputs=None,
         outputs=None,
     )
-    print("\n".join(lines(candidate, wanted)))
+    print("\n".join(lines(candidate, request)))
     return 0
 
 
 def _candidate(path: Path) -> Candidate:
-    """The checkpoint that a path names: a file of it, its prefix or its folder. Raises InputError."""
+    """The checkpoint of a path: one of its files, its prefix or its folder. Raises InputError."""
     folder = path.parent if path.name == "saved_model.pb" else path
     if (folder / MANIFEST).is_file():
         raise InputError(f"{folder}: is an exported model, not training output; use greenserve describe")
@@ -92,50 +92,47 @@ def _candidate(path: Path) -> Candidate:
     candidate = candidate_of(path) if path.suffix != ".meta" else None
     if not path.exists() and not prefix.with_name(f"{prefix.name}.index").is_file():
         raise InputError(f"{path}: no such file, and no checkpoint with this prefix; name a checkpoint")
-    return candidate or Candidate(prefix, TensorFlowCheckpoint.format, number(prefix.name))
+    return candidate or Candidate(prefix, TensorFlowCheckpoint.format, number_in_name(prefix.name))
 
 
-def lines(candidate: Candidate, wanted: ActorRequest) -> Iterable[str]:
+def lines(candidate: Candidate, request: ActorRequest) -> Iterable[str]:
     """A line for each variable: name, shape, dtype, and its use in an export. Raises InputError."""
     checkpoint = source_of(candidate.format).open(candidate.path)
     stored = checkpoint.stored
-    taken: dict[str, str] = {}
-    scope = wanted.scope or ""
+    uses: dict[str, str] = {}
+    scope = request.scope or ""
     try:
-        rebuilt = rebuild(candidate, wanted)
-        taken, scope, note = _taken(rebuilt, checkpoint), rebuilt.scope, _summary(rebuilt)
+        rebuilt = rebuild(candidate, request)
+        uses, scope, summary = _uses(rebuilt, checkpoint), rebuilt.scope, _summary(rebuilt)
     except InputError as error:
-        note = f"nothing would be exported: {error}"
+        summary = f"nothing would be exported: {error}"
     width = max((len(name) for name in stored), default=0)
     for name in sorted(stored, key=natural):
-        use = taken.get(name) or f"- ({scopes.unread_reason(name, scope)})"
+        use = uses.get(name) or f"- ({scopes.unread_reason(name, scope)})"
         yield f"{name:<{width}}  {stored[name].shape!s:<14} {stored[name].dtype:<8} {use}"
-    yield note
+    yield summary
 
 
-def _taken(rebuilt: RebuiltActor, checkpoint: Checkpoint) -> dict[str, str]:
-    """Variable -> its use in an export, such as `dense 0 kernel`."""
+def _uses(rebuilt: RebuiltActor, checkpoint: Checkpoint) -> dict[str, str]:
+    """The use of each exported variable, such as `dense 0 kernel`, by its name in the checkpoint."""
     if not isinstance(rebuilt.actor, Actor):
-        # a Keras model and its file name variables differently; compare their values
-        values = {weight.values.tobytes() for weight in rebuilt.actor.weights}
-        names = {weight.stored_as for weight in rebuilt.actor.weights}
-        by_name = names <= set(checkpoint.stored)
-        return {
-            name: "weight of the graph"
-            for name in checkpoint.stored
-            if (name in names if by_name else checkpoint.value(name).tobytes() in values)
-        }
-    use = {}
+        exported = {weight.stored_as for weight in rebuilt.actor.weights}
+        if not exported <= set(checkpoint.stored):
+            # a Keras model and its file name variables differently; compare their values
+            values = {weight.values.tobytes() for weight in rebuilt.actor.weights}
+            exported = {name for name in checkpoint.stored if checkpoint.value(name).tobytes() in values}
+        return dict.fromkeys(exported, "weight of the graph")
+    uses = {}
     count: Counter[str] = Counter()
     for step in rebuilt.actor.steps:
         for part in step.weights:
-            use[step.stored_name(part)] = f"{step.key.replace('_', ' ')} {count[step.key]} {part}"
+            uses[step.stored_name(part)] = f"{step.key.replace('_', ' ')} {count[step.key]} {part}"
         count[step.key] += 1
-    return use
+    return uses
 
 
 def _summary(rebuilt: RebuiltActor) -> str:
     shape = " -> ".join(map(str, rebuilt.actor.widths))
-    against = f"; compared with {rebuilt.reference_model.description}" if rebuilt.reference_model else ""
+    reference = f"; compared with {rebuilt.reference_model.description}" if rebuilt.reference_model else ""
     note = f"; {rebuilt.note}" if rebuilt.note else ""
-    return f"an export would make it {rebuilt.actor.description}, {shape}{against}{note}"
+    return f"would be exported as {rebuilt.actor.description}, {shape}{reference}{note}"

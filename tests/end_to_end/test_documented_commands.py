@@ -79,7 +79,7 @@ def test_commands_of_both_pages_lead_to_a_controlled_street(shared, tmp_path):
                 server.wait(30)
                 server.stdout.close()
     assert "t   1        sumo-rl  matches" in outputs["greenserve check"]
-    assert "an export would make it mlp tanh, 21 -> 64 -> 64 -> 4" in outputs["greenserve inspect checkpoints/ppo_t_trial_1.zip"]
+    assert "would be exported as mlp tanh, 21 -> 64 -> 64 -> 4" in outputs["greenserve inspect checkpoints/ppo_t_trial_1.zip"]
     assert read_trips(tmp_path / "trips.xml").total > 700
 
 

@@ -177,9 +177,9 @@ def layers_of(*units, norms=()):
 def test_layers_that_do_not_fit_each_other_are_refused(tmp_path):
     broken = layers_of(8, 8, 2)
     wrong = Layers((broken.dense[0], *layers_of(5, 2).dense[1:]), (), ())
-    with pytest.raises(InputError, match=r"d0/kernel gives 8 numbers, but d1/kernel takes 5: a layer between them is missing"):
+    with pytest.raises(InputError, match=r"d0/kernel has 8 outputs, but d1/kernel takes 5: a layer between them is missing"):
         architectures.build(tmp_path, wrong, ArchitectureHints(), False)
-    with pytest.raises(InputError, match="gives 6 numbers, but a residual adds 8"):
+    with pytest.raises(InputError, match="has 6 outputs, but a residual adds 8"):
         architectures.build(tmp_path, layers_of(8, 6, 6, 6, 2), ArchitectureHints("mlp-res"), False)
     with pytest.raises(InputError, match="holds no dense layer"):
         architectures.build(tmp_path, Layers((), (), ()), ArchitectureHints(), False)

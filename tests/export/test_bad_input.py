@@ -199,7 +199,7 @@ def test_one_bad_checkpoint_does_not_stop_the_others(city, capsys):
     h5(city).write_bytes(b"")
     assert export(city, "--tl", "all") == 2
     err = capsys.readouterr().err
-    assert "7 of 8 TLs exported" in err and "not: SA103" in err
+    assert "7 of 8 TLs exported" in err and "failed: SA103" in err
     assert len(published(city)) == 7
 
 

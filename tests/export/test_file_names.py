@@ -117,7 +117,7 @@ def test_hidden_sizes_other_than_the_layers_are_refused(city, capsys):
     ],
 )
 def test_file_names_are_parsed(tmp_path, name, number, settings):
-    candidate = locate.Candidate(tmp_path / name, "tensorflow", locate.number(name))
+    candidate = locate.Candidate(tmp_path / name, "tensorflow", locate.number_in_name(name))
     assert candidate.number == number
     assert tuple(candidate.settings.get(key) for key in ("state", "action", "actionp", "action_t_s")) == settings
 

@@ -336,7 +336,7 @@ def test_city_without_a_fleet_needs_none(models, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ((), "there is no city.toml to name the fleets"),
+        ((), "the fleet has no name, and there is no city.toml"),
         (("city",), "--tl is missing"),
         (("--model-number", "3"), "--model-number is for one fleet"),
     ],

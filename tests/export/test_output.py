@@ -32,10 +32,10 @@ def test_inspect_lists_the_variables_of_every_source(checkpoints, capsys):
     np.savez(checkpoints / "c.npz", **{w.path: w.numpy() for w in writers.sequential(keras3).weights})
     writers.tf1_agents(checkpoints, "d", ["Actor_0", "Actor_1"])
     for arguments, parts in {
-        ("a.keras",): ["batch_normalization/vars/3  (8,)           float32  weight of the graph", "would make it graph"],
-        ("b",): ["weight of the graph", "an export would make it graph"],
+        ("a.keras",): ["batch_normalization/vars/3  (8,)           float32  weight of the graph", "would be exported as graph"],
+        ("b",): ["weight of the graph", "would be exported as graph"],
         ("c.npz",): ["dense 2 bias", "mlp relu tanh, 9 -> 8 -> 7 -> 2"],
-        ("c.npz", "--action", "categorical"): ["would make it mlp relu, 9 -> 8 -> 7 -> 2"],
+        ("c.npz", "--action", "categorical"): ["would be exported as mlp relu, 9 -> 8 -> 7 -> 2"],
         ("d.index", "--tl", "SA104", "--target-tls", "SA101,SA 104"): [
             "dense 0 kernel", "- (another agent)", "- (counter)", "compared with the trainer's own graph",
         ],
@@ -121,7 +121,7 @@ def test_many_tls_show_a_progress_bar_and_a_summary(checkpoints, tmp_path):
     assert done.returncode == 2
     assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["SA100", "SA101", "SA102"]
     assert b"TL/s" in shown or b"s/TL" in shown
-    assert b"3 of 4 TLs exported" in shown and b"not: SA103" in shown
+    assert b"3 of 4 TLs exported" in shown and b"failed: SA103" in shown
 
 
 def test_a_fresh_process_prints_only_its_own_lines(tmp_path):

@@ -74,9 +74,9 @@ def test_stacked_operations_of_two_actors_give_both_values(name):
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ((DENSE, Dense("b", array(4, 1), None)), "a/kernel gives 3 numbers, but b/kernel takes 4"),
-        ((DENSE, BatchNorm("n", None, None, array(4), array(4), 0.0)), "a/kernel gives 3 numbers, but n takes 4"),
-        ((Branch(), DENSE, Branch(), Dense("b", array(3, 2), None), Join()), "b/kernel gives 2 numbers, but a residual adds 3"),
+        ((DENSE, Dense("b", array(4, 1), None)), "a/kernel has 3 outputs, but b/kernel takes 4"),
+        ((DENSE, BatchNorm("n", None, None, array(4), array(4), 0.0)), "a/kernel has 3 outputs, but n takes 4"),
+        ((Branch(), DENSE, Branch(), Dense("b", array(3, 2), None), Join()), "b/kernel has 2 outputs, but a residual adds 3"),
     ],
 )
 def test_steps_that_do_not_fit_each_other_are_named(steps, message):

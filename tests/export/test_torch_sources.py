@@ -367,7 +367,7 @@ def test_inspect_shows_a_zip_like_any_other_checkpoint(torch_files, capsys):
     assert main(["inspect", str(torch_files / "sb3_ppo_cologne1" / "model.zip")]) == 0
     out = capsys.readouterr().out
     assert "mlp_extractor/policy_net/0/weight" in out and "dense 0 kernel" in out
-    assert "an export would make it mlp tanh, 21 -> 64 -> 64 -> 4" in out
+    assert "would be exported as mlp tanh, 21 -> 64 -> 64 -> 4" in out
     assert main(["inspect", str(torch_files / "hostile" / "evil_state_dict.pt")]) == 2
     assert "names posix.system" in capsys.readouterr().err
 
