@@ -340,7 +340,7 @@ class DecisionLoop:
             before = intersection.mode
             shown = (
                 [self._connection.shown().get(safety.signal, safety.shown) for safety in intersection.safeties]
-                if intersection.on_plan
+                if intersection.is_on_fallback_plan
                 else None
             )
             failure = intersection.apply_answer(answers.get(intersection.tl, NO_ANSWER), self.now, shown, readings)
