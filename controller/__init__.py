@@ -1,7 +1,7 @@
 """The controller: a daemon that reads, observes, chooses, permits and applies.
 
 Reading order: daemon -> assembly -> decision_step -> sumo/connection (readings) ->
-observation and dialects/ -> policies/ -> intersection -> safety/ -> sumo/connection (signal
-states); fallback/ when a policy is missing, release at the end. `dialects`, `safety`,
-`fallback` and `intersection` are pure: no I/O, no clock; time is passed in.
+signals/observation and signals/dialects -> policies/ -> signals/intersection ->
+signals/safety -> sumo/connection (signal states); signals/fallback if an answer is
+missing, release at the end. `signals` is pure: no I/O, no clock; time is passed in.
 """

@@ -1,4 +1,4 @@
-"""Assemble a run: check every contract against the running simulation, and take its signals over."""
+"""Assemble a run: check every contract against the running simulation and take its signals over."""
 
 import os
 import socket
@@ -54,7 +54,7 @@ def assemble(
         check_sumo_matches_contract(contract, running, connection.api, street)
     counts_outflow = _track(connection, street, contracts, with_pressure=control.fallback == MAX_PRESSURE)
     now = float(connection.api.simulation.getTime())
-    # as in training, where an episode begins with the first green phase at once, on an empty network
+    # as in training, where an episode begins on an empty network, with the first green phase at once
     has_traffic = any(domain.getIDCount() for domain in (connection.api.vehicle, connection.api.person))
     forces_first = safety.floors == "dialect" and not has_traffic
     lanes = ReadLanes({lane: i for i, lane in enumerate(connection.lanes)}, street)
@@ -64,13 +64,13 @@ def assemble(
         intersection = _intersection(contract, street, lanes, running, safety, control, now)
         for monitor, signal in zip(_monitors(intersection, street), contract.signal_ids, strict=True):
             if not forces_first:
-                # the take-over from the signal's program is monitored as well
+                # the change from the signal's program is monitored too
                 monitor.follow_program(running[signal].shown, now)
             monitors.append(monitor)
         intersection.start(now, [running[signal].shown for signal in contract.signal_ids], forces_first)
         intersections.append(intersection)
     define_off_programs(connection.api, [street.signals[signal] for signal in signals])
-    # a second controller of these signals is refused
+    # so that a second controller of these signals is refused
     connection.mark_controlled(signals, f"process {os.getpid()} on {socket.gethostname()}")
     step_s = float(connection.api.simulation.getDeltaT())
     return DecisionLoop(connection, intersections, policies, street, events or Events(), now, step_s, monitors, counts_outflow)
@@ -80,7 +80,7 @@ class ReadLanes:
     """The lanes that a connection reads."""
 
     def __init__(self, row: Mapping[str, int], street: StreetNetwork) -> None:
-        """`row`: a lane's row in the readings."""
+        """`row`: row of a lane in the readings."""
         self.row = row
         self.length_m: Floats = np.array([street.lane_length_m[lane] for lane in row])
         """float64 [lanes]"""
@@ -89,9 +89,9 @@ class ReadLanes:
 def _track(
     connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract], with_pressure: bool
 ) -> bool:
-    """Have the connection read what the TLs observe; whether it counts the vehicles that left a lane, too.
+    """Set what the connection reads for the TLs; return whether it counts vehicles that left a lane.
 
-    `with_pressure`: also read the lanes that max-pressure needs.
+    `with_pressure`: also read the lanes of max-pressure.
     """
     lanes_of, outflow_lanes = {}, []
     for contract in contracts:
@@ -113,7 +113,7 @@ def _intersection(
     control: city_config.Controller,
     now: float,
 ) -> Intersection:
-    """The control of one TL, before it starts."""
+    """Build one TL, before it starts."""
     dialect = dialects.of(contract)
     safeties = signal_safeties(contract, street, safety)
     is_max_pressure = control.fallback == MAX_PRESSURE
@@ -145,7 +145,7 @@ def _monitors(intersection: Intersection, street: StreetNetwork) -> list[SignalM
 
 
 def _max_pressure(contract: pb.PolicyContract, street: StreetNetwork, lanes: ReadLanes, times: SafetyTimes) -> MaxPressure | None:
-    """Max-pressure of a TL; None if a signal has no green to choose: such a TL falls back to its plan."""
+    """Max-pressure of a TL; None if one of its signals has no green phase, so that the TL falls back to its plan."""
     greens = [green_states(phase.state for phase in signal.phases) for signal in contract.signals]
     if not all(greens):
         return None

@@ -1,4 +1,4 @@
-"""`greenserve check`: every TL's contract against the network, without running anything."""
+"""`greenserve check`: compare every TL's contract with the network, without running anything."""
 
 import sys
 from pathlib import Path
@@ -20,7 +20,7 @@ from signals.safety.conflicts import check_phases
 
 MATCHES = "matches"
 Row = tuple[str, str, str, str]
-"""(TL, version, dialect, what differs, or "matches")."""
+"""(TL, version, dialect, difference or "matches")."""
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m controller.check") -> int:
@@ -57,7 +57,7 @@ def parser(prog: str) -> Parser:
 
 
 def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[str]]:
-    """The network, a row per TL, and lines about TLs whose changes take longer than in training. Raises InputError."""
+    """The network, a row per TL, and advice about change times that are longer than in training. Raises InputError."""
     args = parser(prog).parse_args(argv)
     city = city_config.load(args.city)
     if not city.tls:
@@ -65,7 +65,7 @@ def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[s
     dialects.check_city_settings(city)
     street = network.of_city(city)
     tls = names.select(args.infer_tl or ["all"], list(city.tls), "--infer-tl")
-    version = args.model_number if args.model_number is not None else city.training.model_number
+    version = city.training.model_number if args.model_number is None else args.model_number
     if version is not None and version < 0:
         raise InputError(f"--model-number {version} must be a version number, such as 3")
     if args.server is not None:
@@ -99,7 +99,7 @@ def _check_server(address: str) -> None:
             f"no model server answers at {address} ({error}); start one (greenserve serve) or pass another --server"
         ) from None
     except ServingError:
-        return  # it answers that it has no model without a name
+        return  # it has answered: there is no model without a name
 
 
 def _row(city: city_config.City, street: StreetNetwork, tl: str, contract: pb.PolicyContract) -> Row:

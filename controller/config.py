@@ -1,4 +1,4 @@
-"""Settings of one controller, out of flags and city.toml."""
+"""Settings of one controller, from flags and city.toml."""
 
 import argparse
 import os
@@ -17,6 +17,8 @@ from serving.client.messages import Version
 from serving.client.tls_files import TlsFiles
 from signals import dialects
 
+MAX_INT32 = (1 << 31) - 1
+
 
 @dataclass(frozen=True)
 class ControllerConfig:
@@ -24,21 +26,21 @@ class ControllerConfig:
     infer_tls: tuple[str, ...]
     server: str
     tls: TlsFiles | None
-    """Certificates for the model server; None: plain text."""
+    """Certificates for the model server; without them, the connection is plain text."""
     fleet: str
-    """The fleet that is asked for all TLs at once, if it is served; empty: none."""
+    """The fleet that is queried for all TLs at once, if it is served; "" for no fleet."""
     version: Version
     attach: tuple[str, int] | None
-    """(host, port) of a SUMO that runs already; None: start one."""
+    """(host, port) of a running SUMO; without it, the controller starts one."""
     order: int | None
-    """This client's place among several clients of one simulation."""
+    """TraCI order of this client among several clients of one simulation."""
     clients: int
-    """Clients that a SUMO started here waits for, this one included."""
+    """Clients that the started SUMO waits for, including this one."""
     sumo_port: int
-    """TraCI port of a SUMO started here; 0: the system chooses."""
+    """TraCI port of the started SUMO; 0 for a free one."""
     libsumo: bool
     guard: bool
-    """Whether a guard holds the connection to SUMO, so that other clients keep the simulation if this process dies."""
+    """Whether a guard holds the connection to SUMO, so that the simulation goes on for other clients if this process dies."""
     seed: int | None
     end_s: float | None
     tripinfo: Path | None
@@ -115,8 +117,8 @@ def parser(prog: str) -> Parser:
 
 def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConfig:
     """Read the command line. Raises InputError."""
-    own_arguments, sumo_options = split_arguments(argv)
-    args = parser(prog).parse_args(own_arguments)
+    flags, sumo_options = split_arguments(argv)
+    args = parser(prog).parse_args(flags)
     _check_flags(args, sumo_options)
     city, tls = _district(args, _city(args))
     has_clients = args.sumo is not None or args.clients > 1
@@ -147,20 +149,20 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
 
 
 def _check_flags(args: argparse.Namespace, sumo_options: Sequence[str]) -> None:
-    """Raise InputError if a flag has a wrong value, or does not go with another one."""
+    """Raise InputError if a flag has an invalid value or cannot be combined with another one."""
     start_only = {
         "--seed": args.seed,
         "--tripinfo": args.tripinfo,
         "--libsumo": args.libsumo or None,
         "arguments after --": sumo_options or None,
     }
-    wrong = [flag for flag, value in start_only.items() if value is not None]
-    if args.sumo and wrong:
-        raise InputError(f"{wrong[0]} is for a SUMO started here; it cannot be combined with --sumo {args.sumo}")
+    passed = [flag for flag, value in start_only.items() if value is not None]
+    if args.sumo and passed:
+        raise InputError(f"{passed[0]} is for a SUMO started here; it cannot be combined with --sumo {args.sumo}")
     if args.libsumo and (args.clients > 1 or args.order is not None):
         raise InputError("--libsumo has no other clients; leave --clients and --order out")
     check_client_flags(args.clients, args.order, args.sumo_port)
-    _check_numbers(args)
+    _check_ranges(args)
     _check_version(args)
     for flag, path in (("--summary", args.summary), ("--tripinfo", args.tripinfo)):
         if path is not None:
@@ -174,22 +176,21 @@ def _check_version(args: argparse.Namespace) -> None:
         raise InputError("--version-label is empty; pass a label, such as stable, or leave it out")
 
 
-def _check_numbers(args: argparse.Namespace) -> None:
-    """Raise InputError if a number is out of its range."""
-    most = (1 << 31) - 1
-    for flag, value, low, high, text in (
-        ("--seed", args.seed, 0, most, f"lie between 0 and {most}"),
+def _check_ranges(args: argparse.Namespace) -> None:
+    """Raise InputError if a value is out of its range."""
+    for flag, value, low, high, rule in (
+        ("--seed", args.seed, 0, MAX_INT32, f"lie between 0 and {MAX_INT32}"),
         ("--end", args.end, 0, 1e9, "be a simulated second, such as 3600"),
         ("--model-number", args.model_number, 0, (1 << 63) - 1, "be a version, such as 3"),
         ("--deadline-ms", args.deadline_ms, 1e-6, MAX_DEADLINE_MS, f"be above 0 and at most {MAX_DEADLINE_MS}"),
     ):
         if value is not None and not low <= value <= high:
-            written = f"{value:g}" if isinstance(value, float) else value
-            raise InputError(f"{flag} {written} must {text}")
+            text = f"{value:g}" if isinstance(value, float) else value
+            raise InputError(f"{flag} {text} must {rule}")
 
 
 def _city(args: argparse.Namespace) -> City:
-    """The city, with the flags' deadline. Raises InputError."""
+    """The city with the deadline of --deadline-ms, if it is passed. Raises InputError."""
     city = city_config.load(args.city)
     if not city.tls:
         raise InputError(f"{args.city}: describes no TL; add tables such as [tl.SA101]")
@@ -202,7 +203,7 @@ def _city(args: argparse.Namespace) -> City:
 def _check_watchdog(city: City) -> None:
     """Raise InputError if a guard would cut off a controller that waits for an answer.
 
-    With --no-guard too: --sumo may lead to a guard, which has the same watchdog.
+    Checked with --no-guard too: --sumo may be the address of a guard, which has the same watchdog.
     """
     if city.controller.watchdog_s < 2 * city.controller.deadline_ms / 1000:
         raise InputError(
@@ -229,8 +230,8 @@ def _district(args: argparse.Namespace, city: City) -> tuple[City, Sequence[str]
             raise InputError(f"{city.path}: has districts; pass --district ({', '.join(districts)}), or --server")
         return city, list(city.tls)
     if args.district not in districts:
-        known = f"its districts are {', '.join(districts)}" if districts else "add [serving.districts.NAME] to it"
-        raise InputError(f"--district {args.district}: is not in {city.path}; {known}")
+        remedy = f"its districts are {', '.join(districts)}" if districts else "add [serving.districts.NAME] to it"
+        raise InputError(f"--district {args.district}: is not in {city.path}; {remedy}")
     district = districts[args.district]
     serving = replace(city.serving, address=district.address, grpc_socket_path=None, fleet=district.fleet)
     return replace(city, serving=serving), district.tls
@@ -238,9 +239,9 @@ def _district(args: argparse.Namespace, city: City) -> tuple[City, Sequence[str]
 
 def check_client_flags(clients: int, order: int | None, sumo_port: int) -> None:
     """Check the flags for several clients of one SUMO. Raises InputError."""
-    if not 1 <= clients < 1 << 31:
-        raise InputError(f"--clients {clients} must lie between 1 and {(1 << 31) - 1}: this controller is one of them")
-    if order is not None and not -(1 << 31) <= order < 1 << 31:
+    if not 1 <= clients <= MAX_INT32:
+        raise InputError(f"--clients {clients} must lie between 1 and {MAX_INT32}: this controller is one of them")
+    if order is not None and not -MAX_INT32 - 1 <= order <= MAX_INT32:
         raise InputError(f"--order {order} must be a number, such as 1; SUMO serves its clients in this order")
     if not 0 <= sumo_port <= 65535:
         raise InputError(f"--sumo-port {sumo_port} must lie between 0 and 65535")
@@ -260,7 +261,7 @@ def _check_output(flag: str, path: Path) -> None:
 
 
 def _fleet(flag: str | None, city: City) -> str:
-    """The fleet's name from --fleet or city.toml; "": none. Raises InputError."""
+    """The fleet's name from --fleet or city.toml, "" for no fleet. Raises InputError."""
     source, name = (f"{city.path}: [serving] fleet", city.serving.fleet) if flag is None else ("--fleet", flag)
     try:
         return names.canonical(name) if name else ""

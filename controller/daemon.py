@@ -1,4 +1,4 @@
-"""The daemon: contracts, street, decision steps until the end, release in every case."""
+"""The daemon: fetch contracts, open SUMO, run decision steps until the end, release the signals in every case."""
 
 import contextlib
 import gc
@@ -9,9 +9,7 @@ from collections.abc import Iterator, Sequence
 from prometheus_client import CollectorRegistry
 
 from city import network
-from city.config import City
 from city.errors import InputError
-from city.network import StreetNetwork
 from controller.assembly import assemble
 from controller.config import ControllerConfig
 from controller.decision_step import DecisionLoop
@@ -36,7 +34,7 @@ from signals.change_times import change_times, describe_slow
 log = logging.getLogger("controller")
 
 CERTIFICATE_INTERVAL_S = 10.0
-"""Wall time between two looks at the files of certificates."""
+"""Wall time between two checks of the certificate files."""
 SUMMARY_INTERVAL_S = 600.0
 """Simulated seconds between two summary lines."""
 
@@ -44,7 +42,7 @@ SUMMARY_INTERVAL_S = 600.0
 def run(config: ControllerConfig, stop: Stop) -> int:
     """Control until the end of the simulation or until a stop request; return the exit code.
 
-    Raises InputError if something does not fit, before any signal is touched.
+    Raises InputError before any signal is touched if the city, contracts, server or SUMO do not fit.
     """
     street = network.of_city(config.city)
     for tl in config.infer_tls:
@@ -69,7 +67,7 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         policies.contracts.updating.start()
         closing.callback(policies.contracts.updating.stop)
         run_log = RunLog(metrics, health, contracts)
-        connection = _open(config, street, stop)
+        connection = _open(config, stop)
         try:
             loop = assemble(connection, street, list(contracts.values()), policies, config.city.safety, control, run_log.events())
             end_s = control_end_s(config, connection)
@@ -84,14 +82,14 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             connection.close()
             raise
         log.info("controlling %s from second %g", ", ".join(contracts), loop.now)
-        slow = describe_slow(change_times(x.contract, x.safeties) for x in loop.intersections.values())
-        if slow:
+        times = [change_times(intersection.contract, intersection.safeties) for intersection in loop.intersections.values()]
+        if slow := describe_slow(times):
             log.warning("%s", slow)
         if not uses_floors:
             log.warning(
                 "[safety] floors = dialect: the street's floors are off; yellow, all-red and min green are the contracts'"
             )
-        code = _loop(loop, end_s, config, connection, stop, metrics, health)
+        exit_code = _loop(loop, end_s, config, connection, stop, metrics, health)
         run_log.flush(loop.now)
         log_summary(loop)
         if config.summary is not None:
@@ -103,19 +101,19 @@ def run(config: ControllerConfig, stop: Stop) -> int:
                     "--summary %s: cannot be written (%s); its content: %s", config.summary, error.strerror, json.dumps(summary)
                 )
                 return 1
-        if code == 0 and config.tripinfo is not None and config.clients == 1:
-            # with other clients SUMO goes on, and has not completed the file yet
+        if exit_code == 0 and config.tripinfo is not None and config.clients == 1:
+            # with other clients SUMO continues, so the file is not complete yet
             try:
                 check_complete(config.tripinfo)
             except InputError as error:
                 log.error("--tripinfo %s; SUMO could not write it completely: free disk space and run again", error)
                 return 1
-        return code
+        return exit_code
 
 
 @contextlib.contextmanager
 def _client(config: ControllerConfig) -> Iterator[Client]:
-    """The model server's client; it connects anew when its certificates are replaced. Raises InputError."""
+    """The model server's client; it reconnects when its certificates change. Raises InputError."""
     # no retries: a failed request is repeated at the next decision step
     if config.tls is None:
         with Client(config.server, retries=0) as client:
@@ -125,7 +123,7 @@ def _client(config: ControllerConfig) -> Iterator[Client]:
 
     def check() -> None:
         if tls.has_changed():
-            log.info("the certificates have changed; connecting anew to %s", client.address)
+            log.info("the certificates have changed; reconnecting to %s", client.address)
             client.reconnect()
 
     checking = PeriodicThread("the check of certificates", CERTIFICATE_INTERVAL_S, check)
@@ -146,6 +144,7 @@ def _loop(
     metrics: ControllerMetrics,
     health: Health,
 ) -> int:
+    """Run decision steps, then release the signals; return the exit code."""
     is_only_client = config.attach is None and config.clients == 1
     stop.is_controlling = True
     try:
@@ -167,7 +166,7 @@ def _loop(
             return 0
         log_connection_lost(loop, connection, error)
         if not connection.is_guarded:
-            connection.abandon(loop.unreleased())  # SUMO may still read, even if its answer could not be parsed
+            connection.abandon(loop.unreleased())  # SUMO may still read, even if its answer was malformed
         return 1
     except WaitAborted:
         abandon(loop, connection)
@@ -177,34 +176,36 @@ def _loop(
         release_at_once(loop, connection, stop)
         return 1
     except BaseException:
-        # whatever went wrong here must not leave a signal frozen
+        # an error in this process must not leave a signal frozen
         release_at_once(loop, connection, stop)
         raise
     finally:
-        # is_controlling stays set: SIGTERM no longer means that no traffic signal was touched yet
+        # is_controlling stays set: signals have been touched, so SIGTERM must not report the opposite
         connection.close()
 
 
-def _open(config: ControllerConfig, street: StreetNetwork, stop: Stop) -> SumoConnection:
+def _open(config: ControllerConfig, stop: Stop) -> SumoConnection:
+    """Connect to SUMO: through a guard, to a running one, or to one that is started. Raises InputError."""
     interrupts = stop.interrupts()
     if config.guard:
-        arguments = () if config.attach else _sumo_arguments(config.city, config)
+        arguments = () if config.attach else _sumo_arguments(config)
         watchdog_s = config.city.controller.watchdog_s
         return open_guarded(
             config.attach, arguments, config.clients, config.order, config.sumo_port, watchdog_s, interrupts, config.end_s
         )
     if config.attach is not None:
         return start.attach(*config.attach, interrupts=interrupts, order=config.order)
-    arguments = _sumo_arguments(config.city, config)
+    arguments = _sumo_arguments(config)
     if config.libsumo:
         return libsumo_connection.start_libsumo(arguments)
     return start.start(arguments, config.clients, interrupts, config.order, config.sumo_port)
 
 
-def _sumo_arguments(city: City, config: ControllerConfig) -> Sequence[str]:
-    source = ["-c", str(city.network.sumocfg)] if city.network.sumocfg else ["-n", str(city.network.net)]
-    if city.network.begin_s is not None:
-        source += ["--begin", f"{city.network.begin_s:.15g}"]
+def _sumo_arguments(config: ControllerConfig) -> Sequence[str]:
+    files = config.city.network
+    source = ["-c", str(files.sumocfg)] if files.sumocfg else ["-n", str(files.net)]
+    if files.begin_s is not None:
+        source += ["--begin", f"{files.begin_s:.15g}"]
     seed = [] if config.seed is None else ["--seed", str(config.seed)]
     trips = [] if config.tripinfo is None else ["--tripinfo-output", str(config.tripinfo), *TRIPINFO_OPTIONS]
     return [*source, "--no-step-log", "true", "--no-warnings", "true", *seed, *trips, *config.sumo_options]
@@ -217,7 +218,7 @@ def control_end_s(config: ControllerConfig, connection: SumoConnection) -> float
         if config.end_s <= begin_s:
             raise InputError(f"--end {config.end_s:g}: the simulation is already at second {begin_s:g}; pass a later --end")
         return config.end_s
-    # SUMO's own end: of its configuration, or of the arguments after --
+    # from SUMO's configuration or the arguments after --
     configured_s = float(connection.api.simulation.getEndTime())
     if 0 < configured_s <= begin_s:
         raise InputError(f"the simulation is at second {begin_s:g}, its end was {configured_s:g}; set a later end for SUMO")

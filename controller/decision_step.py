@@ -45,42 +45,42 @@ from signals.safety.signal_safety import Override, PermittedRelease, SignalComma
 from signals.simulation_time import round_to_ms
 
 MAX_SEGMENTS = 64
-"""Segments of one exchange, so that a stop request need not wait long."""
+"""Segments of one exchange; bounded, so that a stop request need not wait long."""
 MAX_KEPT_TIMES = 20_000
-"""Wall times kept for percentiles: memory must not grow with the run."""
+"""Wall times kept for percentiles; bounded, so that memory does not grow with the run."""
 COUNTING_INTERVAL_S = 1.0
 """Lanes whose outflow is counted are sampled at every whole second."""
 
 
 @dataclass
 class RunCounters:
-    """What a run did; counts since the start."""
+    """Counts of a run since its start."""
 
     decisions: int = 0
     """Valid answers, one per TL and decision moment; in fallback they are counted, but not followed."""
     decision_steps: int = 0
     """Moments at which at least one TL was due."""
     missing_answers: Counter[str] = field(default_factory=Counter)
-    """By TL: requests without a valid action."""
+    """Requests without a valid action, by TL."""
     overrides: Counter[str] = field(default_factory=Counter)
-    """By reason."""
+    """Requested states that the safety rules replaced, by reason."""
     decisions_by_tl: Counter[str] = field(default_factory=Counter)
     overruled_by_tl: Counter[str] = field(default_factory=Counter)
-    """Decisions between which and the next one the safety rules replaced a requested state."""
+    """By TL, decisions that were followed by an override before the next decision."""
     rejections: int = 0
     """Commands that SUMO rejected."""
     alarms: Counter[str] = field(default_factory=Counter)
-    """Of the monitor, by rule: what was shown and must not have been."""
+    """Alarms of the monitors, by rule."""
     unexpected_states: Counter[str] = field(default_factory=Counter)
-    """By signal: readings at which it showed another state than was set."""
+    """By signal, readings at which it showed another state than the one that was set."""
     fallbacks: int = 0
     """Times a TL entered its fallback."""
     decision_s: list[float] = field(default_factory=list)
     """Wall time of the newest decision steps, from readings to choices, in s."""
     inference_s: list[float] = field(default_factory=list)
-    """Of these, waiting for the policies."""
+    """Wall time of waiting for the policies in these steps, in s."""
     newest: "StepReport | None" = None
-    """Of the decision step just taken; None: nothing was due."""
+    """Report of the current decision step; None if no TL was due."""
 
     def add(self, report: "StepReport") -> None:
         self.newest = report
@@ -92,12 +92,12 @@ class RunCounters:
 
 @dataclass(frozen=True)
 class StepReport:
-    """What a decision step decided, and its wall times in s."""
+    """The result of a decision step, and its wall times in s."""
 
     tls: tuple[str, ...]
-    """That were due."""
+    """TLs that were due."""
     missing: dict[str, str]
-    """By TL without a valid action, the reason."""
+    """TLs without a valid action, and the reasons."""
     observe_s: float
     inference_s: float
     """Waiting for the policies."""
@@ -150,9 +150,9 @@ class DecisionLoop:
         """Prepare the first step.
 
         Args:
-            connection: tracks the lanes and signals of these TLs already.
+            connection: must track the lanes and signals of these TLs.
             intersections: the TLs.
-            policies: where actions come from.
+            policies: source of the actions.
             street: lane lengths.
             events: callbacks.
             now: simulated second at which the run begins.
@@ -170,22 +170,22 @@ class DecisionLoop:
         self._sumo_step_s = sumo_step_s
         self._monitors = list(monitors)
         self._unmonitored: tuple[float, Sequence[tuple[float, Sequence[str]]], dict[str, float]] = (now, (), {})
-        """Not fed to the monitors yet: (since when, states shown since then, since when signals run their own programs)."""
+        """What is not fed to the monitors yet: (begin in s, states shown since then, `_released_at_s` of that time)."""
         self._released_at_s: dict[str, float] = {}
         """By signal, since when it runs its own program, which is not monitored."""
         self._readings_s: float | None = None
         """When the newest readings arrived (time.monotonic)."""
         self._sumo_s = 0.0
-        """Wall time that the newest readings were waited for."""
+        """Wall time of waiting for the newest readings."""
         self._observed: tuple[float, Sequence[Intersection]] | None = None
-        """The second of the newest readings, and the TLs they were read for."""
+        """The second of the newest readings, and the TLs for which lanes were read."""
         self._read_for: tuple[str, ...] = ()
         self._overruled: set[str] = set()
-        """TLs with an override of their policy since its last decision."""
+        """TLs with an override since the last decision of their policy."""
         self._batches: dict[tuple[str, ...], ObservationBatch] = {}
 
     def step(self, end_s: float) -> None:
-        """Run a decision step: decide what is due now, then simulate to the next decision, at most to end_s."""
+        """Run a decision step: decide for the TLs that are due now, then simulate to the next decision, at most to end_s."""
         self.counters.newest = None
         due = [intersection for intersection in self.intersections.values() if intersection.next_decision_s <= self.now]
         if due:
@@ -203,7 +203,7 @@ class DecisionLoop:
                 until_s = min(until_s, math.floor(time_s / COUNTING_INTERVAL_S) * COUNTING_INTERVAL_S + COUNTING_INTERVAL_S)
             time_s = self._next_sumo_step_s(until_s)
             self._connection.advance(time_s)
-            # while SUMO simulates: everything that must not delay the next decision
+            # SUMO simulates meanwhile, so this does not delay the next decision
             self._count_and_report(commands, overrides, sent_s)
             self.feed_monitors()
             if segment == 0:
@@ -214,10 +214,10 @@ class DecisionLoop:
         self._read(due)
 
     def _correct_shown(self) -> None:
-        """Compare what SUMO shows with what was sent: another client may have set a signal since.
+        """Compare the states that SUMO shows with those sent: another client may have set a signal.
 
-        After the policies have answered, so that SUMO's states have arrived meanwhile, and
-        before new commands, which must start from what is shown.
+        Runs after the policies' answers, so that SUMO's states have arrived meanwhile, and
+        before new commands, which must start from the shown states.
         """
         shown = self._connection.shown()
         for intersection in self.intersections.values():
@@ -226,7 +226,7 @@ class DecisionLoop:
                 self._report_unexpected(intersection, signal, message)
 
     def _correct_released(self, due: Sequence[Intersection]) -> None:
-        """Release signals again that should run their own programs, but are frozen in a state that another client set."""
+        """Release signals again that should run their own programs but are frozen in a state that another client set."""
         released = {signal: intersection for intersection in due for signal in intersection.released_signals}
         if not released:
             return
@@ -243,7 +243,7 @@ class DecisionLoop:
         self._events.alarm(Alarm(signal, MonitorRule.UNEXPECTED_STATE, self.now, message))
 
     def _send_commands(self, now: float) -> tuple[list[SignalCommand], list[Override]]:
-        """Send what is due at second `now`, and find out when each of these TLs is due next."""
+        """Send the commands that are due at second `now`, and update when these TLs are due next."""
         commands: list[SignalCommand] = []
         overrides: list[Override] = []
         due = [intersection for intersection in self.intersections.values() if self._due_s[intersection.tl] <= now]
@@ -259,7 +259,7 @@ class DecisionLoop:
         return commands, overrides
 
     def _count_and_report(self, commands: Sequence[SignalCommand], overrides: Sequence[Override], now: float) -> None:
-        """Count and report what was sent at second `now`."""
+        """Count and report the commands and overrides of second `now`."""
         for command in commands:
             if isinstance(command, PermittedRelease):
                 self._released_at_s[command.signal] = now
@@ -297,16 +297,15 @@ class DecisionLoop:
             self._events.rejection(f"{signal}: {reason}", self.now)
 
     def feed_monitors(self) -> None:
-        """Feed the monitors with what their signals showed up to the newest readings."""
+        """Feed the monitors with the states that their signals showed up to the newest readings."""
         (begin_s, shown, released_at_s), self._unmonitored = self._unmonitored, (self.now, (), {})
         if self._monitors and begin_s < self.now:
             shown = [*shown, (self.now, tuple(self._connection.shown().values()))]
         for end_s, states in shown:
             for monitor, state in zip(self._monitors, states, strict=True):
                 is_controlled = not released_at_s or released_at_s.get(monitor.signal, math.inf) > begin_s
-                for alarm in (
-                    monitor.check_shown(state, begin_s, end_s) if is_controlled else monitor.follow_program(state, begin_s)
-                ):
+                alarms = monitor.check_shown(state, begin_s, end_s) if is_controlled else monitor.follow_program(state, begin_s)
+                for alarm in alarms:
                     self.counters.alarms[alarm.rule.value] += 1
                     self._events.alarm(alarm)
             begin_s = end_s
@@ -319,10 +318,10 @@ class DecisionLoop:
         return self._batches[self._read_for]
 
     def _next_sumo_step_s(self, time_s: float) -> float:
-        """The first moment, not before time_s, at which SUMO stops.
+        """The end of the first SUMO step that does not end before time_s.
 
-        A command planned for a moment between two steps would take effect late,
-        and a yellow that counts from the plan would be short.
+        A command planned for a moment inside a step would take effect late, and a yellow
+        counted from that moment would be short.
         """
         sumo_steps = math.ceil(round_to_ms(time_s - self._begin_s) / self._sumo_step_s - 1e-6)
         return round_to_ms(self._begin_s + sumo_steps * self._sumo_step_s)
@@ -332,7 +331,7 @@ class DecisionLoop:
         readings = self._connection.readings
         shares = shares_of(readings, self._length_m)
         observations = self._batch(due).observe(readings, shares, [intersection.phase_state(self.now) for intersection in due])
-        asked = time.perf_counter()
+        observed = time.perf_counter()
         answers = self._policies.ask(observations, self._readings_s)
         answered = time.perf_counter()
         missing: dict[str, str] = {}
@@ -340,7 +339,7 @@ class DecisionLoop:
             before = intersection.mode
             shown = (
                 [self._connection.shown().get(safety.signal, safety.shown) for safety in intersection.safeties]
-                if intersection.on_plan
+                if intersection.is_on_fallback_plan
                 else None
             )
             failure = intersection.apply_answer(answers.get(intersection.tl, NO_ANSWER), self.now, shown, readings)
@@ -360,11 +359,11 @@ class DecisionLoop:
         self.counters.decision_steps += 1
         applied = time.perf_counter()
         self.counters.add(
-            StepReport(tuple(observations), missing, asked - begin, answered - asked, applied - answered, self._sumo_s)
+            StepReport(tuple(observations), missing, observed - begin, answered - observed, applied - answered, self._sumo_s)
         )
 
     def release(self, end_s: float, abort_requested: Callable[[], bool] = lambda: False) -> None:
-        """Hand every signal back through a safe transition; simulates some seconds more, at most to end_s."""
+        """Hand every signal back through a safe transition. This simulates some seconds more, at most to end_s."""
         self.feed_monitors()
         for intersection in self.intersections.values():
             intersection.release()
@@ -389,9 +388,9 @@ class DecisionLoop:
         return [pair for intersection in self.intersections.values() for pair in intersection.unreleased(self.now)]
 
     def release_without_transition(self) -> tuple[list[str], list[str]]:
-        """Switch signals that are not released to their programs at once: the last resort.
+        """Switch signals that are not released to their programs at once, as a last resort.
 
-        Returns the signals that were switched, and those that SUMO rejected.
+        Returns the switched signals and those that SUMO rejected.
         """
         switched, rejected = [], []
         for signal, program in self.unreleased():

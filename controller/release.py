@@ -47,7 +47,7 @@ def release(loop: DecisionLoop, connection: SumoConnection, end_s: float, stop: 
 
     Returns whether all are released.
     """
-    # of two stop requests within one step, the second asks not to wait for a safe transition
+    # of two stop requests within one step, the second one means: do not wait for a safe transition
     before = min(stop.count, 1)
     limit_s = min(end_s, loop.now + loop.clearing_s + RELEASE_MARGIN_S)
     try:
@@ -66,7 +66,7 @@ def release(loop: DecisionLoop, connection: SumoConnection, end_s: float, stop: 
 
 
 def release_at_once(loop: DecisionLoop, connection: SumoConnection, stop: Stop) -> None:
-    """Hand the signals back without further steps, because something is wrong in this process."""
+    """Hand the signals back without further steps, after an error in this process."""
     try:
         release(loop, connection, loop.now, stop)
     except WaitAborted:
@@ -76,7 +76,7 @@ def release_at_once(loop: DecisionLoop, connection: SumoConnection, stop: Stop) 
 
 
 def log_connection_lost(loop: DecisionLoop, connection: SumoConnection, error: SumoConnectionLost) -> None:
-    """Report that the connection ended before the signals were released."""
+    """Log that the connection ended before the signals were released."""
     if connection.is_guarded:
         consequence = "SUMO has ended, or the guard hands the signals back"
     else:
@@ -85,7 +85,7 @@ def log_connection_lost(loop: DecisionLoop, connection: SumoConnection, error: S
 
 
 def abandon(loop: DecisionLoop, connection: SumoConnection) -> None:
-    """Request the release without waiting: SUMO has not answered, and a second stop request arrived."""
+    """Request the release without waiting, after a second stop request while SUMO has not answered."""
     if _left_to_guard(loop, connection):
         return
     unreleased = loop.unreleased()
@@ -97,7 +97,7 @@ def abandon(loop: DecisionLoop, connection: SumoConnection) -> None:
 
 
 def _left_to_guard(loop: DecisionLoop, connection: SumoConnection) -> bool:
-    """Whether signals are not released, and a guard will hand them back when the connection closes."""
+    """Whether unreleased signals remain that a guard hands back when the connection closes."""
     unreleased = [signal for signal, _ in loop.unreleased()]
     if unreleased and connection.is_guarded:
         log.warning("left to the guard to hand back: %s", ", ".join(unreleased))

@@ -17,7 +17,7 @@ from signals.safety.safety_times import times_for
 from signals.safety.signal_safety import SignalSafety
 
 MAX_RATIO = 2.0
-"""A change that takes longer than this many times its duration in training changes the policy's timing by much."""
+"""Ratio to the duration in training beyond which a change of greens counts as slow."""
 MAX_NAMED_TLS = 5
 
 
@@ -42,7 +42,7 @@ class ChangeTimes:
 
     @property
     def min_green_factor(self) -> float:
-        """How many times its min green of training a green lasts at least, so that no larger share is lost to changes."""
+        """Factor on the min green of training, so that changes take no larger share of the time than in training."""
         return self.vehicles_s / self.training_s if self.vehicles_s > MAX_RATIO * self.training_s > 0 else 1.0
 
 
@@ -56,7 +56,7 @@ def signal_safeties(contract: pb.PolicyContract, street: StreetNetwork, safety: 
 
 
 def change_times(contract: pb.PolicyContract, safeties: Sequence[SignalSafety]) -> ChangeTimes | None:
-    """The change times of a TL; None if its policy does not choose greens: its changes are those of its program."""
+    """The change times of a TL; None if its policy does not choose greens, so that its program sets the changes."""
     if contract.action.kind != CATEGORICAL:
         return None
     timing = contract.timing
@@ -71,7 +71,7 @@ def change_times(contract: pb.PolicyContract, safeties: Sequence[SignalSafety]) 
 
 
 def with_street_changes(contract: pb.PolicyContract, change: ChangeTimes | None) -> pb.PolicyContract:
-    """The contract with the min green that suits the street's changes, at most max green."""
+    """The contract with its min green scaled to the street's change times, at most max green."""
     if change is None or change.min_green_factor == 1.0:
         return contract
     adapted = pb.PolicyContract()
@@ -87,12 +87,11 @@ def describe_slow(changes: Iterable[ChangeTimes | None]) -> str:
 
 def describe_longer(changes: Iterable[ChangeTimes | None]) -> str:
     """One line about the TLs whose changes take somewhat longer than in training; "" if there are none."""
-    longer = [change for change in changes if change is not None and change.total_s > change.training_s]
-    return _describe([change for change in longer if not change.is_slow], "longer")
+    return _describe([c for c in changes if c is not None and c.total_s > c.training_s and not c.is_slow], "longer")
 
 
 def _describe(changes: list[ChangeTimes], how: str) -> str:
-    """The TLs, those with the largest difference first, and what to train the first one with."""
+    """Name the TLs, those with the largest difference first, and the settings to train the first one with."""
     if not changes:
         return ""
     changes = sorted(changes, key=lambda change: change.training_s - change.total_s)
@@ -101,7 +100,7 @@ def _describe(changes: list[ChangeTimes], how: str) -> str:
     more = f" and {len(changes) - MAX_NAMED_TLS} more" if len(changes) > MAX_NAMED_TLS else ""
     factor = worst.min_green_factor
     greens = f", and its greens last at least {factor:.2g} times its min green of training" if factor > 1 else ""
-    # pedestrians clear their crossing beside a green, so their time is no all-red
+    # pedestrians clear their crossing beside a green, so their time is not all-red
     yellow_s, all_red_s = math.ceil(worst.yellow_s), math.ceil(worst.vehicles_s - worst.yellow_s)
     return (
         f"{named}{more}: changing greens takes {how} than in training (in {worst.tl} up to {worst.total_s:.3g} s, not "

@@ -12,7 +12,7 @@ from signals.observation import PhaseState
 from signals.simulation_time import next_multiple_s, round_to_ms
 
 MAX_CHANGE_S = 60.0
-"""Simulated time after which a change whose green has not been shown no longer holds up decisions."""
+"""Simulated time after which a change no longer delays decisions, even if its green has not been shown."""
 
 
 class GreenPhaseSequencer:
@@ -29,12 +29,12 @@ class GreenPhaseSequencer:
         self._yellow: tuple[str] | None = None
         self._yellow_end_s = self._green_from_s = -math.inf
         self._awaits_green_until_s = -math.inf
-        """While the chosen green is not shown yet: when its change is given up."""
+        """When the change to a green that is not shown yet no longer delays decisions."""
         self._change_allowed_s = -math.inf
         """From when on the green may change: yellow, all-red and min green after the last change."""
 
     def enter(self, now: float, shown: Sequence[str], start: bool = False) -> None:
-        # the dialect forces the first green phase at the start; later, a green that is already shown is kept
+        # sumo-rl forces the first green phase at the start; later, a green that is already shown is kept
         if start:
             self._begin_s = now
         state = tuple(shown)
@@ -58,7 +58,7 @@ class GreenPhaseSequencer:
         return now >= self._change_allowed_s and now >= self._awaits_green_until_s
 
     def note_shown(self, now: float, signal: int = 0) -> None:
-        # longer yellows, clearances and services of the safety rules delay the green: it counts from when it came
+        # the safety rules may delay the green: its min green counts from when it is shown
         if now < self._awaits_green_until_s and now >= self._green_from_s:
             self._awaits_green_until_s = -math.inf
             self._change_allowed_s = max(self._change_allowed_s, round_to_ms(now + self._min_green_s))

@@ -1,7 +1,6 @@
-"""One TL: what its policy observes, requests and may show. Pure; time is passed in.
+"""One TL: its observations, requested states and permitted states. Pure; time is passed in.
 
-Everything that a decision step does to a TL goes through here, for the controller
-and for a trainer alike.
+Everything that a decision step does to a TL goes through `Intersection`.
 """
 
 import math
@@ -19,9 +18,9 @@ from signals.safety.signal_safety import Override, PermittedState, SignalCommand
 from signals.simulation_time import round_to_ms
 
 RECOVERY_INTERVAL_S = 2.0
-"""A TL without its policy asks it again at every multiple of this: all such TLs at once, in one Predict."""
+"""In fallback the policy is queried at every multiple of this: for all such TLs at once, in one Predict."""
 RECHECK_INTERVAL_S = 1.0
-"""A requested state that is not permitted yet is checked again after this long."""
+"""Simulated seconds after which a requested state that is not permitted yet is checked again."""
 
 
 class Intersection:
@@ -43,9 +42,9 @@ class Intersection:
             contract: the policy contract.
             observer, sequencer: of the contract's dialect.
             safeties: by signal, in the contract's order.
-            plans: by signal its fallback plans.
+            plans: fallback plans by signal.
             config: [controller] of city.toml.
-            max_pressure: what controls in place of the fallback plans; None: they do.
+            max_pressure: controls in fallback; without it, the fallback plans run.
         """
         self.tl = contract.tl
         self.contract = contract
@@ -56,12 +55,12 @@ class Intersection:
         self.observer = observer
         self._policy_sequencer = sequencer
         self._phase_sequencer: PhaseSequencer | MaxPressure = sequencer
-        """Where requested states come from now."""
+        """The source of the requested states now."""
         self.plans = tuple(plans)
         self._config = config
         self._max_pressure = max_pressure
         self._transitions: list[PlanTransition] | None = None
-        """Not None: the signals run their fallback plans, or are on the way there."""
+        """Set while the signals run their fallback plans or are on the way there."""
         self._enter_plan_by_s: float | None = None
         """When the transition to the plan must begin at the latest, once the mode is FALLBACK."""
         self._requested: tuple[str, ...] = ()
@@ -91,7 +90,7 @@ class Intersection:
         self._sent = [None] * len(self.safeties)
 
     @property
-    def on_plan(self) -> bool:
+    def is_on_fallback_plan(self) -> bool:
         """Whether the signals run their own programs, or are on the way there."""
         return self._transitions is not None
 
@@ -100,7 +99,7 @@ class Intersection:
         return self.observer.observe(readings, shares, self.phase_state(now))
 
     def decides_at(self, now: float) -> bool:
-        """Whether an answer at second `now` is a decision of the policy; else it only shows that the policy is available."""
+        """Whether an answer at second `now` is a decision; if not, it only shows that the policy is available."""
         return self.mode is ControlMode.POLICY and self._policy_sequencer.decides_at(now)
 
     def phase_state(self, now: float) -> PhaseState:
@@ -109,16 +108,16 @@ class Intersection:
     def apply_answer(
         self, answer: object, now: float, shown: Sequence[str] | None = None, readings: Readings | None = None
     ) -> str:
-        """Apply the answer to the observation of second `now`: an action, or an exception.
+        """Apply the policy's answer to the observation of second `now`.
 
         Args:
             answer: an array of the contract's action, or an exception.
             now: simulated second.
-            shown: the states that SUMO shows; needed while the fallback plan runs.
-            readings: of this moment; needed if max-pressure is the fallback.
+            shown: states that SUMO shows, by signal; needed while the fallback plan runs.
+            readings: readings of second `now`; needed if max-pressure is the fallback.
 
         Returns:
-            Why the answer is not a valid action, or ""; in fallback a valid action is not followed.
+            Why the answer is not a valid action, or "". In fallback a valid action is not followed.
         """
         failure = ""
         action = None
@@ -142,12 +141,12 @@ class Intersection:
             try:
                 self._policy_sequencer.apply_action(now, action)
             except (IndexError, ValueError) as error:
-                # contracts that contradict themselves are refused at the start; if one passes, the run continues
+                # inconsistent contracts are refused at the start; if one is not, the run continues
                 failure = f"the action cannot be applied: {error}"
             self.observer.decided()
         self.next_decision_s = round_to_ms(self._policy_sequencer.next_decision_s(now))
         if self.mode is ControlMode.HOLD:
-            # plan-based policies decide minutes apart: the control mode must not wait for that
+            # plan-based policies decide minutes apart: hold must end before that
             self.next_decision_s = min(self.next_decision_s, _next_recovery_s(now))
         return failure
 
@@ -168,10 +167,10 @@ class Intersection:
             self._enter_plan()
 
     def _must_finish_service(self, now: float) -> bool:
-        """Whether a green that serves a link beyond max red is still due.
+        """Whether the plan must wait for a green that serves a link beyond max red.
 
-        A TL that alternates between modes would restart that each time and never
-        reach the green. It gets the time for one green, no more: others may wait too.
+        A TL that alternates between modes would restart that service each time and never
+        reach the green. The plan waits for one such green at most: other links may wait too.
         """
         if self._enter_plan_by_s is None:
             self._enter_plan_by_s = round_to_ms(now + 2 * max(safety.clearing_s for safety in self.safeties))
@@ -184,14 +183,14 @@ class Intersection:
             self._phase_sequencer = self._policy_sequencer
             self._policy_sequencer.enter(now, [safety.shown for safety in self.safeties])
         if self._transitions is not None:
-            # a signal that has not been released shows what it was sent, and its ages are known
+            # a signal that is not released yet shows the sent state, so its ages are known
             for safety, transition, state in zip(self.safeties, self._transitions, shown or (), strict=shown is not None):
                 if transition.is_confirmed:
                     safety.start_from(state, now)
             self._take_over(now, start=False)
 
     def release(self) -> None:
-        """Begin the transition to the signals' own programs, for good."""
+        """Begin the final transition to the signals' own programs."""
         if self._transitions is None:
             self._enter_plan()
         self.next_decision_s = math.inf
@@ -214,7 +213,7 @@ class Intersection:
             transition.set_result(safety.signal not in rejected)
 
     def unreleased(self, now: float) -> list[tuple[str, str]]:
-        """(signal, program that is its plan at second `now`) of the signals that do not run their own programs."""
+        """(signal, its fallback program at second `now`) of the signals that do not run their own programs yet."""
         return [
             (safety.signal, plans.at(now).program.id)
             for k, (safety, plans) in enumerate(zip(self.safeties, self.plans, strict=True))
@@ -225,7 +224,7 @@ class Intersection:
         self._transitions = [PlanTransition(safety, plans) for safety, plans in zip(self.safeties, self.plans, strict=True)]
 
     def commands(self, now: float) -> tuple[list[SignalCommand], list[Override]]:
-        """Commands to send at second `now`: only states that differ from those sent before."""
+        """Commands to send at second `now`, and overrides; states equal to those sent before are left out."""
         commands: list[SignalCommand] = []
         overrides: list[Override] = []
         if self._transitions is not None:
@@ -248,16 +247,11 @@ class Intersection:
         return commands, overrides
 
     def correct(self, shown: Mapping[str, str], now: float) -> list[tuple[str, str, str]]:
-        """Start again from the shown state of signals that show another one than was sent.
+        """Start again from the shown state of signals that show another state than the sent one.
 
         The next commands lead from there to the requested state by a safe transition.
-
-        Args:
-            shown: by signal, the state that SUMO shows at second `now`, before new commands.
-            now: simulated second.
-
-        Returns:
-            (signal, state that was sent, state that is shown) of these signals.
+        `shown`: by signal, the state that SUMO shows at second `now`, before new commands.
+        Returns (signal, sent state, shown state) of these signals.
         """
         corrected = []
         for safety, sent in zip(self.safeties, self._sent, strict=True):
@@ -269,7 +263,7 @@ class Intersection:
 
     @property
     def released_signals(self) -> list[str]:
-        """The signals that run their own programs, as far as this TL knows."""
+        """The signals that SUMO has confirmed to run their own programs."""
         return [
             safety.signal
             for safety, transition in zip(self.safeties, self._transitions or (), strict=False)
@@ -277,14 +271,14 @@ class Intersection:
         ]
 
     def release_again(self, signal: str, shown: str, now: float) -> None:
-        """Bring a released signal back onto its program by a safe transition from the state that it shows."""
+        """Release a signal once more, by a safe transition from the state that it shows."""
         for k, safety in enumerate(self.safeties):
             if safety.signal == signal and self._transitions is not None:
                 safety.start_from(shown, now)
                 self._transitions[k].restart()
 
     def next_due_s(self, now: float) -> float:
-        """The next moment at which this TL needs a step, after its commands of `now`."""
+        """The next moment at which this TL needs commands, after those of `now`."""
         if self._transitions is not None:
             if all(transition.is_sent for transition in self._transitions):
                 return self.next_decision_s

@@ -1,4 +1,4 @@
-"""Lane readings, and what dialects make observations from."""
+"""Lane readings, and the observers that turn them into observations."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ Observation = NDArray[np.float32]
 
 
 class PhaseState(NamedTuple):
-    """What an observation holds of the TL's own phases."""
+    """The TL's own phases, as far as an observation contains them."""
 
     phases: tuple[int, ...]
     """By signal, the green index (sumo-rl) or the phase index."""
@@ -31,7 +31,7 @@ class Readings:
     """Readings of all lanes at one moment."""
 
     counts: Floats
-    """float64 [2, lanes]: vehicles, and of these the halting ones, slower than 0.1 m/s."""
+    """float64 [2, lanes]: vehicles, and those of them that halt (slower than 0.1 m/s)."""
     mean_length_m: Floats
     """float64 [lanes]."""
     outflow: Floats
@@ -54,8 +54,8 @@ class Readings:
 class Shares:
     """Density and queue of all lanes as shares of capacity, in [0, 1].
 
-    One row, so that many observations can be gathered from it at once:
-    float32 [1 + 2 lanes], a zero, all densities, all queues.
+    `row` is float32 [1 + 2 lanes]: a zero, all densities, all queues. Many observations
+    can be gathered from it at once.
     """
 
     row: NDArray[np.float32]
@@ -70,7 +70,7 @@ class Shares:
 
 
 def shares_of(readings: Readings, length_m: Floats) -> Shares:
-    """sumo-rl's lane density and queue, all lanes at once.
+    """Compute sumo-rl's density and queue of all lanes.
 
     min(1, vehicles / (lane length / (2.5 + mean vehicle length))), in float64
     and in this order of operations, as `TrafficSignal.get_lanes_density`.
@@ -82,7 +82,7 @@ def shares_of(readings: Readings, length_m: Floats) -> Shares:
 
 
 class Observer(Protocol):
-    """Makes the observations of one TL."""
+    """Builds the observations of one TL."""
 
     size: int
 
@@ -94,15 +94,15 @@ class Observer(Protocol):
 
 
 class GatheringObserver(ABC):
-    """An observer whose lane features are all in `Shares.row`: a batch gathers those of many TLs in one indexing operation."""
+    """An observer with all its lane features in `Shares.row`: a batch gathers those of many TLs in one indexing operation."""
 
     size: int
     columns: Rows
-    """[size], the column of `Shares.row` of each number; column 0, a zero, for those that `write_phase_state` sets."""
+    """[size], the column of each value in `Shares.row`; column 0, a zero, for those that `write_phase_state` sets."""
 
     @abstractmethod
     def write_phase_state(self, out: Observation, phase_state: PhaseState) -> None:
-        """Write the numbers that are not of a lane into an observation, float32 [size]."""
+        """Write the features of the TL's phases into an observation, float32 [size]."""
 
 
 class ObservationBatch:
@@ -116,7 +116,7 @@ class ObservationBatch:
         self._parts = [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
 
     def observe(self, readings: Readings, shares: Shares, phase_states: Sequence[PhaseState]) -> dict[str, Observation]:
-        """float32 [O] by TL, as each observer's own `observe` gives it. `phase_states`: in the order of the observers."""
+        """float32 [O] by TL, equal to what each observer's `observe` returns. `phase_states`: in the order of the observers."""
         row = shares.row[self._columns]
         parts = iter(self._parts)
         observations = {}

@@ -1,4 +1,4 @@
-"""Where actions come from, and whether an answer is a valid action."""
+"""The source of actions, and the check that an answer is a valid action."""
 
 import math
 from collections.abc import Mapping
@@ -21,9 +21,9 @@ class Policies(Protocol):
     """A model server, or a policy in this process."""
 
     def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
-        """Actions by TL, all requested at once; an exception for a TL without an answer. Never raises.
+        """Request the actions of all TLs at once: by TL an action, or an exception if there is no answer. Never raises.
 
-        `observed_s`: when the readings arrived (time.monotonic), from which deadlines count; None: now.
+        `observed_s`: when the readings arrived (time.monotonic). Deadlines count from it; without it, from now.
         """
 
 
@@ -32,21 +32,21 @@ class InvalidAction(Exception):
 
 
 class ActionSpace:
-    """The valid actions of a contract: an index, or numbers in [-1, 1]."""
+    """The valid actions of a contract: an index, or values in [-1, 1]."""
 
     def __init__(self, contract: pb.PolicyContract) -> None:
         self._is_categorical = contract.action.kind == CATEGORICAL
         self._size = contract.action.size
 
     def validated(self, action: object) -> tuple[float, ...]:
-        """The action's numbers; of a categorical action its index.
+        """Check an action and return its values; a categorical action has one, its index.
 
-        Raises InvalidAction for a wrong size, range or a number that is not
-        finite, TypeError or ValueError if the answer is not numeric. Continuous
-        actions may leave [-1, 1] by rounding only.
+        Raises InvalidAction for a wrong size or range or a value that is not finite,
+        TypeError or ValueError if the answer is not numeric. Continuous actions may
+        leave [-1, 1] by rounding only.
         """
         if self._is_categorical and isinstance(action, (np.ndarray, np.number)) and action.size == 1:
-            index = action.item()  # the usual case, without an array of our own; an invalid index is named below
+            index = action.item()  # the usual case, without another array; an invalid index is reported below
             if 0 <= index < self._size and index == int(index):
                 return (index,)
         values = np.asarray(action, np.float64).ravel().tolist()

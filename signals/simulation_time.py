@@ -11,7 +11,7 @@ def round_to_ms(time_s: float) -> float:
 
 
 def next_multiple_s(now: float, begin_s: float, interval_s: float) -> float:
-    """The moment one interval from now, moved to a whole number of intervals from begin_s.
+    """The moment one interval from now, in s, rounded to a whole number of intervals from begin_s.
 
     A TL that had to decide in between gets back in step with the others.
     """

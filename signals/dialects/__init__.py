@@ -1,8 +1,8 @@
 """Dialects: an observation and an action, exactly as one family of trainers has them.
 
-A dialect is one file in this folder, named like it (`sumo-rl` is sumo_rl.py), with
-a DIALECT object that fulfils the Protocol below. Exporter, controller and trainers find
-a dialect here by its name.
+A dialect is one file in this folder, with its name (`sumo-rl` is sumo_rl.py) and a
+DIALECT object that implements the protocol below. The exporter, the controller and the
+trainers find a dialect by its name.
 """
 
 import importlib
@@ -17,7 +17,7 @@ from protos import policy_pb2 as pb
 from signals.observation import Floats, Observer, PhaseState
 
 ActionValues = Sequence[float]
-"""A decision's numbers: one index of a categorical policy, or A numbers in [-1, 1]."""
+"""The values of an action: one index of a categorical policy, or A values in [-1, 1]."""
 
 
 class PhaseSequencer(Protocol):
@@ -31,19 +31,19 @@ class PhaseSequencer(Protocol):
         """Take over from the states that are shown; `start`: at the beginning of the run."""
 
     def apply_action(self, now: float, action: ActionValues) -> None:
-        """Start what the policy's action requests."""
+        """Start the change that the policy's action requests."""
 
     def requested_states(self, now: float) -> tuple[str, ...]:
         """The state that each signal should show at second `now`."""
 
     def note_shown(self, now: float, signal: int) -> None:
-        """Report that signal number `signal` shows its requested state at second `now`; safety rules may have delayed it."""
+        """Record that signal number `signal` shows its requested state at second `now`: safety rules may have delayed it."""
 
     def phase_state(self, now: float) -> PhaseState:
-        """What an observation holds of the TL's own phases."""
+        """The TL's own phases at second `now`, for its observation."""
 
     def next_change_s(self, now: float) -> float:
-        """When the requested states change next without a decision; inf: never."""
+        """When the requested states next change without a decision, in s; inf if they do not."""
 
     def next_decision_s(self, now: float) -> float:
         """The first decision moment after `now`."""
@@ -59,19 +59,19 @@ class Dialect(Protocol):
     """Keys of [tl.NAME] that checkpoint file names of this dialect may set."""
 
     def check_settings(self, tl: TL) -> None:
-        """Raise InputError if the settings of a [tl.NAME] table do not fit this dialect; keys may still be None."""
+        """Raise InputError if settings of a [tl.NAME] table do not fit this dialect; missing keys are None."""
 
     def action_kind(self, tl: TL) -> str:
-        """The kind of action, as the contract has it: `categorical` or a kind of this dialect's own."""
+        """The contract's kind of action: `categorical`, or a kind of this dialect alone."""
 
     def build_contract(self, tl: TL, signals: Sequence[SignalNetwork], safety: Safety) -> pb.PolicyContract:
-        """The contract of a TL, complete but for its origin. Raises InputError."""
+        """The contract of a TL without its origin. Raises InputError."""
 
     def check_contract(self, contract: pb.PolicyContract) -> None:
         """Raise ContractError if a contract contradicts itself; `serving.contract.check` has passed."""
 
     def runs_plan(self, contract: pb.PolicyContract) -> bool:
-        """Whether actions modify the program's own plan, so that its durations must be those of training."""
+        """Whether actions modify the plan of the program, so that its durations must be those of training."""
 
     def counts_outflow(self, contract: pb.PolicyContract) -> bool:
         """Whether the observation counts vehicles that left a lane, which must be sampled every second."""
@@ -84,12 +84,12 @@ class Dialect(Protocol):
 
 
 def names() -> list[str]:
-    """Every dialect there is."""
+    """The names of all dialects."""
     return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
 
 
 def find(name: str, where: str) -> Dialect:
-    """The dialect of a name. Raises InputError; `where` begins its line."""
+    """The dialect of a name. Raises InputError; its text begins with `where`."""
     if name not in names():
         raise InputError(
             f"{where} dialect {name!r} is not one of {', '.join(names())}; a new one is a file in signals/dialects "
@@ -100,7 +100,7 @@ def find(name: str, where: str) -> Dialect:
 
 
 def action_kinds() -> list[str]:
-    """Every kind of action that a dialect has."""
+    """The kinds of action of all dialects."""
     return sorted({kind for name in names() for kind in find(name, "").action_kinds})
 
 
@@ -121,7 +121,7 @@ def check_city_settings(city: City) -> None:
 
 
 def signal_messages(signals: Sequence[tuple[SignalNetwork, str]]) -> list[pb.Signal]:
-    """Signals as a contract lists them. `signals`: each with the id of the program that training started from."""
+    """The `signals` field of a contract. `signals`: (signal, id of the program that training started from)."""
     messages = []
     for network, program_id in signals:
         program = next(program for program in network.programs if program.id == program_id)

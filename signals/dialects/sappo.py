@@ -1,4 +1,4 @@
-"""The sappo dialect: signal-group PPO, a TL of one or more signals that run cycles or keep-or-change.
+"""The sappo dialect: signal-group PPO for TLs of one or more signals, by cycle plans or keep-or-change.
 
 Observation: per signal of the TL in order, per incoming lane in order, one block of
 state `d` (density: vehicles per metre), `v` (volume: vehicles that left the lane since
@@ -6,7 +6,7 @@ the last decision), `vd` (all densities, then all volumes) or `vdd` (volume /
 (density + machine epsilon)). Each block is (block + machine epsilon) / its maximum.
 Then per signal the current phase index / (largest number of phases in the TL - 1).
 
-Action: numbers in [-1, 1].
+Action: values in [-1, 1].
 
 - `offset`, one per signal: shift in s = int(round(a * cycle) / 2 / offset_range),
   added to the plan's own offset. The plan is its phase indices second by second,
@@ -46,7 +46,7 @@ ACTIONS = (*PLAN_ACTIONS, "kc")
 CONTROL_CYCLE, ADD_TIME_S, OFFSET_RANGE = 5, 2, 2
 KC_YELLOW_S, ACTION_T_S, ACTIONP = 3.0, 12, 0.2
 MAX_VARIABLE_PHASES = 10
-"""The number of candidate changes grows threefold with each variable phase of a plan."""
+"""Each variable phase of a plan makes the list of candidate changes three times as long."""
 
 _EPSILON = float(np.finfo(float).eps)
 _BLOCKS = {"d": ("density",), "v": ("volume",), "vd": ("density", "volume"), "vdd": ("volume_per_density",)}
@@ -61,20 +61,19 @@ class Sappo:
     file_name_settings = ("state", "action", "offset_range", "control_cycle", "add_time_s", "actionp", "action_t_s")
 
     def check_settings(self, tl: TL) -> None:
-        # None: the checkpoint's file name sets it
-        for key, value, known in (("state", tl.state, STATES), ("action", tl.action, ACTIONS)):
-            if value is not None and value not in known:
-                raise InputError(f"{key} = {value!r} must be one of {', '.join(known)}")
+        # the checkpoint's file name sets a missing value
+        for key, value, choices in (("state", tl.state, STATES), ("action", tl.action, ACTIONS)):
+            if value is not None and value not in choices:
+                raise InputError(f"{key} = {value!r} must be one of {', '.join(choices)}")
 
     def action_kind(self, tl: TL) -> str:
         return str(tl.action)
 
     def build_contract(self, tl: TL, signals: Sequence[SignalNetwork], safety: Safety) -> pb.PolicyContract:
-        for key, value, known in (("state", tl.state, STATES), ("action", tl.action, ACTIONS)):
-            if value not in known:
-                raise InputError(f"{tl.name}: {key} is missing; set it in [tl.{tl.name}] to one of {', '.join(known)}")
+        for key, value, choices in (("state", tl.state, STATES), ("action", tl.action, ACTIONS)):
+            if value not in choices:
+                raise InputError(f"{tl.name}: {key} is missing; set it in [tl.{tl.name}] to one of {', '.join(choices)}")
         state, kind = tl.state or "", tl.action or ""
-        # actions shift the plan that runs
         for network in signals:
             if network.plan.type not in SEQUENTIAL_TYPES:
                 raise InputError(
@@ -114,22 +113,22 @@ class Sappo:
 
     def check_contract(self, contract: pb.PolicyContract) -> None:
         where, kind, state = f"the contract of {contract.tl}", contract.action.kind, contract.observation.state
-        again = f"export it again (greenserve export --tl {contract.tl})"
+        remedy = f"export it again (greenserve export --tl {contract.tl})"
         if kind not in ACTIONS:
-            raise ContractError(f"{where} has action {kind!r}, not one of {', '.join(ACTIONS)}; {again}")
+            raise ContractError(f"{where} has action {kind!r}, not one of {', '.join(ACTIONS)}; {remedy}")
         if state not in STATES:
-            raise ContractError(f"{where} has state {state!r}, not one of {', '.join(STATES)}; {again}")
+            raise ContractError(f"{where} has state {state!r}, not one of {', '.join(STATES)}; {remedy}")
         if list(contract.observation.features) != _features(state, contract.signals):
-            raise ContractError(f"{where} lists features that its signals do not have; {again}")
+            raise ContractError(f"{where} lists features that its signals do not have; {remedy}")
         size = _action_size(kind, len(contract.signals))
         if contract.action.size != size:
-            raise ContractError(f"{where} has action size {contract.action.size}, but its signals take {size}; {again}")
+            raise ContractError(f"{where} has action size {contract.action.size}, but its signals take {size}; {remedy}")
         intervals: dict[str, float] = {"decision_interval_s": contract.timing.decision_interval_s}
         if kind in PLAN_ACTIONS:
             intervals = {"control_cycle": contract.timing.control_cycle, "offset_range": contract.action.offset_range}
         for name, value in intervals.items():
             if not value >= 1:
-                raise ContractError(f"{where} has {name} {value:g}, but it must be at least 1; {again}")
+                raise ContractError(f"{where} has {name} {value:g}, but it must be at least 1; {remedy}")
 
     def runs_plan(self, contract: pb.PolicyContract) -> bool:
         return contract.action.kind in PLAN_ACTIONS
@@ -169,7 +168,7 @@ def _action_size(kind: str, signals: int) -> int:
 
 
 def _check_plans(tl: TL, signals: Sequence[pb.Signal]) -> None:
-    """Raise InputError unless all phases last whole seconds and all signals have the same cycle: plans are shifted by seconds."""
+    """Raise InputError unless all phases last whole seconds, by which plans are shifted, and all signals have the same cycle."""
     cycles = {signal.id: sum(phase.duration_s for phase in signal.phases) for signal in signals}
     for signal in signals:
         if any(phase.duration_s != int(phase.duration_s) or phase.duration_s < 1 for phase in signal.phases):
@@ -186,7 +185,7 @@ def _check_plans(tl: TL, signals: Sequence[pb.Signal]) -> None:
 
 
 class SappoObserver:
-    """Lane blocks of `d`, `v`, `vd` or `vdd`, then the phase of every signal."""
+    """[lane blocks of `d`, `v`, `vd` or `vdd` | phase per signal], float32."""
 
     def __init__(self, state: str, rows: Rows, length_m: Floats, phase_counts: tuple[int, ...]) -> None:
         self._state = state
@@ -249,7 +248,7 @@ class KeepChangeSequencer:
                 self._green_from_s[k] = -math.inf if at_once else round_to_ms(now + KC_YELLOW_S)
 
     def _current(self, k: int, now: float) -> int:
-        """Phase index now: past its yellow, the signal is in the following green."""
+        """Phase index of signal k at second `now`: after its yellow, that of the following green."""
         phases = self._programs[k]
         index = self._phase[k]
         if now >= self._green_from_s[k]:
@@ -263,7 +262,7 @@ class KeepChangeSequencer:
         return tuple(phases[self._current(k, now)].state for k, phases in enumerate(self._programs))
 
     def note_shown(self, now: float, signal: int) -> None:
-        """Nothing here counts from when a state is shown."""
+        """Do nothing: no time counts from when a state is shown."""
 
     def phase_state(self, now: float) -> PhaseState:
         return PhaseState(tuple(self._current(k, now) for k in range(len(self._programs))), True)
@@ -280,12 +279,12 @@ class KeepChangeSequencer:
 
 @dataclass(frozen=True)
 class CyclePlan:
-    """A fixed-time plan whose offset and green splits the actions change."""
+    """A fixed-time plan; actions change its offset and green splits."""
 
     phases: tuple[Phase, ...]
     offset_s: int
     variable: tuple[int, ...]
-    """Phases whose duration may change."""
+    """Phases of variable duration, by index."""
     bounds_s: tuple[tuple[float, float], ...]
     """(min, max) duration of each variable phase."""
 
@@ -297,7 +296,7 @@ class CyclePlan:
 def cycle_plan(phases: Sequence[Phase], offset_s: int, min_green_s: float, max_green_s: float) -> CyclePlan:
     """The plan of a program.
 
-    Phases whose minDur and maxDur differ are variable; if there are none, the greens are,
+    Phases with different minDur and maxDur are variable; without any, the greens are,
     within min_green_s and max_green_s.
     """
     variable = tuple(i for i, phase in enumerate(phases) if phase.min_s != phase.max_s)
@@ -313,19 +312,19 @@ def green_split_changes(p: int, m: int) -> tuple[GreenSplitChange, ...]:
     """The list of changes of p variable greens, m the longest.
 
     Candidates come in the order of `array(meshgrid(v, v, ...)).T.reshape(-1, p)`
-    with v = 4 ... -4. Axes other than m only ever pass within -1..1; leaving the
-    rest out beforehand keeps the order and bounds the memory for large p.
+    with v = 4 ... -4. Only candidates with -1..1 on all axes but m pass; a grid of those
+    alone has the same order and takes little memory for large p.
     """
     if p == 1:
         return ((0,),)
     wide, narrow = np.arange(4, -5, -1), np.arange(1, -2, -1)
     grid = np.array(np.meshgrid(*(wide if i == m else narrow for i in range(p)))).T.reshape(-1, p)
-    others, own = np.delete(grid, m, axis=1), grid[:, m]
-    least, greatest = others.min(axis=1), others.max(axis=1)
-    keep = (grid.sum(axis=1) == 0) & (own != 0) & (others == 0).any(axis=1) & (others != 0).any(axis=1)
-    keep &= (own != least) & (own != greatest)
+    others, longest = np.delete(grid, m, axis=1), grid[:, m]
+    lowest, highest = others.min(axis=1), others.max(axis=1)
+    keep = (grid.sum(axis=1) == 0) & (longest != 0) & (others == 0).any(axis=1) & (others != 0).any(axis=1)
+    keep &= (longest != lowest) & (longest != highest)
     if p == 6:
-        keep &= (own != least - 1) & (own != greatest + 1)
+        keep &= (longest != lowest - 1) & (longest != highest + 1)
     changes: list[GreenSplitChange] = [tuple(int(x) for x in row) for row in grid[keep]]
     spread = tuple(-(p - 1) if i == m else 1 for i in range(p))
     changes += [spread, tuple(-x for x in spread), (0,) * p]
@@ -374,7 +373,7 @@ def phase_by_second(plan: CyclePlan, change: GreenSplitChange, add_time_s: int, 
 
 
 class PlanSequencer:
-    """`offset`, `gr`, `gro`: the signals run plans that decisions shift and stretch."""
+    """`offset`, `gr`, `gro`: the signals run plans; decisions change their offsets and green splits."""
 
     def __init__(self, kind: str, plans: Sequence[CyclePlan], control_cycle: int, add_time_s: int, offset_range: int) -> None:
         self._kind = kind
@@ -391,34 +390,34 @@ class PlanSequencer:
         self._phase_by_second = [phase_by_second(plan, (), self._add_time_s, 0) for plan in self._plans]
 
     def apply_action(self, now: float, action: ActionValues) -> None:
-        numbers: Iterator[float] = iter(action)
+        values: Iterator[float] = iter(action)
         for k, plan in enumerate(self._plans):
             shift_s = 0
             change: GreenSplitChange = ()
             if self._kind in ("offset", "gro"):
-                shift_s = offset_shift_s(next(numbers), plan.cycle_s, self._offset_range)
+                shift_s = offset_shift_s(next(values), plan.cycle_s, self._offset_range)
             if self._kind in ("gr", "gro"):
-                change = self._changes[k][gr_index(next(numbers), len(self._changes[k]))]
+                change = self._changes[k][gr_index(next(values), len(self._changes[k]))]
             self._phase_by_second[k] = phase_by_second(plan, change, self._add_time_s, shift_s)
 
     def requested_states(self, now: float) -> tuple[str, ...]:
         return tuple(plan.phases[i].state for plan, i in zip(self._plans, self._phases(now), strict=True))
 
     def note_shown(self, now: float, signal: int) -> None:
-        """Nothing here counts from when a state is shown."""
+        """Do nothing: no time counts from when a state is shown."""
 
     def phase_state(self, now: float) -> PhaseState:
         return PhaseState(self._phases(now), True)
 
     def _phases(self, now: float) -> tuple[int, ...]:
-        # at second t the phase is entry t - 1: as in training
+        # as in training: at second t the phase is entry t - 1
         return tuple(seconds[(int(now) - 1) % len(seconds)] for seconds in self._phase_by_second)
 
     def next_change_s(self, now: float) -> float:
         second = math.floor(now)
-        here = self._phases(second)
+        current = self._phases(second)
         for ahead in range(1, max(len(seconds) for seconds in self._phase_by_second)):
-            if self._phases(second + ahead) != here:
+            if self._phases(second + ahead) != current:
                 return float(second + ahead)
         return math.inf
 
@@ -427,5 +426,5 @@ class PlanSequencer:
         return self._due_s
 
     def decides_at(self, now: float) -> bool:
-        # while it holds, the policy is asked in between; and the step that reaches a multiple may end after it
+        # in hold the policy is queried before that too, and SUMO's step may end after the exact multiple
         return now >= self._due_s

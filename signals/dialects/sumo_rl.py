@@ -1,4 +1,4 @@
-"""The sumo-rl dialect: a TL of one signal whose green phase is chosen by index.
+"""The sumo-rl dialect: a TL of one signal; an action is the index of a green phase.
 
 Observation, float32: [one-hot of the current green phase | min_green bit | density
 per lane | queue per lane]. Lanes are the signal's controlled lanes without
@@ -12,7 +12,7 @@ duplicates, in link-index order.
 Action: index into the green phases of the first program logic. A change requested
 earlier than yellow + min_green after the last one is ignored; if the safety rules delay
 the new green, the time counts from when it is shown. Otherwise yellow for
-yellow_time: each `G`/`g` whose next state is `r`/`s` becomes `y`; then the new green.
+yellow_time: each `G`/`g` with `r`/`s` as next state becomes `y`; then the new green.
 Decisions are taken every delta_time from the begin time; the first green phase is
 forced at the start.
 
@@ -52,7 +52,7 @@ class SumoRl:
         return CATEGORICAL
 
     def build_contract(self, tl: TL, signals: Sequence[SignalNetwork], safety: Safety) -> pb.PolicyContract:
-        # sumo-rl takes the first program logic, whichever runs
+        # sumo-rl takes the first program logic, even if another one runs
         messages = signal_messages([(network, network.first_program.id) for network in signals])
         greens = len(_greens(messages[0]))
         features = _features(messages[0], greens)
@@ -73,19 +73,19 @@ class SumoRl:
 
     def check_contract(self, contract: pb.PolicyContract) -> None:
         where = f"the contract of {contract.tl}"
-        again = f"export it again (greenserve export --tl {contract.tl})"
+        remedy = f"export it again (greenserve export --tl {contract.tl})"
         if contract.action.kind != CATEGORICAL:
-            raise ContractError(f"{where} has action {contract.action.kind!r}, not {CATEGORICAL}; {again}")
+            raise ContractError(f"{where} has action {contract.action.kind!r}, not {CATEGORICAL}; {remedy}")
         greens = len(_greens(contract.signals[0]))
         if list(contract.observation.features) != _features(contract.signals[0], greens):
-            raise ContractError(f"{where} lists features that its signal does not have; {again}")
+            raise ContractError(f"{where} lists features that its signal does not have; {remedy}")
         if contract.action.size != greens:
             raise ContractError(
-                f"{where} has action size {contract.action.size}, but its signal has {greens} green phases; {again}"
+                f"{where} has action size {contract.action.size}, but its signal has {greens} green phases; {remedy}"
             )
         if not contract.timing.decision_interval_s >= 1:
             interval_s = contract.timing.decision_interval_s
-            raise ContractError(f"{where} has decision_interval_s {interval_s:g}, but it must be at least 1; {again}")
+            raise ContractError(f"{where} has decision_interval_s {interval_s:g}, but it must be at least 1; {remedy}")
 
     def runs_plan(self, contract: pb.PolicyContract) -> bool:
         return False
@@ -120,7 +120,7 @@ class SumoRlObserver(GatheringObserver):
     """[one-hot of the green phase | min_green bit | density per lane | queue per lane]."""
 
     def __init__(self, rows: Rows, lanes: int, greens: int) -> None:
-        """`rows`: of its lanes among all `lanes` that are read."""
+        """`rows`: the rows of the TL's lanes in the readings of `lanes` lanes."""
         self._greens = greens
         self.columns = np.concatenate([np.zeros(greens + 1, np.intp), 1 + rows, 1 + lanes + rows])
         self.size = len(self.columns)
@@ -135,4 +135,4 @@ class SumoRlObserver(GatheringObserver):
         return out
 
     def decided(self) -> None:
-        """Nothing in this observation counts since the last decision."""
+        """Do nothing: no feature counts from the last decision."""

@@ -1,1 +1,1 @@
-"""What controls a TL without its policy: the control modes, the fallback plan, max-pressure."""
+"""Control of a TL without its policy: control modes, fallback plan, max-pressure."""

@@ -1,10 +1,10 @@
 """The control mode of a TL: POLICY -> HOLD -> FALLBACK -> RECOVERING -> POLICY.
 
-A pure state machine: `next_mode` takes a state and an event and gives the next state.
+A pure state machine: `next_mode` takes a state and an event and returns the next state.
 
 - POLICY: the policy decides.
-- HOLD: its answer is missing; the TL keeps the green it has (a plan-based policy
-  keeps its last plan), until an answer is missing hold_s or more after the first.
+- HOLD: an answer is missing; the TL keeps its green (a plan-based policy keeps its
+  last plan) until an answer is missing hold_s or more after the first missing one.
 - FALLBACK: the fallback plan runs; the policy is still queried.
 - RECOVERING: the fallback plan still runs, and the policy has begun to answer again.
 """
@@ -16,7 +16,7 @@ from signals.simulation_time import round_to_ms
 
 
 class ControlMode(Enum):
-    # the numbers are exported as a metric: they never change meaning
+    # the values are exported as a metric: they never change meaning
     POLICY = 0
     HOLD = 1
     FALLBACK = 2

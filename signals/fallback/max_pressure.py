@@ -1,9 +1,9 @@
-"""Max-pressure control: the fallback that needs no policy, only the readings.
+"""Max-pressure control: a fallback that needs only the readings.
 
-Of a signal's greens it chooses the one with the greatest pressure: the sum over the
-links that have green of vehicles on the incoming lane minus vehicles on the outgoing
-lane, each divided by the lane's length, so that long lanes do not count for more. An incoming
-lane shorter than MIN_APPROACH_M counts together with the lanes that lead to it.
+A signal shows the green with the greatest pressure: the sum over its green links of
+vehicles / length of the incoming lane minus vehicles / length of the outgoing lane.
+Divided by the length, long lanes do not count for more. An incoming lane shorter than
+MIN_APPROACH_M counts together with the lanes that lead to it.
 A link that has waited for MAX_WAIT_S is served next, whatever its pressure: its lane may
 be too short to see the queue behind it, or its detector may have failed.
 Source: Varaiya, Max pressure control of a network of signalized intersections,
@@ -45,13 +45,13 @@ class MaxPressure:
 
         Args:
             signals: the TL's signals.
-            greens: by signal its green phases.
-            lane_row: a lane's row in the readings and in `length_m`.
-            length_m: float64 [lanes].
+            greens: green phases by signal.
+            lane_row: row of a lane in the readings and in `length_m`.
+            length_m: float64 [lanes], lane lengths.
             yellow_s: yellow between two greens, s.
-            min_green_s: least duration of a green, s.
+            min_green_s: minimum duration of a green, s.
             all_red_s: red between the yellow and the next green, s.
-            lanes_behind: of short incoming lanes, those that lead to them; they count as one lane.
+            lanes_behind: lanes that lead to a short incoming lane and count together with it.
         """
         self._sequencers = [
             GreenPhaseSequencer(states, DECISION_INTERVAL_S, yellow_s, min_green_s, all_red_s) for states in greens
@@ -61,9 +61,9 @@ class MaxPressure:
             for signal, states in zip(signals, greens, strict=True)
         ]
         self._served = [np.array([[c in GREEN for c in state] for state in states]) for states in greens]
-        """By signal, bool [greens, links]: which links a green serves."""
+        """By signal, bool [greens, links]: whether a green serves a link."""
         self._served_s = [np.zeros(served.shape[1]) for served in self._served]
-        """By signal, when each link was served last; those that no green serves never wait."""
+        """By signal, when each link was last served. Links that no green serves never wait."""
         self.next_decision_s = -math.inf
 
     def enter(self, now: float, shown: Sequence[str]) -> None:
@@ -86,9 +86,9 @@ class MaxPressure:
             best = current if pressure[current] >= pressure.max() - 1e-12 else int(pressure.argmax())
             served, served_s = self._served[k], self._served_s[k]
             served_s[served[current] | ~served.any(0)] = now
-            longest = int(served_s.argmin())
-            if now - served_s[longest] >= MAX_WAIT_S:
-                best = int(np.where(served[:, longest], pressure, -math.inf).argmax())
+            waiting = int(served_s.argmin())
+            if now - served_s[waiting] >= MAX_WAIT_S:
+                best = int(np.where(served[:, waiting], pressure, -math.inf).argmax())
             sequencer.apply_action(now, (best,))
 
     def note_shown(self, now: float, signal: int) -> None:
@@ -103,15 +103,15 @@ class MaxPressure:
 
 
 def lanes_of(signal: SignalNetwork, lanes_behind: Mapping[str, Sequence[str]]) -> list[str]:
-    """Every lane that the pressure of a signal reads: incoming ones, those behind them, then outgoing ones."""
-    pairs = [pair for link in signal.links for pair in link]
-    incoming = [a for a, _ in pairs]
-    behind = [lane for a in incoming for lane in lanes_behind.get(a, ())]
-    return list(dict.fromkeys([*incoming, *behind, *(b for _, b in pairs)]))
+    """The lanes of a signal's pressure: incoming lanes, lanes behind them, then outgoing lanes."""
+    incoming = [lane for link in signal.links for lane, _ in link]
+    outgoing = [lane for link in signal.links for _, lane in link]
+    behind = [lane for short in incoming for lane in lanes_behind.get(short, ())]
+    return list(dict.fromkeys([*incoming, *behind, *outgoing]))
 
 
 class _PressureLanes:
-    """The rows of a signal's lanes in the readings, and what a vehicle on each adds to the pressure of each green."""
+    """The rows of a signal's lanes in the readings, and the weight of their vehicles in the pressure of each green."""
 
     def __init__(
         self,
@@ -131,7 +131,8 @@ class _PressureLanes:
             served = {pair for c, link in zip(state, signal.links, strict=False) if c in "Gg" for pair in link}
             for incoming, outgoing in served:
                 approach = [lane for lane in (incoming, *lanes_behind.get(incoming, ())) if lane in column]
-                for part, sign in ((approach, 1.0), ([outgoing] if outgoing in column else [], -1.0)):
-                    total_m = sum(length_m[lane_row[lane]] for lane in part)
-                    for lane in part:
+                exit_lanes = [outgoing] if outgoing in column else []
+                for group, sign in ((approach, 1.0), (exit_lanes, -1.0)):
+                    total_m = sum(length_m[lane_row[lane]] for lane in group)
+                    for lane in group:
                         row[column[lane]] += sign / total_m

@@ -13,16 +13,16 @@ from signals.safety.signal_safety import Override, PermittedRelease, PermittedSt
 
 @dataclass(frozen=True)
 class FallbackPlan:
-    """A signal's own program, and how it is entered."""
+    """A signal's own program, and the phase in which it is entered."""
 
     program: Program
     is_synchronised: bool
-    """Whether the program keeps to the clock: a static program whose offset is known."""
+    """Whether the program is in step with simulated time: it is static and its offset is known."""
 
     def entry_phase(self, now: float, min_green_s: float) -> tuple[int | None, float | None]:
-        """(green phase to begin with at second `now`, its remaining time in s or None: its full duration).
+        """(green phase to begin with at second `now`, its remaining time in s); without a time, its full duration.
 
-        A program without green phases (off, blinking) is entered as SUMO does: phase None.
+        A program without green phases (off, blinking) is entered as SUMO does, with phase None.
         A synchronised program shows phase (now - offset) mod cycle, as SUMO's static
         programs do. It is entered in step, to keep its green waves: in the green that
         runs if at least min green of it remains, else early in the next green, until its end.
@@ -43,19 +43,23 @@ class FallbackPlan:
 
 @dataclass(frozen=True)
 class FallbackSchedule:
-    """The fallback plans of a signal: SUMO would switch its programs by the network's own schedule, but not under control."""
+    """The fallback plans of a signal over time.
+
+    SUMO does not apply the network's schedule of programs (WAUT) while a client sets the
+    signal, so the plan of each moment is found here.
+    """
 
     first: FallbackPlan
     since_s: float = -math.inf
-    """When the first one ran; switches before have no effect any more, one at this second has."""
+    """When the first plan ran. Earlier switches have no effect; a switch at this second has."""
     switches: tuple[ProgramSwitch, ...] = ()
     later: Mapping[str, FallbackPlan] = field(default_factory=dict)
-    """By program id, the plans that it switches to."""
+    """Plans of the switches, by program id."""
 
     def at(self, now: float) -> FallbackPlan:
         """The plan that the signal would run at second `now`."""
-        newest = newest_program(self.switches, now, self.since_s)
-        return self.first if newest is None else self.later[newest]
+        program_id = newest_program(self.switches, now, self.since_s)
+        return self.first if program_id is None else self.later[program_id]
 
 
 class PlanTransition:
@@ -67,10 +71,10 @@ class PlanTransition:
         self.is_sent = False
         """Whether the release has been sent to SUMO."""
         self.is_confirmed = False
-        """Whether SUMO has accepted it: the program runs."""
+        """Whether SUMO has accepted the release, so that the program runs."""
 
     def next(self, now: float) -> tuple[PermittedState | PermittedRelease | None, list[Override]]:
-        """What to send at second `now`; None once the release has been sent."""
+        """The command to send at second `now`, and overrides; no command once the release has been sent."""
         if self.is_sent:
             return None, []
         if self._safety.is_cleared(now):
@@ -79,14 +83,14 @@ class PlanTransition:
             phase, remaining_s = plan.entry_phase(now, self._safety.times.min_green_s)
             return self._safety.permit_release(plan.program.id, phase, now, remaining_s), []
         state, overrides = self._safety.permit("r" * len(self._safety.shown), now, clearing=True)
-        # all red is requested on purpose: the yellow and min green before it are not overrides of a policy
+        # all-red is requested here: the yellow and min green before it are not overrides of a policy
         return state, [override for override in overrides if override.reason.value not in ("yellow", "min_green")]
 
     def restart(self) -> None:
-        """Begin again: the signal does not run its program any more."""
+        """Begin again, because the signal no longer runs its program."""
         self.is_sent = self.is_confirmed = False
 
     def set_result(self, accepted: bool) -> None:
-        """Report whether SUMO accepted the release; if not, it is sent again."""
+        """Record whether SUMO accepted the release; a rejected one is sent again."""
         if self.is_sent and not self.is_confirmed:
             self.is_sent = self.is_confirmed = accepted

@@ -13,7 +13,7 @@ from city.network import SignalNetwork
 GREEN = "Gg"
 _VALID_CHARACTERS = frozenset("rygGsu")
 MAX_CACHED_STATES = 10_000
-"""States whose result is kept; bounded, because a policy may request any state."""
+"""Number of cached results; bounded, because a policy may request any state."""
 
 PROTECTED, PERMISSIVE, YELLOW = (defaultdict(lambda: "0", {ord(c): "1"}) for c in "Ggy")
 """Translation tables for `links_that_show`."""
@@ -54,7 +54,7 @@ class ConflictRules:
         self._violations: dict[str, OverrideReason | None] = {}
 
     def violation(self, state: str) -> OverrideReason | None:
-        """MALFORMED or CONFLICT; None if the state may be shown."""
+        """The rule that the state violates, MALFORMED or CONFLICT; None if it may be shown."""
         if state not in self._violations:
             if len(self._violations) > MAX_CACHED_STATES:
                 self._violations.clear()
@@ -67,7 +67,7 @@ class ConflictRules:
         return OverrideReason.CONFLICT if self.conflicts(state) else None
 
     def conflicts(self, state: str) -> list[tuple[int, int]]:
-        """Pairs (i, j) of green foes, neither of which shows g and yields to the other, and that may not both show g."""
+        """Pairs (i, j) of green foes: neither shows g and yields to the other, and they may not both show g."""
         green, permissive = _mask(c in GREEN for c in state), _mask(c == "g" for c in state)
         pairs = []
         for i, c in enumerate(state):
@@ -86,14 +86,14 @@ def check_phases(where: str, signal: SignalNetwork, program_id: str, states: Ite
         if rules.violation(state) is OverrideReason.MALFORMED:
             raise InputError(
                 f"{where}: phase {state!r} of program {program_id!r} is not a state of {len(signal.links)} links with "
-                "r, y, g, G, s and u; it would never be shown: write y for Y, and give an o its colour"
+                "r, y, g, G, s and u; the safety rules would never show it: write y for Y, and a colour for o"
             )
         for i, j in rules.conflicts(state):
             remedy = "never show them green together"
             if signal.yields[i, j] or signal.yields[j, i]:
                 remedy = f"write g for link {i if signal.yields[i, j] else j}, which yields by the junction's right of way"
             elif signal.permissive[i, j]:
-                remedy = "write g for both, of which each yields to a part of the other"
+                remedy = "write g for both, because each yields to a part of the other"
             raise InputError(
                 f"{where}: phase {state} of program {program_id!r} gives green to links {i} and {j}, which are foes "
                 f"in the network; the safety rules would never show it: {remedy}"

@@ -1,8 +1,8 @@
 """The monitor: checks the states that SUMO shows, and raises alarms.
 
 It shares no code with the safety rules, so that an error there cannot hide itself
-here, and it never changes a signal. It is fed each state that a signal showed, with
-its begin and end, and keeps the colour of each link and since when it shows it.
+here, and it never changes a signal. Its input is every state that a signal showed, with
+its begin and end; it keeps the colour of each link and since when the link shows it.
 """
 
 import math
@@ -16,11 +16,11 @@ from city.network import SignalNetwork
 _ROUNDING_S = 1e-3
 """SUMO counts milliseconds: sums of seconds differ by less."""
 MAX_CACHED_STATES = 10_000
-"""States, and pairs of states, whose result is kept."""
+"""Number of cached results, each of a state or a pair of states."""
 
 
 class MonitorRule(StrEnum):
-    """A rule that was broken; the values are labels of a metric."""
+    """A rule that a signal broke; the values are labels of a metric."""
 
     CONFLICT = "conflict"
     """Two foes had green that the right of way does not permit together."""
@@ -67,7 +67,7 @@ class _Change(NamedTuple):
     """Links that changed colour."""
     was_green: tuple[int, ...]
     was_yellow: tuple[int, ...]
-    """Of these, by their colour before."""
+    """Links of `turned` by their colour before."""
     awaits: tuple[tuple[int, int], ...]
     """(link that turns green, red foe that must be clear)."""
     faults: tuple[tuple[MonitorRule, str], ...]
@@ -106,7 +106,7 @@ class SignalMonitor:
         self._max_red_s = limits.max_red_s + (1 + len(greens)) * change_s
         self._state = ""
         self._since: list[float | None] = []
-        """By link, since when it shows its colour; None: unknown, since before it was monitored."""
+        """By link, since when it shows its colour; None if it has since before it was monitored."""
         self._monitored_from_s = math.inf
         self._waited_s = [0.0] * len(network.links)
         """By link, how long it was red under control before the signal ran its own program, if it has stayed red since."""
@@ -118,9 +118,9 @@ class SignalMonitor:
         """Results that depend only on states."""
 
     def follow_program(self, state: str, begin_s: float) -> list[Alarm]:
-        """Update for a signal that runs its own program from begin_s on and shows `state`.
+        """Record that the signal runs its own program from begin_s on, and that it shows `state` then.
 
-        Returns the alarms of the release; what the program shows later is not checked.
+        Returns the alarms of the release; later states of the program are not checked.
         """
         alarms: list[Alarm] = []
         if len(state) != self._links:
@@ -140,7 +140,7 @@ class SignalMonitor:
         """Check that the signal showed `state` from begin_s to end_s. Returns the alarms."""
         alarms: list[Alarm] = []
         if len(state) != self._links:
-            # only another client sets such a state; what follows it is checked as at the start
+            # only another client sets such a state; the next one is checked as at the start
             self._state = ""
             return [
                 self._alarm(MonitorRule.INVALID_STATE, begin_s, f"{state} is a state of {len(state)} links, not {self._links}")
@@ -231,7 +231,7 @@ class SignalMonitor:
             faults.append((MonitorRule.INVALID_STATE, f"{state} contains {' '.join(sorted(invalid))}"))
         for i, c in enumerate(state):
             for j in self._foes[i] if c in "gG" else ():
-                # of two green foes one must yield, by showing g and by its right of way; or both, each to a part of the other
+                # one of two green foes must show g and yield by its right of way; or both do, each to a part of the other
                 yields_i = c == "g" and j in self._yields_to[i]
                 yields_j = state[j] == "g" and i in self._yields_to[j]
                 both_permissive = c == state[j] == "g" and j in self._permissive[i]
@@ -259,7 +259,7 @@ class SignalMonitor:
 
 
 def _colour(c: str) -> str:
-    """The colour of a character; `off` is blinking or dark, and a link does not wait there."""
+    """The colour of a character; `off` is blinking or dark, where a link does not wait."""
     return {"g": "green", "G": "green", "y": "yellow", "Y": "yellow", "o": "off", "O": "off"}.get(c, "red")
 
 

@@ -1,4 +1,4 @@
-"""Least and greatest durations of a signal's colours."""
+"""Minimum and maximum durations of a signal's colours."""
 
 import math
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from city.config import Safety
 from protos import policy_pb2 as pb
 
 VEHICLE_LENGTH_M, START_UP_S = 6.1, 1.0
-"""Of the ITE guidelines: 20 ft, and the time in which the drivers of a foe react to their green."""
+"""By the ITE guidelines: 20 ft, and the time in which the drivers of a foe react to their green."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class SafetyTimes:
     yellow_by_speed: bool = True
     """Whether a yellow is also at least that of the approach speed (`yellow_s_at`)."""
     red_by_path: bool = False
-    """Whether a link is also red for the time that its last vehicle needs to clear the junction (`red_clearance_s`)."""
+    """Whether a red is also at least as long as the last vehicle needs to clear the junction (`red_clearance_s`)."""
 
 
 def times_for(contract: pb.PolicyContract, limits: Safety, runs_plan: bool) -> SafetyTimes:
@@ -56,12 +56,12 @@ def times_for(contract: pb.PolicyContract, limits: Safety, runs_plan: bool) -> S
 
 
 def red_clearance_s(path_m: float, mps: float) -> float:
-    """Red in s before a foe turns green, until the last vehicle has cleared the junction: (W + L) / V - t.
+    """Red in s before a foe turns green, in which the last vehicle clears the junction: (W + L) / V - t.
 
-    W is the path over the junction, L a vehicle's length, V the speed limit of the approach and t the
-    time in which the drivers of a foe react and start. Source: Institute of
-    Transportation Engineers, Guidelines for Determining Traffic Signal Change and
-    Clearance Intervals, RP-040B (2020).
+    W is the path over the junction, L the length of a vehicle, V the speed limit of the
+    approach and t the time in which the drivers of a foe react and start. Source:
+    Institute of Transportation Engineers, Guidelines for Determining Traffic Signal
+    Change and Clearance Intervals, RP-040B (2020).
     """
     if not (path_m > 0 and mps > 0):
         return 0.0

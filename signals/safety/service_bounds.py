@@ -9,7 +9,7 @@ from signals.simulation_time import round_to_ms
 
 
 class ServiceBounds:
-    """The bounds of one signal's links. States, and the time since which links show their colours, are passed in."""
+    """The bounds of one signal's links. Pure: states and the begin of each link's colour are passed in."""
 
     def __init__(self, rules: ConflictRules, times: SafetyTimes, greens: Sequence[str]) -> None:
         self._rules, self._times = rules, times
@@ -21,7 +21,7 @@ class ServiceBounds:
         self._has_bounds = min(times.max_green_s, times.max_red_s) < math.inf
 
     def first_exceeded_s(self, state: str, since: Sequence[float]) -> float:
-        """When a bound is first exceeded; inf: never."""
+        """When a bound is first exceeded, in s; inf if no bound applies."""
         if not self._has_bounds:
             return math.inf
         bound_s = {"g": self._times.max_green_s, "r": self._times.max_red_s, "y": math.inf}
@@ -37,7 +37,7 @@ class ServiceBounds:
             serving = [green for green in self._greens if green[i] in GREEN]
             relieving = [green for green in serving if not any(green[j] in GREEN for j in blocked_by)]
             if ages[i] >= self._times.max_red_s:
-                # kept until it is shown: otherwise each new request could restart the transition
+                # the caller keeps this green until it is shown: otherwise each new request could restart the transition
                 return OverrideReason.MAX_RED, requested if requested in serving else (relieving or serving)[0]
             if blocked_by and requested[i] not in GREEN and relieving:
                 return OverrideReason.MAX_GREEN, relieving[0]

@@ -15,7 +15,7 @@ nearest permitted state:
   this applies only to foes that it does not yield to: it yields to foes with priority by
   the junction's right of way that some phase shows green at the same time, and two links
   of which each yields to a part of the other may both show `g`;
-- a link that exceeds max red, or whose foes exceed max green, is served by a green
+- a link that exceeds max red, or with foes that exceed max green, is served by a green
   phase of the program.
 """
 
@@ -75,9 +75,9 @@ class PermittedRelease:
     signal: str
     program: str
     phase: int | None
-    """The green phase that it begins with; None: it has none, because the signal is off or blinks."""
+    """The green phase that the program begins with; None if it has no green because the signal is off or blinks."""
     remaining_s: float | None
-    """Remaining duration of the phase; None: its duration in the program."""
+    """Remaining duration of the phase; without it, its duration in the program."""
 
     def __init__(self, signal: str, program: str, phase: int | None, remaining_s: float | None, *, seal: object) -> None:
         if seal is not _SEAL:
@@ -140,17 +140,17 @@ class SignalSafety:
         """By link: how long it must be red before a foe gets its green, s."""
         self._has_clearance = any(self.clearance_s)
         self._transitions: dict[tuple[str, str], _Transition] = {}
-        """By (state, target), for links that have all shown their colours for long enough."""
+        """By (state, target), for links that have all shown their colours for long enough that ages do not matter."""
         self._state = "r" * self.rules.links
         self._since = [-math.inf] * self.rules.links
         self._waiting_since = [math.inf] * self.rules.links
-        """As `_since`, but includes waiting while the signal ran its own program."""
+        """Like `_since`, but includes waiting while the signal ran its own program."""
         self._ages_matter_until_s = -math.inf
         """When every link will have shown its colour for long enough."""
         self._permitted = PermittedState(self.signal, self._state, seal=_SEAL)
         self._forced: tuple[OverrideReason, str] | None = None
         self.bound_exceeded_at_s = math.inf
-        """When max green or max red is next exceeded; inf: never."""
+        """When max green or max red is next exceeded; inf if neither applies."""
         self._bounds = ServiceBounds(self.rules, times, greens)
         self._reported = _NOTHING_REPORTED
 
@@ -175,14 +175,14 @@ class SignalSafety:
         self.bound_exceeded_at_s = self._bounds.first_exceeded_s(self._state, self._waiting_since)
 
     def follow_program(self, shown: str, now: float) -> None:
-        """Take the state that the signal's own program shows: links that it serves are not waiting any more."""
+        """Record the state that the signal's own program shows: links that it serves are no longer waiting."""
         shown = self._colours(shown)
         self._waiting_since = [
             min(waits, now) if colour(c) == "r" else now for c, waits in zip(shown, self._waiting_since, strict=True)
         ]
 
     def _colours(self, shown: str) -> str:
-        """A shown state with a colour for every link: yellow for links that are off, or that a state is too short for."""
+        """A shown state with a colour for every link: yellow for links that are off or missing from the state."""
         return shown.translate(_OFF)[: self.rules.links].ljust(self.rules.links, "y")
 
     def permit(self, requested: str, now: float, clearing: bool = False) -> tuple[PermittedState, list[Override]]:
@@ -289,7 +289,7 @@ class SignalSafety:
         return transition
 
     def _compute_transition(self, target: str, now: float) -> _Transition:
-        """`now`: inf if every link has shown its colour for long enough."""
+        """Compute a transition. `now` is inf if every link has shown its colour for long enough."""
         times, state, reasons = self.times, self._state, set()
         following = list(state)
         turning_green: list[tuple[int, str]] = []
@@ -317,7 +317,7 @@ class SignalSafety:
                 if age < self.yellow_s[i]:
                     reasons.add(OverrideReason.YELLOW)
                     continue
-                # a link whose green is requested again gets it after it has been red
+                # if its green is requested again, the link shows it after red
                 following[i] = "r" if wanted in GREEN else wanted
             elif wanted in GREEN:
                 turning_green.append((i, wanted))
@@ -332,7 +332,7 @@ class SignalSafety:
         )
 
     def _walking_s(self, target: str, now: float) -> dict[int, float]:
-        """By crossing that the target does not serve: the time in s until its pedestrians are clear, if they are not yet."""
+        """Time in s until pedestrians are clear, by crossing that the target does not serve and that is not clear yet."""
         walking_s = {}
         for j in self._crossings:
             if target[j] in GREEN:
@@ -376,7 +376,7 @@ class SignalSafety:
         return all_started
 
     def _uncleared(self, following: Sequence[str], now: float) -> int:
-        """Links that will be red but whose last vehicles or pedestrians may still be on the junction, as a mask."""
+        """Links that will be red but may still have vehicles or pedestrians on the junction, as a mask."""
         if not self._has_clearance:
             return 0
         return sum(

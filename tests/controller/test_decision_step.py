@@ -226,7 +226,7 @@ def test_monitor_checks_the_take_over_from_the_plan(crossing):
         loop.step(400)
     answers["SA101"] = np.array([0])
     connection.state = "rrrG"
-    while loop.intersections["SA101"].on_plan:
+    while loop.intersections["SA101"].is_on_fallback_plan:
         loop.step(400)
     alarms.clear()
     connection.set = lambda commands: None

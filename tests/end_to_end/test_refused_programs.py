@@ -46,7 +46,7 @@ def test_capital_y_is_refused_with_the_letter_to_write(tmp_path):
 def test_program_that_is_only_off_is_refused(tmp_path):
     net_file = netgenerate(tmp_path / "a.net.xml", *GRID)
     links = len(network.read(net_file).signals["A0"].links)
-    with pytest.raises(InputError, match=r"phase 'o+' .* is not a state .* give an o its colour"):
+    with pytest.raises(InputError, match=r"phase 'o+' .* is not a state .* a colour for o"):
         build(changed(net_file, ["o" * links]))
 
 

@@ -61,7 +61,7 @@ def test_missing_answers_lead_to_hold_then_fallback_then_recovery(crossing):
 def test_recovery_starts_from_what_the_plan_shows(crossing):
     x = one_signal(crossing)
     play(x, 60, lambda now: TimeoutError("late"))
-    assert x.is_released and x.on_plan
+    assert x.is_released and x.is_on_fallback_plan
     sent = play(x, 100, lambda now: np.array([0]), shown=("rrrG",), begin_s=60)
     after = states(sent)
     assert after[0][1] == "rrrG", "the shown green continues first"
@@ -72,12 +72,12 @@ def test_policy_that_returns_during_the_transition_continues_from_there(crossing
     x = one_signal(crossing, hold_s=0)
     x.apply_answer(TimeoutError("late"), 10, None)
     x.commands(10)
-    assert x.on_plan and not x.is_released
+    assert x.is_on_fallback_plan and not x.is_released
     for now in (11, 12):
         x.commands(now)
     x.apply_answer(np.array([0]), 15, None)
     x.apply_answer(np.array([0]), 20, None)
-    assert x.mode is ControlMode.POLICY and not x.on_plan
+    assert x.mode is ControlMode.POLICY and not x.is_on_fallback_plan
     assert x.safeties[0].shown == "yyyr"
     later = [command.state for now in range(21, 40) for command in x.commands(now)[0]]
     assert later[-1] == "GgGr"

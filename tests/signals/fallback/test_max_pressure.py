@@ -128,7 +128,7 @@ def intersection(crossing, hold_s=10):
 def play(x, until_s, answer, readings_at, begin_s=0, release_s=None):
     sent, now = [], begin_s
     while now < until_s:
-        if release_s is not None and now >= release_s and not x.on_plan:
+        if release_s is not None and now >= release_s and not x.is_on_fallback_plan:
             x.release()
         if x.next_decision_s <= now:
             x.apply_answer(answer(now), now, ["GgGr"], readings_at(now))
