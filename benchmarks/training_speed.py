@@ -6,7 +6,7 @@
 - `greenserve train` with one worker and with several: start of SUMO, episode, trips and the
   update of all actors and critics; medians of measurements in turn. Every signal is a TL in the sumo-rl dialect.
 
-Budget: one worker at least as fast as sumo-rl; two workers on two cores at least 1.7 times
+Budget: one worker at least as fast as sumo-rl; two workers on two cores at least 1.8 times
 as fast as one.
 """
 
@@ -79,22 +79,23 @@ def training(city: config.City, seconds: float, workers: int) -> Iterator[Callab
     """
     import libsumo
 
+    from simulation.executors import executor
     from training.episode import TrainingTask
     from training.trainer import Settings, Trainer
 
     per_update = 2 * workers
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(Path(folder), episodes_per_update=per_update, workers=workers, varies=False)
-        trainer = Trainer(TrainingTask(city, tuple(city.tls), seconds=seconds), settings)
+        runner = executor(workers)
+        trainer = Trainer(TrainingTask(city, tuple(city.tls), seconds=seconds), settings, runner)
 
         def update() -> Times:
             begin = time.perf_counter()
             with timed_steps(libsumo) as in_sumo_s:
-                trainer._learn(trainer._workers.run(trainer._jobs()))
-            trainer._update += 1
+                trainer.update()
             return (time.perf_counter() - begin) / per_update, sum(in_sumo_s) / per_update
 
-        with trainer._workers:
+        with runner:
             update()  # traces the graph of the update
             yield update
 

@@ -129,13 +129,7 @@ class Trainer:
         bar = tqdm(total=self._updates, initial=self._update, unit="update", disable=None if shows_bar else True)
         with self._executor, writer.as_default(), bar:
             while self._update < self._updates and not (settings.patience and self._stale >= settings.patience):
-                episodes = self._simulated(self._jobs())
-                if not any(episode.trips.total for episode in episodes):
-                    raise InputError(
-                        f"{self._task.city.network.sumocfg}: no vehicle departs in an episode; name route files in it"
-                    )
-                losses = self._learn(episodes)
-                self._update += 1
+                episodes, losses = self.update()
                 held_out_s = None
                 if self._update % settings.evaluate_every == 0 or self._update == self._updates:
                     held_out_s = self._evaluate()
@@ -148,6 +142,15 @@ class Trainer:
                     held_out = f", held-out {held_out_s:.1f} s" if held_out_s is not None else ""
                     report(f"update {self._update} of {self._updates}: mean delay {delay_s:.1f} s{held_out}")
         return Result(self._update * settings.episodes_per_update, self.best_delay_s, self._write())
+
+    def update(self) -> tuple[list[Episode], dict[str, float]]:
+        """Simulate the next episodes and learn from them; return them and the losses. Raises as `run`."""
+        episodes = self._simulated(self._jobs())
+        if not any(episode.trips.total for episode in episodes):
+            raise InputError(f"{self._task.city.network.sumocfg}: no vehicle departs in an episode; name route files in it")
+        losses = self._learn(episodes)
+        self._update += 1
+        return episodes, losses
 
     def _jobs(self) -> Sequence[tuple[Arrays, Demand, tuple[int, ...], bool, float]]:
         """The arguments of the next episodes."""

@@ -142,6 +142,8 @@ class _Chain:
             steps.append(Clip((self._bound(node, 1),), (self._bound(node, 2),)))
         elif operation == "Add" and isinstance(last, Dense) and last.bias is None:
             steps[-1] = self._dense(node, last.stored_as["kernel"], last.kernel, self._constant_of(node))
+        elif operation == "Transpose":
+            raise self._refused(node, "changes the order of values")
         else:
             steps.append(self._scale(node))
 
@@ -184,8 +186,6 @@ class _Chain:
                 return BatchNorm(node.name, None, None, c, ones, 0.0)
             case "Mul":
                 return BatchNorm(node.name, c, None, zeros, ones, 0.0)
-            case "Transpose":
-                raise self._refused(node, "changes the order of values")
         with np.errstate(divide="ignore"):
             factor = (1.0 / c.astype(np.float64)).astype(np.float32)
         return BatchNorm(node.name, factor, None, zeros, ones, 0.0)

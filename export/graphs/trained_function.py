@@ -216,7 +216,8 @@ def _size(observation: Any, variables: Mapping[str, Any]) -> int | None:
 def _output(where: Path, concrete: Any, output: str | None, call: Callable[[Any], list[Any]], size: int) -> int:
     """Index of the output that is the mean (or the logits). Raises InputError if it is not clear."""
     structure = concrete.structured_outputs
-    has_names = isinstance(structure, dict)
+    # of a nested structure, the names are those of its outer level, and do not count the tensors
+    has_names = isinstance(structure, dict) and len(structure) == len(concrete.outputs)
     keys = sorted(structure) if has_names else [f"output_{k}" for k in range(len(concrete.outputs))]
     if output is not None:
         if output not in keys:

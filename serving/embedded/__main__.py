@@ -41,7 +41,8 @@ def _serve(argv: list[str] | None, prog: str) -> int:
     stop = threading.Event()
     # before the slow import, so that a signal during start-up also exits cleanly
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        # in a thread: the main thread may hold the event's lock while its handler runs
+        signal.signal(number, lambda *_: threading.Thread(target=stop.set, name="stop").start())
     config = parse(argv, prog)
     from serving.embedded.server import Server
 
