@@ -10,7 +10,7 @@ the next:
     controller  | decide t0 | commands t0, step to t1 | commands t1, step to t2 | read t2 | decide t2
                 |           |  + log, monitors of t0  |  + log, monitors of t1  |         |
     SUMO        |  waits    |        simulates t0..t1 |        simulates t1..t2 | answers |  waits
-                                                                                ^ numbers first; the shown
+                                                                                ^ lanes first; the shown
                                                                                   states follow while it decides
 
 Invariants:

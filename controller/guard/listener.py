@@ -26,7 +26,7 @@ class Listener:
         try:
             self.socket.bind(("127.0.0.1", port))
         except (OSError, OverflowError) as error:
-            raise InputError(f"--port {port}: cannot be listened on ({error}); choose another") from None
+            raise InputError(f"--port {port}: cannot listen on it ({error}); choose another port") from None
         self.socket.listen(4)
         self.port = int(self.socket.getsockname()[1])
         self._path, self._pid_file = pid_file, _write(pid_file, self.port) if pid_file is not None else None

@@ -1,9 +1,9 @@
 """The protocol of a connection to SUMO: commands and steps are pipelined, readings are batched.
 
-Each segment of a decision step is sent as soon as it is known, so SUMO simulates the
-first while the next is prepared. `traci_connection` talks to a SUMO program over a socket
-(`messages`); `libsumo_connection` drives SUMO in this process; `start` starts a program or
-attaches to one.
+Each segment of a decision step is sent as soon as it is known, so that SUMO simulates it
+while the next one is prepared. `traci_connection` connects to a SUMO program over a socket
+(`messages`), `libsumo_connection` runs SUMO in this process, and `start` starts a program
+or attaches to a running one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,10 +15,10 @@ from signals.observation import Readings, Rows
 from signals.safety.signal_safety import SignalCommand
 
 ONLINE = "online"
-"""SUMO's program id of a signal that a client sets state by state."""
+"""SUMO's program id of a signal with states set by a client."""
 OWNER_KEY = "greenserve.controller"
-"""Parameter of the simulation, followed by a signal's id: what controls it. (A parameter of the traffic light itself belongs
-to one program, and is lost as soon as a client sets a state.)"""
+"""Parameter of the simulation that names the controller of a signal; the signal's id follows. (A parameter of the traffic
+light belongs to one program, and is lost as soon as a client sets a state.)"""
 
 
 class SumoConnectionLost(Exception):
@@ -30,34 +30,34 @@ class CommandRejected(Exception):
 
 
 class WaitAborted(Exception):
-    """SUMO has not answered, and the operator does not want to wait for it."""
+    """SUMO has not answered, and the operator has requested not to wait for it."""
 
 
 class Interrupts(NamedTuple):
-    """What the operator has requested while the controller waits for SUMO."""
+    """The operator's requests while the controller waits for SUMO."""
 
     abort_requested: Callable[[], bool] = lambda: False
     """Stop at once: do not wait for SUMO's answers."""
     quit_requested: Callable[[], bool] = lambda: False
-    """Do not even wait for SUMO to acknowledge the close, although that ends the simulation for its other clients."""
+    """Do not wait for SUMO to acknowledge the close either, although that ends the simulation for its other clients."""
 
 
 class StepResult(NamedTuple):
-    """What happened since the last reading; the readings are the connection's."""
+    """Time, shown states and rejections since the last reading. The readings are in `SumoConnection.readings`."""
 
     time_s: float
     shown: Sequence[tuple[float, Sequence[str]]]
-    """Segment by segment: its end in s, and the states that the tracked signals showed, in the order of `track`.
+    """By segment: its end in s and the states of the tracked signals in it, in the order of `track`.
 
     The last segment is not included: see `SumoConnection.shown`.
     """
     rejected: dict[str, str]
-    """Signals whose command SUMO rejected, and its text."""
+    """SUMO's error text by signal, if it rejected the signal's command."""
 
 
 class SumoConnection(Protocol):
     connection_error: type[Exception]
-    """What `api` raises when SUMO has gone."""
+    """The exception that `api` raises after SUMO has ended."""
 
     @property
     def api(self) -> Any:
@@ -79,16 +79,16 @@ class SumoConnection(Protocol):
         """Set the lanes and signals to read.
 
         Args:
-            lanes_of: by TL, the lanes read when it is due.
-            outflow_lanes: lanes whose outflow is counted at every step.
+            lanes_of: by TL, the lanes to read when it is due.
+            outflow_lanes: lanes with outflow to count at every step.
             signals: number of links by signal.
         """
 
     def set(self, commands: Sequence[SignalCommand]) -> None:
-        """Send commands, before the next `advance`; need not wait for SUMO. Raises SumoConnectionLost."""
+        """Send commands before the next `advance`, without waiting for SUMO if possible. Raises SumoConnectionLost."""
 
     def advance(self, until_s: float) -> None:
-        """Simulate a segment, to until_s; need not wait for SUMO. Raises SumoConnectionLost."""
+        """Simulate a segment to second until_s, without waiting for SUMO if possible. Raises SumoConnectionLost."""
 
     def read(self, due: tuple[str, ...]) -> StepResult:
         """Wait until all segments are simulated, and read the lanes of the TLs that are due.
@@ -98,31 +98,29 @@ class SumoConnection(Protocol):
         """
 
     def shown(self) -> dict[str, str]:
-        """What the tracked signals showed at the newest reading, in the order of `track`.
+        """The states of the tracked signals at the newest reading, in the order of `track`.
 
-        SUMO sends it after the numbers, so that decisions need not wait for it. Raises as `read`.
+        SUMO sends them after the lanes, so that decisions need not wait for them. Raises the
+        exceptions of `read`.
         """
 
     def programs(self, signals: Sequence[str]) -> dict[str, str]:
-        """The programs that signals run, in one exchange, between a reading and the next commands. Raises as `read`."""
+        """Request the programs that signals run, between a reading and the next commands. Raises the exceptions of `read`."""
 
     def mark_controlled(self, signals: Sequence[str], owner: str) -> None:
-        """Name the controller of signals to others, until this connection is closed; "": none. Raises SumoConnectionLost."""
+        """Mark signals as controlled by `owner` until this connection is closed; "" removes marks. Raises SumoConnectionLost."""
 
     def register_handover(self, content: bytes) -> None:
-        """Send the handover plans to the guard of the connection, if there is one.
-
-        Before the first reading. Raises SumoConnectionLost.
-        """
+        """Send the handover plans to the connection's guard, if any, before the first reading. Raises SumoConnectionLost."""
 
     def switch_program(self, signal: str, program: str) -> None:
-        """Hand a signal back at once. Only at the end, when no step is left."""
+        """Hand a signal back at once, after the last step. Raises CommandRejected, SumoConnectionLost."""
 
     def abandon(self, programs: Sequence[tuple[str, str]]) -> None:
         """Request (signal, program) switches and close, without waiting for answers to earlier requests."""
 
     def error_message(self) -> str:
-        """Why SUMO ended, in its own text; "" if it gave none."""
+        """SUMO's error text after it has ended, or ""."""
 
     def close(self) -> None: ...
 
@@ -137,7 +135,7 @@ class TrackedLanes:
 
     def track(self, lanes_of: Mapping[str, Sequence[str]], outflow_lanes: Sequence[str]) -> None:
         self.lanes_of = {tl: tuple(lanes) for tl, lanes in lanes_of.items()}
-        # SUMO searches each lane in a sorted tree: neighbours in this order share most of the path
+        # SUMO looks each lane up in a sorted tree: in this order, neighbours share most of the path
         self.lanes = tuple(sorted({lane for lanes in self.lanes_of.values() for lane in lanes}))
         self.row = {lane: i for i, lane in enumerate(self.lanes)}
         self.outflow_lanes = tuple(outflow_lanes)
@@ -146,7 +144,7 @@ class TrackedLanes:
         self.readings = Readings(np.zeros((2, size)), np.zeros(size), np.zeros(size))
 
     def rows_of(self, tls: Sequence[str]) -> tuple[list[str], slice | Rows]:
-        """The lanes of some TLs, and their rows in the readings: a slice if they are contiguous."""
+        """The lanes of TLs and their rows in the readings, as a slice if they are contiguous."""
         rows = sorted({self.row[lane] for tl in tls for lane in self.lanes_of[tl]})
         names = [self.lanes[k] for k in rows]
         if rows and rows[-1] - rows[0] == len(rows) - 1:
@@ -155,6 +153,6 @@ class TrackedLanes:
 
     def count_outflow(self, lane: str, vehicles: Sequence[str]) -> None:
         """Count the vehicles that are no longer on the lane."""
-        now = frozenset(vehicles)
-        self.readings.outflow[self.row[lane]] += len(self._vehicles[lane] - now)
-        self._vehicles[lane] = now
+        present = frozenset(vehicles)
+        self.readings.outflow[self.row[lane]] += len(self._vehicles[lane] - present)
+        self._vehicles[lane] = present

@@ -19,7 +19,7 @@ class LibsumoConnection:
         self._table = TrackedLanes()
         self._rows: dict[tuple[str, ...], tuple[list[str], slice | Rows]] = {}
         self._rejected: dict[str, str] = {}
-        """Of the commands since the last reading."""
+        """SUMO's error text by signal, of the commands since the last reading."""
         self._signals: tuple[str, ...] = ()
         self._shown: dict[str, str] = {}
         self._shown_before: list[tuple[float, Sequence[str]]] = []
@@ -104,10 +104,10 @@ class LibsumoConnection:
             raise TypeError(f"only what the safety rules permit is sent to SUMO, not {command!r}")
 
     def mark_controlled(self, signals: Sequence[str], owner: str) -> None:
-        """No mark: this SUMO has no other clients."""
+        """Do nothing: this SUMO has no other clients."""
 
     def register_handover(self, content: bytes) -> None:
-        """No guard: SUMO ends with this process."""
+        """Do nothing: SUMO ends with this process, so there is no guard."""
 
     def switch_program(self, signal: str, program: str) -> None:
         try:
@@ -116,7 +116,7 @@ class LibsumoConnection:
             raise CommandRejected(str(error)) from None
 
     def abandon(self, programs: Sequence[tuple[str, str]]) -> None:
-        """Nothing to hand back: SUMO ends with this process."""
+        """Do nothing: SUMO ends with this process."""
 
     def error_message(self) -> str:
         return ""

@@ -1,4 +1,4 @@
-"""TraCI messages over a socket: sent without waiting, answers received in order."""
+"""TraCI messages over a socket: requests are sent without waiting, answers are received in order."""
 
 import logging
 import select
@@ -34,16 +34,16 @@ class MessageStream:
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
         self._outgoing = bytearray()
-        """Not sent yet."""
+        """Bytes that are not sent yet."""
         self._incoming = MessageSplitter()
         self._arrived: deque[bytes] = deque()
         self._clock = clock
         self._silent_since_s: float | None = None
-        """When a wait for SUMO began that has not ended yet."""
+        """Begin of the current wait for SUMO, if it is waited for."""
         self._silence_logged_s: float | None = None
 
     def queue(self, message: bytes) -> None:
-        """Queue a message for the next `send`, or for the next wait for an answer."""
+        """Queue a message for the next `send` or wait for an answer."""
         self._outgoing += message
 
     def send(self) -> None:
@@ -56,7 +56,7 @@ class MessageStream:
             raise SumoConnectionLost(self._stderr.error() or f"the connection to SUMO has ended: {error}") from None
 
     def answers(self, count: int) -> Iterator[bytes]:
-        """The next `count` answers in order, each as soon as it has arrived, without their lengths.
+        """Yield the next `count` answers in order, each as soon as it has arrived, without its length.
 
         Raises SumoConnectionLost or WaitAborted.
         """
@@ -66,32 +66,32 @@ class MessageStream:
             yield self._arrived.popleft()[4:]
 
     def _exchange(self) -> None:
-        """Send and receive, whichever is possible: SUMO may wait for its answers to be read before it reads more."""
+        """Send or receive, whichever is possible: SUMO may not read requests before its answers are read."""
         if self._outgoing:
             self.send()
         try:
             self._poll.modify(self.socket, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
             if not self._poll.poll(1000 * POLL_INTERVAL_S):
-                # SUMO may be waiting for another client, and ends for all clients if this one leaves
+                # SUMO may wait for another client, and ends for all clients if this one closes its socket
                 if self._interrupts.abort_requested():
                     raise WaitAborted("SUMO has not answered yet")
                 self._log_silence()
                 return
             self._silent_since_s = self._silence_logged_s = None
-            part = self.socket.recv(1 << 20, socket.MSG_DONTWAIT)
+            data = self.socket.recv(1 << 20, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
-        except (OSError, ValueError) as error:  # ValueError: it has been closed on this side
+        except (OSError, ValueError) as error:  # ValueError: the socket was closed by this process
             raise SumoConnectionLost(f"the connection to SUMO has ended: {error}") from None
-        if not part:
+        if not data:
             raise SumoConnectionLost(self._stderr.error() or "SUMO has closed the connection")
         try:
-            self._arrived.extend(self._incoming.feed(part))
+            self._arrived.extend(self._incoming.feed(data))
         except MalformedMessage as error:
             raise SumoConnectionLost(f"SUMO sent {error}") from None
 
     def _log_silence(self) -> None:
-        """Warn at intervals that SUMO is silent: it may be computing, waiting for another client, or no longer there."""
+        """Warn at intervals while SUMO is silent."""
         now = self._clock()
         if self._silent_since_s is None or self._silence_logged_s is None:
             self._silent_since_s = self._silence_logged_s = now
@@ -103,21 +103,14 @@ class MessageStream:
             )
 
     def end(self, message: bytes, wait: bool = True) -> bool:
-        """Send the last message, wait until SUMO has closed the connection, and close it here.
+        """Send the last message, wait until SUMO closes the connection or quit is requested, and close it. Never raises.
 
-        SUMO ends the simulation for all its clients if one is gone before it has
-        answered, and another client may take minutes. So this waits until SUMO closes the
-        connection or quit is requested. Never raises.
-
-        Args:
-            message: follows what has not been sent yet.
-            wait: False if a guard waits for SUMO instead.
-
-        Returns:
-            Whether SUMO has answered.
+        SUMO ends the simulation for all its clients if one closes before SUMO has answered,
+        and it may wait minutes for another client. `wait` is False if a guard waits for it.
+        Returns whether SUMO has answered.
         """
         has_answer = False
-        silent_since = logged = time.monotonic()
+        silent_since_s = logged_s = time.monotonic()
         try:
             self.socket.settimeout(POLL_INTERVAL_S)
             outgoing = self._outgoing + message
@@ -128,16 +121,16 @@ class MessageStream:
                         continue
                     if not self.socket.recv(1 << 16):
                         return has_answer
-                    has_answer, silent_since = True, time.monotonic()
+                    has_answer, silent_since_s = True, time.monotonic()
                 except TimeoutError:
                     if not wait or self._interrupts.quit_requested():
                         return has_answer
                     now = time.monotonic()
-                    if now - logged >= SILENCE_LOG_INTERVAL_S:
-                        logged = now
+                    if now - logged_s >= SILENCE_LOG_INTERVAL_S:
+                        logged_s = now
                         log.warning(
                             "SUMO has been silent for %.0f s; leaving now would end the simulation for its other clients",
-                            now - silent_since,
+                            now - silent_since_s,
                         )
         except OSError:
             return has_answer  # SUMO has closed the connection already

@@ -19,12 +19,12 @@ _PROGRAM_TYPES = {0: "static", 3: "actuated", 4: "NEMA", 5: "delay_based", 13: O
 
 @dataclass(frozen=True)
 class RunningSignal:
-    """A signal as SUMO runs it now."""
+    """A signal in the running simulation."""
 
     fallback_program_id: str
-    """Program that its fallback plan runs."""
+    """The program of its fallback plan."""
     shown: str
-    """The state that it shows."""
+    """The state that the signal shows."""
     programs: Mapping[str, Program]
     """By id, in SUMO's order."""
 
@@ -45,12 +45,12 @@ def running_signals(api: Any, street: StreetNetwork, signals: Sequence[str]) -> 
                 f"{street.net_file}: has no signal {signal}, but SUMO does; start SUMO and the controller on the same network"
             )
         _check_links(api, street, street.signals[signal])
+        offsets_s = {program.id: program.offset_s for program in street.signals[signal].programs}
         programs = {}
         for logic in api.trafficlight.getAllProgramLogics(signal):
             phases = tuple(Phase(p.state, p.duration, p.minDur, p.maxDur) for p in logic.phases)
-            known = {program.id: program for program in street.signals[signal].programs}.get(logic.programID)
             kind = _PROGRAM_TYPES.get(int(logic.type), str(logic.type))
-            programs[logic.programID] = Program(logic.programID, kind, known.offset_s if known else 0, phases)
+            programs[logic.programID] = Program(logic.programID, kind, offsets_s.get(logic.programID, 0), phases)
         program = api.trafficlight.getProgram(signal)
         owner = api.simulation.getParameter("", f"{OWNER_KEY}.{signal}")
         if owner:
@@ -59,17 +59,17 @@ def running_signals(api: Any, street: StreetNetwork, signals: Sequence[str]) -> 
                 "stop that controller or leave the signal's TL out with --infer-tl; if the process has ended, start SUMO again"
             )
         if program == ONLINE:
-            # a client left it frozen: its plan is the program that the files make active now
+            # a client left the signal frozen: its plan is the program that the files schedule now
             program = street.signals[signal].scheduled_program(float(api.simulation.getTime()))
         running[signal] = RunningSignal(program, api.trafficlight.getRedYellowGreenState(signal), programs)
     return running
 
 
 def define_off_programs(api: Any, signals: Iterable[SignalNetwork]) -> None:
-    """Have SUMO define the program "off" of signals whose schedule (WAUT) switches to it.
+    """Make SUMO define the program "off" of signals that their schedule (WAUT) switches to it.
 
-    Otherwise SUMO defines it at the first such switch, and then switches even a signal
-    whose states a client sets. A switch there and back without a step between changes nothing.
+    Otherwise SUMO defines it at the first such switch, and then switches the signal even
+    while a client sets its states. A switch to "off" and back without a step changes nothing.
     """
     for signal in signals:
         if any(switch.program == OFF for switch in signal.switches):
@@ -81,39 +81,39 @@ def define_off_programs(api: Any, signals: Iterable[SignalNetwork]) -> None:
 def _check_links(api: Any, street: StreetNetwork, signal: SignalNetwork) -> None:
     """Raise InputError unless SUMO and the file have the same links."""
     running = [sorted({(pair[0], pair[1]) for pair in link if pair}) for link in api.trafficlight.getControlledLinks(signal.id)]
-    filed = [sorted(set(link)) for link in signal.links]
+    in_file = [sorted(set(link)) for link in signal.links]
     # states may be longer than the number of links: either side may omit the empty ones
     while running and not running[-1]:
         running.pop()
-    while filed and not filed[-1]:
-        filed.pop()
-    if running == filed:
+    while in_file and not in_file[-1]:
+        in_file.pop()
+    if running == in_file:
         return
-    missing = {lane for link in filed for lane, _ in link} - {lane for link in running for lane, _ in link}
+    missing = {lane for link in in_file for lane, _ in link} - {lane for link in running for lane, _ in link}
     detail = f"; lanes only in the file: {_list(sorted(missing))}" if missing else ""
     raise InputError(
-        f"signal {signal.id}: SUMO runs {len(running)} links and {street.net_file} has {len(filed)}, or their lanes differ"
+        f"signal {signal.id}: SUMO runs {len(running)} links and {street.net_file} has {len(in_file)}, or their lanes differ"
         f"{detail}; start SUMO and the controller on the same network"
     )
 
 
 def check_contracts_match_city(city: City, contracts: Mapping[str, pb.PolicyContract]) -> None:
-    """Raise InputError unless the contracts are those of the city's TLs, each signal in one of them only."""
+    """Raise InputError unless the contracts are those of the city's TLs and no signal is in two of them."""
     owner: dict[str, str] = {}
     for tl, contract in contracts.items():
         settings = city.tls[tl]
         expected = {
             "signals": (list(settings.signals), list(contract.signal_ids)),
             "dialect": (settings.dialect, contract.observation.dialect),
-            # the exporter took settings that city.toml leaves out from the checkpoint's file name
+            # the exporter read settings that city.toml leaves out from the checkpoint's file name
             "state": (settings.state or contract.observation.state, contract.observation.state),
             "action": (settings.action or contract.action.kind, contract.action.kind),
         }
         for key, (in_city, in_contract) in expected.items():
             if not contract.missing and in_city != in_contract:
                 raise InputError(
-                    f"{tl}: {city.path} has {key} {_plain(in_city)}, but its model was exported for "
-                    f"{_plain(in_contract)}; export it again (greenserve export --tl {tl}) or fix city.toml"
+                    f"{tl}: {city.path} has {key} {_text(in_city)}, but its model was exported for "
+                    f"{_text(in_contract)}; export it again (greenserve export --tl {tl}) or fix city.toml"
                 )
         for signal in contract.signal_ids:
             if signal in owner:
@@ -121,12 +121,12 @@ def check_contracts_match_city(city: City, contracts: Mapping[str, pb.PolicyCont
             owner[signal] = tl
 
 
-def _plain(value: object) -> str:
+def _text(value: object) -> str:
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 
 def check_contract_matches_network(contract: pb.PolicyContract, street: StreetNetwork) -> None:
-    """Raise InputError unless the network file has the signals, lanes and phases that the contract describes."""
+    """Raise InputError unless the network file has the signals, lanes and phases of the contract."""
     try:
         check(contract)
         dialects.of(contract).check_contract(contract)
@@ -162,23 +162,23 @@ def check_sumo_matches_contract(
 ) -> None:
     """Raise InputError unless SUMO runs the programs, phases and lane lengths of the files and the contract."""
     for expected in contract.signals:
-        signal, now = street.signals[expected.id], running[expected.id]
+        signal, in_sumo = street.signals[expected.id], running[expected.id]
         where = f"{contract.tl}: signal {expected.id}"
-        program = now.programs.get(expected.program_id)
+        program = in_sumo.programs.get(expected.program_id)
         if program is None:
             raise InputError(
-                f"{where}: SUMO has no program {expected.program_id!r}, only {_list(list(now.programs))}; "
+                f"{where}: SUMO has no program {expected.program_id!r}, only {_list(list(in_sumo.programs))}; "
                 "start it with the additional files of training"
             )
-        if now.fallback_program_id not in (*now.programs, OFF):
+        if in_sumo.fallback_program_id not in (*in_sumo.programs, OFF):
             raise InputError(
-                f"{where}: its plan {now.fallback_program_id!r} is not among SUMO's programs {_list(list(now.programs))}; "
-                "start SUMO and the controller on the same network"
+                f"{where}: its plan {in_sumo.fallback_program_id!r} is not among SUMO's programs "
+                f"{_list(list(in_sumo.programs))}; start SUMO and the controller on the same network"
             )
         _check_phases_of_training(contract, where, program, expected, "in the running simulation")
-        if len(now.shown) != len(signal.links):
+        if len(in_sumo.shown) != len(signal.links):
             raise InputError(
-                f"{where}: SUMO shows a state of {len(now.shown)} links, but {street.net_file} has {len(signal.links)}; "
+                f"{where}: SUMO shows a state of {len(in_sumo.shown)} links, but {street.net_file} has {len(signal.links)}; "
                 "start SUMO and the controller on the same network"
             )
         check_phases(where, signal, expected.program_id, [phase.state for phase in expected.phases])
@@ -225,9 +225,9 @@ def fallback_schedule(running: RunningSignal, signal: SignalNetwork, now: float)
 
 
 def _fallback_plan(running: RunningSignal, signal: SignalNetwork, program_id: str) -> FallbackPlan:
-    """A program as a fallback plan; it is synchronised if it is static and the files give its offset."""
+    """A program as a fallback plan, synchronised if it is static and the files contain its offset."""
     program = running.programs.get(program_id, OFF_PROGRAM)
-    has_offset = any(known.id == program.id for known in signal.programs)
+    has_offset = any(in_file.id == program.id for in_file in signal.programs)
     return FallbackPlan(program, is_synchronised=has_offset and program.type == "static")
 
 

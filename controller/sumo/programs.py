@@ -1,4 +1,4 @@
-"""The path of the SUMO programs, and the error of one that failed."""
+"""The paths of SUMO's programs, and the error text of a SUMO that failed."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ MAX_ERROR_LINES = 5
 
 
 def sumo_program(name: str = "sumo") -> str:
-    """The path of a SUMO program: of the eclipse-sumo package, else of $SUMO_HOME or PATH. Raises InputError."""
+    """The path of a SUMO program, from the eclipse-sumo package, else $SUMO_HOME, else PATH. Raises InputError."""
     candidates: list[Path] = []
     with contextlib.suppress(ImportError):
         import sumo
@@ -28,10 +28,10 @@ def sumo_program(name: str = "sumo") -> str:
 
 
 class StderrReader:
-    """Reads the stderr of a SUMO started here, so that it never blocks on a full pipe, and keeps its first error."""
+    """Reads the stderr of the started SUMO, so that SUMO never blocks on a full pipe, and keeps its first error."""
 
     def __init__(self, stream: Any) -> None:
-        """`stream`: None if SUMO was started elsewhere."""
+        """`stream` is None if SUMO was not started by this process."""
         self._error_lines: list[str] = []
         self._thread = threading.Thread(target=self._read, args=(stream,), daemon=True)
         self._thread.start()
@@ -45,6 +45,6 @@ class StderrReader:
                 self._error_lines.append(line)
 
     def error(self) -> str:
-        """The error of a SUMO that has ended; "" if it printed none."""
+        """The error text of a SUMO that has ended, or ""."""
         self._thread.join(timeout=2)
         return " ".join(self._error_lines)

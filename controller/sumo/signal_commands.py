@@ -8,7 +8,7 @@ from signals.safety.signal_safety import PermittedRelease, PermittedState, Signa
 
 
 def encode_commands(command: SignalCommand) -> list[bytes]:
-    """The TraCI commands of a signal command. Raises TypeError for anything that the safety rules have not permitted."""
+    """Encode a signal command as TraCI commands. Raises TypeError for a command that the safety rules have not permitted."""
     signal = command.signal
     if type(command) is PermittedState:
         return [wire.set_string(wire.SET_TL, wire.STATE, signal, command.state)]
@@ -23,7 +23,7 @@ def encode_commands(command: SignalCommand) -> list[bytes]:
 
 
 def decode_rejections(answer: bytes, commands: Sequence[SignalCommand]) -> dict[str, str]:
-    """Signals whose command SUMO rejected, and its text."""
+    """SUMO's error text by signal, of the commands that it rejected."""
     if answer == wire.SET_OK * len(commands):
         return {}
     reader = wire.Reader(answer)

@@ -1,4 +1,4 @@
-"""Start a SUMO program, or attach to one that runs already."""
+"""Start a SUMO program, or attach to a running one."""
 
 import contextlib
 import logging
@@ -18,9 +18,9 @@ from controller.sumo.traci_connection import TraciConnection
 log = logging.getLogger("controller")
 
 ATTACH_TIMEOUT_S = 10.0
-"""Wall time within which a SUMO that runs already must listen."""
+"""Wall time within which a running SUMO must accept the connection."""
 START_TIMEOUT_S = 60.0
-"""Wall time within which a SUMO started here must listen."""
+"""Wall time within which a started SUMO must listen."""
 CLOSE_TIMEOUT_S = 5.0
 """Wall time for closing a connection that is not used."""
 CONNECT_INTERVAL_S = 0.05
@@ -28,7 +28,7 @@ CONNECT_INTERVAL_S = 0.05
 
 
 def _close(connection: Any) -> None:
-    """Close a connection cleanly: SUMO ends for all its clients if one drops."""
+    """Close a connection cleanly: SUMO ends for all its clients if one connection is lost."""
     if connection._socket is None:
         return  # SUMO has closed it
     with contextlib.suppress(OSError, traci.TraCIException, traci.FatalTraCIError):
@@ -37,14 +37,14 @@ def _close(connection: Any) -> None:
 
 
 def free_port() -> int:
-    """A TCP port of this machine on which no program listens now."""
+    """A free TCP port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def log_clients(port: int, clients: int) -> None:
-    """Log the port at which SUMO waits for its other clients, if it has any."""
+    """Log the port at which SUMO waits for other clients, if it does."""
     if clients > 1:
         log.info("SUMO listens at 127.0.0.1:%d and begins when %d more clients have connected", port, clients - 1)
 
@@ -55,22 +55,22 @@ def start(
     """Start the sumo program on a loopback port and connect to it. Raises InputError.
 
     Args:
-        arguments: of the sumo program.
-        clients: clients that SUMO waits for, this one included.
-        interrupts: what the operator has asked for.
-        order: this client's place among them; None: the only client.
-        port: TraCI port; 0: a free one.
+        arguments: arguments of the sumo program.
+        clients: clients that SUMO waits for, including this one.
+        interrupts: the operator's requests.
+        order: TraCI order of this client; not needed by an only client.
+        port: TraCI port; 0 for a free one.
     """
     if not port:
         port = free_port()
     else:
-        # otherwise a program that listens on this port already would be mistaken for the SUMO started here
+        # otherwise another program that listens on this port would be mistaken for the started SUMO
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError as error:
-                raise InputError(f"--sumo-port {port}: cannot be listened on ({error.strerror}); choose another") from None
+                raise InputError(f"--sumo-port {port}: cannot listen on it ({error.strerror}); choose another port") from None
     log_clients(port, clients)
     command = [sumo_program(), *arguments, "--remote-port", str(port), "--num-clients", str(clients)]
     # a process group of its own: Ctrl-C at the terminal must reach only the controller, which releases first
@@ -94,14 +94,15 @@ def attach(
     """Connect to a SUMO, or to a guard. Raises InputError.
 
     Args:
-        host, port: address of SUMO or of the guard.
-        interrupts: what the operator has asked for.
-        order: this client's place among several; None: not set.
-        process: the SUMO or the guard started here; None: it was started elsewhere.
+        host: host of SUMO or of the guard.
+        port: its TraCI port.
+        interrupts: the operator's requests.
+        order: TraCI order of this client, if there are several.
+        process: the SUMO or the guard, if this process started it.
         through_guard: whether the address is a guard's.
     """
     stderr = StderrReader(process.stderr if process is not None else None)
-    give_up_s = time.monotonic() + (ATTACH_TIMEOUT_S if process is None else START_TIMEOUT_S)
+    deadline_s = time.monotonic() + (ATTACH_TIMEOUT_S if process is None else START_TIMEOUT_S)
     while True:
         try:
             with contextlib.redirect_stdout(None):
@@ -110,7 +111,7 @@ def attach(
         except (traci.FatalTraCIError, OSError) as error:
             if process is not None and process.poll() is not None:
                 raise InputError(f"SUMO ended before the simulation began: {stderr.error() or 'it gave no reason'}") from None
-            if time.monotonic() > give_up_s:
+            if time.monotonic() > deadline_s:
                 raise InputError(f"no SUMO listens at {host}:{port} ({error}); start it with --remote-port {port}") from None
             time.sleep(CONNECT_INTERVAL_S)
     if order is not None:

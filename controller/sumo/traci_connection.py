@@ -1,4 +1,4 @@
-"""A connection to a SUMO program over its socket: one round trip per decision step, however many TLs."""
+"""A connection to a SUMO program over its socket: one round trip per decision step for any number of TLs."""
 
 import contextlib
 import socket
@@ -27,32 +27,32 @@ from controller.sumo.wire import MalformedMessage
 from signals.observation import MAX_CACHED_BATCHES, Readings, Rows
 from signals.safety.signal_safety import SignalCommand
 
-_LANE_NUMBERS = (
+_LANE_VARIABLES = (
     (wire.LAST_STEP_VEHICLE_NUMBER, wire.TYPE_INT),
     (wire.LAST_STEP_HALTING, wire.TYPE_INT),
     (wire.LAST_STEP_LENGTH, wire.TYPE_DOUBLE),
 )
-"""Of each lane: the ints, then the double."""
+"""Variables of a lane: two ints, then a double."""
 
 
 class _Kind(Enum):
-    """The request of a message, so that its answer can be decoded."""
+    """The kind of a request, which determines how its answer is decoded."""
 
     COMMANDS = "signal commands"
     STEP = "a step"
-    VEHICLES = "the vehicles of the lanes whose outflow is counted"
-    NUMBERS = "the lanes' numbers and the time"
-    STATES = "the signals' states"
-    SINGLE = "a request of its own"
+    VEHICLES = "vehicles of the outflow lanes"
+    LANES = "lane variables and the time"
+    STATES = "signal states"
+    SINGLE = "a request with an answer that is waited for at once"
 
 
 class _Sent(NamedTuple):
-    """A message whose answer has not arrived yet."""
+    """A message without an answer yet."""
 
     kind: _Kind
     commands: Sequence[SignalCommand] = ()
     segment_end_s: float | None = None
-    """Of signal commands: the end of the segment before, whose states the message also asks for."""
+    """Set if signal commands come with a request for the states of the segment before: the end of that segment."""
 
 
 class TraciConnection:
@@ -71,10 +71,10 @@ class TraciConnection:
 
         Args:
             api: traci's connection.
-            connection_error: what `api` raises when SUMO has gone.
-            process: the SUMO started here, or the guard; None: it was started elsewhere.
-            stderr: of `process`.
-            interrupts: what the operator has asked for.
+            connection_error: the exception that `api` raises after SUMO has ended.
+            process: the SUMO or the guard, if this process started it.
+            stderr: reader of its stderr.
+            interrupts: the operator's requests.
             through_guard: whether the connection is to a guard.
         """
         self._through_guard, self._is_guarded = through_guard, False
@@ -93,11 +93,11 @@ class TraciConnection:
         self._shown: dict[str, str] = {}
         self._unmark = b""
         """A message that removes the marks of `mark_controlled`."""
-        self._getters: dict[tuple[str, ...], tuple[wire.NumberGetters, slice | Rows, bytes]] = {}
+        self._getters: dict[tuple[str, ...], tuple[wire.NumericGetters, slice | Rows, bytes]] = {}
 
     @property
     def api(self) -> Any:
-        self.shown()  # its answer is due first
+        self.shown()  # receives the answer that is due first
         return self._api
 
     @property
@@ -121,27 +121,27 @@ class TraciConnection:
         self._signals, self._states = tuple(signals), wire.StateGetters(signals)
         self._vehicle_getters = b"".join(wire.get(wire.GET_LANE, wire.LAST_STEP_VEHICLE_IDS, lane) for lane in outflow_lanes)
 
-    def _getters_for(self, due: tuple[str, ...]) -> tuple[wire.NumberGetters, slice | Rows, bytes]:
+    def _getters_for(self, due: tuple[str, ...]) -> tuple[wire.NumericGetters, slice | Rows, bytes]:
         if due not in self._getters:
             if len(self._getters) > MAX_CACHED_BATCHES:
                 self._getters.clear()
             lanes, rows = self._table.rows_of(due)
-            wanted = [(wire.GET_LANE, variable, lane, kind) for lane in lanes for variable, kind in _LANE_NUMBERS]
-            wanted.append((wire.GET_SIM, wire.TIME, "", wire.TYPE_DOUBLE))
-            getters = wire.NumberGetters(wanted)
+            variables = [(wire.GET_LANE, variable, lane, kind) for lane in lanes for variable, kind in _LANE_VARIABLES]
+            variables.append((wire.GET_SIM, wire.TIME, "", wire.TYPE_DOUBLE))
+            getters = wire.NumericGetters(variables)
             self._getters[due] = getters, rows, wire.message([getters.request])
         return self._getters[due]
 
     def set(self, commands: Sequence[SignalCommand]) -> None:
-        # Commands and step are messages of their own. With several clients SUMO gives the answers to commands
-        # that share a message with a step to another client: it keeps one buffer of answers, and a step
-        # passes the turn to the next client.
+        # Commands and step are separate messages. With several clients, SUMO sends the answers to commands
+        # in the same message as a step to another client: it has one buffer of answers, and a step
+        # makes the next client current.
         if commands:
             # the states of the segment before are requested in the same message
             states = [] if self._segment_end_s is None else [self._states.request]
             encoded = [part for command in commands for part in encode_commands(command)]
             self._post(wire.message([*states, *encoded]), _Sent(_Kind.COMMANDS, commands, self._segment_end_s))
-            self._messages.send()  # SUMO wakes up while the step is prepared
+            self._messages.send()  # SUMO begins with them while the step is prepared
 
     def advance(self, until_s: float) -> None:
         self._post(wire.message([wire.step(until_s)]), _Sent(_Kind.STEP))
@@ -153,8 +153,8 @@ class TraciConnection:
         getters, rows, request = self._getters_for(due)
         if not self._has_read:
             self._has_read = True
-            self._post_vehicle_getters()  # the vehicles that are there at the beginning
-        self._post(request, _Sent(_Kind.NUMBERS))
+            self._post_vehicle_getters()  # the vehicles at the beginning
+        self._post(request, _Sent(_Kind.LANES))
         answers = self._messages.answers(len(self._unanswered))
         if self._signals:
             # SUMO answers this while the next decision is prepared
@@ -163,7 +163,7 @@ class TraciConnection:
         shown: list[tuple[float, Sequence[str]]] = []
         answer = b""
         try:
-            # the answers before the numbers are decoded while SUMO still simulates
+            # the answers before the lanes' are decoded while SUMO still simulates
             for answer in answers:
                 sent = self._unanswered.popleft()
                 if sent.kind is _Kind.STEP:
@@ -186,7 +186,7 @@ class TraciConnection:
             return StepResult(float(doubles[-1]), shown, rejected)
         except CommandRejected as error:
             for _ in answers:
-                self._unanswered.popleft()  # not the answers to the next requests
+                self._unanswered.popleft()  # so that they are not taken for answers to the next requests
             raise CommandRejected(f"SUMO rejected a step or a getter: {error}") from None
         except MalformedMessage as error:
             raise SumoConnectionLost(f"SUMO sent {error}") from None
@@ -204,7 +204,7 @@ class TraciConnection:
         return self._shown
 
     def programs(self, signals: Sequence[str]) -> dict[str, str]:
-        self.shown()  # its answer is due first
+        self.shown()  # receives the answer that is due first
         answer = self._request(wire.message([wire.get(wire.GET_TL, wire.CURRENT_PROGRAM, signal) for signal in signals]))
         reader = wire.Reader(answer)
         try:
@@ -234,7 +234,7 @@ class TraciConnection:
         return int(number), str(text)
 
     def running(self, signal: str) -> tuple[str, str]:
-        """(program, state) of a signal, in a request of its own. Raises CommandRejected."""
+        """Request (program, state) of a signal. Raises CommandRejected."""
         try:
             return self.api.trafficlight.getProgram(signal), self.api.trafficlight.getRedYellowGreenState(signal)
         except traci.TraCIException as error:
@@ -242,7 +242,7 @@ class TraciConnection:
 
     def switch_program(self, signal: str, program: str) -> None:
         with contextlib.suppress(CommandRejected):
-            self.shown()  # its answer is due first; if it is a rejection, the signal is switched all the same
+            self.shown()  # receives the answer that is due first; the signal is switched even if it is a rejection
         answer = self._request(wire.message([wire.set_string(wire.SET_TL, wire.PROGRAM, signal, program)]))
         try:
             wire.Reader(answer).status()
@@ -255,7 +255,7 @@ class TraciConnection:
         marks, self._unmark = (
             wire.message([wire.set_parameter(f"{OWNER_KEY}.{signal}", text) for signal in signals]) for text in (owner, "")
         )
-        self.shown()  # its answer is due first
+        self.shown()  # receives the answer that is due first
         reader = wire.Reader(self._request(marks))
         try:
             for _ in signals:
@@ -274,7 +274,7 @@ class TraciConnection:
             raise SumoConnectionLost(f"the guard of the connection sent {error}") from None
 
     def _request(self, message: bytes) -> bytes:
-        """The answer to a message of its own; answers due before it are dropped."""
+        """Send a message and wait for its answer; answers that are due before it are dropped."""
         self._post(message, _Sent(_Kind.SINGLE))
         newest = b""
         for answer in self._messages.answers(len(self._unanswered)):
@@ -294,9 +294,9 @@ class TraciConnection:
         self._messages.end(wire.message(switches) + self._unmark + wire.message([wire.command(wire.CLOSE, b"")]))
 
     def close(self) -> None:
-        """Close cleanly, and wait for the end of a SUMO that was started here."""
+        """Close cleanly, and wait for the end of a SUMO that this process started."""
         with contextlib.suppress(SumoConnectionLost, CommandRejected, WaitAborted):
-            self.shown()  # its answer is due before that to CLOSE; if SUMO has ended, the next call reports it
+            self.shown()  # its answer is due before that of CLOSE; if SUMO has ended, the next call reports it
         # a guard hands the signals back, so this need not wait for SUMO's other clients
         wait = not (self._is_guarded and self._interrupts.abort_requested())
         has_answer = self._messages.end(self._unmark + wire.message([wire.command(wire.CLOSE, b"")]), wait)
@@ -305,8 +305,8 @@ class TraciConnection:
             self.wait()
 
     def wait(self) -> None:
-        """Wait for the end of the process that was started here."""
-        # it may still serve other clients, or write large outputs
+        """Wait for the end of the process that this one started."""
+        # SUMO may still serve other clients or write large outputs
         while self._process is not None and self._process.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(1)

@@ -1,4 +1,4 @@
-"""SUMO's tripinfo file, as the controller has it written, and whether it is complete."""
+"""SUMO's tripinfo file: the options to write it with, and the check that it is complete."""
 
 import gzip
 import xml.etree.ElementTree as ET
@@ -7,15 +7,15 @@ from pathlib import Path
 from city.errors import InputError
 
 TRIPINFO_OPTIONS = ("--tripinfo-output.write-unfinished", "true", "--tripinfo-output.write-undeparted", "true")
-"""Vehicles that never arrive, or never depart, count with their delay."""
+"""Include vehicles that never arrive or never depart, with their delay."""
 SPECIAL_OUTPUTS = ("stdout", "stderr", "NUL", "/dev/null")
 """Names of outputs that SUMO does not treat as files; HOST:PORT is a socket."""
 TABLE_SUFFIXES = {".csv", ".parquet"}
-"""Suffixes with which SUMO writes tables instead of XML, also before .gz."""
+"""Suffixes, also before .gz, for which SUMO writes tables instead of XML."""
 
 
 def check_complete(tripinfo: Path) -> None:
-    """Raise InputError if SUMO could not write its tripinfo (.gz too) completely; what is not an XML file is not checked."""
+    """Raise InputError if SUMO has not written its XML tripinfo (.gz too) completely; other outputs are not checked."""
     is_special = str(tripinfo) in SPECIAL_OUTPUTS or ":" in str(tripinfo)
     if is_special or not TABLE_SUFFIXES.isdisjoint(tripinfo.suffixes):
         return

@@ -1,9 +1,9 @@
 """Encode and decode TraCI messages of many commands.
 
-A message is its length (int32, itself included) and commands; a command is its
-length (one byte, or a zero byte and int32), its id and its content; all numbers
-are big-endian. The answer has a status for every command, and after the status
-of a getter its value. https://sumo.dlr.de/docs/TraCI/Protocol.html
+A message is its length (int32, itself included) and commands. A command is its
+length (one byte, or a zero byte and int32), its id and its content. All values
+are big-endian. The answer has a status for every command; the status of a getter
+is followed by its value. https://sumo.dlr.de/docs/TraCI/Protocol.html
 
 The size of a numeric getter's answer follows from the name of its object, so the
 position of each value is known before the answer arrives, and NumPy decodes all
@@ -31,7 +31,7 @@ LAST_STEP_VEHICLE_NUMBER, LAST_STEP_VEHICLE_IDS = 0x10, 0x12
 LAST_STEP_HALTING, LAST_STEP_LENGTH = 0x14, 0x15
 TIME, STATE, PROGRAM, PHASE, PHASE_DURATION = 0x66, 0x20, 0x23, 0x22, 0x24
 CURRENT_PROGRAM = 0x29
-"""PROGRAM sets it, this one gets it."""
+"""Getter of the program; PROGRAM is its setter."""
 PARAMETER = 0x7E
 TYPE_INT, TYPE_DOUBLE, TYPE_STRING, TYPE_STRING_LIST, TYPE_COMPOUND = 0x09, 0x0B, 0x0C, 0x0E, 0x0F
 
@@ -40,8 +40,6 @@ _VALUE_BYTES = {TYPE_INT: 4, TYPE_DOUBLE: 8}
 
 SET_OK = bytes((_STATUS_BYTES, SET_TL, 0, 0, 0, 0, 0))
 """SUMO's answer to a signal command that it accepted."""
-
-
 STEPPED = bytes((_STATUS_BYTES, SIMSTEP, 0, 0, 0, 0, 0)) + bytes(4)
 """SUMO's answer to a step if no client has subscriptions."""
 
@@ -98,12 +96,12 @@ def message(commands: Sequence[bytes]) -> bytes:
 
 
 def ok(identifier: int) -> bytes:
-    """The whole answer to a command without a result."""
+    """Encode the complete answer to a command without a result."""
     return message([struct.pack("!BBBi", _STATUS_BYTES, identifier, 0, 0)])
 
 
 def version_answer(number: int, text: str) -> bytes:
-    """The whole answer to GETVERSION."""
+    """Encode the complete answer to GETVERSION."""
     status = struct.pack("!BBBi", _STATUS_BYTES, GETVERSION, 0, 0)
     return message([status, command(GETVERSION, struct.pack("!i", number) + _name(text))])
 
@@ -133,20 +131,20 @@ class MessageSplitter:
             yield message
 
 
-class NumberGetters:
-    """Getters of numbers whose answers are decoded in bulk.
+class NumericGetters:
+    """Getters of ints and doubles; the answer is decoded in bulk.
 
-    `wanted`: (domain, variable, object name, TYPE_INT or TYPE_DOUBLE). The layout
-    of the answer is known: one indexing operation takes the numbers, one comparison
-    with a template checks every other byte.
+    Its layout is known beforehand: one indexing operation takes the values, one
+    comparison with a template checks every other byte.
     """
 
-    def __init__(self, wanted: Sequence[tuple[int, int, str, int]]) -> None:
-        self.request = b"".join(get(domain, variable, name) for domain, variable, name, _ in wanted)
+    def __init__(self, variables: Sequence[tuple[int, int, str, int]]) -> None:
+        """`variables`: (domain, variable, object name, TYPE_INT or TYPE_DOUBLE)."""
+        self.request = b"".join(get(domain, variable, name) for domain, variable, name, _ in variables)
         template = bytearray()
         ints: list[NDArray[np.intp]] = []
         doubles: list[NDArray[np.intp]] = []
-        for domain, variable, name, kind in wanted:
+        for domain, variable, name, kind in variables:
             size = _VALUE_BYTES[kind]
             value = struct.pack("!BB", domain + 0x10, variable) + _name(name) + struct.pack("!B", kind) + bytes(size)
             # an answer's length takes the long form from 254 bytes on, a command's from 256
@@ -156,32 +154,28 @@ class NumberGetters:
         self.size = len(template)
         self._template = bytes(template)
         self._int_bytes = 4 * len(ints)
-        self._places = np.concatenate([np.zeros(0, np.intp), *ints, *doubles])
+        self._positions = np.concatenate([np.zeros(0, np.intp), *ints, *doubles])
 
     def decode(self, answer: bytes) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """(ints, doubles), big-endian, each in the order of `wanted`. Raises CommandRejected or MalformedMessage."""
+        """Decode (ints, doubles), big-endian, each in the order of `variables`. Raises CommandRejected or MalformedMessage."""
         if len(answer) < self.size:
             _raise_first_rejection(answer)
             raise MalformedMessage(f"an answer of {len(answer)} bytes instead of {self.size}")
-        rest = bytearray(answer)
-        raw = np.frombuffer(rest, np.uint8)
-        numbers = raw[self._places]
-        raw[self._places] = 0  # as in the template
-        if not rest.startswith(self._template):
+        unread = bytearray(answer)
+        raw = np.frombuffer(unread, np.uint8)
+        values = raw[self._positions]
+        raw[self._positions] = 0  # as in the template
+        if not unread.startswith(self._template):
             _raise_first_rejection(answer)
             raise MalformedMessage("an answer whose layout does not match its getters")
-        return numbers[: self._int_bytes].view(">i4"), numbers[self._int_bytes :].view(">f8")
+        return values[: self._int_bytes].view(">i4"), values[self._int_bytes :].view(">f8")
 
 
 class StateGetters:
-    """Getters of signal states, which nearly always have as many characters as the signal has links.
-
-    SUMO accepts a state of another length from another client.
-
-    `lengths`: links by signal.
-    """
+    """Getters of signal states. A state has one character per link, unless another client set one of another length."""
 
     def __init__(self, lengths: Mapping[str, int]) -> None:
+        """`lengths`: number of links by signal."""
         self.request = b"".join(get(GET_TL, STATE, signal) for signal in lengths)
         self._parts: list[tuple[bytes, bytes, int]] = []
         for signal, length in lengths.items():
@@ -191,7 +185,7 @@ class StateGetters:
             self._parts.append((_name(signal), struct.pack("!BBBi", _STATUS_BYTES, GET_TL, 0, 0) + head + value, length))
 
     def decode(self, answer: bytes) -> tuple[list[str], int]:
-        """(a state by signal, in order; where they end in the answer). Raises CommandRejected or MalformedMessage."""
+        """Decode (state per signal, in order; their end in the answer). Raises CommandRejected or MalformedMessage."""
         states, at = [], 0
         for name, head, length in self._parts:
             begin = at + len(head)
@@ -249,7 +243,7 @@ class Reader:
         return size if size else self._take("!i")[0]
 
     def status(self) -> int:
-        """The command id of a status. Raises CommandRejected if it is an error."""
+        """Read a status and return its command id. Raises CommandRejected if it is an error."""
         self._length()
         identifier, result = self._take("!BB")
         text = self._string()
@@ -266,7 +260,7 @@ class Reader:
         self.at = end
 
     def value(self) -> str | list[str]:
-        """A getter's status and its value: a string or a list of strings."""
+        """Read a getter's status and its value: a string or a list of strings."""
         self.status()
         begin = self.at
         end = begin + self._length()

@@ -98,7 +98,7 @@ class HttpServer:
     """The HTTP server of both endpoints, in threads of its own."""
 
     def __init__(self, address: tuple[str, int], registry: CollectorRegistry, health: Health) -> None:
-        """Listen and serve. Raises InputError if the address cannot be listened on."""
+        """Listen and serve. Raises InputError if it cannot listen on the address."""
 
         class Handler(BaseHTTPRequestHandler):
             timeout = IDLE_TIMEOUT_S

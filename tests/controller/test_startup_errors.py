@@ -206,7 +206,7 @@ def test_error_of_the_guard_is_printed_by_the_controller(capsys, grid_server):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert main(["--city", CITY, "--server", grid_server, "--clients", "2", "--sumo-port", port]) == 2
-        assert_refused(capsys, f"--sumo-port {port}: cannot be listened on")
+        assert_refused(capsys, f"--sumo-port {port}: cannot listen on it")
 
 
 def test_sumo_that_fails_to_start_is_reported_with_its_error(capsys, grid_server):

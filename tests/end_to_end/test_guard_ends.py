@@ -195,7 +195,7 @@ def test_a_sumo_port_in_use_gives_one_error_line():
             [sys.executable, "-m", "controller.guard", "--sumo-port", str(port), "--", "-c", str(GRID / "grid.sumocfg")],
             capture_output=True, text=True, timeout=60,
         )  # fmt: skip
-        assert done.returncode == 2 and done.stderr.startswith(f"error: --sumo-port {port}: cannot be listened on")
+        assert done.returncode == 2 and done.stderr.startswith(f"error: --sumo-port {port}: cannot listen on it")
         assert len(done.stderr.splitlines()) == 1
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from traci import constants as tc
 
 from controller.sumo import wire
-from controller.sumo.wire import CommandRejected, MalformedMessage, NumberGetters, Reader
+from controller.sumo.wire import CommandRejected, MalformedMessage, NumericGetters, Reader
 from tests.controller.sumo.traci_answers import state_answer, status, value
 
 
@@ -24,7 +24,7 @@ def lane_answer(lanes, numbers):
 
 
 def getters(lanes):
-    return NumberGetters(
+    return NumericGetters(
         [(0xA3, v, lane, kind) for lane in lanes for v, kind in ((0x10, wire.TYPE_INT), (0x15, wire.TYPE_DOUBLE))]
     )
 
