@@ -97,7 +97,7 @@ def test_scaled_observation_and_clipped_action_stay_in_the_graph(checkpoints):
             "operation Gemm (Gemm) gives other values than its exported step, with alpha 2",
         ),
         ([GEMM, TANH, helper.make_node("Mul", ["a", "h"], ["y"])], ("x",), "operation Mul"),
-        ([helper.make_node("Transpose", ["x"], ["t"]), *LOGITS], ("x",), "operation Transpose"),
+        ([helper.make_node("Transpose", ["x"], ["a"]), *LOGITS], ("x",), "operation Transpose"),
     ],
 )
 def test_graphs_that_are_no_mlp_are_refused_by_name(checkpoints, capsys, nodes, inputs, part):
