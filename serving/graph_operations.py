@@ -49,7 +49,8 @@ StatelessRandomNormalV2 StatelessRandomGetKeyCounter StatelessRandomGetKeyCounte
 """An inactive dropout, or an exploring head that an actor's output does not depend on."""
 _CONTROL_FLOW = """
 Switch Merge Enter Exit NextIteration LoopCond ControlTrigger If StatelessIf While StatelessWhile Case StatelessCase
-PartitionedCall StatefulPartitionedCall Assert EmptyTensorList TensorListReserve TensorListFromTensor TensorListStack
+PartitionedCall StatefulPartitionedCall Assert FakeParam OptionalNone OptionalFromValue OptionalHasValue
+OptionalGetValue EmptyTensorList TensorListReserve TensorListFromTensor TensorListStack
 TensorListGetItem TensorListSetItem TensorListPushBack TensorListPopBack TensorListLength TensorListElementShape
 TensorListConcatV2 TensorListGather TensorArrayV3 TensorArrayReadV3 TensorArrayWriteV3 TensorArrayGatherV3
 TensorArrayScatterV3 TensorArraySizeV3 TensorArrayCloseV3 TensorArrayConcatV3 TensorArraySplitV3

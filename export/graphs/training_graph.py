@@ -15,7 +15,7 @@ from city.errors import InputError, first_line
 from export.checkpoints import scopes
 from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.tensorflow_files import meta_graph_path
-from export.graphs import output_tensor
+from export.graphs import harmless, output_tensor
 from export.graphs.graph_actor import (
     LOGITS,
     PROBABILITIES_OUTPUT,
@@ -91,7 +91,9 @@ def read(
     if not variables:
         raise InputError(f"{meta}: tensor {output} depends on no variable; name the actor's output with --output-tensor")
     constants = output_tensor.constants(meta, ancestors, observation)
-    return TrainedGraph(meta, extract(graph_def, [output], graph.nodes), observation, output, constants, variables)
+    part = extract(graph_def, [output], graph.nodes)
+    harmless.check_graph(meta, part)
+    return TrainedGraph(meta, part, observation, output, constants, variables)
 
 
 def reference_model(trained: TrainedGraph, categorical: bool, output_is_named: bool) -> ReferenceModel:

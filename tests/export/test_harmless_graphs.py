@@ -1,0 +1,130 @@
+"""Graphs of strangers are data: an operation that does more than arithmetic is refused before anything is run."""
+
+import pytest
+import tensorflow as tf
+
+from export.show import inspect_checkpoint
+from tests.export.exporting import export, refused
+
+SPEC = tf.TensorSpec([None, 5], tf.float32, name="observation")
+
+
+class Agent(tf.Module):
+    """An actor that also does something else with a file."""
+
+    def __init__(self, extra):
+        super().__init__()
+        self.kernel = tf.Variable(tf.random.stateless_normal([5, 2], [1, 2]), name="kernel")
+        self.extra = extra
+
+    @tf.function(input_signature=[SPEC], autograph=False)
+    def act(self, observation):
+        return self.extra(lambda: tf.tanh(tf.matmul(observation, self.kernel)))
+
+
+def as_control_input(path):
+    def extra(act):
+        with tf.control_dependencies([tf.io.write_file(path, "x")]):
+            return tf.identity(act())
+
+    return extra
+
+
+def beside_the_output(path):
+    def extra(act):
+        tf.print("x", output_stream=f"file://{path}")
+        return act()
+
+    return extra
+
+
+def in_a_branch(path):
+    def write():
+        tf.io.write_file(path, "x")
+        return 1.0
+
+    return lambda act: act() * tf.cond(tf.constant(1.0) > 0.5, write, lambda: 1.0)
+
+
+def in_a_loop(path):
+    def body(i):
+        tf.io.write_file(path, "x")
+        return i + 1
+
+    return lambda act: act() * tf.cast(tf.while_loop(lambda i: i < 1, body, [0])[0], tf.float32)
+
+
+def from_the_file(path):
+    return lambda act: act() + tf.cast(tf.strings.length(tf.io.read_file(path)), tf.float32)
+
+
+def by_python(path):
+    return lambda act: tf.ensure_shape(tf.numpy_function(lambda y: y, [act()], tf.float32), [None, 2])
+
+
+OPERATIONS = {
+    as_control_input: "WriteFile",
+    beside_the_output: "StringFormat, at __inference_act",
+    in_a_branch: "WriteFile",
+    in_a_loop: "WriteFile",
+    from_the_file: "ReadFile",
+    by_python: "PyFunc",
+}
+
+
+@pytest.mark.parametrize("what", OPERATIONS, ids=lambda what: what.__name__)
+def test_saved_model_that_does_more_than_an_actor_is_refused_and_not_run(checkpoints, tmp_path, capsys, what):
+    target = tmp_path / "target"
+    agent = Agent(what(str(target)))
+    folder = checkpoints / "SA101_trial_1"
+    tf.saved_model.save(agent, str(folder), signatures={"serving_default": agent.act})
+    assert export(checkpoints) == 2
+    refused(capsys, f"its graph would run {OPERATIONS[what]}", "nothing of it was run")
+    assert inspect_checkpoint.main([str(folder)]) == 0
+    assert "nothing of it was run" in "".join(capsys.readouterr())
+    assert not target.exists()
+
+
+def test_saved_model_that_writes_when_it_is_loaded_is_refused(checkpoints, tmp_path, capsys):
+    target = tmp_path / "target"
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.compat.v1.placeholder(tf.float32, [None, 5], "x")
+        kernel = tf.compat.v1.get_variable("kernel", [5, 2])
+        action = tf.tanh(tf.matmul(x, kernel))
+        write = tf.io.write_file(str(target), "x")
+        session.run(kernel.initializer)
+        builder = tf.compat.v1.saved_model.Builder(str(checkpoints / "SA101_trial_1"))
+        signature = tf.compat.v1.saved_model.predict_signature_def({"x": x}, {"action": action})
+        builder.add_meta_graph_and_variables(session, ["serve"], {"serving_default": signature}, main_op=write)
+        builder.save()
+    assert export(checkpoints) == 2
+    refused(capsys, "its graph would run WriteFile")
+    assert not target.exists()
+
+
+def test_saved_model_with_a_table_is_refused(checkpoints, tmp_path, capsys):
+    (tmp_path / "words.txt").write_text("a\nb\n")
+    agent = Agent(lambda act: act())
+    line, number = tf.lookup.TextFileIndex.WHOLE_LINE, tf.lookup.TextFileIndex.LINE_NUMBER
+    words = tf.lookup.TextFileInitializer(str(tmp_path / "words.txt"), tf.string, line, tf.int64, number)
+    agent.table = tf.lookup.StaticVocabularyTable(words, 1)
+    tf.saved_model.save(agent, str(checkpoints / "SA101_trial_1"), signatures={"serving_default": agent.act})
+    assert export(checkpoints) == 2
+    refused(capsys, "a table or a file")
+
+
+def test_training_graph_that_does_more_than_an_actor_is_refused_and_not_run(checkpoints, tmp_path, capsys):
+    target = tmp_path / "target"
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        observation = tf.compat.v1.placeholder(tf.float32, [None, 5], "observation")
+        with tf.compat.v1.variable_scope("actor/dense"):
+            kernel = tf.compat.v1.get_variable("kernel", [5, 2])
+            bias = tf.compat.v1.get_variable("bias", [2])
+        mean = tf.tanh(tf.matmul(observation, kernel) + bias)
+        with tf.control_dependencies([tf.io.write_file(str(target), "x")]):
+            tf.identity(mean, "mean")
+        session.run(tf.compat.v1.global_variables_initializer())
+        tf.compat.v1.train.Saver().save(session, str(checkpoints / "SA101_trial_1"), write_state=False)
+    assert export(checkpoints, "--output-tensor", "mean") == 2
+    refused(capsys, "its graph would run WriteFile")
+    assert not target.exists()
