@@ -224,7 +224,7 @@ def parser(prog: str) -> Parser:
         type=float,
         default=3600.0,
         metavar="S",
-        help="wall time for which it keeps stepping the simulation without a controller (default: 3600)",
+        help="wall time for which the guard keeps stepping the simulation without a controller (default: 3600)",
     )
     parser.add_argument(
         "--only-client", action="store_true",
@@ -232,7 +232,7 @@ def parser(prog: str) -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--end", type=float, default=math.inf, metavar="S",
-        help="simulated second from which on no controller is waited for; a controller passes its --end (default: SUMO's)",
+        help="simulated second after which the guard waits for no controller; a controller passes its --end (default: SUMO's)",
     )  # fmt: skip
     parser.add_argument("--spawned", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--lock", type=int, metavar="FD", help=argparse.SUPPRESS)

@@ -17,7 +17,7 @@ MAX_FIRST_MESSAGE_BYTES = 1 << 10
 
 
 class Listener:
-    """Accepts controllers, from before the connection to SUMO: a controller may connect before SUMO's other clients do."""
+    """Accepts controllers; it listens before the guard connects to SUMO, which may wait for its other clients."""
 
     def __init__(self, port: int, pid_file: Path | None) -> None:
         """Listen at `port`, 0 for a free one, and write the PID file. Raises InputError."""
