@@ -179,7 +179,7 @@ class ServedContracts:
                 )
 
     def check(self, tl: str) -> None:
-        """Compare the contract of the TL's newest version with the same contract again."""
+        """Request and compare again the contract of the TL's newest version without a change."""
         unchanged = [version for version, is_same in self._is_same[tl].items() if is_same]
         if unchanged:
             self.compare({tl: unchanged[-1]}, CHECK_TIMEOUT_S)
