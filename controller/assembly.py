@@ -44,7 +44,7 @@ def assemble(
 ) -> DecisionLoop:
     """Check every contract against the running simulation and take its signals over.
 
-    Raises InputError with what differs.
+    Raises InputError that names the difference.
     """
     signals = [signal for contract in contracts for signal in contract.signal_ids]
     for contract in contracts:

@@ -2,8 +2,8 @@
 
 Two round trips whatever the number of TLs: one exchange with SUMO that sends
 commands, simulates to the next decision and reads there, and one exchange with the
-model server for all TLs that are due (a single Predict if a fleet is served). What
-signals show between two decisions is known at the first of them, so the exchange with
+model server for all TLs that are due (a single Predict if a fleet is served). The
+signal states between two decisions are known at the first of them. So the exchange with
 SUMO is a sequence of segments, and SUMO simulates each while the controller prepares
 the next:
 
@@ -17,13 +17,13 @@ Invariants:
 - `now` is the second of the newest readings; it only changes in `_read`.
 - Commands are sent for second `now` or for the end of a segment, always before the
   step that leaves that second, so SUMO applies them there.
-- A decision uses readings of its own second: `_observed` names that second and the
-  TLs that were read for.
+- A decision uses readings of its own second: `_observed` is that second and the TLs for
+  which lanes were read.
 - Before the commands of `now` are sent, the states shown at `now` are compared with those
-  sent before, so that commands start from what is shown, also if another client set it.
+  sent before, so that commands start from the shown states, even if another client set them.
 - The monitors are fed one reading late, while SUMO simulates; before a run ends they
   are fed once more.
-- A TL whose `_due_s` is t gets its commands at t; segments end at the earliest of them.
+- A TL gets its commands at its `_due_s`; segments end at the earliest of these moments.
 """
 
 import math
@@ -49,7 +49,7 @@ MAX_SEGMENTS = 64
 MAX_KEPT_TIMES = 20_000
 """Wall times kept for percentiles; bounded, so that memory does not grow with the run."""
 COUNTING_INTERVAL_S = 1.0
-"""Lanes whose outflow is counted are sampled at every whole second."""
+"""Simulated time between two samples of the lanes with counted outflow."""
 
 
 @dataclass

@@ -87,5 +87,5 @@ class GreenPhaseSequencer:
 
 
 def yellow_between(green: str, following: str) -> str:
-    """sumo-rl's yellow: each G/g whose next state is r/s becomes y, all else as before."""
+    """The yellow state of sumo-rl: each G/g that becomes r/s shows y, all other links stay as before."""
     return "".join("y" if a in "Gg" and b in "rs" else a for a, b in zip(green, following, strict=True))

@@ -90,7 +90,7 @@ class Observer(Protocol):
         """float32 [size]."""
 
     def decided(self) -> None:
-        """Report that a decision was taken on the last observation: volumes count from there."""
+        """Record that the last observation led to a decision: volumes count from it."""
 
 
 class GatheringObserver(ABC):

@@ -1,7 +1,7 @@
-"""`python -m controller.guard`: SUMO's client on behalf of a controller, which connects to it instead.
+"""`python -m controller.guard`: SUMO's client on behalf of a controller, which connects to the guard.
 
-The course of a run: connect to SUMO (or start one) -> wait for a controller -> relay
--> when its connection ends, release its signals and keep stepping until the next one connects.
+A run: connect to SUMO (or start one) -> wait for a controller -> relay -> when its
+connection ends, hand its signals back and keep stepping until the next one connects.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from controller.sumo.traci_connection import TraciConnection
 log = logging.getLogger("controller.guard")
 
 ALONE_CHECK_INTERVAL_S = 1.0
-"""Wall time between two checks whether another client is left."""
+"""Wall time between two checks for other clients."""
 MIN_STEP_S = 1.0
 """Simulated seconds per step while no controller is connected."""
 
@@ -60,9 +60,9 @@ class Guard:
             listener: accepts controllers.
             watchdog_s: wall time for which a controller may be silent.
             first_s: wall time for which the simulation waits for a controller, at the start or without other clients.
-            idle_s: wall time for which it keeps stepping the simulation without a controller.
-            ends_with_controller: whether the guard ends with a controller that closes in order.
-            end_s: simulated second from which on no controller is waited for.
+            idle_s: wall time for which the guard keeps stepping the simulation without a controller.
+            ends_with_controller: whether the guard ends after a controller that closes its connection.
+            end_s: simulated second at which the guard stops waiting for a controller.
             clock: wall time in s.
             is_alone: whether SUMO is known to have no other client.
 
@@ -91,7 +91,7 @@ class Guard:
         self._is_stopped = True
 
     def run(self) -> int:
-        """Run until the controller closes, SUMO ends or `stop`; the exit code."""
+        """Run until the controller closes, SUMO ends or `stop` is called; return the exit code."""
         try:
             self._run()
         except (SumoConnectionLost, self._connection.connection_error, OSError) as error:
@@ -100,7 +100,7 @@ class Guard:
             log.error("%s; the guard ends", error)
             return 1
         finally:
-            # in every case: SUMO ends for the other clients if this one drops
+            # in every case, because SUMO ends for the other clients if this connection is lost
             self._listener.close()
             self._connection.close()
         return 0
@@ -125,7 +125,7 @@ class Guard:
             if end is End.SUMO_GONE:
                 raise SumoConnectionLost(self._connection.error_message() or "SUMO has closed the connection")
             handovers = relay.handovers or ()
-            # a controller that reconnects but cannot start, because its files do not fit, may reconnect once they are fixed
+            # a controller that reconnects but cannot start because its files do not fit may reconnect after a fix
             has_ended = end is End.CLOSED and self._ends_with_controller and (is_first or relay.handovers is not None)
             if has_ended or end is End.STOPPED:
                 self._listener.close()
@@ -140,15 +140,16 @@ class Guard:
             controller, is_first = self._step_until_connected(handovers), False
 
     def _step_until_connected(self, handovers: Sequence[SignalHandover], has_waited: bool = False) -> socket.socket | None:
-        """Hand back, then step on with the other clients until a controller connects.
+        """Hand back, then step with the other clients until a controller connects; return its connection.
 
-        None: stop was requested, or no controller has connected for idle_s; for first_s if no other client is connected.
+        Returns None if stop is requested, or no controller connects within idle_s (within
+        first_s if no other client is connected).
         """
         hand_back(self._connection, handovers, self._step_s)
         now = float(self._connection.api.simulation.getTime())
-        give_up_s = self._clock() + self._idle_s
+        deadline_s = self._clock() + self._idle_s
         checked_s = -math.inf
-        while not self._is_stopped and self._clock() < give_up_s:
+        while not self._is_stopped and self._clock() < deadline_s:
             if controller := self._listener.accept(0.0):
                 log.info("a controller has connected at second %g", now)
                 return controller
@@ -173,9 +174,9 @@ class Guard:
         return None
 
     def _wait_for_controller(self) -> socket.socket | None:
-        """A controller, without a step; None if none has connected within first_s, or stop was requested."""
-        give_up_s = self._clock() + self._first_s
-        while not self._is_stopped and self._clock() < give_up_s:
+        """Wait without a step for a controller; None if none connects within first_s or stop is requested."""
+        deadline_s = self._clock() + self._first_s
+        while not self._is_stopped and self._clock() < deadline_s:
             if controller := self._listener.accept(POLL_INTERVAL_S):
                 return controller
         return None
@@ -223,7 +224,7 @@ def parser(prog: str) -> Parser:
         type=float,
         default=3600.0,
         metavar="S",
-        help="wall time for which it keeps stepping the simulation without a controller (default: 3600)",
+        help="wall time for which the guard keeps stepping the simulation without a controller (default: 3600)",
     )
     parser.add_argument(
         "--only-client", action="store_true",
@@ -231,7 +232,7 @@ def parser(prog: str) -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--end", type=float, default=math.inf, metavar="S",
-        help="simulated second from which on no controller is waited for; a controller passes its --end (default: SUMO's)",
+        help="simulated second after which the guard waits for no controller; a controller passes its --end (default: SUMO's)",
     )  # fmt: skip
     parser.add_argument("--spawned", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--lock", type=int, metavar="FD", help=argparse.SUPPRESS)
@@ -241,15 +242,15 @@ def parser(prog: str) -> Parser:
 
 def parse(argv: list[str], prog: str = "python -m controller.guard") -> tuple[argparse.Namespace, Sequence[str]]:
     """Read the command line: flags, and the arguments of a SUMO to start. Raises InputError."""
-    own_arguments, sumo_arguments = split_arguments(argv)
-    args = parser(prog).parse_args(own_arguments)
+    flags, sumo_arguments = split_arguments(argv)
+    args = parser(prog).parse_args(flags)
     if bool(args.sumo) == bool(sumo_arguments):
         raise InputError("pass --sumo HOST:PORT to attach, or -- and the arguments of a SUMO to start")
     if args.only_client and not args.sumo:
-        raise InputError("--only-client is for a SUMO at --sumo; of a SUMO started here --clients says it")
+        raise InputError("--only-client is for a SUMO at --sumo; for a SUMO started here pass --clients 1")
     check_client_flags(args.clients, args.order, args.sumo_port)
     if args.order is None and (args.sumo or args.clients > 1):
-        args.order = 1  # as a controller: SUMO ends for all if one of several clients has no order
+        args.order = 1  # as the controller does: SUMO ends for all if one of several clients has no order
     if args.watchdog_s is None:
         city = args.city or (Path("city.toml") if Path("city.toml").is_file() else None)
         args.watchdog_s = (city_config.load(city).controller if city else city_config.Controller()).watchdog_s
@@ -281,24 +282,24 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.guard"
             signal.signal(number, stop)
         args, sumo_arguments = parse(argv, prog)
         guard = _open(args, sumo_arguments, opened)
-        # if the reader has ended already, the guard waits for the next controller
+        # if the reader has ended, the guard waits for the next controller
         with contextlib.suppress(OSError):
             print(f"ready {guard.port}", flush=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return guard.run()
 
-    # a controller that spawned it reads the line from stdout and reports it
+    # a controller that starts the guard reads the error line from its stdout and reports it
     errors = sys.stdout if "--spawned" in argv else sys.stderr
     return program.run(relay, lambda: "interrupted before SUMO was connected", takes_signals=False, errors=errors)
 
 
 def _open(args: argparse.Namespace, sumo_arguments: Sequence[str], opened: list[Guard]) -> Guard:
-    """Connect; the guard is put into `opened` as well, for the signal handler. Raises InputError."""
+    """Connect to SUMO; also add the guard to `opened`, for the signal handler. Raises InputError."""
     with contextlib.ExitStack() as undo:
         listener = Listener(args.port, args.pid_file)
         undo.callback(listener.close)
         if args.lock is not None:
-            os.close(args.lock)  # the PID file is there for the next controller
+            os.close(args.lock)  # another controller now finds the PID file
         if args.sumo:
             address = host_and_port(args.sumo, "--sumo", "127.0.0.1:8813")
             connection = start.attach(*address, interrupts=Interrupts(), order=args.order)
@@ -315,7 +316,7 @@ def _open(args: argparse.Namespace, sumo_arguments: Sequence[str], opened: list[
                 args.idle_timeout_s,
                 ends_with_controller=args.spawned,
                 end_s=args.end,
-                # a SUMO that was started elsewhere may have clients that this machine does not see
+                # a SUMO at --sumo may have clients that this machine does not see
                 is_alone=lambda: args.only_client if args.sumo else count_connections(port) == 1,
             )
         except (SumoConnectionLost, connection.connection_error, OSError) as error:

@@ -1,4 +1,4 @@
-"""Hand the signals of a lost controller back to their fallback plans, second by second."""
+"""Hand the signals of a lost controller back to their fallback plans."""
 
 import logging
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ HAND_BACK_MARGIN_S = 10.0
 
 
 def hand_back(connection: TraciConnection, handovers: Sequence[SignalHandover], step_s: float) -> None:
-    """Bring every signal that a client still sets onto its fallback plan, by yellow and red. Raises SumoConnectionLost."""
+    """Bring every signal with states set by a client onto its fallback plan, by yellow and red. Raises SumoConnectionLost."""
     now = float(connection.api.simulation.getTime())
     transitions: dict[str, PlanTransition] = {}
     end_s = now
@@ -53,13 +53,13 @@ def _rules_from_shown(connection: TraciConnection, handover: SignalHandover, now
     if program != ONLINE:
         return None
     safety = handover.safety()
-    # since when this state is shown is unknown: ages count from now, which is the safe assumption
+    # how long the signal has shown this state is unknown: ages count from now, which is safe
     safety.start_from(shown, now)
     return safety
 
 
 def _switch(connection: TraciConnection, handover: SignalHandover, now: float) -> None:
-    """Switch a signal to its program without a safe transition: the last resort."""
+    """Switch a signal to its program without a safe transition, as a last resort."""
     log.error("%s: switched to its program at once, without a safe transition", handover.signal)
     try:
         connection.switch_program(handover.signal, handover.plans.at(now).program.id)

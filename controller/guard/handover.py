@@ -1,7 +1,7 @@
-"""Handover plans: what a guard needs to bring a controller's signals back onto their fallback plans.
+"""Handover plans, with which a guard brings a controller's signals onto their fallback plans.
 
-Clearing a junction needs no conflict rules, because nothing turns green: the links'
-times and the plan are enough.
+Clearing a junction needs no conflict rules, because no link turns green: the times of
+the links and the plan are enough.
 """
 
 import json
@@ -59,8 +59,8 @@ def handovers_of(intersections: Iterable[Intersection]) -> list[SignalHandover]:
     """The handover plans of these TLs' signals."""
     return [
         handover_of(safety.network, safety.times, plans)
-        for x in intersections
-        for safety, plans in zip(x.safeties, x.plans, strict=True)
+        for intersection in intersections
+        for safety, plans in zip(intersection.safeties, intersection.plans, strict=True)
     ]
 
 
@@ -78,14 +78,14 @@ def decode(content: bytes) -> list[SignalHandover]:
     """Decode handover plans. Raises MalformedHandover."""
     try:
         return [_decode_signal(item) for item in json.loads(content)]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise MalformedHandover(f"handover plans that cannot be read: {error!r}") from None
 
 
 def _decode_signal(item: dict[str, Any]) -> SignalHandover:
     by_link = [tuple(map(float, item[key])) for key in ("approach_mps", "crossing_m", "path_m", "slowest_mps")]
     if len({len(values) for values in by_link}) != 1:
-        raise ValueError(f"signal {item['signal']}: values of different numbers of links, {[len(values) for values in by_link]}")
+        raise ValueError(f"signal {item['signal']}: lists of different lengths, {[len(values) for values in by_link]}")
     approach_mps, crossing_m, path_m, slowest_mps = by_link
     plans = item["plans"]
     schedule = FallbackSchedule(

@@ -13,14 +13,14 @@ from city.errors import InputError
 FIRST_MESSAGE_TIMEOUT_S = 1.0
 """Wall time in which a client must send its first message."""
 MAX_FIRST_MESSAGE_BYTES = 1 << 10
-"""A controller's first message asks for the version."""
+"""Limit of the first message: a controller first requests the version, which is shorter."""
 
 
 class Listener:
-    """Listens from the start, so that a controller may connect before SUMO's other clients do."""
+    """Accepts controllers; it listens before the guard connects to SUMO, which may wait for its other clients."""
 
     def __init__(self, port: int, pid_file: Path | None) -> None:
-        """`port`: 0 for a free one. Raises InputError."""
+        """Listen at `port`, 0 for a free one, and write the PID file. Raises InputError."""
         self.socket = socket.socket()
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -32,7 +32,7 @@ class Listener:
         self._path, self._pid_file = pid_file, _write(pid_file, self.port) if pid_file is not None else None
 
     def accept(self, timeout_s: float) -> socket.socket | None:
-        """Accept a client whose first bytes look like TraCI; others are closed. None: no such client."""
+        """Accept a client if its first bytes look like TraCI, else close it; None if there is no such client."""
         self.socket.settimeout(timeout_s)
         with contextlib.suppress(TimeoutError, BlockingIOError, ConnectionError):
             connection = self.socket.accept()[0]
@@ -43,7 +43,7 @@ class Listener:
         return None
 
     def close(self) -> None:
-        """Accept no more controllers: a client that connected now would wait forever."""
+        """Accept no more controllers: a client that connected later would wait forever."""
         self.socket.close()
         if self._path is not None and self._pid_file is not None:
             self._path.unlink(missing_ok=True)
@@ -52,7 +52,7 @@ class Listener:
 
 
 def port_of(pid_file: Path) -> int | None:
-    """The port of a running guard, None if it has ended: a guard locks its PID file while it listens."""
+    """The port of a running guard, None if the guard has ended: it locks its PID file while it listens."""
     try:
         with pid_file.open(encoding="utf-8") as file:
             try:
@@ -75,16 +75,16 @@ def _looks_like_traci(connection: socket.socket) -> bool:
 
 
 def _write(path: Path, port: int) -> TextIO:
-    """Write the PID file, locked as long as it is open. Raises InputError."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    """Write the PID file and return it open: it is locked until it is closed. Raises InputError."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        file = beside.open("w", encoding="utf-8")
+        file = temporary.open("w", encoding="utf-8")
         fcntl.flock(file, fcntl.LOCK_EX)
         json.dump({"port": port, "pid": os.getpid()}, file)
         file.flush()
-        beside.replace(path)
+        temporary.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
         raise InputError(f"--pid-file {path}: cannot be written ({error})") from None
     return file

@@ -1,4 +1,4 @@
-"""Whether other clients are connected to a SUMO on this machine. TraCI does not say; Linux's table of TCP connections does."""
+"""The clients of a SUMO on this machine, from Linux's table of TCP connections: TraCI has no command for it."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ ESTABLISHED = "01"
 
 
 def count_connections(port: int, tables: tuple[Path, ...] = TABLES) -> int | None:
-    """The established connections to a TCP port of this machine; None if there is no table of them."""
+    """Number of established connections to a TCP port of this machine; None if the system has no table of them."""
     count = None
     for table in tables:
         try:

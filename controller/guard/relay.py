@@ -1,7 +1,7 @@
-"""Forward TraCI messages between a controller and SUMO, only whole ones.
+"""Forward complete TraCI messages between a controller and SUMO.
 
 The guard answers four commands itself: GETVERSION, with its suffix; SETORDER, because
-its own order among SUMO's clients is set already; HANDOVER, whose plans it keeps; and
+its own order among SUMO's clients is set already; HANDOVER, to keep the plans; and
 CLOSE, because the controller's signals may not run their own programs yet.
 """
 
@@ -33,7 +33,7 @@ class End(Enum):
 
 
 class Relay:
-    """One controller's connection, from its first message to its end."""
+    """The connection of one controller, from its first message to its end."""
 
     def __init__(
         self,
@@ -48,9 +48,10 @@ class Relay:
         """Prepare to forward.
 
         Args:
-            controller, sumo: the two connections.
-            listener: refuses further controllers meanwhile.
-            version: the whole answer to GETVERSION.
+            controller: the connection to the controller.
+            sumo: the connection to SUMO.
+            listener: the listening socket; further controllers are refused.
+            version: the complete answer to GETVERSION.
             watchdog_s: wall time for which the controller may be silent.
             is_stopped: whether to end now.
             clock: wall time in s.
@@ -60,15 +61,15 @@ class Relay:
         self._to_sumo, self._to_controller = bytearray(), bytearray()
         self._requests, self._answers = MessageSplitter(), MessageSplitter()
         self._pending_answers: deque[bytes | None] = deque()
-        """Answers that the controller waits for, in order; None: an answer of SUMO."""
+        """Answers that the controller waits for, in order; None for an answer of SUMO."""
         self._is_closing = False
         self.handovers: list[handover.SignalHandover] | None = None
-        """None: the controller registered no plans, so it controls no signal."""
+        """The registered plans; None if the controller has registered none, so that it controls no signal."""
         self.error = ""
-        """Why the controller's message was malformed."""
+        """The error of the controller's malformed message, if it sent one."""
 
     def run(self) -> End:
-        """Forward messages until the end; then no answer of SUMO is outstanding, unless its connection is lost."""
+        """Forward messages until the end. Then no answer of SUMO is outstanding, unless its connection is lost."""
         for connection in (self._controller, self._sumo):
             connection.setblocking(False)
         end = self._run()
@@ -89,7 +90,7 @@ class Relay:
             poll.register(self._sumo, select.POLLIN | (select.POLLOUT if self._to_sumo else 0))
             for file, event in poll.poll(1000 * POLL_INTERVAL_S):
                 if file == self._listener.fileno():
-                    # one controller at a time; this client may have closed its connection already
+                    # one controller at a time; the new client may have closed its connection already
                     with contextlib.suppress(OSError):
                         self._listener.accept()[0].close()
                     continue
@@ -113,7 +114,7 @@ class Relay:
         return End.STOPPED
 
     def _receive_controller(self, event: int) -> bool:
-        """Receive requests; False if the controller has closed the connection."""
+        """Receive requests; return False if the controller has closed the connection."""
         try:
             if event & select.POLLOUT:
                 del self._to_controller[: self._controller.send(self._to_controller)]
@@ -132,7 +133,7 @@ class Relay:
         return True
 
     def _handle(self, message: bytes) -> None:
-        """Answer a request here or forward it. Raises MalformedMessage."""
+        """Answer a request, or forward it to SUMO. Raises MalformedMessage."""
         try:
             begin = 5 if message[4] else 9
             identifier = message[begin]
@@ -151,7 +152,7 @@ class Relay:
         self._pending_answers.append(None)
 
     def _receive_sumo(self, event: int) -> bool:
-        """Receive answers; False if SUMO has closed the connection."""
+        """Receive answers; return False if SUMO has closed the connection."""
         try:
             if event & select.POLLOUT:
                 self._send_sumo()
@@ -193,7 +194,7 @@ class Relay:
                 return  # the next receive reports the lost connection
 
     def _drain_sumo(self) -> bool:
-        """Finish the exchange with SUMO: no message half sent, no answer outstanding. False if the connection is lost."""
+        """Finish the exchange with SUMO: send messages completely and receive all answers. False if the connection is lost."""
         poll = select.poll()
         while self._to_sumo or None in self._pending_answers or not self._answers.is_between:
             poll.register(self._sumo, select.POLLIN | (select.POLLOUT if self._to_sumo else 0))

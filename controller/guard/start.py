@@ -1,4 +1,4 @@
-"""Connect through the guard that holds the connection to SUMO, or start one."""
+"""Connect through the guard that holds the connection to SUMO, or start a guard."""
 
 import contextlib
 import fcntl
@@ -37,14 +37,14 @@ def open_guarded(
     """Open a connection to SUMO through a guard.
 
     Args:
-        sumo: (host, port) of a SUMO that runs; None: the guard starts one.
-        arguments: of a SUMO that the guard starts.
+        sumo: (host, port) of a running SUMO; without it, the guard starts one.
+        arguments: arguments of the SUMO that the guard starts.
         clients: clients that SUMO waits for.
-        order: the guard's place among SUMO's clients.
-        sumo_port: port of a SUMO that the guard starts; 0: a free one.
+        order: TraCI order of the guard among SUMO's clients.
+        sumo_port: port of the SUMO that the guard starts; 0 for a free one.
         watchdog_s: wall time for which the controller may be silent.
-        interrupts: what the operator has requested.
-        end_s: simulated second at which the controller stops; without one, the guard ends there too.
+        interrupts: the operator's requests.
+        end_s: simulated second at which the controller stops; the guard waits for no controller after it.
 
     Raises:
         InputError: no guard can be started or reached.
@@ -57,11 +57,11 @@ def open_guarded(
     if sumo is not None:
         flags += ["--sumo", f"{host}:{port}"]
     else:
-        # chosen here and not by the guard, whose log the operator does not see, so that it is logged
+        # chosen in this process so that it is logged: the operator does not see the guard's log
         sumo_port = sumo_port or start.free_port()
         flags += ["--clients", str(clients), "--sumo-port", str(sumo_port), "--", *arguments]
     try:
-        # without a port known beforehand a later controller could not find the PID file
+        # a later controller finds the PID file by the port, so it needs a fixed one
         pid_file = _folder() / f"{host}-{port}-{order}.json" if port else None
         log_file = _log_file(pid_file)
         guard = _find_or_spawn(pid_file, flags, log_file)
@@ -84,7 +84,7 @@ def open_guarded(
     except GuardBusy:
         raise  # another controller uses it
     except BaseException:
-        # without a controller it would make the other clients wait
+        # without a controller the guard would make the other clients wait
         guard.terminate()
         raise
 
@@ -104,10 +104,10 @@ def _attach(port: int, interrupts: Interrupts, process: subprocess.Popen[bytes] 
 
 
 def _log_file(pid_file: Path | None) -> Path | None:
-    """The guard's log file; None: this process's stderr.
+    """The guard's log file if stderr is a pipe; otherwise the guard logs to stderr.
 
-    The guard outlives its controller, so a reader of the controller's stderr through
-    a pipe would wait for the guard's end.
+    The guard outlives its controller, so a process that reads the controller's stderr
+    through a pipe would wait for the guard's end.
     """
     if not stat.S_ISFIFO(os.fstat(2).st_mode):
         return None
@@ -119,7 +119,7 @@ def _find_or_spawn(pid_file: Path | None, flags: Sequence[str], log_file: Path |
     if pid_file is None:
         return _spawn(flags, log_file)
     with pid_file.with_suffix(".lock").open("w") as lock:
-        # of two controllers that start at once the second waits until the first one's guard has its PID file
+        # of two controllers that start at once, the second waits for the PID file of the first one's guard
         fcntl.flock(lock, fcntl.LOCK_EX)
         port = port_of(pid_file)
         if port is not None:
@@ -128,12 +128,12 @@ def _find_or_spawn(pid_file: Path | None, flags: Sequence[str], log_file: Path |
 
 
 def _spawn(flags: Sequence[str], log_file: Path | None, *kept_descriptors: int) -> subprocess.Popen[bytes]:
-    # -P: a user's own controller.py in the working directory must not be run instead
+    # -P: a user's controller.py in the working directory must not be run instead
     command = [sys.executable, "-P", "-m", "controller.guard", "--spawned", *flags]
     root = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
     with log_file.open("a") if log_file is not None else contextlib.nullcontext() as file:
-        # a session of its own: signals to the controller's process group must not end the guard
+        # a new session: signals to the controller's process group must not end the guard
         return subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -145,7 +145,7 @@ def _spawn(flags: Sequence[str], log_file: Path | None, *kept_descriptors: int) 
 
 
 def _port(process: subprocess.Popen[bytes]) -> int:
-    """The port of a new guard, once it has connected to SUMO. Raises InputError with its error."""
+    """Wait until a new guard has connected to SUMO; return its port. Raises InputError with the guard's error."""
     assert process.stdout is not None
     try:
         line = process.stdout.readline().decode(errors="replace").strip()
@@ -154,11 +154,11 @@ def _port(process: subprocess.Popen[bytes]) -> int:
         process.wait()
         raise
     process.stdout.close()
-    word, _, rest = line.partition(" ")
-    if word == "ready":
-        return int(rest)
+    status, _, content = line.partition(" ")
+    if status == "ready":
+        return int(content)
     process.wait()
-    raise InputError(rest or "the guard of the connection to SUMO did not start; pass --no-guard to control without one")
+    raise InputError(content or "the guard of the connection to SUMO did not start; pass --no-guard to control without one")
 
 
 def _folder() -> Path:

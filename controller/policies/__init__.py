@@ -1,1 +1,1 @@
-"""Where actions come from: the model server, its contracts and its fleets."""
+"""The source of actions: the model server, its contracts and its fleets."""

@@ -1,4 +1,4 @@
-"""A task that runs again and again in a thread of its own, beside the decision steps."""
+"""A task that runs periodically in its own thread, beside the decision steps."""
 
 import logging
 import threading
@@ -9,7 +9,7 @@ log = logging.getLogger("controller")
 
 class PeriodicThread:
     def __init__(self, name: str, interval_s: float, task: Callable[[], None]) -> None:
-        """`name`: for the log. `interval_s`: wall time before every run of the task."""
+        """`name`: the task in log lines. `interval_s`: wall time before every run of the task."""
         self._name, self._interval_s, self.task = name, interval_s, task
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -25,7 +25,7 @@ class PeriodicThread:
             self._thread.join()
 
     def wait(self, seconds: float) -> bool:
-        """Sleep inside a long task; True if it must stop now."""
+        """Sleep inside a long task; return whether it must stop now."""
         return self._stopping.wait(seconds)
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""The contracts of served models: those at the start, and those of versions that answer later."""
+"""The contracts of served models, at the start and of versions that answer later."""
 
 import itertools
 import logging
@@ -17,15 +17,15 @@ log = logging.getLogger("controller")
 
 AVAILABLE = ModelVersionStatus.AVAILABLE
 CHECK_TIMEOUT_S = 1.0
-"""Wall time for the request of one TL's contract beside the decision steps."""
+"""Timeout of the periodic request for one TL's contract."""
 CHECK_INTERVAL_S = 60.0
-"""Wall time in which every TL's contract is requested once more: files may be replaced under the same version."""
+"""Wall time in which every TL's contract is requested once: files may be replaced under the same version."""
 
 
 def fetch_contracts(client: Client, tls: Iterable[str], version: Version, fleet: str = "") -> dict[str, pb.PolicyContract]:
-    """Request each TL's contract; of a TL whose own model is not served, the one in the fleet.
+    """Request each TL's contract, from the fleet if the TL's own model is not served.
 
-    Raises InputError: server unavailable, no such model, no contract.
+    Raises InputError if the server is unavailable, or a model or its contract is missing.
     """
     contracts = {}
     pinned = "" if version is None else f" version {version}" if isinstance(version, int) else f" labelled {version}"
@@ -34,11 +34,12 @@ def fetch_contracts(client: Client, tls: Iterable[str], version: Version, fleet:
         try:
             contract = client.contract(tl, version)
         except (ModelNotFound, BadRequest) as error:
-            # of a model that it does not serve, TensorFlow Serving says that it does not know the label
-            is_missing = isinstance(error, ModelNotFound) or isinstance(version, str)
-            if members is None and is_missing:
-                members = _members(client, fleet, version if isinstance(version, str) else None)
-            member = members.get(tl) if members is not None and is_missing else None
+            member = None
+            # for a model that it does not serve, TensorFlow Serving reports an unknown label
+            if isinstance(error, ModelNotFound) or isinstance(version, str):
+                if members is None:
+                    members = _members(client, fleet, version if isinstance(version, str) else None)
+                member = members.get(tl)
             if member is not None and (not isinstance(version, int) or version == member.version):
                 contracts[tl] = member.contract
                 continue
@@ -61,7 +62,7 @@ def fetch_contracts(client: Client, tls: Iterable[str], version: Version, fleet:
 
 
 def _missing_contract(client: Client, tl: str, version: Version, pinned: str, error: ServingError) -> str:
-    """What is wrong with a model that has no such version or no contract, and how to fix it."""
+    """The error text, with its remedy, for a model without this version or without a contract."""
     if isinstance(error, ModelNotFound):
         return (
             f"serves no model {tl}{pinned} ({error}); {_versions(client, tl)}"
@@ -73,19 +74,19 @@ def _missing_contract(client: Client, tl: str, version: Version, pinned: str, er
 
 
 def _members(client: Client, fleet: str, label: str | None) -> dict[str, pb.Member]:
-    """The TLs of a fleet's newest or labelled version; none if it is not served."""
+    """The members of a fleet's newest or labelled version, by TL; empty if it is not served."""
     if not fleet:
         return {}
     try:
         return {member.tl: member for member in client.contract(fleet, label).members}
-    except (ModelNotFound, BadRequest):  # BadRequest: it has no such label
+    except (ModelNotFound, BadRequest):  # BadRequest: an unknown label
         return {}
     except (ServingError, ContractError) as error:
         raise InputError(f"{client.address}: fleet {fleet}: its contract cannot be read ({error}); build it again") from None
 
 
 def _versions(client: Client, tl: str) -> str:
-    """The served versions of a model, for a message; "" if there are none."""
+    """Text that lists the served versions of a model; "" if there are none."""
     try:
         served = [status.version for status in client.status(tl) if status.state == AVAILABLE]
     except ServingError:
@@ -94,7 +95,7 @@ def _versions(client: Client, tl: str) -> str:
 
 
 def same_contract(a: pb.PolicyContract, b: pb.PolicyContract) -> bool:
-    """Whether two contracts mean the same, whatever checkpoint they were exported from."""
+    """Whether two contracts are equal except for their origin."""
     copies = pb.PolicyContract(), pb.PolicyContract()
     for copy, contract in zip(copies, (a, b), strict=True):
         copy.CopyFrom(contract)
@@ -109,10 +110,10 @@ class ContractChanged(ServingError):
 
 
 class ServedContracts:
-    """Which versions of the TLs' models have the contract that this run began with.
+    """Versions of the TLs' models, and whether their contracts equal those that this run began with.
 
-    Read by the decision steps and updated by a thread: the entry of a TL is
-    replaced as a whole, so that it can be read at any time.
+    The decision steps read it and a thread updates it: a TL's entry is replaced, never
+    changed, so that it can be read at any time.
     """
 
     def __init__(
@@ -125,21 +126,22 @@ class ServedContracts:
         self._client, self._note_contract = client, note_contract
         self._contracts = dict(contracts)
         self._is_same = {tl: {contract.origin.model_number: True} for tl, contract in contracts.items()}
-        """By TL and version, whether its contract is that of the start; a version without entry must be asked."""
+        """By TL and version, whether its contract is that of the start. A version without an entry has not been compared."""
         self._logged = {(tl, contract.origin.model_number): True for tl, contract in contracts.items()}
         self._write_lock = threading.Lock()
         self._next_tl = itertools.cycle(contracts)
         self.updating = PeriodicThread("the check of contracts", CHECK_INTERVAL_S / max(len(contracts), 1), self._check_next)
 
     def is_known(self, tl: str, version: int) -> bool:
+        """Whether the version's contract has been compared."""
         return version in self._is_same[tl]
 
-    def all_same(self, tl: str) -> bool:
-        """Whether no version of the TL with another contract has answered."""
+    def is_unchanged(self, tl: str) -> bool:
+        """Whether every compared version of the TL has the contract of the start."""
         return all(self._is_same[tl].values())
 
     def contract_error(self, tl: str, version: int) -> ContractChanged | None:
-        """Why a version's action must not be followed; None: it may be."""
+        """Why a version's action must not be followed; None if it may be."""
         is_same = self._is_same[tl].get(version)
         if is_same is None:
             return ContractChanged(f"the contract of version {version} is not known yet")
@@ -148,15 +150,15 @@ class ServedContracts:
         return None
 
     def forget(self) -> None:
-        """Forget all results: another server may answer from now on, with other models under the same numbers."""
+        """Forget all results: another server may answer from now on, with other models under the same version numbers."""
         self._is_same = {tl: {} for tl in self._is_same}
 
     def compare(self, versions: Mapping[str, int], timeout_s: float) -> None:
         """Request the contracts of versions, one by TL, and compare them with those that this run began with."""
-        is_same_by_tl = self._is_same  # a `forget` meanwhile replaces it, and drops this result
+        is_same_by_tl = self._is_same  # if `forget` replaces it meanwhile, this result is dropped
         for tl, contract in self._client.contracts(versions, timeout_s).items():
             if isinstance(contract, ServingError):
-                continue  # not known yet: requested again with the next answer
+                continue  # requested again with the next answer
             version = versions[tl]
             if isinstance(contract, pb.PolicyContract) and self._note_contract is not None:
                 self._note_contract(tl, version, contract)
@@ -177,9 +179,10 @@ class ServedContracts:
                 )
 
     def check(self, tl: str) -> None:
-        """Request the contract of the newest version that may be followed once more."""
-        for version in [version for version, is_same in self._is_same[tl].items() if is_same][-1:]:
-            self.compare({tl: version}, CHECK_TIMEOUT_S)
+        """Request and compare again the contract of the TL's newest version without a change."""
+        unchanged = [version for version, is_same in self._is_same[tl].items() if is_same]
+        if unchanged:
+            self.compare({tl: unchanged[-1]}, CHECK_TIMEOUT_S)
 
     def _check_next(self) -> None:
         tl = next(self._next_tl)

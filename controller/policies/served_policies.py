@@ -1,4 +1,4 @@
-"""Policies on a model server: actions within the deadline, whatever happens to the server."""
+"""Policies on a model server: actions within the deadline, even if the server fails."""
 
 import logging
 import time
@@ -16,11 +16,11 @@ from signals.policy import Action
 log = logging.getLogger("controller")
 
 DEADLINE_TOLERANCE_S = 0.05
-"""What this process's own handling of the answers may add to the deadline."""
+"""Time beyond the deadline for this process to handle the answers."""
 RECONNECT_AFTER_S = 1.5
-"""Wall time without any answer after which a new connection is tried: the current one may be half open."""
+"""Wall time without any answer after which a new connection is opened: the current one may be half-open."""
 MIN_COMPARE_TIMEOUT_S = 0.1
-"""Wall time for the contracts of new versions."""
+"""Minimum timeout of the request for the contracts of new versions."""
 
 
 class ServedPolicies:
@@ -35,15 +35,15 @@ class ServedPolicies:
         clock: Callable[[], float] = time.monotonic,
         fleet: ServedFleet | None = None,
     ) -> None:
-        """Prepare.
+        """Prepare the requests.
 
         Args:
-            client: of the model server.
-            contracts: by TL, those that this run began with.
-            version: of the TLs' models.
-            deadline_s: how long after its readings an answer may arrive, wall time.
+            client: client of the model server.
+            contracts: by TL, the contracts that this run began with.
+            version: version to request of the TLs' own models.
+            deadline_s: wall time after the readings within which an answer must arrive.
             clock: wall time in s.
-            fleet: asked for the TLs that it covers; None: no fleet.
+            fleet: the fleet that is queried for the TLs that it covers, if there is one.
         """
         self._fleet = fleet
         self._client = client
@@ -54,22 +54,22 @@ class ServedPolicies:
         self.model_numbers: dict[str, int] = {}
         """By TL, the version of its newest answer."""
         self._silent_since_s: float | None = None
-        """Since when every call has exceeded its deadline."""
+        """Begin of the time in which every call has exceeded its deadline."""
         self._hanging: set[str] = set()
-        """TLs that exceeded the deadline while others answered: their models hang, the connection works."""
+        """TLs without an answer while others had one: their models hang, but the connection works."""
 
     def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
         """Actions by TL within the deadline; an exception for a TL without one. Never raises."""
         end_s = (self._clock() if observed_s is None else observed_s) + self._deadline_s
         try:
-            answers = self._ask(observations, end_s)
+            answers = self._request(observations, end_s)
             self._reconnect_if_silent(answers)
             return answers
-        except Exception as error:  # noqa: BLE001 - whatever fails here must become a fallback, not the end of the run
+        except Exception as error:  # noqa: BLE001 - an error here must become a fallback, not the end of the run
             return dict.fromkeys(observations, error)
 
     def _reconnect_if_silent(self, answers: Mapping[str, Action | Exception]) -> None:
-        """Open a new connection if no TL has been answered for a while: the current one may be half open."""
+        """Open a new connection if no TL has had an answer for a while: the current one may be half-open."""
         now = self._clock()
         silent = {tl for tl, answer in answers.items() if isinstance(answer, DeadlineExceeded)}
         if len(silent) < len(answers):
@@ -87,8 +87,8 @@ class ServedPolicies:
             self._silent_since_s = now
             self.contracts.forget()
 
-    def _ask(self, observations: Mapping[str, Observation], end_s: float) -> dict[str, Action | Exception]:
-        answers: dict[str, Action | Exception] = {**self._ask_fleet(observations, end_s)}
+    def _request(self, observations: Mapping[str, Observation], end_s: float) -> dict[str, Action | Exception]:
+        answers: dict[str, Action | Exception] = {**self._request_fleet(observations, end_s)}
         others = {tl: observation for tl, observation in observations.items() if tl not in answers}
         predictions = (
             self._client.predict_many(others, dict.fromkeys(others, self._version), max(end_s - self._clock(), 0.0))
@@ -100,7 +100,7 @@ class ServedPolicies:
         if any(isinstance(prediction, Unavailable) for prediction in predictions.values()):
             self.contracts.forget()
         answers.update((tl, self._action(tl, prediction)) for tl, prediction in predictions.items())
-        # new versions are compared after all other answers are judged, so that they cannot delay those
+        # new versions are compared last, so that they cannot delay the other answers
         new_versions = {
             tl: prediction.version
             for tl, prediction in predictions.items()
@@ -111,24 +111,26 @@ class ServedPolicies:
             answers.update((tl, self._action(tl, predictions[tl])) for tl in new_versions)
         return answers
 
-    def _ask_fleet(self, observations: Mapping[str, Observation], end_s: float) -> Mapping[str, Action | Exception]:
-        """The fleet's actions by TL, an exception for a TL whose numbers are not finite; {} if the fleet does not answer."""
+    def _request_fleet(self, observations: Mapping[str, Observation], end_s: float) -> Mapping[str, Action | Exception]:
+        """Actions of the fleet by TL, an exception for a TL with a value that is not finite; {} if the fleet does not answer."""
         coverage = self._fleet.coverage if self._fleet is not None else None
         if self._fleet is None or coverage is None:
             return {}
-        due = {tl: observation for tl, observation in observations.items() if tl in coverage.tls and self.contracts.all_same(tl)}
-        without_own = due.keys() & coverage.without_own
-        if len(due) < 2 and not without_own:
+        due = {
+            tl: observation for tl, observation in observations.items() if tl in coverage.tls and self.contracts.is_unchanged(tl)
+        }
+        only_in_fleet = due.keys() & coverage.only_in_fleet
+        if len(due) < 2 and not only_in_fleet:
             return {}
         remaining_s = max(end_s - self._clock(), 0.0)
-        # half of the remaining time, so that the TLs' own models can still be asked
-        timeout_s = remaining_s if len(without_own) == len(due) else remaining_s / 2
+        # half of the remaining time, so that the TLs' own models can still be queried
+        timeout_s = remaining_s if len(only_in_fleet) == len(due) else remaining_s / 2
         try:
             answers = self._client.predict_fleet(coverage.fleet, due, coverage.version, timeout_s)
         except (ServingError, ContractError) as error:
-            if not without_own:
+            if not only_in_fleet:
                 self._fleet.suspend(f"{type(error).__name__}: {error}")
-            return dict.fromkeys(without_own, error)
+            return dict.fromkeys(only_in_fleet, error)
         self.model_numbers.update((tl, coverage.fleet.versions[tl]) for tl in answers)
         return answers
 

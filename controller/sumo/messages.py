@@ -20,7 +20,7 @@ SILENCE_LOG_INTERVAL_S = 30.0
 
 
 class MessageStream:
-    """Sends and receives whole messages."""
+    """Sends and receives complete messages."""
 
     def __init__(
         self,

@@ -32,8 +32,8 @@ class RunningSignal:
 def running_signals(api: Any, street: StreetNetwork, signals: Sequence[str]) -> dict[str, RunningSignal]:
     """Read signals from SUMO and compare them with the network file.
 
-    Raises InputError if a signal is missing or its links differ from the file's,
-    from which the conflict rules are taken.
+    Raises InputError if a signal is missing, or its links differ from the file's: the
+    conflict rules come from the file.
     """
     ids = set(api.trafficlight.getIDList())
     running: dict[str, RunningSignal] = {}

@@ -107,7 +107,7 @@ def version_answer(number: int, text: str) -> bytes:
 
 
 class MessageSplitter:
-    """Splits a stream of bytes into whole messages."""
+    """Splits a stream of bytes into complete messages."""
 
     def __init__(self) -> None:
         self._data = bytearray()

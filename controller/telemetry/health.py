@@ -20,13 +20,13 @@ MAX_CONNECTIONS = 16
 IDLE_TIMEOUT_S = 10.0
 """Wall time after which an idle connection is closed."""
 CONNECTION_TIMEOUT_S = 30.0
-"""Wall time after which a connection is closed that sends or reads a little now and then."""
+"""Maximum wall time of a connection, also of one that sends or reads slowly."""
 STALE_TIMEOUT_S = 60.0
 """Wall time without a step after which the controller counts as stuck."""
 
 
 class Health:
-    """The controller's state: starting, running, stopping, or stuck; systemd is notified of it too."""
+    """The controller's state, also for systemd: starting, running, stopping or stuck."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -37,10 +37,10 @@ class Health:
         """When systemd's watchdog was last notified."""
 
     def beat(self) -> None:
-        """Report that a step was taken."""
+        """Record that a step was taken."""
         if self._state == "starting":
             systemd.notify("READY=1\nSTATUS=controlling")
-        # the steps of a release report as well, and must not turn stopping into running
+        # the steps of a release beat as well, and must not turn stopping into running
         if self._state != "stopping":
             self._state = "running"
         self._beat_s = self._clock()
@@ -49,7 +49,7 @@ class Health:
             systemd.notify("WATCHDOG=1")
 
     def begin_stopping(self) -> None:
-        """Report that the release has begun."""
+        """Record that the release has begun."""
         self._state = "stopping"
         systemd.notify("STOPPING=1\nSTATUS=releasing the signals")
 
@@ -69,11 +69,11 @@ class _BoundedHTTPServer(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._begin_s: dict[socket.socket, float] = {}
-        """By open connection, when it began."""
+        """Begin of each open connection (time.monotonic)."""
         super().__init__(address, handler)
 
     def service_actions(self) -> None:
-        """Called twice a second: end connections that have lasted too long."""
+        """End connections that have lasted too long; called twice a second."""
         for connection, begin_s in list(self._begin_s.items()):
             if time.monotonic() > begin_s + CONNECTION_TIMEOUT_S:
                 with contextlib.suppress(OSError):  # it has ended by itself
@@ -95,7 +95,7 @@ class _BoundedHTTPServer(ThreadingHTTPServer):
 
 
 class HttpServer:
-    """The HTTP server of both endpoints, in threads of its own."""
+    """The HTTP server of both endpoints, in its own threads."""
 
     def __init__(self, address: tuple[str, int], registry: CollectorRegistry, health: Health) -> None:
         """Listen and serve. Raises InputError if it cannot listen on the address."""
@@ -105,7 +105,7 @@ class HttpServer:
 
             def do_GET(self) -> None:
                 if self.path == "/metrics":
-                    # OpenMetrics for scrapers that ask for it
+                    # OpenMetrics for scrapers that accept it
                     encode, kind = choose_encoder(self.headers.get("Accept", ""))
                     self._respond(200, kind, encode(registry))
                 elif self.path == "/healthz":

@@ -77,7 +77,7 @@ class ControllerMetrics:
         self.simulation_s = Gauge("controller_simulation_seconds", "Simulation time", registry=registry)
 
     def report_model_numbers(self, numbers: Callable[[], Mapping[str, int]]) -> None:
-        """Add the model number by TL. `numbers`: called by each scrape."""
+        """Add a metric of the model number by TL. `numbers` returns it and is called at each scrape."""
         self.registry.register(_ModelNumbers(numbers))
 
 

@@ -1,4 +1,4 @@
-"""The log and metrics of a run: what happened, summarised so that a thousand TLs stay readable."""
+"""The log and metrics of a run, summarised so that a thousand TLs stay readable."""
 
 import logging
 import math
@@ -34,7 +34,7 @@ class RunLog:
         """(old, new) -> (TL, reason) of this decision step."""
         self._counted_decisions = 0
         self._overrides = 0
-        """Since the newest decision step."""
+        """Overrides since the last decision step."""
         self._logged_alarms: dict[tuple[str, MonitorRule], tuple[float, int]] = {}
         """(signal, rule) -> (second of its newest log line, alarms since)."""
         for tl in tls:
@@ -105,7 +105,7 @@ class RunLog:
         for stage in ("sumo", "observe", "inference", "apply"):
             self._metrics.stage_s.labels(stage).observe(getattr(report, f"{stage}_s"))
         if log.isEnabledFor(logging.DEBUG):
-            log.debug("%s", sentence(report, self._overrides, now))
+            log.debug("%s", _describe_step(report, self._overrides, now))
         self._overrides = 0
 
     def flush(self, now: float) -> None:
@@ -113,16 +113,15 @@ class RunLog:
         changes, self._mode_changes = self._mode_changes, {}
         for (old, new), tls in changes.items():
             level = logging.INFO if new is ControlMode.POLICY else logging.WARNING
-            named = ", ".join(tl for tl, _ in tls[:MAX_NAMED_TLS])
-            more = f" and {len(tls) - MAX_NAMED_TLS} more" if len(tls) > MAX_NAMED_TLS else ""
+            named = _named([tl for tl, _ in tls])
             count = f"{len(tls)} TLs: " if len(tls) > 1 else ""
             reasons = Counter(reason for _, reason in tls if reason).most_common()
             reason = f" ({reasons[0][0]}{f'; {len(reasons) - 1} other reasons' if len(reasons) > 1 else ''})" if reasons else ""
-            log.log(level, "%s%s%s at %g: %s -> %s%s", count, named, more, now, old.name, new.name, reason)
+            log.log(level, "%s%s at %g: %s -> %s%s", count, named, now, old.name, new.name, reason)
 
 
-def sentence(report: StepReport, overrides: int, now: float) -> str:
-    """What a decision step decided, and why not all of it. `overrides`: since the step before."""
+def _describe_step(report: StepReport, overrides: int, now: float) -> str:
+    """One line about a decision step: decisions, missing answers, overrides since the step before, times."""
     decided = [tl for tl in report.tls if tl not in report.missing]
     parts = [f"second {now:g}: {_named(decided)} decided" if decided else f"second {now:g}: no TL decided"]
     if report.missing:
@@ -139,7 +138,7 @@ def _named(tls: Sequence[str]) -> str:
 
 
 def _label(reason: str) -> str:
-    """The metric's label of the reason why an answer is missing: a class's name, then its text."""
+    """The metric label of a missing answer. `reason`: class name of the error, a colon, its text."""
     return MISSING_REASONS.get(reason.partition(":")[0], "other")
 
 
@@ -168,7 +167,7 @@ def figures(counters: RunCounters) -> dict[str, object]:
 def log_summary(loop: DecisionLoop) -> None:
     """Log one line about the run so far, and a warning about policies that the safety rules overrule often."""
     values = figures(loop.counters)
-    modes = Counter(x.mode.name for x in loop.intersections.values())
+    modes = Counter(intersection.mode.name for intersection in loop.intersections.values())
     log.info(
         "second %g: %s; %d decisions, p50 %.2f ms, p99 %.2f ms; %d answers missing, %d fallbacks; %d overrides%s",
         loop.now,
@@ -183,22 +182,19 @@ def log_summary(loop: DecisionLoop) -> None:
     )
     overruled = overruled_tls(loop.counters)
     if overruled:
-        named = ", ".join(f"{tl} ({count} of {decisions})" for tl, count, decisions in overruled[:MAX_NAMED_TLS])
-        more = f" and {len(overruled) - MAX_NAMED_TLS} more" if len(overruled) > MAX_NAMED_TLS else ""
         log.warning(
-            "the safety rules overruled more than %g %% of the decisions of %s%s; --log-level debug explains each: train the "
+            "the safety rules overruled more than %g %% of the decisions of %s; --log-level debug explains each: train the "
             'policy with the times of [safety] in city.toml, or set floors = "dialect" there to compare it with its training',
             100 * MAX_OVERRULED_SHARE,
-            named,
-            more,
+            _named([f"{tl} ({count} of {decisions})" for tl, count, decisions in overruled]),
         )
 
 
 def overruled_tls(counters: RunCounters) -> list[tuple[str, int, int]]:
     """(TL, overruled decisions, decisions) of TLs above MAX_OVERRULED_SHARE, the most overruled first."""
-    found = [
+    overruled = [
         (tl, counters.overruled_by_tl[tl], decisions)
         for tl, decisions in counters.decisions_by_tl.items()
         if counters.overruled_by_tl[tl] > MAX_OVERRULED_SHARE * decisions
     ]
-    return sorted(found, key=lambda item: -item[1] / item[2])
+    return sorted(overruled, key=lambda item: -item[1] / item[2])

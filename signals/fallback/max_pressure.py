@@ -92,7 +92,7 @@ class MaxPressure:
             sequencer.apply_action(now, (best,))
 
     def note_shown(self, now: float, signal: int) -> None:
-        """Report that a signal shows its requested state at second `now`."""
+        """Record that a signal shows its requested state at second `now`."""
         self._sequencers[signal].note_shown(now)
 
     def requested_states(self, now: float) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ def test_check_requests_the_newest_version_that_may_be_followed():
     contracts.compare({"a": 2}, 1.0)
     client.contract = pb.PolicyContract(tl="b")
     contracts.compare({"a": 3}, 1.0)
-    assert not contracts.all_same("a")
+    assert not contracts.is_unchanged("a")
     contracts.check("a")
     assert client.requested[-1] == {"a": 2}
     assert "another contract" in str(contracts.contract_error("a", 2)) and contracts.contract_error("a", 1) is None

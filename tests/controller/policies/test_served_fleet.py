@@ -327,7 +327,7 @@ def without_own_models(city, tls):
 def test_fleet_answers_alone_for_tls_whose_own_models_are_not_served(city):
     own = city.policies.ask(city.observations)
     contracts, policies, fleet = without_own_models(city, TLS)
-    assert contracts == city.contracts and fleet.coverage.without_own == set(TLS)
+    assert contracts == city.contracts and fleet.coverage.only_in_fleet == set(TLS)
     answers, counts = city.count_calls(lambda: policies.ask(city.observations))
     assert counts == {"city": 1} and agree(own, answers)
     one = policies.ask({"SA103": city.observations["SA103"]})
