@@ -160,7 +160,7 @@ def _select(where: Path, layers: Layers, names: Sequence[str]) -> Layers:
         if len(matches) != 1:
             stored = ", ".join(dict.fromkeys([group.name for group in layers.groups] or [layer.name for layer in layers.dense]))
             raise InputError(
-                f"{where}: layers are {stored}, but --layers (or layers in city.toml) has {', '.join(names)}; name each once"
+                f"{where}: layers are {stored}, but --layers or city.toml has {', '.join(names)}; name each layer once"
             )
         selected += matches
     selected_names = {layer.name for layer in selected}

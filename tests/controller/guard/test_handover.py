@@ -1,5 +1,7 @@
 """Handover plans: encoding, and clearing a junction with them."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,3 +62,31 @@ def test_malformed_handover_plans_are_refused(content):
     except MalformedHandover:
         return
     assert decoded == []
+
+
+def replaced(value, number, by):
+    """(the value with its part of this number, counted depth first, replaced; the number that is left)."""
+    if number == 0:
+        return by, -1
+    number -= 1
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, part in list(items):
+            if number >= 0:
+                value[key], number = replaced(part, number, by)
+    return value, number
+
+
+@given(st.integers(0, 200), st.sampled_from([[], {}, None, 5, -1.5, "x", True, [[]], [None], {"a": []}]))
+def test_handover_plan_with_a_wrong_part_is_read_or_refused(number, by):
+    plan = json.loads(encode(handovers_of([OneSignal(SIGNALS[min(SIGNALS)], SafetyTimes(3, 5, 0.5))])))
+    content, _ = replaced(plan, number, by)
+    try:
+        decode(json.dumps(content).encode())
+    except MalformedHandover:
+        return
+
+
+def test_deeply_nested_handover_plan_is_refused():
+    with pytest.raises(MalformedHandover):
+        decode(b"[" * 100_000)
