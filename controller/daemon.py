@@ -72,7 +72,7 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         connection = _open(config, street, stop)
         try:
             loop = assemble(connection, street, list(contracts.values()), policies, config.city.safety, control, run_log.events())
-            end_s = _end_s(config, connection)
+            end_s = control_end_s(config, connection)
             connection.register_handover(handover.encode(handover.handovers_of(loop.intersections.values())))
             # Freeze start-up objects so that a garbage collection never delays a decision.
             gc.collect()
@@ -210,7 +210,8 @@ def _sumo_arguments(city: City, config: ControllerConfig) -> Sequence[str]:
     return [*source, "--no-step-log", "true", "--no-warnings", "true", *seed, *trips, *config.sumo_options]
 
 
-def _end_s(config: ControllerConfig, connection: SumoConnection) -> float:
+def control_end_s(config: ControllerConfig, connection: SumoConnection) -> float:
+    """The simulated second at which control ends; inf: with the simulation. Raises InputError if it has passed."""
     begin_s = float(connection.api.simulation.getTime())
     if config.end_s is not None:
         if config.end_s <= begin_s:

@@ -27,9 +27,10 @@ class Stop:
     def install_handlers(self) -> None:
         # a terminal that closes (SIGHUP) is a stop like any other
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._handle)
+            signal.signal(number, self.request)
 
-    def _handle(self, *_: object) -> None:
+    def request(self, *_: object) -> None:
+        """Count a stop request, also as a signal handler. Raises KeyboardInterrupt if no signal is controlled."""
         self.count += 1
         if not self.is_controlling:
             raise KeyboardInterrupt

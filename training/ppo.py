@@ -149,7 +149,7 @@ class Learner:
         gradients = tape.gradient(loss, self._variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         # apart: the critic's large early errors must not shrink the actor's steps
         actor = [*gradients[:actor_count], gradients[-1]]
-        actor, critic = _clipped_by_row(actor), _clipped_by_row(gradients[actor_count:-1])
+        actor, critic = clipped_by_row(actor), clipped_by_row(gradients[actor_count:-1])
         gradients = [*actor[:-1], *critic, actor[-1]]
         self._apply(gradients, tf.cast(tf.reduce_sum(weight, 1) > 0, tf.float32))
         return tf.stack([policy_loss, value_loss, entropy])
@@ -185,7 +185,7 @@ class Learner:
         self.networks.arrays[:] = [variable.numpy() for variable in self._variables]
 
 
-def _clipped_by_row(gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+def clipped_by_row(gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Gradients whose norm, row by row, is at most MAX_GRADIENT_NORM."""
     squares = [tf.reduce_sum(tf.reshape(g, (tf.shape(g)[0], -1)) ** 2, 1) for g in gradients]
     factor = MAX_GRADIENT_NORM / tf.maximum(tf.sqrt(tf.add_n(squares)), MAX_GRADIENT_NORM)

@@ -10,7 +10,7 @@ log = logging.getLogger("controller")
 class PeriodicThread:
     def __init__(self, name: str, interval_s: float, task: Callable[[], None]) -> None:
         """`name`: for the log. `interval_s`: wall time before every run of the task."""
-        self._name, self._interval_s, self._task = name, interval_s, task
+        self._name, self._interval_s, self.task = name, interval_s, task
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -31,6 +31,6 @@ class PeriodicThread:
     def _run(self) -> None:
         while not self.wait(self._interval_s):
             try:
-                self._task()
+                self.task()
             except Exception:
                 log.exception("%s failed; it runs again in %g s", self._name, self._interval_s)

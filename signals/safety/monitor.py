@@ -129,8 +129,10 @@ class SignalMonitor:
             self._waited_s = [self._red_s(i, begin_s) for i in range(len(state))]
             self._change(state, begin_s, alarms)
         self._is_controlled = False
-        self._waited_s = [s if _colour(c) == "red" else 0.0 for s, c in zip(self._waited_s, state, strict=False)]
-        self._reported = {i for i in self._reported if i < len(state) and _colour(state[i]) == "red"}
+        # a state of another length tells of no link that it is still red
+        colours = [_colour(c) for c in state or "o" * self._links]
+        self._waited_s = [s if colour == "red" else 0.0 for s, colour in zip(self._waited_s, colours, strict=True)]
+        self._reported = {i for i in self._reported if colours[i] == "red"}
         self._state, self._since, self._monitored_from_s = state, [None] * self._links, math.inf
         return alarms
 

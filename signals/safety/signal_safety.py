@@ -125,8 +125,8 @@ class SignalSafety:
         self.rules = ConflictRules(network)
         self.network = network
         # a link that vehicles share with pedestrians needs its yellow
-        self._is_crossing = [m > 0 and mps == 0 for m, mps in zip(network.crossing_m, network.approach_mps, strict=True)]
-        self._crossings = [i for i, is_crossing in enumerate(self._is_crossing) if is_crossing]
+        self.is_crossing = [m > 0 and mps == 0 for m, mps in zip(network.crossing_m, network.approach_mps, strict=True)]
+        self._crossings = [i for i, is_crossing in enumerate(self.is_crossing) if is_crossing]
         self.yellow_s = [max(times.yellow_s, yellow_s_at(mps) if times.yellow_by_speed else 0.0) for mps in network.approach_mps]
         """Yellow by link, s."""
         red_s = [
@@ -224,12 +224,12 @@ class SignalSafety:
     @property
     def vehicle_change_s(self) -> float:
         """The longest time for which vehicles have neither green in a change between two green phases, s."""
-        return max((self.yellow_s[i] + self.clearance_s[i] for i in self._bounds.links if not self._is_crossing[i]), default=0.0)
+        return max((self.yellow_s[i] + self.clearance_s[i] for i in self._bounds.links if not self.is_crossing[i]), default=0.0)
 
     @property
     def change_s(self) -> float:
         """The longest change between two green phases, s: yellow and red of vehicles, or the walking time of a crossing."""
-        walking_s = max((self.clearance_s[i] for i in self._bounds.links if self._is_crossing[i]), default=0.0)
+        walking_s = max((self.clearance_s[i] for i in self._bounds.links if self.is_crossing[i]), default=0.0)
         return max(self.vehicle_change_s, walking_s)
 
     def is_cleared(self, now: float) -> bool:
@@ -305,7 +305,7 @@ class SignalSafety:
                     turning_green.append((i, wanted))
                 elif age < times.min_green_s:
                     reasons.add(OverrideReason.MIN_GREEN)
-                elif self._is_crossing[i]:
+                elif self.is_crossing[i]:
                     following[i] = "r"
                 elif walking_s and self._would_only_wait(i, target, walking_s):
                     reasons.add(OverrideReason.CLEARANCE)
@@ -350,7 +350,7 @@ class SignalSafety:
         followers = [
             k for k, c in enumerate(target) if c in GREEN and self._state[k] not in GREEN and self.rules.foes[i] >> k & 1
         ]
-        vehicles = [k for k in followers if not self._is_crossing[k]]
+        vehicles = [k for k in followers if not self.is_crossing[k]]
         if followers and not vehicles:
             return False  # pedestrians, who wait for no other pedestrians
         return waits_for != 0 and all(self.rules.foes[k] & waits_for for k in vehicles)

@@ -87,10 +87,10 @@ class _Process:
 
     def submit(self, function: Callable[[Any], T], job: Any) -> Future[T]:
         try:
-            return self._pool.submit(function, job)
+            return self._pool.submit(_run, function, job)
         except BrokenProcessPool:
             self._pool = self._new_pool()
-            return self._pool.submit(function, job)
+            return self._pool.submit(_run, function, job)
 
     def terminate(self) -> None:
         """End the process; its job is lost."""
@@ -104,6 +104,13 @@ class _Process:
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
+
+
+def _run(function: Callable[[Any], T], job: Any) -> T:
+    try:
+        return function(job)
+    except SystemExit:
+        os._exit(1)  # the executor would keep the exit as the job's result, and this process
 
 
 def _begin(folder: str) -> None:

@@ -10,17 +10,10 @@ import sumolib
 from city import config, network, sumo_files
 from city.errors import InputError
 from signals.safety.conflicts import ConflictRules
+from tests.city.scenarios import SCENARIOS, street
 from tests.conftest import GRID
 from tests.end_to_end.handmade_streets import netconvert_plain
 from tests.networks import netgenerate
-
-SCENARIOS = ("cologne1", "cologne8", "ingolstadt7")
-
-
-def street(name, request):
-    if name == "grid":
-        return network.of_sumocfg(GRID / "grid.sumocfg")
-    return network.of_sumocfg(request.getfixturevalue("shared") / "scenarios" / name / f"{name}.sumocfg")
 
 
 @pytest.mark.parametrize("name", ["grid", *SCENARIOS])

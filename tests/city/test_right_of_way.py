@@ -9,7 +9,7 @@ import sumolib
 from city import network
 from city.right_of_way import Requests
 from signals.safety.conflicts import ConflictRules
-from tests.city.test_network import SCENARIOS, street
+from tests.city.scenarios import SCENARIOS, street
 from tests.networks import netconvert, netgenerate
 
 GENERATED = {

@@ -20,8 +20,8 @@ from simulation.trips import read_trips
 from tests.conftest import GRID, ROOT
 from tests.containers.images import Images, missing_requirement
 from tests.end_to_end.programs import free_port
-from tests.end_to_end.test_guard import Trainer
-from tests.end_to_end.test_several_clients import SIGNALS, assert_safe
+from tests.end_to_end.signal_history import SIGNALS, assert_safe
+from tests.end_to_end.trainer import Trainer
 
 pytestmark = [
     pytest.mark.slow,

@@ -21,7 +21,7 @@ from signals.safety.conflicts import OverrideReason
 from signals.safety.monitor import Limits, SignalMonitor
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import Override, SignalSafety
-from tests.signals.test_intersection import GREENS, PLAN, one_signal
+from tests.signals.single_signal import GREENS, PLAN, one_signal
 
 
 class SteppedConnection:

@@ -37,7 +37,7 @@ def test_second_stop_request_aborts_waits_and_third_quits(monkeypatch):
 
 def test_signal_before_any_control_interrupts_the_start():
     with pytest.raises(KeyboardInterrupt):
-        Stop()._handle()
+        Stop().request()
 
 
 @pytest.mark.parametrize(("requests", "aborted"), [(0, [False, True, True]), (1, [False, True, True]), (2, [True, True, True])])
@@ -45,7 +45,7 @@ def test_second_stop_request_within_one_step_does_not_wait_for_a_safe_transition
     stop, seen = Stop(), []
     stop.is_controlling = True
     for _ in range(requests):
-        stop._handle()
+        stop.request()
 
     class Loop:
         now, clearing_s = 10.0, 8.0
@@ -53,7 +53,7 @@ def test_second_stop_request_within_one_step_does_not_wait_for_a_safe_transition
         def release(self, end_s, abort_requested):
             for _ in range(3):
                 seen.append(abort_requested())
-                stop._handle()
+                stop.request()
 
         def unreleased(self):
             return []

@@ -292,9 +292,9 @@ def test_simulation_past_its_end_is_refused():
     simulation = SimpleNamespace(getTime=lambda: 34838.0, getEndTime=lambda: 3600.0)
     link = SimpleNamespace(api=SimpleNamespace(simulation=simulation))
     with pytest.raises(InputError, match="at second 34838, its end was 3600"):
-        daemon._end_s(SimpleNamespace(end_s=None), link)
+        daemon.control_end_s(SimpleNamespace(end_s=None), link)
     simulation.getTime = lambda: 3599.0
-    assert daemon._end_s(SimpleNamespace(end_s=None), link) == 3600
+    assert daemon.control_end_s(SimpleNamespace(end_s=None), link) == 3600
 
 
 def test_missing_city_is_refused(capsys, tmp_path, monkeypatch):

@@ -2,41 +2,18 @@
 
 import re
 
-import numpy as np
 import pytest
 
 from city import config, network
 from controller.assembly import assemble
+from controller.decision_step import Events
 from controller.sumo.connection import Interrupts
 from controller.sumo.start import start
 from export import contract
 from tests.conftest import GRID
+from tests.end_to_end.adversarial_policies import AdversarialPolicies
 
 SAFETY = config.Safety(max_red_s=120)
-
-
-class AdversarialPolicies:
-    def __init__(self, kind, contracts):
-        self.kind, self.sizes = kind, {c.tl: c.action.size for c in contracts}
-        self.rng, self.requests = np.random.default_rng(1), 0
-
-    def ask(self, observations, observed_s=None):
-        self.requests += 1
-        return {tl: self.answer(self.sizes[tl]) for tl in observations}
-
-    def answer(self, size):
-        match self.kind:
-            case "random":
-                return self.rng.integers(size, size=1)
-            case "constant":
-                return np.array([size - 1])
-            case "flipping":
-                return np.array([self.requests % size])
-            case "nonsense":
-                values = [np.nan, np.inf, -1.0, float(size), 0.5, 1e30]
-                return self.rng.choice([np.array([value]) for value in [*values, 0.0, 1.0]] + [np.zeros(7)[:1]])
-            case "intermittent" | "max-pressure":
-                return np.array([self.requests % size]) if self.requests % 40 < 15 else TimeoutError("no answer")
 
 
 def contracts_of(street):
@@ -62,10 +39,10 @@ def test_no_collision_and_no_alarm_under_adversarial_policies(name, kind, reques
     try:
         alarms = []
         control = config.Controller(hold_s=10, fallback="max-pressure" if kind == "max-pressure" else "plan")
-        loop = assemble(connection, street, contracts, AdversarialPolicies(kind, contracts), SAFETY, control)
-        loop._events = loop._events.__class__(alarm=alarms.append)
-        # a whole hour for the kind whose requested states change most
-        end_s = loop.now + (3600 if kind == "random" else 600)
+        policies, events = AdversarialPolicies(kind, contracts), Events(alarm=alarms.append)
+        loop = assemble(connection, street, contracts, policies, SAFETY, control, events)
+        # longer for the kind whose requested states change most
+        end_s = loop.now + (1800 if kind == "random" else 600)
         while loop.now < end_s:
             loop.step(end_s)
         loop.release(loop.now + 60)

@@ -133,7 +133,7 @@ def test_district_whose_server_is_lost_leaves_the_other_untouched(grid_models, t
             controllers = {}
             for order, name in enumerate(servers, 1):
                 arguments = ["--city", str(tmp_path / "city.toml"), "--district", name, "--sumo", f"127.0.0.1:{port}"]
-                arguments += ["--order", str(order), "--summary", str(tmp_path / f"{name}.json"), "--end", "1500"]
+                arguments += ["--order", str(order), "--summary", str(tmp_path / f"{name}.json"), "--end", "700"]
                 controllers[name] = stack.enter_context(program("controller", *arguments))
             for controller in controllers.values():
                 # SUMO begins when both clients are there
@@ -147,5 +147,5 @@ def test_district_whose_server_is_lost_leaves_the_other_untouched(grid_models, t
             with contextlib.suppress(ValueError):  # it is stopped, and its output closed
                 server.stop()
     lost, other = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("shard-2", "shard-1"))
-    assert other["missing_answers"] == 0 and other["decisions"] > 500 and other["alarms"] == 0
+    assert other["missing_answers"] == 0 and other["decisions"] > 250 and other["alarms"] == 0
     assert lost["missing_answers"] > 0 and lost["fallbacks"] > 0 and lost["alarms"] == 0

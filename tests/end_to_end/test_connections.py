@@ -1,5 +1,7 @@
 """TraCI and libsumo are equivalent: a run reads and shows the same over both."""
 
+from collections import defaultdict
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from controller.sumo import start
 from controller.sumo.connection import Interrupts
 from controller.sumo.libsumo_connection import start_libsumo
 from export import contract
+from signals.safety.monitor import SignalMonitor
 from tests.conftest import GRID
 
 END_S = 200
@@ -24,40 +27,42 @@ class AlternatingPolicies:
         return {tl: np.array([len(self.observed) % self.sizes[tl]]) for tl in observations}
 
 
-class RecordingMonitor:
-    """Records the states that its signal showed, with begin and end in s."""
+@pytest.fixture
+def shown(monkeypatch):
+    """By signal, the states that its monitor is fed with, with begin and end in s."""
+    states = defaultdict(list)
 
-    def __init__(self, signal):
-        self.signal, self.shown = signal, []
-
-    def check_shown(self, state, begin_s, end_s):
-        self.shown.append((state, begin_s, end_s))
+    def check_shown(monitor, *state_begin_end):
+        states[monitor.signal].append(state_begin_end)
         return []
 
+    monkeypatch.setattr(SignalMonitor, "check_shown", check_shown)
+    return states
 
-def run(connection, grid_city, grid_street):
+
+def run(connection, grid_city, grid_street, shown):
+    shown.clear()
     tls = {tl: settings for tl, settings in grid_city.tls.items() if settings.dialect == "sumo-rl"}
     contracts = [contract.build(grid_city, settings, grid_street) for settings in tls.values()]
     policies = AlternatingPolicies({c.tl: c.action.size for c in contracts})
     try:
         loop = assemble(connection, grid_street, contracts, policies, grid_city.safety, grid_city.controller)
-        loop._monitors = [RecordingMonitor(monitor.signal) for monitor in loop._monitors]
         while loop.now < END_S:
             loop.step(END_S)
         loop.feed_monitors()
-        return policies.observed, {monitor.signal: monitor.shown for monitor in loop._monitors}
+        return policies.observed, dict(shown)
     finally:
         connection.close()
 
 
 @pytest.mark.parametrize("step_s", [1.0, 0.5])
-def test_observations_and_shown_states_agree_over_traci_and_libsumo(grid_city, grid_street, step_s):
+def test_observations_and_shown_states_agree_over_traci_and_libsumo(grid_city, grid_street, shown, step_s):
     options = ["-c", str(GRID / "grid.sumocfg"), "--seed", "7", "--no-step-log", "true", "--no-warnings", "true"]
     options += ["--step-length", str(step_s)]
-    observed, shown = run(start.start(options, 1, Interrupts()), grid_city, grid_street)
-    assert (observed, shown) == run(start_libsumo(options), grid_city, grid_street)
+    observed, over_traci = run(start.start(options, 1, Interrupts()), grid_city, grid_street, shown)
+    assert (observed, over_traci) == run(start_libsumo(options), grid_city, grid_street, shown)
     assert len(observed) == END_S / 5 and any(map(any, observed[-1].values()))
-    for parts in shown.values():
+    for parts in over_traci.values():
         # without gaps, including yellows inside an exchange
         assert [end for _, _, end in parts[:-1]] == [begin for _, begin, _ in parts[1:]]
         assert parts[0][1] == 0 and parts[-1][2] == END_S and any("y" in state for state, _, _ in parts)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from city import config
 from city.errors import InputError
+from tests.end_to_end.adversarial_policies import AdversarialPolicies
 from tests.end_to_end.generated_streets import generate, run
-from tests.end_to_end.test_adversarial import AdversarialPolicies
 
 SECONDS = 240.0
 FLAGS = ("--lefthand", "--no-internal-links", "--bikelanes.guess", "--tls.join", "--junctions.join", "--tls.group-signals")

@@ -8,31 +8,9 @@ import time
 import pytest
 
 from tests.conftest import GRID
-from tests.end_to_end.programs import CITY, connect, controller, free_port, guard, guard_log, sumo
-from tests.end_to_end.test_several_clients import SIGNALS, assert_in_step, assert_safe
-
-
-class Trainer:
-    """The other client of the simulation: steps it, and records every signal's state and program."""
-
-    def __init__(self, port):
-        self.client = connect(port, 1)
-        self.history, self.programs = [], []
-
-    def step(self, seconds=1):
-        for _ in range(seconds):
-            self.client.simulationStep()
-            self.history.append({s: self.client.trafficlight.getRedYellowGreenState(s) for s in SIGNALS})
-            self.programs.append({s: self.client.trafficlight.getProgram(s) for s in SIGNALS})
-
-    def online(self):
-        return {s for s, program in (self.programs or [{}])[-1].items() if program == "online"}
-
-    def until(self, condition, within_s):
-        begin = len(self.history)
-        while not condition():
-            self.step()
-            assert len(self.history) - begin < within_s, f"{self.online()} are set by a client at second {len(self.history)}"
+from tests.end_to_end.programs import CITY, controller, free_port, guard, guard_log, socket_of, sumo
+from tests.end_to_end.signal_history import SIGNALS, assert_in_step, assert_safe
+from tests.end_to_end.trainer import Trainer
 
 
 def test_a_trainer_continues_while_the_controller_is_killed_and_restarted(grid_server):
@@ -104,7 +82,7 @@ def test_a_crash_of_sumo_or_of_a_client_gives_one_line_per_program(grid_server, 
         if crashed == "SUMO":
             sumo_process.kill()
         else:
-            trainer.client._socket.close()  # without CLOSE: SUMO ends for all its clients
+            socket_of(trainer.client).close()  # without CLOSE: SUMO ends for all its clients
         assert process.wait(30) == 1
         text = process.stderr.read()
         lines = text.splitlines() + guard_log(text).splitlines()
@@ -244,5 +222,5 @@ def test_the_guard_hands_back_the_signals_of_a_controller_that_fails(grid_server
         finally:
             process.kill()
             text = process.communicate()[1]
-        assert "an unexpected failure" in text or error == "WaitAborted"
+        assert ("an unexpected failure" in text) is (error != "WaitAborted")
     assert_safe(trainer.history, SIGNALS)

@@ -18,9 +18,9 @@ from controller.sumo import wire
 from controller.sumo.network import fallback_schedule, running_signals
 from signals.safety.safety_times import SafetyTimes
 from tests.conftest import GRID
-from tests.end_to_end.programs import connect, free_port, guard, sumo
-from tests.end_to_end.test_guard import Trainer
-from tests.end_to_end.test_several_clients import SIGNALS
+from tests.end_to_end.programs import connect, free_port, guard, socket_of, sumo
+from tests.end_to_end.signal_history import SIGNALS
+from tests.end_to_end.trainer import Trainer
 
 TIMES = SafetyTimes(3.0, 5.0)
 
@@ -37,8 +37,8 @@ def control_by_hand(listener, street, end):
     handovers = [
         handover.handover_of(signal, TIMES, fallback_schedule(running[s], signal, 0.0)) for s, signal in street.signals.items()
     ]
-    client._socket.sendall(wire.message([wire.command(wire.HANDOVER, handover.encode(handovers))]))
-    assert client._socket.recv(100) == wire.ok(wire.HANDOVER)
+    socket_of(client).sendall(wire.message([wire.command(wire.HANDOVER, handover.encode(handovers))]))
+    assert socket_of(client).recv(100) == wire.ok(wire.HANDOVER)
     for s in SIGNALS:
         client.trafficlight.setRedYellowGreenState(s, "r" * len(street.signals[s].links))
     for _ in range(5):
@@ -63,13 +63,13 @@ def test_signals_that_a_controller_leaves_set_are_handed_back(street, closes, sp
             assert set(SIGNALS) in [{s for s, p in programs.items() if p == "online"} for programs in trainer.programs]
             return client
 
-        control_until(lambda client: client.close(False) if closes else client._socket.close())
+        control_until(lambda client: client.close(False) if closes else socket_of(client).close())
         if not (spawned and closes):
             assert port_of(pid_file) == listener
             trainer.step(30)
             trainer.programs.clear()
             client = control_until(lambda client: process.terminate())  # it hands back what the client has set
-            client._socket.close()
+            socket_of(client).close()
         trainer.until(lambda: process.poll() is not None, 100_000)
         assert process.returncode == 0 and not pid_file.exists() and not trainer.online()
         trainer.step(30)

@@ -3,8 +3,8 @@
 import gc
 import threading
 
-from controller import daemon
 from controller.__main__ import main
+from controller.decision_step import DecisionLoop
 from tests.end_to_end.programs import CITY
 
 CONTRACT_CHECK = "the check of contracts"
@@ -15,13 +15,13 @@ def thread_names():
 
 
 def test_gc_is_frozen_and_contracts_checked_while_signals_are_controlled(grid_server, monkeypatch):
-    def loop(*args):
+    def step(loop, end_s):
         tracked.append(len(gc.get_objects()))
         threads.extend(thread_names())
-        return control_loop(*args)
+        control_step(loop, end_s)
 
-    tracked, threads, control_loop = [], [], daemon._loop
-    monkeypatch.setattr(daemon, "_loop", loop)
+    tracked, threads, control_step = [], [], DecisionLoop.step
+    monkeypatch.setattr(DecisionLoop, "step", step)
     try:
         assert main(["--city", CITY, "--server", grid_server, "--end", "20"]) == 0
     finally:

@@ -9,7 +9,7 @@ from city.network import OFF
 from tests.conftest import GRID
 from tests.end_to_end.generated_streets import LongestQueue, generate, run
 from tests.end_to_end.programs import connect, program, sumo
-from tests.end_to_end.test_several_clients import step_until
+from tests.end_to_end.signal_history import step_until
 
 ONE = ("--grid", "--grid.number", "1", "--grid.attach-length", "200")
 SECOND_PROGRAM = '<tlLogic id="A0" programID="rush" type="static" offset="7">{phases}</tlLogic>'

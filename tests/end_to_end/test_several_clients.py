@@ -1,6 +1,5 @@
 """The controller beside another client of the same simulation, and every way it can end."""
 
-import itertools
 import signal
 import subprocess
 import time
@@ -8,19 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from city import network
-from signals.safety.signal_safety import ConflictRules
-from tests.conftest import GRID
+from controller.sumo.start import CLOSE_TIMEOUT_S
 from tests.end_to_end.programs import connect, controller, free_port, sumo
-
-SIGNALS = ("A0", "A1", "A2", "B0", "B1", "B2", "C0", "C1", "C2")
-
-
-def step_until(client, until_s, history):
-    """Step second by second as the other client, and append every signal's state to `history`."""
-    while client.simulation.getTime() < until_s:
-        client.simulationStep()
-        history.append({s: client.trafficlight.getRedYellowGreenState(s) for s in SIGNALS})
+from tests.end_to_end.signal_history import SIGNALS, assert_in_step, assert_safe, step_until
 
 
 def test_only_infer_tls_are_touched_and_all_are_released_safely_on_sigterm(grid_server):
@@ -49,25 +38,6 @@ def test_only_infer_tls_are_touched_and_all_are_released_safely_on_sigterm(grid_
         assert_in_step(client)
         client.close()
     assert_safe(history, ("A0", "C1", "C2"))
-
-
-def assert_in_step(client):
-    """Every signal shows what its program would show if no client had ever set it."""
-    now = client.simulation.getTime()
-    for s in SIGNALS:
-        plan = network.of_sumocfg(GRID / "grid.sumocfg").signals[s].plan
-        seconds = [phase.state for phase in plan.phases for _ in range(int(phase.duration_s))]
-        assert client.trafficlight.getRedYellowGreenState(s) == seconds[int(now - 1 - plan.offset_s) % len(seconds)], s
-
-
-def assert_safe(history, signals):
-    street = network.of_sumocfg(GRID / "grid.sumocfg")
-    for s in signals:
-        rules = ConflictRules(street.signals[s])
-        for before, after in itertools.pairwise(history):
-            assert rules.conflicts(after[s]) == []
-            for a, b in zip(before[s], after[s], strict=True):
-                assert not (a in "Gg" and b == "r"), f"{s} went from {before[s]} to {after[s]}"
 
 
 def test_signals_are_released_at_the_requested_end(grid_server):
@@ -123,7 +93,7 @@ def test_an_order_in_use_is_refused_and_the_other_client_continues(grid_server):
 
 
 def test_the_controller_waits_while_sumo_waits_for_another_client(grid_server):
-    """Two cases that wait longer than an answer may take, run in parallel because each takes as long in wall time."""
+    """Two cases that wait longer than any timeout of the connection, run in parallel because each takes as long in wall time."""
     with ThreadPoolExecutor(2) as pool:
         for case in [pool.submit(case, grid_server) for case in (_stopped_while_another_client_computes, _stopped_as_one_of_two)]:
             case.result()
@@ -140,7 +110,7 @@ def _stopped_while_another_client_computes(grid_server):
         step_until(client, 40, history)
         process.send_signal(signal.SIGTERM)
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(12)
+            process.wait(CLOSE_TIMEOUT_S + 1)
         while process.poll() is None and len(history) < 300:
             step_until(client, client.simulation.getTime() + 1, history)
         assert process.wait(30) == 0, process.stderr.read()
@@ -160,7 +130,7 @@ def _stopped_as_one_of_two(grid_server):
         step_until(client, 120, [])
         assert {client.trafficlight.getProgram(s) for s in SIGNALS} == {"adapted"}
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(11)
+            process.wait(CLOSE_TIMEOUT_S + 1)
         step_until(client, 160, [])
         client.close()
         assert process.wait(30) == 0

@@ -7,7 +7,7 @@ import pytest
 
 from controller.sumo.connection import OWNER_KEY
 from tests.end_to_end.programs import ModelServer, connect, controller, guard_log, sumo
-from tests.end_to_end.test_several_clients import SIGNALS, step_until
+from tests.end_to_end.signal_history import SIGNALS, step_until
 
 GUARDED = pytest.mark.parametrize("flags", [(), ("--no-guard",)], ids=["guard", "no guard"])
 

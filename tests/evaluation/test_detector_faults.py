@@ -70,15 +70,23 @@ def test_faults_are_drawn_by_the_seed(read):
 
 
 def test_lane_has_the_same_fault_whatever_other_lanes_are_read():
-    connection = start_libsumo(["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "--no-warnings"])
+    connection = start_libsumo(["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "--no-warnings", "--seed", "3"])
     lanes = {signal: list(dict.fromkeys(connection.api.trafficlight.getControlledLanes(signal))) for signal in SIGNALS}
-    draws = []
-    for signals in (SIGNALS, SIGNALS[1:]):
+    second, read = 0.0, []
+    for signals in (SIGNALS, SIGNALS[1:], SIGNALS):
         faulty = FaultyDetectors(connection, FaultRates(missing=0.5), 1, 0.0, 100.0)
         faulty.track({signal: lanes[signal] for signal in signals}, [], dict.fromkeys(signals, 1))
-        draws.append(dict(zip(connection.lanes, zip(faulty._draw, faulty._stuck_from_s, strict=True), strict=True)))
+        seen = np.zeros((2, len(connection.lanes)), bool)  # of the connection, and through its faults
+        for _ in range(30):
+            second += 10.0
+            faulty.advance(second)
+            faulty.read(signals)
+            seen |= [connection.readings.counts[0] > 0, faulty.readings.counts[0] > 0]
+        read.append({lane: bool(own) for lane, true, own in zip(connection.lanes, *seen, strict=True) if true})
     connection.close()
-    assert draws[1].items() <= draws[0].items() and len(draws[1]) > 3
+    few, many = read[1], {**read[0], **read[2]}
+    common = {lane: own for lane, own in few.items() if lane in many}
+    assert common.items() <= many.items() and len(common) > 3 and set(common.values()) == {True, False}
 
 
 def test_arms_with_faults_are_those_that_the_controller_runs():

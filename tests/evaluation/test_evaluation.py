@@ -15,6 +15,7 @@ import pytest
 from city import config, network
 from city.errors import InputError
 from city.version import VERSION
+from controller.decision_step import DecisionLoop
 from controller.sumo.libsumo_connection import start_libsumo
 from evaluation import __main__ as program
 from evaluation import actuated, arms, paired_runs, statistics
@@ -287,14 +288,14 @@ def test_model_that_cannot_be_loaded_is_named(grid_models, tmp_path, capsys):
 def test_served_arm_without_answers_ends_the_evaluation(grid_models, monkeypatch, capsys):
     with running(ServerConfig(grid_models, port=0, poll_s=0)) as server, Client(f"127.0.0.1:{server.port}") as client:
         simulator = ArmSimulator(EvaluationTask(config.load(GRID / "city.toml"), ("SA101",), 100.0))
-        loop = simulator._loop
+        step = DecisionLoop.step
 
-        def stopped(arm, connection, models):
-            made = loop(arm, connection, models)
+        def stop_server_and_step(loop, end_s):
+            monkeypatch.undo()
             server.stop()
-            return made
+            step(loop, end_s)
 
-        monkeypatch.setattr(simulator, "_loop", stopped)
+        monkeypatch.setattr(DecisionLoop, "step", stop_server_and_step)
         with pytest.raises(SimulationFailed, match="SA101 had no valid answer"):
             simulator.run(Arm("served", "served"), Demand(1), ServedModels(client, ("SA101",)))
 

@@ -3,10 +3,18 @@
 import json
 
 import numpy as np
+import tensorflow as tf
 
 from export.__main__ import main
-from tests.export.test_sources import run
 from tests.export.writers import X
+
+
+def run(folder, signature, **inputs):
+    """Through the TF1-style session loader, as TensorFlow Serving."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        loaded = tf.compat.v1.saved_model.load(session, ["serve"], str(folder)).signature_def[signature]
+        feed = {loaded.inputs[key].name: value for key, value in inputs.items()}
+        return session.run({key: info.name for key, info in loaded.outputs.items()}, feed)
 
 
 def export(checkpoints, *flags, tl="SA101"):

@@ -20,7 +20,7 @@ from serving.client import Client
 from serving.contract import ContractError, check, check_fleet
 from tests.conftest import GRID
 from tests.export import writers
-from tests.export.test_sources import run
+from tests.export.exporting import run
 from tests.export.writers import keras3
 
 

@@ -15,7 +15,7 @@ from city.errors import InputError
 from export.__main__ import main
 from export.checkpoints import helper_process
 from tests.export import writers
-from tests.export.test_sources import run
+from tests.export.exporting import run
 from tests.export.writers import X, keras2, keras3
 
 
@@ -75,7 +75,7 @@ def damage(data, how, where, other, length):
 
 
 @given(what=damages, file=st.integers(0, 99))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 def test_a_damaged_file_gives_one_error_line_or_a_valid_model(source, tmp_path, capsys, monkeypatch, what, file):
     monkeypatch.setattr(helper_process, "READ_TIMEOUT_S", 3)  # some damages make the HDF5 library loop
     work = tmp_path / "work"

@@ -41,7 +41,7 @@ def test_an_actor_without_a_tl_name_is_refused_for_two_tls(checkpoints, capsys):
     writers.sequential(keras3).save_weights(checkpoints / "model_trial_3.weights.h5")
     assert export(checkpoints, tl="SA101,SA102") == 2
     assert "has a TL's name" in capsys.readouterr().err
-    assert not (checkpoints.parent / "models").exists() or not list((checkpoints.parent / "models").iterdir())
+    assert not (checkpoints.parent / "models").exists()
     assert export(checkpoints, tl="SA102") == 0
 
 

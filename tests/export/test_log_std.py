@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 from tests.export import writers
+from tests.export.batch_norm_actors import bn_tanh_bottleneck, legacy_h5
 from tests.export.exporting import export, exported, manifest, refused, same
-from tests.export.test_architectures import bn_tanh_bottleneck, legacy_h5
 from tests.export.writers import X, keras3
 
 v1 = tf.compat.v1

@@ -19,8 +19,7 @@ from export.saved_model import read, verify
 from export.saved_model.verify import ParityError
 from tests.conftest import GRID, ROOT
 from tests.export import writers
-from tests.export.exporting import export, exported, manifest, refused, same, version
-from tests.export.test_sources import run
+from tests.export.exporting import export, exported, manifest, refused, run, same, version
 from tests.export.writers import X, actions, keras3
 
 v1 = tf.compat.v1

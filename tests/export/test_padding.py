@@ -12,8 +12,7 @@ from export.checkpoints import stable_baselines3
 from export.checkpoints.source import ActorRequest
 from protos import policy_pb2 as pb
 from tests.conftest import GRID
-from tests.export.exporting import refused
-from tests.export.test_sources import run
+from tests.export.exporting import refused, run
 
 TLS = ("SA101", "SA105")
 INPUTS, CHOICES = 40, 7

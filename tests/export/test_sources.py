@@ -13,6 +13,7 @@ from export.__main__ import main
 from export.checkpoints import keras_h5, tensorflow_files
 from export.checkpoints.layers import read_layers
 from protos import policy_pb2 as pb
+from tests.export.exporting import run
 
 FOLDERS = {
     "tf1_multi_agent_saver": [(f"SA10{k}", f"Actor_{k}", 7, f"x{k}", f"y{k}") for k in range(3)],
@@ -20,14 +21,6 @@ FOLDERS = {
     "keras_h5_weights": [("SA101", None, 3, "SA_101_x", "SA_101_y"), ("SA104", None, 3, "SA_104_x", "SA_104_y")],
 }
 CASES = [(folder, *case) for folder, cases in FOLDERS.items() for case in cases]
-
-
-def run(folder, signature, **inputs):
-    """Through the TF1-style session loader, as TensorFlow Serving."""
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        loaded = tf.compat.v1.saved_model.load(session, ["serve"], str(folder)).signature_def[signature]
-        feed = {loaded.inputs[key].name: value for key, value in inputs.items()}
-        return session.run({key: info.name for key, info in loaded.outputs.items()}, feed)
 
 
 @pytest.mark.parametrize(("folder", "tl", "scope", "number", "x", "y"), CASES)

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from export.__main__ import main
-from tests.export.exporting import refused
-from tests.export.test_sources import run
+from tests.export.exporting import refused, run
 
 
 @pytest.fixture

@@ -5,10 +5,8 @@ import tensorflow as tf
 
 from export.__main__ import main
 from tests.export import writers
-from tests.export.exporting import export, exported, manifest, refused, same, version
-from tests.export.test_sources import run
-from tests.export.test_writers import WHOLE
-from tests.export.writers import X, actions, keras3
+from tests.export.exporting import export, exported, manifest, refused, run, same, version
+from tests.export.writers import WHOLE, X, actions, keras3
 
 v1 = tf.compat.v1
 

@@ -11,9 +11,8 @@ import pytest
 import tensorflow as tf
 
 from tests.export import writers
-from tests.export.exporting import export, exported, manifest, refused, same, version
-from tests.export.test_sources import run
-from tests.export.writers import X, actions, keras2, keras3
+from tests.export.exporting import export, exported, manifest, refused, run, same, version
+from tests.export.writers import WHOLE, X, actions, keras2, keras3
 
 v1 = tf.compat.v1
 
@@ -45,17 +44,6 @@ def test_weights_of_an_mlp_are_read_from_every_writer(kind, how, checkpoints):
     write(model, checkpoints)
     same(exported(checkpoints), actions(model))
     assert version(checkpoints).name == "3"
-
-
-WHOLE = {
-    "keras 2 SavedModel": (keras2, lambda model, at: model.save(str(at / "SA101_trial_3"))),
-    "keras 2 .keras": (keras2, lambda model, at: model.save(str(at / "SA101_trial_3.keras"))),
-    "keras 2 .h5": (keras2, lambda model, at: model.save(str(at / "SA101_trial_3.h5"))),
-    "keras 3 export": (keras3, lambda model, at: model.export(str(at / "SA101" / "3"), verbose=False)),
-    "keras 3 tf.saved_model.save": (keras3, lambda model, at: tf.saved_model.save(model, str(at / "SA101" / "3"))),
-    "keras 3 .keras": (keras3, lambda model, at: model.save(at / "SA101_trial_3.keras")),
-    "keras 3 .h5": (keras3, lambda model, at: model.save(at / "SA101_trial_3.h5")),
-}
 
 
 @pytest.mark.parametrize("how", WHOLE)

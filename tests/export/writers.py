@@ -141,7 +141,20 @@ class Agent(tf.Module):
 
 
 keras3 = tf.keras
+
+# How a whole model is saved: the Keras that makes it, and what writes it into a folder.
+WHOLE = {
+    "keras 2 SavedModel": (keras2, lambda model, at: model.save(str(at / "SA101_trial_3"))),
+    "keras 2 .keras": (keras2, lambda model, at: model.save(str(at / "SA101_trial_3.keras"))),
+    "keras 2 .h5": (keras2, lambda model, at: model.save(str(at / "SA101_trial_3.h5"))),
+    "keras 3 export": (keras3, lambda model, at: model.export(str(at / "SA101" / "3"), verbose=False)),
+    "keras 3 tf.saved_model.save": (keras3, lambda model, at: tf.saved_model.save(model, str(at / "SA101" / "3"))),
+    "keras 3 .keras": (keras3, lambda model, at: model.save(at / "SA101_trial_3.keras")),
+    "keras 3 .h5": (keras3, lambda model, at: model.save(at / "SA101_trial_3.h5")),
+}
+
 __all__ = [
+    "WHOLE",
     "Agent",
     "X",
     "actions",

@@ -18,7 +18,7 @@ from export.fleets import export_fleet
 from serving.tf_serving.__main__ import main as serve_config
 from serving.tf_serving.config_files import FLAGS, METRICS_PATH
 from tests.conftest import GRID, ROOT
-from tests.k8s.test_rounds import strict
+from tests.k8s.json_schema import strict
 
 K8S = ROOT / "k8s"
 KUBERNETES = "1.30"

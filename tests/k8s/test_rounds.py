@@ -12,6 +12,7 @@ import yaml
 from evaluation.__main__ import _parse as parse_evaluation
 from rounds.__main__ import _groups, _parse
 from tests.conftest import GRID, ROOT
+from tests.k8s.json_schema import strict
 
 FOLDER = ROOT / "k8s" / "rounds"
 
@@ -32,18 +33,6 @@ def schema(shared):
     if not path.is_file():
         pytest.skip(f"KubeRay's schema is not at {path}")
     return json.loads(path.read_text())
-
-
-def strict(schema):
-    """The schema, but unknown fields are errors: the API server would drop them silently."""
-    if isinstance(schema, list):
-        return [strict(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    made = {key: strict(value) for key, value in schema.items()}
-    if isinstance(made.get("properties"), dict) and not made.get("x-kubernetes-preserve-unknown-fields"):
-        made.setdefault("additionalProperties", False)
-    return made
 
 
 def test_manifest_is_valid_for_kuberay(documents, schema):

@@ -16,8 +16,8 @@ from serving.client.tls_files import ChangingTls, TlsFiles
 from serving.embedded.certificate_file import CertificateFile
 from serving.embedded.config import ServerConfig, ssl_from_file
 from serving.errors import Unavailable
+from tests.serving.certificates import pair
 from tests.serving.conftest import running
-from tests.serving.test_listening import pair
 
 X = np.zeros(17, np.float32)
 

@@ -1,14 +1,11 @@
 """The embedded server's addresses: ports, Unix socket, TLS, mTLS, gRPC settings."""
 
-import datetime
-import ipaddress
 import socket
 import threading
 
 import grpc
 import numpy as np
 import pytest
-from cryptography import x509
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 from city.errors import InputError
@@ -19,35 +16,10 @@ from serving.embedded.server import Server
 from serving.errors import Unavailable
 from serving.tensors import to_proto
 from tests.end_to_end.programs import free_port
+from tests.serving.certificates import pair
 from tests.serving.conftest import running
 
 X = np.zeros(17, np.float32)
-
-
-def pair(name, authority=None, valid=datetime.timedelta(days=1)):
-    """(key PEM, certificate PEM, key, certificate), self-signed or signed by an authority; `valid`: from now on."""
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    issuer = authority[3].subject if authority else subject
-    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=2))
-        .not_valid_after(now + valid)
-        .add_extension(names, critical=False)
-        .add_extension(x509.BasicConstraints(ca=authority is None, path_length=None), critical=True)
-        .sign(authority[2] if authority else key, hashes.SHA256())
-    )
-    key_pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return key_pem, certificate.public_bytes(serialization.Encoding.PEM), key, certificate
 
 
 def version_of(channel):
@@ -133,14 +105,14 @@ def test_the_ports_are_closed_until_the_models_are_loaded(grid_models, tmp_path,
     port, rest_port = free_port(), free_port()
     server = Server(ServerConfig(grid_models, port=port, rest=RestConfig(rest_port), socket_path=tmp_path / "s"))
     loading, go = threading.Event(), threading.Event()
-    load = server.manager._load
+    load = server.manager.load
 
     def blocked(path):
         loading.set()
         assert go.wait(60)
         return load(path)
 
-    monkeypatch.setattr(server.manager, "_load", blocked)
+    monkeypatch.setattr(server.manager, "load", blocked)
     starter = threading.Thread(target=server.start)
     starter.start()
     try:

@@ -461,14 +461,14 @@ def test_a_poll_that_waited_for_a_reload_does_not_undo_it(grid_models, tmp_path)
 
     with running(ServerConfig(models=only(2), port=0, poll_s=3600)) as server:
         loading, go = threading.Event(), threading.Event()
-        load = server.manager._load
+        load = server.manager.load
 
         def blocked(path):
             loading.set()
             assert go.wait(20)
             return load(path)
 
-        server.manager._load = blocked
+        server.manager.load = blocked
         reload = threading.Thread(target=server.reconfigure, args=(only(1),))
         reload.start()
         assert loading.wait(20)
@@ -483,14 +483,14 @@ def test_a_poll_that_waited_for_a_reload_does_not_undo_it(grid_models, tmp_path)
 def test_a_second_reload_is_aborted_and_status_and_health_answer_meanwhile(models, monkeypatch):
     with Served(models=configured(models, ("a", "first", ""))) as api:
         loading, go = threading.Event(), threading.Event()
-        load = api.server.manager._load
+        load = api.server.manager.load
 
         def blocked(path):
             loading.set()
             assert go.wait(60)
             return load(path)
 
-        monkeypatch.setattr(api.server.manager, "_load", blocked)
+        monkeypatch.setattr(api.server.manager, "load", blocked)
         config = text(models, ("a", "first", ""), ("b", "second", ""))
         with futures.ThreadPoolExecutor(1) as pool:
             first = pool.submit(api.reload, config)

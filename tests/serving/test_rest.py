@@ -255,7 +255,8 @@ def test_a_float_is_written_with_6_digits_or_else_9_and_reads_back(value):
         assert math.isnan(number)
     else:
         assert np.float32(number) == value
-        assert number == float(f"{value:.6g}") or number == float(f"{value:.9g}") != float(f"{value:.6g}")
+        is_short = np.float32(float(f"{value:.6g}")) == value
+        assert number == float(f"{value:.6g}" if is_short else f"{value:.9g}")
 
 
 @pytest.mark.parametrize("name", ["classify", "regress"])
@@ -363,7 +364,7 @@ def test_200_requests_at_once_beside_600_idle_connections(non_policy_server):
 
 def test_request_beyond_the_timeout_is_answered_504(non_policy_models, monkeypatch):
     go = threading.Event()
-    monkeypatch.setattr(rest_server.RestServer, "_predict", lambda *_: go.wait(30) and "")
+    monkeypatch.setattr(rest_server.json_document, "parse", lambda body: go.wait(30) and {})
     with running(ServerConfig(non_policy_models, port=0, poll_s=0, rest=RestConfig(0, timeout_s=0.05))) as server:
         try:
             for sent in (b"{}", b"{"):  # computed for too long; a body that does not arrive
@@ -404,7 +405,7 @@ def test_malformed_http_is_answered_400_and_not_logged(non_policy_server, sent, 
         connection.sendall(sent)
         response = http.client.HTTPResponse(connection)
         response.begin()
-        assert response.status in (400, 404)
+        assert response.status == 400
     assert "Traceback" not in caplog.text + "".join(capfd.readouterr())
 
 

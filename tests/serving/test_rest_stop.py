@@ -3,9 +3,12 @@
 import http.client
 import socket
 import threading
+from concurrent import futures
 
+import numpy as np
 import pytest
 
+from serving.client import Client
 from serving.embedded.config import RestConfig, ServerConfig
 from serving.embedded.rest.server import RestServer
 from serving.embedded.server import Server
@@ -29,8 +32,10 @@ class SlowRestServer(RestServer):
 
 @pytest.fixture
 def rest():
+    before = set(threading.enumerate())
     server = SlowRestServer()
     server.start()
+    (server.thread,) = {thread for thread in threading.enumerate() if thread.name == "rest"} - before
     yield server
     server.go.set()
 
@@ -60,7 +65,7 @@ def test_stop_finishes_requests_and_refuses_new_connections(rest, caplog):
     caller.join(30)
     stopper.join(30)
     assert sizes == [len(BODY)]
-    assert not rest._thread.is_alive()
+    assert not rest.thread.is_alive()
     assert [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")] == []
 
 
@@ -70,26 +75,29 @@ def test_stop_closes_an_idle_connection(rest):
     connection.request("GET", "/slow")
     assert len(connection.getresponse().read()) == len(BODY)
     rest.stop()
-    assert not rest._thread.is_alive()
+    assert not rest.thread.is_alive()
     connection.close()
 
 
-def test_requests_are_refused_while_grpc_calls_end(non_policy_models):
-    server = Server(ServerConfig(non_policy_models, port=0, poll_s=0, rest=RestConfig(0)))
+def test_requests_are_refused_while_grpc_calls_end(grid_models, monkeypatch):
+    server = Server(ServerConfig(grid_models, port=0, poll_s=0, rest=RestConfig(0)))
     server.start()
-    stop, refused = server._server.stop, []
+    find, began, go = server.manager.find, threading.Event(), threading.Event()
 
-    class Stopped:
-        def __init__(self, grace_s):
-            self.wait_for_calls = stop(grace_s).wait
+    def blocked(spec):
+        began.set()
+        assert go.wait(30)
+        return find(spec)
 
-        def wait(self):
-            try:
-                socket.create_connection(("127.0.0.1", server.rest_port), timeout=10).close()
-            except ConnectionError:
-                refused.append(True)
-            self.wait_for_calls()
-
-    server._server.stop = Stopped
-    server.stop()
-    assert refused == [True]
+    monkeypatch.setattr(server.manager, "find", blocked)
+    with Client(f"127.0.0.1:{server.port}", retries=0) as client, futures.ThreadPoolExecutor(2) as pool:
+        call = pool.submit(client.predict, "SA103", np.zeros(17, np.float32), timeout_s=30)
+        assert began.wait(30)
+        stopped = pool.submit(server.stop)
+        with pytest.raises(ConnectionError):
+            while True:
+                socket.create_connection(("127.0.0.1", server.rest_port), timeout=30).close()
+        assert not call.done() and not stopped.done()
+        go.set()
+        assert call.result(30)["action"].shape == (1, 1)
+        stopped.result(30)

@@ -300,7 +300,7 @@ def test_a_version_that_waits_to_be_loaded_is_in_state_start(models):
     seen = []
 
     def load(path):
-        seen.append({version: status.state for version, status in manager._models[MODEL].states.items()})
+        seen.append({status.version: status.state for status in manager.states(wire.ModelSpec(name=MODEL))})
         return object()
 
     manager = ModelManager(load, threading.Event())
@@ -332,9 +332,9 @@ def test_a_model_moved_to_an_equal_folder_is_loaded_from_there(models, tmp_path)
 
     shutil.copytree(models / MODEL, tmp_path / "copy")
     with served(models) as (server, client):
-        before = server.manager._models[MODEL].servables[1]
+        _, before = server.manager.find(wire.ModelSpec(name=MODEL))
         server.reconfigure({MODEL: ModelConfig(MODEL, tmp_path / "copy")})
-        assert version_of(client) == 1 and server.manager._models[MODEL].servables[1] is not before
+        assert version_of(client) == 1 and server.manager.find(wire.ModelSpec(name=MODEL))[1] is not before
 
 
 def test_a_warm_up_record_may_leave_out_its_model(grid_models, tmp_path):
@@ -356,7 +356,9 @@ def test_a_warm_up_record_may_leave_out_its_model(grid_models, tmp_path):
         assert server.manager.served() == {"SA103": [1]}
 
 
-def test_an_unexpected_load_error_is_a_failed_load(grid_models, monkeypatch):
+def test_an_unexpected_load_error_is_a_failed_load(grid_models):
+    from serving.embedded.models import model_config
+
     config = ServerConfig(grid_models, port=0, poll_s=3600)
     with running(config) as server:
         manager = server.manager
@@ -366,11 +368,10 @@ def test_an_unexpected_load_error_is_a_failed_load(grid_models, monkeypatch):
             attempts.append(path)
             raise RuntimeError("unexpected")
 
-        manager._load = failing
-        folder = manager._models["SA103"].config.base_path
-        os.utime(folder / "1" / "saved_model.pb")
+        manager.load = failing
+        os.utime(grid_models / "SA103" / "1" / "saved_model.pb")
         for now_s in (1.0, 2.0, 3.0):
-            manager.apply({name: model.config for name, model in manager._models.items()}, now_s)
+            manager.apply(model_config.from_folder(grid_models), now_s)
         (status,) = manager.states(wire.ModelSpec(name="SA103"))
         assert len(attempts) == 1 and "unexpected" in status.status.error_message
 

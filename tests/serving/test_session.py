@@ -10,7 +10,6 @@ from serving.client import Client
 from serving.embedded.config import ServerConfig
 from serving.embedded.tensorflow import session
 from serving.embedded.tensorflow.library import library
-from serving.embedded.tensorflow.session import _to_array, _to_tensor
 from tests.serving import saved_models
 from tests.serving.conftest import running
 
@@ -48,13 +47,12 @@ def test_a_tf1_variable_can_be_an_output(stateful):
     assert outputs["y"].tolist() == [1, 2] and outputs["y"].dtype == np.float32 and outputs["z"] == [5]
 
 
-def test_arrays_in_fortran_order_are_copied_by_value():
-    tf = library()
+def test_arrays_in_fortran_order_are_copied_by_value(non_policy_models):
+    version = session.Session(non_policy_models / "dtypes" / "1")
     for size in (10, 300):
         array = np.asfortranarray(np.arange(size * size, dtype=np.float32).reshape(size, size))
-        tensor = _to_tensor(tf, array, 1)
-        assert np.array_equal(_to_array(tf, tensor), array)
-        tf.DeleteTensor(tensor)
+        (y,) = version.run("float32", {"x": array}, ["y"])
+        assert np.array_equal(y, array)
 
 
 def test_the_strings_of_requests_are_freed(stateful, monkeypatch):

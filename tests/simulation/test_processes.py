@@ -116,9 +116,14 @@ def test_jobs_that_use_several_cpus_run_one_after_another():
         assert len({process_id for _, process_id in processes.run(own_process, [0, 0, 0], cpus=2)}) == 1
 
 
-def test_terminated_process_ends_what_it_started(tmp_path):
+def test_terminated_process_ends_what_it_started(tmp_path, monkeypatch):
+    monkeypatch.setattr("simulation.executors.processes.TERMINATE_TIMEOUT_S", 60)
     with pytest.raises(InputError), Processes(2) as processes:
-        dict(processes.run(fail_while_another_runs, [str(tmp_path / "first"), str(tmp_path / "second")]))
+        try:
+            dict(processes.run(fail_while_another_runs, [str(tmp_path / "first"), str(tmp_path / "second")]))
+        finally:
+            begin_s = time.monotonic()
+    assert time.monotonic() - begin_s < 30, "it ends by itself"
     assert (tmp_path / "first").read_text() == "ended"
 
 

@@ -3,14 +3,8 @@
 import numpy as np
 import pytest
 
-from protos import policy_pb2 as pb
+from tests.training.contracts import contract
 from training.actor_critics import ActorCritics, layouts
-
-
-def contract(tl, inputs, actions, kind="categorical", dialect="sumo-rl"):
-    return pb.PolicyContract(
-        tl=tl, observation=pb.Observation(size=inputs, dialect=dialect), action=pb.Action(kind=kind, size=actions)
-    )
 
 
 def evaluated(layers, x):

@@ -91,16 +91,26 @@ def test_episode_in_which_a_served_tl_has_no_answer_fails(task, grid_models):
         simulation.run(initial_arrays(simulation), Demand(7), (1, 1), explore=True)
 
 
-def test_sumo_that_ends_early_is_an_error(task, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("depart_s", "error", "message"),
+    [(0, InputError, "SUMO did not start: The edge 'nowhere'"), (1000, SimulationFailed, "The edge 'nowhere'")],
+    ids=["at its start", "later"],
+)
+def test_sumo_that_fails_is_an_error(task, tmp_path, monkeypatch, depart_s, error, message):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / "late.rou.xml").write_text('<routes><vehicle id="x" depart="100"><route edges="nowhere"/></vehicle></routes>')
+    (tmp_path / "late.rou.xml").write_text(
+        # SUMO reads vehicles 200 s ahead, and one more
+        '<routes><vehicle id="a" depart="0"><route edges="A1B1"/></vehicle>'
+        f'<vehicle id="b" depart="{depart_s}"><route edges="A1B1"/></vehicle>'
+        f'<vehicle id="x" depart="{depart_s}"><route edges="nowhere"/></vehicle></routes>'
+    )
     (tmp_path / "a.sumocfg").write_text(
         f'<configuration><input><net-file value="{GRID / "grid.net.xml"}"/>'
         '<route-files value="late.rou.xml"/></input></configuration>'
     )
     city = replace(task.city, network=config.Network(tmp_path / "a.sumocfg"))
-    simulation = EpisodeSimulator(replace(task, city=city))
-    with pytest.raises((SimulationFailed, InputError)):
+    simulation = EpisodeSimulator(replace(task, city=city, seconds=1200.0))
+    with pytest.raises(error, match=message):
         simulation.run(initial_arrays(simulation), Demand(7), (1, 1), explore=True)
     assert not list(tmp_path.glob("greenserve-*")), "no temporary file is left behind"
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.training.test_actor_critics import contract
+from tests.training.contracts import contract
 from training.actor_critics import ActorCritics, layouts
-from training.ppo import MAX_GRADIENT_NORM, SHARP_FROM, Learner, NotFinite, PpoConfig, _clipped_by_row
+from training.ppo import MAX_GRADIENT_NORM, SHARP_FROM, Learner, NotFinite, PpoConfig, clipped_by_row
 from training.transitions import Batch, RewardScale, Transitions, make_batch
 
 
@@ -191,7 +191,7 @@ def test_gradients_are_clipped_row_by_row():
     for gradient in gradients:
         gradient[0] *= 100
         gradient[1] *= 1e-3
-    clipped = [each.numpy() for each in _clipped_by_row([tf.constant(gradient) for gradient in gradients])]
+    clipped = [each.numpy() for each in clipped_by_row([tf.constant(gradient) for gradient in gradients])]
 
     def norm(arrays, row):
         return np.sqrt(sum((array[row] ** 2).sum() for array in arrays))

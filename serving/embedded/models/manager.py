@@ -103,7 +103,7 @@ class ModelManager:
             metrics: counts loads.
         """
         self._metrics = metrics or ServerMetrics()
-        self._load = load
+        self.load = load
         self._loading = loading or LoadOptions()
         self._models: dict[str, Model] = {}
         self._configured: set[str] = set()
@@ -234,7 +234,7 @@ class ModelManager:
         if not is_served:
             self._set_state(model, version, wire.ModelVersionStatus.LOADING)
         try:
-            servable = self._load(files.path)
+            servable = self.load(files.path)
         except Exception as error:
             if not isinstance(error, LoadError):
                 log.exception("loading version %d of %s failed unexpectedly", version, name)

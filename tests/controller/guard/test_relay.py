@@ -37,16 +37,18 @@ class Sumo:
 
 
 @contextlib.contextmanager
-def relay(watchdog_s=60.0, stopped=lambda: False, clock=None, answers=True):
+def relay(watchdog_s=60.0, stopped=lambda: False, clock=None, answers=True, wrap=lambda listener: listener):
+    """Yield (relay, controller, fake SUMO, SUMO's end at the relay, SUMO's own end); `made.address`: of its listener."""
     ours, controller = socket.socketpair()
     upstream, end = socket.socketpair()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         sumo = Sumo(end) if answers else None
         more = {"clock": clock} if clock else {}
-        made = Relay(ours, upstream, listener, VERSION, watchdog_s, stopped, **more)
+        made = Relay(ours, upstream, wrap(listener), VERSION, watchdog_s, stopped, **more)
         ends = []
         thread = threading.Thread(target=lambda: ends.append(made.run()))
         thread.start()
+        made.address = listener.getsockname()
         made.test_end = lambda: (thread.join(20), ends)[1]
         try:
             yield made, controller, sumo, upstream, end
@@ -130,7 +132,7 @@ def test_malformed_message_ends_the_controllers_connection_only():
 
 
 def test_second_controller_is_refused():
-    with relay() as (made, controller, _, _, _), socket.create_connection(made._listener.getsockname()) as second:
+    with relay() as (made, controller, _, _, _), socket.create_connection(made.address) as second:
         second.settimeout(10)
         assert second.recv(1) == b""
         controller.sendall(STEP)
@@ -146,9 +148,8 @@ def test_client_that_is_gone_before_accept_does_not_end_the_relay():
             self.listener.accept()[0].close()
             raise ConnectionAbortedError("gone")
 
-    with relay() as (made, controller, _, _, _):
-        made._listener = Aborted(made._listener)
-        with socket.create_connection(made._listener.listener.getsockname()) as client:
+    with relay(wrap=Aborted) as (made, controller, _, _, _):
+        with socket.create_connection(made.address) as client:
             client.settimeout(10)
             assert client.recv(1) == b""
         controller.sendall(STEP)
@@ -168,8 +169,6 @@ def test_reset_by_sumo_while_sending_ends_the_relay():
     with relay(answers=False) as (made, controller, _, _, end):
         for _ in range(200):
             controller.sendall(STEP * 1000)  # more than the socket buffers take, so the relay is still sending
-            if made._to_sumo:
-                break
         end.close()
         controller.settimeout(5)
         with contextlib.suppress(OSError):

@@ -48,5 +48,5 @@ def test_failed_check_names_its_tl(caplog):
 
     contracts = ServedContracts(FakeClient(A, broken), {"a": A})
     with pytest.raises(RuntimeError, match="broken"):
-        contracts._check_next()
+        contracts.updating.task()
     assert "a: its contract cannot be requested" in caplog.text

@@ -1,6 +1,7 @@
 """One call for all TLs while the fleet agrees with their own models."""
 
 import shutil
+import threading
 import time
 
 import numpy as np
@@ -13,7 +14,7 @@ from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
 from export.__main__ import main as export
 from protos import policy_pb2 as pb
-from serving.client import Client
+from serving.client import Client, Fleet
 from serving.embedded.config import ServerConfig
 from serving.errors import InvalidResponse, ModelNotFound
 from tests.serving.conftest import running
@@ -187,16 +188,19 @@ def test_new_version_of_the_fleet_is_used_only_after_an_update(city):
 
 def test_hanging_fleet_leaves_time_for_the_tls_own_models(city, monkeypatch):
     city.fleet.update()
-    find = city.server.manager.find
+    find, go = city.server.manager.find, threading.Event()
 
-    def slow(spec):
+    def hanging(spec):
         if spec.name == "city":
-            time.sleep(1.0)
+            assert go.wait(30)
         return find(spec)
 
-    monkeypatch.setattr(city.server.manager, "find", slow)
-    policies = ServedPolicies(city.client, city.contracts, None, 0.6, fleet=city.fleet)
-    answers = policies.ask(city.observations)
+    monkeypatch.setattr(city.server.manager, "find", hanging)
+    policies = ServedPolicies(city.client, city.contracts, None, 2.0, fleet=city.fleet)
+    try:
+        answers = policies.ask(city.observations)
+    finally:
+        go.set()
     assert not any(isinstance(answer, Exception) for answer in answers.values())
     assert city.fleet.coverage is None
 
@@ -229,7 +233,7 @@ def test_failed_update_leaves_nothing_covered(city, monkeypatch):
     city.fleet.update()
     monkeypatch.setattr(city.client, "status", broken)
     with pytest.raises(RuntimeError, match="broken"):
-        city.fleet._update_or_drop()
+        city.fleet.updating.task()
     assert city.fleet.coverage is None
 
 
@@ -260,13 +264,8 @@ def test_version_replaced_under_its_number_is_not_followed(city, caplog):
 
 def replace_action(monkeypatch, change):
     """Let the fleet's answers carry another action."""
-    call = Client._call_predict
-
-    def changed(self, request, timeout_s):
-        outputs = call(self, request, timeout_s)
-        return {**outputs, "action": change(np.array(outputs["action"]))} if request.model_spec.name == "city" else outputs
-
-    monkeypatch.setattr(Client, "_call_predict", changed)
+    split = Fleet.split
+    monkeypatch.setattr(Fleet, "split", lambda self, action, observations: split(self, change(np.array(action)), observations))
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf])

@@ -32,37 +32,31 @@ def test_posted_messages_go_out_with_send_or_before_a_wait(ends):
 
 def test_large_message_is_sent_while_waiting_for_the_answer(ends):
     messages, sumo = ends
-    sumo.setblocking(False)
-    large, taken = bytes(1 << 22), 0
+    large = bytes(1 << 22)
     messages.queue(large)
     messages.send()
-    poll = messages._poll
 
-    class Poll:
+    def serve():
         """SUMO receives in parts, and answers once it has everything."""
-
-        def poll(self, wait_ms):
-            nonlocal taken
+        taken = 0
+        while taken < len(large):
             taken += len(sumo.recv(1 << 20))
-            if taken == len(large):
-                sumo.send(wire.message([b"answer"]))
-            return poll.poll(wait_ms)
+        sumo.sendall(wire.message([b"answer"]))
 
-        def modify(self, *args):
-            poll.modify(*args)
-
-    messages._poll = Poll()
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
     assert list(messages.answers(1)) == [b"answer"]
+    thread.join(10)
 
 
-def test_answers_are_whole_however_they_are_split(ends):
-    messages, sumo = ends
+def test_answers_are_whole_although_their_bytes_arrive_one_by_one():
     stream = wire.message([b"first"]) + wire.message([]) + wire.message([b"third"])
-    answers = messages.answers(3)
-    for k in range(len(stream)):
-        sumo.sendall(stream[k : k + 1])
-        messages._exchange()
-    assert list(answers) == [b"first", b"", b"third"]
+    ours, sumo = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # a packet is received by itself
+    with ours, sumo:
+        for k in range(len(stream)):
+            sumo.sendall(stream[k : k + 1])
+        messages = MessageStream(ours, StderrReader(None), Interrupts())
+        assert list(messages.answers(3)) == [b"first", b"", b"third"]
 
 
 def test_last_message_follows_what_was_posted(ends):
@@ -147,24 +141,19 @@ def test_end_without_wait_does_not_wait_for_sumo(silent_ends):
     assert checks == {"abort": 0, "quit": 0} and sumo.recv(100) == b"last" and sumo.recv(100) == b""
 
 
-def test_silence_of_sumo_is_logged_every_30_s_until_it_answers(caplog):
+def test_silence_of_sumo_is_logged_every_30_s_until_it_answers(monkeypatch, caplog):
+    monkeypatch.setattr("controller.sumo.messages.POLL_INTERVAL_S", 0.001)
     ours, theirs = socket.socketpair()
     times = iter(range(0, 200, 10))
+
+    def clock():
+        now = next(times)
+        if now == 70:
+            theirs.sendall(wire.message([b"answer"]))
+        return now
+
     with ours, theirs:
-        messages = MessageStream(ours, StderrReader(None), Interrupts(), clock=lambda: next(times))
-        real, silent = messages._poll, [True] * 8
-
-        class SilentPoll:
-            modify = staticmethod(real.modify)
-
-            def poll(self, timeout_ms):
-                if silent:
-                    silent.pop()
-                    return []
-                theirs.sendall(wire.message([b"answer"]))
-                return real.poll(timeout_ms)
-
-        messages._poll = SilentPoll()
+        messages = MessageStream(ours, StderrReader(None), Interrupts(), clock=clock)
         assert list(messages.answers(1)) == [b"answer"]
     lines = [record.getMessage() for record in caplog.records]
     assert [line.partition(":")[0] for line in lines] == ["SUMO has been silent for 30 s", "SUMO has been silent for 60 s"]

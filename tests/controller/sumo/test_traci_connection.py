@@ -14,18 +14,29 @@ from controller.sumo.programs import StderrReader
 from controller.sumo.traci_connection import TraciConnection
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import SignalSafety
-from tests.controller.sumo.test_wire import state_answer, status, value
+from tests.controller.sumo.traci_answers import state_answer, status, value
 
 LANES = ["in0_0", "in1_0"]
 
 
 @pytest.fixture
-def ends():
+def sockets():
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        connection = TraciConnection(SimpleNamespace(_socket=ours), ConnectionError, None, StderrReader(None), Interrupts())
-        connection.track({"TL": LANES}, [], {"X": 2})
-        yield connection, theirs
+        yield ours, theirs
+
+
+@pytest.fixture
+def ends(sockets):
+    return tracking(sockets[0]), sockets[1]
+
+
+def tracking(ours, abort_requested=lambda: False):
+    """A connection over a socket that reads one TL."""
+    interrupts = Interrupts(abort_requested)
+    connection = TraciConnection(SimpleNamespace(_socket=ours), ConnectionError, None, StderrReader(None), interrupts)
+    connection.track({"TL": LANES}, [], {"X": 2})
+    return connection
 
 
 def numbers(vehicles):
@@ -126,12 +137,14 @@ def test_programs_are_requested_between_two_steps(ends):
             connection.programs(["X"])
 
 
-def test_api_is_usable_only_after_the_states_are_received(ends):
-    connection, sumo = ends
+def test_api_is_usable_only_after_the_states_are_received(sockets):
+    ours, sumo = sockets
+    connection = tracking(ours)
     connection.advance(5.0)
     sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + wire.message([state_answer([("X", "Gr")])]))
     connection.read(("TL",))
-    assert not select.select([connection.api._socket], [], [], 0)[0]
+    assert connection.api
+    assert not select.select([ours], [], [], 0)[0]
     assert connection.shown() == {"X": "Gr"}
 
 
@@ -191,40 +204,36 @@ def test_malformed_answer_ends_the_connection(ends, answer):
         connection.read(("TL",))
 
 
-def test_wait_for_sumo_checks_every_second_for_an_abort(ends):
-    connection, sumo = ends
-    messages = connection._messages
-    poll, waits = messages._poll.poll, []
+def test_wait_for_sumo_checks_at_intervals_for_an_abort(sockets, monkeypatch):
+    monkeypatch.setattr("controller.sumo.messages.POLL_INTERVAL_S", 0.001)
+    ours, sumo = sockets
+    checks = []
 
-    def fake_poll(wait_ms):
-        waits.append(wait_ms)
-        if len(waits) < 3:
-            return []
-        sumo.sendall(STEPPED + wire.message([numbers([3, 4]) + state_answer([("X", "Gr")])]))
-        return poll(wait_ms)
+    def abort_requested():
+        checks.append(None)
+        if len(checks) == 2:
+            sumo.sendall(STEPPED + wire.message([numbers([3, 4])]) + wire.message([state_answer([("X", "Gr")])]))
+        return len(checks) == 3
 
-    messages._poll = SimpleNamespace(poll=fake_poll, modify=messages._poll.modify)
-    messages._interrupts = Interrupts(abort_requested=lambda: len(waits) == 3)
+    connection = tracking(ours, abort_requested)
     connection.advance(5.0)
-    assert connection.read(("TL",)).time_s == 5.0 and waits == [1000] * 3
-    waits.clear()
-    messages._interrupts = Interrupts(abort_requested=lambda: True)
+    assert connection.read(("TL",)).time_s == 5.0 and len(checks) == 2
+    assert connection.shown() == {"X": "Gr"}
+    connection.advance(10.0)
     with pytest.raises(WaitAborted):
         connection.read(("TL",))
-    assert waits == [1000]
+    assert len(checks) == 3
 
 
-def test_late_answers_of_an_aborted_wait_are_not_mixed_up(ends):
-    connection, sumo = ends
-    messages = connection._messages
-    poll, messages._poll = messages._poll, SimpleNamespace(poll=lambda wait_ms: [], modify=lambda *args: None)
-    messages._interrupts = Interrupts(abort_requested=lambda: True)
+def test_late_answers_of_an_aborted_wait_are_not_mixed_up(sockets, monkeypatch):
+    monkeypatch.setattr("controller.sumo.messages.POLL_INTERVAL_S", 0.001)
+    ours, sumo = sockets
+    connection = tracking(ours, abort_requested=lambda: True)
     connection.advance(5.0)
     with pytest.raises(WaitAborted):
         connection.read(("TL",))
     with pytest.raises(WaitAborted):
         connection.switch_program("X", "0")
-    messages._poll = poll
     late = STEPPED + wire.message([numbers([3, 4])]) + wire.message([state_answer([("X", "Gr")])])
     sumo.sendall(late + wire.message([status(wire.SET_TL)]))
     for program in "12":
@@ -280,10 +289,9 @@ def test_unguarded_close_waits_for_a_silent_sumo_until_quit_is_requested(aborts,
 
 def test_guarded_close_does_not_wait_if_an_abort_is_requested():
     requests = Requests(aborts=True)
-    version = SimpleNamespace(_socket=None, getVersion=lambda: (21, f"SUMO {wire.GUARDED}"))
     ours, sumo = socket.socketpair()
     with ours, sumo:
-        version._socket = ours
+        version = SimpleNamespace(_socket=ours, getVersion=lambda: (21, f"SUMO {wire.GUARDED}"))
         connection = TraciConnection(
             version, ConnectionError, None, StderrReader(None), requests.interrupts(), through_guard=True
         )

@@ -4,7 +4,7 @@ import pytest
 
 from signals.dialects.sappo import KeepChangeSequencer
 from signals.green_phases import GreenPhaseSequencer
-from tests.signals.dialects.test_sappo import PHASES
+from tests.signals.dialects.fixed_cycle import PHASES
 
 
 @pytest.mark.parametrize("sequencer", [GreenPhaseSequencer(["GGrr", "rrGG"], 5, 2, 5), KeepChangeSequencer([PHASES], 5, 0.2)])

@@ -10,10 +10,10 @@ from city.network import Phase
 from signals.dialects import sappo
 from signals.dialects.sappo import KeepChangeSequencer, PlanSequencer, SappoObserver, cycle_plan
 from signals.observation import PhaseState
-from tests.signals.test_observation import LENGTH_M, readings
+from tests.signals.dialects.fixed_cycle import PHASES
+from tests.signals.lane_readings import LENGTH_M, readings
 
 EPSILON = float(np.finfo(float).eps)
-PHASES = [Phase(s, d, d, d) for s, d in (("GGrr", 20), ("yyrr", 3), ("rrGG", 10), ("rryy", 3))]
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from signals.observation import Readings
 from signals.safety.monitor import Limits, SignalMonitor
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import PermittedState, SignalSafety
-from tests.signals.test_intersection import GREENS, PLAN
+from tests.signals.single_signal import GREENS, PLAN
 
 LANES = [f"{way}{i}_0" for way in ("in", "out") for i in range(4)]
 ROW = {lane: k for k, lane in enumerate(LANES)}

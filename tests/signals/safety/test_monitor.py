@@ -5,13 +5,17 @@ import random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from city import network
 from city.network import SignalNetwork
+from signals.safety import monitor as monitor_module
 from signals.safety.monitor import Limits, MonitorRule, SignalMonitor
-from signals.safety.safety_times import SafetyTimes
+from signals.safety.safety_times import SafetyTimes, red_clearance_s, yellow_s_at
 from signals.safety.signal_safety import SignalSafety
 from tests.conftest import GRID
+from tests.signals.safety.test_safety_times import PATHS, SPEEDS
 
 LIMITS = Limits(yellow_s=3, min_green_s=5, all_red_s=1)
 
@@ -239,7 +243,7 @@ def test_monitor_and_safety_rules_agree_on_every_state(crossing):
     assert np.array_equal(crossing.foes, crossing.foes.T)
 
 
-@pytest.mark.parametrize(("program_state", "alarm_count"), [("oooo", 0), ("rrrr", 1)])
+@pytest.mark.parametrize(("program_state", "alarm_count"), [("oooo", 0), ("OOOO", 0), ("rrrr", 1)])
 def test_signal_that_is_off_does_not_count_as_red(crossing, program_state, alarm_count):
     monitor = SignalMonitor(crossing, Limits(3, 5, 0, max_red_s=30), ["GgGr", "rrrG"])
     alarms = monitor.check_shown("GgGr", 0, 50)
@@ -248,3 +252,163 @@ def test_signal_that_is_off_does_not_count_as_red(crossing, program_state, alarm
     assert [alarm.rule for alarm in alarms if alarm.rule is MonitorRule.MAX_RED_EXCEEDED] == [
         MonitorRule.MAX_RED_EXCEEDED
     ] * alarm_count
+
+
+@pytest.mark.parametrize(("mps", "yellow_s"), SPEEDS)
+def test_yellow_of_the_approach_speed_is_checked(crossing, mps, yellow_s):
+    fast = _with(crossing, approach_mps=(mps,) * 4)
+    for seconds in (yellow_s - 0.1, yellow_s):
+        broken = broken_rules(fast, [(0, "GgGr"), (10, "yyyr"), (10 + seconds, "rrrr")])
+        assert broken == ([] if seconds == yellow_s else [(MonitorRule.YELLOW, 10 + seconds)] * 3)
+
+
+def test_yellow_of_the_approach_speed_is_not_checked_without_yellow_by_speed(crossing):
+    limits = Limits(yellow_s=0, min_green_s=5, all_red_s=0, yellow_by_speed=False)
+    assert broken_rules(crossing, [(0, "GgGr"), (10, "yyyr"), (10.5, "rrrr")], limits) == []
+
+
+@pytest.mark.parametrize(("path_m", "mps", "red_s"), PATHS)
+def test_red_clearance_by_path_is_checked(crossing, path_m, mps, red_s):
+    signal = _with(crossing, path_m=(path_m,) * 4, slowest_mps=(mps,) * 4)
+    limits = Limits(yellow_s=3, min_green_s=5, all_red_s=0, red_by_path=True)
+    for seconds in (red_s - 0.05, red_s):
+        shown = [(0, "Grrr"), (10, "yrrr"), (13, "rrrr"), (13 + seconds, "rrrG")] if seconds > 0 else []
+        shown = shown or [(0, "Grrr"), (10, "yrrr"), (13, "rrrG")]
+        is_too_short = seconds > 0 and seconds < red_s
+        assert [rule for rule, _ in broken_rules(signal, shown, limits)] == [MonitorRule.CLEARANCE] * is_too_short
+
+
+@given(path_m=st.floats(0, 100), centimetres_per_s=st.integers(0, 6000))
+def test_monitor_and_safety_rules_require_the_same_times(path_m, centimetres_per_s):
+    mps = centimetres_per_s / 100
+    assert monitor_module._required_yellow_s(3.6 * mps) == yellow_s_at(mps)
+    assert max(monitor_module._required_red_s(path_m, mps), 0.0) == red_clearance_s(path_m, mps)
+
+
+def test_pedestrians_walk_at_1_2_m_s(crossing):
+    crossed = _with(crossing, crossing_m=(0, 0, 0, 12.0))
+    for seconds in (9.9, 10):
+        broken = broken_rules(crossed, [(0, "rrrG"), (5, "rrrr"), (5 + seconds, "Grrr")])
+        assert [rule for rule, _ in broken] == [MonitorRule.CLEARANCE] * (seconds < 10)
+
+
+@pytest.mark.parametrize(("crossing_m", "approach_mps", "is_crossing"), [(0.5, 0.0, True), (12.0, 0.5, False), (0.0, 0.0, False)])
+def test_only_a_link_of_pedestrians_alone_goes_from_green_to_red(crossing, crossing_m, approach_mps, is_crossing):
+    signal = _with(crossing, crossing_m=(0, 0, 0, crossing_m), approach_mps=(0, 0, 0, approach_mps))
+    assert (broken_rules(signal, [(0, "rrrG"), (10, "rrrr")]) == []) is is_crossing
+    safety = SignalSafety(signal, SafetyTimes(3, 5))
+    safety.start_from("rrrG", 0)
+    assert safety.permit("rrrr", 10)[0].state == ("rrrr" if is_crossing else "rrry")
+
+
+def test_every_foe_of_a_yielding_green_must_be_clear(crossing):
+    # link 1 yields to link 2, but not to link 3
+    assert broken_rules(crossing, [(0, "rrrG"), (10, "rrry"), (13, "rgrr")]) == [(MonitorRule.CLEARANCE, 13)]
+
+
+def test_unknown_yellow_is_an_invalid_state_and_a_yellow(crossing):
+    assert broken_rules(crossing, [(0, "GgGr"), (10, "YYYr"), (13, "rrrr")]) == [(MonitorRule.INVALID_STATE, 10)]
+
+
+def test_state_after_one_of_another_length_is_checked_as_at_the_start(crossing):
+    assert broken_rules(crossing, [(0, "GgGr"), (10, "G"), (11, "rrrG")]) == [(MonitorRule.INVALID_STATE, 10)]
+
+
+def test_conflict_is_reported_once_while_the_state_lasts(crossing):
+    assert broken_rules(crossing, [(t, "GrrG") for t in range(5)]) == [(MonitorRule.CONFLICT, 0)]
+
+
+def test_state_that_the_program_leaves_is_checked_when_control_begins(crossing):
+    monitor = SignalMonitor(crossing, LIMITS)
+    assert monitor.follow_program("GrrG", 0) == []
+    assert [alarm.rule for alarm in monitor.check_shown("GrrG", 5, 6)] == [MonitorRule.CONFLICT]
+
+
+def test_alarms_name_links_and_durations(crossing):
+    monitor = SignalMonitor(crossing, LIMITS)
+    shown = [(0, "rrrr"), (10, "Grrr"), (14, "yrrr"), (16, "rrrr"), (16.5, "rrrG"), (20, "GrrG")]
+    messages = [alarm.message for t, state in shown for alarm in monitor.check_shown(state, t, t + 1)]
+    assert messages == [
+        "link 0 was green for 4 s",
+        "link 0 was yellow for 2 of 3 s",
+        "link 3 turned green 0.5 s after its foe 0 turned red, not 1 s",
+        "GrrG: links 0 and 3 are foes",
+    ]
+
+
+GREENS = ("GgGr", "rrrG")
+MAX_RED = Limits(yellow_s=3, min_green_s=5, all_red_s=1, max_red_s=60)
+MAX_RED_AND_SERVICE_S = 60 + 3 * (5 + 3 + 1)
+"""Max red, and for each of two phases and the one that is shown a min green, a yellow and an all-red."""
+
+
+def first_alarm_s(monitor, state, begin_s):
+    """Seconds of `state` after which max red is reported."""
+    for t in range(begin_s, begin_s + 1000):
+        for alarm in monitor.check_shown(state, t, t + 1):
+            assert alarm.rule is MonitorRule.MAX_RED_EXCEEDED
+            return alarm.at_s - begin_s
+    return None
+
+
+def test_max_red_is_exceeded_after_the_time_to_serve_the_link(crossing):
+    assert first_alarm_s(SignalMonitor(crossing, MAX_RED, GREENS), "GgGr", 100) == MAX_RED_AND_SERVICE_S + 1
+    # 70 km/h need 5 s of yellow, 12 m of crossing 10 s
+    signal = _with(crossing, approach_mps=(10.0, 19.4, 10.0, 10.0), crossing_m=(0, 0, 12.0, 0))
+    assert first_alarm_s(SignalMonitor(signal, MAX_RED, GREENS), "GgGr", 100) == 60 + 3 * (5 + 5 + 10) + 1
+
+
+def test_max_red_does_not_apply_without_a_limit_or_a_phase(crossing):
+    assert first_alarm_s(SignalMonitor(crossing, LIMITS, GREENS), "GgGr", 0) is None
+    assert first_alarm_s(SignalMonitor(crossing, MAX_RED, ["GgGr"]), "GgGr", 0) is None
+
+
+def test_max_red_applies_to_links_with_permissive_green(crossing):
+    monitor = SignalMonitor(crossing, MAX_RED, GREENS)
+    messages = [alarm.message for t in range(100) for alarm in monitor.check_shown("rrrG", t, t + 1)]
+    assert messages == [f"link {i} has been red for 88 s" for i in range(3)]
+
+
+def test_red_of_the_program_does_not_count(crossing):
+    monitor = SignalMonitor(crossing, MAX_RED, GREENS)
+    for t, state in ((0, "GgGr"), (50, "rrrG"), (100, "GgGr")):
+        assert monitor.follow_program(state, t) == []
+    assert first_alarm_s(monitor, "GgGr", 150) == MAX_RED_AND_SERVICE_S + 1
+    monitor = SignalMonitor(crossing, MAX_RED, GREENS)
+    monitor.follow_program("GgGr", 0)
+    assert first_alarm_s(monitor, "GgGr", 100) == MAX_RED_AND_SERVICE_S + 1
+    # links 0 to 2 are green until the program shows their red
+    monitor = SignalMonitor(crossing, MAX_RED, GREENS)
+    monitor.check_shown("GgGr", 0, 10)
+    monitor.follow_program("rrrG", 10)
+    assert first_alarm_s(monitor, "rrrG", 20) == MAX_RED_AND_SERVICE_S + 1
+    monitor = SignalMonitor(crossing, MAX_RED, GREENS)
+    monitor.follow_program("GgGr", 0)
+    monitor.follow_program("rrrG", 10)
+    assert first_alarm_s(monitor, "rrrG", 20) == MAX_RED_AND_SERVICE_S + 1
+
+
+def test_link_that_the_program_served_may_exceed_max_red_again(crossing):
+    monitor = SignalMonitor(crossing, MAX_RED, GREENS)
+    assert first_alarm_s(monitor, "GgGr", 0) is not None
+    for t, state in ((1000, "GgGr"), (1010, "rrrG"), (1020, "GgGr")):
+        monitor.follow_program(state, t)
+    assert first_alarm_s(monitor, "GgGr", 1030) == MAX_RED_AND_SERVICE_S + 1
+
+
+@pytest.mark.parametrize("program_state", ["", "Gg", "GgGrr"])
+def test_program_with_states_of_another_length_ends_waiting(crossing, program_state):
+    monitor = SignalMonitor(crossing, MAX_RED, GREENS)
+    assert first_alarm_s(monitor, "rrrG", 0) is not None
+    monitor.follow_program(program_state, 100)
+    monitor.follow_program("GgGr", 110)
+    assert first_alarm_s(monitor, "GgGr", 120) == MAX_RED_AND_SERVICE_S + 1
+
+
+def test_state_of_another_length_ends_waiting(crossing):
+    monitor = SignalMonitor(crossing, MAX_RED, GREENS)
+    assert monitor.check_shown("GgGr", 0, 50) == []
+    monitor.follow_program("GgGr", 50)
+    assert monitor.check_shown("GgGr", 60, 61) == []
+    assert [alarm.rule for alarm in monitor.check_shown("G", 61, 62)] == [MonitorRule.INVALID_STATE]
+    assert first_alarm_s(monitor, "GgGr", 62) == MAX_RED_AND_SERVICE_S + 1

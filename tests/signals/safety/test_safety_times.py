@@ -2,9 +2,11 @@
 
 import math
 
+import pytest
+
 from city.config import Safety
 from protos import policy_pb2 as pb
-from signals.safety.safety_times import SafetyTimes, times_for
+from signals.safety.safety_times import SafetyTimes, red_clearance_s, times_for, yellow_s_at
 
 CONTRACT = pb.PolicyContract(timing=pb.Timing(yellow_s=2, min_green_s=5, all_red_s=1, max_green_s=50))
 
@@ -29,3 +31,33 @@ def test_min_and_max_green_of_a_plan_do_not_apply_to_its_links():
     for floors in ("street", "dialect"):
         times = times_for(CONTRACT, Safety(min_green_s=4, floors=floors), True)
         assert times.min_green_s == (4 if floors == "street" else 0) and times.max_green_s == math.inf
+
+
+def test_times_without_bounds_or_all_red_have_none():
+    contract = pb.PolicyContract(timing=pb.Timing(yellow_s=2, min_green_s=5))
+    for floors in ("street", "dialect"):
+        times = times_for(contract, Safety(min_green_s=0, floors=floors), False)
+        assert (times.all_red_s, times.max_green_s, times.max_red_s) == (0, math.inf, math.inf)
+    assert times_for(contract, Safety(min_green_s=0), True).min_green_s == 0
+
+
+def test_longer_all_red_of_the_city_applies():
+    assert times_for(CONTRACT, Safety(all_red_s=2.5), False).all_red_s == 2.5
+
+
+SPEEDS = ((0.0, 3), (13.89, 3), (14.02, 3), (14.03, 4), (16.8, 4), (16.81, 5), (19.58, 5), (19.59, 6), (36.0, 6))
+"""(speed in m/s, yellow in s) on both sides of 50, 60 and 70 km/h, with the two decimals of networks."""
+
+
+@pytest.mark.parametrize(("mps", "yellow_s"), SPEEDS)
+def test_yellow_is_that_of_the_approach_speed(mps, yellow_s):
+    assert yellow_s_at(mps) == yellow_s
+
+
+PATHS = ((13.9, 10.0, 1.0), (0.5, 2.0, 2.3), (20.0, 0.5, 51.2), (13.9, 30.0, 0.0), (0.0, 3.0, 0.0), (13.9, 0.0, 0.0))
+"""(path in m, speed in m/s, red clearance in s); 0 m and 0 m/s are unknown."""
+
+
+@pytest.mark.parametrize(("path_m", "mps", "red_s"), PATHS)
+def test_red_clearance_is_the_time_to_clear_the_path(path_m, mps, red_s):
+    assert red_clearance_s(path_m, mps) == pytest.approx(red_s)

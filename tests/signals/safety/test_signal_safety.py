@@ -234,16 +234,213 @@ class TestByExample:
         assert signal_safety.permit_release("0", 0, 20).program == "0"
 
 
+def shown_after(safety, requested, now):
+    return safety.permit(requested, now)[0].state
+
+
+class TestState:
+    """What `SignalSafety` keeps between requests."""
+
+    def test_signal_without_a_start_counts_as_red_and_clear(self, crossing):
+        for requested, reported in (("rrrr", set()), ("GgGr", set())):
+            safety = SignalSafety(crossing, SafetyTimes(3, 5, all_red_s=2, max_red_s=60), ["GgGr", "rrrG"])
+            assert (safety.shown, safety.bound_exceeded_at_s, safety.is_cleared(0)) == ("rrrr", math.inf, True)
+            state, overrides = safety.permit(requested, 0)
+            assert state.state == requested and reasons(overrides) == reported
+        assert safety.network is crossing
+
+    def test_waiting_counts_from_the_start(self, crossing):
+        safety = SignalSafety(crossing, SafetyTimes(3, 5, max_red_s=30), ["GgGr", "rrrG"])
+        safety.start_from("GgGr", 100)
+        assert [shown_after(safety, "GgGr", t) for t in (129, 130)] == ["GgGr", "yyyr"]
+
+    def test_max_green_counts_from_the_links_own_green(self, crossing):
+        safety = SignalSafety(crossing, SafetyTimes(3, 5, max_green_s=20), ["GgGr", "rrrG"])
+        safety.start_from("rrrr", 0)
+        assert [shown_after(safety, "GgGr", t) for t in (10, 29, 30)] == ["GgGr", "GgGr", "yyyr"]
+
+    def test_start_and_clearing_end_the_service_of_max_red(self, crossing):
+        for end_service in (
+            lambda safety: safety.start_from("GgGr", 31),
+            lambda safety: safety.permit("rrrr", 31, clearing=True),
+        ):
+            safety = adopted(crossing, SafetyTimes(3, 5, max_red_s=30))
+            safety.permit("GgGr", 30)
+            assert safety.is_serving and not safety.shows("yyyr")
+            end_service(safety)
+            assert not safety.is_serving
+
+    def test_service_of_max_red_lasts_for_min_green_of_every_link(self, crossing):
+        safety = adopted(crossing, SafetyTimes(3, 5, max_red_s=30))
+        assert [shown_after(safety, "GgGr", t) for t in (30, 33, 37)] == ["yyyr", "rrrG", "rrrG"] and safety.is_serving
+        assert shown_after(safety, "GgGr", 38) == "rrry" and not safety.is_serving
+        # links 0 and 1 are green for long when link 2 gets its green
+        safety = adopted(crossing, SafetyTimes(3, 5, max_red_s=30), "Ggrr", ["GgGr", "Ggrr"])
+        assert [shown_after(safety, "Ggrr", t) for t in (30, 34)] == ["GgGr", "GgGr"] and safety.is_serving
+        assert shown_after(safety, "Ggrr", 35) == "Ggyr" and not safety.is_serving
+
+    def test_phase_that_serves_max_red_is_kept_until_it_is_shown(self, crossing):
+        safety = adopted(crossing, SafetyTimes(3, 5, max_red_s=30), "rrrG", ["GrGr", "GgGr", "rrrG"])
+        shown = [shown_after(safety, requested, t) for t, requested in ((30, "rrrG"), (31, "GgGr"), (33, "GgGr"))]
+        assert shown == ["rrry", "rrry", "GrGr"]
+
+    def test_service_of_max_red_is_reported(self, crossing):
+        changes = {OverrideReason.YELLOW, OverrideReason.CLEARANCE}
+        for requested, reported in (("GgGr", set()), ("????", {OverrideReason.MALFORMED})):
+            _, overrides = adopted(crossing, SafetyTimes(3, 5, max_red_s=30)).permit(requested, 30)
+            assert reasons(overrides) == {OverrideReason.MAX_RED} | reported | changes
+
+    def test_override_is_reported_again_after_a_permitted_request(self, crossing):
+        safety = adopted(crossing)
+        for t, requested, reported in ((1, "rrrG", True), (2, "rrrG", False), (3, "GgGr", False), (4, "rrrG", True)):
+            assert bool(safety.permit(requested, t)[1]) == reported
+
+    def test_malformed_request_finishes_the_yellow_and_keeps_the_green(self, crossing):
+        safety = adopted(crossing, shown="Ggrr", greens=())
+        assert shown_after(safety, "Grrr", 5) == "Gyrr"
+        assert shown_after(safety, "????", 8) == "Grrr"
+
+    def test_conflict_that_was_taken_over_is_ended_by_a_malformed_request(self, crossing):
+        assert shown_after(adopted(crossing, shown="GrrG", greens=()), "????", 10) == "yrry"
+
+    def test_release_needs_every_links_clearance(self, crossing):
+        safety = SignalSafety(crossing, SafetyTimes(3, 5, all_red_s=2))
+        safety.start_from("surs", 10)
+        assert [safety.is_cleared(now) for now in (10, 11, 12)] == [False, False, True]
+        release = safety.permit_release("P", 2, 12, 7.5)
+        assert (release.signal, release.program, release.phase, release.remaining_s) == ("X", "P", 2, 7.5)
+
+    def test_times_of_a_change_are_the_longest_of_any_link(self, crossing):
+        # links: 3 s of yellow and all-red; a crossing of 12 m; 5 s of yellow and a path of 5 s; 3 s and all-red
+        signal = replace(
+            crossing,
+            approach_mps=(10.0, 0.0, 19.4, 10.0),
+            crossing_m=(0.0, 12.0, 0.0, 0.0),
+            path_m=(1.0, 0.0, 53.9, 1.0),
+            slowest_mps=(10.0,) * 4,
+        )
+        times = SafetyTimes(3, 5, all_red_s=1, red_by_path=True)
+        safety = SignalSafety(signal, times, ["GgGr", "rrrG"])
+        assert safety.yellow_s == [3, 3, 5, 3] and safety.clearance_s == pytest.approx([1, 10, 5, 1])
+        assert (safety.clearing_s, safety.vehicle_change_s, safety.change_s) == pytest.approx((5 + 5 + 10, 10, 10))
+        pedestrians = replace(signal, approach_mps=(0.0,) * 4, crossing_m=(12.0, 2.4, 6.0, 2.4), path_m=())
+        safety = SignalSafety(pedestrians, SafetyTimes(3, 5), ["GgGr", "rrrG"])
+        assert (safety.clearing_s, safety.vehicle_change_s, safety.change_s) == pytest.approx((5 + 3 + 10, 0, 10))
+
+    def test_signal_without_changes_or_links_needs_no_time_for_them(self, crossing):
+        safety = SignalSafety(crossing, TIMES)
+        assert (safety.vehicle_change_s, safety.change_s) == (0, 0)
+        nothing = np.zeros((0, 0), bool)
+        signal = replace(
+            crossing, links=(), foes=nothing, yields=nothing, permissive=nothing,
+            approach_mps=(), crossing_m=(), path_m=(), slowest_mps=(),
+        )  # fmt: skip
+        assert SignalSafety(signal, TIMES).clearing_s == 5
+
+    def test_yellow_without_the_approach_speed_is_that_of_the_times(self, crossing):
+        assert SignalSafety(crossing, SafetyTimes(0, 5, yellow_by_speed=False)).yellow_s == [0] * 4
+
+
+class TestTransitions:
+    """Single steps from one state towards another."""
+
+    def test_protected_green_becomes_permissive_at_once(self, crossing):
+        state, overrides = adopted(crossing).permit("ggGr", 1)
+        assert state.state == "ggGr" and not overrides
+
+    def test_yellow_is_an_override_unless_it_is_requested(self, crossing):
+        assert reasons(adopted(crossing).permit("rrrr", 5)[1]) == {OverrideReason.YELLOW}
+        assert adopted(crossing).permit("yyyr", 5)[1] == []
+
+    def test_yellow_that_is_finished_is_an_override(self, crossing):
+        safety = adopted(crossing)
+        safety.permit("rrrr", 5)
+        assert reasons(safety.permit("GgGr", 6)[1]) == {OverrideReason.YELLOW}
+
+    def test_link_loses_its_green_beside_a_yellow(self, crossing):
+        safety = adopted(crossing, greens=())
+        assert [shown_after(safety, requested, t) for t, requested in ((5, "rgGr"), (6, "rrrr"))] == ["ygGr", "yyyr"]
+
+    def test_red_may_change_to_the_other_reds(self, crossing):
+        assert [shown_after(adopted(crossing), state, 1) for state in ("GgGs", "GgGu")] == ["GgGs", "GgGu"]
+
+    def test_greens_that_all_start_are_no_override(self, crossing):
+        assert adopted(crossing, shown="rrrr").permit("GgGr", 10)[1] == []
+
+    def test_link_starts_beside_one_that_waits_for_its_foe(self, crossing):
+        signal = walked(crossing, foes_of((0, 4)))
+        assert shown_after(adopted(signal, shown="rrrrG", greens=()), "GGrrr", 10) == "rGrry"
+
+    def test_greens_of_foes_never_start_together(self, crossing):
+        # requests with a conflict, which only the clearing of a junction does not check beforehand
+        for requested, started in (("rGGr", "rGrr"), ("GrrG", "Grrr"), ("rgrg", "rgrr"), ("grrg", "grrr"), ("rgGr", "rgGr")):
+            safety = adopted(crossing, shown="rrrr", greens=())
+            assert safety.permit(requested, 10, clearing=True)[0].state == started
+
+    def test_permissive_green_blocks_its_own_foes_alone(self, crossing):
+        signal = walked(crossing, foes_of((1, 2)))
+        assert shown_after(adopted(signal, shown="rrrrr", greens=()), "grGrr", 10) == "grGrr"
+
+
+def foes_of(*pairs):
+    foes = np.zeros((5, 5), bool)
+    for i, j in pairs:
+        foes[i, j] = foes[j, i] = True
+    return foes
+
+
+class TestVehiclesBesidePedestrians:
+    """Link 3 is walked; link 4 follows it and the vehicles of link 0, which may keep their green until it is clear."""
+
+    FOES = foes_of((0, 4), (3, 4))
+
+    def signal(self, crossing, *crossings, walking_m=9.6, **changes):
+        signal = walked(crossing, self.FOES, 3, *crossings)
+        return replace(signal, crossing_m=tuple(walking_m if m else 0.0 for m in signal.crossing_m), **changes)
+
+    def shown(self, signal, before, requested, times=TIMES):
+        return shown_after(adopted(signal, times, before, greens=()), requested, 10)
+
+    def test_vehicles_wait_for_pedestrians_who_take_longer_than_they_do(self, crossing):
+        assert self.shown(self.signal(crossing), "GrrGr", "rrrrG") == "Grrrr"
+        # 2.5 s, in the vehicles' yellow
+        assert self.shown(self.signal(crossing, walking_m=3.0), "GrrGr", "rrrrG") == "yrrrr"
+        # 4 s, in the vehicles' yellow of 3 s and all-red of 2 s
+        assert self.shown(self.signal(crossing, walking_m=4.8), "GrrGr", "rrrrG", SafetyTimes(3, 5, all_red_s=2)) == "yrrrr"
+        # 0.5 s, and the vehicles have no yellow
+        times = SafetyTimes(0, 5, yellow_by_speed=False)
+        assert self.shown(self.signal(crossing, walking_m=0.6), "GrrGr", "rrrrG", times) == "Grrrr"
+
+    def test_min_green_of_the_pedestrians_is_part_of_their_time(self, crossing):
+        # 2.5 s of walking, after the rest of a min green of 5 s that begins at 10: more than 3 s at 14, less at 14.6
+        for now, shown in ((14, "GrrGr"), (14.6, "yrrGr")):
+            safety = adopted(self.signal(crossing, walking_m=3.0), shown="Grrrr", greens=())
+            assert shown_after(safety, "GrrGr", 10) == "GrrGr"
+            assert shown_after(safety, "rrrrG", now) == shown
+
+    def test_crossing_that_keeps_its_green_does_not_count(self, crossing):
+        assert self.shown(self.signal(crossing, 2), "GrGGr", "rrGrG") == "GrGrr"
+
+    def test_only_vehicles_that_follow_matter(self, crossing):
+        # link 1 keeps its green, link 2 starts, and neither is a foe
+        assert self.shown(self.signal(crossing), "GGrGr", "rGrrG") == "GGrrr"
+        assert self.shown(self.signal(crossing), "GGrGr", "rGGrG") == "GGGrr"
+
+    def test_vehicles_that_nothing_follows_lose_their_green_once_pedestrians_are_clear_in_time(self, crossing):
+        assert self.shown(self.signal(crossing, walking_m=3.0), "GrrGr", "rrrrr") == "yrrrr"
+
+
 def assert_rules(signal_safety, times, history):
     """Check any sequence of (time, state) without the bookkeeping of SignalSafety."""
     rules, last_change = signal_safety.rules, {}
+    is_crossing = signal_safety.is_crossing
     for (_, before), (now, state) in itertools.pairwise(history):
         assert rules.conflicts(state) == [], state
         for i, (a, b) in enumerate(zip(before, state, strict=True)):
             kinds = ["green" if c in "Gg" else "yellow" if c == "y" else "red" for c in (a, b)]
             if kinds[0] == kinds[1]:
                 continue
-            assert kinds != ["green", "red"] or signal_safety._is_crossing[i], f"link {i} lost its green without yellow at {now}"
+            assert kinds != ["green", "red"] or is_crossing[i], f"link {i} lost its green without yellow at {now}"
             assert kinds != ["yellow", "green"], f"link {i} left its yellow for green at {now}"
             assert kinds != ["red", "yellow"], f"link {i} turned yellow from red at {now}"
             since = last_change.get(i, (-math.inf, ""))[0]
@@ -297,6 +494,15 @@ def test_no_sequence_of_requests_breaks_a_rule(crossroads, data):
             now = round(now + step_s, 3)
             history.append((now, signal_safety.permit(requested, now)[0].state))
     assert_rules(signal_safety, times, history)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_clearing_starts_no_conflict_whatever_is_requested(data):
+    signal = data.draw(st.sampled_from([*SIGNALS.values()]))
+    requested = data.draw(st.text("rgG", min_size=len(signal.links), max_size=len(signal.links)))
+    safety = SignalSafety(signal, TIMES)
+    assert safety.rules.conflicts(safety.permit(requested, 0, clearing=True)[0].state) == []
 
 
 @pytest.mark.parametrize("name", ["cologne1", "cologne8", "ingolstadt7"])

@@ -1,0 +1,128 @@
+"""Operations of TensorFlow graphs that may run: arithmetic, shapes, control flow, variables. One list for exporter and server.
+
+A graph of a stranger may read and write files, open connections, start Python functions or loop without an end. So every
+operation that a run can reach is compared with ALLOWED before anything runs: data and control inputs, branches, loop
+bodies and called functions included.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+_VALUES = """
+Const Placeholder PlaceholderWithDefault PlaceholderV2 Identity IdentityN Snapshot StopGradient PreventGradient NoOp
+EnsureShape Shape ShapeN Size Rank Reshape ExpandDims Squeeze Fill ZerosLike OnesLike Range LinSpace BroadcastTo
+BroadcastArgs BroadcastGradientArgs Cast Bitcast Pack Unpack Concat ConcatV2 ConcatOffset Split SplitV Slice
+StridedSlice Tile Pad PadV2 MirrorPad Transpose ConjugateTranspose InvertPermutation Reverse ReverseV2 ReverseSequence
+Roll Gather GatherV2 GatherNd ScatterNd TensorScatterUpdate TensorScatterAdd TensorScatterSub TensorScatterMax
+TensorScatterMin TensorStridedSliceUpdate DynamicPartition DynamicStitch ParallelDynamicStitch OneHot Where Select
+SelectV2 Unique UniqueV2 UniqueWithCounts ListDiff TopK TopKV2 NthElement ArgMax ArgMin Diag DiagPart MatrixDiag
+MatrixDiagV2 MatrixDiagV3 MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3 MatrixSetDiag MatrixSetDiagV2
+MatrixSetDiagV3 MatrixBandPart SpaceToDepth DepthToSpace SpaceToBatchND BatchToSpaceND UnravelIndex
+LowerBound UpperBound Bucketize
+"""
+_ARITHMETIC = """
+Abs Acos Acosh Add AddN AddV2 AccumulateNV2 Asin Asinh Atan Atan2 Atanh Ceil ClipByValue Cos Cosh Cross Cumprod Cumsum
+CumulativeLogsumexp Digamma Div DivNoNan Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Igamma Igammac Inv
+Reciprocal IsFinite IsInf IsNan Lgamma Log Log1p Maximum Minimum Mod Mul MulNoNan Ndtri Neg NextAfter Pow RealDiv Rint
+Round Rsqrt Sigmoid Sign Sin Sinh Sqrt Square SquaredDifference Sub Tan Tanh TruncateDiv TruncateMod Xdivy Xlog1py
+Xlogy Zeta Polygamma Betainc Equal NotEqual ApproximateEqual Greater GreaterEqual Less LessEqual LogicalAnd LogicalNot
+LogicalOr BitwiseAnd BitwiseOr BitwiseXor Invert LeftShift RightShift All Any Max Min Mean Prod Sum EuclideanNorm
+SegmentMax SegmentMean SegmentMin SegmentProd SegmentSum UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd
+UnsortedSegmentSum Bincount DenseBincount
+"""
+_LINEAR_ALGEBRA = """
+MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum MatrixDeterminant LogMatrixDeterminant MatrixInverse MatrixSolve
+MatrixTriangularSolve Cholesky Qr Svd SelfAdjointEigV2 L2Loss
+"""
+_LAYERS = """
+BiasAdd BiasAddV1 Elu LeakyRelu Relu Relu6 Selu Softplus Softsign Softmax LogSoftmax Conv Conv2D Conv3D
+DepthwiseConv2dNative Dilation2D AvgPool AvgPool3D MaxPool MaxPoolV2 MaxPool3D MaxPoolWithArgmax LRN FusedBatchNorm
+FusedBatchNormV2 FusedBatchNormV3 BatchNormWithGlobalNormalization SoftmaxCrossEntropyWithLogits
+SparseSoftmaxCrossEntropyWithLogits BlockLSTM BlockLSTMV2 LSTMBlockCell GRUBlockCell InTopK InTopKV2
+FakeQuantWithMinMaxArgs FakeQuantWithMinMaxVars FakeQuantWithMinMaxVarsPerChannel
+"""
+_RANDOM = """
+RandomUniform RandomUniformInt RandomStandardNormal TruncatedNormal Multinomial StatelessMultinomial
+StatelessRandomUniform StatelessRandomUniformV2 StatelessRandomUniformInt StatelessRandomNormal
+StatelessRandomNormalV2 StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg StatelessRandomGetAlg
+"""
+"""An inactive dropout, or an exploring head that an actor's output does not depend on."""
+_CONTROL_FLOW = """
+Switch Merge Enter Exit NextIteration LoopCond ControlTrigger If StatelessIf While StatelessWhile Case StatelessCase
+PartitionedCall StatefulPartitionedCall Assert EmptyTensorList TensorListReserve TensorListFromTensor TensorListStack
+TensorListGetItem TensorListSetItem TensorListPushBack TensorListPopBack TensorListLength TensorListElementShape
+TensorListConcatV2 TensorListGather TensorArrayV3 TensorArrayReadV3 TensorArrayWriteV3 TensorArrayGatherV3
+TensorArrayScatterV3 TensorArraySizeV3 TensorArrayCloseV3 TensorArrayConcatV3 TensorArraySplitV3
+"""
+"""And lists of tensors; what they call is checked, too."""
+_VARIABLES = """
+VarHandleOp ReadVariableOp VarIsInitializedOp
+VariableShape ResourceGather ResourceGatherNd VariableV2 Variable IsVariableInitialized
+"""
+ALLOWED = frozenset(" ".join((_VALUES, _ARITHMETIC, _LINEAR_ALGEBRA, _LAYERS, _RANDOM, _CONTROL_FLOW, _VARIABLES)).split())
+"""Neither files nor connections, no Python, no text, no queues, tables or datasets; no variable changes."""
+RESTORE = ALLOWED | {
+    *("RestoreV2", "Restore", "Assign", "AssignVariableOp", "StringJoin", "ShardedFilename", "StaticRegexFullMatch"),
+}
+"""What restores a model's variables from its own files may also do."""
+
+
+class Closure:
+    """The operations that a run of a graph can reach. Works on TensorFlow's GraphDef and on our subset of it."""
+
+    def __init__(self, graph: Any) -> None:
+        """`graph`: a GraphDef."""
+        self._nodes: Mapping[str, Any] = {node.name: node for node in graph.node}
+        self._functions: Mapping[str, Any] = {function.signature.name: function for function in graph.library.function}
+
+    def of_nodes(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """(operation, node) of everything that these nodes or tensors of the main graph depend on, functions included."""
+        pending, seen = [_node_of(name) for name in names], set[str]()
+        while pending:
+            name = pending.pop()
+            if name in seen or name not in self._nodes:
+                continue
+            seen.add(name)
+            node = self._nodes[name]
+            pending += map(_node_of, node.input)
+            yield node.op, node.name
+            yield from self.of_functions([node.op, *_called(node)], set())
+
+    def of_functions(self, names: Iterable[str], seen: set[str]) -> Iterator[tuple[str, str]]:
+        """(operation, node) of everything in these functions; names of operations that are no functions are skipped.
+
+        `seen`: functions that were returned already.
+        """
+        pending = list(names)
+        while pending:
+            function = self._functions.get(pending.pop())
+            if function is None or function.signature.name in seen:
+                continue
+            seen.add(function.signature.name)
+            for node in function.node_def:
+                pending += [node.op, *_called(node)]
+                yield node.op, f"{function.signature.name}/{node.name}"
+
+    def refused(self, operations: Iterable[tuple[str, str]], allowed: frozenset[str] = ALLOWED) -> dict[str, str]:
+        """The operations that may not run, each with the node that was found first; a call of a function is none itself."""
+        found: dict[str, str] = {}
+        for operation, node in operations:
+            if operation not in allowed and operation not in self._functions:
+                found.setdefault(operation, node)
+        return found
+
+
+def _node_of(name: str) -> str:
+    """The node of an input or a tensor: `^node`, `node:1`, `node:output:0`."""
+    return name.removeprefix("^").partition(":")[0]
+
+
+def _called(node: Any) -> list[str]:
+    """The functions that an operation calls: branches, loop bodies, conditions."""
+    called = []
+    for attribute in node.attr.values():
+        if attribute.HasField("func"):
+            called.append(attribute.func.name)
+        if attribute.HasField("list"):
+            called += [function.name for function in attribute.list.func]
+    return called

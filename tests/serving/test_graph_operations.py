@@ -1,0 +1,94 @@
+"""Which operations of a graph a run can reach, and which of them may run."""
+
+import pytest
+import tensorflow as tf
+
+from serving.graph_operations import ALLOWED, Closure
+
+SPEC = tf.TensorSpec([None, 4], tf.float32)
+
+
+def layers(x):
+    return tf.tanh(tf.matmul(x, tf.ones([4, 2])))
+
+
+def write(x):
+    tf.io.write_file("/tmp/never", "x")
+    return layers(x)
+
+
+def as_control_input(x):
+    with tf.control_dependencies([tf.io.write_file("/tmp/never", "x")]):
+        return layers(x)
+
+
+def in_a_branch(x):
+    return tf.cond(tf.reduce_sum(x) > 1e9, lambda: write(x), lambda: layers(x))
+
+
+def in_a_loop(x):
+    def body(i, y):
+        tf.print("x", output_stream="file:///tmp/never")
+        return i + 1, y
+
+    return tf.while_loop(lambda i, _: i < 3, body, (0, layers(x)))[1]
+
+
+def in_a_called_function(x):
+    return tf.function(write)(x)
+
+
+def from_a_file(x):
+    return layers(x) + tf.cast(tf.strings.length(tf.io.read_file("/etc/hostname")), tf.float32)
+
+
+def by_python(x):
+    return tf.ensure_shape(tf.numpy_function(lambda y: y, [layers(x)], tf.float32), [None, 2])
+
+
+def refused(function):
+    graph = tf.function(function, autograph=False).get_concrete_function(SPEC).graph.as_graph_def()
+    closure = Closure(graph)
+    return set(closure.refused(closure.of_nodes(node.name for node in graph.node)))
+
+
+@pytest.mark.parametrize(
+    ("function", "operations"),
+    [
+        (as_control_input, {"WriteFile"}),
+        (in_a_branch, {"WriteFile"}),
+        (in_a_loop, {"PrintV2"}),
+        (in_a_called_function, {"WriteFile"}),
+        (from_a_file, {"ReadFile", "StringLength"}),
+        (by_python, {"PyFunc"}),
+    ],
+)
+def test_operation_that_does_more_than_arithmetic_is_found(function, operations):
+    assert operations <= refused(function)
+
+
+def test_network_with_branches_loops_and_variables_may_run():
+    weights = tf.Variable(tf.ones([4, 2]))
+
+    def network(x):
+        y = tf.nn.relu(tf.matmul(x, weights))
+        y = tf.cond(tf.reduce_sum(y) > 0, lambda: tf.nn.softmax(y), lambda: tf.function(layers)(x))
+        return tf.while_loop(lambda i, _: i < 3, lambda i, z: (i + 1, z * 0.5), (0, y))[1]
+
+    assert refused(network) == set()
+
+
+def test_only_what_the_output_depends_on_counts():
+    graph = tf.Graph()
+    with graph.as_default():
+        x = tf.compat.v1.placeholder(tf.float32, [None, 4], "x")
+        output = tf.identity(layers(x), "action")
+        tf.io.write_file("/tmp/never", "x", name="elsewhere")
+    closure = Closure(graph.as_graph_def())
+    assert closure.refused(closure.of_nodes([output.name])) == {}
+    assert closure.refused(closure.of_nodes(["elsewhere"])) == {"WriteFile": "elsewhere"}
+
+
+def test_every_allowed_operation_exists():
+    known = {name for name in ALLOWED if tf.raw_ops.__dict__.get(name) is not None}
+    assert ALLOWED - known <= {"Variable", "VariableV2", "Placeholder", "PlaceholderV2"} | (ALLOWED & {"StatefulPartitionedCall"})

@@ -1,0 +1,68 @@
+"""Mutants of signals/safety that no test can kill, by name, each with the reason.
+
+The mutation tests fail if one of these is killed or does not exist any more.
+"""
+
+_CACHE = "one more or one less result is kept; the bound limits memory, and decisions do not depend on it"
+_WHOLE_MS = "SUMO counts whole milliseconds, and a duration that is 1 ms short may be rounding"
+_SPEED = "equal at exactly 50.5, 60.5 or 70.5 km/h, which are no speeds in m/s with the two decimals of networks"
+_NO_LINKS = "differs for a signal without links, which has no link that could wait"
+_OVERWRITTEN = "follow_program or check_shown sets it before anything reads it"
+_PREFILTER = "a prefilter that lets more pass; _check_max_red compares each link's red itself"
+
+EQUIVALENT_MUTANTS = {
+    "conflicts: MAX_CACHED_STATES = 10000 -> MAX_CACHED_STATES = 10001": _CACHE,
+    "conflicts.ConflictRules.violation: len(self._violations) > MAX_CACHED_STATES -> "
+    "len(self._violations) >= MAX_CACHED_STATES": _CACHE,
+    "monitor: MAX_CACHED_STATES = 10000 -> MAX_CACHED_STATES = 10001": _CACHE,
+    "monitor.SignalMonitor._between: len(self._changes) > MAX_CACHED_STATES -> len(self._changes) >= MAX_CACHED_STATES": _CACHE,
+    "monitor.SignalMonitor._check_state: len(self._faults) > MAX_CACHED_STATES -> len(self._faults) >= MAX_CACHED_STATES": _CACHE,
+    "signal_safety.SignalSafety._transition: len(self._transitions) > MAX_CACHED_STATES -> "
+    "len(self._transitions) >= MAX_CACHED_STATES": _CACHE,
+    "monitor: _ROUNDING_S = 0.001 -> _ROUNDING_S = 0.0011": _WHOLE_MS,
+    "monitor.SignalMonitor._change: now - begin_s + _ROUNDING_S < self._min_green_s -> "
+    "now - begin_s + _ROUNDING_S <= self._min_green_s": _WHOLE_MS,
+    "monitor.SignalMonitor._change: now - begin_s + _ROUNDING_S < self._yellow_s[i] -> "
+    "now - begin_s + _ROUNDING_S <= self._yellow_s[i]": _WHOLE_MS,
+    "monitor.SignalMonitor._change: now - red_since + _ROUNDING_S < self._clear_s[j] -> "
+    "now - red_since + _ROUNDING_S <= self._clear_s[j]": _WHOLE_MS,
+    "monitor._required_yellow_s: kmh < 50.5 -> kmh <= 50.5": _SPEED,
+    "monitor._required_yellow_s: kmh < 60.5 -> kmh <= 60.5": _SPEED,
+    "monitor._required_yellow_s: kmh < 70.5 -> kmh <= 70.5": _SPEED,
+    "safety_times.yellow_s_at: kmh <= bound + 0.5 -> kmh < bound + 0.5": _SPEED,
+    "monitor.SignalMonitor.__init__: max(self._yellow_s, default=0.0) -> max(self._yellow_s, default=1.0)": _NO_LINKS,
+    "monitor.SignalMonitor.__init__: max(self._clear_s, default=0.0) -> max(self._clear_s, default=1.0)": _NO_LINKS,
+    "monitor.SignalMonitor.check_shown: max(self._waited_s, default=0.0) -> max(self._waited_s, default=1.0)": _NO_LINKS,
+    "monitor.SignalMonitor.__init__: self._monitored_from_s = math.inf -> pass": _OVERWRITTEN,
+    "monitor.SignalMonitor.__init__: self._monitored_from_s = math.inf -> self._monitored_from_s = 0.0": _OVERWRITTEN,
+    "monitor.SignalMonitor.follow_program: (state, [None] * self._links, math.inf) -> (state, [None] * self._links, 0.0)": (
+        _OVERWRITTEN
+    ),
+    "monitor.SignalMonitor.__init__: self._max_waited_s = 0.0 -> self._max_waited_s = 1.0": _PREFILTER,
+    "monitor.SignalMonitor.check_shown: end_s - self._monitored_from_s + self._max_waited_s > self._max_red_s -> "
+    "end_s - self._monitored_from_s + self._max_waited_s >= self._max_red_s": _PREFILTER,
+    "monitor.SignalMonitor.check_shown: end_s - self._monitored_from_s -> end_s + self._monitored_from_s": (
+        _PREFILTER + "; simulated time is not negative"
+    ),
+    "monitor.SignalMonitor.__init__: state[i] in 'gG' -> state[i] not in 'gG'": (
+        "compared with {True, False}: links that some phases serve are also those that some phases do not serve"
+    ),
+    "monitor.SignalMonitor.__init__: self._is_controlled = True -> self._is_controlled = False": (
+        "without a state, follow_program compares nothing and check_shown begins anew in either case"
+    ),
+    "monitor.SignalMonitor._compare: self._clear_s[j] > 0 -> self._clear_s[j] >= 0": (
+        "a foe without clearance awaits 0 s, which have always passed"
+    ),
+    "monitor.SignalMonitor._faults_of: i < j -> i <= j": "no link is its own foe",
+    "service_bounds.ServiceBounds.__init__: min(times.max_green_s, times.max_red_s) < math.inf -> "
+    "min(times.max_green_s, times.max_red_s) <= math.inf": "without bounds, the minimum of infinite times is infinite as well",
+    "signal_safety.SignalSafety.__init__: -math.inf -> -0.0 (2)": "simulated time is not negative",
+    "signal_safety.SignalSafety._transition: now < self._ages_matter_until_s -> now <= self._ages_matter_until_s": (
+        "at this moment every age has reached its bound, so both branches compute the same transition"
+    ),
+    "signal_safety.SignalSafety._compute_transition: max((self._bound_s(i, following[i]) for i in turned), default=0.0) -> "
+    "max((self._bound_s(i, following[i]) for i in turned), default=1.0)": "read only if a link has turned",
+    "signal_safety.SignalSafety._walking_s: until_red_s + self.clearance_s[j] > 0 -> until_red_s + self.clearance_s[j] >= 0": (
+        "0 s never exceed the time in which vehicles clear"
+    ),
+}

@@ -1,0 +1,63 @@
+"""Conflicts of states, and phases that the safety rules would never show."""
+
+import itertools
+import random
+from dataclasses import replace
+
+import pytest
+
+from city.errors import InputError
+from signals.safety import conflicts, monitor, signal_safety
+from signals.safety.conflicts import PERMISSIVE, PROTECTED, YELLOW, ConflictRules, check_phases, links_that_show
+from signals.safety.monitor import Limits, SignalMonitor
+from signals.safety.safety_times import SafetyTimes
+from signals.safety.signal_safety import SignalSafety
+
+
+@pytest.mark.parametrize("state", ["rrrr", "yyyy", "ssss", "uuuu", "sGur"])
+def test_every_letter_of_a_controlled_signal_is_valid(crossing, state):
+    assert ConflictRules(crossing).violation(state) is None
+
+
+def test_links_that_show_a_kind_are_a_mask():
+    assert [links_that_show(kind, "gGyr") for kind in (PERMISSIVE, PROTECTED, YELLOW)] == [0b1, 0b10, 0b100]
+    assert links_that_show(PROTECTED, "") == 0
+
+
+def test_phases_without_conflict_are_accepted(crossing):
+    check_phases("city.toml", crossing, "0", ["GgGr", "yyyr", "rrrG"])
+
+
+@pytest.mark.parametrize(
+    ("state", "yields", "permissive", "message"),
+    [
+        ("GgG", (), (), "phase 'GgG' of program '0' is not a state of 4 links"),
+        ("GGGr", (1, 2), (), "links 1 and 2, .*: write g for link 1, which yields"),
+        ("GGGr", (2, 1), (), "links 1 and 2, .*: write g for link 2, which yields"),
+        ("GGGr", (), (1, 2), "links 1 and 2, .*: write g for both"),
+        ("GrrG", (), (), "links 0 and 3, .*: never show them green together"),
+    ],
+)
+def test_phase_that_is_never_shown_is_refused_with_its_remedy(crossing, state, yields, permissive, message):
+    signal = replace(crossing, yields=crossing.yields & False, permissive=crossing.permissive & False)
+    if yields:
+        signal.yields[yields] = True
+    if permissive:
+        signal.permissive[permissive] = signal.permissive[permissive[::-1]] = True
+    with pytest.raises(InputError, match=message):
+        check_phases("city.toml", signal, "0", ["GrGr", state])
+
+
+def test_caches_of_states_keep_results_and_are_bounded(crossing, monkeypatch):
+    for module in (conflicts, monitor, signal_safety):
+        monkeypatch.setattr(module, "MAX_CACHED_STATES", 5)
+    safety = SignalSafety(crossing, SafetyTimes(0, 0, yellow_by_speed=False))
+    shown = SignalMonitor(crossing, Limits(0, 0, 0))
+    states, rng = ["".join(letters) for letters in itertools.product("rs", repeat=4)], random.Random(1)
+    sizes = []
+    for now in range(200):
+        state = rng.choice(states)
+        shown.check_shown(safety.permit(state, now)[0].state, now, now + 1)
+        caches = safety.rules._violations, safety._transitions, shown._changes, shown._faults
+        sizes.append([len(cache) for cache in caches])
+    assert all(5 <= max(column) <= 6 for column in zip(*sizes, strict=True))

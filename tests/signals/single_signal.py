@@ -1,0 +1,35 @@
+"""A TL of one signal, its greens and the plan that it falls back to."""
+
+import numpy as np
+
+from city.config import Controller
+from city.network import Phase, Program
+from protos import policy_pb2 as pb
+from signals.dialects.sumo_rl import SumoRlObserver
+from signals.fallback.plan import FallbackPlan, FallbackSchedule
+from signals.green_phases import GreenPhaseSequencer
+from signals.intersection import Intersection
+from signals.safety.safety_times import SafetyTimes
+from signals.safety.signal_safety import SignalSafety
+
+GREENS = ["GgGr", "rrrG"]
+PLAN = FallbackPlan(
+    Program("0", "static", 0, tuple(Phase(s, d, d, d) for s, d in (("GgGr", 20), ("yyyr", 3), ("rrrG", 10), ("rrry", 3)))), False
+)
+HOLD_S = 10
+
+
+def one_signal(crossing, hold_s=HOLD_S, times=SafetyTimes(3, 5), actions=len(GREENS)):  # noqa: B008 - immutable
+    contract = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=actions))
+    safety = SignalSafety(crossing, times, GREENS)
+    sequencer = GreenPhaseSequencer(GREENS, 5, 3, 5)
+    x = Intersection(
+        contract,
+        SumoRlObserver(np.arange(4), 4, 2),
+        sequencer,
+        [safety],
+        [FallbackSchedule(PLAN)],
+        Controller(hold_s=hold_s, recovery_answers=2),
+    )
+    x.start(0, ["GgGr"])
+    return x
