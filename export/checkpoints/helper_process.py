@@ -25,6 +25,8 @@ READ_TIMEOUT_S = 20
 START_TIMEOUT_S = 60.0
 """Limit for the start of the helper, on a machine under load."""
 MAX_MEMORY_BYTES = 6 << 30
+MAX_CACHED_FILES = 2
+"""A policy, and the statistics beside it."""
 
 
 class Helper:
@@ -41,6 +43,8 @@ class Helper:
         self._module, self._kind, self._libraries = module, kind, tuple(libraries)
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
+        self._contents: dict[tuple[Path, int, int], Any] = {}
+        """Of the files that were read last, by path, modification time in ns and size."""
 
     def read(self, path: Path, *arguments: Any) -> Any:
         """Call `contents(path, *arguments)` in the helper. Raises InputError if the file cannot be read."""
@@ -61,6 +65,19 @@ class Helper:
         if reason is not None:
             raise InputError(f"{path}: cannot be read as {self._kind}: {reason}")
         return result
+
+    def read_once(self, path: Path) -> Any:
+        """As `read`; a file that has not changed since is not read again. Raises InputError."""
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read as {self._kind}: {error.strerror}") from None
+        key = path, status.st_mtime_ns, status.st_size
+        if key not in self._contents:
+            if len(self._contents) == MAX_CACHED_FILES:
+                del self._contents[next(iter(self._contents))]
+            self._contents[key] = self.read(path)
+        return self._contents[key]
 
     def close(self) -> None:
         """Kill the helper process."""

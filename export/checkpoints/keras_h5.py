@@ -1,6 +1,5 @@
 """Keras weights in HDF5: `save_weights` of Keras 2 (.h5) and 3 (.weights.h5), and whole models (.h5, .keras)."""
 
-import functools
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -54,22 +53,12 @@ def open_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(path, listed, lambda name: arrays[name], ordered=False)
 
 
-def _contents(path: Path) -> Contents:
-    try:
-        stat = path.stat()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read as HDF5 weights: {error.strerror}") from None
-    return _read(path, stat.st_mtime_ns, stat.st_size)
-
-
 _HELPER = Helper("export.checkpoints.hdf5_reader", "HDF5 weights", libraries=["h5py"])
 
 
-@functools.lru_cache(maxsize=1)
-def _read(path: Path, _mtime_ns: int, _size: int) -> Contents:
-    """Cached, because several functions read the same file."""
-    file: Contents = _HELPER.read(path)
-    return file
+def _contents(path: Path) -> Contents:
+    contents: Contents = _HELPER.read_once(path)
+    return contents
 
 
 def _keras2(path: Path, file: Contents) -> tuple[LayerParts, list[str]]:

@@ -12,7 +12,6 @@ clip_obs). Source: stable_baselines3/common/policies.py, .../vec_env/vec_normali
 """
 
 import base64
-import functools
 import json
 import re
 from collections.abc import Mapping
@@ -173,18 +172,9 @@ def _array(value: Any) -> NDArray[Any]:
 _HELPER = Helper("export.checkpoints.stable_baselines3", "a stable-baselines3 file")
 
 
-@functools.lru_cache(maxsize=4)
-def _cached(path: Path, _mtime_ns: int, _size: int) -> "SavedPolicy | Normalisation | None":
-    saved: SavedPolicy | Normalisation | None = _HELPER.read(path)
-    return saved
-
-
 def _read(path: Path) -> "SavedPolicy | Normalisation | None":
-    try:
-        stat = path.stat()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read as a stable-baselines3 file: {error.strerror}") from None
-    return _cached(path, stat.st_mtime_ns, stat.st_size)
+    content: SavedPolicy | Normalisation | None = _HELPER.read_once(path)
+    return content
 
 
 class StableBaselines3(Source):

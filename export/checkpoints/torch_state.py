@@ -4,7 +4,6 @@ They hold weights by module name, such as CleanRL's `actor.0.weight`. They do no
 activations or the order in which modules are called.
 """
 
-import functools
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,20 +37,10 @@ def contents(path: Path) -> SavedTensors:
 _HELPER = Helper("export.checkpoints.torch_state", "PyTorch weights", libraries=["export.checkpoints.torch_tensors"])
 
 
-@functools.lru_cache(maxsize=1)
-def _read(path: Path, _mtime_ns: int, _size: int) -> SavedTensors:
-    """Cached, because several functions read the same file."""
-    tensors: SavedTensors = _HELPER.read(path)
-    return tensors
-
-
 def saved_tensors(path: Path) -> SavedTensors:
     """Read the tensors of a file. Raises InputError."""
-    try:
-        stat = path.stat()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read as PyTorch weights: {error.strerror}") from None
-    return _read(path, stat.st_mtime_ns, stat.st_size)
+    tensors: SavedTensors = _HELPER.read_once(path)
+    return tensors
 
 
 class TorchState(Source):
