@@ -43,6 +43,8 @@ def run(
         sys.stdout.flush()
         return code
     except BrokenPipeError:
+        if not _is_stdout_broken():
+            raise
         # the reader, such as head, has what it needs; nothing may be written at exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
@@ -57,6 +59,15 @@ def run(
         message, code = expected
         print(f"error: {message}", file=errors or sys.stderr, flush=True)
         return code
+
+
+def _is_stdout_broken() -> bool:
+    """Whether the reader of stdout has gone; text that could not be written is still in the buffer."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return True
+    return False
 
 
 def _expected(error: Exception) -> tuple[str, int] | None:

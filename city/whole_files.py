@@ -1,6 +1,7 @@
 """Atomic writes: to a temporary file in the same folder, which is then renamed."""
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,8 @@ def replacing(path: Path, remedy: str = "make room there, or pass another --out"
 
     Raises InputError with the remedy if writing fails: the old file is kept, and the temporary one removed.
     """
-    draft = path.with_name(f".{path.name}.draft")
+    # two runs may write the same file: the last one to end wins, with a whole file
+    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
         yield draft
         draft.replace(path)

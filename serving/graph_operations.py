@@ -1,8 +1,8 @@
-"""Operations of TensorFlow graphs that may run: arithmetic, shapes, control flow, variables. One list for exporter and server.
+"""Operations of TensorFlow graphs that may run: arithmetic, shapes, control flow, variables. One list, in one place.
 
-A graph of a stranger may read and write files, open connections, start Python functions or loop without an end. So every
-operation that a run can reach is compared with ALLOWED before anything runs: data and control inputs, branches, loop
-bodies and called functions included.
+An untrusted graph may read and write files, open connections or call Python functions. So every operation that a run can
+reach is compared with ALLOWED before anything runs: data and control inputs, branches, loop bodies and called functions
+included. A loop without an end is not recognised.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -75,6 +75,11 @@ class Closure:
         """`graph`: a GraphDef."""
         self._nodes: Mapping[str, Any] = {node.name: node for node in graph.node}
         self._functions: Mapping[str, Any] = {function.signature.name: function for function in graph.library.function}
+        self._implementations: dict[bytes, list[str]] = {}
+        """Functions by the interface that they implement (attribute api_implements)."""
+        for name, function in self._functions.items():
+            if "api_implements" in function.attr:
+                self._implementations.setdefault(function.attr["api_implements"].s, []).append(name)
 
     def of_nodes(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
         """(operation, node) of everything that these nodes or tensors of the main graph depend on, functions included."""
@@ -100,12 +105,15 @@ class Closure:
             if function is None or function.signature.name in seen:
                 continue
             seen.add(function.signature.name)
+            # TensorFlow may run another function of the same interface in its place
+            interface = function.attr["api_implements"].s if "api_implements" in function.attr else b""
+            pending += self._implementations.get(interface, ())
             for node in function.node_def:
                 pending += [node.op, *_called(node)]
                 yield node.op, f"{function.signature.name}/{node.name}"
 
     def refused(self, operations: Iterable[tuple[str, str]], allowed: frozenset[str] = ALLOWED) -> dict[str, str]:
-        """The operations that may not run, each with the node that was found first; a call of a function is none itself."""
+        """The operations that may not run, each with the node that was found first; function calls themselves are allowed."""
         found: dict[str, str] = {}
         for operation, node in operations:
             if operation not in allowed and operation not in self._functions:

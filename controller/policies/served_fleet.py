@@ -128,6 +128,7 @@ class ServedFleet:
                 excluded[tl] = reason
             elif self._own_versions[tl] is None:
                 only_in_fleet.add(tl)
+        self._compared_version = version
         tls = frozenset(self._contracts) - frozenset(excluded)
         is_useful = len(tls) > 1 or only_in_fleet
         message = f"fleet {self.name} version {version} answers for {len(tls)} of {len(self._contracts)} TLs{_listed(excluded)}"
@@ -143,13 +144,9 @@ class ServedFleet:
         due = set(rotated[:MAX_STATUS_CALLS])
         self._next = (self._next + MAX_STATUS_CALLS) % len(tls)
         if version != self._compared_version:
-            due |= {
-                tl
-                for tl in tls
-                if tl not in self._own_versions or (tl in members and self._own_versions[tl] != members[tl].version)
-            }
-            self._compared_version = version
-        return due
+            due |= {tl for tl in tls if tl in members and self._own_versions.get(tl) != members[tl].version}
+        # also after an update that ended early
+        return due | {tl for tl in tls if tl not in self._own_versions}
 
     def _exclusion(self, tl: str, contract: pb.PolicyContract, member: pb.Member | None) -> str:
         """Why a fleet with this member does not answer for a TL; "" if it does."""

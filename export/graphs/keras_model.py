@@ -1,7 +1,8 @@
 """Whole Keras models (.keras, .h5), which Keras loads if their classes are Keras's own."""
 
+import contextlib
 import importlib
-import re
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,6 @@ from city.errors import first_line
 from export.checkpoints.source import ActorRequest
 from export.graphs import trained_function
 from export.graphs.trained_function import TrainedActor
-
-_LAMBDA = re.compile(r'"class_name":\s*"Lambda"')
 
 
 def load_actor(path: Path, request: ActorRequest, config: str, version: str) -> tuple[TrainedActor | None, str]:
@@ -37,7 +36,11 @@ def load(path: Path, config: str = "", version: str = "") -> tuple[Any, str]:
 
     No code in the file is run: a Lambda is refused, because Keras 2 runs its pickled code by default.
     """
-    if _LAMBDA.search(config):
+    try:
+        has_lambda = _has_lambda(json.loads(config)) if config else False
+    except (ValueError, RecursionError) as error:
+        return None, f"Keras cannot load it: its architecture cannot be read: {first_line(error)}"
+    if has_lambda:
         return None, "Keras cannot load it: it has a Lambda layer, whose code would be run"
     reason = ""
     # tf_keras is Keras 2; it may not be installed
@@ -51,11 +54,28 @@ def load(path: Path, config: str = "", version: str = "") -> tuple[Any, str]:
         except ImportError:
             continue
         try:
-            safe = {"safe_mode": True} if path.suffix == ".keras" else {}
-            return keras.models.load_model(str(path), compile=False, **safe), ""
+            with _safe_mode(name):
+                return keras.models.load_model(str(path), compile=False, safe_mode=True), ""
         except Exception as error:  # noqa: BLE001 - Keras raises many kinds, mostly for unknown classes
             reason = reason or f"Keras cannot load it, so its wiring is unknown: {first_line(error)}"
     return None, reason
+
+
+def _has_lambda(config: Any) -> bool:
+    """Whether an architecture has a Lambda layer anywhere."""
+    if isinstance(config, dict):
+        return str(config.get("class_name")).rpartition(">")[2] == "Lambda" or any(map(_has_lambda, config.values()))
+    return isinstance(config, list) and any(map(_has_lambda, config))
+
+
+def _safe_mode(library: str) -> contextlib.AbstractContextManager[Any]:
+    """Keras 2 takes `safe_mode` for .keras files alone; within this context it also holds for HDF5."""
+    if library != "tf_keras":
+        return contextlib.nullcontext()
+    scope: contextlib.AbstractContextManager[Any] = importlib.import_module(
+        "tf_keras.src.saving.serialization_lib"
+    ).SafeModeScope(safe_mode=True)
+    return scope
 
 
 def variable_names(model: Any) -> dict[int, str]:

@@ -18,7 +18,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from city.errors import InputError, first_line
 from export.checkpoints.checkpoint import Checkpoint, StoredVariable
-from export.graphs import harmless, output_tensor, training_graph
+from export.graphs import graph_check, output_tensor, training_graph
 from export.graphs.graph_actor import ReferenceModel, TrainedGraph
 from serving.contract import DEFAULT_SIGNATURE
 
@@ -43,7 +43,7 @@ def from_saved_model(path: Path, output: str | None, categorical: bool) -> Train
         if not model.meta_graphs:
             raise ValueError("it holds no graph")
         for meta_graph in model.meta_graphs:
-            harmless.check_loading(path, meta_graph)
+            graph_check.check_loading(path, meta_graph)
         loaded = tf.saved_model.load(os.fspath(path))
         functions = _functions(loaded)
     except InputError:
@@ -119,7 +119,7 @@ def from_function(
     Raises:
         InputError: the function is not an actor, or does more than an actor. Nothing of it is run then.
     """
-    harmless.check_graph(where, concrete.graph.as_graph_def())
+    graph_check.check_graph(where, concrete.graph.as_graph_def())
     parameters = concrete.inputs[: len(concrete.inputs) - len(concrete.captured_inputs)]
     floats = [tensor for tensor in parameters if tensor.dtype.is_floating]
     if len(floats) > 1:

@@ -15,7 +15,7 @@ from city.errors import InputError, first_line
 from export.checkpoints import scopes
 from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.tensorflow_files import meta_graph_path
-from export.graphs import harmless, output_tensor
+from export.graphs import graph_check, output_tensor
 from export.graphs.graph_actor import (
     LOGITS,
     PROBABILITIES_OUTPUT,
@@ -92,7 +92,7 @@ def read(
         raise InputError(f"{meta}: tensor {output} depends on no variable; name the actor's output with --output-tensor")
     constants = output_tensor.constants(meta, ancestors, observation)
     part = extract(graph_def, [output], graph.nodes)
-    harmless.check_graph(meta, part)
+    graph_check.check_graph(meta, part)
     return TrainedGraph(meta, part, observation, output, constants, variables)
 
 

@@ -1,5 +1,6 @@
 """Actors that resemble known architectures: exported exactly, or refused; never published as another actor."""
 
+import h5py
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -421,4 +422,22 @@ def test_lambda_of_keras_2_is_never_run(command, checkpoints, monkeypatch, capsy
     else:
         main(["inspect", str(checkpoints / "SA101_trial_1.h5")])
         assert "it has a Lambda layer" in capsys.readouterr().out
+    assert not (checkpoints.parent / "ran").exists()
+
+
+@pytest.mark.parametrize("name", [r"Lambd\u0061", r"Custom>Lambda"])
+def test_lambda_whose_name_is_written_otherwise_is_never_run(checkpoints, monkeypatch, capsys, name):
+    monkeypatch.chdir(checkpoints.parent)
+    code = "lambda x: (__import__('pathlib').Path('ran').touch(), x)[1]"
+    layers = [writers.keras2.layers.Dense(2, "tanh"), writers.keras2.layers.Lambda(eval(code))]
+    path = checkpoints / "SA101_trial_1.h5"
+    writers.keras2.Sequential([writers.keras2.Input((9,)), *layers]).save(str(path))
+    (checkpoints.parent / "ran").unlink()
+    with h5py.File(path, "r+") as file:
+        text = file.attrs["model_config"]
+        text = text.decode() if isinstance(text, bytes) else text
+        file.attrs["model_config"] = text.replace('"class_name": "Lambda"', f'"class_name": "{name}"')
+        assert name in file.attrs["model_config"]
+    assert export(checkpoints) == 2
+    refused(capsys, "Keras cannot load it")
     assert not (checkpoints.parent / "ran").exists()

@@ -16,7 +16,7 @@ from export.__main__ import main as export
 from protos import policy_pb2 as pb
 from serving.client import Client, Fleet
 from serving.embedded.config import ServerConfig
-from serving.errors import InvalidResponse, ModelNotFound
+from serving.errors import InvalidResponse, ModelNotFound, Unavailable
 from tests.serving.conftest import running
 
 TLS = ("SA101", "SA103", "SA104", "SA108")
@@ -398,3 +398,20 @@ def test_own_models_take_turns_in_being_asked_for_their_versions(city, monkeypat
         covered.append(len(city.fleet.coverage.tls))
     assert asked == ["city", "SA103", "city", "SA104", "city", "SA108", "city", "SA101"]
     assert covered == [4, 3, 3, 3], "the newer model is noticed in its turn"
+
+
+def test_update_that_ends_early_is_completed_by_the_next_one(city, monkeypatch):
+    monkeypatch.setattr(served_fleet, "MAX_STATUS_CALLS", 1)
+    status = city.client.status
+
+    def unavailable(model, *arguments):
+        if model == "SA104":
+            raise Unavailable("restarting")
+        return status(model, *arguments)
+
+    city.client.status = unavailable
+    city.fleet.update()
+    assert city.fleet.coverage is None
+    city.client.status = status
+    city.fleet.update()
+    assert city.fleet.coverage.tls == set(TLS)

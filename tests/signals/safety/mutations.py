@@ -40,6 +40,7 @@ OPTIONS = ("-x", "-q", "--tb=no", "--assert=plain", "-m", "not slow", "-p", "no:
 PROFILE = "mutations"
 SURVIVED, TEST_FAILED, IMPORT_FAILED, RUNNER_FAILED = 0, 1, 2, 70
 """Exit codes of a mutant's process: three of pytest's, and one for an exception outside pytest."""
+MAX_WALL_S = 600
 MAX_CPU_S = 60
 """CPU time of a mutant's tests, which take about 5 s without a change: a mutant may loop for ever."""
 MAX_MEMORY_BYTES = 4 << 30
@@ -94,6 +95,7 @@ def fork(task: Callable[[], int], max_cpu_s: float = MAX_CPU_S) -> int:
         # the kernel ends the process, even in an endless loop and if its parent was killed
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_PROF, max_cpu_s)
+        signal.alarm(MAX_WALL_S)  # also if it waits without using the CPU
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
         output = os.open(os.devnull, os.O_WRONLY)
         os.dup2(output, 1)

@@ -1,7 +1,9 @@
-"""Graphs of strangers are data: an operation that does more than arithmetic is refused before anything is run."""
+"""Untrusted graphs: an operation that does more than arithmetic is refused before anything is run."""
 
 import pytest
 import tensorflow as tf
+from tensorflow.core.framework import variable_pb2
+from tensorflow.core.protobuf import saved_model_pb2
 
 from export.show import inspect_checkpoint
 from tests.export.exporting import export, refused
@@ -110,7 +112,7 @@ def test_saved_model_with_a_table_is_refused(checkpoints, tmp_path, capsys):
     agent.table = tf.lookup.StaticVocabularyTable(words, 1)
     tf.saved_model.save(agent, str(checkpoints / "SA101_trial_1"), signatures={"serving_default": agent.act})
     assert export(checkpoints) == 2
-    refused(capsys, "a table or a file")
+    refused(capsys, "its graph would run InitializeTableFromTextFile")
 
 
 def test_training_graph_that_does_more_than_an_actor_is_refused_and_not_run(checkpoints, tmp_path, capsys):
@@ -126,5 +128,73 @@ def test_training_graph_that_does_more_than_an_actor_is_refused_and_not_run(chec
         session.run(tf.compat.v1.global_variables_initializer())
         tf.compat.v1.train.Saver().save(session, str(checkpoints / "SA101_trial_1"), write_state=False)
     assert export(checkpoints, "--output-tensor", "mean") == 2
+    refused(capsys, "its graph would run WriteFile")
+    assert not target.exists()
+
+
+class Writer(Agent):
+    """An actor, beside another function that writes a file."""
+
+    def __init__(self, path):
+        super().__init__(lambda act: act())
+        self.path = path
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.string)], autograph=False)
+    def write(self, prefix):
+        tf.io.write_file(self.path, "x")
+        return prefix
+
+
+def with_class_name(model, functions):
+    model.meta_graphs[0].object_graph_def.nodes[0].registered_name = "tf.StaticHashTable"
+
+
+def as_saveable(model, functions):
+    nodes = model.meta_graphs[0].object_graph_def.nodes
+    nodes[0].saveable_objects["x"].save_function = functions["write"]
+    nodes[0].saveable_objects["x"].restore_function = functions["write"]
+
+
+def as_loader_method(model, functions):
+    child = model.meta_graphs[0].object_graph_def.nodes[0].children.add()
+    child.local_name, child.node_id = "_initialize", functions["write"]
+
+
+@pytest.mark.parametrize("change", [with_class_name, as_saveable, as_loader_method], ids=lambda change: change.__name__)
+def test_saved_model_whose_loader_would_call_its_function_is_refused(checkpoints, tmp_path, capsys, change):
+    target = tmp_path / "target"
+    agent = Writer(str(target))
+    folder = checkpoints / "SA101_trial_1"
+    tf.saved_model.save(agent, str(folder), signatures={"serving_default": agent.act})
+    model = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
+    functions = {child.local_name: child.node_id for child in model.meta_graphs[0].object_graph_def.nodes[0].children}
+    change(model, functions)
+    (folder / "saved_model.pb").write_bytes(model.SerializeToString())
+    assert export(checkpoints) == 2
+    refused(capsys, "its graph would run", "nothing of it was run")
+    assert not target.exists()
+
+
+def test_local_variable_whose_initializer_writes_is_refused(checkpoints, tmp_path, capsys):
+    target = tmp_path / "target"
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.compat.v1.placeholder(tf.float32, [None, 5], "x")
+        kernel = tf.compat.v1.get_variable("kernel", [5, 2])
+        action = tf.tanh(tf.matmul(x, kernel))
+        tf.compat.v1.get_variable("local", [1], collections=["local_variables"])
+        write = tf.io.write_file(str(target), "x")
+        session.run(kernel.initializer)
+        builder = tf.compat.v1.saved_model.Builder(str(checkpoints / "SA101_trial_1"))
+        signature = tf.compat.v1.saved_model.predict_signature_def({"x": x}, {"action": action})
+        builder.add_meta_graph_and_variables(session, ["serve"], {"serving_default": signature})
+        builder.save()
+    path = checkpoints / "SA101_trial_1" / "saved_model.pb"
+    model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    values = model.meta_graphs[0].collection_def["local_variables"].bytes_list.value
+    variable = variable_pb2.VariableDef.FromString(values[0])
+    variable.initializer_name = write.name
+    values[0] = variable.SerializeToString()
+    path.write_bytes(model.SerializeToString())
+    assert export(checkpoints) == 2
     refused(capsys, "its graph would run WriteFile")
     assert not target.exists()

@@ -1,0 +1,77 @@
+"""Checks of untrusted graphs: every operation that loading or running one reaches is on the list (`serving.graph_operations`)."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tensorflow.core.framework import variable_pb2
+
+from city.errors import InputError
+from serving.graph_operations import RESTORE, Closure
+
+INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op", "table_initializer", "local_init_op")
+"""TensorFlow runs their operations when it loads a SavedModel, and the operation of INIT_SIGNATURE."""
+INIT_SIGNATURE = "__saved_model_init_op"
+LOCAL_COLLECTIONS = ("local_variables", "local_resources")
+"""Collections of variables that TensorFlow initializes when it loads a SavedModel without an init operation."""
+LOADER_METHODS = (
+    *("_create_resource", "_initialize", "_destroy_resource", "_restore_from_tensors", "_serialize_to_tensors"),
+    "_gather_saveables_for_checkpoint",
+)
+"""Methods that TensorFlow's loader calls itself."""
+
+
+def check_graph(where: Path, graph: Any, tensors: Iterable[str] | None = None) -> None:
+    """Raise InputError if a run could do more than arithmetic.
+
+    Args:
+        where: the file, for the message.
+        graph: a GraphDef.
+        tensors: tensors or nodes that are run. Without them, every node of the graph counts.
+    """
+    closure = Closure(graph)
+    roots = [node.name for node in graph.node] if tensors is None else tensors
+    _refuse(where, closure.refused(closure.of_nodes(roots)))
+
+
+def check_loading(where: Path, meta_graph: Any) -> None:
+    """Raise InputError if loading a SavedModel could do more than restore its variables. `meta_graph`: a MetaGraphDef."""
+    closure = Closure(meta_graph.graph_def)
+    roots = [meta_graph.saver_def.restore_op_name] if meta_graph.saver_def.restore_op_name else []
+    for name in INIT_COLLECTIONS:
+        roots += meta_graph.collection_def[name].node_list.value if name in meta_graph.collection_def else []
+    if INIT_SIGNATURE in meta_graph.signature_def:
+        roots += [output.name for output in meta_graph.signature_def[INIT_SIGNATURE].outputs.values()]
+    for name in LOCAL_COLLECTIONS:
+        for value in meta_graph.collection_def[name].bytes_list.value if name in meta_graph.collection_def else ():
+            roots.append(variable_pb2.VariableDef.FromString(value).initializer_name)
+    refused = closure.refused(closure.of_nodes(roots), RESTORE)
+    refused |= closure.refused(closure.of_functions(_called_by_loader(meta_graph.object_graph_def), set()), RESTORE)
+    for node in meta_graph.object_graph_def.nodes:
+        # tables and their files, which loading creates and fills, and classes that TensorFlow finds by their names
+        if node.HasField("asset") or node.HasField("resource") or node.registered_name:
+            refused.setdefault(f"a table, a file or a class ({node.registered_name or 'unnamed'})", "its object graph")
+    _refuse(where, refused)
+
+
+def _called_by_loader(objects: Any) -> list[str]:
+    """The functions that TensorFlow may call while it loads a SavedModel: of saveables, and private ones of objects."""
+    functions = []
+    for node in objects.nodes:
+        numbers = [child.node_id for child in node.children if child.local_name in LOADER_METHODS]
+        numbers += [n for each in node.saveable_objects.values() for n in (each.save_function, each.restore_function)]
+        for number in numbers:
+            if 0 <= number < len(objects.nodes):
+                functions += objects.nodes[number].function.concrete_functions
+                functions.append(objects.nodes[number].bare_concrete_function.concrete_function_name)
+    return functions
+
+
+def _refuse(where: Path, refused: dict[str, str]) -> None:
+    if refused:
+        operation, node = next(iter(refused.items()))
+        more = f" (and {', '.join(list(refused)[1:6])})" if len(refused) > 1 else ""
+        raise InputError(
+            f"{where}: its graph would run {operation}, at {node}{more}, which an actor does not need; nothing of it was run. "
+            "Save the actor alone, as a function of the observation"
+        )
