@@ -15,7 +15,7 @@ test: $(VENV)/.ready
 
 # Minutes each: the wheel in a bare environment, training, long fault runs.
 slow: $(VENV)/.ready
-	$(BIN)/python -m pytest -m slow --timeout 900
+	$(BIN)/python -m pytest -m slow --timeout 1500
 
 # The API's contract against a running server with the sample city's models: SERVER (gRPC) and REST.
 contract-tests: $(VENV)/.ready

@@ -52,7 +52,6 @@ def test_equal_changes_of_a_function_are_numbered(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # some 5 minutes of two cores
 def test_every_mutant_is_killed_or_equivalent(tmp_path):
     command = [sys.executable, "-m", "tests.signals.safety.mutations"]
     # a folder of this test, so that nothing stays if the run is killed
