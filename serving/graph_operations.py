@@ -83,7 +83,7 @@ class Closure:
 
     def of_nodes(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
         """(operation, node) of everything that these nodes or tensors of the main graph depend on, functions included."""
-        pending, seen = [_node_of(name) for name in names], set[str]()
+        pending, seen, functions = [_node_of(name) for name in names], set[str](), set[str]()
         while pending:
             name = pending.pop()
             if name in seen or name not in self._nodes:
@@ -92,12 +92,12 @@ class Closure:
             node = self._nodes[name]
             pending += map(_node_of, node.input)
             yield node.op, node.name
-            yield from self.of_functions([node.op, *_called(node)], set())
+            yield from self.of_functions([node.op, *_called(node)], functions)
 
     def of_functions(self, names: Iterable[str], seen: set[str]) -> Iterator[tuple[str, str]]:
-        """(operation, node) of everything in these functions; names of operations that are no functions are skipped.
+        """(operation, node) of everything in these functions; names that are not functions are skipped.
 
-        `seen`: functions that were returned already.
+        `seen`: functions that are left out; those that are returned are added.
         """
         pending = list(names)
         while pending:

@@ -1,6 +1,5 @@
 """Checks of untrusted graphs: every operation that loading or running one reaches is on the list (`serving.graph_operations`)."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +20,10 @@ LOADER_METHODS = (
 """Methods that TensorFlow's loader calls itself."""
 
 
-def check_graph(where: Path, graph: Any, tensors: Iterable[str] | None = None) -> None:
-    """Raise InputError if a run could do more than arithmetic.
-
-    Args:
-        where: the file, for the message.
-        graph: a GraphDef.
-        tensors: tensors or nodes that are run. Without them, every node of the graph counts.
-    """
+def check_graph(where: Path, graph: Any) -> None:
+    """Raise InputError if a run could do more than arithmetic. `where`: the file, for the message; `graph`: a GraphDef."""
     closure = Closure(graph)
-    roots = [node.name for node in graph.node] if tensors is None else tensors
-    _refuse(where, closure.refused(closure.of_nodes(roots)))
+    _refuse(where, closure.refused(closure.of_nodes(node.name for node in graph.node)))
 
 
 def check_loading(where: Path, meta_graph: Any) -> None:
