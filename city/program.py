@@ -4,6 +4,7 @@ import contextlib
 import errno
 import importlib
 import os
+import select
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
@@ -62,12 +63,13 @@ def run(
 
 
 def _is_stdout_broken() -> bool:
-    """Whether the reader of stdout has gone; text that could not be written is still in the buffer."""
+    """Whether the reader of stdout has gone."""
+    poll = select.poll()
     try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        return True
-    return False
+        poll.register(sys.stdout.fileno(), 0)
+    except (OSError, ValueError):
+        return False  # not a file of the system
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
 def _expected(error: Exception) -> tuple[str, int] | None:

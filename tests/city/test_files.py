@@ -1,0 +1,41 @@
+"""Whole files, folders of models, tables, PEM files."""
+
+import pytest
+
+from city import model_folders, pem, text_table, whole_files
+from city.errors import InputError
+
+
+def test_failed_write_keeps_the_older_file_and_no_draft(tmp_path):
+    path = tmp_path / "a.json"
+    whole_files.write(path, "old")
+    with pytest.raises(RuntimeError), whole_files.replacing(path) as draft:
+        draft.write_text("half")
+        raise RuntimeError("killed")
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+    with pytest.raises(InputError, match=r"a\.json: cannot be written: .*; make room there, or pass another --out"):
+        whole_files.write(tmp_path / "none" / "a.json", "x")
+    whole_files.write(path, "new")
+    assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
+
+
+def test_versions_are_folders_with_numbers_that_tensorflow_serving_reads(tmp_path):
+    for name in ("10", "2", "0x1", "-1", "٣", ".3", "1.5", str(1 << 63), str((1 << 63) - 1)):
+        (tmp_path / name).mkdir()
+    (tmp_path / "7").write_text("a file")
+    assert model_folders.versions(tmp_path) == {n: tmp_path / str(n) for n in (2, 10, (1 << 63) - 1)}
+    assert list(model_folders.versions(tmp_path)) == [2, 10, (1 << 63) - 1]
+    assert model_folders.versions(tmp_path / "none") == {}
+
+
+def test_columns_are_as_wide_as_their_widest_cell():
+    assert text_table.render(("TL", "STATE", ""), [("SA101", "END", "a long text"), ("A", "AVAILABLE", "")]) == (
+        "TL     STATE\nSA101  END        a long text\nA      AVAILABLE"
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"key", b"-----BEGIN KEY-----\n\xff"])
+def test_file_that_is_not_pem_is_refused(tmp_path, content):
+    (tmp_path / "key.pem").write_bytes(content)
+    with pytest.raises(InputError, match=r"key\.pem: is not PEM"):
+        pem.read(tmp_path / "key.pem")
