@@ -7,8 +7,7 @@ Continuous actions are those of `predict(deterministic=True)`: clipped to the ac
 or squashed by tanh and scaled to it.
 
 Observations that VecNormalize normalised are normalised in the exported graph, with the
-statistics of the .pkl file beside the zip: clip((x - mean) / sqrt(var + epsilon), -clip_obs,
-clip_obs). Source: stable_baselines3/common/policies.py, .../vec_env/vec_normalize.py.
+statistics of the .pkl file beside the zip (`vec_normalize`). Source: stable_baselines3/common/policies.py.
 """
 
 import base64
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 from city.errors import InputError
 from export.actors import PROBABILITIES, Q_VALUES, Actor
 from export.actors.steps import Activation, BatchNorm, Clip, Dense, Step
-from export.checkpoints import pickled_arrays, torch_tensors
+from export.checkpoints import pickled_arrays, torch_tensors, vec_normalize
 from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.linear_layers import StateDict, activated, activation, check_chain, checkpoint_of
@@ -35,8 +34,6 @@ from export.checkpoints.source import ActorRequest, Source, StoredActor
 MAX_DATA_BYTES = 1 << 28
 """Limit for `data`, which holds the last observations beside the settings."""
 SPACE_TOLERANCE = 1e-4
-STATISTICS = re.compile(r"vec_?normalize", re.I)
-"""Names of files that VecNormalize.save wrote."""
 KEPT_SETTINGS = (
     "policy_class", "policy_kwargs", "observation_space", "action_space", "_last_original_obs", "use_sde", "n_epochs",
 )  # fmt: skip
@@ -46,8 +43,6 @@ FLATTEN_EXTRACTOR = re.compile(r"<class 'stable_baselines3\.common\.(torch_layer
 """The features extractor of MlpPolicy, which does not change values."""
 CLIP_MEAN = 2.0
 """Default bound of SAC's mean action with use_sde."""
-LIBRARIES = ("stable_baselines3", "sb3_contrib", "gymnasium", "gym", "numpy")
-"""Libraries whose objects in pickles only hold settings; they are not rebuilt."""
 TRAINING = ("value_net", "mlp_extractor/value_net", "critic", "critic_target", "actor_target", "q_net_target", "actor/log_std")
 """Modules that only training uses."""
 TRAINING_TENSORS = ("log_std", "actor/log_std", "log_ent_coef")
@@ -67,26 +62,11 @@ class SavedPolicy:
     """(low, high) of a Box, exact. `None` if the space is not a Box, or they cannot be read."""
 
 
-@dataclass(frozen=True)
-class Normalisation:
-    """Observation statistics of VecNormalize."""
-
-    mean: NDArray[np.float64]
-    variance: NDArray[np.float64]
-    epsilon: float
-    clip: float
-
-
-def contents(path: Path) -> "SavedPolicy | Normalisation | None":
-    """Read a zip or a file of VecNormalize; called in a helper process. Raises ValueError, OSError."""
+def contents(path: Path) -> SavedPolicy:
+    """Read a zip; called in a helper process. Raises ValueError, OSError."""
     if path.stat().st_size > torch_tensors.MAX_BYTES:
         raise ValueError("it is larger than any actor's")
-    data = path.read_bytes()
-    return _normalisation(data) if path.suffix == ".pkl" else _policy(data)
-
-
-def _policy(data: bytes) -> SavedPolicy:
-    with torch_tensors.open_archive(data) as archive:
+    with torch_tensors.open_archive(path.read_bytes()) as archive:
         members = torch_tensors.members_of(archive)
         for name in ("data", "policy.pth"):
             if name not in members:
@@ -129,7 +109,7 @@ def _unpickled(setting: Any) -> Any:
     """The object in a setting's pickle, read without running it. `None` if it cannot be read."""
     text = setting.get(":serialized:") if isinstance(setting, dict) else None
     try:
-        return load(base64.b64decode(text), pickled_arrays.REBUILDERS, LIBRARIES) if isinstance(text, str) else None
+        return load(base64.b64decode(text), pickled_arrays.REBUILDERS, vec_normalize.LIBRARIES) if isinstance(text, str) else None
     except (ValueError, TypeError, LookupError):
         return None  # the printed values beside the pickle are checked instead
 
@@ -141,40 +121,7 @@ def _without_pickles(value: Any) -> Any:
     return value
 
 
-def _normalisation(data: bytes) -> Normalisation | None:
-    """Read the statistics of a pickled VecNormalize. `None` if it does not normalise observations."""
-    environment = load(data, pickled_arrays.REBUILDERS, LIBRARIES)
-    is_normalising = isinstance(environment, Opaque) and environment.global_name.endswith(".VecNormalize")
-    state = environment.state if is_normalising else None
-    if not isinstance(state, dict):
-        raise ValueError("it is not a file of VecNormalize.save")
-    if not state.get("norm_obs"):
-        return None
-    running = state.get("obs_rms")
-    statistics = running.state if isinstance(running, Opaque) else None
-    if not isinstance(statistics, dict):
-        raise ValueError("it normalises the parts of a dictionary observation, which is not supported")
-    mean, variance = (np.asarray(_array(statistics.get(key)), np.float64) for key in ("mean", "var"))
-    epsilon, clip = float(state.get("epsilon", 1e-8)), float(state.get("clip_obs", 10.0))
-    if mean.ndim != 1 or mean.shape != variance.shape or not (np.isfinite(mean).all() and np.isfinite(variance).all()):
-        raise ValueError("its statistics are not one mean and one variance for each feature of the observation")
-    if (variance < 0).any() or not epsilon >= 0 or not clip > 0:
-        raise ValueError("its statistics are damaged: a variance, epsilon or clip_obs is negative")
-    return Normalisation(mean, variance, epsilon, clip)
-
-
-def _array(value: Any) -> NDArray[Any]:
-    if not isinstance(value, pickled_arrays.Array):
-        raise ValueError("its statistics hold no arrays")
-    return value.values()
-
-
 _HELPER = Helper("export.checkpoints.stable_baselines3", "a stable-baselines3 file")
-
-
-def _read(path: Path) -> "SavedPolicy | Normalisation | None":
-    content: SavedPolicy | Normalisation | None = _HELPER.read_once(path)
-    return content
 
 
 class StableBaselines3(Source):
@@ -218,8 +165,7 @@ class SavedActionSpace:
 
 
 def _saved(path: Path) -> SavedPolicy:
-    saved = _read(path)
-    assert isinstance(saved, SavedPolicy)
+    saved: SavedPolicy = _HELPER.read_once(path)
     return saved
 
 
@@ -394,19 +340,7 @@ def _normalising_steps(path: Path, saved: SavedPolicy, inputs: int) -> tuple[lis
                 f"save them there: env.save({str(path.with_name(path.stem + '_vecnormalize.pkl'))!r})"
             )
         return [], ""
-    statistics = _read(file)
-    assert not isinstance(statistics, SavedPolicy)
-    if statistics is None:
-        return [], f"{file.name} normalises rewards only"
-    if statistics.mean.shape != (inputs,):
-        raise InputError(
-            f"{file}: has statistics of {len(statistics.mean)} features, but the observation of {path.name} has {inputs}; "
-            "use the statistics saved with it"
-        )
-    variance = (statistics.variance + statistics.epsilon).astype(np.float32)
-    stored_as = {"mean": f"{file.name}: obs_rms.mean", "variance": f"{file.name}: obs_rms.var + epsilon"}
-    norm = BatchNorm("vecnormalize", None, None, statistics.mean.astype(np.float32), variance, 0.0, stored_as)
-    return [norm, Clip((-statistics.clip,), (statistics.clip,))], f"observations are normalised as in {file.name}"
+    return vec_normalize.steps(file, path.name, inputs)
 
 
 def _is_on_policy(saved: SavedPolicy) -> bool:
@@ -432,15 +366,7 @@ def _statistics_file(path: Path, saved: SavedPolicy) -> Path | None:
     Raises InputError if it is not clear whether a file belongs to the zip: with another model's statistics the exported
     actor would give other actions.
     """
-    model_of = {file: _model_name(file) for file in sorted(path.parent.glob("*.pkl")) if STATISTICS.search(file.name)}
-    models = {_normalised_name(file.stem) for file in path.parent.glob("*.zip")}
-    stem = _normalised_name(path.stem)
-    matching = [file for file, model in model_of.items() if model == stem]
-    # a file with the name of another model belongs to that model
-    unassigned = [file for file, model in model_of.items() if model not in models]
-    if not matching and len(unassigned) == 1 and models <= {stem, *model_of.values()}:
-        prefix = f"_{model_of[unassigned[0]]}_".replace("__", "_")
-        matching = unassigned if f"_{stem}_".startswith(prefix) else []
+    matching, unassigned = vec_normalize.files_beside(path)
     is_unnormalised = _is_on_policy(saved) and saved.settings.get("_last_original_obs", "") is None
     if is_unnormalised and matching:
         raise InputError(
@@ -456,19 +382,6 @@ def _statistics_file(path: Path, saved: SavedPolicy) -> Path | None:
         f"{path}: it is not clear which statistics of VecNormalize belong to it ({candidates} beside it); "
         f"name them {path.stem}_vecnormalize.pkl, and move the others elsewhere"
     )
-
-
-def _model_name(file: Path) -> str:
-    """The name of the model that a file of statistics belongs to; "" for `vecnormalize.pkl`.
-
-    CheckpointCallback writes rl_model_1000_steps.zip and rl_model_vecnormalize_1000_steps.pkl.
-    """
-    return _normalised_name(STATISTICS.sub("", file.stem))
-
-
-def _normalised_name(name: str) -> str:
-    """A name in lower case, its parts separated by one underscore."""
-    return re.sub(r"[\s_.-]+", "_", name.lower()).strip("_")
 
 
 def _class_name(kind: str) -> str:

@@ -179,7 +179,7 @@ def test_statistics_that_cannot_be_read_are_refused(torch_files, tmp_path, capsy
     source = folder_of(torch_files / "sb3_ppo_vecnormalize" / "model.zip", tmp_path)
     (source / "vecnormalize.pkl").write_bytes(b"not a pickle")
     assert export(source, tmp_path / "models") == 2
-    refused(capsys, "vecnormalize.pkl: cannot be read as a stable-baselines3 file")
+    refused(capsys, "vecnormalize.pkl: cannot be read as statistics of VecNormalize")
 
 
 def test_statistics_beside_a_policy_that_never_had_any_are_refused(torch_files, tmp_path, capsys):

@@ -1,0 +1,119 @@
+"""Statistics of stable-baselines3's VecNormalize, in a .pkl file beside a policy's zip.
+
+An observation x becomes clip((x - mean) / sqrt(var + epsilon), -clip_obs, clip_obs).
+Source: stable_baselines3/common/vec_env/vec_normalize.py.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from city.errors import InputError
+from export.actors.steps import BatchNorm, Clip, Step
+from export.checkpoints import pickled_arrays, torch_tensors
+from export.checkpoints.helper_process import Helper
+from export.checkpoints.pickled_values import Opaque, load
+
+STATISTICS = re.compile(r"vec_?normalize", re.I)
+"""Names of files that VecNormalize.save wrote."""
+LIBRARIES = ("stable_baselines3", "sb3_contrib", "gymnasium", "gym", "numpy")
+"""Libraries whose objects in pickles only hold settings; they are not rebuilt."""
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """Observation statistics of VecNormalize."""
+
+    mean: NDArray[np.float64]
+    variance: NDArray[np.float64]
+    epsilon: float
+    clip: float
+
+
+_HELPER = Helper("export.checkpoints.vec_normalize", "statistics of VecNormalize")
+
+
+def contents(path: Path) -> Normalisation | None:
+    """Read a file of VecNormalize; called in a helper process. Raises ValueError, OSError.
+
+    `None` if it does not normalise observations.
+    """
+    if path.stat().st_size > torch_tensors.MAX_BYTES:
+        raise ValueError("it is larger than any actor's")
+    environment = load(path.read_bytes(), pickled_arrays.REBUILDERS, LIBRARIES)
+    is_normalising = isinstance(environment, Opaque) and environment.global_name.endswith(".VecNormalize")
+    state = environment.state if is_normalising else None
+    if not isinstance(state, dict):
+        raise ValueError("it is not a file of VecNormalize.save")
+    if not state.get("norm_obs"):
+        return None
+    running = state.get("obs_rms")
+    statistics = running.state if isinstance(running, Opaque) else None
+    if not isinstance(statistics, dict):
+        raise ValueError("it normalises the parts of a dictionary observation, which is not supported")
+    mean, variance = (np.asarray(_array(statistics.get(key)), np.float64) for key in ("mean", "var"))
+    epsilon, clip = float(state.get("epsilon", 1e-8)), float(state.get("clip_obs", 10.0))
+    if mean.ndim != 1 or mean.shape != variance.shape or not (np.isfinite(mean).all() and np.isfinite(variance).all()):
+        raise ValueError("its statistics are not one mean and one variance for each feature of the observation")
+    if (variance < 0).any() or not epsilon >= 0 or not clip > 0:
+        raise ValueError("its statistics are damaged: a variance, epsilon or clip_obs is negative")
+    return Normalisation(mean, variance, epsilon, clip)
+
+
+def _array(value: Any) -> NDArray[Any]:
+    if not isinstance(value, pickled_arrays.Array):
+        raise ValueError("its statistics hold no arrays")
+    return value.values()
+
+
+def steps(file: Path, policy: str, inputs: int) -> tuple[list[Step], str]:
+    """(the normalisation as steps before a policy's network, a note for the user). Raises InputError.
+
+    Args:
+        file: the statistics.
+        policy: name of the policy's file, for messages.
+        inputs: size of an observation.
+    """
+    statistics: Normalisation | None = _HELPER.read_once(file)
+    if statistics is None:
+        return [], f"{file.name} normalises rewards only"
+    if statistics.mean.shape != (inputs,):
+        raise InputError(
+            f"{file}: has statistics of {len(statistics.mean)} features, but the observation of {policy} has {inputs}; "
+            "use the statistics saved with it"
+        )
+    variance = (statistics.variance + statistics.epsilon).astype(np.float32)
+    stored_as = {"mean": f"{file.name}: obs_rms.mean", "variance": f"{file.name}: obs_rms.var + epsilon"}
+    norm = BatchNorm("vecnormalize", None, None, statistics.mean.astype(np.float32), variance, 0.0, stored_as)
+    return [norm, Clip((-statistics.clip,), (statistics.clip,))], f"observations are normalised as in {file.name}"
+
+
+def files_beside(path: Path) -> tuple[list[Path], list[Path]]:
+    """The files of statistics beside a zip: those that belong to it by their names, and those of no other zip."""
+    model_of = {file: _model_name(file) for file in sorted(path.parent.glob("*.pkl")) if STATISTICS.search(file.name)}
+    models = {_normalised_name(file.stem) for file in path.parent.glob("*.zip")}
+    stem = _normalised_name(path.stem)
+    matching = [file for file, model in model_of.items() if model == stem]
+    # a file with the name of another model belongs to that model
+    unassigned = [file for file, model in model_of.items() if model not in models]
+    if not matching and len(unassigned) == 1 and models <= {stem, *model_of.values()}:
+        prefix = f"_{model_of[unassigned[0]]}_".replace("__", "_")
+        matching = unassigned if f"_{stem}_".startswith(prefix) else []
+    return matching, unassigned
+
+
+def _model_name(file: Path) -> str:
+    """The name of the model that a file of statistics belongs to; "" for `vecnormalize.pkl`.
+
+    CheckpointCallback writes rl_model_1000_steps.zip and rl_model_vecnormalize_1000_steps.pkl.
+    """
+    return _normalised_name(STATISTICS.sub("", file.stem))
+
+
+def _normalised_name(name: str) -> str:
+    """A name in lower case, its parts separated by one underscore."""
+    return re.sub(r"[\s_.-]+", "_", name.lower()).strip("_")
