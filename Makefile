@@ -11,7 +11,7 @@ demo: $(VENV)/.ready
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest -m "not alone and not slow" --numprocesses 2 --dist loadfile
-	$(BIN)/python -m pytest -m "alone and not slow"
+	$(BIN)/python -m pytest -m "alone and not slow" tests/end_to_end
 
 # Minutes each: the wheel in a bare environment, training, long fault runs.
 slow: $(VENV)/.ready

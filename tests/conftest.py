@@ -110,6 +110,13 @@ def pytest_addoption(parser):
     parser.addoption("--rest", metavar="HOST:PORT", help="and against this REST API")
 
 
+def pytest_collection_modifyitems(items):
+    """Keep tests that run alone in tests/end_to_end: `make test` collects that folder a second time, and nothing else."""
+    for item in items:
+        if item.get_closest_marker("alone") and not item.path.is_relative_to(ROOT / "tests" / "end_to_end"):
+            raise pytest.UsageError(f"{item.nodeid} is marked alone; move it to tests/end_to_end, where make test looks for it")
+
+
 @pytest.fixture(scope="session")
 def _grid(grid_models, tmp_path_factory):
     """An embedded server of the sample city's models: port, Unix socket and REST."""

@@ -174,8 +174,11 @@ def run(request, grid_city, grid_street, server):
 @pytest.mark.parametrize(
     ("run", "fault"),
     [
-        *((TCP, fault) for fault in Fault if fault is not Fault.NONE),
-        *((UNIX, fault) for fault in (Fault.DROP, Fault.GARBAGE)),
+        *((TCP, fault) for fault in (Fault.HALF_OPEN, Fault.GARBAGE, Fault.REFUSE)),
+        (UNIX, Fault.DROP),
+        # a recovery takes its seconds in real time
+        *(pytest.param(TCP, fault, marks=pytest.mark.slow) for fault in (Fault.DELAY, Fault.DROP, Fault.RESET)),
+        pytest.param(UNIX, Fault.GARBAGE, marks=pytest.mark.slow),
     ],
     indirect=["run"],
 )
@@ -194,7 +197,7 @@ def test_every_tl_is_back_on_its_policy_within_10_s_after_a_fault(run, fault):
     assert run.alarms == []
 
 
-@pytest.mark.parametrize("transport", [TCP, UNIX])
+@pytest.mark.parametrize("transport", [TCP, pytest.param(UNIX, marks=pytest.mark.slow)])
 def test_a_server_restarted_at_another_address_is_found_again(transport, grid_city, grid_street, grid_models, tmp_path):
     server = ModelServer(grid_models, tmp_path / "s")
     run = Run(grid_city, grid_street, server, transport)
