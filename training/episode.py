@@ -96,7 +96,7 @@ class EpisodeSimulator:
                 contracts = [*self.contracts, *self._served.values()]
                 loop = assemble(connection, self.street, contracts, policies, city.safety, city.controller)
                 if explore:
-                    rewards = Rewards(self.task.reward, connection, self.street, self.contracts)
+                    rewards = Rewards(self.task.reward, connection, self.street, self.contracts, loop.now)
                     policies.begin(loop, rewards)
                 begin_s = loop.now
                 end_s = end_of(self.street, begin_s, self.task.seconds)
@@ -105,7 +105,7 @@ class EpisodeSimulator:
                     while loop.now < until_s:
                         loop.step(until_s)
                     if explore:
-                        rewards.sample()
+                        rewards.sample(loop.now)
             check_answers(loop.counters.missing_answers, self._served)
             trips = replace(read_trips(tripinfo), delay_by_departure=())
         return Episode(policies.transitions(), trips, sum(loop.counters.overrides.values()))
@@ -181,7 +181,7 @@ class ExploringPolicies:
         now = self._loop.now
         applied = [i for i, tl in enumerate(tls) if self._loop.intersections[tl].decides_at(now)]
         if applied:
-            reward = np.array(self._rewards.since_last([tls[i] for i in applied]))
+            reward = np.array(self._rewards.since_last([tls[i] for i in applied], now))
             indices = np.array([self._index[tls[i]][1] for i in applied], np.intp)
             self._decisions[k].append(_Decision(indices, x[applied], actions[applied], log_p[applied], value[applied], reward))
 
