@@ -196,8 +196,11 @@ class ExploringPolicies:
                 np.concatenate([getattr(decision, name) for decision in decisions])
                 for name in ("x", "action", "log_p", "value", "reward")
             ]
-            for i, tl in enumerate(networks.layout.tls):
-                x, action, log_p, value, reward = (column[indices == i] for column in columns)
+            # one sort: comparing all decisions with each TL takes the square of the number of TLs
+            order = np.argsort(indices, kind="stable")
+            ends = np.cumsum(np.bincount(indices, minlength=len(networks.layout.tls)))
+            for tl, rows in zip(networks.layout.tls, np.split(order, ends[:-1]), strict=True):
+                x, action, log_p, value, reward = (column[rows] for column in columns)
                 reward = np.append(reward[1:], 0.0).astype(np.float32)
                 result[tl] = Transitions(x, action, log_p.astype(np.float32), value.astype(np.float32), reward)
         return result

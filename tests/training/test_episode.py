@@ -1,14 +1,17 @@
 """Episodes in the real SUMO: rewards by their formulas, varied demand, served TLs beside those that learn, worker processes."""
 
 import functools
+import gzip
 import itertools
 import multiprocessing
 import os
 import signal
 import tempfile
+import tracemalloc
 import xml.etree.ElementTree as ET
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -259,6 +262,46 @@ def test_resampled_demand_is_a_bootstrap_sample_of_the_vehicles(tmp_path):
     departs = [float(element.get("depart")) for element in root.iter("vehicle")]
     assert departs == sorted(departs) and all(element.find("route") is not None for element in root.iter("vehicle"))
     assert ET.tostring(sample(1)) == ET.tostring(root) != ET.tostring(sample(2))
+
+
+@pytest.mark.parametrize("head", ["", '<?xml version="1.0" encoding="iso-8859-1"?>\n'])
+def test_sample_keeps_everything_but_vehicles_as_it_is(tmp_path, head):
+    around = '<!-- caf\xe9 --><vType id="caf\xe9"/>'
+    vehicles = "".join(f"""<trip from = 'a' to='b' note=' id="x"' id='v{k}' depart='{k}'/>""" for k in range(50))
+    text = f'{head}<routes xmlns:xsi="x">{around}{vehicles}<flow id="f"/></routes>\n'
+    (tmp_path / "a.rou.xml.gz").write_bytes(gzip.compress(text.encode("latin-1" if head else "utf-8")))
+    (tmp_path / "a.sumocfg").write_text('<configuration><route-files value="a.rou.xml.gz"/></configuration>')
+    sample = Path(Demand(1, resampled=True).options(tmp_path / "a.sumocfg", tmp_path)[-1]).read_bytes()
+    assert sample.decode("latin-1" if head else "utf-8").startswith(f'{head}<routes xmlns:xsi="x">{around}<trip')
+    ids = [element.get("id") for element in ET.fromstring(sample)]
+    assert ids[0] == "caf\xe9" and ids[-1] == "f" and len(set(ids)) == len(ids) and any("#1" in name for name in ids)
+
+
+@pytest.mark.parametrize("vehicles", [1, 2])
+def test_sample_of_few_vehicles_is_never_empty(tmp_path, vehicles):
+    rows = "".join(f'<vehicle id="v{k}" depart="{k}"><route edges="a b"/></vehicle>' for k in range(vehicles))
+    (tmp_path / "a.rou.xml").write_text(f"<routes>{rows}</routes>")
+    (tmp_path / "a.sumocfg").write_text('<configuration><route-files value="a.rou.xml"/></configuration>')
+
+    def sample(seed, scale):
+        name = Demand(seed, scale, resampled=True).options(tmp_path / "a.sumocfg", tmp_path)[-1]
+        return [element.get("id") for element in ET.parse(name).getroot()]
+
+    for seed in range(30):
+        # SUMO lets one vehicle of two depart with --scale 0.8
+        assert len(sample(seed, 1.2)) >= 1 and len(sample(seed, 0.8)) >= 2
+        assert sample(seed, 0.8) == sample(seed, 0.8), "repeated by its seed"
+
+
+def test_text_of_the_routes_is_not_kept_in_memory(tmp_path):
+    rows = "".join(f'<vehicle id="vehicle {k}" depart="{k}"><route edges="a b c d e f"/></vehicle>\n' for k in range(5000))
+    (tmp_path / "a.rou.xml").write_text(f"<routes>{rows}</routes>")
+    (tmp_path / "a.sumocfg").write_text('<configuration><route-files value="a.rou.xml"/></configuration>')
+    tracemalloc.start()
+    Demand(1, resampled=True).options(tmp_path / "a.sumocfg", tmp_path)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 0.25 * len(rows)
 
 
 def test_vehicles_beside_persons_are_not_resampled(tmp_path):
