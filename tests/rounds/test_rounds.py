@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from city import config
+from city import config, run_lock
 from city.errors import InputError
 from evaluation.simulation import Outcome
 from rounds import rounds as rounds_module
 from rounds import selection
-from rounds.__main__ import main
+from rounds.__main__ import LOCK_FILE, main
 from rounds.group_training import GroupTraining, TrainedGroup, train_group
 from rounds.rounds import Rounds, RoundsConfig
 from simulation import model_files
@@ -155,6 +155,13 @@ def test_rounds_are_resumed_with_the_same_flags_only(first_round):
         (out / "other" / "rounds.json").write_text(damaged)
         with pytest.raises(InputError, match=r"is not the state of rounds"):
             Rounds(plan(out / "other"), SampleCheckpoints(), resume=True, report=print)
+
+
+def test_second_rounds_in_a_folder_are_refused(tmp_path, capsys):
+    with run_lock.held(tmp_path / LOCK_FILE, ""):
+        assert main([*CITY, "--groups", EVERY, "--out", str(tmp_path)]) == 2
+    error = f"error: {tmp_path}: other rounds run in this folder; wait for their end, or pass another --out\n"
+    assert capsys.readouterr().err == error
 
 
 def test_results_of_rounds_whose_state_is_gone_are_not_used(tmp_path):

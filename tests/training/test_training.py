@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from city import config
+from city import config, run_lock
 from export.__main__ import main as export
 from simulation.executors.this_process import ThisProcess
 from tests.conftest import GRID, ROOT
 from training.__main__ import main
 from training.episode import TrainingTask
 from training.ppo import Learner, NotFinite
-from training.progress import Progress, progress_file
+from training.progress import Progress, lock_file, progress_file
 from training.trainer import Settings, Trainer
 
 FIRST_KERNEL = "actor/_functional/_operations/1/_kernel/.ATTRIBUTES/VARIABLE_VALUE"
@@ -190,7 +190,30 @@ def test_training_that_fails_writes_no_curve(tmp_path, capsys):
     flags = [str(city / "city.toml") if word == str(GRID / "city.toml") else word for word in SHORT]
     assert main([*flags, "--episodes", "1", "--model-number", "3", "--out", str(tmp_path / "out")]) == 2
     assert "no vehicle departs" in capsys.readouterr().err
-    assert not list((tmp_path / "out").glob("*curve*"))
+    assert not (tmp_path / "out").exists(), "nor a folder of logs"
+
+
+def test_second_training_of_a_model_number_in_a_folder_is_refused(tmp_path, capsys):
+    with run_lock.held(lock_file(tmp_path, 3), ""):
+        assert train(tmp_path, 3) == 2
+        assert capsys.readouterr().err == (
+            f"error: {tmp_path}: another training of model number 3 runs in this folder; wait for its end, or pass another "
+            "--model-number or --out\n"
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def test_episodes_without_a_vehicle_do_not_end_the_training(tmp_path, monkeypatch):
+    """Of few vehicles a varied episode may have none; the city's own demand has one."""
+    task = TrainingTask(config.load(GRID / "city.toml"), ("SA101",), seconds=60.0)
+
+    class WithoutVehicles(ThisProcess):
+        def run(self, function, jobs, cpus=1):
+            for index, episode in super().run(function, jobs, cpus):
+                yield index, replace(episode, trips=replace(episode.trips, total=0)) if jobs[index][3] else episode
+
+    result = Trainer(task, Settings(tmp_path, 1, 2, 1, evaluate_every=1, held_out=1), WithoutVehicles()).run()
+    assert result.episodes == 2 and result.paths["SA101"].is_dir()
 
 
 def damage_with_numpy(path):
