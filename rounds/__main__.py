@@ -13,7 +13,6 @@ from simulation.street_simulation import street_with_demand
 from training import flags
 from training.progress import interrupted
 
-
 LOCK_FILE = ".rounds.lock"
 """File that is locked while rounds run in a folder."""
 

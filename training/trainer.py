@@ -169,7 +169,7 @@ class Trainer:
         return episodes, losses
 
     def _has_demand(self) -> bool:
-        """Whether a vehicle departs in an episode of the city's own demand: an episode of few vehicles may have none by chance."""
+        """Whether a vehicle departs in an episode of the city's own demand; a varied one of few vehicles may have none."""
         (episode,) = self._simulated([(self._arrays(), Demand(self._settings.seed + 1), (0,), False)])
         return episode.trips.total > 0
 
