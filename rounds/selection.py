@@ -63,7 +63,7 @@ def p_value(candidate: Sequence[float], baseline: Sequence[float]) -> float:
 
 
 def holm(p_values: Sequence[float], level: float) -> list[bool]:
-    """Which of n hypotheses are rejected at a family-wise level: the smallest p-value at level / n, the next at level / (n - 1)."""
+    """Which of n hypotheses are rejected at a family-wise level: the smallest p at level / n, the next at level / (n - 1)."""
     rejected = [False] * len(p_values)
     for k, i in enumerate(np.argsort(p_values, kind="stable").tolist()):
         if p_values[i] >= level / (len(p_values) - k):
