@@ -17,6 +17,7 @@ from controller.sumo.network import check_contracts_match_city
 from export import contract
 from protos import policy_pb2 as pb
 from serving.client import Client
+from signals.change_times import change_times, signal_safeties
 from signals.observation import Observation
 from signals.policy import Action
 from signals.simulation_time import next_multiple_s
@@ -76,6 +77,12 @@ class EpisodeSimulator:
     def served_contracts(self) -> list[pb.PolicyContract]:
         """The contracts of the infer TLs' models."""
         return list(self._served.values())
+
+    def change_s(self) -> dict[str, float]:
+        """Longest change of greens in the episodes, in s, by target TL with a policy that chooses greens."""
+        safety = self.task.city.safety
+        times = [change_times(contract, signal_safeties(contract, self.street, safety)) for contract in self.contracts]
+        return {change.tl: change.total_s for change in times if change is not None}
 
     def run(self, arrays: Arrays, demand: Demand, seed: Sequence[int], explore: bool, sharpness: float = 1.0) -> Episode:
         """Simulate an episode.

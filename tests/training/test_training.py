@@ -16,7 +16,10 @@ import pytest
 import tensorflow as tf
 
 from city import config, run_lock
+from controller.check import main as check
+from export import change_times_file
 from export.__main__ import main as export
+from serving.contract import from_saved_model
 from simulation.executors.this_process import ThisProcess
 from tests.conftest import GRID, ROOT
 from training.__main__ import main
@@ -64,6 +67,28 @@ def test_checkpoints_of_every_format_are_exported(trained, tmp_path, capsys):
     flags = ("--model-path", str(trained), "--tl", ",".join(FORMATS), "--model-number", "3", "--models-dir", str(tmp_path))
     assert export([*CITY, *flags]) == 0, capsys.readouterr().err
     assert {path.parent.name for path in tmp_path.glob("*/3")} == FORMATS.keys()
+    change_s = {tl: from_saved_model(tmp_path / tl / "3").origin.change_s for tl in FORMATS}
+    assert change_s == {"SA101": 3.0, "SA103": 0.0, "SA107": 0.0}, "of the only TL with a policy that chooses greens"
+
+
+def test_contract_has_the_change_times_that_the_training_had(tmp_path, capsys):
+    """With a yellow of 2 s in city.toml, and the street's floors of 3 s and a red clearance: check asks for no other training."""
+    city = tmp_path / "city.toml"
+    city.write_text(
+        f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n[training]\nmodel_path = "out"\n'
+        '[tl.SA101]\nsignals = ["A0"]\ndialect = "sumo-rl"\n'
+    )
+    out, flags = tmp_path / "out", ("--seconds", "50", "--episodes", "1", "--held-out", "1")
+    assert main(["--city", str(city), "--out", str(out), *flags]) == 0
+    assert export(["--city", str(city), "--tl", "SA101", "--models-dir", str(tmp_path / "models")]) == 0
+    contract = from_saved_model(tmp_path / "models" / "SA101" / "1")
+    assert contract.timing.yellow_s == 2 and 4 < contract.origin.change_s < 6
+    capsys.readouterr()
+    assert check(["--city", str(city)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("1 of 1 TLs match"), "no advice"
+    change_times_file.path_in(out, 1).write_text('{"SA101": -1}')
+    assert export(["--city", str(city), "--tl", "SA101", "--models-dir", str(tmp_path / "models"), "--overwrite"]) == 2
+    assert "trial_1_change_times.json: is not a record of change times" in capsys.readouterr().err
 
 
 def test_curve_has_a_row_per_update(trained):
