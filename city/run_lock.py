@@ -30,7 +30,7 @@ def held(path: Path, message: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # removed before it is released, so that nobody locks a file that is about to be removed
+        # removed before it is released, so that no other run locks a file that is about to be removed
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
             if is_new_folder:

@@ -137,15 +137,15 @@ def times_without_model(city: City, street: StreetNetwork, tls: Iterable[str]) -
 
 def times_to_train_with(changes: Iterable[ChangeTimes | None]) -> list[str]:
     """Lines with the times to train with, as a table that can be appended to city.toml; empty if no TL needs them."""
-    changes = [change for change in changes if change is not None and change.is_longer and not change.recorded_s]
-    if not changes:
+    longer = [change for change in changes if change is not None and change.is_longer and not change.recorded_s]
+    if not longer:
         return []
-    yellow_time_s = max(change.street_yellow_s + change.street_all_red_s for change in changes)
+    yellow_time_s = max(change.street_yellow_s + change.street_all_red_s for change in longer)
     return [
         "To train outside greenserve, append the street's times to city.toml (greenserve train has them in any case). sumo-rl "
         f"has no all-red: train there with yellow_time={yellow_time_s} and a larger delta_time.",
         "[training.times]",
-        *(_times_line(change) for change in changes),
+        *(_times_line(change) for change in longer),
     ]
 
 
