@@ -48,6 +48,17 @@ class Training:
 
 
 @dataclass(frozen=True)
+class TrainingTimes:
+    """A TL's entry in [training.times]: the times of a training with the street's changes of greens, in s.
+
+    They take precedence over the TL's own table, so that the lines that `greenserve check` prints can be appended.
+    """
+
+    yellow_s: float
+    all_red_s: float
+
+
+@dataclass(frozen=True)
 class District:
     """[serving.districts.NAME]: TLs with a model server and a controller of their own."""
 
@@ -195,6 +206,7 @@ def load(path: Path) -> City:
     if unknown:
         raise InputError(f"{path}: unknown table [{unknown[0]}]; the tables are {', '.join([*TABLES, 'tl.NAME'])}")
     folder = path.resolve().parent
+    times = raw["training"].pop("times", {}) if isinstance(raw.get("training"), dict) else {}
     districts = raw["serving"].pop("districts", {}) if isinstance(raw.get("serving"), dict) else {}
 
     def section(kind: type[T], name: str) -> T:
@@ -203,7 +215,7 @@ def load(path: Path) -> City:
     safety, control = section(Safety, "safety"), section(Controller, "controller")
     _check_safety(f"{path}: [safety]", safety)
     _check_controller(f"{path}: [controller]", control)
-    tls = _tls(path, folder, raw.get("tl", {}))
+    tls = _with_times(path, folder, _tls(path, folder, raw.get("tl", {})), times)
     return City(
         path,
         section(Network, "network"),
@@ -352,6 +364,21 @@ def _tls(path: Path, folder: Path, table: Any) -> dict[str, TL]:
             tl_of[signal] = name
         tls[name] = tl
     return tls
+
+
+def _with_times(path: Path, folder: Path, tls: dict[str, TL], times: Any) -> dict[str, TL]:
+    """The TLs with the times of [training.times]. Raises InputError."""
+    if not isinstance(times, dict):
+        raise InputError(f"{path}: [training.times] must contain lines such as SA101 = {{ yellow_s = 3, all_red_s = 2 }}")
+    result = dict(tls)
+    for written, body in times.items():
+        where = f"{path}: [training.times] {written}"
+        name = names.find(written, list(tls))
+        if name is None:
+            raise InputError(f"{where}: there is no [tl.{written}]; correct the name")
+        own = _table(TrainingTimes, where, body, folder)
+        result[name] = replace(tls[name], yellow_s=own.yellow_s, all_red_s=own.all_red_s)
+    return result
 
 
 def _check_tl(where: str, tl: TL) -> None:

@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
@@ -50,11 +50,21 @@ def parser(dialects: Sequence[str], prog: str) -> Parser:
     return parser
 
 
-def main(argv: list[str], dialects: Sequence[str], prog: str = "greenserve city") -> int:
-    """Write city.toml and print which signals were renamed or left out. Exit code: 0; 2 if the input is wrong."""
+def main(
+    argv: list[str],
+    dialects: Sequence[str],
+    prog: str = "greenserve city",
+    advice: Callable[[Path], Sequence[str]] = lambda path: (),
+) -> int:
+    """Write city.toml and print which signals were renamed or left out. Exit code: 0; 2 if the input is wrong.
+
+    `advice`: lines to print about the city.toml that was written.
+    """
     args = parser(dialects, prog).parse_args(argv)
     _check_flags(args)
     print(_init(args))
+    for line in advice(args.out):
+        print(line)
     return 0
 
 

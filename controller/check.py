@@ -15,7 +15,15 @@ from serving.client import Client
 from serving.contract import ContractError, from_saved_model
 from serving.errors import DeadlineExceeded, ServingError, Unavailable
 from signals import dialects
-from signals.change_times import ChangeTimes, change_times, describe_longer, describe_slow, signal_safeties
+from signals.change_times import (
+    ChangeTimes,
+    change_times,
+    describe_longer,
+    describe_slow,
+    signal_safeties,
+    times_to_train_with,
+    times_without_model,
+)
 from signals.safety.conflicts import check_phases
 
 MATCHES = "matches"
@@ -72,17 +80,20 @@ def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[s
         _check_server(args.server)
     rows: list[Row] = []
     times: list[ChangeTimes | None] = []
+    without_model: list[str] = []
     for tl in tls:
         try:
             network.signals_of(city, city.tls[tl], street)
             contract = _contract(city, tl, args.server, version)
         except (InputError, ContractError) as error:
             rows.append((tl, "-", city.tls[tl].dialect, str(error)))
+            without_model.append(tl)
             continue
         rows.append(_row(city, street, tl, contract))
         if rows[-1][3] == MATCHES:
             times.append(change_times(contract, signal_safeties(contract, street, city.safety)))
-    return street, rows, [describe_slow(times), describe_longer(times)]
+    to_train_with = times_to_train_with([*times, *times_without_model(city, street, without_model)])
+    return street, rows, [describe_slow(times), describe_longer(times), *to_train_with]
 
 
 def _check_server(address: str) -> None:

@@ -125,9 +125,10 @@ class ArmSimulator:
                 if recording is not None:
                     recording.locate(connection.api)
                 measurement, loop = self._simulate(arm, demand, connection, models)
+                ended_s = float(connection.api.simulation.getTime())
             if loop is not None and models is not None:
                 check_answers(loop.counters.missing_answers, models.tls)
-            trips = read_trips(tripinfo)
+            trips = read_trips(tripinfo, ended_s)
             bands = recording.bands() if recording is not None else ()
         overrides = sum(loop.counters.overrides.values()) if loop is not None else 0
         return _outcome(arm, demand, trips, measurement, overrides, bands)

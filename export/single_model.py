@@ -7,8 +7,8 @@ from dataclasses import replace
 from city.config import TL
 from city.errors import InputError
 from city.names import contains_tl
+from export import change_times_file, locate
 from export import contract as contracts
-from export import locate
 from export.actors import PROBABILITIES, Actor, padding
 from export.actors.architectures import ArchitectureHints
 from export.checkpoints import scopes, source_of
@@ -45,6 +45,7 @@ def export(job: Job, tl: str) -> str:
     rebuilt, contract = _rebuild(job, tl, candidate, settings)
     files = source_of(candidate.format).files(candidate.path)
     contract.origin.CopyFrom(manifest.origin(candidate.format, candidate.label, map(manifest.sha256, files), number))
+    contract.origin.change_s = change_times_file.read(candidate, job.model_path, number, tl)
     with publish.new_version(job.models_dir, tl, number, job.overwrite, job.keep) as draft:
         write.write(draft, rebuilt.actor, contract)
         warmup.write(draft, contract, number)

@@ -5,6 +5,7 @@ the city's folder, as `python -m controller` is.
 """
 
 import sys
+from pathlib import Path
 
 from city import program
 from city.arguments import Parser
@@ -55,7 +56,17 @@ def city(argv: list[str], prog: str) -> int:
     from city import init
     from signals import dialects
 
-    return program.run(lambda: init.main(argv, dialects.names(), prog))
+    return program.run(lambda: init.main(argv, dialects.names(), prog, _times_to_train_with))
+
+
+def _times_to_train_with(path: Path) -> list[str]:
+    """Advice about a new city.toml. Raises InputError."""
+    from city import config, network
+    from signals import change_times
+
+    described = config.load(path)
+    times = change_times.times_without_model(described, network.of_city(described), described.tls)
+    return change_times.times_to_train_with(times)
 
 
 def train(argv: list[str], prog: str) -> int:

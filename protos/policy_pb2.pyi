@@ -135,7 +135,7 @@ class Timing(_message.Message):
     def __init__(self, decision_interval_s: _Optional[float] = ..., control_cycle: _Optional[int] = ..., yellow_s: _Optional[float] = ..., all_red_s: _Optional[float] = ..., min_green_s: _Optional[float] = ..., max_green_s: _Optional[float] = ...) -> None: ...
 
 class Origin(_message.Message):
-    __slots__ = ("source_format", "file_name", "sha256", "model_number", "exporter_version", "tensorflow_version", "exported_at")
+    __slots__ = ("source_format", "file_name", "sha256", "model_number", "exporter_version", "tensorflow_version", "exported_at", "change_s")
     SOURCE_FORMAT_FIELD_NUMBER: _ClassVar[int]
     FILE_NAME_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
@@ -143,6 +143,7 @@ class Origin(_message.Message):
     EXPORTER_VERSION_FIELD_NUMBER: _ClassVar[int]
     TENSORFLOW_VERSION_FIELD_NUMBER: _ClassVar[int]
     EXPORTED_AT_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_S_FIELD_NUMBER: _ClassVar[int]
     source_format: str
     file_name: str
     sha256: str
@@ -150,4 +151,5 @@ class Origin(_message.Message):
     exporter_version: str
     tensorflow_version: str
     exported_at: str
-    def __init__(self, source_format: _Optional[str] = ..., file_name: _Optional[str] = ..., sha256: _Optional[str] = ..., model_number: _Optional[int] = ..., exporter_version: _Optional[str] = ..., tensorflow_version: _Optional[str] = ..., exported_at: _Optional[str] = ...) -> None: ...
+    change_s: float
+    def __init__(self, source_format: _Optional[str] = ..., file_name: _Optional[str] = ..., sha256: _Optional[str] = ..., model_number: _Optional[int] = ..., exporter_version: _Optional[str] = ..., tensorflow_version: _Optional[str] = ..., exported_at: _Optional[str] = ..., change_s: _Optional[float] = ...) -> None: ...

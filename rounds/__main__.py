@@ -6,12 +6,15 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from city import config, names, program
+from city import config, names, program, run_lock
 from city.arguments import Parser
 from city.errors import InputError, ProgramFailed
 from simulation.street_simulation import street_with_demand
 from training import flags
 from training.progress import interrupted
+
+LOCK_FILE = ".rounds.lock"
+"""File that is locked while rounds run in a folder."""
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m rounds") -> int:
@@ -46,7 +49,9 @@ def _run(args: argparse.Namespace) -> int:
     tasks = args.tasks or max(1, (os.cpu_count() or 1) // args.workers)
     try:
         with RayTasks(args.ray) if args.ray is not None else Processes(tasks * args.workers) as executor:
-            kept = Rounds(rounds_config, executor, args.resume, print_line).run()
+            message = f"{args.out}: other rounds run in this folder; wait for their end, or pass another --out"
+            with run_lock.held(args.out / LOCK_FILE, message):
+                kept = Rounds(rounds_config, executor, args.resume, print_line).run()
     except (SimulationFailed, ParityError, NotInferenceOnly) as error:
         raise ProgramFailed(f"{error}; --resume continues from the groups that are finished in {args.out}") from None
     for tl in city.tls:

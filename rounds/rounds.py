@@ -3,7 +3,7 @@
     for every round:
         train      each group in its own task, beside the models kept so far
         export     every TL's best checkpoint, with the round's number as version
-        evaluate   before | new | mixed, on the same demand
+        evaluate   before | new, on the same demand; before | mixed, on other demand
         keep       the better new models, beside those of earlier rounds
 
 Files in the rounds' folder: `round_N/group_K` (checkpoints), `round_N/models` (the round's
@@ -156,39 +156,42 @@ class Rounds:
         kept = self._kept()
         new = {**kept, **new}
         results = self._evaluate(number, {BEFORE: kept, NEW: new})
-        better = selection.better_tls(results[BEFORE], results[NEW])
+        better = selection.better_tls(results[BEFORE], results[NEW], self._config.rounds)
         mixed = {**kept, **{tl: new[tl] for tl in better}}
-        if mixed not in (kept, new):
-            results |= self._evaluate(number, {MIXED: mixed})
-        chosen = selection.choose(results)
+        fresh = self._evaluate(number, {BEFORE: kept, MIXED: mixed}, fresh=True) if mixed not in (kept, new) else {}
+        chosen = selection.choose(results, fresh, self._config.rounds)
         versions = {BEFORE: kept, NEW: new, MIXED: mixed}[chosen]
         for tl, path in versions.items():
             if path != kept.get(tl):
                 with publish.new_version(self._out / "models", tl, number, overwrite=True) as draft:
                     shutil.copytree(path, draft, dirs_exist_ok=True)
-        mean_delay_s = {arm: float(np.mean([outcome.delay_s for outcome in outcomes])) for arm, outcomes in results.items()}
+        mean_delay_s, fresh_mean_delay_s = _mean_delay_s(results), _mean_delay_s(fresh)
         decision = {
             "round": number,
             "chosen": chosen,
             "kept": {tl: int(path.name) for tl, path in versions.items()},
             "mean_delay_s": mean_delay_s,
+            "mean_delay_on_fresh_demand_s": fresh_mean_delay_s,
             "better_tls": better,
-            "simulations": [asdict(outcome) for outcomes in results.values() for outcome in outcomes],
+            "simulations": [asdict(outcome) for outcomes in (*results.values(), *fresh.values()) for outcome in outcomes],
         }
         self._decisions.append(decision)
         self._save()
         delays = ", ".join(f"{arm} {mean:.1f} s" for arm, mean in mean_delay_s.items())
+        if fresh:
+            delays += "; on fresh demand " + ", ".join(f"{arm} {mean:.1f} s" for arm, mean in fresh_mean_delay_s.items())
         replaced = [tl for tl, path in versions.items() if int(path.name) == number]
         self._report(f"round {number}: mean delay {delays}; new models kept: {', '.join(replaced) or 'none'}")
 
-    def _evaluate(self, number: int, models: Mapping[str, Mapping[str, Path]]) -> dict[str, list[Outcome]]:
+    def _evaluate(self, number: int, models: Mapping[str, Mapping[str, Path]], fresh: bool = False) -> dict[str, list[Outcome]]:
+        """Simulate arms on the same demand. `fresh`: on the round's second demand, which chose nothing yet."""
         config = self._config
         arms = [Arm(name, SERVED if versions else FIXED) for name, versions in models.items()]
         outcomes = paired_runs.run(
             self._executor,
             EvaluationTask(config.city, config.tls, config.task.seconds),
             arms,
-            list(_demands(config.settings.seed, number, config.seeds, config.settings.varies)),
+            list(_demands(config.settings.seed, number, config.seeds, config.settings.varies, fresh)),
             {name: versions for name, versions in models.items() if versions},
         )
         if not any(outcome.total for outcome in outcomes):
@@ -225,6 +228,11 @@ class Rounds:
             raise InputError(f"{self._state_file}: the rounds to resume had another {differing}; pass the same, or another --out")
 
 
-def _demands(seed: int, number: int, count: int, varies: bool) -> Iterator[Demand]:
-    for k in range(count):
+def _demands(seed: int, number: int, count: int, varies: bool, fresh: bool) -> Iterator[Demand]:
+    first = count if fresh else 0
+    for k in range(first, first + count):
         yield varied(np.random.default_rng([ROUND_EVALUATION_SEED, seed, number, k]), varies)
+
+
+def _mean_delay_s(results: Mapping[str, Sequence[Outcome]]) -> dict[str, float]:
+    return {arm: float(np.mean([outcome.delay_s for outcome in outcomes])) for arm, outcomes in results.items()}

@@ -1,27 +1,72 @@
-"""Select a round's models: new ones are kept only if they reduce delay at their TLs and in the network."""
+"""Select a round's models: new ones are kept only if they reduce delay at their TLs and in the network.
 
+Every comparison is a one-sided paired t-test on the same demand. The chance that any of them is
+wrong in all rounds together is at most FAMILY_LEVEL for the TLs, and for the networks:
+
+- the rounds share the level equally (Bonferroni);
+- within a round the TLs share it by Holm's step-down procedure (Holm 1979), the two arms equally;
+- the mixture of the better TLs' models meets fresh demand, because the demand of the first comparison chose its TLs.
+"""
+
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from scipy import stats
 
 from evaluation.simulation import Outcome
-from evaluation.statistics import paired
 
 BEFORE, NEW, MIXED = "before", "new", "mixed"
 """Arms of a round's evaluation: the models kept so far, all new models, and only the better new models."""
+FAMILY_LEVEL = 0.025
+"""One-sided; a single comparison at this level is a 95 % interval below 0."""
+CANDIDATE_ARMS = 2
+
+Results = Mapping[str, Sequence[Outcome]]
+"""Arm -> outcomes, in the order of their demand."""
 
 
-def better_tls(before: Sequence[Outcome], new: Sequence[Outcome]) -> list[str]:
-    """TLs with less delay on their approaches with the new models: the 95 % interval of the difference is below 0."""
-    return [
-        tl
-        for tl in before[0].delay_by_tl
-        if paired([outcome.delay_by_tl[tl] for outcome in new], [outcome.delay_by_tl[tl] for outcome in before]).high < 0
+def better_tls(before: Sequence[Outcome], new: Sequence[Outcome], rounds: int) -> list[str]:
+    """TLs with significantly less delay on their approaches with the new models. `rounds`: number of all rounds."""
+    tls = list(before[0].delay_by_tl)
+    p_values = [
+        p_value([outcome.delay_by_tl[tl] for outcome in new], [outcome.delay_by_tl[tl] for outcome in before]) for tl in tls
     ]
+    is_better = holm(p_values, FAMILY_LEVEL / rounds)
+    return [tl for tl, better in zip(tls, is_better, strict=True) if better]
 
 
-def choose(results: Mapping[str, Sequence[Outcome]]) -> str:
-    """The arm with the lowest mean delay of those whose 95 % interval of the difference to `before` is below 0, else `before`."""
-    delays = {arm: [outcome.delay_s for outcome in outcomes] for arm, outcomes in results.items()}
-    better = [arm for arm in delays if arm != BEFORE and paired(delays[arm], delays[BEFORE]).high < 0]
-    return min(better, key=lambda arm: float(np.mean(delays[arm])), default=BEFORE)
+def choose(results: Results, fresh: Results, rounds: int) -> str:
+    """The arm with the largest mean reduction of delay among those that are significantly better than `before`, else `before`.
+
+    Args:
+        results: `before` and `new`, on the same demand.
+        fresh: `before` and `mixed`, on demand that did not choose the TLs of `mixed`; empty if there is no mixture.
+        rounds: number of all rounds.
+    """
+    reductions_s = {}
+    for arm, outcomes in ((NEW, results), (MIXED, fresh)):
+        if outcomes:
+            candidate, before = ([outcome.delay_s for outcome in outcomes[name]] for name in (arm, BEFORE))
+            if p_value(candidate, before) < FAMILY_LEVEL / rounds / CANDIDATE_ARMS:
+                reductions_s[arm] = float(np.mean(before) - np.mean(candidate))
+    return max(reductions_s, key=lambda arm: reductions_s[arm], default=BEFORE)
+
+
+def p_value(candidate: Sequence[float], baseline: Sequence[float]) -> float:
+    """The p-value of a paired t-test that the candidate's values are not lower."""
+    differences = np.subtract(candidate, baseline)
+    mean, deviation = float(np.mean(differences)), float(np.std(differences, ddof=1))
+    if deviation == 0:
+        return 0.0 if mean < 0 else 1.0
+    return float(stats.t.cdf(mean * math.sqrt(len(differences)) / deviation, len(differences) - 1))
+
+
+def holm(p_values: Sequence[float], level: float) -> list[bool]:
+    """Which of n hypotheses are rejected at a family-wise level: the smallest p at level / n, the next at level / (n - 1)."""
+    rejected = [False] * len(p_values)
+    for k, i in enumerate(np.argsort(p_values, kind="stable").tolist()):
+        if p_values[i] >= level / (len(p_values) - k):
+            break
+        rejected[i] = True
+    return rejected

@@ -4,11 +4,16 @@ A policy that was trained with short changes changes often. If each change then 
 much more, hardly any green remains; so its greens last longer in the same proportion.
 """
 
+import contextlib
+import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from city.config import Safety
+from city import network
+from city.config import City, Safety
+from city.errors import InputError
 from city.network import StreetNetwork, green_states
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL
@@ -26,7 +31,7 @@ class ChangeTimes:
     """The duration of one TL's changes of greens, in s."""
 
     tl: str
-    training_s: float
+    nominal_s: float
     """Yellow and all-red of the contract."""
     vehicles_s: float
     """The longest time for which vehicles lose their green to yellow and red clearance."""
@@ -35,15 +40,41 @@ class ChangeTimes:
     yellow_s: float
     """The longest yellow."""
     max_green_s: float = math.inf
+    recorded_s: float = 0.0
+    """The longest change in the training, if it recorded it (with the street's floors); else 0."""
+
+    @property
+    def training_s(self) -> float:
+        """The longest change in the training."""
+        return self.recorded_s or self.nominal_s
+
+    @property
+    def street_yellow_s(self) -> int:
+        """`yellow_s` to train with, in whole s."""
+        return math.ceil(self.yellow_s)
+
+    @property
+    def street_all_red_s(self) -> int:
+        """`all_red_s` to train with, in whole s: pedestrians clear their crossing beside a green, so their time is not in it."""
+        return math.ceil(self.vehicles_s - self.yellow_s)
+
+    @property
+    def is_longer(self) -> bool:
+        """Whether changes take longer than in training, and a training with other times would help.
+
+        Only a training that records its change times has those of pedestrians; yellow_s and all_red_s cannot express them.
+        """
+        has_street_times = self.nominal_s >= self.street_yellow_s + self.street_all_red_s
+        return self.total_s > self.training_s and (self.recorded_s > 0 or not has_street_times)
 
     @property
     def is_slow(self) -> bool:
-        return self.total_s > MAX_RATIO * self.training_s
+        return self.is_longer and self.total_s > MAX_RATIO * self.training_s
 
     @property
     def min_green_factor(self) -> float:
-        """Factor on the min green of training, so that changes take no larger share of the time than in training."""
-        return self.vehicles_s / self.training_s if self.vehicles_s > MAX_RATIO * self.training_s > 0 else 1.0
+        """Factor on the contract's min green, so that changes take no larger share of the time than its yellow and all-red."""
+        return self.vehicles_s / self.nominal_s if self.vehicles_s > MAX_RATIO * self.nominal_s > 0 else 1.0
 
 
 def signal_safeties(contract: pb.PolicyContract, street: StreetNetwork, safety: Safety) -> list[SignalSafety]:
@@ -67,6 +98,7 @@ def change_times(contract: pb.PolicyContract, safeties: Sequence[SignalSafety]) 
         max(safety.change_s for safety in safeties),
         max(max(safety.yellow_s, default=0.0) for safety in safeties),
         min(safety.times.max_green_s for safety in safeties),
+        contract.origin.change_s,
     )
 
 
@@ -87,11 +119,44 @@ def describe_slow(changes: Iterable[ChangeTimes | None]) -> str:
 
 def describe_longer(changes: Iterable[ChangeTimes | None]) -> str:
     """One line about the TLs whose changes take somewhat longer than in training; "" if there are none."""
-    return _describe([c for c in changes if c is not None and c.total_s > c.training_s and not c.is_slow], "longer")
+    return _describe([c for c in changes if c is not None and c.is_longer and not c.is_slow], "longer")
+
+
+def times_without_model(city: City, street: StreetNetwork, tls: Iterable[str]) -> list[ChangeTimes | None]:
+    """The change times of TLs without a model, for a training with the times of city.toml. Invalid TLs are left out."""
+    times = []
+    for tl in tls:
+        settings = city.tls[tl]
+        # every program that uses the TL reports why it is invalid
+        with contextlib.suppress(InputError):
+            networks = network.signals_of(city, settings, street)
+            contract = dialects.find(settings.dialect, f"{city.path}: [tl.{tl}]").build_contract(settings, networks, city.safety)
+            times.append(change_times(contract, signal_safeties(contract, street, city.safety)))
+    return times
+
+
+def times_to_train_with(changes: Iterable[ChangeTimes | None]) -> list[str]:
+    """Lines with the times to train with, as a table that can be appended to city.toml; empty if no TL needs them."""
+    longer = [change for change in changes if change is not None and change.is_longer and not change.recorded_s]
+    if not longer:
+        return []
+    yellow_time_s = max(change.street_yellow_s + change.street_all_red_s for change in longer)
+    return [
+        "To train outside greenserve, append the street's times to city.toml (greenserve train has them in any case). sumo-rl "
+        f"has no all-red: train there with yellow_time={yellow_time_s} and a larger delta_time.",
+        "[training.times]",
+        *(_times_line(change) for change in longer),
+    ]
+
+
+def _times_line(change: ChangeTimes) -> str:
+    # a JSON string is a TOML string
+    tl = change.tl if re.fullmatch(r"[\w-]+", change.tl, re.ASCII) else json.dumps(change.tl, ensure_ascii=False)
+    return f"{tl} = {{ yellow_s = {change.street_yellow_s}, all_red_s = {change.street_all_red_s} }}"
 
 
 def _describe(changes: list[ChangeTimes], how: str) -> str:
-    """Name the TLs, those with the largest difference first, and the settings to train the first one with."""
+    """Name the TLs, those with the largest difference first."""
     if not changes:
         return ""
     changes = sorted(changes, key=lambda change: change.training_s - change.total_s)
@@ -100,11 +165,8 @@ def _describe(changes: list[ChangeTimes], how: str) -> str:
     more = f" and {len(changes) - MAX_NAMED_TLS} more" if len(changes) > MAX_NAMED_TLS else ""
     factor = worst.min_green_factor
     greens = f", and its greens last at least {factor:.2g} times its min green of training" if factor > 1 else ""
-    # pedestrians clear their crossing beside a green, so their time is not all-red
-    yellow_s, all_red_s = math.ceil(worst.yellow_s), math.ceil(worst.vehicles_s - worst.yellow_s)
     return (
         f"{named}{more}: changing greens takes {how} than in training (in {worst.tl} up to {worst.total_s:.3g} s, not "
         f"{worst.training_s:.3g} s{greens}), by [safety] in city.toml, approach speeds and pedestrian crossings; train with "
-        f"yellow_s = {yellow_s} and all_red_s = {all_red_s} in [tl.{worst.tl}] (sumo-rl has no all-red: train there with "
-        f"yellow_time={yellow_s + all_red_s} and a larger delta_time, and keep both keys here)"
+        "the street's times (greenserve train, or those that greenserve check prints)"
     )

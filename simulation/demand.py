@@ -8,12 +8,18 @@ fewer of them (`--scale`), at other times (`--random-depart-offset`), with other
 
 import functools
 import gzip
-import xml.etree.ElementTree as ET
+import re
+import shutil
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, cast
+from xml.parsers import expat
+from xml.sax.saxutils import quoteattr
 
 import numpy as np
+from numpy.typing import NDArray
 
 from city import sumo_files
 from city.errors import InputError
@@ -23,6 +29,7 @@ MIN_SCALE, MAX_SCALE = 0.8, 1.2
 MAX_SHIFT_S = 60.0
 """Largest delay of a departure against the routes."""
 MAX_SUMO_SEED = 1 << 30
+_ATTRIBUTE = re.compile(rb"""([^\s=<>"']+)\s*=\s*(?:"[^"]*"|'[^']*')""")
 _RIDERS = ("person", "personFlow", "container", "containerFlow")
 
 
@@ -46,12 +53,30 @@ class Demand:
         if self.shift_s:
             options += ["--random-depart-offset", f"{self.shift_s:g}"]
         if self.resampled:
-            rng = np.random.default_rng([self.seed, 3])
-            departures = _departures(tuple(sumo_files.listed_files(sumocfg, "route-files")))
-            files = [_write_sample(elements, folder / f"{k}.rou.xml", rng) for k, elements in enumerate(departures)]
+            files = self._write_samples(sumo_files.listed_files(sumocfg, "route-files"), folder)
             if files:
                 options += ["--route-files", ",".join(map(str, files))]
         return options
+
+    def _write_samples(self, routes: Sequence[Path], folder: Path) -> list[Path]:
+        """Write a sample of every route file into a folder; an empty list if vehicles must not be sampled. Raises InputError."""
+        files = [_elements(path) for path in routes]
+        # a person or container may ride in a vehicle by its name
+        if any(elements.has_riders for elements in files):
+            return []
+        rng = np.random.default_rng([self.seed, 3])
+        vehicles = sum(int(elements.is_vehicle.sum()) for elements in files)
+        while True:
+            # a draw for every element, so that a seed's sample does not depend on the kinds of the elements
+            counts = [np.where(elements.is_vehicle, rng.poisson(1.0, len(elements.is_vehicle)), 1) for elements in files]
+            sampled = sum(int(count[elements.is_vehicle].sum()) for count, elements in zip(counts, files, strict=True))
+            # of a few vehicles a sample, or what --scale leaves of it, may be empty: the next random numbers give another one
+            if vehicles == 0 or sampled * min(self.scale, 1.0) >= 1:
+                break
+        samples = [folder / f"{k}.rou.xml" for k in range(len(routes))]
+        for path, elements, count, sample in zip(routes, files, counts, samples, strict=True):
+            _write_sample(path, elements, count, sample)
+        return samples
 
 
 def _configured_scale(sumocfg: Path) -> float:
@@ -62,44 +87,80 @@ def _configured_scale(sumocfg: Path) -> float:
         raise InputError(f"{sumocfg}: its scale {text!r} is not a number; correct it") from None
 
 
+@dataclass(frozen=True)
+class _Elements:
+    """Where the n elements below a route file's root are. The text stays in the file, because every process has this."""
+
+    offsets: NDArray[np.int64]
+    """[n + 1], the first bytes of the elements (of the uncompressed file), and of what follows the last one."""
+    is_vehicle: NDArray[np.bool_]
+    """[n], whether an element is a vehicle or trip with an id."""
+    includes: dict[int, bytes]
+    """Element's index -> an include of the same file from any folder."""
+    has_riders: bool
+    """Whether the file has persons or containers."""
+
+
 @functools.cache
-def _departures(routes: tuple[Path, ...]) -> list[list[tuple[str, str]]]:
-    """The elements of each route file as XML text, split after the id of a vehicle or trip: (head, rest); others have no head.
+def _elements(path: Path) -> _Elements:
+    """Index the elements below a route file's root. Raises InputError."""
+    offsets, is_vehicle, includes, depth, has_riders = array("q"), bytearray(), {}, 0, False
+    parser = expat.ParserCreate()
 
-    Empty if a file has persons: they may ride in a vehicle by its name, so no vehicle is sampled. Raises InputError.
-    """
-    files = []
-    for path in routes:
-        try:
-            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-                root = ET.parse(file).getroot()
-        except (OSError, EOFError, ET.ParseError) as error:
-            raise InputError(f"{path}: is not a readable route file ({error}); fix it, or its path in the .sumocfg") from None
-        if any(element.tag in _RIDERS for element in root):
-            return []
-        elements = []
-        for element in root:
-            if element.tag == "include":
-                # the sample lies in another folder
-                element.set("href", str(path.parent / element.get("href", "")))
-            text = ET.tostring(element, encoding="unicode")
-            is_vehicle = element.tag in ("vehicle", "trip") and ' id="' in text
-            id_end = text.index('"', text.index(' id="') + len(' id="')) if is_vehicle else 0
-            elements.append((text[:id_end], text[id_end:]))
-        files.append(elements)
-    return files
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        nonlocal depth, has_riders
+        depth += 1
+        if depth != 2:
+            return
+        if tag == "include":
+            href = quoteattr(str(path.parent / attributes.get("href", "")))
+            includes[len(is_vehicle)] = f"<include href={href}/>\n".encode("ascii", "xmlcharrefreplace")
+        has_riders = has_riders or tag in _RIDERS
+        offsets.append(parser.CurrentByteIndex)
+        is_vehicle.append(tag in ("vehicle", "trip") and "id" in attributes)
+
+    def end(tag: str) -> None:
+        nonlocal depth
+        depth -= 1
+        if depth == 0:
+            offsets.append(parser.CurrentByteIndex)
+
+    parser.StartElementHandler, parser.EndElementHandler = start, end
+    try:
+        with _open(path) as file:
+            parser.ParseFile(file)
+    except (OSError, EOFError, ValueError, expat.ExpatError) as error:
+        raise InputError(f"{path}: is not a readable route file ({error}); fix it, or its path in the .sumocfg") from None
+    finally:
+        # the handlers refer to the parser, and would keep the lists until a garbage collection
+        parser.StartElementHandler = parser.EndElementHandler = None
+    return _Elements(np.array(offsets), np.array(is_vehicle, bool), includes, has_riders)
 
 
-def _write_sample(elements: Sequence[tuple[str, str]], target: Path, rng: np.random.Generator) -> Path:
-    """Write a route file in which each vehicle occurs k times, k drawn from a Poisson distribution of mean 1."""
-    counts = rng.poisson(1.0, len(elements)).tolist()
-    with target.open("w", encoding="utf-8") as file:
-        file.write("<routes>\n")
-        for (head, rest), count in zip(elements, counts, strict=True):
-            for k in range(count if head else 1):
-                file.write(f"{head}#{k}{rest}" if k else head + rest)
-        file.write("</routes>\n")
-    return target
+def _write_sample(routes: Path, elements: _Elements, counts: NDArray[np.int64], target: Path) -> None:
+    """Write a route file in which each element occurs as often as its count says. Raises InputError."""
+    with _open(routes) as source, target.open("wb") as file:
+        file.write(source.read(int(elements.offsets[0])))
+        for k, (length, count) in enumerate(zip(np.diff(elements.offsets).tolist(), counts.tolist(), strict=True)):
+            text = source.read(length)
+            if count:
+                file.write(elements.includes.get(k, text))
+            if count > 1:
+                id_end = _id_end(routes, text)
+                file.writelines(b"%b#%d%b" % (text[:id_end], copy, text[id_end:]) for copy in range(1, count))
+        shutil.copyfileobj(source, file)
+
+
+def _id_end(routes: Path, text: bytes) -> int:
+    """The index in an element's text at which the value of its id ends. Raises InputError."""
+    for attribute in _ATTRIBUTE.finditer(text):
+        if attribute[1] == b"id":
+            return attribute.end() - 1
+    raise InputError(f"{routes}: has no id that can be read; write the file as UTF-8")
+
+
+def _open(path: Path) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
 def varied(rng: np.random.Generator, varies: bool) -> Demand:

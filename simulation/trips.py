@@ -25,13 +25,17 @@ class Trips:
     emissions_g: Mapping[str, float]
     """Mean by substance, such as CO2; empty if SUMO did not compute them."""
     delay_by_departure: tuple[tuple[float, float], ...]
-    """(departure, delay) of every vehicle, in s, for plots."""
+    """(scheduled departure, delay) of the vehicles, in s, for plots."""
 
 
-def read_trips(tripinfo: Path) -> Trips:
-    """Read a tripinfo file (.gz too). Raises InputError if it is missing or truncated."""
+def read_trips(tripinfo: Path, end_s: float | None = None) -> Trips:
+    """Read a tripinfo file (.gz too). Raises InputError if it is missing or truncated.
+
+    `end_s`: simulated second at which SUMO closed the file. Without it, `delay_by_departure` leaves out vehicles that
+    never departed: SUMO writes depart="-1" for them, and as departDelay the time from their schedule to the end.
+    """
     departures: list[tuple[float, float]] = []
-    finished, stops, duration_s, waiting_s = 0, 0.0, 0.0, 0.0
+    finished, total, stops, all_delays_s, duration_s, waiting_s = 0, 0, 0.0, 0.0, 0.0, 0.0
     emissions_mg: dict[str, float] = {}
     try:
         with gzip.open(tripinfo) if tripinfo.suffix == ".gz" else tripinfo.open("rb") as file:
@@ -45,24 +49,29 @@ def read_trips(tripinfo: Path) -> Trips:
                     for name in SUBSTANCES:
                         emissions_mg[name] = emissions_mg.get(name, 0.0) + float(a[f"{name}_abs"])
                     continue
-                depart_s, delay_s, planned_s = float(a["depart"]), float(a["departDelay"]), 0.0
+                depart_s, delay_s = float(a["depart"]), float(a["departDelay"])
                 if depart_s >= 0:
-                    planned_s = depart_s - delay_s
+                    planned_s: float | None = depart_s - delay_s
                     delay_s += float(a["timeLoss"])
                     duration_s += float(a["duration"])
                     waiting_s += float(a["waitingTime"])
-                departures.append((planned_s, delay_s))
+                else:
+                    planned_s = None if end_s is None else end_s - delay_s
+                if planned_s is not None:
+                    departures.append((planned_s, delay_s))
+                total += 1
+                all_delays_s += delay_s
                 finished += float(a["arrival"]) >= 0
                 stops += float(a.get("waitingCount", 0))
                 # the root's children: cleared elements would stay in it and take memory
                 root.clear()
     except (OSError, EOFError, StopIteration, ET.ParseError, KeyError, ValueError) as error:
         raise InputError(f"{tripinfo}: is not a complete tripinfo file: {error}") from None
-    n = max(1, len(departures))
+    n = max(1, total)
     return Trips(
         finished,
-        len(departures),
-        sum(delay_s for _, delay_s in departures) / n,
+        total,
+        all_delays_s / n,
         duration_s / n,
         waiting_s / n,
         stops / n,

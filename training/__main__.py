@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from city import config, names, program
+from city import config, names, program, run_lock
 from city.arguments import Parser, host_and_port
 from city.errors import InputError, ProgramFailed
 from simulation import model_files
@@ -17,7 +17,7 @@ from simulation.model_files import Versions
 from simulation.model_server import model_server
 from simulation.street_simulation import street_with_demand
 from training import flags
-from training.progress import interrupted, progress_file
+from training.progress import interrupted, lock_file, progress_file
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m training") -> int:
@@ -89,6 +89,17 @@ def _train(args: argparse.Namespace) -> int:
     if args.server is not None and not args.server.startswith("unix:"):
         host_and_port(args.server, "--server")
     formats = _formats(args.format, targets)
+    message = (
+        f"{args.out}: another training of model number {args.model_number} runs in this folder; wait for its end, or pass "
+        "another --model-number or --out"
+    )
+    with run_lock.held(lock_file(args.out, args.model_number), message):
+        return _train_locked(args, city, targets, infers, formats)
+
+
+def _train_locked(
+    args: argparse.Namespace, city: config.City, targets: list[str], infers: list[str], formats: dict[str, str]
+) -> int:
     # after the checks of the flags: importing TensorFlow takes seconds
     from simulation.street_simulation import SimulationFailed
     from training.episode import TrainingTask

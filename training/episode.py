@@ -17,6 +17,7 @@ from controller.sumo.network import check_contracts_match_city
 from export import contract
 from protos import policy_pb2 as pb
 from serving.client import Client
+from signals.change_times import change_times, signal_safeties
 from signals.observation import Observation
 from signals.policy import Action
 from signals.simulation_time import next_multiple_s
@@ -77,6 +78,12 @@ class EpisodeSimulator:
         """The contracts of the infer TLs' models."""
         return list(self._served.values())
 
+    def change_s(self) -> dict[str, float]:
+        """Longest change of greens in the episodes, in s, by target TL with a policy that chooses greens."""
+        safety = self.task.city.safety
+        times = [change_times(contract, signal_safeties(contract, self.street, safety)) for contract in self.contracts]
+        return {change.tl: change.total_s for change in times if change is not None}
+
     def run(self, arrays: Arrays, demand: Demand, seed: Sequence[int], explore: bool, sharpness: float = 1.0) -> Episode:
         """Simulate an episode.
 
@@ -96,7 +103,7 @@ class EpisodeSimulator:
                 contracts = [*self.contracts, *self._served.values()]
                 loop = assemble(connection, self.street, contracts, policies, city.safety, city.controller)
                 if explore:
-                    rewards = Rewards(self.task.reward, connection, self.street, self.contracts)
+                    rewards = Rewards(self.task.reward, connection, self.street, self.contracts, loop.now)
                     policies.begin(loop, rewards)
                 begin_s = loop.now
                 end_s = end_of(self.street, begin_s, self.task.seconds)
@@ -105,7 +112,7 @@ class EpisodeSimulator:
                     while loop.now < until_s:
                         loop.step(until_s)
                     if explore:
-                        rewards.sample()
+                        rewards.sample(loop.now)
             check_answers(loop.counters.missing_answers, self._served)
             trips = replace(read_trips(tripinfo), delay_by_departure=())
         return Episode(policies.transitions(), trips, sum(loop.counters.overrides.values()))
@@ -181,7 +188,7 @@ class ExploringPolicies:
         now = self._loop.now
         applied = [i for i, tl in enumerate(tls) if self._loop.intersections[tl].decides_at(now)]
         if applied:
-            reward = np.array(self._rewards.since_last([tls[i] for i in applied]))
+            reward = np.array(self._rewards.since_last([tls[i] for i in applied], now))
             indices = np.array([self._index[tls[i]][1] for i in applied], np.intp)
             self._decisions[k].append(_Decision(indices, x[applied], actions[applied], log_p[applied], value[applied], reward))
 
@@ -196,8 +203,11 @@ class ExploringPolicies:
                 np.concatenate([getattr(decision, name) for decision in decisions])
                 for name in ("x", "action", "log_p", "value", "reward")
             ]
-            for i, tl in enumerate(networks.layout.tls):
-                x, action, log_p, value, reward = (column[indices == i] for column in columns)
+            # one sort: comparing all decisions with each TL takes the square of the number of TLs
+            order = np.argsort(indices, kind="stable")
+            ends = np.cumsum(np.bincount(indices, minlength=len(networks.layout.tls)))
+            for tl, rows in zip(networks.layout.tls, np.split(order, ends[:-1]), strict=True):
+                x, action, log_p, value, reward = (column[rows] for column in columns)
                 reward = np.append(reward[1:], 0.0).astype(np.float32)
                 result[tl] = Transitions(x, action, log_p.astype(np.float32), value.astype(np.float32), reward)
         return result

@@ -21,6 +21,11 @@ def progress_file(out: Path, number: int) -> Path:
     return out / f".trial_{number}.progress.npz"
 
 
+def lock_file(out: Path, number: int) -> Path:
+    """The file that is locked while a model number is trained in a folder."""
+    return out / f".trial_{number}.lock"
+
+
 class Progress:
     """The saved state of one training; a resumed training gives the same results."""
 

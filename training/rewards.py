@@ -11,10 +11,11 @@
   lanes at the last decision, W' now: sumo-rl's diff-waiting-time, with SUMO's waiting
   time, which restarts when a vehicle moves.
 
-The first three are means of samples every REWARD_INTERVAL_S.
+The first three are means over time of samples at the decision and at every multiple of
+REWARD_INTERVAL_S before it: each sample is weighted by the time since the TL's previous one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from city.network import StreetNetwork
 from controller.sumo.connection import SumoConnection
@@ -23,43 +24,59 @@ from simulation.approaches import upstream_lanes
 from simulation.lost_time import LostTime
 
 REWARD_INTERVAL_S = 5.0
-"""Simulated seconds between two samples."""
+"""Simulated seconds between two samples of all TLs."""
 DELAY_SCALE, QUEUE_SCALE, WAITING_SCALE_S = 20.0, 40.0, 100.0
 
-Sample = Callable[[], dict[str, float]]
-Kind = Callable[[SumoConnection, StreetNetwork, Sequence[pb.PolicyContract]], Sample]
+Measure = Callable[[Iterable[str]], dict[str, float]]
+"""TLs -> their values now, by TL."""
+Kind = Callable[[SumoConnection, StreetNetwork, Sequence[pb.PolicyContract]], Measure]
 
 
 class Rewards:
     """The rewards of one episode."""
 
     def __init__(
-        self, name: str, connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]
+        self, name: str, connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract], begin_s: float
     ) -> None:
-        """`name`: one of `names()`. `contracts`: of the TLs that are rewarded."""
-        self._sample = _KINDS[name](connection, street, contracts)
+        """`name`: one of `names()`. `contracts`: of the TLs that are rewarded. `begin_s`: second at which the episode begins."""
+        self._measure = _KINDS[name](connection, street, contracts)
         self._is_difference = name in _DIFFERENCES
-        self._sum = {contract.tl: 0.0 for contract in contracts}
-        self._count = dict.fromkeys(self._sum, 0)
-        self._last = dict.fromkeys(self._sum, 0.0)
+        tls = [contract.tl for contract in contracts]
+        self._last = dict.fromkeys(tls, 0.0)
+        """Value of a difference at the TL's last decision."""
+        self._sum = dict.fromkeys(tls, 0.0)
+        """Sum of the weighted samples since the TL's last decision."""
+        self._weight = dict.fromkeys(tls, 0.0)
+        """Sum of their weights, in units of REWARD_INTERVAL_S."""
+        self._sampled_s = dict.fromkeys(tls, begin_s)
+        """Second of the TL's last sample."""
 
-    def sample(self) -> None:
-        """Measure now. Call it every REWARD_INTERVAL_S."""
-        for tl, value in self._sample().items():
-            self._sum[tl] = value if self._is_difference else self._sum[tl] + value
-            self._count[tl] += 1
+    def sample(self, now: float) -> None:
+        """Sample all TLs at second `now`. Call it every REWARD_INTERVAL_S."""
+        if not self._is_difference:
+            self._sample(self._sampled_s, now)
 
-    def since_last(self, tls: Sequence[str]) -> list[float]:
-        """The rewards of TLs that decide now, each for the time since its last decision."""
-        rewards = []
+    def since_last(self, tls: Sequence[str], now: float) -> list[float]:
+        """The rewards of TLs that decide at second `now`, each for the time since its last decision; 0 at the first one."""
+        if self._is_difference:
+            values = self._measure(tls)
+            rewards = [values[tl] - self._last[tl] for tl in tls]
+            self._last.update(values)
+            return rewards
+        self._sample(tls, now)
+        rewards = [self._sum[tl] / self._weight[tl] if self._weight[tl] else 0.0 for tl in tls]
         for tl in tls:
-            if self._is_difference:
-                rewards.append(self._sum[tl] - self._last[tl])
-                self._last[tl] = self._sum[tl]
-            else:
-                rewards.append(self._sum[tl] / max(self._count[tl], 1))
-                self._sum[tl], self._count[tl] = 0.0, 0
+            self._sum[tl] = self._weight[tl] = 0.0
         return rewards
+
+    def _sample(self, tls: Iterable[str], now: float) -> None:
+        """Sample the TLs that have no sample of this second yet."""
+        due = [tl for tl in tls if self._sampled_s[tl] < now]
+        for tl, value in self._measure(due).items() if due else ():
+            weight = (now - self._sampled_s[tl]) / REWARD_INTERVAL_S
+            self._sum[tl] += weight * value
+            self._weight[tl] += weight
+            self._sampled_s[tl] = now
 
 
 def names() -> list[str]:
@@ -67,31 +84,40 @@ def names() -> list[str]:
     return sorted(_KINDS)
 
 
-def _delay(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Sample:
+def _delay(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Measure:
     lost_time = LostTime(connection.api, upstream_lanes(street, {contract.tl: contract.signal_ids for contract in contracts}))
     scale = {contract.tl: DELAY_SCALE * len(contract.signal_ids) for contract in contracts}
-    return lambda: {tl: -sum(by_road.values()) / scale[tl] for tl, by_road in lost_time.by_road().items()}
+    return lambda tls: {tl: -sum(by_road.values()) / scale[tl] for tl, by_road in lost_time.by_road(tls).items()}
 
 
-def _queue(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Sample:
+def _queue(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Measure:
     halting = connection.api.lane.getLastStepHaltingNumber
-    parts = [(contract.tl, _incoming(contract), QUEUE_SCALE * len(contract.signal_ids)) for contract in contracts]
-    return lambda: {tl: -sum(map(halting, lanes)) / scale for tl, lanes, scale in parts}
+    lanes = {contract.tl: _incoming(contract) for contract in contracts}
+    scale = {contract.tl: QUEUE_SCALE * len(contract.signal_ids) for contract in contracts}
+    return lambda tls: {tl: -sum(map(halting, lanes[tl])) / scale[tl] for tl in tls}
 
 
-def _pressure(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Sample:
+def _pressure(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Measure:
     vehicles = connection.api.lane.getLastStepVehicleNumber
-    parts = []
+    parts = {}
     for contract in contracts:
         outgoing = {lane for signal in contract.signal_ids for link in street.signals[signal].links for _, lane in link}
-        parts.append((contract.tl, sorted(outgoing), _incoming(contract), QUEUE_SCALE * len(contract.signal_ids)))
-    return lambda: {tl: (sum(map(vehicles, out)) - sum(map(vehicles, into))) / scale for tl, out, into, scale in parts}
+        parts[contract.tl] = sorted(outgoing), _incoming(contract), QUEUE_SCALE * len(contract.signal_ids)
+
+    def measure(tls: Iterable[str]) -> dict[str, float]:
+        values = {}
+        for tl in tls:
+            outgoing, incoming, scale = parts[tl]
+            values[tl] = (sum(map(vehicles, outgoing)) - sum(map(vehicles, incoming))) / scale
+        return values
+
+    return measure
 
 
-def _waiting_time(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Sample:
+def _waiting_time(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Measure:
     waiting_s = connection.api.lane.getWaitingTime
     lanes = {contract.tl: _incoming(contract) for contract in contracts}
-    return lambda: {tl: -sum(map(waiting_s, incoming)) / WAITING_SCALE_S for tl, incoming in lanes.items()}
+    return lambda tls: {tl: -sum(map(waiting_s, lanes[tl])) / WAITING_SCALE_S for tl in tls}
 
 
 def _incoming(contract: pb.PolicyContract) -> list[str]:

@@ -1,10 +1,12 @@
 """The training loop: episodes, updates, evaluation on held-out demand, best and newest state."""
 
+import contextlib
 import functools
 import json
+import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from tqdm import tqdm
 
 from city import sumo_files, whole_files
 from city.errors import InputError, first_line
+from export import change_times_file
 from export.locate import find_candidates
 from protos import policy_pb2 as pb
 from simulation.demand import Demand, varied
@@ -118,16 +121,9 @@ class Trainer:
         evaluation that wrote some.
         """
         settings = self._settings
-        logs = settings.out / "tensorboard" / f"trial_{settings.number}"
-        try:
-            writer = tf.summary.create_file_writer(str(logs))
-        except tf.errors.OpError as error:
-            raise InputError(
-                f"{logs}: cannot be written: {error.message}; remove what is in its place, or pass another --out"
-            ) from None
         tqdm.set_lock(threading.RLock())  # the default lock is a semaphore between processes, which a killed process leaks
         bar = tqdm(total=self._updates, initial=self._update, unit="update", disable=None if shows_bar else True)
-        with self._executor, writer.as_default(), bar:
+        with self._executor, self._log_writer(), bar:
             while self._update < self._updates and not (settings.patience and self._stale >= settings.patience):
                 episodes, losses = self.update()
                 held_out_s = None
@@ -143,14 +139,40 @@ class Trainer:
                     report(f"update {self._update} of {self._updates}: mean delay {delay_s:.1f} s{held_out}")
         return Result(self._update * settings.episodes_per_update, self.best_delay_s, self._write())
 
+    @contextlib.contextmanager
+    def _log_writer(self) -> Iterator[None]:
+        """Write TensorBoard's logs in the block; a run that ends before its first update leaves no folder. Raises InputError."""
+        logs = self._settings.out / "tensorboard" / f"trial_{self._settings.number}"
+        is_new, first_update = not logs.exists(), self._update
+        try:
+            writer = tf.summary.create_file_writer(str(logs))
+        except tf.errors.OpError as error:
+            raise InputError(
+                f"{logs}: cannot be written: {error.message}; remove what is in its place, or pass another --out"
+            ) from None
+        try:
+            with writer.as_default():
+                yield
+        finally:
+            writer.close()
+            if is_new and self._update == first_update:
+                shutil.rmtree(logs, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    logs.parent.rmdir()
+
     def update(self) -> tuple[list[Episode], dict[str, float]]:
         """Simulate the next episodes and learn from them; return them and the losses. Raises as `run`."""
         episodes = self._simulated(self._jobs())
-        if not any(episode.trips.total for episode in episodes):
+        if not any(episode.trips.total for episode in episodes) and not self._has_demand():
             raise InputError(f"{self._task.city.network.sumocfg}: no vehicle departs in an episode; name route files in it")
         losses = self._learn(episodes)
         self._update += 1
         return episodes, losses
+
+    def _has_demand(self) -> bool:
+        """Whether a vehicle departs in an episode of the city's own demand; a varied one of few vehicles may have none."""
+        (episode,) = self._simulated([(self._arrays(), Demand(self._settings.seed + 1), (0,), False)])
+        return episode.trips.total > 0
 
     def _jobs(self) -> Sequence[tuple[Arrays, Demand, tuple[int, ...], bool, float]]:
         """The arguments of the next episodes."""
@@ -257,6 +279,7 @@ class Trainer:
         contracts = {contract.tl: contract for contract in self._simulation.contracts}
         is_newest = self._settings.writes_newest
         state, sharpness = (self._arrays(), self._sharpness()) if is_newest else (self._best, self._best_sharpness)
+        change_times_file.write(self._settings.out, self._settings.number, self._simulation.change_s())
         for learner, arrays in zip(self._learners, state, strict=True):
             networks = ActorCritics(learner.networks.layout, arrays, sharpness)
             for tl in networks.layout.tls:

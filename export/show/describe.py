@@ -83,6 +83,8 @@ def _single_model(contract: pb.PolicyContract) -> Iterable[str]:
         interval = f"{times.control_cycle} cycles" if times.control_cycle else f"{times.decision_interval_s:g} s"
         yield f"  timing     decides every {interval}"
         yield f"             yellow {times.yellow_s:g} s, all-red {times.all_red_s:g} s, min green {times.min_green_s:g} s"
+        if contract.origin.change_s:
+            yield f"             changes of greens took up to {contract.origin.change_s:.3g} s in training"
 
 
 def _signatures(meta: meta_graph_pb2.MetaGraphDef) -> Iterable[str]:

@@ -111,6 +111,12 @@ fleet = "x"
         ("[tl", "cannot be read as TOML"),
         ("tl = 3", "must contain tables"),
         ("[serving]\naddress = 3", "must be a string"),
+        (
+            VALID + "[training.times]\nSA999 = { yellow_s = 3, all_red_s = 1 }",
+            r"\[training.times\] SA999: there is no \[tl.SA999\]",
+        ),
+        (VALID + "[training.times]\nSA101 = { yellow_s = 3 }", r"\[training.times\] SA101 all_red_s is missing"),
+        (VALID + "[training]\ntimes = 3", r"\[training.times\] must contain lines such as"),
         (VALID + "[serving.districts.north]\ntls = ['SA101']", r"\[serving.districts.north\] address is missing"),
         (VALID + "[serving.districts.north]\naddress = 'x:1'", r"\[serving.districts.north\] tls is missing"),
         (VALID + "[serving.districts.north]\naddress = 'x'\ntls = ['SA101']", "address 'x' must be HOST:PORT"),

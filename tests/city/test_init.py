@@ -25,7 +25,7 @@ def run(*flags):
 def test_every_signal_becomes_a_tl_that_all_commands_accept(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert run("--net", NET) == 0
-    assert capsys.readouterr().out == "wrote city.toml: 9 TLs of dialect sumo-rl\n"
+    assert capsys.readouterr().out.splitlines()[0] == "wrote city.toml: 9 TLs of dialect sumo-rl"
     city = config.load(tmp_path / "city.toml")
     dialects.check_city_settings(city)
     street = network.of_city(city)
@@ -33,6 +33,18 @@ def test_every_signal_becomes_a_tl_that_all_commands_accept(tmp_path, monkeypatc
     for tl in city.tls.values():
         contract = dialects.find(tl.dialect, "").build_contract(tl, network.signals_of(city, tl, street), city.safety)
         assert (contract.timing.decision_interval_s, contract.timing.yellow_s, contract.timing.min_green_s) == (5, 2, 5)
+
+
+def test_times_to_train_with_are_printed_as_a_table_to_append(tmp_path, capsys):
+    out = tmp_path / "city.toml"
+    assert run("--net", NET, "--out", out) == 0
+    _, advice, *table = capsys.readouterr().out.splitlines()
+    assert advice.startswith("To train outside greenserve, append the street's times to city.toml")
+    assert table[0] == "[training.times]" and len(table) == 10
+    assert config.load(out).tls["A0"].yellow_s == 2
+    out.write_text("\n".join((out.read_text(), *table, "")))
+    tl = config.load(out).tls["A0"]
+    assert (tl.yellow_s, tl.all_red_s) == (3, 2)
 
 
 def test_demand_gets_a_sumocfg_with_the_options_of_sumo_rl(tmp_path):
@@ -50,8 +62,7 @@ def test_demand_gets_a_sumocfg_with_the_options_of_sumo_rl(tmp_path):
 def test_tls_are_named_like_their_signals(tmp_path, monkeypatch, capsys, shared):
     monkeypatch.chdir(tmp_path)
     assert run("--net", shared / "scenarios" / "cologne1" / "cologne1.net.xml") == 0
-    shown = capsys.readouterr().out
-    assert shown == "wrote city.toml: 1 TL of dialect sumo-rl\n"
+    assert capsys.readouterr().out.splitlines()[0] == "wrote city.toml: 1 TL of dialect sumo-rl"
     (tl,) = config.load(tmp_path / "city.toml").tls
     assert tl == "GS_cluster_357187_359543" and contains_tl(f"ppo_{tl}.zip", tl)
 

@@ -44,6 +44,18 @@ def test_tl_without_a_model_is_named_with_how_to_export_it(city, capsys):
     assert "SA101: holds no version; export it (greenserve export --tl SA101)" in table(capsys)[0]["SA101"][3]
 
 
+def test_times_to_train_with_are_printed_without_a_model_until_city_toml_has_them(city, capsys):
+    text = re.sub(r"models_dir = .*", 'models_dir = "none"', city.read_text()).replace("all_red_s = 0 ", "all_red_s = 2 ")
+    city.write_text(text)
+    assert main(["--city", str(city), "--infer-tl", "SA101,SA102,SA103"]) == 2
+    *_, advice, header, first, second = capsys.readouterr().out.splitlines()
+    assert advice.startswith("To train outside greenserve, append") and header == "[training.times]"
+    assert (first, second) == ("SA101 = { yellow_s = 3, all_red_s = 2 }", "SA102 = { yellow_s = 3, all_red_s = 2 }")
+    city.write_text("\n".join((text, header, first, second, "")))
+    assert main(["--city", str(city), "--infer-tl", "SA101,SA102,SA103"]) == 2
+    assert "[training.times]" not in capsys.readouterr().out
+
+
 def test_tl_that_does_not_fit_has_its_reason_in_its_row(city, capsys):
     text = city.read_text().replace('[tl.SA103]\nsignals = ["A2"]', '[tl.SA103]\nsignals = ["A9"]')
     city.write_text(text + '\n[tl.SA999]\nsignals = ["Z9"]\ndialect = "sumo-rl"\n')
@@ -100,7 +112,8 @@ def test_check_does_not_import_tensorflow(city):
 def test_changes_that_take_much_longer_than_in_training_are_reported(city, capsys):
     city.write_text(city.read_text().replace("all_red_s = 0", "all_red_s = 6"))
     assert main(["--city", str(city), "--infer-tl", "SA101,SA103"]) == 0
-    *_, total, slow = capsys.readouterr().out.splitlines()
+    total, slow, _, header, times = capsys.readouterr().out.splitlines()[-5:]
+    assert (header, times) == ("[training.times]", "SA101 = { yellow_s = 3, all_red_s = 6 }")
     assert total.startswith("2 of 2 TLs match")
     assert slow.startswith(
         "SA101: changing greens takes much longer than in training (in SA101 up to 9 s, not 3 s, and its greens"

@@ -62,10 +62,10 @@ def test_every_arm_is_simulated_with_every_seed(results):
 def test_every_arm_meets_the_same_vehicles(grid_city, monkeypatch):
     vehicles = []
 
-    def read(tripinfo):
+    def read(tripinfo, end_s):
         trips = [element.attrib for _, element in ET.iterparse(tripinfo) if element.tag == "tripinfo"]
         vehicles.append({trip["id"]: trip["speedFactor"] for trip in trips})
-        return read_trips(tripinfo)
+        return read_trips(tripinfo, end_s)
 
     monkeypatch.setattr(arm_simulation, "read_trips", read)
     simulator = ArmSimulator(EvaluationTask(grid_city, ("SA101",), 200.0))
@@ -174,6 +174,24 @@ def test_fixed_arm_is_sumo_alone(tmp_path):
     connection.close()
     trips = read_trips(tmp_path / "t.xml")
     assert (outcome.delay_s, outcome.finished, outcome.total) == (trips.delay_s, trips.finished, trips.total)
+
+
+@pytest.mark.parametrize("begin_s", [0, 57600])
+def test_vehicles_that_never_depart_are_in_the_window_of_their_schedule(tmp_path, begin_s):
+    """A road takes a vehicle every second or two; 700 are scheduled on it in 350 s."""
+    vehicles = "".join(f'<vehicle id="{k}" depart="{begin_s + k / 2}"><route edges="A1B1"/></vehicle>' for k in range(700))
+    (tmp_path / "a.rou.xml").write_text(f"<routes>{vehicles}</routes>")
+    (tmp_path / "a.sumocfg").write_text(
+        f'<configuration><input><net-file value="{GRID / "grid.net.xml"}"/><route-files value="a.rou.xml"/></input>'
+        f'<time><begin value="{begin_s}"/><end value="{begin_s + 360}"/></time></configuration>'
+    )
+    city = config.load(GRID / "city.toml")
+    city = replace(city, network=config.Network(tmp_path / "a.sumocfg"))
+    outcome = ArmSimulator(EvaluationTask(city, ("SA101",))).run(Arm("fixed", "fixed"), Demand(7))
+    windows = outcome.delay_by_departure
+    assert outcome.total == 700 and windows.keys() == {begin_s, begin_s + 300}
+    # the newest 100 vehicles are all before the road, the last ones for 10 s
+    assert windows[begin_s + 300] == pytest.approx(np.mean([360 - k / 2 for k in range(600, 700)]), abs=1.0)
 
 
 def test_processes_give_the_same_outcomes_in_the_same_order(grid_models):

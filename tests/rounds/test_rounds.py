@@ -6,14 +6,15 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from city import config
+from city import config, run_lock
 from city.errors import InputError
 from evaluation.simulation import Outcome
 from rounds import rounds as rounds_module
 from rounds import selection
-from rounds.__main__ import main
+from rounds.__main__ import LOCK_FILE, main
 from rounds.group_training import GroupTraining, TrainedGroup, train_group
 from rounds.rounds import Rounds, RoundsConfig
 from simulation import model_files
@@ -39,7 +40,31 @@ def outcomes(delays, **by_tl):
 def test_new_model_is_better_if_its_whole_interval_is():
     before = outcomes([9, 9, 9], A=[5, 6, 7], B=[5, 6, 7], C=[5, 6, 7])
     new = outcomes([9, 9, 9], A=[3, 4, 5.1], B=[1, 9, 2], C=[6, 7, 8])
-    assert selection.better_tls(before, new) == ["A"], "B only by chance, C is worse"
+    assert selection.better_tls(before, new, 1) == ["A"], "B only by chance, C is worse"
+
+
+def test_tls_that_are_better_by_chance_alone_are_rare():
+    """16 TLs and 5 rounds, without any difference: a wrong TL in at most 2.5 % of such runs of rounds."""
+    rng = np.random.default_rng(1)
+    wrong, single = 0, 0
+    for _ in range(60):
+        delays = rng.normal(10, 1, (5, 2, 16, 10))
+        for before, new in delays:
+            arms = (outcomes([9] * 10, **{f"T{tl}": values.tolist() for tl, values in enumerate(arm)}) for arm in (before, new))
+            wrong += bool(selection.better_tls(*arms, rounds=5))
+            single += sum(selection.p_value(a, b) < 0.025 for a, b in zip(new, before, strict=True))
+    assert wrong <= 4 and single > 90, "uncorrected, two TLs of a run"
+
+
+def test_holm_rejects_step_by_step():
+    assert selection.holm([0.02, 0.001, 0.5], 0.05) == [True, True, False]
+    assert selection.holm([0.03, 0.03, 0.03], 0.05) == [False] * 3
+    assert selection.holm([], 0.05) == []
+
+
+@pytest.mark.parametrize(("candidate", "expected"), [([1, 1, 1], 0.0), ([2, 2, 2], 1.0), ([3, 3, 3], 1.0)])
+def test_equal_differences_are_certain(candidate, expected):
+    assert selection.p_value(candidate, [2, 2, 2]) == expected
 
 
 @pytest.mark.parametrize(
@@ -54,9 +79,9 @@ def test_new_model_is_better_if_its_whole_interval_is():
 )
 def test_what_is_kept_is_better_than_before_by_the_interval(new, mixed, chosen):
     results = {"before": outcomes([30, 31, 32.1]), "new": outcomes(new)}
-    if mixed:
-        results["mixed"] = outcomes(mixed)
-    assert selection.choose(results) == chosen
+    # the fresh demand has more delay in both arms
+    fresh = {"before": outcomes([40, 41, 42.1]), "mixed": outcomes([delay + 10 for delay in mixed])} if mixed else {}
+    assert selection.choose(results, fresh, 1) == chosen
 
 
 class SampleCheckpoints(ThisProcess):
@@ -91,7 +116,10 @@ def first_round(tmp_path_factory):
 def test_models_that_are_better_are_kept_under_the_rounds_number(first_round):
     out, _, kept, lines = first_round
     (decision,) = json.loads((out / "rounds.json").read_text())["rounds"]
-    assert decision["chosen"] == "mixed" and decision["mean_delay_s"][decision["chosen"]] < decision["mean_delay_s"]["before"]
+    fresh_s = decision["mean_delay_on_fresh_demand_s"]
+    assert decision["chosen"] == "mixed" and fresh_s["mixed"] < fresh_s["before"]
+    seeds = {arm: [s["seed"] for s in decision["simulations"] if s["arm"] == arm] for arm in ("before", "new", "mixed")}
+    assert seeds["before"] == seeds["new"] + seeds["mixed"] and not set(seeds["new"]) & set(seeds["mixed"])
     assert kept and {tl: path.relative_to(out.resolve()) for tl, path in kept.items()} == {
         tl: Path("models") / tl / "1" for tl in decision["kept"]
     }
@@ -155,6 +183,13 @@ def test_rounds_are_resumed_with_the_same_flags_only(first_round):
         (out / "other" / "rounds.json").write_text(damaged)
         with pytest.raises(InputError, match=r"is not the state of rounds"):
             Rounds(plan(out / "other"), SampleCheckpoints(), resume=True, report=print)
+
+
+def test_second_rounds_in_a_folder_are_refused(tmp_path, capsys):
+    with run_lock.held(tmp_path / LOCK_FILE, ""):
+        assert main([*CITY, "--groups", EVERY, "--out", str(tmp_path)]) == 2
+    error = f"error: {tmp_path}: other rounds run in this folder; wait for their end, or pass another --out\n"
+    assert capsys.readouterr().err == error
 
 
 def test_results_of_rounds_whose_state_is_gone_are_not_used(tmp_path):

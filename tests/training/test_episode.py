@@ -1,13 +1,17 @@
 """Episodes in the real SUMO: rewards by their formulas, varied demand, served TLs beside those that learn, worker processes."""
 
 import functools
+import gzip
+import itertools
 import multiprocessing
 import os
 import signal
 import tempfile
+import tracemalloc
 import xml.etree.ElementTree as ET
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,7 +66,7 @@ def test_episode_is_repeated_by_its_seeds(task):
 def test_reward_of_a_decision_is_that_of_the_time_until_the_next(task, monkeypatch):
     measured = []
 
-    def since_last(self, tls):
+    def since_last(self, tls, now):
         measured.append(len(measured))
         return [float(len(measured))] * len(tls)
 
@@ -70,6 +74,41 @@ def test_reward_of_a_decision_is_that_of_the_time_until_the_next(task, monkeypat
     simulation = EpisodeSimulator(replace(task, target_tls=("SA101",)))
     reward = simulation.run(initial_arrays(simulation), Demand(7), (1,), explore=True).transitions["SA101"].reward
     np.testing.assert_array_equal(reward[:-1], np.arange(2, len(reward) + 1))
+
+
+def of_time(connection, street, contracts):
+    """A reward of which every sample is the second of the sample."""
+    return lambda tls: dict.fromkeys(tls, connection.api.simulation.getTime())
+
+
+def mean_of_samples(begin_s, end_s):
+    """The mean of `of_time` between two decisions, sampled at the multiples of 5 s and at the later decision."""
+    times = [begin_s, *range(begin_s - begin_s % 5 + 5, end_s, 5), end_s]
+    return sum((b - a) * b for a, b in itertools.pairwise(times)) / (end_s - begin_s)
+
+
+@pytest.mark.parametrize(
+    ("tl", "settings", "interval_s"),
+    [
+        *(("SA101", {"delta_time_s": s}, s) for s in (2, 3, 4, 5, 7, 10)),
+        ("SA103", {"action_t_s": 1}, 4),
+        ("SA108", {"action_t_s": 1}, 4),
+    ],
+)
+def test_decision_at_any_interval_has_the_reward_of_its_own_time(task, monkeypatch, tl, settings, interval_s):
+    city = replace(task.city, tls={**task.city.tls, tl: replace(task.city.tls[tl], **settings)})
+    simulation = EpisodeSimulator(replace(task, city=city, target_tls=(tl, "SA102"), seconds=30.0))
+
+    def reward():
+        return simulation.run(initial_arrays(simulation), Demand(7), (1, 1), explore=True).transitions[tl].reward[:-1]
+
+    monkeypatch.setitem(rewards._KINDS, "delay", of_time)
+    monkeypatch.setitem(rewards._KINDS, "waiting-time", of_time)
+    decisions_s = range(0, 30, interval_s)
+    expected = [mean_of_samples(*pair) for pair in itertools.pairwise(decisions_s)]
+    np.testing.assert_allclose(reward(), expected, rtol=1e-6)
+    simulation.task = replace(simulation.task, reward="waiting-time")
+    np.testing.assert_array_equal(reward(), [interval_s] * (len(decisions_s) - 1))
 
 
 def test_served_tls_answer_beside_those_that_learn(task, grid_models):
@@ -148,13 +187,13 @@ def loop_and_connection(task):
 @pytest.mark.parametrize("name", rewards.names())
 def test_reward_is_its_formula(name, loop_and_connection):
     loop, connection, street, contracts = loop_and_connection
-    measure = rewards.Rewards(name, connection, street, contracts)
+    measure = rewards.Rewards(name, connection, street, contracts, loop.now)
     api, lanes = connection.api, {c.tl: [lane for s in c.signals for lane in s.lane_ids] for c in contracts}
     upstream = upstream_lanes(street, {c.tl: c.signal_ids for c in contracts})
     waited_s, sums, seen = dict.fromkeys(TARGETS, 0.0), dict.fromkeys(TARGETS, 0.0), set()
     for k in range(1, 31):
         loop.step(50.0 * k)
-        measure.sample()
+        measure.sample(loop.now)
         now_s = {}
         for c in contracts:
             own, signals = lanes[c.tl], len(c.signal_ids)
@@ -175,7 +214,7 @@ def test_reward_is_its_formula(name, loop_and_connection):
                 sums[c.tl] -= lost / (20 * signals)
         if k % 3:
             continue  # three samples a decision
-        for tl, reward in zip(TARGETS, measure.since_last(TARGETS), strict=True):
+        for tl, reward in zip(TARGETS, measure.since_last(TARGETS, loop.now), strict=True):
             expected = (waited_s[tl] - now_s[tl]) / 100 if name == "waiting-time" else sums[tl] / 3
             assert reward == pytest.approx(expected, abs=1e-3), (name, tl, k)
             seen.add(round(expected, 3))
@@ -223,6 +262,46 @@ def test_resampled_demand_is_a_bootstrap_sample_of_the_vehicles(tmp_path):
     departs = [float(element.get("depart")) for element in root.iter("vehicle")]
     assert departs == sorted(departs) and all(element.find("route") is not None for element in root.iter("vehicle"))
     assert ET.tostring(sample(1)) == ET.tostring(root) != ET.tostring(sample(2))
+
+
+@pytest.mark.parametrize("head", ["", '<?xml version="1.0" encoding="iso-8859-1"?>\n'])
+def test_sample_keeps_everything_but_vehicles_as_it_is(tmp_path, head):
+    around = '<!-- caf\xe9 --><vType id="caf\xe9"/>'
+    vehicles = "".join(f"""<trip from = 'a' to='b' note=' id="x"' id='v{k}' depart='{k}'/>""" for k in range(50))
+    text = f'{head}<routes xmlns:xsi="x">{around}{vehicles}<flow id="f"/></routes>\n'
+    (tmp_path / "a.rou.xml.gz").write_bytes(gzip.compress(text.encode("latin-1" if head else "utf-8")))
+    (tmp_path / "a.sumocfg").write_text('<configuration><route-files value="a.rou.xml.gz"/></configuration>')
+    sample = Path(Demand(1, resampled=True).options(tmp_path / "a.sumocfg", tmp_path)[-1]).read_bytes()
+    assert sample.decode("latin-1" if head else "utf-8").startswith(f'{head}<routes xmlns:xsi="x">{around}<trip')
+    ids = [element.get("id") for element in ET.fromstring(sample)]
+    assert ids[0] == "caf\xe9" and ids[-1] == "f" and len(set(ids)) == len(ids) and any("#1" in name for name in ids)
+
+
+@pytest.mark.parametrize("vehicles", [1, 2])
+def test_sample_of_few_vehicles_is_never_empty(tmp_path, vehicles):
+    rows = "".join(f'<vehicle id="v{k}" depart="{k}"><route edges="a b"/></vehicle>' for k in range(vehicles))
+    (tmp_path / "a.rou.xml").write_text(f"<routes>{rows}</routes>")
+    (tmp_path / "a.sumocfg").write_text('<configuration><route-files value="a.rou.xml"/></configuration>')
+
+    def sample(seed, scale):
+        name = Demand(seed, scale, resampled=True).options(tmp_path / "a.sumocfg", tmp_path)[-1]
+        return [element.get("id") for element in ET.parse(name).getroot()]
+
+    for seed in range(30):
+        # SUMO lets one vehicle of two depart with --scale 0.8
+        assert len(sample(seed, 1.2)) >= 1 and len(sample(seed, 0.8)) >= 2
+        assert sample(seed, 0.8) == sample(seed, 0.8), "repeated by its seed"
+
+
+def test_text_of_the_routes_is_not_kept_in_memory(tmp_path):
+    rows = "".join(f'<vehicle id="vehicle {k}" depart="{k}"><route edges="a b c d e f"/></vehicle>\n' for k in range(5000))
+    (tmp_path / "a.rou.xml").write_text(f"<routes>{rows}</routes>")
+    (tmp_path / "a.sumocfg").write_text('<configuration><route-files value="a.rou.xml"/></configuration>')
+    tracemalloc.start()
+    Demand(1, resampled=True).options(tmp_path / "a.sumocfg", tmp_path)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 0.25 * len(rows)
 
 
 def test_vehicles_beside_persons_are_not_resampled(tmp_path):

@@ -152,6 +152,17 @@ def test_rewards_are_scaled_by_the_spread_of_their_sums():
     assert RewardScale(0.9).update([]) == 1.0
 
 
+def test_reward_scale_is_an_exponential_average_over_updates():
+    scale, empty = RewardScale(gamma=0.0), np.zeros((3, 1), np.float32)
+
+    def update(reward):
+        return scale.update([Transitions(empty, empty, empty[:, 0], empty[:, 0], np.array(reward, np.float32))])
+
+    update([-1, 1, 0])
+    assert scale.variance == 1.0, "the first update counts whole"
+    assert update([-300, 300, 0]) == pytest.approx(1 / np.sqrt(0.9 * 1 + 0.1 * 90_000))
+
+
 def test_episodes_of_a_batch_are_discounted_apart():
     rng = np.random.default_rng(1)
 

@@ -15,14 +15,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from city import config
+from city import config, run_lock
+from controller.check import main as check
+from export import change_times_file
 from export.__main__ import main as export
+from serving.contract import from_saved_model
 from simulation.executors.this_process import ThisProcess
 from tests.conftest import GRID, ROOT
 from training.__main__ import main
 from training.episode import TrainingTask
 from training.ppo import Learner, NotFinite
-from training.progress import Progress, progress_file
+from training.progress import Progress, lock_file, progress_file
 from training.trainer import Settings, Trainer
 
 FIRST_KERNEL = "actor/_functional/_operations/1/_kernel/.ATTRIBUTES/VARIABLE_VALUE"
@@ -64,6 +67,28 @@ def test_checkpoints_of_every_format_are_exported(trained, tmp_path, capsys):
     flags = ("--model-path", str(trained), "--tl", ",".join(FORMATS), "--model-number", "3", "--models-dir", str(tmp_path))
     assert export([*CITY, *flags]) == 0, capsys.readouterr().err
     assert {path.parent.name for path in tmp_path.glob("*/3")} == FORMATS.keys()
+    change_s = {tl: from_saved_model(tmp_path / tl / "3").origin.change_s for tl in FORMATS}
+    assert change_s == {"SA101": 3.0, "SA103": 0.0, "SA107": 0.0}, "of the only TL with a policy that chooses greens"
+
+
+def test_contract_has_the_change_times_that_the_training_had(tmp_path, capsys):
+    """With a yellow of 2 s in city.toml, and the street's floors of 3 s and a red clearance: check asks for no other training."""
+    city = tmp_path / "city.toml"
+    city.write_text(
+        f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n[training]\nmodel_path = "out"\n'
+        '[tl.SA101]\nsignals = ["A0"]\ndialect = "sumo-rl"\n'
+    )
+    out, flags = tmp_path / "out", ("--seconds", "50", "--episodes", "1", "--held-out", "1")
+    assert main(["--city", str(city), "--out", str(out), *flags]) == 0
+    assert export(["--city", str(city), "--tl", "SA101", "--models-dir", str(tmp_path / "models")]) == 0
+    contract = from_saved_model(tmp_path / "models" / "SA101" / "1")
+    assert contract.timing.yellow_s == 2 and 4 < contract.origin.change_s < 6
+    capsys.readouterr()
+    assert check(["--city", str(city)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("1 of 1 TLs match"), "no advice"
+    change_times_file.path_in(out, 1).write_text('{"SA101": -1}')
+    assert export(["--city", str(city), "--tl", "SA101", "--models-dir", str(tmp_path / "models"), "--overwrite"]) == 2
+    assert "trial_1_change_times.json: is not a record of change times" in capsys.readouterr().err
 
 
 def test_curve_has_a_row_per_update(trained):
@@ -190,7 +215,30 @@ def test_training_that_fails_writes_no_curve(tmp_path, capsys):
     flags = [str(city / "city.toml") if word == str(GRID / "city.toml") else word for word in SHORT]
     assert main([*flags, "--episodes", "1", "--model-number", "3", "--out", str(tmp_path / "out")]) == 2
     assert "no vehicle departs" in capsys.readouterr().err
-    assert not list((tmp_path / "out").glob("*curve*"))
+    assert not (tmp_path / "out").exists(), "nor a folder of logs"
+
+
+def test_second_training_of_a_model_number_in_a_folder_is_refused(tmp_path, capsys):
+    with run_lock.held(lock_file(tmp_path, 3), ""):
+        assert train(tmp_path, 3) == 2
+        assert capsys.readouterr().err == (
+            f"error: {tmp_path}: another training of model number 3 runs in this folder; wait for its end, or pass another "
+            "--model-number or --out\n"
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def test_episodes_without_a_vehicle_do_not_end_the_training(tmp_path, monkeypatch):
+    """Of few vehicles a varied episode may have none; the city's own demand has one."""
+    task = TrainingTask(config.load(GRID / "city.toml"), ("SA101",), seconds=60.0)
+
+    class WithoutVehicles(ThisProcess):
+        def run(self, function, jobs, cpus=1):
+            for index, episode in super().run(function, jobs, cpus):
+                yield index, replace(episode, trips=replace(episode.trips, total=0)) if jobs[index][3] else episode
+
+    result = Trainer(task, Settings(tmp_path, 1, 2, 1, evaluate_every=1, held_out=1), WithoutVehicles()).run()
+    assert result.episodes == 2 and result.paths["SA101"].is_dir()
 
 
 def damage_with_numpy(path):

@@ -1,0 +1,17 @@
+"""Trips of a tripinfo file."""
+
+from simulation.trips import read_trips
+
+DEPARTED = '<tripinfo depart="30" departDelay="10" arrival="-1" duration="70" waitingTime="1" timeLoss="5"/>'
+UNDEPARTED = '<tripinfo depart="-1" departDelay="40" arrival="-1" duration="0" waitingTime="0" timeLoss="0"/>'
+
+
+def test_vehicle_that_never_departs_is_booked_at_its_schedule(tmp_path):
+    path = tmp_path / "tripinfo.xml"
+    path.write_text(f"<tripinfos>{DEPARTED}{UNDEPARTED}</tripinfos>")
+    trips = read_trips(path, 100.0)
+    assert trips.delay_by_departure == ((20.0, 15.0), (60.0, 40.0))
+    assert (trips.total, trips.finished, trips.delay_s) == (2, 0, 27.5)
+    unknown_end = read_trips(path)
+    assert unknown_end.delay_by_departure == ((20.0, 15.0),), "its schedule is not known"
+    assert (unknown_end.total, unknown_end.delay_s) == (2, 27.5)
