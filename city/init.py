@@ -9,7 +9,7 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from city import network, whole_files
-from city.arguments import Parser
+from city.arguments import Parser, simulated_second
 from city.errors import InputError
 from city.names import canonical, key
 from city.network import SignalNetwork, StreetNetwork
@@ -39,7 +39,10 @@ def parser(dialects: Sequence[str], prog: str) -> Parser:
     init.add_argument(
         "--dialect", default=SUMO_RL, choices=dialects, help=f"observation and action of every TL (default: {SUMO_RL})"
     )
-    init.add_argument("--begin-time", type=int, default=0, metavar="S", help="second at which a simulation begins (default: 0)")
+    init.add_argument(
+        "--begin-time", type=simulated_second, default=0.0, metavar="TIME",
+        help="time at which a simulation begins, s or h:m:s such as 07:30:00 (default: 0)",
+    )  # fmt: skip
     init.add_argument(
         "--num-seconds",
         type=int,
@@ -205,7 +208,7 @@ def _tl_table(tl: str, signal: SignalNetwork, dialect: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def sumo_configuration(net: Path, route: Path, folder: Path, begin_s: int, seconds: int | None) -> str:
+def sumo_configuration(net: Path, route: Path, folder: Path, begin_s: float, seconds: int | None) -> str:
     """The text of a .sumocfg.
 
     Args:
@@ -215,7 +218,7 @@ def sumo_configuration(net: Path, route: Path, folder: Path, begin_s: int, secon
         begin_s: first simulated second.
         seconds: simulated time (default: until the demand has left).
     """
-    end = f"        <end value={quoteattr(str(begin_s + seconds))}/>\n" if seconds is not None else ""
+    end = f'        <end value="{begin_s + seconds:.15g}"/>\n' if seconds is not None else ""
     options = "\n".join(f"        <{key} value={quoteattr(value)}/>" for key, value in SUMO_RL_OPTIONS.items())
     return f"""\
 <configuration>
@@ -224,7 +227,7 @@ def sumo_configuration(net: Path, route: Path, folder: Path, begin_s: int, secon
         <route-files value={quoteattr(_relative(route, folder))}/>
     </input>
     <time>
-        <begin value="{begin_s}"/>
+        <begin value="{begin_s:.15g}"/>
 {end}    </time>
     <processing>
         <!-- as sumo-rl's environment sets them: vehicles wait in a jam and before it, instead of being removed -->

@@ -64,7 +64,7 @@ def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[s
         raise InputError(f"{args.city}: describes no TL; add tables such as [tl.SA101]")
     dialects.check_city_settings(city)
     street = network.of_city(city)
-    tls = names.select(args.infer_tl or ["all"], list(city.tls), "--infer-tl")
+    tls = names.select(args.infer_tl or ["all"], list(city.tls), "--infer-tl", city.tl_of_signal)
     version = city.training.model_number if args.model_number is None else args.model_number
     if version is not None and version < 0:
         raise InputError(f"--model-number {version} must be a version number, such as 3")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from city import config as city_config
 from city import names
-from city.arguments import Parser, host_and_port, split_arguments
+from city.arguments import Parser, host_and_port, simulated_second, split_arguments
 from city.config import MAX_DEADLINE_MS, City
 from city.errors import InputError
 from serving.client import tls_files
@@ -100,7 +100,10 @@ def parser(prog: str) -> Parser:
     )
     parser.add_argument("--libsumo", action="store_true", help="run SUMO inside this process; no other client can attach")
     parser.add_argument("--seed", type=int, metavar="N", help="SUMO's random seed (default: SUMO's)")
-    parser.add_argument("--end", type=float, metavar="S", help="simulated second to stop at (default: the simulation's)")
+    parser.add_argument(
+        "--end", type=simulated_second, metavar="TIME",
+        help="simulated time to stop at, s or h:m:s such as 08:15:00 (default: the simulation's)",
+    )  # fmt: skip
     parser.add_argument(
         "--tripinfo", type=Path, metavar="FILE", help="write SUMO's tripinfo, including vehicles that never arrive"
     )
@@ -127,7 +130,7 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
     http = args.http or city.controller.http_address
     return ControllerConfig(
         city=city,
-        infer_tls=tuple(names.select(args.infer_tl or ["all"], list(tls), "--infer-tl")),
+        infer_tls=tuple(names.select(args.infer_tl or ["all"], list(tls), "--infer-tl", city.tl_of_signal)),
         server=_server(args, city),
         tls=tls_files.from_flags(args, city.serving),
         fleet=_fleet(args.fleet, city),

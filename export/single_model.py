@@ -86,8 +86,9 @@ def _check_assignment(job: Job, tl: str, candidate: Candidate, rebuilt: RebuiltA
     is_assigned = is_shared or bool(settings and settings.scope) or tl in job.target_tls or contains_tl(rebuilt.scope, tl)
     if len(job.tls) > 1 and not is_assigned:
         raise InputError(
-            f"{tl}: neither {candidate.label} nor a scope in it has a TL's name; export it for one TL only (--tl {tl}), "
-            "or assign it with scope in city.toml or --target-tls"
+            f"{tl}: neither {candidate.label} nor a scope in it has a TL's name; export it for one TL only (--tl {tl}); "
+            "assign it with scope in city.toml or --target-tls; or, if all TLs share this policy, padded by SuperSuit, set "
+            'padding = "supersuit" under [training]'
         )
 
 
@@ -175,7 +176,7 @@ def _size_advice(inputs: int, contract: pb.PolicyContract) -> str:
     if contract.action.kind == CATEGORICAL:
         advice += "; another observation function is a dialect of its own, a file in signals/dialects"
     if inputs > contract.observation.size:
-        advice += "; if TLs of several sizes share this policy, padded by SuperSuit, set [training] padding = 'supersuit'"
+        advice += '; if TLs of several sizes share this policy, padded by SuperSuit, set padding = "supersuit" under [training]'
     return advice
 
 

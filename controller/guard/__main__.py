@@ -18,7 +18,7 @@ from pathlib import Path
 
 from city import config as city_config
 from city import program
-from city.arguments import Parser, host_and_port, split_arguments
+from city.arguments import Parser, host_and_port, simulated_second, split_arguments
 from city.errors import InputError
 from controller.config import check_client_flags
 from controller.guard.hand_back import hand_back
@@ -231,8 +231,8 @@ def parser(prog: str) -> Parser:
         help="the SUMO at --sumo has no other client: the simulation waits for a controller whenever none is connected",
     )  # fmt: skip
     parser.add_argument(
-        "--end", type=float, default=math.inf, metavar="S",
-        help="simulated second after which the guard waits for no controller; a controller passes its --end (default: SUMO's)",
+        "--end", type=simulated_second, default=math.inf, metavar="TIME",
+        help="simulated time (s or h:m:s) after which the guard waits for no controller; a controller passes its --end (default: SUMO's)",
     )  # fmt: skip
     parser.add_argument("--spawned", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--lock", type=int, metavar="FD", help=argparse.SUPPRESS)
