@@ -232,7 +232,8 @@ def parser(prog: str) -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--end", type=simulated_second, default=math.inf, metavar="TIME",
-        help="simulated time (s or h:m:s) after which the guard waits for no controller; a controller passes its --end (default: SUMO's)",
+        help="simulated time (s or h:m:s) after which the guard waits for no controller; "
+        "a controller passes its --end (default: SUMO's)",
     )  # fmt: skip
     parser.add_argument("--spawned", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--lock", type=int, metavar="FD", help=argparse.SUPPRESS)
