@@ -11,15 +11,13 @@ from xml.sax.saxutils import quoteattr
 from city import network, whole_files
 from city.arguments import Parser, simulated_second
 from city.errors import InputError
-from city.names import canonical, key
+from city.names import MAX_SIGNAL_NAME, canonical, key
 from city.network import SignalNetwork, StreetNetwork
 from city.sumo_files import elements
 
 SUMO_RL = "sumo-rl"
 RESERVED_NAMES = ("all", "city")
 """`--tl all` means every TL, and `city` is the fleet's name by default."""
-MAX_NAME_LENGTH = 100
-"""Characters of a TL's name: ids of joined junctions may exceed a file system's limit."""
 SUMO_RL_OPTIONS = {"time-to-teleport": "-1", "max-depart-delay": "-1", "waiting-time-memory": "1000"}
 """Options that sumo-rl's environment passes to SUMO."""
 
@@ -128,14 +126,19 @@ def _check_demand(route: Path) -> None:
 def tl_names(street: StreetNetwork) -> dict[str, str]:
     """TL name -> signal, for every signal with a green phase, in the network's order.
 
-    A name is the signal's id, truncated to MAX_NAME_LENGTH, with hyphens for characters that a folder's name should not have.
+    A name is the signal's id, with hyphens for characters that a folder's name should not have. A signal with an id of more
+    than MAX_SIGNAL_NAME characters, such as those of joined junctions, gets a number: TL001.
     """
     names: dict[str, str] = {}
     used_keys = set(RESERVED_NAMES)
+    number_of_long = 0
     for signal in street.signals.values():
         if not signal.programs or not signal.first_program.greens:
             continue
-        name = canonical(re.sub(r"[^A-Za-z0-9._]+", "-", signal.id)[:MAX_NAME_LENGTH].strip("-._") or "signal")
+        is_long = len(signal.id) > MAX_SIGNAL_NAME
+        number_of_long += is_long
+        wanted = f"TL{number_of_long:03d}" if is_long else re.sub(r"[^A-Za-z0-9._]+", "-", signal.id).strip("-._") or "signal"
+        name = canonical(wanted)
         number, unique = 1, name
         while key(unique).lower() in used_keys:
             number += 1
@@ -200,7 +203,9 @@ def _tl_table(tl: str, signal: SignalNetwork, dialect: str) -> str:
     program = signal.first_program
     lanes, greens = len(signal.lanes), len(program.greens)
     table = tl if re.fullmatch(r"[\w-]+", tl, re.ASCII) else _toml_string(tl)
-    lines = [f"[tl.{table}]", f"signals = [{_toml_string(signal.id)}]", f"dialect = {_toml_string(dialect)}"]
+    # the id in the table's line too: it is what a search for the signal shows
+    alias = f"  # {json.dumps(signal.id, ensure_ascii=True)[1:-1]}" if len(signal.id) > MAX_SIGNAL_NAME else ""
+    lines = [f"[tl.{table}]{alias}", f"signals = [{_toml_string(signal.id)}]", f"dialect = {_toml_string(dialect)}"]
     if dialect == SUMO_RL:
         lines[1] += f"  # {greens} green phases, {lanes} lanes: an observation of size {greens + 1 + 2 * lanes}"
         # sumo-rl's defaults, under sumo-rl's names

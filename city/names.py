@@ -11,6 +11,11 @@ TL_PATTERN = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2,3}[ _]?\d{2,6}(?![A-Za-z0-9])"
 """TL names in file and scope names of training, such as `SA 101`."""
 
 
+MAX_SIGNAL_NAME = 24
+"""Characters of a signal's id up to which `city init` names the TL like it. A TL with a longer one has a short name of its
+own, so its checkpoint may be named after the signal."""
+
+
 def canonical(name: str) -> str:
     """The form in which a name is shown: `SA101` for `SA 101`; other names keep their underscores.
 

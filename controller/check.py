@@ -28,11 +28,12 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.check"
 
     def check() -> int:
         street, rows, advice = _check(sys.argv[1:] if argv is None else argv, prog)
-        print(text_table.render(("TL", "VERSION", "DIALECT", "CONTRACT"), rows))
+        width = text_table.terminal_width()
+        print(text_table.render(("TL", "VERSION", "DIALECT", "CONTRACT"), rows, width))
         mismatches = sum(row[3] != MATCHES for row in rows)
         print(f"{len(rows) - mismatches} of {len(rows)} TLs match the network {street.net_file}")
         for line in filter(None, advice):
-            print(line)
+            print(text_table.wrapped(line, width))
         return program.WRONG_INPUT if mismatches else 0
 
     return program.run(check)

@@ -26,7 +26,7 @@ from controller.sumo.network import check_contracts_match_city
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS, check_complete
 from controller.telemetry.health import Health, HttpServer
 from controller.telemetry.metrics import ControllerMetrics
-from controller.telemetry.run_log import RunLog, figures, log_summary
+from controller.telemetry.run_log import RunLog, figures
 from serving.client import Client
 from serving.client.tls_files import ChangingTls
 from signals.change_times import change_times, describe_slow
@@ -89,9 +89,9 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             log.warning(
                 "[safety] floors = dialect: the street's floors are off; yellow, all-red and min green are the contracts'"
             )
-        exit_code = _loop(loop, end_s, config, connection, stop, metrics, health)
+        exit_code = _loop(loop, end_s, config, connection, stop, metrics, health, run_log)
         run_log.flush(loop.now)
-        log_summary(loop)
+        run_log.summary(loop)
         if config.summary is not None:
             summary = {"second": loop.now, **figures(loop.counters)}
             try:
@@ -143,6 +143,7 @@ def _loop(
     stop: Stop,
     metrics: ControllerMetrics,
     health: Health,
+    run_log: RunLog,
 ) -> int:
     """Run decision steps, then release the signals; return the exit code."""
     is_only_client = config.attach is None and config.clients == 1
@@ -153,7 +154,7 @@ def _loop(
             loop.step(end_s)
             if logged_s + SUMMARY_INTERVAL_S <= loop.now < end_s:
                 logged_s = loop.now
-                log_summary(loop)
+                run_log.summary(loop)
         loop.feed_monitors()
         metrics.simulation_s.set(loop.now)
         health.begin_stopping()

@@ -10,7 +10,7 @@ from controller.decision_step import RunCounters, StepReport
 from controller.policies.served_contracts import ContractChanged
 from controller.telemetry.health import Health
 from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
-from controller.telemetry.run_log import MAX_NAMED_TLS, RunLog, log_summary
+from controller.telemetry.run_log import MAX_NAMED_TLS, RunLog
 from serving.errors import ERROR_BY_STATUS, InvalidResponse
 from signals.fallback.control_mode import ControlMode
 from signals.policy import InvalidAction
@@ -123,13 +123,29 @@ def test_each_decision_step_is_one_sentence_at_debug_level(events, metrics, capl
 
 
 @pytest.mark.parametrize(("overruled", "is_warning"), [(10, False), (11, True)])
-def test_policy_overruled_in_more_than_a_tenth_of_its_decisions_is_a_warning(caplog, overruled, is_warning):
+def test_policy_overruled_in_more_than_a_tenth_of_its_decisions_is_a_warning(metrics, caplog, overruled, is_warning):
     caplog.set_level(logging.INFO, "controller")
     counters = RunCounters(decisions=200)
     counters.decisions_by_tl.update(SA101=100, SA102=100)
     counters.overruled_by_tl.update(SA101=overruled, SA102=1)
-    log_summary(SimpleNamespace(now=600.0, counters=counters, intersections={}))
+    RunLog(metrics, Health(), TLS).summary(SimpleNamespace(now=600.0, counters=counters, intersections={}))
     warnings = lines(caplog, logging.WARNING)
     assert bool(warnings) == is_warning
     if is_warning:
-        assert "more than 10 % of the decisions of SA101 (11 of 100);" in warnings[0] and "SA102" not in warnings[0]
+        assert "over 10 % of the decisions of SA101 (11 of 100);" in warnings[0] and "SA102" not in warnings[0]
+
+
+def test_overruled_tl_is_named_once_a_run_in_a_line_that_fits(metrics, caplog):
+    caplog.set_level(logging.INFO, "controller")
+    run_log, counters = RunLog(metrics, Health(), TLS), RunCounters()
+    counters.decisions_by_tl.update(dict.fromkeys(TLS, 720))
+    counters.overruled_by_tl.update(dict.fromkeys(TLS[:20], 308))
+    loop = SimpleNamespace(now=600.0, counters=counters, intersections={})
+    run_log.summary(loop)
+    (first,) = lines(caplog, logging.WARNING)
+    assert "SA103 (308 of 720) and 17 more; greenserve check" in first and len(first) < 180
+    run_log.summary(loop)
+    assert lines(caplog, logging.WARNING) == [first], "the same TLs are not named again"
+    counters.overruled_by_tl["SA125"] = 73
+    run_log.summary(loop)
+    assert "decisions of SA125 (73 of 720);" in lines(caplog, logging.WARNING)[-1]
