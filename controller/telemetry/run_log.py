@@ -126,7 +126,7 @@ class RunLog:
     def summary(self, loop: DecisionLoop) -> None:
         """Log one line about the run so far, and a warning that names each TL once that the safety rules overrule often."""
         values = figures(loop.counters)
-        modes = Counter(intersection.mode.name for intersection in loop.intersections.values())
+        modes = Counter(intersection.control_name for intersection in loop.intersections.values())
         log.info(
             "second %g: %s; %d decisions, p50 %.2f ms, p99 %.2f ms; %d answers missing, %d fallbacks; %d overrides%s",
             loop.now,
@@ -139,7 +139,9 @@ class RunLog:
             values["overrides"],
             "".join(f", {reason} {count}" for reason, count in sorted(loop.counters.overrides.items())),
         )
-        overruled = [item for item in overruled_tls(loop.counters) if item[0] not in self._overruled]
+        # max-pressure is not trained, so there are no times to train it with
+        unnamed = {tl for tl, x in loop.intersections.items() if not x.is_driven_by_pressure} - self._overruled
+        overruled = [item for item in overruled_tls(loop.counters) if item[0] in unnamed]
         self._overruled.update(tl for tl, _, _ in overruled)
         if overruled:
             log.warning(

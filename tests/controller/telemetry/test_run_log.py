@@ -1,6 +1,7 @@
 """The log of a run: one line per kind of mode change, overrides at debug level only."""
 
 import logging
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +20,12 @@ from signals.safety.monitor import Alarm, MonitorRule
 from signals.safety.signal_safety import Override
 
 TLS = [f"SA{number}" for number in range(101, 131)]
+
+
+def run_of(counters, is_driven_by_pressure=False):
+    """A decision loop at second 600."""
+    x = SimpleNamespace(control_name="POLICY", is_driven_by_pressure=is_driven_by_pressure)
+    return SimpleNamespace(now=600.0, counters=counters, intersections=dict.fromkeys(TLS, x))
 
 
 @pytest.fixture
@@ -128,11 +135,17 @@ def test_policy_overruled_in_more_than_a_tenth_of_its_decisions_is_a_warning(met
     counters = RunCounters(decisions=200)
     counters.decisions_by_tl.update(SA101=100, SA102=100)
     counters.overruled_by_tl.update(SA101=overruled, SA102=1)
-    RunLog(metrics, Health(), TLS).summary(SimpleNamespace(now=600.0, counters=counters, intersections={}))
+    RunLog(metrics, Health(), TLS).summary(run_of(counters))
     warnings = lines(caplog, logging.WARNING)
     assert bool(warnings) == is_warning
     if is_warning:
         assert "over 10 % of the decisions of SA101 (11 of 100);" in warnings[0] and "SA102" not in warnings[0]
+
+
+def test_max_pressure_is_not_advised_to_be_trained(metrics, caplog):
+    counters = RunCounters(decisions_by_tl=Counter(SA101=100), overruled_by_tl=Counter(SA101=50))
+    RunLog(metrics, Health(), TLS).summary(run_of(counters, is_driven_by_pressure=True))
+    assert not lines(caplog, logging.WARNING)
 
 
 def test_overruled_tl_is_named_once_a_run_in_a_line_that_fits(metrics, caplog):
@@ -140,7 +153,7 @@ def test_overruled_tl_is_named_once_a_run_in_a_line_that_fits(metrics, caplog):
     run_log, counters = RunLog(metrics, Health(), TLS), RunCounters()
     counters.decisions_by_tl.update(dict.fromkeys(TLS, 720))
     counters.overruled_by_tl.update(dict.fromkeys(TLS[:20], 308))
-    loop = SimpleNamespace(now=600.0, counters=counters, intersections={})
+    loop = run_of(counters)
     run_log.summary(loop)
     (first,) = lines(caplog, logging.WARNING)
     assert "SA103 (308 of 720) and 17 more; greenserve check" in first and len(first) < 180
