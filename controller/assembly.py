@@ -124,7 +124,8 @@ def _intersection(
     pressure = _max_pressure(contract, street, lanes, safeties[0].times) if uses_pressure else None
     if drives_by_pressure and pressure is None:
         raise InputError(
-            f"{contract.tl}: one of its signals has no green phase, so max-pressure has nothing to choose; leave it out (--infer-tl)"
+            f"{contract.tl}: one of its signals has no green phase, so max-pressure has nothing to choose; "
+            "leave it out with --infer-tl"
         )
     return Intersection(
         contract,

@@ -49,6 +49,8 @@ class ControllerConfig:
     summary: Path | None
     log_level: str
     sumo_options: tuple[str, ...]
+    gui: bool = False
+    """Whether sumo-gui is started in the place of sumo."""
     policy: str = SERVED
     """What controls the TLs: `served` policies of the model server, or `max-pressure`, without one."""
 
@@ -107,6 +109,9 @@ def parser(prog: str) -> Parser:
         "--no-guard", action="store_true", help="hold the connection to SUMO in this process even if there are other clients"
     )
     parser.add_argument("--libsumo", action="store_true", help="run SUMO inside this process; no other client can attach")
+    parser.add_argument(
+        "--gui", action="store_true", help="start sumo-gui, which shows the simulation, in the place of sumo; it needs a display"
+    )
     parser.add_argument("--seed", type=int, metavar="N", help="SUMO's random seed (default: SUMO's)")
     parser.add_argument(
         "--end", type=simulated_second, metavar="TIME",
@@ -157,6 +162,7 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
         summary=args.summary,
         log_level=args.log_level,
         sumo_options=tuple(sumo_options),
+        gui=args.gui,
         policy=args.policy,
     )
 
@@ -167,6 +173,7 @@ def _check_flags(args: argparse.Namespace, sumo_options: Sequence[str]) -> None:
         "--seed": args.seed,
         "--tripinfo": args.tripinfo,
         "--libsumo": args.libsumo or None,
+        "--gui": args.gui or None,
         "arguments after --": sumo_options or None,
     }
     passed = [flag for flag, value in start_only.items() if value is not None]
@@ -174,6 +181,8 @@ def _check_flags(args: argparse.Namespace, sumo_options: Sequence[str]) -> None:
         raise InputError(f"{passed[0]} is for a SUMO started here; it cannot be combined with --sumo {args.sumo}")
     if args.libsumo and (args.clients > 1 or args.order is not None):
         raise InputError("--libsumo has no other clients; leave --clients and --order out")
+    if args.libsumo and args.gui:
+        raise InputError("--libsumo has no window; leave it or --gui out")
     _check_policy(args)
     check_client_flags(args.clients, args.order, args.sumo_port)
     _check_ranges(args)

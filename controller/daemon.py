@@ -212,14 +212,22 @@ def _open(config: ControllerConfig, stop: Stop) -> SumoConnection:
         arguments = () if config.attach else _sumo_arguments(config)
         watchdog_s = config.city.controller.watchdog_s
         return open_guarded(
-            config.attach, arguments, config.clients, config.order, config.sumo_port, watchdog_s, interrupts, config.end_s
+            config.attach,
+            arguments,
+            config.clients,
+            config.order,
+            config.sumo_port,
+            watchdog_s,
+            interrupts,
+            config.end_s,
+            config.gui,
         )
     if config.attach is not None:
         return start.attach(*config.attach, interrupts=interrupts, order=config.order)
     arguments = _sumo_arguments(config)
     if config.libsumo:
         return libsumo_connection.start_libsumo(arguments)
-    return start.start(arguments, config.clients, interrupts, config.order, config.sumo_port)
+    return start.start(arguments, config.clients, interrupts, config.order, config.sumo_port, config.gui)
 
 
 def _sumo_arguments(config: ControllerConfig) -> Sequence[str]:

@@ -177,9 +177,7 @@ class ArmSimulator:
             policies = ServedPolicies(models.client, served, models.model_number, SERVED_DEADLINE_S)
             contracts = list(served.values())
         drives_by_pressure = arm.kind == MAX_PRESSURE
-        return assemble(
-            connection, self.street, contracts, policies, city.safety, control, drives_by_pressure=drives_by_pressure
-        )
+        return assemble(connection, self.street, contracts, policies, city.safety, control, drives_by_pressure=drives_by_pressure)
 
 
 class _Measurement:

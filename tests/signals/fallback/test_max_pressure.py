@@ -114,7 +114,7 @@ def test_tl_is_due_for_max_pressure_and_for_asking_its_policy(crossing):
 
 
 def test_driver_is_never_in_fallback_and_keeps_the_safety_rules_until_its_release(crossing):
-    x = intersection(crossing, is_driven_by_pressure=True)
+    x = intersection(crossing, driven=True)
     sent = play(x, 40, lambda now: TimeoutError("nobody is asked"), lambda now: readings(in3=9), release_s=30)
     assert x.mode is ControlMode.POLICY and x.control_name == "MAX-PRESSURE"
     states = [(now, command.state) for now, command in sent if isinstance(command, PermittedState)]
@@ -122,14 +122,14 @@ def test_driver_is_never_in_fallback_and_keeps_the_safety_rules_until_its_releas
     assert any(isinstance(command, PermittedRelease) for _, command in sent), "its own program runs again after the release"
 
 
-def intersection(crossing, hold_s=10, is_driven_by_pressure=False):
+def intersection(crossing, hold_s=10, driven=False):
     tl_contract = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=2))
     safety = SignalSafety(crossing, SafetyTimes(3, 5), GREENS)
     sequencer = GreenPhaseSequencer(GREENS, 5, 3, 5)
     pressure = MaxPressure([crossing], [GREENS], ROW, LENGTH_M, 3, 5)
     plans = [FallbackSchedule(PLAN)]
     config = Controller(hold_s=hold_s)
-    x = Intersection(tl_contract, SumoRlObserver(np.arange(4), 8, 2), sequencer, [safety], plans, config, pressure, is_driven_by_pressure)
+    x = Intersection(tl_contract, SumoRlObserver(np.arange(4), 8, 2), sequencer, [safety], plans, config, pressure, driven)
     x.start(0, ["GgGr"])
     return x
 
