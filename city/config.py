@@ -132,6 +132,7 @@ class TL:
 
     signals: tuple[str, ...]
     dialect: str
+    """Name of an included or installed dialect, or module:Class."""
     name: str = ""
     state: str | None = field(default=None, metadata={DIALECT: "sappo"})
     action: str | None = field(default=None, metadata={DIALECT: "sappo"})
@@ -243,8 +244,8 @@ def _table(kind: type[T], where: str, table: Any, folder: Path, keys: Sequence[s
             raise InputError(f"{where} {key} is now called {renamed}; rename it")
         if key == "observation_class":
             raise InputError(
-                f"{where} {key}: only sumo-rl's default observation is supported; add another one as a dialect, "
-                "a file in signals/dialects (docs/reference/dialects.md)"
+                f"{where} {key}: only sumo-rl's default observation is included; write another one as a dialect "
+                'of your own, dialect = "module:Class" (docs/reference/dialects.md)'
             )
     return toml_table.read(kind, where, table, folder, SUMO_RL_KEYS.get(kind), keys)
 

@@ -181,7 +181,7 @@ def _size_advice(inputs: int, contract: pb.PolicyContract) -> str:
     """Other possible causes of an actor whose inputs do not fit its TL."""
     advice = ""
     if contract.action.kind == CATEGORICAL:
-        advice += "; another observation function is a dialect of its own, a file in signals/dialects"
+        advice += "; another observation function is a dialect of its own (docs/reference/dialects.md)"
     if inputs > contract.observation.size:
         advice += '; if TLs of several sizes share this policy, padded by SuperSuit, set padding = "supersuit" under [training]'
     return advice

@@ -93,7 +93,7 @@ fleet = "x"
         ("[controller]\ncolour = 3", "unknown key colour; the keys are deadline_ms, hold_s,"),
         ("[safety]\nmin_green_s = '5s'", r"min_green_s = '5s' must be a number"),
         ("[training]\nmodel_number = 1" + "0" * 5000, "cannot be read as TOML: Exceeds the limit"),
-        (VALID + "observation_class = 'Mine'", "add another one as a dialect, a file in signals/dialects"),
+        (VALID + "observation_class = 'Mine'", r"write another one as a dialect of your own, dialect = .module:Class."),
         ("[training]\npadding = 'zeros'", r"\[training\] padding = 'zeros' must be one of supersuit, or left out"),
         ('[safety]\nfloors = "none"', r"\[safety\] floors = 'none' must be one of street, dialect"),
         ("[saftey]\nmin_yellow_s = 3", r"unknown table \[saftey\]"),
