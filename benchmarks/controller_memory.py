@@ -53,8 +53,8 @@ samples = []
 def sample(loop):
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     samples.append((loop.now, pages * resource.getpagesize() / 1e6))
-assert daemon.SUMMARY_INTERVAL_S and daemon.log_summary, "the daemon logs no summary in which memory can be read"
-daemon.SUMMARY_INTERVAL_S, daemon.log_summary = 3600.0, sample
+assert daemon.SUMMARY_INTERVAL_S and daemon.RunLog.summary, "the daemon logs no summary in which memory can be read"
+daemon.SUMMARY_INTERVAL_S, daemon.RunLog.summary = 3600.0, lambda run_log, loop: sample(loop)
 code = daemon.run(parse(sys.argv[1:]), Stop())
 print(json.dumps(samples))
 sys.exit(code)

@@ -5,6 +5,7 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from city.errors import InputError
+from city.sumo_files import seconds, time_hint
 
 
 class Parser(argparse.ArgumentParser):
@@ -15,6 +16,14 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} ({self.prog} --help)")
+
+
+def simulated_second(text: str) -> float:
+    """Parse a flag's time in SUMO's formats, such as 29700 or 08:15:00; for argparse's `type`."""
+    try:
+        return seconds(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time; write {time_hint(text)}") from None
 
 
 def split_arguments(argv: list[str]) -> tuple[list[str], list[str]]:

@@ -14,12 +14,15 @@ from typing import Any, TypeVar
 from city import names, toml_table
 from city.arguments import host_and_port
 from city.errors import InputError
+from city.toml_table import SimulationTime
 
 FALLBACKS = ("plan", "max-pressure")
 PADDINGS = ("supersuit",)
 FLOORS = ("street", "dialect")
 MAX_DEADLINE_MS, MAX_WATCHDOG_S = 60_000, 3599
 T = TypeVar("T")
+DIALECT = "dialect"
+"""Metadata of a field of TL: the only included dialect that reads it. A dialect of the user's own may read all."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Network:
     """SUMO configuration; gives network, demand and additional files."""
     net: Path | None = None
     """Network file, if there is no sumocfg."""
-    begin_s: float | None = None
+    begin_s: SimulationTime | None = None
     """First simulated second of a simulation that a program starts (default: the sumocfg's begin)."""
 
 
@@ -140,19 +143,20 @@ class TL:
 
     signals: tuple[str, ...]
     dialect: str
+    """Name of an included or installed dialect, or module:Class."""
     name: str = ""
-    state: str | None = None
-    action: str | None = None
-    delta_time_s: int | None = None
+    state: str | None = field(default=None, metadata={DIALECT: "sappo"})
+    action: str | None = field(default=None, metadata={DIALECT: "sappo"})
+    delta_time_s: int | None = field(default=None, metadata={DIALECT: "sumo-rl"})
     yellow_s: float | None = None
     all_red_s: float | None = None
     min_green_s: float | None = None
     max_green_s: float | None = None
-    control_cycle: int | None = None
-    add_time_s: int | None = None
-    offset_range: int | None = None
-    action_t_s: int | None = None
-    actionp: float | None = None
+    control_cycle: int | None = field(default=None, metadata={DIALECT: "sappo"})
+    add_time_s: int | None = field(default=None, metadata={DIALECT: "sappo"})
+    offset_range: int | None = field(default=None, metadata={DIALECT: "sappo"})
+    action_t_s: int | None = field(default=None, metadata={DIALECT: "sappo"})
+    actionp: float | None = field(default=None, metadata={DIALECT: "sappo"})
     actor: str | None = None
     """Architecture of the actor if its checkpoint does not determine it, or module:function."""
     hidden_sizes: tuple[int, ...] | None = None
@@ -181,6 +185,11 @@ class City:
     controller: Controller = field(default_factory=Controller)
     tls: dict[str, TL] = field(default_factory=dict)
 
+    @property
+    def tl_of_signal(self) -> dict[str, str]:
+        """By signal, the TL that it belongs to."""
+        return {signal: name for name, tl in self.tls.items() for signal in tl.signals}
+
 
 RENAMED_KEYS: dict[tuple[type, str], str] = {
     (Safety, "walking_mps"): "walking_speed_mps",
@@ -195,7 +204,6 @@ SUMO_RL_KEYS: dict[type, dict[str, str]] = {
     Network: {"begin_time": "begin_s"},
 }  # fmt: skip
 """By table: sumo-rl's name of an option -> our key."""
-TL_KEYS = [key.name for key in fields(TL) if key.name != "name"]
 TABLES = ("network", "training", "serving", "safety", "controller")
 
 
@@ -234,8 +242,10 @@ def _parse(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: no such file; run in the city's folder or pass --city FILE") from None
     except RecursionError:
         raise InputError(f"{path}: cannot be read as TOML: its lists or tables are nested too deeply") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: {toml_table.syntax_error(path.read_text(encoding='utf-8'), str(error))}") from None
     except (OSError, ValueError) as error:
-        # ValueError: invalid TOML or UTF-8, or an integer of thousands of digits
+        # ValueError: invalid UTF-8, or an integer of thousands of digits
         raise InputError(f"{path}: cannot be read as TOML: {error}") from None
 
 
@@ -246,10 +256,19 @@ def _table(kind: type[T], where: str, table: Any, folder: Path, keys: Sequence[s
             raise InputError(f"{where} {key} is now called {renamed}; rename it")
         if key == "observation_class":
             raise InputError(
-                f"{where} {key}: only sumo-rl's default observation is supported; add another one as a dialect, "
-                "a file in signals/dialects (docs/reference/dialects.md)"
+                f"{where} {key}: only sumo-rl's default observation is included; write another one as a dialect "
+                'of your own, dialect = "module:Class" (docs/reference/dialects.md)'
             )
     return toml_table.read(kind, where, table, folder, SUMO_RL_KEYS.get(kind), keys)
+
+
+def _keys_of_dialect(body: Any) -> list[str]:
+    """The keys of a [tl.NAME] table with its dialect; those of all dialects if it is not an included one."""
+    dialect = body.get("dialect") if isinstance(body, dict) else None
+    included = {key.metadata[DIALECT] for key in fields(TL) if DIALECT in key.metadata}
+    read_by = {dialect} if isinstance(dialect, str) and dialect in included else included
+    keys = [key.name for key in fields(TL) if key.name != "name" and key.metadata.get(DIALECT) in (None, *read_by)]
+    return [*keys, *SUMO_RL_KEYS[TL]] if "sumo-rl" in read_by else keys
 
 
 def _training(where: str, training: Training, tls: Mapping[str, TL]) -> Training:
@@ -356,7 +375,7 @@ def _tls(path: Path, folder: Path, table: Any) -> dict[str, TL]:
             raise InputError(f"{where} defines TL {other} a second time; remove one of the tables")
         if isinstance(body, dict) and "name" in body:
             raise InputError(f"{where} unknown key name; the table's name is the TL's")
-        tl = replace(_table(TL, where, body, folder, TL_KEYS), name=name)
+        tl = replace(_table(TL, where, body, folder, _keys_of_dialect(body)), name=name)
         _check_tl(where, tl)
         for signal in tl.signals:
             if signal in tl_of:

@@ -9,17 +9,15 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from city import network, whole_files
-from city.arguments import Parser
+from city.arguments import Parser, simulated_second
 from city.errors import InputError
-from city.names import canonical, key
+from city.names import MAX_SIGNAL_NAME, canonical, key
 from city.network import SignalNetwork, StreetNetwork
 from city.sumo_files import elements
 
 SUMO_RL = "sumo-rl"
 RESERVED_NAMES = ("all", "city")
 """`--tl all` means every TL, and `city` is the fleet's name by default."""
-MAX_NAME_LENGTH = 100
-"""Characters of a TL's name: ids of joined junctions may exceed a file system's limit."""
 SUMO_RL_OPTIONS = {"time-to-teleport": "-1", "max-depart-delay": "-1", "waiting-time-memory": "1000"}
 """Options that sumo-rl's environment passes to SUMO."""
 
@@ -39,7 +37,10 @@ def parser(dialects: Sequence[str], prog: str) -> Parser:
     init.add_argument(
         "--dialect", default=SUMO_RL, choices=dialects, help=f"observation and action of every TL (default: {SUMO_RL})"
     )
-    init.add_argument("--begin-time", type=int, default=0, metavar="S", help="second at which a simulation begins (default: 0)")
+    init.add_argument(
+        "--begin-time", type=simulated_second, default=0.0, metavar="TIME",
+        help="time at which a simulation begins, s or h:m:s such as 07:30:00 (default: 0)",
+    )  # fmt: skip
     init.add_argument(
         "--num-seconds",
         type=int,
@@ -135,14 +136,19 @@ def _check_demand(route: Path) -> None:
 def tl_names(street: StreetNetwork) -> dict[str, str]:
     """TL name -> signal, for every signal with a green phase, in the network's order.
 
-    A name is the signal's id, truncated to MAX_NAME_LENGTH, with hyphens for characters that a folder's name should not have.
+    A name is the signal's id, with hyphens for characters that a folder's name should not have. A signal with an id of more
+    than MAX_SIGNAL_NAME characters, such as those of joined junctions, gets a number: TL001.
     """
     names: dict[str, str] = {}
     used_keys = set(RESERVED_NAMES)
+    number_of_long = 0
     for signal in street.signals.values():
         if not signal.programs or not signal.first_program.greens:
             continue
-        name = canonical(re.sub(r"[^A-Za-z0-9._]+", "-", signal.id)[:MAX_NAME_LENGTH].strip("-._") or "signal")
+        is_long = len(signal.id) > MAX_SIGNAL_NAME
+        number_of_long += is_long
+        wanted = f"TL{number_of_long:03d}" if is_long else re.sub(r"[^A-Za-z0-9._]+", "-", signal.id).strip("-._") or "signal"
+        name = canonical(wanted)
         number, unique = 1, name
         while key(unique).lower() in used_keys:
             number += 1
@@ -207,7 +213,9 @@ def _tl_table(tl: str, signal: SignalNetwork, dialect: str) -> str:
     program = signal.first_program
     lanes, greens = len(signal.lanes), len(program.greens)
     table = tl if re.fullmatch(r"[\w-]+", tl, re.ASCII) else _toml_string(tl)
-    lines = [f"[tl.{table}]", f"signals = [{_toml_string(signal.id)}]", f"dialect = {_toml_string(dialect)}"]
+    # the id in the table's line too: it is what a search for the signal shows
+    alias = f"  # {json.dumps(signal.id, ensure_ascii=True)[1:-1]}" if len(signal.id) > MAX_SIGNAL_NAME else ""
+    lines = [f"[tl.{table}]{alias}", f"signals = [{_toml_string(signal.id)}]", f"dialect = {_toml_string(dialect)}"]
     if dialect == SUMO_RL:
         lines[1] += f"  # {greens} green phases, {lanes} lanes: an observation of size {greens + 1 + 2 * lanes}"
         # sumo-rl's defaults, under sumo-rl's names
@@ -215,7 +223,7 @@ def _tl_table(tl: str, signal: SignalNetwork, dialect: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def sumo_configuration(net: Path, route: Path, folder: Path, begin_s: int, seconds: int | None) -> str:
+def sumo_configuration(net: Path, route: Path, folder: Path, begin_s: float, seconds: int | None) -> str:
     """The text of a .sumocfg.
 
     Args:
@@ -225,7 +233,7 @@ def sumo_configuration(net: Path, route: Path, folder: Path, begin_s: int, secon
         begin_s: first simulated second.
         seconds: simulated time (default: until the demand has left).
     """
-    end = f"        <end value={quoteattr(str(begin_s + seconds))}/>\n" if seconds is not None else ""
+    end = f'        <end value="{begin_s + seconds:.15g}"/>\n' if seconds is not None else ""
     options = "\n".join(f"        <{key} value={quoteattr(value)}/>" for key, value in SUMO_RL_OPTIONS.items())
     return f"""\
 <configuration>
@@ -234,7 +242,7 @@ def sumo_configuration(net: Path, route: Path, folder: Path, begin_s: int, secon
         <route-files value={quoteattr(_relative(route, folder))}/>
     </input>
     <time>
-        <begin value="{begin_s}"/>
+        <begin value="{begin_s:.15g}"/>
 {end}    </time>
     <processing>
         <!-- as sumo-rl's environment sets them: vehicles wait in a jam and before it, instead of being removed -->

@@ -1,7 +1,7 @@
 """Names of TLs. Spaces and underscores do not count: `SA 101`, `SA_101` and `SA101` are the same TL."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from city.errors import InputError
 
@@ -9,6 +9,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NUMBERED = re.compile(r"([A-Za-z]+)[\s_]*(\d+)")
 TL_PATTERN = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2,3}[ _]?\d{2,6}(?![A-Za-z0-9])")
 """TL names in file and scope names of training, such as `SA 101`."""
+
+
+MAX_SIGNAL_NAME = 24
+"""Characters of a signal's id up to which `city init` names the TL like it. A TL with a longer one has a short name of its
+own, so its checkpoint may be named after the signal."""
 
 
 def canonical(name: str) -> str:
@@ -38,13 +43,14 @@ def find(name: str, tls: Iterable[str]) -> str | None:
     return by_key(tls).get(key(name))
 
 
-def select(values: Iterable[str], tls: Sequence[str], flag: str) -> list[str]:
+def select(values: Iterable[str], tls: Sequence[str], flag: str, tl_of_signal: Mapping[str, str] | None = None) -> list[str]:
     """The TLs that a flag selects, in order, without duplicates. Raises InputError for an unknown TL.
 
     Args:
         values: the flag's values; each may list several TLs separated by commas, and `all` selects every TL.
         tls: the TLs to select from.
         flag: the flag's name, for error messages.
+        tl_of_signal: by signal its TL, which an error names if a value is the signal's id.
     """
     canonical_names = by_key(tls)
     selected: dict[str, None] = {}
@@ -54,6 +60,10 @@ def select(values: Iterable[str], tls: Sequence[str], flag: str) -> list[str]:
                 selected.update(dict.fromkeys(tls))
                 continue
             name = canonical_names.get(key(word))
+            if name is None and tl_of_signal and word in tl_of_signal:
+                raise InputError(
+                    f"{flag}: {word} is a signal, which belongs to TL {tl_of_signal[word]}; pass {tl_of_signal[word]}"
+                )
             if name is None:
                 raise InputError(f"{flag}: {canonical(word)} is not one of the TLs {', '.join(tls) or 'none'}")
             selected[name] = None

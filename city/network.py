@@ -15,7 +15,7 @@ from city.config import TL, City
 from city.errors import InputError
 from city.lanes import is_internal
 from city.right_of_way import Connection, Foes, Junctions, Requests, conflicts, green_together, path_length_m
-from city.sumo_files import elements, seconds
+from city.sumo_files import elements, seconds, time_hint
 
 MIN_APPROACH_M = 50.0
 """Length of an approach on which waiting vehicles are seen: about seven cars."""
@@ -205,10 +205,7 @@ def of_sumocfg(path: Path, begin_s: float | None = None) -> StreetNetwork:
     net = values.get("net-file")
     if not net:
         raise InputError(f"{path}: net-file is missing; add it to <input>")
-    try:
-        begin, end = (seconds(values[key]) if key in values else None for key in ("begin", "end"))
-    except ValueError:
-        raise InputError(f"{path}: begin and end must be seconds, or hours:minutes:seconds") from None
+    begin, end = (_time(path, key, values[key]) if values.get(key) else None for key in ("begin", "end"))
     additional = sumo_files.listed_files(path, "additional-files")
     return read(
         path.resolve().parent / net,
@@ -216,6 +213,17 @@ def of_sumocfg(path: Path, begin_s: float | None = None) -> StreetNetwork:
         (begin or 0.0) if begin_s is None else begin_s,
         None if end is None or end < 0 else end,
     )
+
+
+def _time(path: Path, key: str, text: str) -> float:
+    """A time of a .sumocfg, s. Raises InputError."""
+    try:
+        value = seconds(text)
+    except ValueError:
+        raise InputError(f"{path}: {key} = {text!r} is not a time that SUMO reads; write {time_hint(text)}") from None
+    if key == "begin" and value < 0:
+        raise InputError(f"{path}: begin = {text!r} is negative, which SUMO refuses; write 0 or a later second")
+    return value
 
 
 def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 0.0, end_s: float | None = None) -> StreetNetwork:

@@ -2,7 +2,9 @@
 
 import gzip
 import hashlib
+import math
 import os
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,8 @@ from city.errors import InputError
 _LONG_NAMES = {"n": "net-file", "net": "net-file", "r": "route-files", "routes": "route-files", "b": "begin", "e": "end",
                   "a": "additional-files", "additional": "additional-files"}  # fmt: skip
 """Other names that SUMO accepts for its options."""
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_TIME = re.compile(rf"\s*(?:(?:\d+:)?\d+:\d+:)?{_NUMBER}", re.ASCII)
 
 
 def options(path: Path) -> dict[str, str]:
@@ -44,11 +48,24 @@ def digest(sumocfg: Path) -> str:
 
 
 def seconds(text: str) -> float:
-    """Parse a time in SUMO's formats: seconds, or [days:]hours:minutes:seconds. Raises ValueError."""
-    parts = text.split(":")
-    if len(parts) > 4:
+    """Parse a time as SUMO does: seconds, hours:minutes:seconds or days:hours:minutes:seconds. Raises ValueError.
+
+    SUMO 1.28 refuses other forms, minutes:seconds included.
+    """
+    if not _TIME.fullmatch(text):
         raise ValueError(text)
-    return sum(float(part) * factor for part, factor in zip(reversed(parts), (1, 60, 3600, 86400), strict=False))
+    units = (1, 60, 3600, 86400)
+    value = sum(float(part) * unit for part, unit in zip(reversed(text.split(":")), units, strict=False))
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
+
+
+def time_hint(text: str) -> str:
+    """How to write a time, for an error about `text`, which is not one of SUMO's."""
+    if re.fullmatch(r"\d{1,2}:\d{2}", text):
+        return f"hours, minutes and seconds, such as {text}:00, or seconds, such as {3600 * int(text[:-3]) + 60 * int(text[-2:])}"
+    return "seconds, such as 3600, or hours:minutes:seconds, such as 08:15:00"
 
 
 def elements(path: Path) -> Iterator[tuple[int, ET.Element]]:

@@ -1,12 +1,46 @@
 """Tables of text on a terminal."""
 
+import shutil
+import sys
+import textwrap
 from collections.abc import Sequence
 
+MIN_WRAPPED = 40
+"""Characters below which a column is not wrapped, but begins a line of its own."""
 
-def render(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The lines of a table, with columns as wide as their widest cell; the last column is not padded."""
+
+def render(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
+    """The lines of a table, with columns as wide as their widest cell; the last column is not padded.
+
+    `width`: of the terminal, in characters. The last column is wrapped to it, below the row if the others leave too little room.
+    """
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header) - 1)]
-    lines = [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in (header, *rows)
-    ]
+    lines: list[str] = []
+    for row in (header, *rows):
+        begin = "  ".join([*(cell.ljust(size) for cell, size in zip(row, widths, strict=False)), ""])
+        if width is None or len(begin) + len(row[-1]) <= width:
+            lines.append(begin + row[-1])
+        elif width - len(begin) >= MIN_WRAPPED:
+            first, *more = _wrapped(row[-1], width - len(begin))
+            lines += [begin + first, *(" " * len(begin) + line for line in more)]
+        else:
+            lines += [begin, *(f"    {line}" for line in _wrapped(row[-1], width - 4))]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def wrapped(text: str, width: int | None) -> str:
+    """Text in lines of a terminal's width; the lines after the first one are indented."""
+    if width is None or len(text) <= width:
+        return text
+    first, *more = _wrapped(text, width - 4)
+    return "\n".join([first, *(f"    {line}" for line in more)])
+
+
+def terminal_width() -> int | None:
+    """Characters in a line of the terminal; None if stdout is not one: programs read whole lines."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    # a path or an id is copied whole: it is never divided
+    return textwrap.wrap(text, max(width, MIN_WRAPPED), break_long_words=False, break_on_hyphens=False) or [""]

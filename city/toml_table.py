@@ -1,16 +1,23 @@
 """Read a table of a TOML file as a dataclass; an unknown key or a value of the wrong type is an InputError."""
 
 import dataclasses
+import datetime
 import difflib
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from city.errors import InputError
+from city.sumo_files import seconds, time_hint
 
 MAX_VALUE = 1e6
+MAX_SHOWN_LINE = 60
+"""Characters of a file's line that an error shows."""
 T = TypeVar("T")
+SimulationTime = NewType("SimulationTime", float)
+"""A simulated second; a file may also have it as text of SUMO's form hours:minutes:seconds."""
 
 
 def read(
@@ -24,7 +31,7 @@ def read(
         table: the value in the file.
         folder: base of relative paths.
         synonyms: other name of a key -> the key.
-        keys: the keys that an error lists (default: all).
+        keys: the keys that an error suggests (default: all).
     """
     if not isinstance(table, dict):
         raise InputError(f"{where} must be a table")
@@ -33,7 +40,7 @@ def read(
     for written, value in table.items():
         key = synonyms.get(written, written)
         if key not in types_by_key:
-            raise InputError(f"{where} unknown key {written}; {_suggestion(written, [*(keys or types_by_key), *synonyms])}")
+            raise InputError(f"{where} unknown key {written}; {_suggestion(written, keys or [*types_by_key, *synonyms])}")
         if key in values:
             raise InputError(f"{where} has both {key} and sumo-rl's name for it; remove one")
         values[key] = _value(f"{where} {written}", types_by_key[key], value, folder)
@@ -51,6 +58,24 @@ def _suggestion(word: str, keys: Sequence[str]) -> str:
     longer = [key for key in keys if key.startswith(word) or word.startswith(key)]
     nearest = next(iter([*longer, *close]), None)
     return f"did you mean {nearest}?" if nearest else f"the keys are {', '.join(keys)}"
+
+
+def syntax_error(text: str, reason: str) -> str:
+    """A line about a file that is not TOML, with its line and how to fix the usual mistakes. `reason`: the parser's message."""
+    at = re.search(r"\(at line (\d+), column \d+\)", reason)
+    if at is None:
+        return f"cannot be read as TOML: {reason}"
+    lines = text.splitlines()
+    line = lines[int(at[1]) - 1].strip() if int(at[1]) <= len(lines) else ""
+    shown = line if len(line) <= MAX_SHOWN_LINE else f"{line[:MAX_SHOWN_LINE]}..."
+    remedy = reason
+    if match := re.fullmatch(r"(\S+)\s*=\s*([-+]?\d+(?:\.\d+)?)\s*[A-Za-z%]+\S*(?:\s*#.*)?", line):
+        remedy = f"a number has no unit: write {match[1]} = {match[2]}"
+    elif match := re.fullmatch(r"(\S+)\s*=\s*(\d+(?::\d+)+)(?:\s*#.*)?", line):
+        remedy = f'a time stands in quotes: write {match[1]} = "{match[2]}"'
+    elif match := re.fullmatch(r"(\S+)\s*=\s*([A-Za-z_.~/][^\"'#=\[\]{}]*?)(?:\s*#.*)?", line):
+        remedy = f'text stands in quotes: write {match[1]} = "{match[2]}"'
+    return f"line {at[1]} is not TOML: {shown}; {remedy}" if shown else f"cannot be read as TOML: {reason}"
 
 
 def _value(where: str, hint: Any, value: Any, folder: Path) -> Any:
@@ -86,6 +111,16 @@ def _number(where: str, value: Any, folder: Path) -> float:
     return float(_in_range(where, value))
 
 
+def _time(where: str, value: Any, folder: Path) -> SimulationTime:
+    # 07:30:00 without quotes is a time of TOML's
+    if not isinstance(value, str | datetime.time):
+        return SimulationTime(_number(where, value, folder))
+    try:
+        return SimulationTime(float(_in_range(where, seconds(str(value)))))
+    except ValueError:
+        raise InputError(f"{where} = {value!r} is not a time; write {time_hint(str(value))}") from None
+
+
 def _in_range(where: str, value: float) -> float:
     if not 0 <= value <= MAX_VALUE:
         raise InputError(f"{where} = {value!r} is out of range; it must lie between 0 and {MAX_VALUE:g}")
@@ -106,4 +141,6 @@ def _texts(where: str, value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-_READERS: Mapping[Any, Callable[[str, Any, Path], Any]] = {str: _text, Path: _path, int: _integer, float: _number}
+_READERS: Mapping[Any, Callable[[str, Any, Path], Any]] = {
+    str: _text, Path: _path, int: _integer, float: _number, SimulationTime: _time,
+}  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from city import config as city_config
+from city.errors import InputError
 from city.lanes import is_internal
 from city.network import StreetNetwork, green_states
 from controller.decision_step import DecisionLoop, Events
@@ -41,9 +42,11 @@ def assemble(
     safety: city_config.Safety,
     control: city_config.Controller,
     events: Events | None = None,
+    drives_by_pressure: bool = False,
 ) -> DecisionLoop:
     """Check every contract against the running simulation and take its signals over.
 
+    `drives_by_pressure`: max-pressure controls in the place of the policies, on the greens of the contracts.
     Raises InputError that names the difference.
     """
     signals = [signal for contract in contracts for signal in contract.signal_ids]
@@ -52,7 +55,7 @@ def assemble(
     running = running_signals(connection.api, street, signals)
     for contract in contracts:
         check_sumo_matches_contract(contract, running, connection.api, street)
-    counts_outflow = _track(connection, street, contracts, with_pressure=control.fallback == MAX_PRESSURE)
+    counts_outflow = _track(connection, street, contracts, with_pressure=drives_by_pressure or control.fallback == MAX_PRESSURE)
     now = float(connection.api.simulation.getTime())
     # as in training, where an episode begins on an empty network, with the first green phase at once
     has_traffic = any(domain.getIDCount() for domain in (connection.api.vehicle, connection.api.person))
@@ -61,7 +64,7 @@ def assemble(
     intersections: list[Intersection] = []
     monitors: list[SignalMonitor] = []
     for contract in contracts:
-        intersection = _intersection(contract, street, lanes, running, safety, control, now)
+        intersection = _intersection(contract, street, lanes, running, safety, control, now, drives_by_pressure)
         for monitor, signal in zip(_monitors(intersection, street), contract.signal_ids, strict=True):
             if not forces_first:
                 # the change from the signal's program is monitored too
@@ -112,11 +115,18 @@ def _intersection(
     safety: city_config.Safety,
     control: city_config.Controller,
     now: float,
+    drives_by_pressure: bool,
 ) -> Intersection:
     """Build one TL, before it starts."""
     dialect = dialects.of(contract)
     safeties = signal_safeties(contract, street, safety)
-    is_max_pressure = control.fallback == MAX_PRESSURE
+    uses_pressure = drives_by_pressure or control.fallback == MAX_PRESSURE
+    pressure = _max_pressure(contract, street, lanes, safeties[0].times) if uses_pressure else None
+    if drives_by_pressure and pressure is None:
+        raise InputError(
+            f"{contract.tl}: one of its signals has no green phase, so max-pressure has nothing to choose; "
+            "leave it out with --infer-tl"
+        )
     return Intersection(
         contract,
         dialect.observer(contract, lanes.row, lanes.length_m),
@@ -124,7 +134,8 @@ def _intersection(
         safeties,
         [fallback_schedule(running[signal], street.signals[signal], now) for signal in contract.signal_ids],
         control,
-        _max_pressure(contract, street, lanes, safeties[0].times) if is_max_pressure else None,
+        pressure,
+        drives_by_pressure,
     )
 
 

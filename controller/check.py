@@ -36,11 +36,12 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.check"
 
     def check() -> int:
         street, rows, advice = _check(sys.argv[1:] if argv is None else argv, prog)
-        print(text_table.render(("TL", "VERSION", "DIALECT", "CONTRACT"), rows))
+        width = text_table.terminal_width()
+        print(text_table.render(("TL", "VERSION", "DIALECT", "CONTRACT"), rows, width))
         mismatches = sum(row[3] != MATCHES for row in rows)
         print(f"{len(rows) - mismatches} of {len(rows)} TLs match the network {street.net_file}")
         for line in filter(None, advice):
-            print(line)
+            print(text_table.wrapped(line, width))
         return program.WRONG_INPUT if mismatches else 0
 
     return program.run(check)
@@ -72,7 +73,7 @@ def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[s
         raise InputError(f"{args.city}: describes no TL; add tables such as [tl.SA101]")
     dialects.check_city_settings(city)
     street = network.of_city(city)
-    tls = names.select(args.infer_tl or ["all"], list(city.tls), "--infer-tl")
+    tls = names.select(args.infer_tl or ["all"], list(city.tls), "--infer-tl", city.tl_of_signal)
     version = city.training.model_number if args.model_number is None else args.model_number
     if version is not None and version < 0:
         raise InputError(f"--model-number {version} must be a version number, such as 3")

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from city import config as city_config
-from city import names
-from city.arguments import Parser, host_and_port, split_arguments
-from city.config import MAX_DEADLINE_MS, City
+from city import init, names, network
+from city.arguments import Parser, host_and_port, simulated_second, split_arguments
+from city.config import MAX_DEADLINE_MS, TL, City
 from city.errors import InputError
 from serving.client import tls_files
 from serving.client.channel import grpc_target
@@ -18,6 +18,7 @@ from serving.client.tls_files import TlsFiles
 from signals import dialects
 
 MAX_INT32 = (1 << 31) - 1
+SERVED, MAX_PRESSURE = "served", "max-pressure"
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,17 @@ class ControllerConfig:
     summary: Path | None
     log_level: str
     sumo_options: tuple[str, ...]
+    gui: bool = False
+    """Whether sumo-gui is started in the place of sumo."""
+    policy: str = SERVED
+    """What controls the TLs: `served` policies of the model server, or `max-pressure`, without one."""
 
 
 def parser(prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(
         prog=prog,
-        description="Control a city's signals with served policies.",
+        description="Control a city's signals with served policies, or by max-pressure.",
         epilog="Arguments after -- are passed to the SUMO that is started.",
     )
     parser.add_argument(
@@ -63,6 +68,11 @@ def parser(prog: str) -> Parser:
     parser.add_argument(
         "--infer-tl", action="append", metavar="TL", help="TLs to control, separated by commas or repeated (default: all)"
     )
+    parser.add_argument(
+        "--policy", choices=(SERVED, MAX_PRESSURE), default=SERVED,
+        help="what controls the TLs: models of the server, or max-pressure, which needs neither server nor models; "
+        "if the city's description has no TL, max-pressure controls every signal with two greens or more (default: served)",
+    )  # fmt: skip
     parser.add_argument(
         "--district",
         metavar="NAME",
@@ -99,8 +109,14 @@ def parser(prog: str) -> Parser:
         "--no-guard", action="store_true", help="hold the connection to SUMO in this process even if there are other clients"
     )
     parser.add_argument("--libsumo", action="store_true", help="run SUMO inside this process; no other client can attach")
+    parser.add_argument(
+        "--gui", action="store_true", help="start sumo-gui, which shows the simulation, in the place of sumo; it needs a display"
+    )
     parser.add_argument("--seed", type=int, metavar="N", help="SUMO's random seed (default: SUMO's)")
-    parser.add_argument("--end", type=float, metavar="S", help="simulated second to stop at (default: the simulation's)")
+    parser.add_argument(
+        "--end", type=simulated_second, metavar="TIME",
+        help="simulated time to stop at, s or h:m:s such as 08:15:00 (default: the simulation's)",
+    )  # fmt: skip
     parser.add_argument(
         "--tripinfo", type=Path, metavar="FILE", help="write SUMO's tripinfo, including vehicles that never arrive"
     )
@@ -120,14 +136,15 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
     flags, sumo_options = split_arguments(argv)
     args = parser(prog).parse_args(flags)
     _check_flags(args, sumo_options)
-    city, tls = _district(args, _city(args))
+    by_pressure = args.policy == MAX_PRESSURE
+    city, tls = _district(args, _city(args, by_pressure), by_pressure)
     has_clients = args.sumo is not None or args.clients > 1
     if has_clients:
         _check_watchdog(city)
     http = args.http or city.controller.http_address
     return ControllerConfig(
         city=city,
-        infer_tls=tuple(names.select(args.infer_tl or ["all"], list(tls), "--infer-tl")),
+        infer_tls=tuple(names.select(args.infer_tl or ["all"], list(tls), "--infer-tl", city.tl_of_signal)),
         server=_server(args, city),
         tls=tls_files.from_flags(args, city.serving),
         fleet=_fleet(args.fleet, city),
@@ -145,6 +162,8 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
         summary=args.summary,
         log_level=args.log_level,
         sumo_options=tuple(sumo_options),
+        gui=args.gui,
+        policy=args.policy,
     )
 
 
@@ -154,6 +173,7 @@ def _check_flags(args: argparse.Namespace, sumo_options: Sequence[str]) -> None:
         "--seed": args.seed,
         "--tripinfo": args.tripinfo,
         "--libsumo": args.libsumo or None,
+        "--gui": args.gui or None,
         "arguments after --": sumo_options or None,
     }
     passed = [flag for flag, value in start_only.items() if value is not None]
@@ -161,12 +181,24 @@ def _check_flags(args: argparse.Namespace, sumo_options: Sequence[str]) -> None:
         raise InputError(f"{passed[0]} is for a SUMO started here; it cannot be combined with --sumo {args.sumo}")
     if args.libsumo and (args.clients > 1 or args.order is not None):
         raise InputError("--libsumo has no other clients; leave --clients and --order out")
+    if args.libsumo and args.gui:
+        raise InputError("--libsumo has no window; leave it or --gui out")
+    _check_policy(args)
     check_client_flags(args.clients, args.order, args.sumo_port)
     _check_ranges(args)
     _check_version(args)
     for flag, path in (("--summary", args.summary), ("--tripinfo", args.tripinfo)):
         if path is not None:
             _check_output(flag, path)
+
+
+def _check_policy(args: argparse.Namespace) -> None:
+    """Raise InputError if a flag of the model server is combined with max-pressure, which needs none."""
+    of_server = ("server", "fleet", "model_number", "version_label", "deadline_ms", "tls_ca", "tls_certificate", "tls_key")
+    passed = [name for name in of_server if getattr(args, name) is not None]
+    if args.policy == MAX_PRESSURE and passed:
+        flag = f"--{passed[0].replace('_', '-')}"
+        raise InputError(f"{flag} is for served policies; leave it out, or leave --policy {MAX_PRESSURE} out")
 
 
 def _check_version(args: argparse.Namespace) -> None:
@@ -189,15 +221,34 @@ def _check_ranges(args: argparse.Namespace) -> None:
             raise InputError(f"{flag} {text} must {rule}")
 
 
-def _city(args: argparse.Namespace) -> City:
-    """The city with the deadline of --deadline-ms, if it is passed. Raises InputError."""
+def _city(args: argparse.Namespace, by_pressure: bool) -> City:
+    """The city with the deadline of --deadline-ms, if it is passed. Raises InputError.
+
+    `by_pressure`: if no TL is described, every signal with two greens or more is one.
+    """
     city = city_config.load(args.city)
+    if not city.tls and by_pressure:
+        city = replace(city, tls=_tls_of_signals(city))
     if not city.tls:
         raise InputError(f"{args.city}: describes no TL; add tables such as [tl.SA101]")
     dialects.check_city_settings(city)
     if args.deadline_ms is None:
         return city
     return replace(city, controller=replace(city.controller, deadline_ms=args.deadline_ms))
+
+
+def _tls_of_signals(city: City) -> dict[str, TL]:
+    """A TL for every signal with two greens or more, named as `greenserve city init` names it. Raises InputError."""
+    street = network.of_city(city)
+    names_of = init.tl_names(street)
+    tls = {
+        tl: TL((signal,), init.SUMO_RL, tl)
+        for tl, signal in names_of.items()
+        if len({street.signals[signal].first_program.phases[i].state for i in street.signals[signal].first_program.greens}) > 1
+    }
+    if not tls:
+        raise InputError(f"{street.net_file}: has no signal with two greens, so max-pressure has nothing to choose")
+    return tls
 
 
 def _check_watchdog(city: City) -> None:
@@ -222,11 +273,11 @@ def _server(args: argparse.Namespace, city: City) -> str:
     return server
 
 
-def _district(args: argparse.Namespace, city: City) -> tuple[City, Sequence[str]]:
+def _district(args: argparse.Namespace, city: City, by_pressure: bool) -> tuple[City, Sequence[str]]:
     """The city with the server and fleet of the district to control, and its TLs. Raises InputError."""
     districts = city.serving.districts
     if args.district is None:
-        if districts and args.server is None:
+        if districts and args.server is None and not by_pressure:
             raise InputError(f"{city.path}: has districts; pass --district ({', '.join(districts)}), or --server")
         return city, list(city.tls)
     if args.district not in districts:

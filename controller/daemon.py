@@ -11,10 +11,11 @@ from prometheus_client import CollectorRegistry
 from city import network
 from city.errors import InputError
 from controller.assembly import assemble
-from controller.config import ControllerConfig
+from controller.config import MAX_PRESSURE, ControllerConfig
 from controller.decision_step import DecisionLoop
 from controller.guard import handover
 from controller.guard.start import open_guarded
+from controller.policies.no_policies import NoPolicies, contracts_of_city
 from controller.policies.periodic_thread import PeriodicThread
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_fleet import ServedFleet
@@ -26,10 +27,12 @@ from controller.sumo.network import check_contracts_match_city
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS, check_complete
 from controller.telemetry.health import Health, HttpServer
 from controller.telemetry.metrics import ControllerMetrics
-from controller.telemetry.run_log import RunLog, figures, log_summary
+from controller.telemetry.run_log import RunLog, figures
+from protos import policy_pb2 as pb
 from serving.client import Client
 from serving.client.tls_files import ChangingTls
 from signals.change_times import change_times, describe_slow
+from signals.policy import Policies
 
 log = logging.getLogger("controller")
 
@@ -50,26 +53,23 @@ def run(config: ControllerConfig, stop: Stop) -> int:
     metrics, health = ControllerMetrics(CollectorRegistry()), Health()
     uses_floors = config.city.safety.floors == "street"
     metrics.street_floors.set(uses_floors)
+    metrics.policy.info({"policy": config.policy})
+    by_pressure = config.policy == MAX_PRESSURE
     with contextlib.ExitStack() as closing:
-        client = closing.enter_context(_client(config))
         if config.http:
             closing.callback(HttpServer(config.http, metrics.registry, health).close)
-        contracts = fetch_contracts(client, config.infer_tls, config.version, config.fleet)
-        check_contracts_match_city(config.city, contracts)
-        control = config.city.controller
-        fleet = ServedFleet(client, config.fleet, contracts, config.version) if config.fleet else None
-        if fleet is not None:
-            fleet.update()
-            fleet.updating.start()
-            closing.callback(fleet.updating.stop)
-        policies = ServedPolicies(client, contracts, config.version, control.deadline_ms / 1000, fleet=fleet)
-        metrics.report_model_numbers(lambda: policies.model_numbers)
-        policies.contracts.updating.start()
-        closing.callback(policies.contracts.updating.stop)
+        policies: Policies = NoPolicies()
+        if by_pressure:
+            contracts = contracts_of_city(config.city, config.infer_tls, street)
+        else:
+            contracts, policies = _served(config, metrics, closing)
         run_log = RunLog(metrics, health, contracts)
         connection = _open(config, stop)
         try:
-            loop = assemble(connection, street, list(contracts.values()), policies, config.city.safety, control, run_log.events())
+            contracts_in_order, city = list(contracts.values()), config.city
+            loop = assemble(
+                connection, street, contracts_in_order, policies, city.safety, city.controller, run_log.events(), by_pressure
+            )
             end_s = control_end_s(config, connection)
             connection.register_handover(handover.encode(handover.handovers_of(loop.intersections.values())))
             # Freeze start-up objects so that a garbage collection never delays a decision.
@@ -81,19 +81,20 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         except BaseException:
             connection.close()
             raise
-        log.info("controlling %s from second %g", ", ".join(contracts), loop.now)
+        how = ", by max-pressure, without models" if by_pressure else ""
+        log.info("controlling %s from second %g%s", ", ".join(contracts), loop.now, how)
         times = [change_times(intersection.contract, intersection.safeties) for intersection in loop.intersections.values()]
-        if slow := describe_slow(times):
+        if not by_pressure and (slow := describe_slow(times)):
             log.warning("%s", slow)
         if not uses_floors:
             log.warning(
                 "[safety] floors = dialect: the street's floors are off; yellow, all-red and min green are the contracts'"
             )
-        exit_code = _loop(loop, end_s, config, connection, stop, metrics, health)
+        exit_code = _loop(loop, end_s, config, connection, stop, metrics, health, run_log)
         run_log.flush(loop.now)
-        log_summary(loop)
+        run_log.summary(loop)
         if config.summary is not None:
-            summary = {"second": loop.now, **figures(loop.counters)}
+            summary = {"second": loop.now, "policy": config.policy, **figures(loop.counters)}
             try:
                 config.summary.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
             except OSError as error:
@@ -109,6 +110,25 @@ def run(config: ControllerConfig, stop: Stop) -> int:
                 log.error("--tripinfo %s; SUMO could not write it completely: free disk space and run again", error)
                 return 1
         return exit_code
+
+
+def _served(
+    config: ControllerConfig, metrics: ControllerMetrics, closing: contextlib.ExitStack
+) -> tuple[dict[str, pb.PolicyContract], ServedPolicies]:
+    """The contracts and policies of the model server, kept up to date until `closing` ends. Raises InputError."""
+    client = closing.enter_context(_client(config))
+    contracts = fetch_contracts(client, config.infer_tls, config.version, config.fleet)
+    check_contracts_match_city(config.city, contracts)
+    fleet = ServedFleet(client, config.fleet, contracts, config.version) if config.fleet else None
+    if fleet is not None:
+        fleet.update()
+        fleet.updating.start()
+        closing.callback(fleet.updating.stop)
+    policies = ServedPolicies(client, contracts, config.version, config.city.controller.deadline_ms / 1000, fleet=fleet)
+    metrics.report_model_numbers(lambda: policies.model_numbers)
+    policies.contracts.updating.start()
+    closing.callback(policies.contracts.updating.stop)
+    return contracts, policies
 
 
 @contextlib.contextmanager
@@ -143,6 +163,7 @@ def _loop(
     stop: Stop,
     metrics: ControllerMetrics,
     health: Health,
+    run_log: RunLog,
 ) -> int:
     """Run decision steps, then release the signals; return the exit code."""
     is_only_client = config.attach is None and config.clients == 1
@@ -153,7 +174,7 @@ def _loop(
             loop.step(end_s)
             if logged_s + SUMMARY_INTERVAL_S <= loop.now < end_s:
                 logged_s = loop.now
-                log_summary(loop)
+                run_log.summary(loop)
         loop.feed_monitors()
         metrics.simulation_s.set(loop.now)
         health.begin_stopping()
@@ -191,14 +212,22 @@ def _open(config: ControllerConfig, stop: Stop) -> SumoConnection:
         arguments = () if config.attach else _sumo_arguments(config)
         watchdog_s = config.city.controller.watchdog_s
         return open_guarded(
-            config.attach, arguments, config.clients, config.order, config.sumo_port, watchdog_s, interrupts, config.end_s
+            config.attach,
+            arguments,
+            config.clients,
+            config.order,
+            config.sumo_port,
+            watchdog_s,
+            interrupts,
+            config.end_s,
+            config.gui,
         )
     if config.attach is not None:
         return start.attach(*config.attach, interrupts=interrupts, order=config.order)
     arguments = _sumo_arguments(config)
     if config.libsumo:
         return libsumo_connection.start_libsumo(arguments)
-    return start.start(arguments, config.clients, interrupts, config.order, config.sumo_port)
+    return start.start(arguments, config.clients, interrupts, config.order, config.sumo_port, config.gui)
 
 
 def _sumo_arguments(config: ControllerConfig) -> Sequence[str]:

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     if args.gate is not None and args.seeds < 2:
         raise InputError("--gate needs --seeds of at least 2: one pair has no interval")
     city = config.load(args.city)
-    tls = names.select(args.tl or ["all"], list(city.tls), "--tl")
+    tls = names.select(args.tl or ["all"], list(city.tls), "--tl", city.tl_of_signal)
     street_with_demand(city, tls, args.seconds)
     faults = detector_faults.parse(args.faults) if args.faults is not None else NO_FAULTS
     task = EvaluationTask(city, tuple(tls), args.seconds, args.emissions, faults)

@@ -3,7 +3,7 @@
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from city import config, network, sumo_files
 from city.lanes import is_internal, road_of
 from controller.assembly import assemble
 from controller.decision_step import DecisionLoop
+from controller.policies.no_policies import NoPolicies
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
 from controller.sumo.connection import SumoConnection
@@ -24,8 +25,7 @@ from evaluation.detector_faults import NO_FAULTS, FaultRates, FaultyDetectors
 from evaluation.signal_recording import SignalBand, SignalRecording
 from export import contract
 from serving.client import Client
-from signals.observation import Observation
-from signals.policy import Action, Policies
+from signals.policy import Policies
 from simulation.approaches import upstream_lanes
 from simulation.demand import Demand
 from simulation.lost_time import LostTime
@@ -83,13 +83,6 @@ class Outcome:
     """Mean per vehicle by substance, such as CO2; empty if they were not computed."""
     signals: tuple[SignalBand, ...] = ()
     """The signals' states, if they were recorded."""
-
-
-class NoPolicies:
-    """`Policies` without answers, so that every TL runs its fallback."""
-
-    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
-        return dict.fromkeys(observations, RuntimeError("this arm has no policies"))
 
 
 @dataclass(frozen=True)
@@ -177,7 +170,6 @@ class ArmSimulator:
         city, control = self.task.city, self.task.city.controller
         policies: Policies = NoPolicies()
         if arm.kind == MAX_PRESSURE:
-            control = replace(control, fallback="max-pressure", hold_s=0.0)
             contracts = [contract.build(city, city.tls[tl], self.street) for tl in self.task.tls]
         else:
             assert models is not None, "a served arm has models"
@@ -185,7 +177,8 @@ class ArmSimulator:
             check_contracts_match_city(city, served)
             policies = ServedPolicies(models.client, served, models.model_number, SERVED_DEADLINE_S)
             contracts = list(served.values())
-        return assemble(connection, self.street, contracts, policies, city.safety, control)
+        drives_by_pressure = arm.kind == MAX_PRESSURE
+        return assemble(connection, self.street, contracts, policies, city.safety, control, drives_by_pressure=drives_by_pressure)
 
 
 class _Measurement:

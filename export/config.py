@@ -153,7 +153,9 @@ def prepare(args: argparse.Namespace) -> Job:
     candidates = tuple(locate.find_candidates(model_path))
     city_tls = list(city.tls) if city else []
     target_tls = _target_tls(args.target_tls or (), city_tls) or training.target_tls or ()
-    tls = names.select(args.tl, city_tls or _tls_without_city(args.tl, candidates, target_tls), "--tl")
+    tls = names.select(
+        args.tl, city_tls or _tls_without_city(args.tl, candidates, target_tls), "--tl", city.tl_of_signal if city else None
+    )
     _check_flags(args, city, tls)
     return Job(
         city=city,

@@ -3,7 +3,7 @@
 import functools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -129,7 +129,12 @@ def candidate_of(file: Path) -> Candidate | None:
 
 
 def choose_candidate(
-    tl: str, candidates: Sequence[Candidate], model_path: Path, number: int | None, known_tls: Sequence[str] = ()
+    tl: str,
+    candidates: Sequence[Candidate],
+    model_path: Path,
+    number: int | None,
+    known_tls: Sequence[str] = (),
+    signal_of: Mapping[str, str] | None = None,
 ) -> Candidate:
     """The checkpoint of a TL with a model number, or the newest.
 
@@ -143,18 +148,21 @@ def choose_candidate(
         model_path: the folder of checkpoints.
         number: the model number; `None` means the newest.
         known_tls: the TLs of the city and of training; their names may have any form.
+        signal_of: by TL a signal whose id names its checkpoints too.
 
     Raises:
         InputError: there is no such checkpoint, or more than one.
     """
-    pool = _candidates_of_tl(tl, candidates, model_path, known_tls)
+    signal_of = signal_of or {}
+    pool = _candidates_of_tl(tl, candidates, model_path, known_tls, signal_of)
     where = f"searched {len(candidates)} checkpoints under {model_path}"
     if not pool:
         labels = list(dict.fromkeys(candidate.label for candidate in candidates[: MAX_LABELS + 1]))
         more = ", ..." if len(candidates) > MAX_LABELS else ""
         raise InputError(
             f"no checkpoint for {tl}: {where} ({', '.join(labels[:MAX_LABELS]) or 'none'}{more}); "
-            f"put {tl} into the name of the file or of its folder, or pass another --model-path"
+            f"put {' or '.join(filter(None, (tl, signal_of.get(tl))))} into the name of the file or of its folder, "
+            "or pass another --model-path"
         )
     chosen = _newest(pool) if number is None else _with_number(pool, number)
     if not chosen:
@@ -171,14 +179,24 @@ def choose_candidate(
     return chosen[0]
 
 
-def _candidates_of_tl(tl: str, candidates: Sequence[Candidate], model_path: Path, known_tls: Sequence[str]) -> list[Candidate]:
-    """A TL's checkpoints by file name, else by folder, else those without any TL's name."""
-    longer_names = [name for name in known_tls if len(name) > len(tl) and _without_separators(tl) in _without_separators(name)]
+def _candidates_of_tl(
+    tl: str, candidates: Sequence[Candidate], model_path: Path, known_tls: Sequence[str], signal_of: Mapping[str, str]
+) -> list[Candidate]:
+    """A TL's checkpoints by file name, else by folder, each by the TL's name or its signal's; else those without any name."""
+    known_tls = [*known_tls, *signal_of.values()]
     return (
-        [candidate for candidate in candidates if candidate.is_named_after(tl, longer_names)]
-        or [candidate for candidate in candidates if candidate.is_in_folder_of(tl, model_path, longer_names)]
+        _candidates_named(tl, candidates, model_path, known_tls)
+        or (tl in signal_of and _candidates_named(signal_of[tl], candidates, model_path, known_tls))
         or [candidate for candidate in candidates if candidate.has_no_tl(model_path, known_tls)]
     )
+
+
+def _candidates_named(tl: str, candidates: Sequence[Candidate], model_path: Path, known_tls: Sequence[str]) -> list[Candidate]:
+    """The checkpoints with a name in their file's name, else in a folder's."""
+    longer_names = [name for name in known_tls if len(name) > len(tl) and _without_separators(tl) in _without_separators(name)]
+    return [candidate for candidate in candidates if candidate.is_named_after(tl, longer_names)] or [
+        candidate for candidate in candidates if candidate.is_in_folder_of(tl, model_path, longer_names)
+    ]
 
 
 def _with_number(pool: Sequence[Candidate], number: int) -> list[Candidate]:

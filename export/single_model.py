@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from city.config import TL
 from city.errors import InputError
-from city.names import contains_tl
+from city.names import MAX_SIGNAL_NAME, contains_tl
 from export import change_times_file, locate
 from export import contract as contracts
 from export.actors import PROBABILITIES, Actor, padding
@@ -34,7 +34,7 @@ def export(job: Job, tl: str) -> str:
     """
     begin = time.perf_counter()
     known_tls = [*job.tls, *job.target_tls, *(job.city.tls if job.city else ())]
-    candidate = locate.choose_candidate(tl, job.candidates, job.model_path, job.model_number, known_tls)
+    candidate = locate.choose_candidate(tl, job.candidates, job.model_path, job.model_number, known_tls, _signal_of(job))
     number = next(n for n in (candidate.number, job.model_number, 1) if n is not None)
     if number >= MAX_MODEL_NUMBER:
         raise InputError(f"{tl}: {candidate.label} has model number {number}, but it must be below 2**62; rename it")
@@ -62,6 +62,12 @@ def export(job: Job, tl: str) -> str:
     return "; ".join([summary, *_notes(rebuilt, contract)])
 
 
+def _signal_of(job: Job) -> dict[str, str]:
+    """By TL its signal, if it has one with an id so long that `city init` names the TL otherwise."""
+    tls = job.city.tls if job.city else {}
+    return {name: tl.signals[0] for name, tl in tls.items() if len(tl.signals) == 1 and len(tl.signals[0]) > MAX_SIGNAL_NAME}
+
+
 def _rebuild(job: Job, tl: str, candidate: Candidate, settings: TL | None) -> tuple[RebuiltActor, pb.PolicyContract]:
     """A TL's actor, and its contract without an origin. Raises InputError if the two do not fit each other."""
     contract = contracts.build(job.city, settings, job.street) if job.city and settings and job.street else None
@@ -81,14 +87,16 @@ def _rebuild(job: Job, tl: str, candidate: Candidate, settings: TL | None) -> tu
 
 def _check_assignment(job: Job, tl: str, candidate: Candidate, rebuilt: RebuiltActor, settings: TL | None) -> None:
     """Raise InputError if an actor without a TL's name would be exported for several TLs."""
-    if candidate.is_named_after(tl) or candidate.is_in_folder_of(tl, job.model_path):
+    signal = _signal_of(job).get(tl)
+    if any(candidate.is_named_after(n) or candidate.is_in_folder_of(n, job.model_path) for n in filter(None, (tl, signal))):
         return
     is_shared = job.city is not None and job.city.training.padding is not None
     is_assigned = is_shared or bool(settings and settings.scope) or tl in job.target_tls or contains_tl(rebuilt.scope, tl)
     if len(job.tls) > 1 and not is_assigned:
         raise InputError(
-            f"{tl}: neither {candidate.label} nor a scope in it has a TL's name; export it for one TL only (--tl {tl}), "
-            "or assign it with scope in city.toml or --target-tls"
+            f"{tl}: neither {candidate.label} nor a scope in it has a TL's name; export it for one TL only (--tl {tl}); "
+            "assign it with scope in city.toml or --target-tls; or, if all TLs share this policy, padded by SuperSuit, set "
+            'padding = "supersuit" under [training]'
         )
 
 
@@ -174,9 +182,9 @@ def _size_advice(inputs: int, contract: pb.PolicyContract) -> str:
     """Other possible causes of an actor whose inputs do not fit its TL."""
     advice = ""
     if contract.action.kind == CATEGORICAL:
-        advice += "; another observation function is a dialect of its own, a file in signals/dialects"
+        advice += "; another observation function is a dialect of its own (docs/reference/dialects.md)"
     if inputs > contract.observation.size:
-        advice += "; if TLs of several sizes share this policy, padded by SuperSuit, set [training] padding = 'supersuit'"
+        advice += '; if TLs of several sizes share this policy, padded by SuperSuit, set padding = "supersuit" under [training]'
     return advice
 
 

@@ -35,6 +35,7 @@ class Intersection:
         plans: Sequence[FallbackSchedule],
         config: ControllerSettings,
         max_pressure: MaxPressure | None = None,
+        is_driven_by_pressure: bool = False,
     ) -> None:
         """Put a TL together.
 
@@ -45,7 +46,9 @@ class Intersection:
             plans: fallback plans by signal.
             config: [controller] of city.toml.
             max_pressure: controls in fallback; without it, the fallback plans run.
+            is_driven_by_pressure: whether max-pressure controls in the place of a policy, so that no policy is asked.
         """
+        assert max_pressure is not None or not is_driven_by_pressure, "max-pressure cannot drive without its greens"
         self.tl = contract.tl
         self.contract = contract
         self._action_space = ActionSpace(contract)
@@ -59,6 +62,8 @@ class Intersection:
         self.plans = tuple(plans)
         self._config = config
         self._max_pressure = max_pressure
+        self._driver = max_pressure if is_driven_by_pressure else None
+        """Max-pressure, if it controls in the place of a policy."""
         self._transitions: list[PlanTransition] | None = None
         """Set while the signals run their fallback plans or are on the way there."""
         self._enter_plan_by_s: float | None = None
@@ -70,6 +75,16 @@ class Intersection:
     def mode(self) -> ControlMode:
         return self.mode_state.mode
 
+    @property
+    def is_driven_by_pressure(self) -> bool:
+        """Whether max-pressure controls in the place of a policy."""
+        return self._driver is not None
+
+    @property
+    def control_name(self) -> str:
+        """What controls the TL, in log lines: the control mode, or max-pressure in the place of a policy."""
+        return self.mode.name if self._driver is None else "MAX-PRESSURE"
+
     def start(self, now: float, shown: Sequence[str], forces_first: bool = False) -> None:
         """Start from the states that the signals show; the first decision is due now.
 
@@ -78,7 +93,10 @@ class Intersection:
         for safety, state in zip(self.safeties, shown, strict=True):
             safety.start_from(state, now)
         self._take_over(now, start=True)
-        if forces_first:
+        if self._driver is not None:
+            self._phase_sequencer = self._driver
+            self._driver.enter(now, shown)
+        elif forces_first:
             for safety, state in zip(self.safeties, self._policy_sequencer.requested_states(now), strict=True):
                 if safety.rules.violation(state) is None:
                     safety.start_from(state, now)
@@ -114,11 +132,16 @@ class Intersection:
             answer: an array of the contract's action, or an exception.
             now: simulated second.
             shown: states that SUMO shows, by signal; needed while the fallback plan runs.
-            readings: readings of second `now`; needed if max-pressure is the fallback.
+            readings: readings of second `now`; needed if max-pressure is the fallback, or drives.
 
         Returns:
-            Why the answer is not a valid action, or "". In fallback a valid action is not followed.
+            Why the answer is not a valid action, or "". In fallback a valid action is not followed. If max-pressure
+            drives, it decides by the readings, and there is no answer.
         """
+        if self._driver is not None and readings is not None:
+            self._driver.decide(now, readings)
+            self.next_decision_s = self._driver.next_decision_s
+            return ""
         failure = ""
         action = None
         try:

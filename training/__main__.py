@@ -137,9 +137,9 @@ def _train_locked(
 def _selected(args: argparse.Namespace, city: config.City) -> tuple[list[str], list[str]]:
     """(target TLs, infer TLs). Raises InputError."""
     tls = list(city.tls)
-    infers = names.select(args.infer_tl, tls, "--infer-tl") if args.infer_tl else []
+    infers = names.select(args.infer_tl, tls, "--infer-tl", city.tl_of_signal) if args.infer_tl else []
     others = [tl for tl in tls if tl not in infers]
-    targets = names.select(args.target_tl, tls, "--target-tl") if args.target_tl else others
+    targets = names.select(args.target_tl, tls, "--target-tl", city.tl_of_signal) if args.target_tl else others
     if not targets:
         raise InputError("--infer-tl names every TL; leave out the TLs to train")
     if both := [tl for tl in targets if tl in infers]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from city import config as city_config
 from city import program
-from city.arguments import Parser, host_and_port, split_arguments
+from city.arguments import Parser, host_and_port, simulated_second, split_arguments
 from city.errors import InputError
 from controller.config import check_client_flags
 from controller.guard.hand_back import hand_back
@@ -231,9 +231,11 @@ def parser(prog: str) -> Parser:
         help="the SUMO at --sumo has no other client: the simulation waits for a controller whenever none is connected",
     )  # fmt: skip
     parser.add_argument(
-        "--end", type=float, default=math.inf, metavar="S",
-        help="simulated second after which the guard waits for no controller; a controller passes its --end (default: SUMO's)",
+        "--end", type=simulated_second, default=math.inf, metavar="TIME",
+        help="simulated time (s or h:m:s) after which the guard waits for no controller; "
+        "a controller passes its --end (default: SUMO's)",
     )  # fmt: skip
+    parser.add_argument("--gui", action="store_true", help="start sumo-gui in the place of sumo; it needs a display")
     parser.add_argument("--spawned", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--lock", type=int, metavar="FD", help=argparse.SUPPRESS)
     parser.add_argument("--pid-file", type=Path, metavar="FILE", help="write port and process id to this file")
@@ -248,6 +250,8 @@ def parse(argv: list[str], prog: str = "python -m controller.guard") -> tuple[ar
         raise InputError("pass --sumo HOST:PORT to attach, or -- and the arguments of a SUMO to start")
     if args.only_client and not args.sumo:
         raise InputError("--only-client is for a SUMO at --sumo; for a SUMO started here pass --clients 1")
+    if args.gui and args.sumo:
+        raise InputError(f"--gui is for a SUMO started here; start sumo-gui at --sumo {args.sumo} yourself")
     check_client_flags(args.clients, args.order, args.sumo_port)
     if args.order is None and (args.sumo or args.clients > 1):
         args.order = 1  # as the controller does: SUMO ends for all if one of several clients has no order
@@ -304,7 +308,7 @@ def _open(args: argparse.Namespace, sumo_arguments: Sequence[str], opened: list[
             address = host_and_port(args.sumo, "--sumo", "127.0.0.1:8813")
             connection = start.attach(*address, interrupts=Interrupts(), order=args.order)
         else:
-            connection = start.start(sumo_arguments, args.clients, Interrupts(), args.order, args.sumo_port)
+            connection = start.start(sumo_arguments, args.clients, Interrupts(), args.order, args.sumo_port, args.gui)
         undo.callback(connection.close)
         port = int(connection.socket.getpeername()[1])
         try:

@@ -33,6 +33,7 @@ def open_guarded(
     watchdog_s: float,
     interrupts: Interrupts,
     end_s: float | None = None,
+    gui: bool = False,
 ) -> TraciConnection:
     """Open a connection to SUMO through a guard.
 
@@ -44,6 +45,7 @@ def open_guarded(
         sumo_port: port of the SUMO that the guard starts; 0 for a free one.
         watchdog_s: wall time for which the controller may be silent.
         interrupts: the operator's requests.
+        gui: whether the guard starts sumo-gui.
         end_s: simulated second at which the controller stops; the guard waits for no controller after it.
 
     Raises:
@@ -59,6 +61,7 @@ def open_guarded(
     else:
         # chosen in this process so that it is logged: the operator does not see the guard's log
         sumo_port = sumo_port or start.free_port()
+        flags += ["--gui"] if gui else []
         flags += ["--clients", str(clients), "--sumo-port", str(sumo_port), "--", *arguments]
     try:
         # a later controller finds the PID file by the port, so it needs a fixed one

@@ -104,7 +104,7 @@ def check_contracts_match_city(city: City, contracts: Mapping[str, pb.PolicyCont
         settings = city.tls[tl]
         expected = {
             "signals": (list(settings.signals), list(contract.signal_ids)),
-            "dialect": (settings.dialect, contract.observation.dialect),
+            "dialect": (dialects.find(settings.dialect, f"{city.path}: [tl.{tl}]").name, contract.observation.dialect),
             # the exporter read settings that city.toml leaves out from the checkpoint's file name
             "state": (settings.state or contract.observation.state, contract.observation.state),
             "action": (settings.action or contract.action.kind, contract.action.kind),

@@ -10,6 +10,9 @@ from typing import Any
 from city.errors import InputError
 
 MAX_ERROR_LINES = 5
+NO_DISPLAY = "unable to open display"
+"""Text of sumo-gui's error without a display, which does not begin like SUMO's errors."""
+GUI_REMEDY = "run in a desktop session or with ssh -X, or leave --gui out"
 
 
 def sumo_program(name: str = "sumo") -> str:
@@ -27,6 +30,13 @@ def sumo_program(name: str = "sumo") -> str:
     return program
 
 
+def sumo_gui_program() -> str:
+    """The path of sumo-gui. Raises InputError if there is no display."""
+    if not os.environ.get("DISPLAY"):
+        raise InputError(f"--gui: sumo-gui needs a display, and DISPLAY is not set; {GUI_REMEDY}")
+    return sumo_program("sumo-gui")
+
+
 class StderrReader:
     """Reads the stderr of the started SUMO, so that SUMO never blocks on a full pipe, and keeps its first error."""
 
@@ -41,6 +51,8 @@ class StderrReader:
             line = raw.decode(errors="replace").strip()
             # an error may take several lines, up to SUMO's closing "Quitting (on error)."
             is_error = self._error_lines or line.startswith("Error")
+            if NO_DISPLAY in line:
+                line, is_error = f"sumo-gui cannot open the display {os.environ.get('DISPLAY')}; {GUI_REMEDY}", True
             if is_error and not line.startswith("Quitting") and len(self._error_lines) < MAX_ERROR_LINES:
                 self._error_lines.append(line)
 

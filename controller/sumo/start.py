@@ -12,7 +12,7 @@ import traci
 
 from city.errors import InputError
 from controller.sumo.connection import Interrupts
-from controller.sumo.programs import StderrReader, sumo_program
+from controller.sumo.programs import StderrReader, sumo_gui_program, sumo_program
 from controller.sumo.traci_connection import TraciConnection
 
 log = logging.getLogger("controller")
@@ -23,6 +23,8 @@ START_TIMEOUT_S = 60.0
 """Wall time within which a started SUMO must listen."""
 CLOSE_TIMEOUT_S = 5.0
 """Wall time for closing a connection that is not used."""
+GUI_OPTIONS = ("--start", "--quit-on-end")
+"""sumo-gui waits for a click on its play button without the first, and after the end of a simulation without the second."""
 CONNECT_INTERVAL_S = 0.05
 """Wall time between two attempts to connect."""
 
@@ -50,9 +52,9 @@ def log_clients(port: int, clients: int) -> None:
 
 
 def start(
-    arguments: Sequence[str], clients: int, interrupts: Interrupts, order: int | None = None, port: int = 0
+    arguments: Sequence[str], clients: int, interrupts: Interrupts, order: int | None = None, port: int = 0, gui: bool = False
 ) -> TraciConnection:
-    """Start the sumo program on a loopback port and connect to it. Raises InputError.
+    """Start the sumo program, or sumo-gui, on a loopback port and connect to it. Raises InputError.
 
     Args:
         arguments: arguments of the sumo program.
@@ -60,7 +62,9 @@ def start(
         interrupts: the operator's requests.
         order: TraCI order of this client; not needed by an only client.
         port: TraCI port; 0 for a free one.
+        gui: whether to start sumo-gui.
     """
+    program = sumo_gui_program() if gui else sumo_program()
     if not port:
         port = free_port()
     else:
@@ -72,7 +76,8 @@ def start(
             except OSError as error:
                 raise InputError(f"--sumo-port {port}: cannot listen on it ({error.strerror}); choose another port") from None
     log_clients(port, clients)
-    command = [sumo_program(), *arguments, "--remote-port", str(port), "--num-clients", str(clients)]
+    command = [program, *arguments, "--remote-port", str(port), "--num-clients", str(clients)]
+    command += GUI_OPTIONS if gui else ()
     # a process group of its own: Ctrl-C at the terminal must reach only the controller, which releases first
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
     try:

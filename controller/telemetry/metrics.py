@@ -27,9 +27,12 @@ class ControllerMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
         Info("controller_build", "Version of the controller", registry=registry).info({"version": VERSION})
+        self.policy = Info("controller_policy", "What controls the TLs in mode policy: served or max-pressure", registry=registry)
         self.steps = Counter("controller_decision_steps", "Moments at which at least one TL was due", registry=registry)
         self.decisions = Counter(
-            "controller_decisions", "Valid answers of policies; in fallback they are not followed", registry=registry
+            "controller_decisions",
+            "Valid answers of policies, in fallback not followed; or decisions of max-pressure in their place",
+            registry=registry,
         )
         self.missing_answers = Counter(
             "controller_missing_answers", "Requests to a policy without a valid action", ["tl", "reason"], registry=registry

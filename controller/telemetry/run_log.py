@@ -21,6 +21,8 @@ MAX_NAMED_TLS = 10
 """TLs named in one line; the others are counted."""
 MAX_OVERRULED_SHARE = 0.1
 """Share of a TL's decisions that the safety rules may overrule without a warning."""
+MAX_NAMED_OVERRULED = 3
+"""TLs named in this warning, with their counts."""
 ALARM_LOG_INTERVAL_S = 60.0
 """Simulated seconds between two log lines of one signal and rule; every alarm is counted."""
 
@@ -37,6 +39,8 @@ class RunLog:
         """Overrides since the last decision step."""
         self._logged_alarms: dict[tuple[str, MonitorRule], tuple[float, int]] = {}
         """(signal, rule) -> (second of its newest log line, alarms since)."""
+        self._overruled: set[str] = set()
+        """TLs that a warning has named because the safety rules overrule them often."""
         for tl in tls:
             metrics.mode.labels(tl).set(ControlMode.POLICY.value)
             metrics.tls.labels(ControlMode.POLICY.name.lower()).inc()
@@ -119,6 +123,33 @@ class RunLog:
             reason = f" ({reasons[0][0]}{f'; {len(reasons) - 1} other reasons' if len(reasons) > 1 else ''})" if reasons else ""
             log.log(level, "%s%s at %g: %s -> %s%s", count, named, now, old.name, new.name, reason)
 
+    def summary(self, loop: DecisionLoop) -> None:
+        """Log one line about the run so far, and a warning that names each TL once that the safety rules overrule often."""
+        values = figures(loop.counters)
+        modes = Counter(intersection.control_name for intersection in loop.intersections.values())
+        log.info(
+            "second %g: %s; %d decisions, p50 %.2f ms, p99 %.2f ms; %d answers missing, %d fallbacks; %d overrides%s",
+            loop.now,
+            ", ".join(f"{count} {name}" for name, count in sorted(modes.items())),
+            loop.counters.decisions,
+            values["decision_ms_p50"],
+            values["decision_ms_p99"],
+            values["missing_answers"],
+            loop.counters.fallbacks,
+            values["overrides"],
+            "".join(f", {reason} {count}" for reason, count in sorted(loop.counters.overrides.items())),
+        )
+        # max-pressure is not trained, so there are no times to train it with
+        unnamed = {tl for tl, x in loop.intersections.items() if not x.is_driven_by_pressure} - self._overruled
+        overruled = [item for item in overruled_tls(loop.counters) if item[0] in unnamed]
+        self._overruled.update(tl for tl, _, _ in overruled)
+        if overruled:
+            log.warning(
+                "safety rules overruled over %g %% of the decisions of %s; greenserve check prints times to train with",
+                100 * MAX_OVERRULED_SHARE,
+                _named([f"{tl} ({count} of {decisions})" for tl, count, decisions in overruled], MAX_NAMED_OVERRULED),
+            )
+
 
 def _describe_step(report: StepReport, overrides: int, now: float) -> str:
     """One line about a decision step: decisions, missing answers, overrides since the step before, times."""
@@ -132,9 +163,9 @@ def _describe_step(report: StepReport, overrides: int, now: float) -> str:
     return "; ".join(parts)
 
 
-def _named(tls: Sequence[str]) -> str:
-    more = f" and {len(tls) - MAX_NAMED_TLS} more" if len(tls) > MAX_NAMED_TLS else ""
-    return ", ".join(tls[:MAX_NAMED_TLS]) + more
+def _named(tls: Sequence[str], limit: int = MAX_NAMED_TLS) -> str:
+    more = f" and {len(tls) - limit} more" if len(tls) > limit else ""
+    return ", ".join(tls[:limit]) + more
 
 
 def _label(reason: str) -> str:
@@ -162,32 +193,6 @@ def figures(counters: RunCounters) -> dict[str, object]:
         "unexpected_states_by_signal": dict(counters.unexpected_states),
         "rejections": counters.rejections,
     }
-
-
-def log_summary(loop: DecisionLoop) -> None:
-    """Log one line about the run so far, and a warning about policies that the safety rules overrule often."""
-    values = figures(loop.counters)
-    modes = Counter(intersection.mode.name for intersection in loop.intersections.values())
-    log.info(
-        "second %g: %s; %d decisions, p50 %.2f ms, p99 %.2f ms; %d answers missing, %d fallbacks; %d overrides%s",
-        loop.now,
-        ", ".join(f"{count} {name}" for name, count in sorted(modes.items())),
-        loop.counters.decisions,
-        values["decision_ms_p50"],
-        values["decision_ms_p99"],
-        values["missing_answers"],
-        loop.counters.fallbacks,
-        values["overrides"],
-        "".join(f", {reason} {count}" for reason, count in sorted(loop.counters.overrides.items())),
-    )
-    overruled = overruled_tls(loop.counters)
-    if overruled:
-        log.warning(
-            "the safety rules overruled more than %g %% of the decisions of %s; --log-level debug explains each: train the "
-            'policy with the times of [safety] in city.toml, or set floors = "dialect" there to compare it with its training',
-            100 * MAX_OVERRULED_SHARE,
-            _named([f"{tl} ({count} of {decisions})" for tl, count, decisions in overruled]),
-        )
 
 
 def overruled_tls(counters: RunCounters) -> list[tuple[str, int, int]]:

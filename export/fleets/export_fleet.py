@@ -100,7 +100,7 @@ def prepare(args: argparse.Namespace) -> list[FleetJob]:
         return [_job(args, city, args.name, args.tl)]
     if city is None:
         raise InputError("the fleet has no name, and there is no city.toml here; pass NAME, or --city FILE")
-    tls = names.select(args.tl or ["all"], list(city.tls), "--tl")
+    tls = names.select(args.tl or ["all"], list(city.tls), "--tl", city.tl_of_signal)
     if city.serving.districts:
         fleets = {district.fleet: [tl for tl in district.tls if tl in tls] for district in city.serving.districts.values()}
     elif city.serving.fleet:

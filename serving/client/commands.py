@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from city import config as city_config
 from city import model_folders, program, text_table
 from city.arguments import Parser
-from city.errors import InputError, ProgramFailed
+from city.errors import InputError, ProgramFailed, first_line
 from protos import predict_pb2 as pb
 from serving import contract
 from serving.client import Client, tls_files
@@ -22,6 +22,8 @@ from serving.errors import BadRequest, DeadlineExceeded, ModelNotFound, ServingE
 
 MAX_TIMEOUT_S = 3600.0
 NOT_SERVED = "NOT SERVED"
+MAX_SHOWN = 40
+"""Characters of a wrong value that an error shows."""
 
 
 def predict_parser(prog: str) -> Parser:
@@ -202,12 +204,31 @@ def _observation(text: str) -> NDArray[np.float32]:
         elif path.suffix == ".json":
             values = json.loads(path.read_text(encoding="utf-8"))
         else:
-            values = [float(part) for part in text.split(",")]
+            values = _numbers(text)
         return np.asarray(values, np.float32).reshape(-1)
     except (OSError, ValueError, TypeError) as error:
         raise InputError(
-            f"--observation {text!r} must be numbers separated by commas, a .npy or .json file, -, or zeros: {error}"
+            f"--observation {text!r}: cannot be read as one list of numbers ({first_line(error)}); pass numbers separated by "
+            "commas, a .npy or .json file, - for JSON on stdin, or zeros"
         ) from None
+
+
+def _numbers(text: str) -> list[float]:
+    """Numbers separated by commas. Raises InputError."""
+    values = []
+    for part in text.split(","):
+        try:
+            values.append(float(part))
+        except ValueError:
+            if not part.strip():
+                reason = "a number is missing at a comma" if "," in text else "is empty"
+            else:
+                reason = f"{part.strip()[:MAX_SHOWN]!r} is not a number"
+            raise InputError(
+                f"--observation {text[:MAX_SHOWN]!r}: {reason}; pass numbers separated by commas, such as 1,0,0.5, "
+                "a .npy or .json file, - for JSON on stdin, or zeros"
+            ) from None
+    return values
 
 
 def _status_rows(client: Client, models: Sequence[str], timeout_s: float) -> list[tuple[str, str, str, str]]:

@@ -1,8 +1,8 @@
 """Dialects: an observation and an action, exactly as one family of trainers has them.
 
-A dialect is one file in this folder, with its name (`sumo-rl` is sumo_rl.py) and a
-DIALECT object that implements the protocol below. The exporter, the controller and the
-trainers find a dialect by its name.
+An included dialect is one file in this folder, with its name (`sumo-rl` is sumo_rl.py) and
+a DIALECT object that implements the protocol below. Others are the user's own (`user_dialects`).
+The exporter, the controller and the trainers find a dialect by its name.
 """
 
 import importlib
@@ -14,6 +14,7 @@ from city.config import TL, City, Safety
 from city.errors import InputError
 from city.network import SignalNetwork
 from protos import policy_pb2 as pb
+from signals import user_dialects
 from signals.observation import Floats, Observer, PhaseState
 
 ActionValues = Sequence[float]
@@ -83,30 +84,60 @@ class Dialect(Protocol):
         """The phase sequencer of a contract, with the times of training; SignalSafety applies the street's floors."""
 
 
-def names() -> list[str]:
-    """The names of all dialects."""
+_of_cities: dict[str, Dialect] = {}
+"""Dialects that a city.toml of this process has named as module:Class, by their own names, which contracts contain. A
+contract may come from a stranger, so it can select among these, and never have a module imported."""
+
+
+def included_names() -> list[str]:
+    """The names of the dialects in this folder."""
     return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
 
 
+def names() -> list[str]:
+    """The names of the included dialects, and of those that installed distributions declare."""
+    return sorted({*included_names(), *user_dialects.installed()})
+
+
 def find(name: str, where: str) -> Dialect:
-    """The dialect of a name. Raises InputError; its text begins with `where`."""
-    if name not in names():
-        raise InputError(
-            f"{where} dialect {name!r} is not one of {', '.join(names())}; a new one is a file in signals/dialects "
-            "(docs/reference/dialects.md)"
-        )
-    dialect: Dialect = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").DIALECT
-    return dialect
+    """The dialect that the user names: by its name, or module:Class. Imports the module, so `name` is never a stranger's.
+
+    Raises InputError; its text begins with `where`.
+    """
+    if ":" not in name:
+        return _by_name(name, where)
+    dialect: Dialect = user_dialects.load(name, f"{where} dialect {name!r}", Dialect)
+    if dialect.name in names() or type(_of_cities.get(dialect.name, dialect)) is not type(dialect):
+        raise InputError(f"{where} dialect {name!r}: its name {dialect.name!r} belongs to another dialect; rename it")
+    return _of_cities.setdefault(dialect.name, dialect)
+
+
+def _by_name(name: str, where: str) -> Dialect:
+    """The dialect of a name, without a module:Class. Raises InputError."""
+    if name in included_names():
+        dialect: Dialect = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").DIALECT
+        return dialect
+    if name in user_dialects.installed():
+        declared = f"{where} dialect {name!r}"
+        dialect = user_dialects.load_installed(name, declared, Dialect)
+        if dialect.name != name:
+            raise InputError(f"{declared} has the name {dialect.name!r}; give both the same name")
+        return dialect
+    raise InputError(
+        f"{where} dialect {name!r} is not one of {', '.join(names())}; for one of your own write module:Class in city.toml "
+        "(docs/reference/dialects.md)"
+    )
 
 
 def action_kinds() -> list[str]:
-    """The kinds of action of all dialects."""
-    return sorted({kind for name in names() for kind in find(name, "").action_kinds})
+    """The kinds of action of the included dialects."""
+    return sorted({kind for name in included_names() for kind in find(name, "").action_kinds})
 
 
 def of(contract: pb.PolicyContract) -> Dialect:
-    """The dialect of a contract. Raises InputError."""
-    return find(contract.observation.dialect, f"the contract of {contract.tl}:")
+    """The dialect of a contract, which never has a module imported by its path. Raises InputError."""
+    name = contract.observation.dialect
+    return _of_cities.get(name) or _by_name(name, f"the contract of {contract.tl}:")
 
 
 def check_city_settings(city: City) -> None:

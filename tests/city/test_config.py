@@ -14,6 +14,11 @@ dialect = "sumo-rl"
 yellow_s = 3
 """
 
+SAPPO = """
+[tl.SA101]
+signals = ["a"]
+dialect = "sappo"
+"""
 NORTH = """
 [serving.districts.north]
 address = "tf-serving-north:8500"
@@ -77,11 +82,18 @@ fleet = "x"
         ),
         (VALID + "yellow_time = 3", r"\[tl.SA 101\] has both yellow_s and sumo-rl's name for it; remove one"),
         ("[safety]\nmin_green = 4", r"unknown key min_green; did you mean min_green_s\?"),
+        (VALID + "colour = 3", r"unknown key colour; the keys are (?!.*control_cycle).*delta_time_s.*yellow_time"),
+        (SAPPO + "colour = 3", r"unknown key colour; the keys are (?!.*delta_time).*control_cycle"),
+        ("[tl.A]\ncolour = 1\nsignals = ['a']\ndialect = ['sappo']", "unknown key colour; the keys are signals"),
+        ("[safety]\nmin_green_s = 5s", r"line 2 is not TOML: min_green_s = 5s; a number has no unit: write min_green_s = 5$"),
+        ("[network]\nbegin_s = 7:30", r'a time stands in quotes: write begin_s = "7:30"$'),
+        ("[network]\nbegin_s = '7:30'", r"begin_s = '7:30' is not a time; write hours, minutes and seconds, such as 7:30:00"),
+        ("[controller]\nfallback = plan  # mine", r'text stands in quotes: write fallback = "plan"$'),
         (VALID + "yellow = 3", r"\[tl.SA 101\] unknown key yellow; did you mean yellow_s\?"),
         ("[controller]\ncolour = 3", "unknown key colour; the keys are deadline_ms, hold_s,"),
         ("[safety]\nmin_green_s = '5s'", r"min_green_s = '5s' must be a number"),
         ("[training]\nmodel_number = 1" + "0" * 5000, "cannot be read as TOML: Exceeds the limit"),
-        (VALID + "observation_class = 'Mine'", "add another one as a dialect, a file in signals/dialects"),
+        (VALID + "observation_class = 'Mine'", r"write another one as a dialect of your own, dialect = .module:Class."),
         ("[training]\npadding = 'zeros'", r"\[training\] padding = 'zeros' must be one of supersuit, or left out"),
         ('[safety]\nfloors = "none"', r"\[safety\] floors = 'none' must be one of street, dialect"),
         ("[saftey]\nmin_yellow_s = 3", r"unknown table \[saftey\]"),
@@ -139,3 +151,8 @@ def test_district_has_a_fleet_of_its_name(tmp_path):
     assert city.serving.districts == {"north": config.District("tf-serving-north:8500", ("SA101",), "north")}
     city = config.load(write(tmp_path, VALID + NORTH + 'fleet = "other"\n'))
     assert city.serving.districts["north"].fleet == "other"
+
+
+@pytest.mark.parametrize("value", ["27000", '"7:30:00"', "07:30:00", '"27000"'])
+def test_begin_is_seconds_or_a_time_as_sumo_writes_it(tmp_path, value):
+    assert config.load(write(tmp_path, f"[network]\nbegin_s = {value}")).network.begin_s == 27000

@@ -34,6 +34,15 @@ def test_columns_are_as_wide_as_their_widest_cell():
     )
 
 
+@pytest.mark.parametrize("name", ["SA101", "cluster_1098574052_1098574061_247379905_357187_359543_1673612"])
+def test_last_column_is_wrapped_to_the_terminal_and_no_word_is_divided(name):
+    reason = f"signal {name} differs from training: " + "8 lanes in training, 7 in street.net.xml; " * 4
+    table = text_table.render(("TL", "VERSION", "CONTRACT"), [(name, "1", reason), (name, "2", "matches")], 80)
+    lines = table.splitlines()
+    assert all(len(line) <= 80 for line in lines) and lines[-1].endswith("matches")
+    assert " ".join(" ".join(lines[1:-1]).split()) == f"{name} 1 {reason.strip()}"
+
+
 @pytest.mark.parametrize("content", [b"", b"key", b"-----BEGIN KEY-----\n\xff"])
 def test_file_that_is_not_pem_is_refused(tmp_path, content):
     (tmp_path / "key.pem").write_bytes(content)

@@ -75,13 +75,25 @@ def test_tls_are_named_like_their_signals(tmp_path, monkeypatch, capsys, shared)
         ("-1#2/ä", "1-2"),
         ("..", "signal"),
         ("City", "City-2"),
-        ("x_" * 200, "x_" * 49 + "x"),
+        ("x_" * 200, "TL001"),
     ],
 )
 def test_ids_that_cannot_be_names_are_changed_and_shown(signal, tl):
     program = Program("0", "static", 0, (Phase("G", 30, 30, 30), Phase("y", 3, 3, 3)))
     street = StreetNetwork(NET, {signal: SignalNetwork(signal, ((),), ("a_0",), (program,), "0", None, None, None)}, {})
     assert init.tl_names(street) == {tl: signal}
+
+
+def test_long_ids_get_short_names_with_the_id_beside_them(tmp_path):
+    ids = ["A0", "cluster_1098574052_1098574061_247379905", "TL001", "joinedS_cluster_1\n#2_357187_359543", "B1"]
+    green = (Program("0", "static", 0, (Phase("Gr", 30, 30, 30), Phase("yr", 3, 3, 3))),)
+    signals = {i: SignalNetwork(i, ((), ()), ("a_0",), green, "0", None, None, None) for i in ids}
+    street = StreetNetwork(NET, signals, {})
+    names = init.tl_names(street)
+    assert list(names) == ["A0", "TL001", "TL001-2", "TL002", "B1"]
+    (tmp_path / "city.toml").write_text(init.city_toml(NET, None, street, names, "sumo-rl", tmp_path))
+    assert f"[tl.TL001]  # {ids[1]}\n" in (tmp_path / "city.toml").read_text()
+    assert [tl.signals[0] for tl in config.load(tmp_path / "city.toml").tls.values()] == ids
 
 
 @given(st.lists(st.text(min_size=1, max_size=12), unique=True, min_size=1, max_size=8))

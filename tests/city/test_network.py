@@ -166,9 +166,52 @@ def test_program_with_only_an_offset_keeps_its_phases(tmp_path):
     assert shifted.phases == plain.phases and shifted.offset_s == 12
 
 
-@pytest.mark.parametrize(("text", "expected"), [("25200", 25200), ("07:00:00", 25200), ("1:00:00:00.5", 86400.5), ("01:30", 90)])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("25200", 25200),
+        ("07:00:00", 25200),
+        ("7:30:99", 27099),
+        ("1:00:00:00.5", 86400.5),
+        ("1e3", 1000),
+        ("-1", -1),
+        (".5", 0.5),
+    ],
+)
 def test_times_are_read_in_sumos_formats(text, expected):
     assert sumo_files.seconds(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["7:30", "7:30:", "::", "1:2:3:4:5", "450s", "450 ", "1_000", "٣", "nan", "inf", "1e999", "", "7h30"]
+)
+def test_times_that_sumo_refuses_are_refused(text):
+    with pytest.raises(ValueError):
+        sumo_files.seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("time", "message"),
+    [
+        (
+            'begin value="7:30"',
+            r"begin = '7:30' is not a time that SUMO reads; write .*, such as 7:30:00, or seconds, such as 27000",
+        ),
+        ('end value="1 h"', r"end = '1 h' is not a time that SUMO reads; write seconds, such as 3600, or"),
+        ('begin value="-5"', "begin = '-5' is negative, which SUMO refuses"),
+    ],
+)
+def test_time_of_a_sumocfg_that_sumo_refuses_is_refused(tmp_path, time, message):
+    (tmp_path / "a.sumocfg").write_text(f'<configuration><net-file value="{GRID / "grid.net.xml"}"/><{time}/></configuration>')
+    with pytest.raises(InputError, match=message):
+        network.of_sumocfg(tmp_path / "a.sumocfg")
+
+
+def test_sumocfg_with_times_of_day_begins_and_ends_there(tmp_path):
+    times = '<begin value="7:30:00"/><end value="08:15:00"/>'
+    (tmp_path / "a.sumocfg").write_text(f'<configuration><net-file value="{GRID / "grid.net.xml"}"/>{times}</configuration>')
+    street = network.of_sumocfg(tmp_path / "a.sumocfg")
+    assert (street.begin_s, street.end_s) == (27000, 29700)
 
 
 def test_missing_files_are_refused_by_name(tmp_path):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from city.errors import InputError
 from export import locate
 from export.__main__ import main
 from tests.conftest import GRID
@@ -228,3 +229,16 @@ def test_names_of_signals_are_not_confused_with_numbers_or_longer_names(tmp_path
         (tmp_path / name).write_bytes(b"x")
     known = ["0", "1", "3", "cluster_1", "cluster_1_2", "J1", "J_1_2", "A1", "A1-2"]
     assert locate.choose_candidate(tl, locate.find_candidates(tmp_path), tmp_path, None, known).path.name == expected
+
+
+def test_checkpoint_may_be_named_after_the_long_id_of_its_tls_signal(tmp_path):
+    ids = {"TL001": "cluster_1098574052_1098574061_247379905", "TL002": "cluster_1098574052_1098574061_247379905_1"}
+    for name in (f"ppo_{ids['TL001']}_trial_2.npz", f"ppo_{ids['TL002']}_trial_2.npz", "TL003_trial_2.npz"):
+        (tmp_path / name).touch()
+    candidates = locate.find_candidates(tmp_path)
+    found = {
+        tl: locate.choose_candidate(tl, candidates, tmp_path, None, [*ids, "TL003"], ids).path.name for tl in [*ids, "TL003"]
+    }
+    assert found == {**{tl: f"ppo_{signal}_trial_2.npz" for tl, signal in ids.items()}, "TL003": "TL003_trial_2.npz"}
+    with pytest.raises(InputError, match=r"no checkpoint for TL004: .*; put TL004 or cluster_9 into the name"):
+        locate.choose_candidate("TL004", candidates, tmp_path, None, [*ids, "TL004"], {**ids, "TL004": "cluster_9"})

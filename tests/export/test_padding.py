@@ -95,7 +95,14 @@ def test_larger_network_without_padding_is_refused_with_the_setting(weights, tmp
     (tmp_path / "city.toml").write_text(CITY.replace('padding = "supersuit"\n', ""))
     monkeypatch.chdir(tmp_path)
     assert main(["--tl", "SA101"]) == 2
-    refused(capsys, f"has {INPUTS} inputs", "set [training] padding = 'supersuit'")
+    refused(capsys, f"has {INPUTS} inputs", 'set padding = "supersuit" under [training]')
+
+
+def test_shared_policy_for_all_tls_without_padding_is_refused_with_the_setting(weights, tmp_path, monkeypatch, capsys):
+    (tmp_path / "city.toml").write_text(CITY.replace('padding = "supersuit"\n', ""))
+    monkeypatch.chdir(tmp_path)
+    assert main(["--tl", "all"]) != 0
+    assert 'set padding = "supersuit" under [training]' in capsys.readouterr().err
 
 
 def test_tl_that_needs_more_than_the_shared_policy_is_refused(weights, tmp_path, monkeypatch, capsys):

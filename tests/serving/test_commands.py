@@ -47,8 +47,10 @@ def test_status_lists_named_models_or_those_of_models_dir(grid_server, grid_mode
     ("argv", "code", "message"),
     [
         (["predict", "SA103", "--observation", "1,2"], 2, "--observation has 2 values; SA103 takes 17"),
-        (["predict", "SA103", "--observation", "x"], 2, "must be numbers separated by commas"),
-        (["predict", "SA103", "--observation", "none.npy"], 2, "must be numbers separated by commas"),
+        (["predict", "SA103", "--observation", "x"], 2, "'x' is not a number; pass numbers separated by commas"),
+        (["predict", "SA103", "--observation", "1;0;1"], 2, "'1;0;1' is not a number; pass numbers separated by commas"),
+        (["predict", "SA103", "--observation", "1,,1"], 2, "a number is missing at a comma; pass numbers"),
+        (["predict", "SA103", "--observation", "none.npy"], 2, "pass numbers separated by commas"),
         (["predict", "SA103", "--observation", "none.npy", "--server", "127.0.0.1:1"], 2, "No such file"),
         (["predict", "unknown", "--observation", "zeros"], 2, "Latest(unknown)"),
         (["predict", "SA103", "--observation", ",".join(["nan"] * 17)], 2, "values that are not finite"),

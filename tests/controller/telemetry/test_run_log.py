@@ -1,6 +1,7 @@
 """The log of a run: one line per kind of mode change, overrides at debug level only."""
 
 import logging
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,7 @@ from controller.decision_step import RunCounters, StepReport
 from controller.policies.served_contracts import ContractChanged
 from controller.telemetry.health import Health
 from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
-from controller.telemetry.run_log import MAX_NAMED_TLS, RunLog, log_summary
+from controller.telemetry.run_log import MAX_NAMED_TLS, RunLog
 from serving.errors import ERROR_BY_STATUS, InvalidResponse
 from signals.fallback.control_mode import ControlMode
 from signals.policy import InvalidAction
@@ -19,6 +20,12 @@ from signals.safety.monitor import Alarm, MonitorRule
 from signals.safety.signal_safety import Override
 
 TLS = [f"SA{number}" for number in range(101, 131)]
+
+
+def run_of(counters, is_driven_by_pressure=False):
+    """A decision loop at second 600."""
+    x = SimpleNamespace(control_name="POLICY", is_driven_by_pressure=is_driven_by_pressure)
+    return SimpleNamespace(now=600.0, counters=counters, intersections=dict.fromkeys(TLS, x))
 
 
 @pytest.fixture
@@ -123,13 +130,35 @@ def test_each_decision_step_is_one_sentence_at_debug_level(events, metrics, capl
 
 
 @pytest.mark.parametrize(("overruled", "is_warning"), [(10, False), (11, True)])
-def test_policy_overruled_in_more_than_a_tenth_of_its_decisions_is_a_warning(caplog, overruled, is_warning):
+def test_policy_overruled_in_more_than_a_tenth_of_its_decisions_is_a_warning(metrics, caplog, overruled, is_warning):
     caplog.set_level(logging.INFO, "controller")
     counters = RunCounters(decisions=200)
     counters.decisions_by_tl.update(SA101=100, SA102=100)
     counters.overruled_by_tl.update(SA101=overruled, SA102=1)
-    log_summary(SimpleNamespace(now=600.0, counters=counters, intersections={}))
+    RunLog(metrics, Health(), TLS).summary(run_of(counters))
     warnings = lines(caplog, logging.WARNING)
     assert bool(warnings) == is_warning
     if is_warning:
-        assert "more than 10 % of the decisions of SA101 (11 of 100);" in warnings[0] and "SA102" not in warnings[0]
+        assert "over 10 % of the decisions of SA101 (11 of 100);" in warnings[0] and "SA102" not in warnings[0]
+
+
+def test_max_pressure_is_not_advised_to_be_trained(metrics, caplog):
+    counters = RunCounters(decisions_by_tl=Counter(SA101=100), overruled_by_tl=Counter(SA101=50))
+    RunLog(metrics, Health(), TLS).summary(run_of(counters, is_driven_by_pressure=True))
+    assert not lines(caplog, logging.WARNING)
+
+
+def test_overruled_tl_is_named_once_a_run_in_a_line_that_fits(metrics, caplog):
+    caplog.set_level(logging.INFO, "controller")
+    run_log, counters = RunLog(metrics, Health(), TLS), RunCounters()
+    counters.decisions_by_tl.update(dict.fromkeys(TLS, 720))
+    counters.overruled_by_tl.update(dict.fromkeys(TLS[:20], 308))
+    loop = run_of(counters)
+    run_log.summary(loop)
+    (first,) = lines(caplog, logging.WARNING)
+    assert "SA103 (308 of 720) and 17 more; greenserve check" in first and len(first) < 180
+    run_log.summary(loop)
+    assert lines(caplog, logging.WARNING) == [first], "the same TLs are not named again"
+    counters.overruled_by_tl["SA125"] = 73
+    run_log.summary(loop)
+    assert "decisions of SA125 (73 of 720);" in lines(caplog, logging.WARNING)[-1]

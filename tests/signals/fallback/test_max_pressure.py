@@ -16,7 +16,7 @@ from signals.intersection import Intersection
 from signals.observation import Readings
 from signals.safety.monitor import Limits, SignalMonitor
 from signals.safety.safety_times import SafetyTimes
-from signals.safety.signal_safety import PermittedState, SignalSafety
+from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalSafety
 from tests.signals.single_signal import GREENS, PLAN
 
 LANES = [f"{way}{i}_0" for way in ("in", "out") for i in range(4)]
@@ -113,14 +113,23 @@ def test_tl_is_due_for_max_pressure_and_for_asking_its_policy(crossing):
     assert due == [10, 12, 14, 15, 16, 18, 20, 22]
 
 
-def intersection(crossing, hold_s=10):
+def test_driver_is_never_in_fallback_and_keeps_the_safety_rules_until_its_release(crossing):
+    x = intersection(crossing, driven=True)
+    sent = play(x, 40, lambda now: TimeoutError("nobody is asked"), lambda now: readings(in3=9), release_s=30)
+    assert x.mode is ControlMode.POLICY and x.control_name == "MAX-PRESSURE"
+    states = [(now, command.state) for now, command in sent if isinstance(command, PermittedState)]
+    assert states[0] == (0, "GgGr") and (10, "yyyr") in states and "rrrG" in [state for _, state in states]
+    assert any(isinstance(command, PermittedRelease) for _, command in sent), "its own program runs again after the release"
+
+
+def intersection(crossing, hold_s=10, driven=False):
     tl_contract = pb.PolicyContract(tl="SA101", signal_ids=["X"], action=pb.Action(kind="categorical", size=2))
     safety = SignalSafety(crossing, SafetyTimes(3, 5), GREENS)
     sequencer = GreenPhaseSequencer(GREENS, 5, 3, 5)
     pressure = MaxPressure([crossing], [GREENS], ROW, LENGTH_M, 3, 5)
     plans = [FallbackSchedule(PLAN)]
     config = Controller(hold_s=hold_s)
-    x = Intersection(tl_contract, SumoRlObserver(np.arange(4), 8, 2), sequencer, [safety], plans, config, pressure)
+    x = Intersection(tl_contract, SumoRlObserver(np.arange(4), 8, 2), sequencer, [safety], plans, config, pressure, driven)
     x.start(0, ["GgGr"])
     return x
 

@@ -1,0 +1,27 @@
+"""No policies: for a controller whose TLs max-pressure drives."""
+
+from collections.abc import Mapping
+
+from city.config import City
+from city.network import StreetNetwork, signals_of
+from protos import policy_pb2 as pb
+from signals import dialects
+from signals.observation import Observation
+from signals.policy import Action
+
+
+class NoPolicies:
+    """`Policies` without an answer."""
+
+    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
+        return {}
+
+
+def contracts_of_city(city: City, tls: tuple[str, ...], street: StreetNetwork) -> dict[str, pb.PolicyContract]:
+    """The contracts that policies of these TLs would have: their greens, lanes and times. Raises InputError."""
+    contracts = {}
+    for tl in tls:
+        settings = city.tls[tl]
+        dialect = dialects.find(settings.dialect, f"{city.path}: [tl.{tl}]")
+        contracts[tl] = dialect.build_contract(settings, signals_of(city, settings, street), city.safety)
+    return contracts

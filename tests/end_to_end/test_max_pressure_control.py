@@ -1,0 +1,62 @@
+"""Max-pressure controls a city without a model and without a model server."""
+
+import json
+import logging
+
+import pytest
+
+from city import config
+from controller.__main__ import main
+from controller.config import parse
+from tests.conftest import GRID
+from tests.end_to_end.programs import CITY
+
+
+@pytest.fixture
+def network_only(tmp_path):
+    """A city.toml that describes no TL."""
+    (tmp_path / "city.toml").write_text(f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n')
+    return str(tmp_path / "city.toml")
+
+
+def test_max_pressure_drives_all_tls_without_a_server(tmp_path, caplog, grid_city):
+    caplog.set_level(logging.INFO, "controller")
+    flags = ["--policy", "max-pressure", "--end", "00:05:00", "--summary", str(tmp_path / "s.json"), "--http", "127.0.0.1:0"]
+    assert main(["--city", CITY, *flags]) == 0
+    log = [record.getMessage() for record in caplog.records]
+    assert f"controlling {', '.join(grid_city.tls)} from second 0, by max-pressure, without models" in log
+    assert any("second 300: 8 MAX-PRESSURE; " in line for line in log)
+    summary = json.loads((tmp_path / "s.json").read_text())
+    assert summary["policy"] == "max-pressure" and summary["second"] == 300
+    assert summary["decisions"] == 8 * 60
+    assert summary["missing_answers"] == summary["fallbacks"] == summary["alarms"] == summary["rejections"] == 0
+
+
+def test_city_without_tls_has_all_its_signals_driven_by_max_pressure(network_only, grid_street):
+    run = parse(["--city", network_only, "--policy", "max-pressure", "--clients", "2"])
+    assert run.guard and run.policy == "max-pressure"
+    assert [run.city.tls[tl].signals for tl in run.infer_tls] == [(signal,) for signal in grid_street.signals]
+
+
+def test_district_of_a_city_is_driven_without_its_server(tmp_path):
+    text = (GRID / "city.toml").read_text().replace("grid.sumocfg", str(GRID / "grid.sumocfg"))
+    tls = list(config.load(GRID / "city.toml").tls)
+    for name, members in (("north", tls[:3]), ("south", tls[3:])):
+        text += f'\n[serving.districts.{name}]\naddress = "127.0.0.1:1"\ntls = {json.dumps(members)}\n'
+    (tmp_path / "city.toml").write_text(text)
+    flags = ["--city", str(tmp_path / "city.toml"), "--policy", "max-pressure"]
+    assert parse(flags).infer_tls == tuple(tls)
+    assert parse([*flags, "--district", "north"]).infer_tls == tuple(tls[:3])
+
+
+@pytest.mark.parametrize(
+    "flags", [["--server", "127.0.0.1:1"], ["--fleet", ""], ["--model-number", "3"], ["--version-label", "x"], ["--tls-ca", "x"]]
+)
+def test_flags_of_the_model_server_are_refused_with_max_pressure(capsys, flags):
+    assert main(["--city", CITY, "--policy", "max-pressure", *flags]) == 2
+    assert f"error: {flags[0]} is for served policies; leave it out" in capsys.readouterr().err
+
+
+def test_served_policies_still_need_a_tl(network_only, capsys):
+    assert main(["--city", network_only]) == 2
+    assert "describes no TL" in capsys.readouterr().err

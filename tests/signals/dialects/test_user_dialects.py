@@ -1,0 +1,142 @@
+"""Dialects of a user's own: named in city.toml as module:Class, or declared by an installed distribution."""
+
+import sys
+
+import pytest
+
+from city import config
+from city.errors import InputError
+from controller.sumo.network import check_contract_matches_network, check_contracts_match_city
+from export import contract
+from greenserve.__main__ import main
+from signals import dialects, user_dialects
+from tests.conftest import GRID
+from tests.signals.dialects import toy_counts
+
+TOY = "tests.signals.dialects.toy_counts:Toy"
+MARKS_ITS_IMPORT = "from pathlib import Path\nPath({mark!r}).touch()\nclass Evil:\n    pass\n"
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    """No dialect of another test is known."""
+    monkeypatch.setattr(dialects, "_of_cities", {})
+    user_dialects.installed.cache_clear()
+    yield
+    user_dialects.installed.cache_clear()
+
+
+@pytest.fixture
+def load_city(tmp_path):
+    def load(dialect):
+        (tmp_path / "city.toml").write_text(
+            f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n[tl.SA101]\nsignals = ["A0"]\ndialect = "{dialect}"\n'
+        )
+        return config.load(tmp_path / "city.toml")
+
+    return load
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Put a distribution that declares dialects on the path, as an installed wheel is."""
+
+    def install(**declared):
+        for number, (name, value) in enumerate(declared.items()):
+            info = tmp_path / f"dist{number}-1.0.dist-info"
+            info.mkdir()
+            (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: dist{number}\nVersion: 1.0\n")
+            (info / "entry_points.txt").write_text(f"[greenserve.dialects]\n{name.split('__')[0].replace('_', '-')} = {value}\n")
+        monkeypatch.syspath_prepend(tmp_path)
+
+    return install
+
+
+@pytest.fixture
+def marked(tmp_path, monkeypatch):
+    """A module that leaves a file when it is imported."""
+    (tmp_path / "evil_module.py").write_text(MARKS_ITS_IMPORT.format(mark=str(tmp_path / "imported")))
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path / "imported"
+    sys.modules.pop("evil_module", None)
+
+
+def test_class_that_city_toml_names_is_the_tls_dialect_in_every_process(load_city, grid_street, monkeypatch):
+    city = load_city(TOY)
+    dialects.check_city_settings(city)
+    made = contract.build(city, city.tls["SA101"], grid_street)
+    assert made.observation.dialect == "toy-counts" and made.observation.size == len(grid_street.signals["A0"].lanes)
+    check_contract_matches_network(made, grid_street)
+    monkeypatch.setattr(dialects, "_of_cities", {})  # as in a worker, which gets the contract from a server
+    check_contracts_match_city(city, {"SA101": made})
+    assert isinstance(dialects.of(made), toy_counts.Toy)
+
+
+def test_installed_distribution_declares_a_dialect_under_its_name(load_city, install, grid_street):
+    install(toy_counts=TOY)
+    assert dialects.names() == ["sappo", "sumo-rl", "toy-counts"]
+    city = load_city("toy-counts")
+    made = contract.build(city, city.tls["SA101"], grid_street)
+    assert made.observation.dialect == "toy-counts" and isinstance(dialects.of(made), toy_counts.Toy)
+
+
+def test_installed_dialects_are_not_imported_unless_they_are_named(install, marked, load_city):
+    install(evil="evil_module:Evil")
+    dialects.check_city_settings(load_city("sumo-rl"))
+    assert "evil" in dialects.names() and "categorical" in dialects.action_kinds() and not marked.exists()
+
+
+@pytest.mark.parametrize("name", ["evil_module:Evil", "evil_module", "os:abort", "signals.dialects.sumo_rl:SumoRl", "../x"])
+def test_contract_of_a_stranger_has_no_module_imported(name, marked, load_city, grid_street):
+    city = load_city(TOY)
+    foreign = contract.build(city, city.tls["SA101"], grid_street)
+    foreign.observation.dialect = name
+    for refused in (
+        lambda: dialects.of(foreign),
+        lambda: check_contract_matches_network(foreign, grid_street),
+        lambda: check_contracts_match_city(city, {"SA101": foreign}),
+    ):
+        with pytest.raises(InputError):
+            refused()
+    assert not marked.exists() and "evil_module" not in sys.modules
+
+
+def test_check_of_a_strangers_model_has_no_module_imported(marked, load_city, grid_models, capsys):
+    city = load_city("sumo-rl")
+    folder = city.serving.models_dir / "SA101" / "1" / "assets.extra"
+    folder.mkdir(parents=True)
+    text = (grid_models / "SA101" / "1" / "assets.extra" / "policy.json").read_text()
+    (folder / "policy.json").write_text(text.replace('"sumo-rl"', '"evil_module:Evil"'))
+    assert main(["check", "--city", str(city.path)]) == 2
+    assert "has dialect sumo-rl, but its model was exported for evil_module:Evil" in capsys.readouterr().out
+    assert not marked.exists()
+
+
+@pytest.mark.parametrize(
+    ("dialect", "message"),
+    [
+        ("nowhere:Class", r"\[tl.SA101\] dialect 'nowhere:Class' cannot be imported: ModuleNotFoundError.*set PYTHONPATH"),
+        (f"{TOY}s", "cannot be imported: AttributeError"),
+        ("evil_module:Evil", r"lacks name, action_kinds, file_name_settings, check_settings\(\), .*see the protocol in"),
+        ("tests.signals.dialects.toy_counts:ToySequencer", r"cannot be imported: TypeError"),
+        ("signals.dialects.sumo_rl:SumoRl", "its name 'sumo-rl' belongs to another dialect; rename it"),
+        ("a/b:C", "must be module:Class, such as my_package.counts:Counts"),
+        ("mine:", "must be module:Class"),
+    ],
+)
+def test_class_that_is_not_a_dialect_is_refused_in_one_line(load_city, marked, dialect, message):
+    with pytest.raises(InputError, match=message) as caught:
+        dialects.check_city_settings(load_city(dialect))
+    assert "\n" not in str(caught.value)
+
+
+def test_names_that_two_distributions_declare_are_refused(load_city, install):
+    install(toy_counts=TOY, toy_counts__2="elsewhere:Toy")
+    with pytest.raises(InputError, match=r"is declared by several distributions, as elsewhere:Toy and as tests.*uninstall one"):
+        dialects.check_city_settings(load_city("toy-counts"))
+
+
+def test_declared_name_is_the_dialects_own(load_city, install):
+    install(other_name=TOY)
+    with pytest.raises(InputError, match="has the name 'toy-counts'; give both the same name"):
+        dialects.check_city_settings(load_city("other-name"))
