@@ -27,9 +27,9 @@ from controller.sumo.connection import Interrupts
 from controller.sumo.libsumo_connection import LibsumoConnection
 from controller.sumo.traci_connection import TraciConnection
 from controller.sumo.wire import MessageSplitter
-from export import contract
 from protos import policy_pb2 as pb
 from serving.client import Client
+from signals import contract
 from signals.observation import Observation
 from signals.policy import Action
 

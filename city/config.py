@@ -145,6 +145,9 @@ class TL:
     dialect: str
     """Name of an included or installed dialect, or module:Class."""
     name: str = ""
+    program: str | None = None
+    """Program of the signals with the policy's phases (default: the one that runs at the begin time; for policies that
+    sumo-rl trained, the first one)."""
     state: str | None = field(default=None, metadata={DIALECT: "sappo"})
     action: str | None = field(default=None, metadata={DIALECT: "sappo"})
     delta_time_s: int | None = field(default=None, metadata={DIALECT: "sumo-rl"})

@@ -4,7 +4,8 @@ import argparse
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
@@ -26,7 +27,7 @@ def parser(dialects: Sequence[str], prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(prog=prog, description="Describe a city for all commands.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    summary = "write a first city.toml for a network: every signal with a green phase is a TL"
+    summary = "write a first city.toml for a network: every signal that a policy can control is a TL"
     init = commands.add_parser("init", help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
     street = init.add_mutually_exclusive_group(required=True)
     street.add_argument("--net", type=Path, metavar="FILE", help="SUMO network (.net.xml, also .gz)")
@@ -51,19 +52,30 @@ def parser(dialects: Sequence[str], prog: str) -> Parser:
     return parser
 
 
+@dataclass(frozen=True)
+class Choice:
+    """What a policy chooses from at a signal."""
+
+    program: str
+    """Id of the program."""
+    greens: Sequence[str]
+
+
 def main(
     argv: list[str],
     dialects: Sequence[str],
+    choose: Callable[[SignalNetwork], Choice],
     prog: str = "greenserve city",
     advice: Callable[[Path], Sequence[str]] = lambda path: (),
 ) -> int:
     """Write city.toml and print which signals were renamed or left out. Exit code: 0; 2 if the input is wrong.
 
+    `choose`: what a policy chooses from at a signal; raises InputError if there is nothing to choose.
     `advice`: lines to print about the city.toml that was written.
     """
     args = parser(dialects, prog).parse_args(argv)
     _check_flags(args)
-    print(_init(args))
+    print(_init(args, choose))
     for line in advice(args.out):
         print(line)
     return 0
@@ -80,16 +92,23 @@ def _check_flags(args: argparse.Namespace) -> None:
         )
 
 
-def _init(args: argparse.Namespace) -> str:
+def _init(args: argparse.Namespace, choose: Callable[[SignalNetwork], Choice]) -> str:
     """Write city.toml, and a .sumocfg if demand is given; return a summary. Raises InputError, and overwrites nothing."""
     out: Path = args.out
     folder, source = out.resolve().parent, args.net or args.sumocfg
     if not source.is_file():
         raise InputError(f"{source}: no such file; pass another {'--net' if args.net else '--sumocfg'}")
     street = network.read(args.net) if args.net else network.of_sumocfg(args.sumocfg)
-    tls = tl_names(street)
+    choices, left_out = {}, {}
+    for signal in street.signals.values():
+        try:
+            choices[signal.id] = choose(signal)
+        except InputError as error:
+            left_out[signal.id] = str(error)
+    tls = tl_names(choices)
     if not tls:
-        raise InputError(f"{source}: has no signal with a green phase, so no signal can be controlled; pass another network")
+        reason = next(iter(left_out.values()), "it has no signal")
+        raise InputError(f"{source}: no signal can be controlled ({reason}); pass another network")
     if not out.parent.is_dir():
         raise InputError(f"{out}: there is no folder {out.parent}; create it, or pass another --out")
     files = {}
@@ -100,7 +119,7 @@ def _init(args: argparse.Namespace) -> str:
         if sumocfg == out:
             raise InputError(f"--out {out}: the .sumocfg has the same name; pass another --out, such as city.toml")
         files[sumocfg] = sumo_configuration(args.net, args.route, folder, args.begin_time, args.num_seconds)
-    files[out] = city_toml(source, sumocfg, street, tls, args.dialect, folder)
+    files[out] = city_toml(source, sumocfg, street, tls, choices, left_out, args.dialect, folder)
     for path, text in files.items():
         if path.exists():
             remedy = "pass another --out, or remove it" if path == out else "pass it as --sumocfg instead of --net and --route"
@@ -118,9 +137,8 @@ def _init(args: argparse.Namespace) -> str:
         for path in written:
             path.unlink()
         raise
-    left_out = sorted(set(street.signals) - set(tls.values()))
     lines = [f"{signal} -> TL {tl}" for tl, signal in tls.items() if tl != signal]
-    lines += [f"{signal}: left out; it has no green phase" for signal in left_out]
+    lines += [f"left out: {reason}" for reason in left_out.values()]
     count = f"{len(tls)} TL{'s' * (len(tls) > 1)}"
     return "\n".join([*lines, f"wrote {' and '.join(map(str, files))}: {count} of dialect {args.dialect}"])
 
@@ -133,8 +151,8 @@ def _check_demand(route: Path) -> None:
         element.clear()
 
 
-def tl_names(street: StreetNetwork) -> dict[str, str]:
-    """TL name -> signal, for every signal with a green phase, in the network's order.
+def tl_names(signals: Iterable[str]) -> dict[str, str]:
+    """TL name -> signal, in the signals' order.
 
     A name is the signal's id, with hyphens for characters that a folder's name should not have. A signal with an id of more
     than MAX_SIGNAL_NAME characters, such as those of joined junctions, gets a number: TL001.
@@ -142,23 +160,30 @@ def tl_names(street: StreetNetwork) -> dict[str, str]:
     names: dict[str, str] = {}
     used_keys = set(RESERVED_NAMES)
     number_of_long = 0
-    for signal in street.signals.values():
-        if not signal.programs or not signal.first_program.greens:
-            continue
-        is_long = len(signal.id) > MAX_SIGNAL_NAME
+    for signal in signals:
+        is_long = len(signal) > MAX_SIGNAL_NAME
         number_of_long += is_long
-        wanted = f"TL{number_of_long:03d}" if is_long else re.sub(r"[^A-Za-z0-9._]+", "-", signal.id).strip("-._") or "signal"
+        wanted = f"TL{number_of_long:03d}" if is_long else re.sub(r"[^A-Za-z0-9._]+", "-", signal).strip("-._") or "signal"
         name = canonical(wanted)
         number, unique = 1, name
         while key(unique).lower() in used_keys:
             number += 1
             unique = f"{name}-{number}"
-        names[unique] = signal.id
+        names[unique] = signal
         used_keys.add(key(unique).lower())
     return names
 
 
-def city_toml(source: Path, sumocfg: Path | None, street: StreetNetwork, tls: dict[str, str], dialect: str, folder: Path) -> str:
+def city_toml(
+    source: Path,
+    sumocfg: Path | None,
+    street: StreetNetwork,
+    tls: Mapping[str, str],
+    choices: Mapping[str, Choice],
+    left_out: Mapping[str, str],
+    dialect: str,
+    folder: Path,
+) -> str:
     """The text of city.toml.
 
     Args:
@@ -166,12 +191,15 @@ def city_toml(source: Path, sumocfg: Path | None, street: StreetNetwork, tls: di
         sumocfg: SUMO configuration, if there is one.
         street: the network.
         tls: TL name -> signal.
+        choices: by signal.
+        left_out: signal -> why a policy cannot control it.
         dialect: of every TL.
         folder: base of the file's paths.
     """
     street_file = f"{'net' if sumocfg is None else 'sumocfg'} = {_toml_string(_relative(sumocfg or source, folder))}"
     demand = "" if sumocfg else '\n# sumocfg = "..."  # network and demand, to simulate: greenserve city init --route FILE'
-    signals = "\n".join(_tl_table(tl, street.signals[signal], dialect) for tl, signal in tls.items())
+    signals = "\n".join(_tl_table(tl, street.signals[signal], choices[signal], dialect) for tl, signal in tls.items())
+    signals += "".join(f"\n# Left out: {_comment(reason)}" for reason in left_out.values()) + ("\n" if left_out else "")
     return f"""\
 # Made by greenserve city init from {json.dumps(source.name)[1:-1]}. Every key: docs/reference/city-toml.md
 
@@ -209,9 +237,13 @@ hold_s = 15
 {signals}"""
 
 
-def _tl_table(tl: str, signal: SignalNetwork, dialect: str) -> str:
-    program = signal.first_program
-    lanes, greens = len(signal.lanes), len(program.greens)
+def _comment(text: str) -> str:
+    """A text of a network on one line of printable characters."""
+    return json.dumps(text, ensure_ascii=True)[1:-1]
+
+
+def _tl_table(tl: str, signal: SignalNetwork, choice: Choice, dialect: str) -> str:
+    lanes, greens = len(signal.lanes), len(choice.greens)
     table = tl if re.fullmatch(r"[\w-]+", tl, re.ASCII) else _toml_string(tl)
     # the id in the table's line too: it is what a search for the signal shows
     alias = f"  # {json.dumps(signal.id, ensure_ascii=True)[1:-1]}" if len(signal.id) > MAX_SIGNAL_NAME else ""
@@ -220,6 +252,10 @@ def _tl_table(tl: str, signal: SignalNetwork, dialect: str) -> str:
         lines[1] += f"  # {greens} green phases, {lanes} lanes: an observation of size {greens + 1 + 2 * lanes}"
         # sumo-rl's defaults, under sumo-rl's names
         lines += ["delta_time = 5", "yellow_time = 2", "min_green = 5"]
+    first = signal.first_program
+    if set(choice.greens) - {first.phases[k].state for k in first.greens}:
+        reason = f"it runs at the begin time; a policy of sumo-rl is trained on the first, {_comment(first.id)}"
+        lines.append(f"program = {_toml_string(choice.program)}  # {reason}")
     return "\n".join(lines) + "\n"
 
 

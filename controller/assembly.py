@@ -9,7 +9,7 @@ import numpy as np
 from city import config as city_config
 from city.errors import InputError
 from city.lanes import is_internal
-from city.network import StreetNetwork, green_states
+from city.network import StreetNetwork
 from controller.decision_step import DecisionLoop, Events
 from controller.sumo.connection import SumoConnection
 from controller.sumo.network import (
@@ -28,6 +28,7 @@ from signals.fallback.max_pressure import MaxPressure
 from signals.intersection import Intersection
 from signals.observation import Floats
 from signals.policy import Policies
+from signals.policy_signals import distinct_greens, greens_of, running_program
 from signals.safety.monitor import Limits, SignalMonitor
 from signals.safety.safety_times import SafetyTimes
 
@@ -152,15 +153,16 @@ def _monitors(intersection: Intersection, street: StreetNetwork) -> list[SignalM
         red_by_path=times.red_by_path,
     )
     signals = intersection.contract.signals
-    return [SignalMonitor(street.signals[signal.id], limits, green_states(p.state for p in signal.phases)) for signal in signals]
+    return [SignalMonitor(street.signals[signal.id], limits, greens_of(signal)) for signal in signals]
 
 
 def _max_pressure(contract: pb.PolicyContract, street: StreetNetwork, lanes: ReadLanes, times: SafetyTimes) -> MaxPressure | None:
     """Max-pressure of a TL; None if one of its signals has no green phase, so that the TL falls back to its plan."""
-    greens = [green_states(phase.state for phase in signal.phases) for signal in contract.signals]
+    signals = [street.signals[signal] for signal in contract.signal_ids]
+    # of the program that runs, whichever one the policy was trained on
+    greens = [distinct_greens(signal, running_program(signal)) for signal in signals]
     if not all(greens):
         return None
-    signals = [street.signals[signal] for signal in contract.signal_ids]
     return MaxPressure(
         signals, greens, lanes.row, lanes.length_m, times.yellow_s, times.min_green_s, times.all_red_s, street.lanes_behind
     )

@@ -14,7 +14,7 @@ from protos import policy_pb2 as pb
 from serving.client import Client
 from serving.contract import ContractError, from_saved_model
 from serving.errors import DeadlineExceeded, ServingError, Unavailable
-from signals import dialects
+from signals import contract, dialects
 from signals.change_times import (
     ChangeTimes,
     change_times,
@@ -24,9 +24,10 @@ from signals.change_times import (
     times_to_train_with,
     times_without_model,
 )
+from signals.policy_signals import PolicySignal, describe_programs, of_contract
 from signals.safety.conflicts import check_phases
 
-MATCHES = "matches"
+MATCHES, LEFT_OUT = "matches", "left on its own program"
 Row = tuple[str, str, str, str]
 """(TL, version, dialect, difference or "matches")."""
 
@@ -38,8 +39,9 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.check"
         street, rows, advice = _check(sys.argv[1:] if argv is None else argv, prog)
         width = text_table.terminal_width()
         print(text_table.render(("TL", "VERSION", "DIALECT", "CONTRACT"), rows, width))
-        mismatches = sum(row[3] != MATCHES for row in rows)
-        print(f"{len(rows) - mismatches} of {len(rows)} TLs match the network {street.net_file}")
+        mismatches = sum(row[3] != MATCHES and not row[3].startswith(LEFT_OUT) for row in rows)
+        matches = sum(row[3] == MATCHES for row in rows)
+        print(f"{matches} of {len(rows)} TLs match the network {street.net_file}")
         for line in filter(None, advice):
             print(text_table.wrapped(line, width))
         return program.WRONG_INPUT if mismatches else 0
@@ -59,6 +61,7 @@ def parser(prog: str) -> Parser:
     parser.add_argument(
         "--server", metavar="HOST:PORT", help="read contracts from this model server (default: from [serving] models_dir)"
     )
+    parser.add_argument("--strict", action="store_true", help="fail if a TL must be left on its own program")
     parser.add_argument(
         "--model-number", type=int, metavar="N", help="version to check (default: [training] model_number, else the newest)"
     )
@@ -82,19 +85,24 @@ def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[s
     rows: list[Row] = []
     times: list[ChangeTimes | None] = []
     without_model: list[str] = []
+    chosen: list[tuple[str, list[PolicySignal]]] = []
     for tl in tls:
         try:
-            network.signals_of(city, city.tls[tl], street)
-            contract = _contract(city, tl, args.server, version)
+            _, left_out = contract.controllable(city, [tl], street)
+            if left_out and not args.strict:
+                rows.append((tl, "-", city.tls[tl].dialect, f"{LEFT_OUT}: {left_out[tl]}"))
+                continue
+            model = _contract(city, tl, args.server, version)
         except (InputError, ContractError) as error:
             rows.append((tl, "-", city.tls[tl].dialect, str(error)))
             without_model.append(tl)
             continue
-        rows.append(_row(city, street, tl, contract))
+        rows.append(_row(city, street, tl, model))
         if rows[-1][3] == MATCHES:
-            times.append(change_times(contract, signal_safeties(contract, street, city.safety)))
+            chosen.append((tl, of_contract(model, street)))
+            times.append(change_times(model, signal_safeties(model, street, city.safety)))
     to_train_with = times_to_train_with([*times, *times_without_model(city, street, without_model)])
-    return street, rows, [describe_slow(times), describe_longer(times), *to_train_with]
+    return street, rows, [*describe_programs(chosen), describe_slow(times), describe_longer(times), *to_train_with]
 
 
 def _check_server(address: str) -> None:
@@ -114,12 +122,12 @@ def _check_server(address: str) -> None:
         return  # it has answered: there is no model without a name
 
 
-def _row(city: city_config.City, street: StreetNetwork, tl: str, contract: pb.PolicyContract) -> Row:
-    number, dialect = str(contract.origin.model_number), contract.observation.dialect or "-"
+def _row(city: city_config.City, street: StreetNetwork, tl: str, model: pb.PolicyContract) -> Row:
+    number, dialect = str(model.origin.model_number), model.observation.dialect or "-"
     try:
-        check_contracts_match_city(city, {tl: contract})
-        check_contract_matches_network(contract, street)
-        for expected in contract.signals:
+        check_contracts_match_city(city, {tl: model})
+        check_contract_matches_network(model, street)
+        for expected in model.signals:
             states = [phase.state for phase in expected.phases]
             check_phases(f"{tl}: signal {expected.id}", street.signals[expected.id], expected.program_id, states)
     except InputError as error:

@@ -15,7 +15,7 @@ from serving.client import tls_files
 from serving.client.channel import grpc_target
 from serving.client.messages import Version
 from serving.client.tls_files import TlsFiles
-from signals import dialects
+from signals import contract, dialects
 
 MAX_INT32 = (1 << 31) - 1
 SERVED, MAX_PRESSURE = "served", "max-pressure"
@@ -51,6 +51,8 @@ class ControllerConfig:
     sumo_options: tuple[str, ...]
     gui: bool = False
     """Whether sumo-gui is started in the place of sumo."""
+    strict: bool = False
+    """Whether a TL that must be left on its own program is an error."""
     policy: str = SERVED
     """What controls the TLs: `served` policies of the model server, or `max-pressure`, without one."""
 
@@ -111,6 +113,9 @@ def parser(prog: str) -> Parser:
     parser.add_argument("--libsumo", action="store_true", help="run SUMO inside this process; no other client can attach")
     parser.add_argument(
         "--gui", action="store_true", help="start sumo-gui, which shows the simulation, in the place of sumo; it needs a display"
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="refuse to run if a TL must be left on its own program (default: run without it)"
     )
     parser.add_argument("--seed", type=int, metavar="N", help="SUMO's random seed (default: SUMO's)")
     parser.add_argument(
@@ -240,12 +245,9 @@ def _city(args: argparse.Namespace, by_pressure: bool) -> City:
 def _tls_of_signals(city: City) -> dict[str, TL]:
     """A TL for every signal with two greens or more, named as `greenserve city init` names it. Raises InputError."""
     street = network.of_city(city)
-    names_of = init.tl_names(street)
-    tls = {
-        tl: TL((signal,), init.SUMO_RL, tl)
-        for tl, signal in names_of.items()
-        if len({street.signals[signal].first_program.phases[i].state for i in street.signals[signal].first_program.greens}) > 1
-    }
+    tls = {tl: TL((signal,), init.SUMO_RL, tl) for tl, signal in init.tl_names(street.signals).items()}
+    fit, _ = contract.controllable(replace(city, tls=tls), tls, street)
+    tls = {tl: tls[tl] for tl in fit}
     if not tls:
         raise InputError(f"{street.net_file}: has no signal with two greens, so max-pressure has nothing to choose")
     return tls

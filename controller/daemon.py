@@ -5,6 +5,7 @@ import gc
 import json
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from prometheus_client import CollectorRegistry
 
@@ -31,8 +32,10 @@ from controller.telemetry.run_log import RunLog, figures
 from protos import policy_pb2 as pb
 from serving.client import Client
 from serving.client.tls_files import ChangingTls
+from signals import contract
 from signals.change_times import change_times, describe_slow
 from signals.policy import Policies
+from signals.policy_signals import describe_programs, of_contract
 
 log = logging.getLogger("controller")
 
@@ -48,8 +51,10 @@ def run(config: ControllerConfig, stop: Stop) -> int:
     Raises InputError before any signal is touched if the city, contracts, server or SUMO do not fit.
     """
     street = network.of_city(config.city)
-    for tl in config.infer_tls:
-        network.signals_of(config.city, config.city.tls[tl], street)
+    infer_tls, notes = contract.require_controllable(config.city, config.infer_tls, street, config.strict)
+    for line in notes:
+        log.warning("%s", line)
+    config = replace(config, infer_tls=tuple(infer_tls))
     metrics, health = ControllerMetrics(CollectorRegistry()), Health()
     uses_floors = config.city.safety.floors == "street"
     metrics.street_floors.set(uses_floors)
@@ -81,6 +86,10 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         except BaseException:
             connection.close()
             raise
+        chosen = [(made.tl, of_contract(made, street)) for made in contracts_in_order]
+        for level, line in zip((logging.INFO, logging.WARNING), describe_programs(chosen), strict=True):
+            if line:
+                log.log(level, "%s", line)
         how = ", by max-pressure, without models" if by_pressure else ""
         log.info("controlling %s from second %g%s", ", ".join(contracts), loop.now, how)
         times = [change_times(intersection.contract, intersection.safeties) for intersection in loop.intersections.values()]

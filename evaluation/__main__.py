@@ -48,6 +48,9 @@ def parser(prog: str) -> Parser:
         "--model", action="append", default=[], metavar="TL=MODEL",
         help="what arm served uses for a TL: NUMBER, DIR or DIR:NUMBER (default: the newest in --models-dir)",
     )  # fmt: skip
+    parser.add_argument(
+        "--strict", action="store_true", help="refuse to run if a TL must be left on its own program (default: run without it)"
+    )
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that simulate (default: 1)")
     parser.add_argument("--ray", metavar="ADDRESS", help="simulate on a Ray cluster: HOST:PORT of its head, or auto")
     parser.add_argument(

@@ -1,6 +1,7 @@
 """One evaluation: simulations, table, files and gate."""
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
@@ -18,6 +19,7 @@ from evaluation.arms import parse as parse_arms
 from evaluation.detector_faults import NO_FAULTS
 from evaluation.simulation import EvaluationTask, Outcome, outcome_values, outcomes_by_arm
 from evaluation.statistics import paired
+from signals import contract
 from simulation import model_files
 from simulation.demand import Demand, varied
 from simulation.executors import executor
@@ -42,7 +44,10 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--gate needs --seeds of at least 2: one pair has no interval")
     city = config.load(args.city)
     tls = names.select(args.tl or ["all"], list(city.tls), "--tl", city.tl_of_signal)
-    street_with_demand(city, tls, args.seconds)
+    street = street_with_demand(city, tls, args.seconds)
+    tls, notes = contract.require_controllable(city, tls, street, args.strict)
+    for line in [*notes, *contract.program_notes(city, tls, street)]:
+        print(line, file=sys.stderr)
     faults = detector_faults.parse(args.faults) if args.faults is not None else NO_FAULTS
     task = EvaluationTask(city, tuple(tls), args.seconds, args.emissions, faults)
     models = _models(args, arms, tls, args.models_dir or city.serving.models_dir) if args.server is None else {}

@@ -23,8 +23,8 @@ from evaluation import actuated
 from evaluation.arms import ACTUATED, FIXED, MAX_PRESSURE, Arm
 from evaluation.detector_faults import NO_FAULTS, FaultRates, FaultyDetectors
 from evaluation.signal_recording import SignalBand, SignalRecording
-from export import contract
 from serving.client import Client
+from signals import contract
 from signals.policy import Policies
 from simulation.approaches import upstream_lanes
 from simulation.demand import Demand

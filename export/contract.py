@@ -1,36 +1,17 @@
-"""The policy contract of a TL, from city.toml, the street network and the checkpoint's file name."""
+"""A TL's settings from city.toml and the checkpoint's file name, and the contract of a checkpoint without a street."""
 
 from dataclasses import replace
 from typing import Any
 
 from city.config import TL, City
 from city.errors import InputError
-from city.network import StreetNetwork, signals_of
 from export.locate import Candidate
 from protos import policy_pb2 as pb
 from signals import dialects
-from signals.safety.conflicts import check_phases
 
 MAX_FILE_NAME_SETTING = 1000
 _BOUNDS = {"actionp": (0, 1), "add_time_s": (0, MAX_FILE_NAME_SETTING)}
 """Bounds of numbers in file names; others lie between 1 and MAX_FILE_NAME_SETTING."""
-
-
-def build(city: City, tl: TL, street: StreetNetwork) -> pb.PolicyContract:
-    """The contract of a TL, complete except for its origin. Raises InputError."""
-    networks = signals_of(city, tl, street)
-    contract = dialects.find(tl.dialect, f"{city.path}: [tl.{tl.name}]").build_contract(tl, networks, city.safety)
-    programs = {network.id: {program.id: program for program in network.programs} for network in networks}
-    for trained in contract.signals:
-        if not programs[trained.id][trained.program_id].greens:
-            raise InputError(
-                f"{tl.name}: program {trained.program_id!r} of signal {trained.id} has no green phase; "
-                "add a phase with G or g, without y"
-            )
-        check_phases(
-            f"{tl.name}: signal {trained.id}", street.signals[trained.id], trained.program_id, [p.state for p in trained.phases]
-        )
-    return contract
 
 
 def settings_of(city: City | None, name: str, candidate: Candidate) -> TL | None:

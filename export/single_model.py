@@ -7,8 +7,8 @@ from dataclasses import replace
 from city.config import TL
 from city.errors import InputError
 from city.names import MAX_SIGNAL_NAME, contains_tl
-from export import change_times_file, locate
-from export import contract as contracts
+from export import contract as tl_settings
+from export import locate, training_record
 from export.actors import PROBABILITIES, Actor, padding
 from export.actors.architectures import ArchitectureHints
 from export.checkpoints import scopes, source_of
@@ -18,8 +18,10 @@ from export.graphs.graph_actor import GraphActor
 from export.locate import Candidate
 from export.rebuild import RebuiltActor, rebuild
 from export.saved_model import manifest, publish, verify, warmup, write
+from export.training_record import TrainingRecord
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL, lanes
+from signals import contract as contracts
 from signals import dialects
 
 MAX_MODEL_NUMBER = 1 << 62
@@ -38,14 +40,15 @@ def export(job: Job, tl: str) -> str:
     number = next(n for n in (candidate.number, job.model_number, 1) if n is not None)
     if number >= MAX_MODEL_NUMBER:
         raise InputError(f"{tl}: {candidate.label} has model number {number}, but it must be below 2**62; rename it")
-    settings = contracts.settings_of(job.city, tl, candidate)
+    settings = tl_settings.settings_of(job.city, tl, candidate)
     if job.skip_existing and publish.exists(job.models_dir, tl, number):
         return f"{tl}: {job.models_dir / tl / str(number)} exists already; left as it is"
     publish.check_version_absent(job.models_dir, tl, number, job.overwrite)
-    rebuilt, contract = _rebuild(job, tl, candidate, settings)
+    record = training_record.read(candidate, job.model_path, number, tl)
+    rebuilt, contract = _rebuild(job, tl, candidate, settings, record)
     files = source_of(candidate.format).files(candidate.path)
     contract.origin.CopyFrom(manifest.origin(candidate.format, candidate.label, map(manifest.sha256, files), number))
-    contract.origin.change_s = change_times_file.read(candidate, job.model_path, number, tl)
+    contract.origin.change_s = record.change_s if record is not None else 0.0
     with publish.new_version(job.models_dir, tl, number, job.overwrite, job.keep) as draft:
         write.write(draft, rebuilt.actor, contract)
         warmup.write(draft, contract, number)
@@ -68,14 +71,23 @@ def _signal_of(job: Job) -> dict[str, str]:
     return {name: tl.signals[0] for name, tl in tls.items() if len(tl.signals) == 1 and len(tl.signals[0]) > MAX_SIGNAL_NAME}
 
 
-def _rebuild(job: Job, tl: str, candidate: Candidate, settings: TL | None) -> tuple[RebuiltActor, pb.PolicyContract]:
-    """A TL's actor, and its contract without an origin. Raises InputError if the two do not fit each other."""
-    contract = contracts.build(job.city, settings, job.street) if job.city and settings and job.street else None
+def _rebuild(
+    job: Job, tl: str, candidate: Candidate, settings: TL | None, record: TrainingRecord | None
+) -> tuple[RebuiltActor, pb.PolicyContract]:
+    """A TL's actor, and its contract without an origin. Raises InputError if the two do not fit each other.
+
+    `record`: of its training, if greenserve train has trained it.
+    """
+    contract = None
+    if job.city and settings and job.street:
+        programs = record.programs if record is not None else None
+        takes_first = record is None and dialects.find(settings.dialect, f"{job.city.path}: [tl.{tl}]").takes_first_program
+        contract = contracts.build(job.city, settings, job.street, takes_first, programs)
     rebuilt = rebuild(candidate, _actor_request(job, tl, candidate, settings, contract))
     kind = _action_kind(job, tl, candidate, settings, rebuilt.action_kind)
     _check_assignment(job, tl, candidate, rebuilt, settings)
     if contract is None:
-        contract = contracts.incomplete(tl, rebuilt.actor.inputs, kind, rebuilt.actor.outputs)
+        contract = tl_settings.incomplete(tl, rebuilt.actor.inputs, kind, rebuilt.actor.outputs)
     elif job.city is not None and job.city.training.padding is not None:
         rebuilt = _unpad(tl, candidate, rebuilt, contract)
     actor = rebuilt.actor
@@ -141,7 +153,7 @@ def _actor_request(
 ) -> ActorRequest:
     hidden_sizes = candidate.hidden_sizes
     if settings and settings.hidden_sizes:
-        hidden_sizes = contracts.agree_or_raise(job.city, tl, candidate, "hidden_sizes", settings.hidden_sizes, hidden_sizes)
+        hidden_sizes = tl_settings.agree_or_raise(job.city, tl, candidate, "hidden_sizes", settings.hidden_sizes, hidden_sizes)
     return ActorRequest(
         tl=tl,
         scope=job.scope or (settings.scope if settings else None),

@@ -54,9 +54,16 @@ def _no_command(argv: list[str], prog: str) -> int:
 def city(argv: list[str], prog: str) -> int:
     """`greenserve city`; it is in this module because package `city` may not import dialects."""
     from city import init
-    from signals import dialects
+    from city.config import TL
+    from city.network import SignalNetwork
+    from signals import contract, dialects, policy_signals
 
-    return program.run(lambda: init.main(argv, dialects.names(), prog, _times_to_train_with))
+    def choose(network: SignalNetwork) -> init.Choice:
+        (signal,) = policy_signals.of_tl(TL((network.id,), init.SUMO_RL, network.id), [network])
+        contract.check_controllable(network.id, signal)
+        return init.Choice(signal.program.id, signal.greens)
+
+    return program.run(lambda: init.main(argv, dialects.names(), choose, prog, _times_to_train_with))
 
 
 def _times_to_train_with(path: Path) -> list[str]:

@@ -47,18 +47,20 @@ class Member(_message.Message):
     def __init__(self, tl: _Optional[str] = ..., version: _Optional[int] = ..., observation_begin: _Optional[int] = ..., observation_size: _Optional[int] = ..., action_begin: _Optional[int] = ..., action_size: _Optional[int] = ..., contract: _Optional[_Union[PolicyContract, _Mapping]] = ...) -> None: ...
 
 class Signal(_message.Message):
-    __slots__ = ("id", "lane_ids", "program_id", "offset_s", "phases")
+    __slots__ = ("id", "lane_ids", "program_id", "offset_s", "phases", "greens")
     ID_FIELD_NUMBER: _ClassVar[int]
     LANE_IDS_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_S_FIELD_NUMBER: _ClassVar[int]
     PHASES_FIELD_NUMBER: _ClassVar[int]
+    GREENS_FIELD_NUMBER: _ClassVar[int]
     id: str
     lane_ids: _containers.RepeatedScalarFieldContainer[str]
     program_id: str
     offset_s: int
     phases: _containers.RepeatedCompositeFieldContainer[Phase]
-    def __init__(self, id: _Optional[str] = ..., lane_ids: _Optional[_Iterable[str]] = ..., program_id: _Optional[str] = ..., offset_s: _Optional[int] = ..., phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ...) -> None: ...
+    greens: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., lane_ids: _Optional[_Iterable[str]] = ..., program_id: _Optional[str] = ..., offset_s: _Optional[int] = ..., phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ..., greens: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Phase(_message.Message):
     __slots__ = ("state", "duration_s", "min_s", "max_s")

@@ -26,11 +26,12 @@ from evaluation import paired_runs
 from evaluation.arms import FIXED, SERVED, Arm
 from evaluation.simulation import EvaluationTask, Outcome, outcomes_by_arm
 from export import config as export_config
-from export import contract, single_model
+from export import single_model
 from export.saved_model import publish
 from rounds import selection
 from rounds.group_training import GroupTraining, train_group
 from rounds.selection import BEFORE, MIXED, NEW
+from signals import contract
 from simulation import model_files
 from simulation.demand import Demand, varied
 from simulation.executors import Executor

@@ -11,13 +11,14 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from city import network
 from city.config import City, Safety
 from city.errors import InputError
-from city.network import StreetNetwork, green_states
+from city.network import StreetNetwork
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL
+from signals import contract as contracts
 from signals import dialects
+from signals.policy_signals import greens_of
 from signals.safety.safety_times import times_for
 from signals.safety.signal_safety import SignalSafety
 
@@ -80,10 +81,7 @@ class ChangeTimes:
 def signal_safeties(contract: pb.PolicyContract, street: StreetNetwork, safety: Safety) -> list[SignalSafety]:
     """The safety rules of a TL's signals, in the contract's order."""
     times = times_for(contract, safety, dialects.of(contract).runs_plan(contract))
-    return [
-        SignalSafety(street.signals[signal.id], times, green_states(phase.state for phase in signal.phases))
-        for signal in contract.signals
-    ]
+    return [SignalSafety(street.signals[signal.id], times, greens_of(signal)) for signal in contract.signals]
 
 
 def change_times(contract: pb.PolicyContract, safeties: Sequence[SignalSafety]) -> ChangeTimes | None:
@@ -126,11 +124,9 @@ def times_without_model(city: City, street: StreetNetwork, tls: Iterable[str]) -
     """The change times of TLs without a model, for a training with the times of city.toml. Invalid TLs are left out."""
     times = []
     for tl in tls:
-        settings = city.tls[tl]
         # every program that uses the TL reports why it is invalid
         with contextlib.suppress(InputError):
-            networks = network.signals_of(city, settings, street)
-            contract = dialects.find(settings.dialect, f"{city.path}: [tl.{tl}]").build_contract(settings, networks, city.safety)
+            contract = contracts.build(city, city.tls[tl], street)
             times.append(change_times(contract, signal_safeties(contract, street, city.safety)))
     return times
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from city import config, names, program, run_lock
 from city.arguments import Parser, host_and_port
 from city.errors import InputError, ProgramFailed
+from signals import contract
 from simulation import model_files
 from simulation.model_files import Versions
 from simulation.model_server import model_server
@@ -69,6 +70,9 @@ def parser(prog: str) -> Parser:
         "--checkpoint", choices=("best", "newest"), default="best",
         help="state to write: best on held-out demand, or newest; with --resume also of a finished training (default: best)",
     )  # fmt: skip
+    parser.add_argument(
+        "--strict", action="store_true", help="refuse to run if a TL must be left on its own program (default: run without it)"
+    )
     parser.add_argument("--resume", action="store_true", help="continue the training that was interrupted in --out")
     return parser
 
@@ -85,7 +89,10 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
 def _train(args: argparse.Namespace) -> int:
     city = config.load(args.city)
     targets, infers = _selected(args, city)
-    street_with_demand(city, (*targets, *infers), args.seconds)
+    street = street_with_demand(city, (*targets, *infers), args.seconds)
+    targets, notes = contract.require_controllable(city, targets, street, args.strict)
+    for line in [*notes, *contract.program_notes(city, targets, street)]:
+        print(line, file=sys.stderr)
     if args.server is not None and not args.server.startswith("unix:"):
         host_and_port(args.server, "--server")
     formats = _formats(args.format, targets)

@@ -14,9 +14,10 @@ from controller.decision_step import DecisionLoop
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
 from controller.sumo.network import check_contracts_match_city
-from export import contract
+from export.training_record import TrainingRecord
 from protos import policy_pb2 as pb
 from serving.client import Client
+from signals import contract
 from signals.change_times import change_times, signal_safeties
 from signals.observation import Observation
 from signals.policy import Action
@@ -78,11 +79,14 @@ class EpisodeSimulator:
         """The contracts of the infer TLs' models."""
         return list(self._served.values())
 
-    def change_s(self) -> dict[str, float]:
-        """Longest change of greens in the episodes, in s, by target TL with a policy that chooses greens."""
-        safety = self.task.city.safety
-        times = [change_times(contract, signal_safeties(contract, self.street, safety)) for contract in self.contracts]
-        return {change.tl: change.total_s for change in times if change is not None}
+    def records(self) -> dict[str, TrainingRecord]:
+        """What the checkpoints of the target TLs do not contain."""
+        records = {}
+        for trained in self.contracts:
+            change = change_times(trained, signal_safeties(trained, self.street, self.task.city.safety))
+            programs = {signal.id: signal.program_id for signal in trained.signals}
+            records[trained.tl] = TrainingRecord(programs, change.total_s if change is not None else 0.0)
+        return records
 
     def run(self, arrays: Arrays, demand: Demand, seed: Sequence[int], explore: bool, sharpness: float = 1.0) -> Episode:
         """Simulate an episode.

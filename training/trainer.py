@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from city import sumo_files, whole_files
 from city.errors import InputError, first_line
-from export import change_times_file
+from export import training_record
 from export.locate import find_candidates
 from protos import policy_pb2 as pb
 from simulation.demand import Demand, varied
@@ -279,7 +279,7 @@ class Trainer:
         contracts = {contract.tl: contract for contract in self._simulation.contracts}
         is_newest = self._settings.writes_newest
         state, sharpness = (self._arrays(), self._sharpness()) if is_newest else (self._best, self._best_sharpness)
-        change_times_file.write(self._settings.out, self._settings.number, self._simulation.change_s())
+        training_record.write(self._settings.out, self._settings.number, self._simulation.records())
         for learner, arrays in zip(self._learners, state, strict=True):
             networks = ActorCritics(learner.networks.layout, arrays, sharpness)
             for tl in networks.layout.tls:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from city.config import City
-from city.network import StreetNetwork, signals_of
+from city.network import StreetNetwork
 from protos import policy_pb2 as pb
-from signals import dialects
+from signals import contract
 from signals.observation import Observation
 from signals.policy import Action
 
@@ -19,9 +19,4 @@ class NoPolicies:
 
 def contracts_of_city(city: City, tls: tuple[str, ...], street: StreetNetwork) -> dict[str, pb.PolicyContract]:
     """The contracts that policies of these TLs would have: their greens, lanes and times. Raises InputError."""
-    contracts = {}
-    for tl in tls:
-        settings = city.tls[tl]
-        dialect = dialects.find(settings.dialect, f"{city.path}: [tl.{tl}]")
-        contracts[tl] = dialect.build_contract(settings, signals_of(city, settings, street), city.safety)
-    return contracts
+    return {tl: contract.build(city, city.tls[tl], street) for tl in tls}

@@ -12,10 +12,10 @@ from typing import Protocol
 
 from city.config import TL, City, Safety
 from city.errors import InputError
-from city.network import SignalNetwork
 from protos import policy_pb2 as pb
 from signals import user_dialects
 from signals.observation import Floats, Observer, PhaseState
+from signals.policy_signals import PolicySignal
 
 ActionValues = Sequence[float]
 """The values of an action: one index of a categorical policy, or A values in [-1, 1]."""
@@ -65,7 +65,10 @@ class Dialect(Protocol):
     def action_kind(self, tl: TL) -> str:
         """The contract's kind of action: `categorical`, or a kind of this dialect alone."""
 
-    def build_contract(self, tl: TL, signals: Sequence[SignalNetwork], safety: Safety) -> pb.PolicyContract:
+    takes_first_program: bool
+    """Whether the family's own trainer takes each signal's first program and all its green phases, whichever runs."""
+
+    def build_contract(self, tl: TL, signals: Sequence[PolicySignal], safety: Safety) -> pb.PolicyContract:
         """The contract of a TL without its origin. Raises InputError."""
 
     def check_contract(self, contract: pb.PolicyContract) -> None:
@@ -149,15 +152,3 @@ def check_city_settings(city: City) -> None:
             dialect.check_settings(tl)
         except InputError as error:
             raise InputError(f"{where} {error}") from None
-
-
-def signal_messages(signals: Sequence[tuple[SignalNetwork, str]]) -> list[pb.Signal]:
-    """The `signals` field of a contract. `signals`: (signal, id of the program that training started from)."""
-    messages = []
-    for network, program_id in signals:
-        program = next(program for program in network.programs if program.id == program_id)
-        phases = [pb.Phase(state=p.state, duration_s=p.duration_s, min_s=p.min_s, max_s=p.max_s) for p in program.phases]
-        messages.append(
-            pb.Signal(id=network.id, lane_ids=network.lanes, program_id=program.id, offset_s=program.offset_s, phases=phases)
-        )
-    return messages

@@ -32,11 +32,12 @@ import numpy as np
 
 from city.config import TL, Safety
 from city.errors import InputError
-from city.network import SEQUENTIAL_TYPES, Phase, SignalNetwork, is_green
+from city.network import SEQUENTIAL_TYPES, Phase, is_green
 from protos import policy_pb2 as pb
 from serving.contract import ContractError
-from signals.dialects import ActionValues, PhaseSequencer, signal_messages
+from signals.dialects import ActionValues, PhaseSequencer
 from signals.observation import Floats, Observation, PhaseState, Readings, Rows, Shares
+from signals.policy_signals import PolicySignal, signal_messages
 from signals.simulation_time import next_multiple_s, round_to_ms
 
 STATES = ("d", "v", "vd", "vdd")
@@ -58,6 +59,7 @@ GreenSplitChange = tuple[int, ...]
 class Sappo:
     name = "sappo"
     action_kinds = ACTIONS
+    takes_first_program = False
     file_name_settings = ("state", "action", "offset_range", "control_cycle", "add_time_s", "actionp", "action_t_s")
 
     def check_settings(self, tl: TL) -> None:
@@ -69,18 +71,18 @@ class Sappo:
     def action_kind(self, tl: TL) -> str:
         return str(tl.action)
 
-    def build_contract(self, tl: TL, signals: Sequence[SignalNetwork], safety: Safety) -> pb.PolicyContract:
+    def build_contract(self, tl: TL, signals: Sequence[PolicySignal], safety: Safety) -> pb.PolicyContract:
         for key, value, choices in (("state", tl.state, STATES), ("action", tl.action, ACTIONS)):
             if value not in choices:
                 raise InputError(f"{tl.name}: {key} is missing; set it in [tl.{tl.name}] to one of {', '.join(choices)}")
         state, kind = tl.state or "", tl.action or ""
-        for network in signals:
-            if network.plan.type not in SEQUENTIAL_TYPES:
+        for signal in signals:
+            if signal.program.type not in SEQUENTIAL_TYPES:
                 raise InputError(
-                    f"{tl.name}: program {network.plan.id!r} of signal {network.id} has type {network.plan.type}, which does not "
-                    f"run its phases in sequence; dialect sappo needs a program of type {', '.join(SEQUENTIAL_TYPES)}"
+                    f"{tl.name}: program {signal.program.id!r} of signal {signal.id} has type {signal.program.type}, which "
+                    f"does not run its phases in sequence; dialect sappo needs a program of type {', '.join(SEQUENTIAL_TYPES)}"
                 )
-        messages = signal_messages([(network, network.plan.id) for network in signals])
+        messages = signal_messages(signals)
         if kind in PLAN_ACTIONS:
             _check_plans(tl, messages)
         timing = pb.Timing(
@@ -96,14 +98,14 @@ class Sappo:
         features = _features(state, messages)
         return pb.PolicyContract(
             tl=tl.name,
-            signal_ids=[signal.id for signal in messages],
+            signal_ids=[signal.id for signal in signals],
             signals=messages,
             observation=pb.Observation(
                 dialect=self.name, state=state, size=len(features), features=features, normalisation="block-maximum"
             ),
             action=pb.Action(
                 kind=kind,
-                size=_action_size(kind, len(messages)),
+                size=_action_size(kind, len(signals)),
                 actionp=ACTIONP if tl.actionp is None else tl.actionp,
                 add_time_s=ADD_TIME_S if tl.add_time_s is None else tl.add_time_s,
                 offset_range=tl.offset_range or OFFSET_RANGE,

@@ -9,7 +9,8 @@ duplicates, in link-index order.
 - The min_green bit is 1 once the time since the last phase change is at least
   min_green + yellow.
 
-Action: index into the green phases of the first program logic. A change requested
+Action: index into the green phases: all of the first program logic, as in sumo-rl, or the
+distinct ones of the program that runs (`policy_signals`). A change requested
 earlier than yellow + min_green after the last one is ignored; if the safety rules delay
 the new green, the time counts from when it is shown. Otherwise yellow for
 yellow_time: each `G`/`g` with `r`/`s` as next state becomes `y`; then the new green.
@@ -26,12 +27,12 @@ import numpy as np
 
 from city.config import TL, Safety
 from city.errors import InputError
-from city.network import SignalNetwork, green_states
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL, ContractError
-from signals.dialects import PhaseSequencer, signal_messages
+from signals.dialects import PhaseSequencer
 from signals.green_phases import GreenPhaseSequencer
 from signals.observation import Floats, GatheringObserver, Observation, PhaseState, Readings, Rows, Shares
+from signals.policy_signals import PolicySignal, greens_of, signal_messages
 
 # sumo-rl's defaults
 DELTA_TIME_S, YELLOW_S, MIN_GREEN_S = 5, 2.0, 5.0
@@ -40,6 +41,7 @@ DELTA_TIME_S, YELLOW_S, MIN_GREEN_S = 5, 2.0, 5.0
 class SumoRl:
     name = "sumo-rl"
     action_kinds: tuple[str, ...] = (CATEGORICAL,)
+    takes_first_program = True
     file_name_settings: tuple[str, ...] = ()
 
     def check_settings(self, tl: TL) -> None:
@@ -51,14 +53,13 @@ class SumoRl:
     def action_kind(self, tl: TL) -> str:
         return CATEGORICAL
 
-    def build_contract(self, tl: TL, signals: Sequence[SignalNetwork], safety: Safety) -> pb.PolicyContract:
-        # sumo-rl takes the first program logic, even if another one runs
-        messages = signal_messages([(network, network.first_program.id) for network in signals])
-        greens = len(_greens(messages[0]))
+    def build_contract(self, tl: TL, signals: Sequence[PolicySignal], safety: Safety) -> pb.PolicyContract:
+        messages = signal_messages(signals)
+        greens = len(signals[0].greens)
         features = _features(messages[0], greens)
         return pb.PolicyContract(
             tl=tl.name,
-            signal_ids=[signal.id for signal in messages],
+            signal_ids=[signal.id for signal in signals],
             signals=messages,
             observation=pb.Observation(dialect=self.name, size=len(features), features=features, normalisation="none"),
             action=pb.Action(kind=CATEGORICAL, size=greens, choices=[greens]),
@@ -76,7 +77,7 @@ class SumoRl:
         remedy = f"export it again (greenserve export --tl {contract.tl})"
         if contract.action.kind != CATEGORICAL:
             raise ContractError(f"{where} has action {contract.action.kind!r}, not {CATEGORICAL}; {remedy}")
-        greens = len(_greens(contract.signals[0]))
+        greens = len(greens_of(contract.signals[0]))
         if list(contract.observation.features) != _features(contract.signals[0], greens):
             raise ContractError(f"{where} lists features that its signal does not have; {remedy}")
         if contract.action.size != greens:
@@ -95,19 +96,15 @@ class SumoRl:
 
     def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> "SumoRlObserver":
         rows = np.array([lane_row[lane] for lane in contract.signals[0].lane_ids], np.intp)
-        return SumoRlObserver(rows, len(lane_row), len(_greens(contract.signals[0])))
+        return SumoRlObserver(rows, len(lane_row), len(greens_of(contract.signals[0])))
 
     def sequencer(self, contract: pb.PolicyContract) -> PhaseSequencer:
         timing = contract.timing
-        greens = _greens(contract.signals[0])
+        greens = greens_of(contract.signals[0])
         return GreenPhaseSequencer(greens, timing.decision_interval_s, timing.yellow_s, timing.min_green_s, timing.all_red_s)
 
 
 DIALECT = SumoRl()
-
-
-def _greens(signal: pb.Signal) -> list[str]:
-    return green_states(phase.state for phase in signal.phases)
 
 
 def _features(signal: pb.Signal, greens: int) -> list[pb.Feature]:

@@ -13,9 +13,14 @@ from city.network import Phase, Program, SignalNetwork, StreetNetwork
 from controller.sumo.programs import sumo_program
 from greenserve.__main__ import main
 from signals import dialects
+from signals.contract import build
 from tests.conftest import GRID
 
 NET, ROUTES = GRID / "grid.net.xml", GRID / "demand.rou.xml"
+
+
+def choices_of(signals):
+    return dict.fromkeys(signals, init.Choice("0", ("Gr",)))
 
 
 def run(*flags):
@@ -31,7 +36,7 @@ def test_every_signal_becomes_a_tl_that_all_commands_accept(tmp_path, monkeypatc
     street = network.of_city(city)
     assert [tl.signals[0] for tl in city.tls.values()] == list(street.signals)
     for tl in city.tls.values():
-        contract = dialects.find(tl.dialect, "").build_contract(tl, network.signals_of(city, tl, street), city.safety)
+        contract = build(city, tl, street)
         assert (contract.timing.decision_interval_s, contract.timing.yellow_s, contract.timing.min_green_s) == (5, 2, 5)
 
 
@@ -79,9 +84,7 @@ def test_tls_are_named_like_their_signals(tmp_path, monkeypatch, capsys, shared)
     ],
 )
 def test_ids_that_cannot_be_names_are_changed_and_shown(signal, tl):
-    program = Program("0", "static", 0, (Phase("G", 30, 30, 30), Phase("y", 3, 3, 3)))
-    street = StreetNetwork(NET, {signal: SignalNetwork(signal, ((),), ("a_0",), (program,), "0", None, None, None)}, {})
-    assert init.tl_names(street) == {tl: signal}
+    assert init.tl_names([signal]) == {tl: signal}
 
 
 def test_long_ids_get_short_names_with_the_id_beside_them(tmp_path):
@@ -89,9 +92,9 @@ def test_long_ids_get_short_names_with_the_id_beside_them(tmp_path):
     green = (Program("0", "static", 0, (Phase("Gr", 30, 30, 30), Phase("yr", 3, 3, 3))),)
     signals = {i: SignalNetwork(i, ((), ()), ("a_0",), green, "0", None, None, None) for i in ids}
     street = StreetNetwork(NET, signals, {})
-    names = init.tl_names(street)
+    names = init.tl_names(ids)
     assert list(names) == ["A0", "TL001", "TL001-2", "TL002", "B1"]
-    (tmp_path / "city.toml").write_text(init.city_toml(NET, None, street, names, "sumo-rl", tmp_path))
+    (tmp_path / "city.toml").write_text(init.city_toml(NET, None, street, names, choices_of(ids), {}, "sumo-rl", tmp_path))
     assert f"[tl.TL001]  # {ids[1]}\n" in (tmp_path / "city.toml").read_text()
     assert [tl.signals[0] for tl in config.load(tmp_path / "city.toml").tls.values()] == ids
 
@@ -101,12 +104,14 @@ def test_any_ids_give_different_valid_names(tmp_path_factory, ids):
     green = (Program("0", "static", 0, (Phase("Gr", 30, 30, 30), Phase("yr", 3, 3, 3))),)
     signals = {i: SignalNetwork(i, ((), ()), ("a_0",), green, "0", None, None, None) for i in ids}
     street = StreetNetwork(NET, signals, {})
-    names = init.tl_names(street)
+    names = init.tl_names(ids)
     assert list(names.values()) == ids
     assert all(canonical(name) == name for name in names) and not {"all", "city"} & set(names)
     assert len({name.lower() for name in names}) == len(ids)
     folder = tmp_path_factory.mktemp("city")
-    (folder / "city.toml").write_text(init.city_toml(NET, None, street, names, "sumo-rl", folder), encoding="utf-8")
+    (folder / "city.toml").write_text(
+        init.city_toml(NET, None, street, names, choices_of(ids), {}, "sumo-rl", folder), encoding="utf-8"
+    )
     assert {name: tl.signals[0] for name, tl in config.load(folder / "city.toml").tls.items()} == names
 
 
@@ -117,7 +122,8 @@ def test_signals_without_a_green_phase_are_left_out_and_named(tmp_path, capsys):
     logic = re.sub(r'(?<=state=")\w+', lambda state: "r" * len(state[0]), text[begin:end])
     (tmp_path / "net.net.xml").write_text(text[:begin] + logic + text[end:])
     assert run("--net", tmp_path / "net.net.xml", "--out", tmp_path / "city.toml") == 0
-    assert "A0: left out; it has no green phase" in capsys.readouterr().out
+    line = "eft out: A0: program '0' of signal A0 has no green phase; add a phase with G or g, without y"
+    assert f"\nl{line}\n" in f"\n{capsys.readouterr().out}" and f"# L{line}\n" in (tmp_path / "city.toml").read_text()
     assert "A0" not in {tl.signals[0] for tl in config.load(tmp_path / "city.toml").tls.values()}
 
 

@@ -9,7 +9,7 @@ from city.errors import InputError
 from controller.assembly import assemble
 from controller.sumo.connection import Interrupts
 from controller.sumo.start import start
-from export import contract
+from signals import contract
 from tests.end_to_end.generated_streets import LongestQueue, generate
 
 

@@ -23,10 +23,10 @@ from controller.sumo.network import (
     check_contracts_match_city,
     check_sumo_matches_contract,
 )
-from export import contract
 from protos import policy_pb2 as pb
 from serving.client import Client
 from serving.embedded.config import ServerConfig
+from signals import contract
 from tests.conftest import GRID
 from tests.end_to_end.programs import CITY, free_port
 from tests.serving import saved_models

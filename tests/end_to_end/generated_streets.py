@@ -14,7 +14,7 @@ from controller.assembly import assemble
 from controller.decision_step import Events
 from controller.sumo.connection import Interrupts
 from controller.sumo.start import start
-from export import contract
+from signals import contract
 from tests.networks import netgenerate
 
 PASSENGERS_PER_SECOND = 0.01

@@ -21,7 +21,7 @@ from controller.guard.start import open_guarded
 from controller.sumo.connection import Interrupts
 from controller.sumo.libsumo_connection import start_libsumo
 from controller.sumo.start import start
-from export import contract
+from signals import contract
 from tests.end_to_end import trained_actors
 
 

@@ -9,7 +9,7 @@ from controller.assembly import assemble
 from controller.decision_step import Events
 from controller.sumo.connection import Interrupts
 from controller.sumo.start import start
-from export import contract
+from signals import contract
 from tests.conftest import GRID
 from tests.end_to_end.adversarial_policies import AdversarialPolicies
 

@@ -10,10 +10,11 @@ import pytest
 from controller.assembly import assemble
 from controller.sumo.libsumo_connection import start_libsumo
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS
-from export import contract, locate
+from export import locate
 from export.actors import architectures
 from export.checkpoints.source import ActorRequest
 from export.rebuild import rebuild
+from signals import contract
 from simulation.trips import read_trips
 from tests.conftest import GRID
 from tests.end_to_end.programs import CITY

@@ -9,7 +9,7 @@ from controller.assembly import assemble
 from controller.sumo import start
 from controller.sumo.connection import Interrupts
 from controller.sumo.libsumo_connection import start_libsumo
-from export import contract
+from signals import contract
 from signals.safety.monitor import SignalMonitor
 from tests.conftest import GRID
 

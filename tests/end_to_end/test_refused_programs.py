@@ -6,7 +6,7 @@ import pytest
 
 from city import config, network
 from city.errors import InputError
-from export import contract
+from signals import contract
 from tests.networks import netgenerate
 
 GRID = ("--grid", "--grid.number", "2", "--grid.attach-length", "100", "--no-turnarounds")

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from city import config, network
-from export import contract
+from signals import contract
 from tests.conftest import GRID, ROOT
 from tests.end_to_end.generated_streets import LongestQueue
 from tests.end_to_end.programs import free_port, program

@@ -23,9 +23,9 @@ from evaluation import simulation as arm_simulation
 from evaluation.arms import Arm
 from evaluation.simulation import ArmSimulator, EvaluationTask, Outcome, ServedModels, outcomes_by_arm
 from export.__main__ import main as export
-from export.contract import build
 from serving.client import Client
 from serving.embedded.config import ServerConfig
+from signals.contract import build
 from simulation import model_files
 from simulation.demand import Demand, varied
 from simulation.executors.processes import Processes

@@ -5,7 +5,7 @@ import tomllib
 import pytest
 
 from city import config, network
-from export import contract
+from signals import contract
 from signals.change_times import (
     ChangeTimes,
     change_times,

@@ -20,8 +20,8 @@ from city import config, network
 from city.errors import InputError
 from controller.assembly import assemble
 from controller.sumo.libsumo_connection import start_libsumo
-from export import contract
 from serving.embedded.config import ServerConfig
+from signals import contract
 from simulation.approaches import upstream_lanes
 from simulation.demand import MAX_SCALE, MAX_SHIFT_S, MIN_SCALE, Demand, varied
 from simulation.executors import in_order

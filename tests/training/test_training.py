@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from city import config, run_lock
 from controller.check import main as check
-from export import change_times_file
+from export import training_record
 from export.__main__ import main as export
 from serving.contract import from_saved_model
 from simulation.executors.this_process import ThisProcess
@@ -86,9 +86,9 @@ def test_contract_has_the_change_times_that_the_training_had(tmp_path, capsys):
     capsys.readouterr()
     assert check(["--city", str(city)]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("1 of 1 TLs match"), "no advice"
-    change_times_file.path_in(out, 1).write_text('{"SA101": -1}')
+    training_record.path_in(out, 1).write_text('{"SA101": {"programs": {}, "change_s": -1}}')
     assert export(["--city", str(city), "--tl", "SA101", "--models-dir", str(tmp_path / "models"), "--overwrite"]) == 2
-    assert "trial_1_change_times.json: is not a record of change times" in capsys.readouterr().err
+    assert "trial_1_training.json: is not the record of a training" in capsys.readouterr().err
 
 
 def test_curve_has_a_row_per_update(trained):
@@ -379,7 +379,7 @@ def test_disk_that_is_full_leaves_the_last_whole_checkpoint(trained, tmp_path):
         "import numpy as np\n"
         "from city import config, network\n"
         "from city.errors import InputError\n"
-        "from export.contract import build\n"
+        "from signals.contract import build\n"
         "from training import checkpoints\n"
         "city = config.load(Path(sys.argv[1]))\n"
         "contract = build(city, city.tls['SA107'], network.of_city(city))\n"

@@ -11,6 +11,7 @@ from city.config import Controller, Safety
 from city.errors import InputError
 from controller.sumo.network import check_contract_matches_network
 from signals import dialects
+from signals.contract import build as contract_of
 from signals.fallback.plan import FallbackPlan, FallbackSchedule
 from signals.intersection import Intersection
 from signals.observation import Readings, shares_of
@@ -66,7 +67,7 @@ def test_intersection_decides_with_the_new_dialect(load_city):
     street = network.of_city(city)
     signal = street.signals["A0"]
     assert "toy-counts" in dialects.names()
-    contract = dialects.find("toy-counts", "").build_contract(city.tls["SA101"], [signal], city.safety)
+    contract = contract_of(city, city.tls["SA101"], street)
     check_contract_matches_network(contract, street)
     dialect = dialects.of(contract)
     times = times_for(contract, Safety(min_yellow_s=3, min_green_s=4), dialect.runs_plan(contract))

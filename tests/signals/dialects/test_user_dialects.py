@@ -7,9 +7,8 @@ import pytest
 from city import config
 from city.errors import InputError
 from controller.sumo.network import check_contract_matches_network, check_contracts_match_city
-from export import contract
 from greenserve.__main__ import main
-from signals import dialects, user_dialects
+from signals import contract, dialects, user_dialects
 from tests.conftest import GRID
 from tests.signals.dialects import toy_counts
 
@@ -117,7 +116,10 @@ def test_check_of_a_strangers_model_has_no_module_imported(marked, load_city, gr
     [
         ("nowhere:Class", r"\[tl.SA101\] dialect 'nowhere:Class' cannot be imported: ModuleNotFoundError.*set PYTHONPATH"),
         (f"{TOY}s", "cannot be imported: AttributeError"),
-        ("evil_module:Evil", r"lacks name, action_kinds, file_name_settings, check_settings\(\), .*see the protocol in"),
+        (
+            "evil_module:Evil",
+            r"lacks name, action_kinds, .*takes_first_program, check_settings\(\), .*see the protocol in",
+        ),
         ("tests.signals.dialects.toy_counts:ToySequencer", r"cannot be imported: TypeError"),
         ("signals.dialects.sumo_rl:SumoRl", "its name 'sumo-rl' belongs to another dialect; rename it"),
         ("a/b:C", "must be module:Class, such as my_package.counts:Counts"),

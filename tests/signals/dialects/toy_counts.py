@@ -7,14 +7,15 @@ import numpy as np
 from city.errors import InputError
 from protos import policy_pb2 as pb
 from serving.contract import ContractError
-from signals.dialects import signal_messages
 from signals.observation import PhaseState
+from signals.policy_signals import signal_messages
 
 
 class Toy:
     name = "toy-counts"
     action_kinds = ("categorical",)
     file_name_settings = ()
+    takes_first_program = False
 
     def check_settings(self, tl):
         if tl.state:
@@ -24,7 +25,7 @@ class Toy:
         return "categorical"
 
     def build_contract(self, tl, signals, safety):
-        messages = signal_messages([(network, network.plan.id) for network in signals])
+        messages = signal_messages(signals)
         lanes = [pb.Feature(kind="vehicles", signal_id=m.id, lane_id=lane) for m in messages for lane in m.lane_ids]
         return pb.PolicyContract(
             tl=tl.name,

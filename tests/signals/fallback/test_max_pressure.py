@@ -1,12 +1,14 @@
 """Max-pressure control, entered and left through safe transitions."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from city.config import Controller
 from controller.assembly import ReadLanes, _max_pressure
-from export import contract
 from protos import policy_pb2 as pb
+from signals import contract
 from signals.dialects.sumo_rl import SumoRlObserver
 from signals.fallback.control_mode import ControlMode
 from signals.fallback.max_pressure import MAX_WAIT_S, MaxPressure, lanes_of
@@ -171,15 +173,14 @@ def test_release_hands_over_to_the_signals_own_program(crossing):
 
 def test_tl_with_a_signal_without_greens_falls_back_to_its_plan(grid_city, grid_street):
     made = contract.build(grid_city, grid_city.tls["SA108"], grid_street)  # two signals
-    changed = pb.PolicyContract()
-    changed.CopyFrom(made)
     lanes = [lane for signal in made.signal_ids for lane in lanes_of(grid_street.signals[signal], {})]
     read = ReadLanes({lane: i for i, lane in enumerate(lanes)}, grid_street)
     times = SafetyTimes(3, 5)
-    assert isinstance(_max_pressure(changed, grid_street, read, times), MaxPressure)
-    for phase in changed.signals[1].phases:
-        phase.state = "r" * len(phase.state)
-    assert _max_pressure(changed, grid_street, read, times) is None
+    assert isinstance(_max_pressure(made, grid_street, read, times), MaxPressure)
+    signal = grid_street.signals[made.signal_ids[1]]
+    red = replace(signal.plan, phases=tuple(replace(phase, state="r" * len(phase.state)) for phase in signal.plan.phases))
+    street = replace(grid_street, signals={**grid_street.signals, signal.id: replace(signal, programs=(red,))})
+    assert _max_pressure(made, street, read, times) is None
 
 
 def test_current_green_is_kept_at_equal_pressure(crossing):

@@ -1,0 +1,89 @@
+"""The policy contract of a TL from city.toml and the street, and the TLs that a policy can control."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from city.config import TL, City
+from city.errors import InputError
+from city.lanes import is_internal
+from city.network import StreetNetwork, signals_of
+from protos import policy_pb2 as pb
+from signals import dialects, policy_signals
+from signals.policy_signals import PolicySignal
+from signals.safety.conflicts import check_phases
+
+
+def build(
+    city: City,
+    tl: TL,
+    street: StreetNetwork,
+    takes_first: bool = False,
+    trained_programs: Mapping[str, str] | None = None,
+) -> pb.PolicyContract:
+    """The contract of a TL, complete except for its origin. Raises InputError.
+
+    `takes_first`, `trained_programs`: see `policy_signals.of_tl`.
+    """
+    signals = policy_signals.of_tl(tl, signals_of(city, tl, street), takes_first, trained_programs)
+    contract = dialects.find(tl.dialect, f"{city.path}: [tl.{tl.name}]").build_contract(tl, signals, city.safety)
+    for signal in signals:
+        _check_greens(tl.name, signal)
+        check_phases(f"{tl.name}: signal {signal.id}", signal.network, signal.program.id, _states(signal))
+    return contract
+
+
+def controllable(city: City, tls: Iterable[str], street: StreetNetwork) -> tuple[list[str], dict[str, str]]:
+    """(TLs that a policy can control, TL -> why not and what to do). Raises InputError if a signal is not in the network."""
+    fit, reasons = [], {}
+    for tl in tls:
+        settings = city.tls[tl]
+        networks = signals_of(city, settings, street)
+        try:
+            for signal in policy_signals.of_tl(settings, networks):
+                check_controllable(tl, signal)
+        except InputError as error:
+            reasons[tl] = str(error)
+        else:
+            fit.append(tl)
+    return fit, reasons
+
+
+def program_notes(city: City, tls: Iterable[str], street: StreetNetwork) -> list[str]:
+    """Lines about TLs with another program than the network's first, or than the one that runs. Raises InputError."""
+    chosen = [(tl, policy_signals.of_tl(city.tls[tl], signals_of(city, city.tls[tl], street))) for tl in tls]
+    return [line for line in policy_signals.describe_programs(chosen) if line]
+
+
+def check_controllable(tl: str, signal: PolicySignal) -> None:
+    """Raise InputError if a policy has nothing to choose at a signal, or one of its states would never be permitted."""
+    if not any(not is_internal(lane) for lane in signal.network.lanes):
+        raise InputError(f"{tl}: signal {signal.id} has no lane for vehicles; leave it out of city.toml")
+    _check_greens(tl, signal)
+    if len(signal.greens) < 2:
+        raise InputError(
+            f"{tl}: program {signal.program.id!r} of signal {signal.id} has one green, so there is nothing to choose; "
+            "leave it out of city.toml"
+        )
+    check_phases(f"{tl}: signal {signal.id}", signal.network, signal.program.id, _states(signal))
+
+
+def _check_greens(tl: str, signal: PolicySignal) -> None:
+    if not signal.greens:
+        raise InputError(
+            f"{tl}: program {signal.program.id!r} of signal {signal.id} has no green phase; add a phase with G or g, without y"
+        )
+
+
+def _states(signal: PolicySignal) -> list[str]:
+    return [phase.state for phase in signal.program.phases]
+
+
+def require_controllable(city: City, tls: Sequence[str], street: StreetNetwork, is_strict: bool) -> tuple[list[str], list[str]]:
+    """(TLs that a policy can control, a line for each that stays on its own program).
+
+    Raises InputError if there is none, or with `is_strict` if one is left out.
+    """
+    fit, reasons = controllable(city, tls, street)
+    if reasons and (is_strict or not fit):
+        more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+        raise InputError(f"{next(iter(reasons.values()))}{more}")
+    return fit, [f"left on its own program: {reason}" for reason in reasons.values()]
