@@ -202,8 +202,10 @@ class Trainer:
         for k, learner in enumerate(self._learners):
             layout = learner.networks.layout
             batches = []
-            for row in range(layout.row_count):
-                tls = [tl for tl, tl_row in zip(layout.tls, layout.rows, strict=True) if tl_row == row]
+            tls_of_row: list[list[str]] = [[] for _ in range(layout.row_count)]
+            for tl, row in zip(layout.tls, layout.rows, strict=True):
+                tls_of_row[row].append(tl)
+            for row, tls in enumerate(tls_of_row):
                 transitions = [episode.transitions[tl] for episode in episodes for tl in tls if tl in episode.transitions]
                 factor = self._scales[k][row].update(transitions)
                 batches.append(make_batch(transitions, factor, ppo.gamma, ppo.gae_lambda))
