@@ -2,6 +2,7 @@
 
 import sys
 
+import numpy as np
 import pytest
 
 from city import config
@@ -9,7 +10,8 @@ from city.errors import InputError
 from controller.sumo.network import check_contract_matches_network, check_contracts_match_city
 from greenserve.__main__ import main
 from signals import contract, dialects, user_dialects
-from tests.conftest import GRID
+from signals.observation import Readings
+from tests.conftest import GRID, ROOT
 from tests.signals.dialects import toy_counts
 
 TOY = "tests.signals.dialects.toy_counts:Toy"
@@ -142,3 +144,19 @@ def test_declared_name_is_the_dialects_own(load_city, install):
     install(other_name=TOY)
     with pytest.raises(InputError, match="has the name 'toy-counts'; give both the same name"):
         dialects.check_city_settings(load_city("other-name"))
+
+
+def test_documented_dialect_observes_halting_vehicles(tmp_path, monkeypatch, load_city, grid_street):
+    page = (ROOT / "docs" / "reference" / "dialects.md").read_text()
+    (tmp_path / "documented_dialect.py").write_text(page.partition("```python\n")[2].partition("```")[0])
+    monkeypatch.syspath_prepend(tmp_path)
+    city = load_city("documented_dialect:Halting")
+    made = contract.build(city, city.tls["SA101"], grid_street)
+    check_contract_matches_network(made, grid_street)
+    lanes = list(grid_street.signals["A0"].lanes)
+    observer = dialects.of(made).observer(made, {lane: k for k, lane in enumerate(lanes)}, np.ones(len(lanes)))
+    halting = np.arange(len(lanes), dtype=float)
+    readings = Readings(np.array([halting + 1, halting]), halting, halting)
+    assert made.observation.size == observer.size == len(lanes)
+    assert observer.observe(readings, None, None).tolist() == halting.tolist()
+    sys.modules.pop("documented_dialect")
