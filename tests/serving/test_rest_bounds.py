@@ -5,17 +5,23 @@ import gzip
 import http.client
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 
 import numpy as np
 import pytest
 
+from city.errors import InputError
+from serving.client import Client
 from serving.embedded.config import RestConfig, ServerConfig
+from serving.embedded.flags import parse
 from serving.embedded.rest import json_document, json_request, request_body
 from serving.embedded.rest import server as rest_server
 from serving.embedded.rest.request_body import Body, Budget
 from serving.embedded.status import StatusError
+from tests.end_to_end.programs import free_port
 from tests.serving.conftest import running
 
 PREDICT = "/v1/models/SA103:predict"
@@ -48,6 +54,19 @@ def connected(server):
         yield connection
     finally:
         connection.close()
+
+
+@contextlib.contextmanager
+def server_process(models):
+    """A server in a process of its own: (its gRPC address, its REST port)."""
+    port = free_port()
+    command = [sys.executable, "-m", "serving", f"--models_dir={models}", "--port=0", f"--rest_api_port={port}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        yield process.stdout.readline().removeprefix("ready at ").partition(",")[0], port
+    finally:
+        process.terminate()
+        process.wait(20)
 
 
 def until(condition):
@@ -171,3 +190,40 @@ def test_body_that_is_announced_too_large_is_refused_before_it_arrives(server):
         response = http.client.HTTPResponse(connection)
         response.begin()
         assert response.status == 400 and "larger than 1000 bytes" in json.loads(response.read())["error"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", [b"{}", b"[]", b"1"])
+def test_hostile_rest_clients_delay_predict_by_less_than_a_second(grid_models, unit):
+    size = request_body.MAX_BODY_BYTES - 100
+    packed = gzip.compress(b'{"instances":[' + b",".join([unit] * (size // (len(unit) + 1))) + b"]}")
+    stopped = threading.Event()
+
+    def attack(port):
+        while not stopped.is_set():
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+            with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
+                connection.request("POST", PREDICT, packed, {"Content-Encoding": "gzip"})
+                connection.getresponse().read()
+
+    with server_process(grid_models) as (address, rest_port), Client(address, retries=0) as client:
+        attackers = [threading.Thread(target=attack, args=(rest_port,)) for _ in range(8)]
+        try:
+            for attacker in attackers:
+                attacker.start()
+            slowest_s, end = 0.0, time.monotonic() + 5
+            while time.monotonic() < end:
+                begin = time.monotonic()
+                client.predict("SA103", np.zeros(17, np.float32), timeout_s=20)
+                slowest_s = max(slowest_s, time.monotonic() - begin)
+        finally:
+            stopped.set()
+            for attacker in attackers:
+                attacker.join()
+    assert slowest_s < 1
+
+
+@pytest.mark.parametrize("size", [0, (1 << 26) + 1])
+def test_bound_of_a_body_lies_within_64_mib(tmp_path, size):
+    with pytest.raises(InputError, match=f"--rest_api_max_body_bytes {size} must lie between"):
+        parse([f"--models_dir={tmp_path}", f"--rest_api_max_body_bytes={size}"])
