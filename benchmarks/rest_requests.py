@@ -19,6 +19,7 @@ import numpy as np
 
 from benchmarks.unary_predict import INPUTS, block, resident_mb, server_process, serving_command, write_actors
 from serving.embedded.__main__ import allow_open_files
+from serving.embedded.flags import MAX_BODY_BYTES_LIMIT
 
 PATH = "/v1/models/TL0000:predict"
 CONCURRENT_REQUESTS = 200
@@ -50,7 +51,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         write_actors(folder, 1)
-        _, pid = stack.enter_context(server_process(*serving_command(folder, "--rest_api_port", str(port))))
+        flags = ["--rest_api_port", str(port), "--rest_api_max_body_bytes", str(MAX_BODY_BYTES_LIMIT)]
+        _, pid = stack.enter_context(server_process(*serving_command(folder, *flags)))
 
         def connect() -> http.client.HTTPConnection:
             return stack.enter_context(contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=120)))

@@ -25,19 +25,61 @@ _sym_db = _symbol_database.Default()
 from protos import predict_pb2 as protos_dot_predict__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17protos/tensorflow.proto\x12\x0fgreenserve.wire\x1a\x14protos/predict.proto\"Y\n\x0b\x43onfigProto\x12$\n\x1cintra_op_parallelism_threads\x18\x02 \x01(\x05\x12$\n\x1cinter_op_parallelism_threads\x18\x05 \x01(\x05\"\xaa\x01\n\x0cMetaGraphDef\x12\x46\n\rsignature_def\x18\x05 \x03(\x0b\x32/.greenserve.wire.MetaGraphDef.SignatureDefEntry\x1aR\n\x11SignatureDefEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12,\n\x05value\x18\x02 \x01(\x0b\x32\x1d.greenserve.wire.SignatureDef:\x02\x38\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17protos/tensorflow.proto\x12\x0fgreenserve.wire\x1a\x14protos/predict.proto\"Y\n\x0b\x43onfigProto\x12$\n\x1cintra_op_parallelism_threads\x18\x02 \x01(\x05\x12$\n\x1cinter_op_parallelism_threads\x18\x05 \x01(\x05\"@\n\nSavedModel\x12\x32\n\x0bmeta_graphs\x18\x02 \x03(\x0b\x32\x1d.greenserve.wire.MetaGraphDef\"\x85\x04\n\x0cMetaGraphDef\x12@\n\rmeta_info_def\x18\x01 \x01(\x0b\x32).greenserve.wire.MetaGraphDef.MetaInfoDef\x12,\n\tgraph_def\x18\x02 \x01(\x0b\x32\x19.greenserve.wire.GraphDef\x12,\n\tsaver_def\x18\x03 \x01(\x0b\x32\x19.greenserve.wire.SaverDef\x12H\n\x0e\x63ollection_def\x18\x04 \x03(\x0b\x32\x30.greenserve.wire.MetaGraphDef.CollectionDefEntry\x12\x46\n\rsignature_def\x18\x05 \x03(\x0b\x32/.greenserve.wire.MetaGraphDef.SignatureDefEntry\x1a\x1b\n\x0bMetaInfoDef\x12\x0c\n\x04tags\x18\x04 \x03(\t\x1aT\n\x12\x43ollectionDefEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12-\n\x05value\x18\x02 \x01(\x0b\x32\x1e.greenserve.wire.CollectionDef:\x02\x38\x01\x1aR\n\x11SignatureDefEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12,\n\x05value\x18\x02 \x01(\x0b\x32\x1d.greenserve.wire.SignatureDef:\x02\x38\x01\"#\n\x08SaverDef\x12\x17\n\x0frestore_op_name\x18\x03 \x01(\t\"f\n\rCollectionDef\x12:\n\tnode_list\x18\x01 \x01(\x0b\x32\'.greenserve.wire.CollectionDef.NodeList\x1a\x19\n\x08NodeList\x12\r\n\x05value\x18\x01 \x03(\t\"h\n\x08GraphDef\x12&\n\x04node\x18\x01 \x03(\x0b\x32\x18.greenserve.wire.NodeDef\x12\x34\n\x07library\x18\x02 \x01(\x0b\x32#.greenserve.wire.FunctionDefLibrary\"\xad\x01\n\x07NodeDef\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\n\n\x02op\x18\x02 \x01(\t\x12\r\n\x05input\x18\x03 \x03(\t\x12\x30\n\x04\x61ttr\x18\x05 \x03(\x0b\x32\".greenserve.wire.NodeDef.AttrEntry\x1aG\n\tAttrEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.greenserve.wire.AttrValue:\x02\x38\x01\"\xc0\x01\n\tAttrValue\x12\x34\n\x04list\x18\x01 \x01(\x0b\x32$.greenserve.wire.AttrValue.ListValueH\x00\x12\x0b\n\x01s\x18\x02 \x01(\x0cH\x00\x12-\n\x04\x66unc\x18\n \x01(\x0b\x32\x1d.greenserve.wire.NameAttrListH\x00\x1a\x38\n\tListValue\x12+\n\x04\x66unc\x18\t \x03(\x0b\x32\x1d.greenserve.wire.NameAttrListB\x07\n\x05value\"\x9c\x01\n\x0cNameAttrList\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x35\n\x04\x61ttr\x18\x02 \x03(\x0b\x32\'.greenserve.wire.NameAttrList.AttrEntry\x1aG\n\tAttrEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.greenserve.wire.AttrValue:\x02\x38\x01\"D\n\x12\x46unctionDefLibrary\x12.\n\x08\x66unction\x18\x01 \x03(\x0b\x32\x1c.greenserve.wire.FunctionDef\"\xe3\x01\n\x0b\x46unctionDef\x12)\n\tsignature\x18\x01 \x01(\x0b\x32\x16.greenserve.wire.OpDef\x12*\n\x08node_def\x18\x03 \x03(\x0b\x32\x18.greenserve.wire.NodeDef\x12\x34\n\x04\x61ttr\x18\x05 \x03(\x0b\x32&.greenserve.wire.FunctionDef.AttrEntry\x1aG\n\tAttrEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.greenserve.wire.AttrValue:\x02\x38\x01\"\x15\n\x05OpDef\x12\x0c\n\x04name\x18\x01 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.tensorflow_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_METAGRAPHDEF_COLLECTIONDEFENTRY']._loaded_options = None
+  _globals['_METAGRAPHDEF_COLLECTIONDEFENTRY']._serialized_options = b'8\001'
   _globals['_METAGRAPHDEF_SIGNATUREDEFENTRY']._loaded_options = None
   _globals['_METAGRAPHDEF_SIGNATUREDEFENTRY']._serialized_options = b'8\001'
+  _globals['_NODEDEF_ATTRENTRY']._loaded_options = None
+  _globals['_NODEDEF_ATTRENTRY']._serialized_options = b'8\001'
+  _globals['_NAMEATTRLIST_ATTRENTRY']._loaded_options = None
+  _globals['_NAMEATTRLIST_ATTRENTRY']._serialized_options = b'8\001'
+  _globals['_FUNCTIONDEF_ATTRENTRY']._loaded_options = None
+  _globals['_FUNCTIONDEF_ATTRENTRY']._serialized_options = b'8\001'
   _globals['_CONFIGPROTO']._serialized_start=66
   _globals['_CONFIGPROTO']._serialized_end=155
-  _globals['_METAGRAPHDEF']._serialized_start=158
-  _globals['_METAGRAPHDEF']._serialized_end=328
-  _globals['_METAGRAPHDEF_SIGNATUREDEFENTRY']._serialized_start=246
-  _globals['_METAGRAPHDEF_SIGNATUREDEFENTRY']._serialized_end=328
+  _globals['_SAVEDMODEL']._serialized_start=157
+  _globals['_SAVEDMODEL']._serialized_end=221
+  _globals['_METAGRAPHDEF']._serialized_start=224
+  _globals['_METAGRAPHDEF']._serialized_end=741
+  _globals['_METAGRAPHDEF_METAINFODEF']._serialized_start=544
+  _globals['_METAGRAPHDEF_METAINFODEF']._serialized_end=571
+  _globals['_METAGRAPHDEF_COLLECTIONDEFENTRY']._serialized_start=573
+  _globals['_METAGRAPHDEF_COLLECTIONDEFENTRY']._serialized_end=657
+  _globals['_METAGRAPHDEF_SIGNATUREDEFENTRY']._serialized_start=659
+  _globals['_METAGRAPHDEF_SIGNATUREDEFENTRY']._serialized_end=741
+  _globals['_SAVERDEF']._serialized_start=743
+  _globals['_SAVERDEF']._serialized_end=778
+  _globals['_COLLECTIONDEF']._serialized_start=780
+  _globals['_COLLECTIONDEF']._serialized_end=882
+  _globals['_COLLECTIONDEF_NODELIST']._serialized_start=857
+  _globals['_COLLECTIONDEF_NODELIST']._serialized_end=882
+  _globals['_GRAPHDEF']._serialized_start=884
+  _globals['_GRAPHDEF']._serialized_end=988
+  _globals['_NODEDEF']._serialized_start=991
+  _globals['_NODEDEF']._serialized_end=1164
+  _globals['_NODEDEF_ATTRENTRY']._serialized_start=1093
+  _globals['_NODEDEF_ATTRENTRY']._serialized_end=1164
+  _globals['_ATTRVALUE']._serialized_start=1167
+  _globals['_ATTRVALUE']._serialized_end=1359
+  _globals['_ATTRVALUE_LISTVALUE']._serialized_start=1294
+  _globals['_ATTRVALUE_LISTVALUE']._serialized_end=1350
+  _globals['_NAMEATTRLIST']._serialized_start=1362
+  _globals['_NAMEATTRLIST']._serialized_end=1518
+  _globals['_NAMEATTRLIST_ATTRENTRY']._serialized_start=1093
+  _globals['_NAMEATTRLIST_ATTRENTRY']._serialized_end=1164
+  _globals['_FUNCTIONDEFLIBRARY']._serialized_start=1520
+  _globals['_FUNCTIONDEFLIBRARY']._serialized_end=1588
+  _globals['_FUNCTIONDEF']._serialized_start=1591
+  _globals['_FUNCTIONDEF']._serialized_end=1818
+  _globals['_FUNCTIONDEF_ATTRENTRY']._serialized_start=1093
+  _globals['_FUNCTIONDEF_ATTRENTRY']._serialized_end=1164
+  _globals['_OPDEF']._serialized_start=1820
+  _globals['_OPDEF']._serialized_end=1841
 # @@protoc_insertion_point(module_scope)

@@ -66,6 +66,21 @@ RESTORE = ALLOWED | {
     *("RestoreV2", "Restore", "Assign", "AssignVariableOp", "StringJoin", "ShardedFilename", "StaticRegexFullMatch"),
 }
 """What restores a model's variables from its own files may also do."""
+INFERENCE = RESTORE - set(_RANDOM.split())
+"""The operations of the models that the exporter writes."""
+INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op", "table_initializer", "local_init_op")
+"""TensorFlow runs their operations when it loads a SavedModel, and the operation of INIT_SIGNATURE."""
+INIT_SIGNATURE = "__saved_model_init_op"
+
+
+def run_by_loading(meta_graph: Any) -> list[str]:
+    """The nodes and tensors that TensorFlow runs when it loads a SavedModel. `meta_graph`: a MetaGraphDef or our subset."""
+    names = [meta_graph.saver_def.restore_op_name] if meta_graph.saver_def.restore_op_name else []
+    for collection in INIT_COLLECTIONS:
+        names += meta_graph.collection_def[collection].node_list.value if collection in meta_graph.collection_def else []
+    if INIT_SIGNATURE in meta_graph.signature_def:
+        names += [output.name for output in meta_graph.signature_def[INIT_SIGNATURE].outputs.values()]
+    return names
 
 
 class Closure:
@@ -92,7 +107,8 @@ class Closure:
             node = self._nodes[name]
             pending += map(_node_of, node.input)
             yield node.op, node.name
-            yield from self.of_functions([node.op, *_called(node)], functions)
+            if self._functions:  # the models of 1,000 TLs have none, and are checked at every start of a server
+                yield from self.of_functions([node.op, *_called(node)], functions)
 
     def of_functions(self, names: Iterable[str], seen: set[str]) -> Iterator[tuple[str, str]]:
         """(operation, node) of everything in these functions; names that are not functions are skipped.
@@ -127,11 +143,13 @@ def _node_of(name: str) -> str:
 
 
 def _called(node: Any) -> list[str]:
-    """The functions that an operation calls: branches, loop bodies, conditions."""
-    called = []
-    for attribute in node.attr.values():
-        if attribute.HasField("func"):
-            called.append(attribute.func.name)
-        if attribute.HasField("list"):
-            called += [function.name for function in attribute.list.func]
+    """The functions that an operation calls: branches, loop bodies, conditions, and functions that are passed to these."""
+    called, pending = [], [node.attr]
+    while pending:
+        for attribute in pending.pop().values():
+            functions = [attribute.func] if attribute.HasField("func") else []
+            if attribute.HasField("list"):
+                functions += attribute.list.func
+            called += [function.name for function in functions]
+            pending += [function.attr for function in functions]
     return called

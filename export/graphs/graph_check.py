@@ -6,11 +6,8 @@ from typing import Any
 from tensorflow.core.framework import variable_pb2
 
 from city.errors import InputError
-from serving.graph_operations import RESTORE, Closure
+from serving.graph_operations import RESTORE, Closure, run_by_loading
 
-INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op", "table_initializer", "local_init_op")
-"""TensorFlow runs their operations when it loads a SavedModel, and the operation of INIT_SIGNATURE."""
-INIT_SIGNATURE = "__saved_model_init_op"
 LOCAL_COLLECTIONS = ("local_variables", "local_resources")
 """Collections of variables that TensorFlow initializes when it loads a SavedModel without an init operation."""
 LOADER_METHODS = (
@@ -29,11 +26,7 @@ def check_graph(where: Path, graph: Any) -> None:
 def check_loading(where: Path, meta_graph: Any) -> None:
     """Raise InputError if loading a SavedModel could do more than restore its variables. `meta_graph`: a MetaGraphDef."""
     closure = Closure(meta_graph.graph_def)
-    roots = [meta_graph.saver_def.restore_op_name] if meta_graph.saver_def.restore_op_name else []
-    for name in INIT_COLLECTIONS:
-        roots += meta_graph.collection_def[name].node_list.value if name in meta_graph.collection_def else []
-    if INIT_SIGNATURE in meta_graph.signature_def:
-        roots += [output.name for output in meta_graph.signature_def[INIT_SIGNATURE].outputs.values()]
+    roots = run_by_loading(meta_graph)
     for name in LOCAL_COLLECTIONS:
         for value in meta_graph.collection_def[name].bytes_list.value if name in meta_graph.collection_def else ():
             roots.append(variable_pb2.VariableDef.FromString(value).initializer_name)

@@ -5,7 +5,6 @@ because a model that loads in Python may still miss its variables there. A singl
 is compared with its checkpoint's actor, a fleet with its single models.
 """
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +15,6 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow.core.protobuf import saved_model_pb2
-from tensorflow.python.framework import op_def_registry
 
 from city.errors import ProgramFailed, first_line
 from export.actors import PROBABILITIES, Actor
@@ -32,15 +30,13 @@ from serving.contract import (
     POLICY_OUTPUT,
     POLICY_SIGNATURE,
 )
+from serving.graph_operations import INFERENCE
 
 TOLERANCE = 1e-5
 """Largest difference between a model's actions and its checkpoint's, relative to their scale (`permitted_difference`)."""
 FLEET_TOLERANCE = 1e-6
 """Largest difference between a fleet's actions and the single models', relative to their scale."""
 PARITY_OBSERVATIONS = 256
-STATEFUL_OPERATIONS = frozenset({"VarHandleOp", "ReadVariableOp", "AssignVariableOp", "RestoreV2"})
-"""The only stateful operations that inference needs: variables, and the operation that restores them."""
-_TRAINING = re.compile(r"Grad|Random|Multinomial|Shuffle|Summary|Save|Print|PyFunc")
 
 Run = Callable[[str, dict[str, Any]], dict[str, NDArray[Any]]]
 """(signature, inputs by key) -> outputs by key."""
@@ -70,19 +66,13 @@ class NotInferenceOnly(ProgramFailed):
     """The graph contains operations that inference does not need."""
 
 
-def is_inference(op: str) -> bool:
-    """Whether an operation is known, stateless, not random and not a training operation."""
-    definition = op_def_registry.get(op)
-    return definition is not None and (op in STATEFUL_OPERATIONS or not (definition.is_stateful or _TRAINING.search(op)))
-
-
 def count_operations(folder: Path) -> dict[str, int]:
     """Number of operations of each kind in a written SavedModel. Raises NotInferenceOnly."""
     model = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
     graph = model.meta_graphs[0].graph_def
     ops = Counter(node.op for node in graph.node)
     ops.update(node.op for function in graph.library.function for node in function.node_def)
-    refused = sorted(op for op in ops if not is_inference(op))
+    refused = sorted(ops.keys() - INFERENCE)
     if refused:
         raise NotInferenceOnly(f"its graph contains {', '.join(refused)}, which inference does not need")
     return dict(sorted(ops.items()))

@@ -9,6 +9,7 @@ from protos import model_server_config_pb2 as config_pb
 from serving.embedded import text_proto
 from serving.embedded.models.manager import LoadOptions
 from serving.embedded.models.model_config import ModelConfig
+from serving.embedded.rest.request_body import MAX_BODY_BYTES
 
 METRICS_PATH = "/monitoring/prometheus/metrics"
 
@@ -32,6 +33,8 @@ class RestConfig:
     timeout_s: float = 30.0
     metrics_path: str | None = None
     """Path of the Prometheus metrics on the REST port; None: no metrics."""
+    max_body_bytes: int = MAX_BODY_BYTES
+    """Maximum size of a request's body, also after gzip is unpacked."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,12 @@ class ServerConfig:
     health: bool = True
     """Whether grpc.health.v1.Health is served."""
     rest: RestConfig | None = None
+    allow_any_operation: bool = False
+    """Whether models may contain operations that are not in `serving.graph_operations`, such as reading files."""
+    reload_rpc: bool = True
+    """Whether HandleReloadConfigRequest is answered."""
+    models_root: Path | None = None
+    """Folder in which the models of reload requests must lie; None: that of the models at the start."""
 
 
 def metrics_path_from_file(file: Path) -> str | None:

@@ -13,11 +13,14 @@ from serving.embedded.config import RestConfig, ServerConfig, metrics_path_from_
 from serving.embedded.models import model_config
 from serving.embedded.models.manager import LoadOptions
 from serving.embedded.models.model_config import ModelConfig
+from serving.embedded.rest.request_body import MAX_BODY_BYTES
 
 MAX_COUNT = 100_000
 """Maximum of thread, retry and queue counts."""
 MAX_INTERVAL_S = 86_400
 """Maximum of every interval and timeout: one day."""
+MAX_BODY_BYTES_LIMIT = 1 << 26
+"""Maximum of --rest_api_max_body_bytes: parsing 64 MiB takes seconds, in which gRPC's calls are slower."""
 DEFAULT_NAME = "default"
 """tensorflow_model_server's default of --model_name."""
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
@@ -67,6 +70,18 @@ def parser(prog: str) -> Parser:
         "--model_config_file_poll_wait_seconds", type=float, default=0.0, metavar="S",
         help="interval at which that file is read again (default: 0, only at the start)",
     )  # fmt: skip
+    parser.add_argument(
+        "--models_root", type=_path, metavar="DIR",
+        help="folder in which the models of reload requests must lie, links resolved (default: that of the models at the start)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--enable_reload_config_request", type=_boolean, nargs="?", const=True, default=True, metavar="BOOL",
+        help="answer HandleReloadConfigRequest, by which a client replaces the models (default: true)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--allow_any_operation", type=_boolean, nargs="?", const=True, default=False, metavar="BOOL",
+        help="also load models that do more than an actor, such as reading files; only models that you trust (default: false)",
+    )  # fmt: skip
     parser.add_argument("--host", metavar="ADDRESS", help="address to listen on (default: that of [serving] address, loopback)")
     parser.add_argument("--port", type=int, metavar="PORT", help="gRPC port, 0: the system chooses (default: [serving] address)")
     parser.add_argument(
@@ -86,6 +101,14 @@ def parser(prog: str) -> Parser:
     parser.add_argument(
         "--rest_api_timeout_in_ms", type=int, default=30_000, metavar="MS",
         help="REST requests that take longer are answered 504; 0 or negative: no bound (default: 30000)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--rest_api_max_body_bytes", type=int, default=MAX_BODY_BYTES, metavar="BYTES",
+        help=f"largest body of a REST request, also after gzip is unpacked (default: {MAX_BODY_BYTES})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--allow_rest_api_without_tls", type=_boolean, nargs="?", const=True, default=False, metavar="BOOL",
+        help="serve REST, which is plain HTTP for everybody, although gRPC requires client certificates (default: false)",
     )  # fmt: skip
     parser.add_argument(
         "--monitoring_config_file", type=_path, metavar="FILE",
@@ -173,6 +196,14 @@ def _config(args: argparse.Namespace) -> ServerConfig:
         models_dir = args.models_dir or serving.models_dir
         if not models_dir.is_dir():
             raise InputError(f"{models_dir}: no such folder; export models into it first (greenserve export --tl all)")
+    ssl = None if args.ssl_config_file is None else ssl_from_file(args.ssl_config_file)
+    if ssl is not None and ssl.client_verify and args.rest_api_port and not args.allow_rest_api_without_tls:
+        raise InputError(
+            f"--rest_api_port {args.rest_api_port}: REST is plain HTTP and would answer everybody, although client_verify of "
+            f"{args.ssl_config_file} requires certificates; leave it out, or pass --allow_rest_api_without_tls"
+        )
+    if args.models_root is not None and not args.models_root.is_dir():
+        raise InputError(f"--models_root {args.models_root}: no such folder; name the folder of the models")
     return ServerConfig(
         models_dir=models_dir,
         host=args.host or host,
@@ -190,11 +221,14 @@ def _config(args: argparse.Namespace) -> ServerConfig:
         ),
         socket_path=args.grpc_socket_path or serving.grpc_socket_path,
         channel_arguments=_channel_arguments(args.grpc_channel_arguments),
-        ssl=None if args.ssl_config_file is None else ssl_from_file(args.ssl_config_file),
+        ssl=ssl,
         ssl_file=args.ssl_config_file,
         warm_up=args.enable_model_warmup,
         health=args.enable_grpc_healthcheck_service,
         rest=_rest(args),
+        allow_any_operation=args.allow_any_operation,
+        reload_rpc=args.enable_reload_config_request,
+        models_root=args.models_root,
         **({"threads": args.grpc_max_threads} if args.grpc_max_threads else {}),
     )
 
@@ -207,7 +241,7 @@ def _rest(args: argparse.Namespace) -> RestConfig | None:
         return None
     timeout_s = args.rest_api_timeout_in_ms / 1000 if args.rest_api_timeout_in_ms > 0 else math.inf
     metrics_path = None if file is None else metrics_path_from_file(file)
-    return RestConfig(args.rest_api_port, args.rest_api_num_threads, timeout_s, metrics_path)
+    return RestConfig(args.rest_api_port, args.rest_api_num_threads, timeout_s, metrics_path, args.rest_api_max_body_bytes)
 
 
 def _channel_arguments(text: str) -> tuple[tuple[str, int | str], ...]:
@@ -236,6 +270,10 @@ def _check(args: argparse.Namespace) -> None:
         ("grpc_max_threads", 1), ("num_load_threads", 0), ("max_num_load_retries", 0), ("max_queued_calls", 1),
         ("rest_api_num_threads", 1),
     )  # fmt: skip
+    if not 1 <= args.rest_api_max_body_bytes <= MAX_BODY_BYTES_LIMIT:
+        raise InputError(
+            f"--rest_api_max_body_bytes {args.rest_api_max_body_bytes} must lie between 1 and {MAX_BODY_BYTES_LIMIT} (64 MiB)"
+        )
     for name, minimum in bounds:
         if getattr(args, name) is not None and not minimum <= getattr(args, name) <= MAX_COUNT:
             raise InputError(f"--{name} {getattr(args, name)} must lie between {minimum} and {MAX_COUNT}")

@@ -22,9 +22,10 @@ from city.version import VERSION
 from protos import model_server_config_pb2 as config_pb
 from protos import predict_pb2 as wire
 from serving.client.channel import MAX_UNIX_PATH_BYTES
+from serving.embedded import exposure
 from serving.embedded.certificate_file import CertificateFile, certificates
 from serving.embedded.config import ServerConfig, port_error
-from serving.embedded.models import model_config
+from serving.embedded.models import model_config, models_root
 from serving.embedded.models.manager import ModelManager
 from serving.embedded.models.model_config import ModelConfig
 from serving.embedded.rest.server import RestServer
@@ -32,7 +33,7 @@ from serving.embedded.rpc import reflection
 from serving.embedded.rpc.get_model_metadata import get_model_metadata
 from serving.embedded.rpc.get_model_status import get_model_status
 from serving.embedded.rpc.grpc_method import GrpcMethod
-from serving.embedded.rpc.handle_reload_config_request import handle_reload_config_request
+from serving.embedded.rpc.handle_reload_config_request import handle_reload_config_request, switched_off
 from serving.embedded.rpc.predict import predict
 from serving.embedded.rpc.unimplemented import RPCS as UNIMPLEMENTED_RPCS
 from serving.embedded.rpc.unimplemented import unimplemented_rpc
@@ -44,6 +45,8 @@ from serving.embedded.tensorflow.session import Session
 from serving.embedded.warmup import warm_up
 
 _PREDICTION_SERVICE, _MODEL_SERVICE = "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService"
+MAX_NAMED_MODELS = 5
+"""Models that a warning names."""
 _OPTIONS: dict[str, int | str] = {
     "grpc.so_reuseport": 0,
     "grpc.max_receive_message_length": -1,
@@ -73,6 +76,7 @@ class Server:
         """Held from reading the configuration until it is applied: a poll must not undo a reload that it waited for."""
         self._reload_lock = threading.Lock()
         self._configs: Mapping[str, ModelConfig] = config.models
+        self._models_root = config.models_root or config.models_dir or models_root.common_folder(config.models)
         self._is_reconfigured = False
         """Whether a reload has replaced the models of the command line."""
         self._health = health.HealthServicer()
@@ -100,7 +104,7 @@ class Server:
 
     def _load(self, path: Path) -> Session:
         """Load a version and warm it up. Raises LoadError."""
-        session = Session(path)
+        session = Session(path, self._config.allow_any_operation)
         if self._config.warm_up:
             warm_up(path, session)
         return session
@@ -114,10 +118,10 @@ class Server:
             "GetModelMetadata": (partial(get_model_metadata, manager), wire.GetModelMetadataRequest),
             **{name: (unimplemented_rpc(name), message) for name, message in UNIMPLEMENTED_RPCS.items()},
         }
-        reload = partial(handle_reload_config_request, self.reconfigure, self.metrics)
+        reload = partial(handle_reload_config_request, self._reconfigure_on_request, self.metrics)
         model_rpcs: dict[str, tuple[Any, Any]] = {
             "GetModelStatus": (partial(get_model_status, manager), wire.GetModelStatusRequest),
-            "HandleReloadConfigRequest": (reload, config_pb.ReloadConfigRequest),
+            "HandleReloadConfigRequest": (reload if self._config.reload_rpc else switched_off, config_pb.ReloadConfigRequest),
         }
         for service, rpcs, pool in (
             (_PREDICTION_SERVICE, prediction_rpcs, None),
@@ -153,17 +157,34 @@ class Server:
         self._listen()
         if rest := config.rest:
             self._rest = RestServer(
-                self.manager, self.metrics, config.host, rest.port, rest.threads, rest.timeout_s, rest.metrics_path
-            )
+                self.manager, self.metrics, config.host, rest.port, rest.threads, rest.timeout_s, rest.metrics_path,
+                rest.max_body_bytes,
+            )  # fmt: skip
             self._rest.start()
         self._set_health(serving=True)
         self._server.start()
         source = config.models_dir or config.model_config_file or next(iter(self._configs.values())).base_path
-        if not count:
-            log.warning("%s has no models yet; export some (greenserve export --tl all)", source)
+        self._warn_of_missing_models(count, source)
+        for line in exposure.warnings(config, self._models_root, self.rest_port):
+            log.warning("%s", line)
         event("serving", models=count, source=source, grpc=f"{config.host}:{self.port}", rest=self.rest_port or "none")
         if config.poll_s > 0 or config.config_poll_s > 0:
             self._polling.start()
+
+    def _warn_of_missing_models(self, count: int, source: Path) -> None:
+        """Log why configured models are not served. `count`: models that are; `source`: the file or folder that lists them."""
+        missing = [f"{name} ({config.base_path})" for name, config in self._configs.items() if not config.base_path.is_dir()]
+        if missing:
+            more = f" and {len(missing) - MAX_NAMED_MODELS} more" if len(missing) > MAX_NAMED_MODELS else ""
+            log.warning(
+                "%s: the folders of %d of %d models are missing: %s%s; export the models, or correct base_path (greenserve serve "
+                "config writes it for a container: pass --mounted-at FOLDER_OF_THE_MODELS without one)",
+                source, len(missing), len(self._configs), ", ".join(missing[:MAX_NAMED_MODELS]), more,
+            )  # fmt: skip
+        elif not count and self.manager.versions_by_state()["END"]:
+            log.warning("%s: no model could be loaded; the lines load_failed give the reasons", source)
+        elif not count:
+            log.warning("%s has no models yet; export some (greenserve export --tl all)", source)
 
     def _listen(self) -> None:
         """Bind the port and the Unix socket. Raises InputError."""
@@ -213,6 +234,11 @@ class Server:
             if self._config.models_dir is not None and not self._is_reconfigured:
                 configs = model_config.from_folder(self._config.models_dir)
             return self.manager.apply(configs, time.monotonic())
+
+    def _reconfigure_on_request(self, configs: Mapping[str, ModelConfig]) -> None:
+        """Replace the configuration by that of a client. Raises StatusError, also for a folder outside of the models' root."""
+        models_root.check(configs, self._models_root)
+        self.reconfigure(configs)
 
     def reconfigure(self, configs: Mapping[str, ModelConfig]) -> None:
         """Replace the whole configuration, or leave it unchanged. Raises StatusError; ABORTED during another reload."""

@@ -35,6 +35,14 @@ def deadline_exceeded(message: str) -> StatusError:
     return StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, message)
 
 
+def unavailable(message: str) -> StatusError:
+    return StatusError(grpc.StatusCode.UNAVAILABLE, message)
+
+
+def cancelled(message: str) -> StatusError:
+    return StatusError(grpc.StatusCode.CANCELLED, message)
+
+
 def unknown(message: str) -> StatusError:
     return StatusError(grpc.StatusCode.UNKNOWN, message)
 

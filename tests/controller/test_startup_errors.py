@@ -184,7 +184,7 @@ def test_model_that_is_not_a_policy_is_refused_with_how_to_export_it(tmp_path):
     saved_models.write_dtypes(tmp_path / "dtypes" / "1")
     message = r"model dtypes version 1 has no policy contract \(.*\); export it \(greenserve export --tl dtypes\)"
     with (
-        running(ServerConfig(tmp_path, port=0, poll_s=0)) as server,
+        running(ServerConfig(tmp_path, port=0, poll_s=0, allow_any_operation=True)) as server,
         contextlib.closing(Client(f"127.0.0.1:{server.port}", retries=0)) as client,
         pytest.raises(InputError, match=message),
     ):

@@ -31,5 +31,5 @@ def running(config):
 @pytest.fixture(scope="session")
 def non_policy_server(non_policy_models):
     rest = RestConfig(0, threads=2, metrics_path="/monitoring/prometheus/metrics")
-    with running(ServerConfig(non_policy_models, port=0, poll_s=0, rest=rest)) as server:
+    with running(ServerConfig(non_policy_models, allow_any_operation=True, port=0, poll_s=0, rest=rest)) as server:
         yield server

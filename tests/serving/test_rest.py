@@ -218,7 +218,7 @@ def test_metrics_are_served_at_the_monitoring_configs_path(call):
 
 
 def test_only_requests_that_succeed_count_in_the_latency(non_policy_models):
-    with running(ServerConfig(non_policy_models, port=0, poll_s=0, rest=RestConfig(0))) as server:
+    with running(ServerConfig(non_policy_models, allow_any_operation=True, port=0, poll_s=0, rest=RestConfig(0))) as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.rest_port, timeout=10)
         for path in ("/v1/models/dtypes", "/v1/models/dtypes/versions/9"):
             connection.request("GET", path)
@@ -238,7 +238,7 @@ def test_a_label_names_a_version_in_a_path(non_policy_models, tmp_path, monkeypa
     )
     config = parse(["--model_config_file=models.config", "--port=0", "--rest_api_port=1", "--rest_api_timeout_in_ms=5000"])
     assert config.rest == RestConfig(1, 8, 5.0, None)
-    with running(ServerConfig(models=config.models, port=0, poll_s=0, rest=RestConfig(0))) as server:
+    with running(ServerConfig(models=config.models, port=0, poll_s=0, rest=RestConfig(0), allow_any_operation=True)) as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.rest_port, timeout=10)
         body = json.dumps({"signature_name": "float32", "instances": [2.0]})
         connection.request("POST", "/v1/models/d/labels/stable:predict", body)
@@ -299,7 +299,9 @@ def test_metadata_has_every_field(call, non_policy_server):
 
 def test_slash_and_colon_of_names_and_labels_are_percent_encoded(non_policy_models):
     config = {"a/b:c": ModelConfig("a/b:c", non_policy_models / "dtypes", labels={"x/y": 1})}
-    with running(ServerConfig(models=config, port=0, poll_s=0, rest=RestConfig(0, timeout_s=math.inf))) as server:
+    with running(
+        ServerConfig(models=config, port=0, poll_s=0, rest=RestConfig(0, timeout_s=math.inf), allow_any_operation=True)
+    ) as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.rest_port, timeout=10)
         body = json.dumps({"signature_name": "float32", "instances": [2.0]})
         for path in ("/v1/models/a%2Fb%3Ac:predict", "/v1/models/a%2fb%3ac/labels/x%2Fy:predict"):
@@ -329,9 +331,9 @@ def test_options_is_answered_without_a_body(origin, status, non_policy_server):
     connection.close()
 
 
-def test_body_beyond_the_bound_is_refused(non_policy_models, monkeypatch):
-    monkeypatch.setattr(rest_server, "MAX_BODY_BYTES", 1000)
-    with running(ServerConfig(non_policy_models, port=0, poll_s=0, rest=RestConfig(0))) as server:
+def test_body_beyond_the_bound_is_refused(non_policy_models):
+    rest = RestConfig(0, max_body_bytes=1000)
+    with running(ServerConfig(non_policy_models, allow_any_operation=True, port=0, poll_s=0, rest=rest)) as server:
         for body, encoding in ((b" " * 1001, {}), (gzip.compress(b" " * 100_000), {"Content-Encoding": "gzip"})):
             connection = http.client.HTTPConnection("127.0.0.1", server.rest_port, timeout=10)
             connection.request("POST", DTYPES, body, encoding)
@@ -364,8 +366,10 @@ def test_200_requests_at_once_beside_600_idle_connections(non_policy_server):
 
 def test_request_beyond_the_timeout_is_answered_504(non_policy_models, monkeypatch):
     go = threading.Event()
-    monkeypatch.setattr(rest_server.json_document, "parse", lambda body: go.wait(30) and {})
-    with running(ServerConfig(non_policy_models, port=0, poll_s=0, rest=RestConfig(0, timeout_s=0.05))) as server:
+    monkeypatch.setattr(rest_server.json_document, "parse", lambda *_: go.wait(30) and {})
+    with running(
+        ServerConfig(non_policy_models, allow_any_operation=True, port=0, poll_s=0, rest=RestConfig(0, timeout_s=0.05))
+    ) as server:
         try:
             for sent in (b"{}", b"{"):  # computed for too long; a body that does not arrive
                 with socket.create_connection(("127.0.0.1", server.rest_port), timeout=10) as connection:
@@ -379,7 +383,7 @@ def test_request_beyond_the_timeout_is_answered_504(non_policy_models, monkeypat
 
 
 def test_client_that_goes_in_the_middle_of_its_body_is_counted_and_not_logged(non_policy_models, caplog):
-    with running(ServerConfig(non_policy_models, port=0, poll_s=0, rest=RestConfig(0))) as server:
+    with running(ServerConfig(non_policy_models, allow_any_operation=True, port=0, poll_s=0, rest=RestConfig(0))) as server:
         with socket.create_connection(("127.0.0.1", server.rest_port), timeout=10) as connection:
             connection.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{" % DTYPES.encode())
         limit = time.monotonic() + 20

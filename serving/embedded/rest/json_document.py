@@ -2,12 +2,13 @@
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import rapidjson
 
+from serving.embedded.rest.request_body import BLOCK_BYTES
 from serving.embedded.status import invalid_argument
 
 MAX_QUOTE_BYTES = 256
@@ -17,6 +18,8 @@ _PARSE_ERROR = re.compile(r"Parse error at offset (\d+): (.*)", re.DOTALL)
 
 class JsonObject(dict[str, Any]):
     """A JSON object. The first value of a repeated key counts."""
+
+    __slots__ = ("pairs",)
 
     def __init__(self, pairs: Sequence[tuple[str, Any]]) -> None:
         super().__init__(pairs)
@@ -37,20 +40,44 @@ class _Decoder(rapidjson.Decoder):
 _decode = _Decoder(number_mode=rapidjson.NM_NATIVE | rapidjson.NM_NAN)
 
 
-def parse(text: bytes) -> Any:
-    """Parse the JSON value at the start of a text; the text after it is ignored. Raises StatusError."""
+class _Blocks:
+    """A text in blocks, as a file. Between two blocks Python runs other threads, and `check` may raise StatusError."""
+
+    def __init__(self, text: bytes, check: Callable[[], None]) -> None:
+        self._text, self._check, self._offset = text, check, 0
+
+    def read(self, size: int) -> bytes:
+        self._check()
+        begin = self._offset
+        self._offset += size
+        return self._text[begin : self._offset]
+
+
+def parse(text: bytes, check: Callable[[], None] = lambda: None) -> Any:
+    """Parse the JSON value at the start of a text; the text after it is ignored.
+
+    Args:
+        text: UTF-8.
+        check: is called between blocks of a long text; may raise StatusError to stop.
+
+    Raises:
+        StatusError: the text is not JSON.
+    """
     text = text.removeprefix(b"\xef\xbb\xbf")
     if not text:
         raise invalid_argument("JSON Parse error: The document is empty")
     try:
-        return _decode(text)
+        if len(text) <= BLOCK_BYTES:
+            return _decode(text)
+        blocks: Any = _Blocks(text, check)  # read() is all that the parser calls
+        return _decode(blocks, chunk_size=BLOCK_BYTES)
     except UnicodeDecodeError as error:
         raise invalid_argument(f"JSON Parse error: Invalid encoding in string. at offset: {error.start}") from None
     except (rapidjson.JSONDecodeError, RecursionError) as error:
         match = _PARSE_ERROR.fullmatch(str(error))
         offset, reason = (int(match[1]), match[2]) if match else (0, str(error))
         if "must not be followed" in reason:
-            return parse(text[:offset])
+            return parse(text[:offset], check)
         raise invalid_argument(f"JSON Parse error: {reason} at offset: {offset}") from None
 
 

@@ -4,7 +4,7 @@ import base64
 import binascii
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -26,6 +26,8 @@ _FLOATS = {1: "float32", 2: "float64"}
 _JSON_TYPES: dict[int, set[type]] = {
     **{key: {int} for key in INTEGERS}, **{key: {int, float} for key in _FLOATS}, DT_BOOL: {bool}, DT_STRING: {str},
 }  # fmt: skip
+BLOCK_SIZE = 10_000
+"""Values that are converted or formatted in one call, during which Python runs no other thread."""
 MAX_DEPTH = 64
 """Maximum depth of nested lists, which is NumPy's."""
 
@@ -40,7 +42,13 @@ def signature_name(document: Any) -> str:
     return name
 
 
-def input_arrays(document: JsonObject, inputs: Mapping[str, int]) -> tuple[dict[str, NDArray[Any]], str]:
+Check = Callable[[], None]
+"""Is called between blocks of values; may raise StatusError to stop."""
+
+
+def input_arrays(
+    document: JsonObject, inputs: Mapping[str, int], check: Check = lambda: None
+) -> tuple[dict[str, NDArray[Any]], str]:
     """Convert a request to (input key -> array, its format: ROW or COLUMNAR). Raises StatusError.
 
     `inputs`: input key -> dtype.
@@ -53,7 +61,7 @@ def input_arrays(document: JsonObject, inputs: Mapping[str, int]) -> tuple[dict[
             raise _error(document, "Expecting 'instances' to be an list/array")
         if not instances:
             raise _error(document, "No values in 'instances' array")
-        return _from_rows(instances, inputs), ROW
+        return _from_rows(instances, inputs, check), ROW
     if "inputs" not in document:
         raise invalid_argument("Missing 'inputs' or 'instances' key")
     value = document["inputs"]
@@ -65,27 +73,27 @@ def input_arrays(document: JsonObject, inputs: Mapping[str, int]) -> tuple[dict[
         value = {next(iter(inputs)): value}
     if missing := [key for key in inputs if key not in value]:
         raise invalid_argument(f"Missing named input: {missing[0]} in 'inputs' object.")
-    return {key: _tensor(value[key], key, dtype) for key, dtype in inputs.items()}, COLUMNAR
+    return {key: _tensor(value[key], key, dtype, check) for key, dtype in inputs.items()}, COLUMNAR
 
 
-def _from_rows(instances: list[Any], inputs: Mapping[str, int]) -> dict[str, NDArray[Any]]:
+def _from_rows(instances: list[Any], inputs: Mapping[str, int], check: Check) -> dict[str, NDArray[Any]]:
     are_objects = _has_keys(instances[0])
     if not are_objects and len(inputs) > 1:
         raise invalid_argument(
             "instances is a plain list, but expecting list of objects as multiple input tensors required as per tensorinfo_map"
         )
     if are_objects and not all(_has_keys(row) and row.keys() == inputs.keys() for row in instances):
-        _check_rows(instances, inputs)
+        _check_rows(instances, inputs, check)
     columns = {key: [row[key] for row in instances] if are_objects else instances for key in inputs}
     try:
-        return {key: _tensor(columns[key], key, dtype) for key, dtype in inputs.items()}
+        return {key: _tensor(columns[key], key, dtype, check) for key, dtype in inputs.items()}
     except StatusError:
         # prefer the error that names the row
-        _check_rows(instances, inputs)
+        _check_rows(instances, inputs, check)
         raise
 
 
-def _check_rows(instances: list[Any], inputs: Mapping[str, int]) -> None:
+def _check_rows(instances: list[Any], inputs: Mapping[str, int], check: Check) -> None:
     """Raise StatusError for the first row that is invalid, or whose keys or shapes differ from the previous rows'."""
     are_objects = _has_keys(instances[0])
     first_key = next(iter(inputs))
@@ -99,7 +107,7 @@ def _check_rows(instances: list[Any], inputs: Mapping[str, int]) -> None:
                 if key not in inputs:
                     raise invalid_argument(f"JSON object: does not have named input: {key}")
                 shape = _shape(item)
-                _flatten(item, 0, shape, inputs[key], [])
+                _flatten(item, 0, shape, inputs[key], [], check)
                 if shapes.setdefault(key, shape) != shape:
                     raise _shape_error(shapes[key], shape)
             except StatusError as error:
@@ -142,13 +150,13 @@ def _shape(value: Any) -> list[int]:
     return shape
 
 
-def _tensor(value: Any, key: str, dtype: int) -> NDArray[Any]:
+def _tensor(value: Any, key: str, dtype: int, check: Check) -> NDArray[Any]:
     """Convert nested lists to an array. Raises StatusError for the first invalid value."""
     shape = _shape(value)
     values = _flatten_numbers(value, shape) if dtype in _FLOATS else None
     if values is None:
         values = []
-        _flatten(value, 0, shape, dtype, values)
+        _flatten(value, 0, shape, dtype, values, check)
     return _array(values, key, dtype).reshape(shape)
 
 
@@ -162,7 +170,7 @@ def _flatten_numbers(value: Any, shape: list[int]) -> list[Any] | None:
     return values if {int, float}.issuperset(map(type, values)) else None
 
 
-def _flatten(value: Any, level: int, shape: list[int], dtype: int, values: list[Any]) -> None:
+def _flatten(value: Any, level: int, shape: list[int], dtype: int, values: list[Any], check: Check) -> None:
     """Append the values of nested lists to `values`. Raises StatusError for the first invalid one.
 
     Args:
@@ -171,6 +179,7 @@ def _flatten(value: Any, level: int, shape: list[int], dtype: int, values: list[
         shape: expected shape of all the nested lists.
         dtype: expected dtype of the values.
         values: receives the values.
+        check: is called for every list, and between blocks of a long one.
     """
     if not isinstance(value, list):
         if level != len(shape):
@@ -186,8 +195,10 @@ def _flatten(value: Any, level: int, shape: list[int], dtype: int, values: list[
         raise invalid_argument(
             f"Encountered list at unexpected size: {len(value)} at level: {level} expected size: {shape[level]}"
         )
-    for element in value:
-        _flatten(element, level + 1, shape, dtype, values)
+    for k, element in enumerate(value):
+        if k % BLOCK_SIZE == 0:
+            check()
+        _flatten(element, level + 1, shape, dtype, values, check)
 
 
 def _convert(value: Any, dtype: int) -> Any:
@@ -206,13 +217,20 @@ def _array(values: list[Any], key: str, dtype: int) -> NDArray[Any]:
     """The flat array of converted values. Raises StatusError."""
     if dtype in _FLOATS:
         with np.errstate(over="ignore"):  # a number beyond float32's range is infinite, as in TensorFlow Serving
-            return np.array(values, _FLOATS[dtype])
+            return _numbers(values, _FLOATS[dtype])
     if dtype in INTEGERS:
         try:
-            return np.array(values, INTEGERS[dtype][0])
+            return _numbers(values, INTEGERS[dtype][0])
         except OverflowError:
             raise invalid_argument(f"tensor parsing error: {key}: a value is beyond {type_name(dtype)}") from None
     return np.array(values, np.bool_ if dtype == DT_BOOL else object)
+
+
+def _numbers(values: list[Any], dtype: str) -> NDArray[Any]:
+    """The array of a list of numbers, converted in blocks, between which Python runs other threads."""
+    if len(values) <= BLOCK_SIZE:
+        return np.array(values, dtype)
+    return np.concatenate([np.array(values[k : k + BLOCK_SIZE], dtype) for k in range(0, len(values), BLOCK_SIZE)])
 
 
 def _from_base64(value: JsonObject) -> bytes:

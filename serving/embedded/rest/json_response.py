@@ -11,12 +11,10 @@ from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from protos import predict_pb2 as wire
-from serving.embedded.rest.json_request import COLUMNAR, INTEGERS
+from serving.embedded.rest.json_request import BLOCK_SIZE, COLUMNAR, INTEGERS
 from serving.embedded.status import invalid_argument
 from serving.tensors import DT_BOOL, DT_STRING, type_name
 
-BLOCK_SIZE = 10_000
-"""Values that are formatted in one call, during which Python runs no other thread."""
 _MAX_DIGITS = {1: 9, 2: 17}
 """dtype -> number of significant digits that represents every value exactly."""
 

@@ -23,6 +23,7 @@ from serving.contract import DEFAULT_SIGNATURE
 from serving.embedded.config import port_error
 from serving.embedded.models.manager import ModelManager
 from serving.embedded.rest import json_document, json_request, json_response
+from serving.embedded.rest.request_body import MAX_BODY_BYTES, Body, Budget
 from serving.embedded.rpc.get_model_metadata import get_model_metadata
 from serving.embedded.rpc.get_model_status import get_model_status
 from serving.embedded.rpc.predict import run
@@ -34,8 +35,6 @@ from serving.embedded.telemetry.metrics import ServerMetrics
 _VERSION = r"(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
 _INFERENCE = re.compile(rf"/v1/models/(?P<model>[^/:]+){_VERSION}:(?P<api>classify|regress|predict)", re.IGNORECASE)
 _STATUS = re.compile(rf"/v1/models(?:/(?P<model>[^/:]+))?{_VERSION}(?:/(?P<metadata>metadata))?", re.IGNORECASE)
-MAX_BODY_BYTES = 1 << 26
-"""Maximum size of a request's body, also after decompression. Other threads wait while a body is parsed."""
 MAX_PENDING_CONNECTIONS = 4096
 """Connections that may wait to be accepted; on Linux net.core.somaxconn limits it further."""
 STOP_TIMEOUT_S = 2.5
@@ -80,6 +79,7 @@ class RestServer:
         threads: int,
         timeout_s: float,
         metrics_path: str | None,
+        max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
         """Prepare; `start` listens.
 
@@ -91,15 +91,27 @@ class RestServer:
             threads: concurrent requests.
             timeout_s: requests that take longer are answered 504.
             metrics_path: path of the Prometheus metrics; None: no metrics.
+            max_body_bytes: maximum size of a request's body, also after gzip is unpacked.
         """
         self._manager, self._metrics = manager, metrics
         self._host, self.port = host, port
         self._timeout_s, self._metrics_path = timeout_s, metrics_path
+        self._budget = Budget(max_body_bytes)
         self._pool = ThreadPoolExecutor(threads, "rest")
+        self._converting = threading.Lock()
+        """Held by the one request that is parsed or formatted: more threads would not be faster, as Python runs one at a
+        time, but gRPC's would wait for each of them."""
         self._loop = asyncio.new_event_loop()
-        application = web.Application(client_max_size=MAX_BODY_BYTES)
+        application = web.Application()
         application.router.add_route("*", r"/{path:[\s\S]*}", self._respond)
-        self._runner = web.AppRunner(application, access_log=None, logger=QUIET_LOG, shutdown_timeout=STOP_TIMEOUT_S)
+        self._runner = web.AppRunner(
+            application,
+            access_log=None,
+            logger=QUIET_LOG,
+            shutdown_timeout=STOP_TIMEOUT_S,
+            auto_decompress=False,  # aiohttp would unpack a body before its size is checked
+            handler_cancellation=True,  # the work of a request ends when its client has gone
+        )
         self._thread = threading.Thread(target=self._loop.run_forever, name="rest", daemon=True)
 
     def start(self) -> None:
@@ -148,34 +160,72 @@ class RestServer:
             else:
                 route = _route(request.method, path)
                 async with asyncio.timeout(self._timeout_s):
-                    body = await request.read()
-                    text = await self._loop.run_in_executor(self._pool, self._answer, route, body)
+                    text = await self._in_pool(request, route)
         except StatusError as error:
             status, text = error.code, json_response.from_error(str(error))
         except TimeoutError:
             status = grpc.StatusCode.DEADLINE_EXCEEDED
             text = json_response.from_error(f"the request took longer than --rest_api_timeout_in_ms {1000 * self._timeout_s:.0f}")
-        except (web.HTTPRequestEntityTooLarge, web.RequestPayloadError) as error:
-            status = grpc.StatusCode.INVALID_ARGUMENT
-            text = json_response.from_error(f"the body is larger than {MAX_BODY_BYTES} bytes, or cannot be unpacked: {error}")
+        except web.RequestPayloadError as error:
+            status, text = grpc.StatusCode.INVALID_ARGUMENT, json_response.from_error(f"the body cannot be read: {error}")
         except ConnectionError:
             status = grpc.StatusCode.CANCELLED  # the client closed the connection before the end of the body
+        except asyncio.CancelledError:
+            self._count(route, grpc.StatusCode.CANCELLED)  # the client closed the connection before it was answered
+            raise
         except Exception as error:
             log.exception("%s %s failed", request.method, path)
             status, text = grpc.StatusCode.INTERNAL, json_response.from_error(f"{type(error).__name__}: {error}")
-        model = route.model if self._manager.is_known(route.model) else ""
-        self._metrics.count_request(model, status.name)
+        model = self._count(route, status)
         if status is grpc.StatusCode.OK:
             self._metrics.count_latency(model, route.api, "REST", time.perf_counter() - begin)
         if request.method == "OPTIONS":
             return web.Response(status=HTTP_STATUS[status])
         return web.Response(text=text, status=HTTP_STATUS[status], content_type="application/json")
 
-    def _answer(self, route: _Route, body: bytes) -> str:
+    def _count(self, route: _Route, status: grpc.StatusCode) -> str:
+        """Count a request, and return its model's label in the metrics."""
+        model = route.model if self._manager.is_known(route.model) else ""
+        self._metrics.count_request(model, status.name)
+        return model
+
+    async def _in_pool(self, request: web.Request, route: _Route) -> str:
+        """Read a request's body, and answer it in a thread of the pool. Raises StatusError."""
+        body = Body(self._budget, request.headers.get("Content-Encoding", ""), request.content_length or 0)
+        try:
+            async for part in request.content.iter_any():
+                body.append(part)
+            answer = self._pool.submit(self._answer_or_error, route, body)
+        except BaseException:
+            body.release()
+            raise
+        # a thread that has begun uses the body until it notices that its client has gone
+        answer.add_done_callback(lambda _: body.release())
+        try:
+            text = await asyncio.wrap_future(answer)
+        finally:
+            body.leave()
+        if isinstance(text, StatusError):
+            raise text
+        return text
+
+    def _answer_or_error(self, route: _Route, body: Body) -> str | StatusError:
+        """The JSON that answers a request, or its error, without a traceback: its frames hold the parsed body."""
+        try:
+            return self._answer(route, body)
+        except StatusError as error:
+            return error.with_traceback(None)
+
+    def _answer(self, route: _Route, body: Body) -> str:
         """The JSON that answers a request. Raises StatusError."""
         spec = route.spec()
         if route.api == "predict":
             return self._predict(spec, body)
+        with self._converting:
+            return self._describe(route, spec)
+
+    def _describe(self, route: _Route, spec: wire.ModelSpec) -> str:
+        """The JSON of a model's status or metadata. Raises StatusError."""
         if route.api:
             raise not_implemented(route.api.capitalize())
         if not spec.name:
@@ -186,19 +236,24 @@ class RestServer:
         status = wire.GetModelStatusRequest(model_spec=spec)
         return json_response.from_status(get_model_status(self._manager, status))
 
-    def _predict(self, spec: wire.ModelSpec, body: bytes) -> str:
-        document = json_document.parse(body)
-        name = json_request.signature_name(document) or DEFAULT_SIGNATURE
-        _, servable = self._manager.find(spec)
-        signature = servable.signatures.get(name)
-        if signature is None:
-            raise invalid_argument(f'Serving signature name: "{name}" not found in signature def')
-        if not signature.inputs:
-            raise invalid_argument(f"Failed to get input map for signature: {document.get('signature_name') or 'DEFAULT'}")
-        arrays, layout = json_request.input_arrays(document, signature.inputs)
+    def _predict(self, spec: wire.ModelSpec, body: Body) -> str:
+        with self._converting:
+            document = json_document.parse(body.content(), body.check_client)
+            name = json_request.signature_name(document) or DEFAULT_SIGNATURE
+            _, servable = self._manager.find(spec)
+            signature = servable.signatures.get(name)
+            if signature is None:
+                raise invalid_argument(f'Serving signature name: "{name}" not found in signature def')
+            if not signature.inputs:
+                raise invalid_argument(f"Failed to get input map for signature: {document.get('signature_name') or 'DEFAULT'}")
+            arrays, layout = json_request.input_arrays(document, signature.inputs, body.check_client)
+            del document  # many times the size of the arrays
         outputs = list(signature.outputs)
+        body.check_client()
         values = run(servable, name, arrays, outputs, functools.partial(self._metrics.count_run, spec.name))
-        return json_response.from_tensors(dict(zip(outputs, values, strict=True)), signature.outputs, layout)
+        with self._converting:
+            body.check_client()
+            return json_response.from_tensors(dict(zip(outputs, values, strict=True)), signature.outputs, layout)
 
 
 def _check_origin(request: web.Request) -> None:

@@ -1,11 +1,12 @@
 """ModelService.HandleReloadConfigRequest: replaces the whole configuration, or leaves it unchanged."""
 
 from collections.abc import Callable, Mapping
+from typing import NoReturn
 
 from protos import model_server_config_pb2 as pb
 from serving.embedded.models import model_config
 from serving.embedded.models.model_config import ModelConfig
-from serving.embedded.status import invalid_argument
+from serving.embedded.status import invalid_argument, unimplemented
 from serving.embedded.telemetry.metrics import ServerMetrics
 
 
@@ -26,3 +27,8 @@ def handle_reload_config_request(
     after = metrics.totals(before)
     increases = [pb.Metric(name=name, int64_value_increase=after[name] - total) for name, total in before.items()]
     return pb.ReloadConfigResponse(metric=increases)
+
+
+def switched_off(_request: pb.ReloadConfigRequest) -> NoReturn:
+    """The RPC of a server with --enable_reload_config_request=false. Raises StatusError."""
+    raise unimplemented("HandleReloadConfigRequest is switched off (--enable_reload_config_request=false)")

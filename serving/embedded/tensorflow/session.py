@@ -23,6 +23,7 @@ from protos import predict_pb2 as wire
 from protos import tensorflow_pb2
 from serving.embedded.models.servable import LoadError, Signature
 from serving.embedded.status import StatusError
+from serving.embedded.tensorflow import graph_check
 from serving.embedded.tensorflow.library import DT_STRING, STRING_SIZE, Library, Output, TensorFlowError, library
 from serving.tensors import STORAGE_DTYPES, TensorError, to_array
 
@@ -45,9 +46,11 @@ class _RunArguments(NamedTuple):
 class Session:
     """One version of a model. Thread-safe; TensorFlow's session is freed with the last reference."""
 
-    def __init__(self, path: Path) -> None:
-        """Load a version's folder. Raises LoadError."""
+    def __init__(self, path: Path, allow_any_operation: bool = False) -> None:
+        """Load a version's folder. Raises LoadError, also for an operation that is not allowed (`graph_check`)."""
         tf = self._tf = library()
+        if not allow_any_operation:
+            graph_check.check(path)
         options, status, buffer, graph = tf.NewSessionOptions(), tf.NewStatus(), tf.NewBuffer(), tf.NewGraph()
         session = None
         try:

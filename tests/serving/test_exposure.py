@@ -1,0 +1,72 @@
+"""What a server says at its start: what it leaves open, and which models are missing."""
+
+import pytest
+
+from city.errors import InputError
+from serving.embedded import exposure
+from serving.embedded.config import RestConfig, ServerConfig, Ssl
+from serving.embedded.flags import parse
+from serving.embedded.models.model_config import ModelConfig
+from tests.serving.conftest import running
+
+
+def lines(rest_port=0, root=None, **settings):
+    return list(exposure.warnings(ServerConfig(**settings), root, rest_port))
+
+
+@pytest.mark.parametrize(
+    ("host", "count"), [("0.0.0.0", 1), ("::", 1), ("model-server", 1), ("127.0.0.1", 0), ("[::1]", 0), ("localhost", 0)]
+)
+def test_address_of_other_machines_without_tls_is_named_in_one_line(host, count):
+    found = lines(host=host)
+    assert len(found) == count and all(f"listening on {host} without TLS" in line and "replace them" in line for line in found)
+    assert not any("replace" in line for line in lines(host=host, reload_rpc=False))
+
+
+def test_rest_without_tls_beside_grpc_with_it_is_named_in_one_line():
+    for client_verify, text in ((True, "requires client certificates"), (False, "has TLS")):
+        (line,) = lines(8501, host="0.0.0.0", ssl=Ssl(b"k", b"c", b"a", client_verify))
+        assert "8501 is plain HTTP" in line and line.endswith(text)
+    assert lines(host="0.0.0.0", ssl=Ssl(b"k", b"c", b"a", True)) == []
+
+
+def test_reload_that_may_name_any_folder_is_named_in_one_line(tmp_path):
+    assert "--models_root" in lines(root=(tmp_path / tmp_path.anchor))[0]
+    assert lines(root=tmp_path) == [] and "trust" in lines(allow_any_operation=True)[0]
+
+
+@pytest.mark.parametrize("client_verify", ["true", "false"])
+def test_rest_is_refused_beside_client_certificates_unless_it_is_asked_for(tmp_path, client_verify):
+    ssl = tmp_path / "ssl.config"
+    ssl.write_text(f'server_key: "k" server_cert: "c" custom_ca: "a" client_verify: {client_verify}')
+    arguments = [f"--models_dir={tmp_path}", f"--ssl_config_file={ssl}", "--rest_api_port=8501"]
+    if client_verify == "true":
+        with pytest.raises(InputError, match=r"plain HTTP and would answer everybody.*--allow_rest_api_without_tls"):
+            parse(arguments)
+        arguments.append("--allow_rest_api_without_tls")
+    assert parse(arguments).rest == RestConfig(8501)
+
+
+def warned(caplog, **settings):
+    with running(ServerConfig(port=0, poll_s=3600, **settings)):
+        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_missing_folders_of_models_are_named_with_how_to_fix_it(tmp_path, caplog):
+    models = {name: ModelConfig(name, tmp_path / "models" / name) for name in ("SA101", "SA102")}
+    (line,) = warned(caplog, models=models, model_config_file=tmp_path / "models.config")
+    assert f"models.config: the folders of 2 of 2 models are missing: SA101 ({tmp_path / 'models' / 'SA101'}), SA102" in line
+    assert "--mounted-at" in line and "\n" not in line
+
+
+def test_only_some_of_many_missing_folders_are_named(tmp_path, caplog):
+    models = {f"SA{n}": ModelConfig(f"SA{n}", tmp_path / f"SA{n}") for n in range(1000)}
+    (line,) = warned(caplog, models=models, model_config_file=tmp_path / "models.config")
+    assert "1000 of 1000" in line and "and 995 more" in line and len(line) < 1500
+
+
+def test_models_that_cannot_be_loaded_are_not_called_absent(tmp_path, caplog):
+    (tmp_path / "SA101" / "1").mkdir(parents=True)
+    (tmp_path / "SA101" / "1" / "saved_model.pb").write_bytes(b"garbage")
+    assert any("no model could be loaded" in line for line in warned(caplog, models_dir=tmp_path))
+    assert not any("has no models yet" in record.getMessage() for record in caplog.records)

@@ -1,0 +1,148 @@
+"""The embedded server loads no model that does more than an actor, unless --allow_any_operation is passed."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+from serving.embedded.config import ServerConfig
+from serving.embedded.models.servable import LoadError
+from serving.embedded.tensorflow.session import Session
+from tests.serving.conftest import running
+
+tf1 = tf.compat.v1
+
+
+def write(folder, network, main_op=lambda path: None, path=""):
+    """A SavedModel of TensorFlow 1; `network`: its output, `main_op`: what is run at its load."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        x = tf1.placeholder(tf.float32, [None, 4], "x")
+        weights = tf1.get_variable("w", [4, 2], use_resource=True)
+        y = network(x, weights, path)
+        session.run(tf1.global_variables_initializer())
+        info = tf1.saved_model.build_tensor_info
+        signature = tf1.saved_model.build_signature_def({"x": info(x)}, {"y": info(y)}, "tensorflow/serving/predict")
+        builder = tf1.saved_model.Builder(str(folder))
+        builder.add_meta_graph_and_variables(
+            session, ["serve"], signature_def_map={"serving_default": signature}, main_op=main_op(path)
+        )
+        builder.save()
+
+
+def actor(x, weights, _path):
+    return tf.tanh(tf.matmul(x, weights))
+
+
+def as_control_input(x, weights, path):
+    with tf.control_dependencies([tf.io.write_file(path, "x")]):
+        return tf.identity(actor(x, weights, path))
+
+
+def in_a_branch(x, weights, path):
+    def written():
+        with tf.control_dependencies([tf.io.write_file(path, "x")]):
+            return tf.zeros([1, 2])
+
+    return tf.cond(tf.reduce_sum(x) > -1e9, written, lambda: actor(x, weights, path))
+
+
+def in_a_function(x, weights, path):
+    return tf.function(lambda z: as_control_input(z, weights, path), autograph=False)(x)
+
+
+def from_a_file(x, weights, _path):
+    return actor(x, weights, "") + tf.cast(tf.strings.length(tf.io.read_file("/etc/hostname")), tf.float32)
+
+
+def by_python(x, weights, _path):
+    return tf.numpy_function(lambda y: y, [actor(x, weights, "")], tf.float32)
+
+
+def memory(x, weights, _path):
+    return tf1.assign_add(weights, tf.ones([4, 2])) + tf.reduce_sum(x)
+
+
+@pytest.mark.parametrize(
+    ("network", "operation"),
+    [
+        (as_control_input, "WriteFile"), (in_a_branch, "WriteFile"), (in_a_function, "WriteFile"), (from_a_file, "ReadFile"),
+        (by_python, "PyFunc"), (memory, "AssignAddVariableOp"),
+    ],
+)  # fmt: skip
+def test_model_that_does_more_than_an_actor_is_refused_by_name(tmp_path, network, operation):
+    write(tmp_path / "m", network, path=str(tmp_path / "target"))
+    with pytest.raises(LoadError, match=f"{operation}.*nothing of it was run.*--allow_any_operation"):
+        Session(tmp_path / "m")
+    assert not (tmp_path / "target").exists()
+    assert Session(tmp_path / "m", allow_any_operation=True).signatures.keys() == {"serving_default"}
+
+
+def test_file_is_not_written_while_a_model_is_loaded(tmp_path):
+    target = tmp_path / "target"
+    write(tmp_path / "models" / "M" / "1", actor, lambda path: tf.io.write_file(path, "x"), str(target))
+    with running(ServerConfig(tmp_path / "models", port=0, poll_s=0)) as server:
+        assert server.manager.served() == {} and not target.exists()
+    with running(ServerConfig(tmp_path / "models", port=0, poll_s=0, allow_any_operation=True)) as server:
+        assert server.manager.served() == {"M": [1]} and target.exists()
+
+
+def test_restore_operation_is_checked_too(tmp_path):
+    write(tmp_path / "m", actor)
+    file = tmp_path / "m" / "saved_model.pb"
+    model = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    graph, saver = model.meta_graphs[0].graph_def, model.meta_graphs[0].saver_def
+    assert Session(tmp_path / "m")
+    for name, value in (("path", str(tmp_path / "target")), ("content", "x")):
+        node = graph.node.add(name=name, op="Const")
+        node.attr["dtype"].type = tf.string.as_datatype_enum
+        node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
+    graph.node.add(name="write", op="WriteFile", input=["path", "content"])
+    next(node for node in graph.node if node.name == saver.restore_op_name).input.append("^write")
+    file.write_bytes(model.SerializeToString())
+    with pytest.raises(LoadError, match="WriteFile"):
+        Session(tmp_path / "m")
+    assert not (tmp_path / "target").exists()
+
+
+def test_function_that_is_passed_to_a_function_is_checked(tmp_path):
+    """The attribute of a function in an attribute names another function, which TensorFlow puts in the place of a parameter."""
+    write(tmp_path / "m", in_a_function, path=str(tmp_path / "target"))
+    file = tmp_path / "m" / "saved_model.pb"
+    model = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    graph = model.meta_graphs[0].graph_def
+    call = next(node for node in graph.node if node.attr["f"].HasField("func"))
+    written = call.attr["f"].func.name
+    call.attr["f"].func.name = "missing"
+    call.attr["f"].func.attr["inner"].func.name = written
+    file.write_bytes(model.SerializeToString())
+    with pytest.raises(LoadError, match="WriteFile"):
+        Session(tmp_path / "m")
+
+
+def test_model_of_tf_saved_model_save_with_variables_is_loaded(tmp_path):
+    class Actor(tf.Module):
+        def __init__(self):
+            self.kernel = tf.Variable(tf.ones([4, 2]))
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 4], tf.float32)])
+        def act(self, x):
+            return {"y": tf.matmul(x, self.kernel)}
+
+    module = Actor()
+    tf.saved_model.save(module, str(tmp_path / "m"), signatures=module.act)
+    (y,) = Session(tmp_path / "m").run("serving_default", {"x": np.ones((1, 4), np.float32)}, ["y"])
+    assert y.tolist() == [[4, 4]]
+
+
+def test_control_characters_of_a_graphs_names_do_not_reach_the_error(tmp_path):
+    write(tmp_path / "m", as_control_input, path=str(tmp_path / "target"))
+    file = tmp_path / "m" / "saved_model.pb"
+    name = "\x1b[2J\u202e" + "x" * 1000
+    model = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    for node in model.meta_graphs[0].graph_def.node:
+        node.name = node.name if node.op != "WriteFile" else name
+        node.input[:] = [f"^{name}" if "WriteFile" in edge else edge for edge in node.input]
+    file.write_bytes(model.SerializeToString())
+    with pytest.raises(LoadError) as refused:
+        Session(tmp_path / "m")
+    assert str(refused.value).isprintable() and len(str(refused.value)) < 500
