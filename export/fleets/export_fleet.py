@@ -21,6 +21,7 @@ from city.errors import InputError, ProgramFailed
 from export import config, quiet, single_model
 from export.fleets import fleet_graph
 from export.fleets.fleet_graph import FleetActor, Group
+from export.graphs.graph_actor import PARITY_OBSERVATIONS
 from export.saved_model import manifest, meta_graph, publish, read, verify, warmup
 from protos import policy_pb2 as pb
 from serving.contract import ACTION, CATEGORICAL, FLEET, ContractError, check_fleet, from_saved_model
@@ -172,7 +173,7 @@ def export(job: FleetJob) -> str:
         warmup.write(draft, contract, number)
         parity = verify.compare_with_single_models(draft, contract, single_models, lambda members: _bar(members, "verify"))
         reference = "the single models, each loaded separately"
-        results = manifest.Verification(verify.count_operations(draft), verify.PARITY_OBSERVATIONS, parity, reference)
+        results = manifest.Verification(verify.count_operations(draft), PARITY_OBSERVATIONS, parity, reference)
         manifest.write_fleet(draft, contract, single_models, _groups_in_manifest(groups), results)
     stacked = sum(len(group.members) for group in groups if group.stacked)
     return (

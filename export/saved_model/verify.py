@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
-from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.core.protobuf import config_pb2, saved_model_pb2
 from tensorflow.python.framework import op_def_registry
 
 from city.errors import ProgramFailed, first_line
 from export.actors import PROBABILITIES, Actor
-from export.graphs.graph_actor import GraphActor, ReferenceModel
+from export.graphs.graph_actor import GraphActor, ReferenceModel, random_observations
 from export.saved_model import warmup
 from protos import policy_pb2 as pb
 from serving.contract import (
@@ -37,7 +37,8 @@ TOLERANCE = 1e-5
 """Largest difference between a model's actions and its checkpoint's, relative to their scale (`permitted_difference`)."""
 FLEET_TOLERANCE = 1e-6
 """Largest difference between a fleet's actions and the single models', relative to their scale."""
-PARITY_OBSERVATIONS = 256
+RUN_TIMEOUT_S = 60.0
+"""Limit for one run of a model, which may loop without an end for some observations."""
 STATEFUL_OPERATIONS = frozenset({"VarHandleOp", "ReadVariableOp", "AssignVariableOp", "RestoreV2"})
 """The only stateful operations that inference needs: variables, and the operation that restores them."""
 _TRAINING = re.compile(r"Grad|Random|Multinomial|Shuffle|Summary|Save|Print|PyFunc")
@@ -86,12 +87,6 @@ def count_operations(folder: Path) -> dict[str, int]:
     if refused:
         raise NotInferenceOnly(f"its graph contains {', '.join(refused)}, which inference does not need")
     return dict(sorted(ops.items()))
-
-
-def random_observations(size: int) -> NDArray[np.float32]:
-    """[PARITY_OBSERVATIONS, size] observations to compare actions on: half standard normal, half uniform in [0, 1]."""
-    rng, half = np.random.default_rng(0), PARITY_OBSERVATIONS // 2
-    return np.concatenate([rng.standard_normal((half, size)), rng.random((half, size))]).astype(np.float32)
 
 
 def compare_with_checkpoint(
@@ -220,7 +215,8 @@ def session(folder: Path, options: Any = None) -> Iterator[Run]:
                 definition = meta_graph.signature_def[signature]
                 feed = {definition.inputs[key].name: value for key, value in inputs.items()}
                 fetches = {key: info.name for key, info in definition.outputs.items()}
-                outputs: dict[str, NDArray[Any]] = tf_session.run(fetches, feed)
+                limit = config_pb2.RunOptions(timeout_in_ms=int(1000 * RUN_TIMEOUT_S))
+                outputs: dict[str, NDArray[Any]] = tf_session.run(fetches, feed, limit)
                 return outputs
             except (tf.errors.OpError, KeyError, ValueError, TypeError, RuntimeError) as error:
                 raise ParityError(f"the session loader cannot run signature {signature!r}: {first_line(error)}") from error
