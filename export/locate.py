@@ -10,9 +10,12 @@ from pathlib import Path
 from city.errors import InputError
 from city.names import TL_PATTERN, canonical, spans
 from export import checkpoints
+from export.checkpoints import regular_files
 
 MAX_LABELS = 8
 """Checkpoints that an error names."""
+MAX_STATE_BYTES = 16 << 20
+"""Limit for a `checkpoint` state file."""
 _TRIAL = re.compile(r"(?:trial|round)[_-]?(\d+)", re.I)
 _MANAGED = re.compile(r"-(\d+)$")
 _STEPS = re.compile(r"_(\d+)_steps$")
@@ -235,9 +238,11 @@ def _has_no_actor(name: str) -> bool:
 
 def _latest(folder: Path) -> str | None:
     """The latest checkpoint according to the `checkpoint` state file of a folder."""
+    path = folder / "checkpoint"
     try:
-        text = (folder / "checkpoint").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        regular_files.check(path, MAX_STATE_BYTES)
+        text = path.read_text(encoding="utf-8")
+    except (InputError, OSError, UnicodeDecodeError):
         return None
     match = re.search(r'^model_checkpoint_path:\s*"(.*)"', text, re.M)
     return Path(match[1]).name if match else None

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from city.errors import InputError, first_line
+from export.checkpoints import regular_files
 
 READ_TIMEOUT_S = 20
 """Reading a weights file normally takes milliseconds."""
@@ -50,11 +51,13 @@ class Helper:
         self._contents: dict[tuple[Path, int, int], Any] = {}
         """Of the files that were read last, by path, modification time in ns and size."""
 
-    def read(self, path: Path, *arguments: Any, limit_s: int | None = None) -> Any:
-        """Call `contents(path, *arguments)` in the helper, within `limit_s` (default: READ_TIMEOUT_S).
+    def read(self, path: Path, *arguments: Any) -> Any:
+        """Call `contents(path, *arguments)` in the helper. Raises InputError if the file cannot be read."""
+        self._status(path)
+        return self.call(path, *arguments)
 
-        Raises InputError if the file cannot be read.
-        """
+    def call(self, path: Path, *arguments: Any, limit_s: int | None = None) -> Any:
+        """As `read`, within `limit_s` (default: READ_TIMEOUT_S); `path` need not be a file."""
         limit_s = limit_s or READ_TIMEOUT_S
         try:
             connection = self._connect()
@@ -76,16 +79,19 @@ class Helper:
 
     def read_once(self, path: Path) -> Any:
         """As `read`; a file that has not changed since is not read again. Raises InputError."""
-        try:
-            status = path.stat()
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read as {self._kind}: {error.strerror}") from None
+        status = self._status(path)
         key = path, status.st_mtime_ns, status.st_size
         if key not in self._contents:
             if len(self._contents) == MAX_CACHED_FILES:
                 del self._contents[next(iter(self._contents))]
-            self._contents[key] = self.read(path)
+            self._contents[key] = self.call(path)
         return self._contents[key]
+
+    def _status(self, path: Path) -> os.stat_result:
+        try:
+            return regular_files.check(path)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read as {self._kind}: {error.strerror}") from None
 
     def close(self) -> None:
         """Kill the helper process."""

@@ -37,7 +37,7 @@ def run(path: Path, function: Callable[..., T], *arguments: Any) -> T:
         InputError: the function raised it, or the helper crashed or reached a limit.
         ProgramFailed, OSError: the function raised it.
     """
-    result, error = _HELPER.read(path, function, arguments, limit_s=TIMEOUT_S)
+    result, error = _HELPER.call(path, function, arguments, limit_s=TIMEOUT_S)
     if error is not None:
         raise error
     value: T = result

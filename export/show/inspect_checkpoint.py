@@ -13,12 +13,12 @@ from export import quiet
 from export.actors import Actor
 from export.actors.activations import ACTIVATIONS
 from export.actors.architectures import ArchitectureHints
-from export.checkpoints import scopes, source_of
+from export.checkpoints import regular_files, scopes, source_of
 from export.checkpoints.checkpoint import Checkpoint, natural
 from export.checkpoints.source import ActorRequest
 from export.checkpoints.tensorflow_files import TensorFlowCheckpoint
 from export.checkpoints.trained_saved_model import MANIFEST
-from export.locate import Candidate, candidate_of, number_in_name
+from export.locate import MAX_STATE_BYTES, Candidate, candidate_of, number_in_name
 from export.rebuild import RebuiltActor, rebuild
 from serving.contract import CATEGORICAL
 from signals import dialects
@@ -81,6 +81,9 @@ def _candidate(path: Path) -> Candidate:
     if (folder / "saved_model.pb").is_file():
         path = folder / "saved_model.pb"
     elif path.is_dir():
+        state = path / "checkpoint"
+        if state.exists():
+            regular_files.check(state, MAX_STATE_BYTES)  # before TensorFlow opens it
         latest = tf.train.latest_checkpoint(str(path))
         if latest is None:
             raise InputError(f"{path}: is a folder without a checkpoint state file; name a checkpoint in it")

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -132,13 +133,13 @@ def test_signal_ends_an_export_of_an_endless_graph(checkpoints, number):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, cwd=checkpoints.parent, env=environment, stderr=subprocess.PIPE, text=True)
     children = f"/proc/{process.pid}/task/{process.pid}/children"
-    while not (helpers := open(children).read().split()):
+    while not (helpers := Path(children).read_text().split()):
         time.sleep(0.05)
-    while float(open(f"/proc/{helpers[0]}/stat").read().split()[13]) < 400:  # CPU time in 0.01 s: it has begun to loop
+    while float(Path(f"/proc/{helpers[0]}/stat").read_text().split()[13]) < 400:  # CPU time in 0.01 s: it has begun to loop
         time.sleep(0.05)
     begin = time.monotonic()
     process.send_signal(number)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 1 and time.monotonic() - begin < 5
-    assert "error: interrupted" in errors and not os.path.exists(f"/proc/{helpers[0]}")
+    assert "error: interrupted" in errors and not Path(f"/proc/{helpers[0]}").exists()
     assert not list((checkpoints.parent).glob("models/*"))
