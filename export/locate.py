@@ -9,6 +9,7 @@ from pathlib import Path
 
 from city.errors import InputError
 from city.names import TL_PATTERN, canonical, spans
+from city.printable import printable
 from export import checkpoints
 from export.checkpoints import regular_files
 
@@ -49,7 +50,7 @@ class Candidate:
         needs_parent = self.path.name.isdigit() or self.path.name.startswith("module_state.")
         name = f"{self.path.parent.name}/{self.path.name}" if needs_parent else self.path.name
         # a file name may contain bytes that neither a terminal nor a contract can
-        return re.sub(r"[\x00-\x1f\x7f]", "?", name.encode("utf-8", "backslashreplace").decode())
+        return printable(name.encode("utf-8", "backslashreplace").decode())
 
     @property
     def hidden_sizes(self) -> tuple[int, ...] | None:
