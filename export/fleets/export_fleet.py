@@ -139,16 +139,23 @@ def _exported_tls(models_dir: Path) -> list[str]:
     for home in model_folders.subfolders(models_dir):
         if not (versions := model_folders.versions(home)):
             continue
-        path = versions[max(versions)] / "assets.extra" / manifest.FILE_NAME
-        try:
-            is_fleet = json.loads(path.read_text(encoding="utf-8")).get("source", {}).get("format") == FLEET
-        except (OSError, ValueError, AttributeError):
-            is_fleet = False  # export() reads its contract
-        if not is_fleet:
+        if not _is_fleet(versions[max(versions)]):
             tls.append(home.name)
     if not tls:
         raise InputError(f"{models_dir}: holds no TL's model; export the TLs first (greenserve export --tl all)")
     return tls
+
+
+def _is_fleet(version: Path) -> bool:
+    """Whether a version is a fleet, by its manifest; by its contract if the manifest is missing or damaged."""
+    try:
+        text = (version / "assets.extra" / manifest.FILE_NAME).read_text(encoding="utf-8")
+        return bool(json.loads(text)["source"]["format"] == FLEET)
+    except (OSError, ValueError, LookupError, TypeError):
+        try:
+            return bool(from_saved_model(version).members)
+        except ContractError:
+            return False  # export() reads the contract again and refuses it by name
 
 
 def export(job: FleetJob) -> str:
