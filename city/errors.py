@@ -4,6 +4,8 @@ import contextlib
 import errno
 from collections.abc import Iterator
 
+from city.printable import printable
+
 
 class InputError(Exception):
     """The user's input is wrong. The message says what is wrong, where, and how to fix it, in one line.
@@ -12,9 +14,7 @@ class InputError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        text = " ".join(message.split())
-        # names from files may contain control characters of a terminal
-        super().__init__("".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text))
+        super().__init__(printable(" ".join(message.split())))
 
 
 class ProgramFailed(Exception):

@@ -11,6 +11,7 @@ from typing import TextIO
 
 from city.errors import InputError, ProgramFailed, path_errors_as_input_errors
 from city.interrupts import Interrupts
+from city.printable import printable
 
 FAILED, WRONG_INPUT, GATE_FAILED = 1, 2, 3
 """Exit codes beside 0: the work failed; the input is wrong; the evaluation's candidate is not better than its gate."""
@@ -58,7 +59,8 @@ def run(
         if expected is None:
             raise
         message, code = expected
-        print(f"error: {message}", file=errors or sys.stderr, flush=True)
+        # names of strangers may be in any message
+        print(f"error: {printable(' '.join(message.split()))}", file=errors or sys.stderr, flush=True)
         return code
 
 

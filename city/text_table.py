@@ -5,6 +5,8 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
+from city.printable import printable
+
 MIN_WRAPPED = 40
 """Characters below which a column is not wrapped, but begins a line of its own."""
 
@@ -14,6 +16,7 @@ def render(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | No
 
     `width`: of the terminal, in characters. The last column is wrapped to it, below the row if the others leave too little room.
     """
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header) - 1)]
     lines: list[str] = []
     for row in (header, *rows):

@@ -13,6 +13,7 @@ from tqdm import tqdm
 from city import program
 from city.errors import InputError, ProgramFailed
 from city.interrupts import Interrupts
+from city.printable import printable
 
 if TYPE_CHECKING:
     from export.config import Job
@@ -58,13 +59,13 @@ def run(job: "Job", interrupts: Interrupts) -> int:
     with tqdm(job.tls, unit="TL", disable=len(job.tls) == 1 or not sys.stderr.isatty(), leave=False) as bar:
         for tl in bar:
             try:
-                bar.write(single_model.export(job, tl), file=sys.stdout)
+                bar.write(printable(single_model.export(job, tl)), file=sys.stdout)
                 sys.stdout.flush()
             except Exception as error:  # noqa: BLE001 - an unexpected error of a TL must not stop the others
                 if interrupts.received:
                     raise KeyboardInterrupt from None  # a library may turn the interrupt into an error of its own
                 failed[tl] = 2 if isinstance(error, InputError) else 1
-                bar.write(f"error: {_reason(tl, error)}", file=sys.stderr)
+                bar.write(f"error: {printable(_reason(tl, error))}", file=sys.stderr)
     if len(job.tls) > 1:
         _print_summary(len(job.tls), list(failed), time.perf_counter() - begin)
     return max(failed.values(), default=0)

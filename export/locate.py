@@ -9,10 +9,14 @@ from pathlib import Path
 
 from city.errors import InputError
 from city.names import TL_PATTERN, canonical, spans
+from city.printable import printable
 from export import checkpoints
+from export.checkpoints import regular_files
 
 MAX_LABELS = 8
 """Checkpoints that an error names."""
+MAX_STATE_BYTES = 16 << 20
+"""Limit for a `checkpoint` state file."""
 _TRIAL = re.compile(r"(?:trial|round)[_-]?(\d+)", re.I)
 _MANAGED = re.compile(r"-(\d+)$")
 _STEPS = re.compile(r"_(\d+)_steps$")
@@ -46,7 +50,7 @@ class Candidate:
         needs_parent = self.path.name.isdigit() or self.path.name.startswith("module_state.")
         name = f"{self.path.parent.name}/{self.path.name}" if needs_parent else self.path.name
         # a file name may contain bytes that neither a terminal nor a contract can
-        return re.sub(r"[\x00-\x1f\x7f]", "?", name.encode("utf-8", "backslashreplace").decode())
+        return printable(name.encode("utf-8", "backslashreplace").decode())
 
     @property
     def hidden_sizes(self) -> tuple[int, ...] | None:
@@ -253,9 +257,11 @@ def _has_no_actor(name: str) -> bool:
 
 def _latest(folder: Path) -> str | None:
     """The latest checkpoint according to the `checkpoint` state file of a folder."""
+    path = folder / "checkpoint"
     try:
-        text = (folder / "checkpoint").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        regular_files.check(path, MAX_STATE_BYTES)
+        text = path.read_text(encoding="utf-8")
+    except (InputError, OSError, UnicodeDecodeError):
         return None
     match = re.search(r'^model_checkpoint_path:\s*"(.*)"', text, re.M)
     return Path(match[1]).name if match else None

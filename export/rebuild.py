@@ -3,9 +3,10 @@
 A graph takes precedence over weights alone: it has activations and wiring, and the
 trainer's own actions can be compared. If an architecture gives the same actions as
 the graph, its steps are exported (a fleet stacks them); else the graph's own
-operations are.
+operations are. A graph of a file is run in a helper process (`graph_process`).
 """
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,12 +15,12 @@ from city.errors import InputError
 from export.actors import Actor
 from export.actors.architectures import Layers, build, find_equivalent_actor
 from export.actors.steps import BatchNorm, Dense
-from export.checkpoints import scopes, source_of
+from export.checkpoints import scopes, source_of, tensorflow_files
 from export.checkpoints.checkpoint import Checkpoint, unread_variables
 from export.checkpoints.layers import read_layers
 from export.checkpoints.source import ActorRequest, KerasModel, MetaGraph, SavedFunction, Source
 from export.checkpoints.tensorflow_files import meta_graph_path
-from export.graphs import keras_model, trained_function, training_graph, user_builder
+from export.graphs import graph_process, keras_model, trained_function, training_graph, user_builder
 from export.graphs.graph_actor import GraphActor, ReferenceModel, extract_actor
 from export.graphs.output_tensor import NotInGraph
 from export.graphs.trained_function import TrainedActor
@@ -38,6 +39,8 @@ class RebuiltActor:
     """How it was rebuilt, for the user."""
     action_kind: str | None = None
     """`categorical` or `continuous`, if the checkpoint defines it."""
+    runs_in_helper: bool = False
+    """Whether the actor is a graph of the file, which only the helper process may run."""
 
 
 def rebuild(candidate: Candidate, request: ActorRequest) -> RebuiltActor:
@@ -48,17 +51,17 @@ def rebuild(candidate: Candidate, request: ActorRequest) -> RebuiltActor:
     note = ""
     match graph:
         case MetaGraph():
-            return _from_meta_graph(path, label, request, source.open(path))
+            return graph_process.run(path, _from_meta_graph, path, label, request)
         case SavedFunction() if has_builder:
             raise InputError(f"{request.tl}: {label} contains its graph; leave --actor {spec} out")
         case SavedFunction():
-            trained = trained_function.from_saved_model(path, request.output_tensor, request.categorical)
-            return _from_function(path, label, request, trained, lambda: read_layers(trained.checkpoint, ""))
-        case KerasModel(config, version):
+            return graph_process.run(path, _from_saved_model, path, label, request)
+        case KerasModel():
             source.refuse_scope(label, request)
-            loaded, note = keras_model.load_actor(path, request, config, version)
-            if loaded is not None:
-                return _from_function(path, label, request, loaded, lambda: source.layers(path, source.open(path), ""))
+            layers = _layers_or_none(lambda: source.layers(path, source.open(path), ""))
+            rebuilt, note = graph_process.run(path, _from_keras_model, path, label, request, graph, layers)
+            if rebuilt is not None:
+                return rebuilt
             if spec is None:
                 raise InputError(f"{path}: {note}; pass --actor NAME to take only its weights, or --actor MODULE:FUNCTION")
     if has_builder:
@@ -68,8 +71,9 @@ def rebuild(candidate: Candidate, request: ActorRequest) -> RebuiltActor:
     return RebuiltActor(stored.actor, None, stored.scope, note or stored.note, stored.action_kind)
 
 
-def _from_meta_graph(path: Path, label: str, request: ActorRequest, checkpoint: Checkpoint) -> RebuiltActor:
-    """Rebuild the actor of a TF1 checkpoint with a `.meta` file. Raises InputError."""
+def _from_meta_graph(path: Path, label: str, request: ActorRequest) -> RebuiltActor:
+    """Rebuild the actor of a TF1 checkpoint with a `.meta` file; called in the helper process. Raises InputError."""
+    checkpoint = tensorflow_files.open_checkpoint(path)
     scope = scopes.choose_scope(path, list(checkpoint.stored), request.tl, request.scope, request.target_tls)
     try:
         stored_layers = read_layers(checkpoint, scope)
@@ -104,25 +108,48 @@ def _from_meta_graph(path: Path, label: str, request: ActorRequest, checkpoint: 
     if layers is not None:
         steps = find_equivalent_actor(path, layers, request.hints, reference.evaluate, reference.inputs, request.categorical)
         if steps is not None:
-            return RebuiltActor(steps, reference, scope)
+            return RebuiltActor(steps, reference.recorded(), scope)
         _refuse_named_architecture(label, request, reference)
     graph_actor = extract_actor(trained, reference.inputs, reference.outputs, reference.output_kind)
-    return RebuiltActor(_with_unread(graph_actor, checkpoint), reference, scope)
+    return RebuiltActor(_with_unread(graph_actor, checkpoint), reference.recorded(), scope, runs_in_helper=True)
 
 
-def _from_function(
-    path: Path, label: str, request: ActorRequest, trained: TrainedActor, read: Callable[[], Layers]
-) -> RebuiltActor:
-    """Rebuild the actor of a TensorFlow function. `read`: returns its layers, or raises InputError."""
-    reference = trained.reference_model
+def _from_saved_model(path: Path, label: str, request: ActorRequest) -> RebuiltActor:
+    """Rebuild the actor of a SavedModel of training; called in the helper process. Raises InputError."""
+    trained = trained_function.from_saved_model(path, request.output_tensor, request.categorical)
+    return _from_function(path, label, request, trained, _layers_or_none(lambda: read_layers(trained.checkpoint, "")))
+
+
+def _from_keras_model(
+    path: Path, label: str, request: ActorRequest, graph: KerasModel, layers: Layers | None
+) -> tuple[RebuiltActor | None, str]:
+    """Rebuild the actor of a whole Keras model; called in the helper process.
+
+    Returns (the actor, ""), or (None, the reason) if Keras cannot load it. Raises InputError if it is not an actor.
+    """
+    trained, reason = keras_model.load_actor(path, request, graph.config, graph.version)
+    return (None, reason) if trained is None else (_from_function(path, label, request, trained, layers), "")
+
+
+def _layers_or_none(read: Callable[[], Layers]) -> Layers | None:
+    """The layers, or `None` if they are of an unknown kind; then the graph itself is exported."""
     try:
-        steps = find_equivalent_actor(path, read(), request.hints, reference.evaluate, reference.inputs, request.categorical)
+        return read()
     except InputError:
-        steps = None  # layers of an unknown kind: the graph itself is exported
+        return None
+
+
+def _from_function(path: Path, label: str, request: ActorRequest, trained: TrainedActor, layers: Layers | None) -> RebuiltActor:
+    """Rebuild the actor of a TensorFlow function. `layers`: its layers, if they are of a known kind. Raises InputError."""
+    reference, steps = trained.reference_model, None
+    if layers is not None:
+        with contextlib.suppress(InputError):
+            steps = find_equivalent_actor(path, layers, request.hints, reference.evaluate, reference.inputs, request.categorical)
     if steps is not None:
-        return RebuiltActor(steps, reference, "")
+        return RebuiltActor(steps, reference.recorded(), "")
     _refuse_named_architecture(label, request, reference)
-    return RebuiltActor(extract_actor(trained.graph, reference.inputs, reference.outputs, reference.output_kind), reference, "")
+    actor = extract_actor(trained.graph, reference.inputs, reference.outputs, reference.output_kind)
+    return RebuiltActor(actor, reference.recorded(), "", runs_in_helper=True)
 
 
 def _from_builder(path: Path, request: ActorRequest, source: Source, spec: str) -> RebuiltActor:
@@ -137,7 +164,7 @@ def _from_builder(path: Path, request: ActorRequest, source: Source, spec: str) 
     trained = user_builder.build(spec, sizes, checkpoint, scope, request.categorical)
     reference = trained.reference_model
     actor = extract_actor(trained.graph, reference.inputs, reference.outputs, reference.output_kind)
-    return RebuiltActor(_with_unread(actor, checkpoint), reference, scope)
+    return RebuiltActor(_with_unread(actor, checkpoint), reference.recorded(), scope)
 
 
 def _complete_sizes(path: Path, source: Source, checkpoint: Checkpoint, scope: str, sizes: Sizes) -> Sizes:

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 from city.config import TL
 from city.errors import InputError
@@ -14,10 +15,12 @@ from export.actors.architectures import ArchitectureHints
 from export.checkpoints import scopes, source_of
 from export.checkpoints.source import ActorRequest
 from export.config import Job
-from export.graphs.graph_actor import GraphActor
+from export.graphs import graph_process
+from export.graphs.graph_actor import PARITY_OBSERVATIONS, GraphActor
 from export.locate import Candidate
 from export.rebuild import RebuiltActor, rebuild
 from export.saved_model import manifest, publish, verify, warmup, write
+from export.saved_model.manifest import Verification
 from export.training_record import TrainingRecord
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL, lanes
@@ -50,17 +53,16 @@ def export(job: Job, tl: str) -> str:
     contract.origin.CopyFrom(manifest.origin(candidate.format, candidate.label, map(manifest.sha256, files), number))
     contract.origin.change_s = record.change_s if record is not None else 0.0
     with publish.new_version(job.models_dir, tl, number, job.overwrite, job.keep) as draft:
-        write.write(draft, rebuilt.actor, contract)
-        warmup.write(draft, contract, number)
-        parity = verify.compare_with_checkpoint(draft, rebuilt.actor, contract, rebuilt.reference_model)
-        reference = rebuilt.reference_model.description if rebuilt.reference_model else NUMPY_REFERENCE
-        results = manifest.Verification(verify.count_operations(draft), verify.PARITY_OBSERVATIONS, parity, reference)
+        if rebuilt.runs_in_helper:
+            results = graph_process.run(candidate.path, _write_and_verify, draft, rebuilt, contract, number)
+        else:
+            results = _write_and_verify(draft, rebuilt, contract, number)
         manifest.write(draft, rebuilt, contract, files, results)
     model = f"{rebuilt.actor.description}, {contract.action.kind} {' -> '.join(map(str, rebuilt.actor.widths))}"
     compared = " from the trainer's graph" if rebuilt.reference_model else ""
     summary = (
         f"{tl}: {candidate.label} -> {job.models_dir / tl / str(number)} ({model}), "
-        f"largest difference{compared} {parity.difference:.1e}, {time.perf_counter() - begin:.2f} s"
+        f"largest difference{compared} {results.parity.difference:.1e}, {time.perf_counter() - begin:.2f} s"
     )
     return "; ".join([summary, *_notes(rebuilt, contract)])
 
@@ -69,6 +71,15 @@ def _signal_of(job: Job) -> dict[str, str]:
     """By TL its signal, if it has one with an id so long that `city init` names the TL otherwise."""
     tls = job.city.tls if job.city else {}
     return {name: tl.signals[0] for name, tl in tls.items() if len(tl.signals) == 1 and len(tl.signals[0]) > MAX_SIGNAL_NAME}
+
+
+def _write_and_verify(draft: Path, rebuilt: RebuiltActor, contract: pb.PolicyContract, number: int) -> Verification:
+    """Write an actor's SavedModel into an empty folder and verify it. Raises ParityError, NotInferenceOnly."""
+    write.write(draft, rebuilt.actor, contract)
+    warmup.write(draft, contract, number)
+    parity = verify.compare_with_checkpoint(draft, rebuilt.actor, contract, rebuilt.reference_model)
+    reference = rebuilt.reference_model.description if rebuilt.reference_model else NUMPY_REFERENCE
+    return Verification(verify.count_operations(draft), PARITY_OBSERVATIONS, parity, reference)
 
 
 def _rebuild(

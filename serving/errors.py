@@ -3,6 +3,8 @@
 `code` is the name of the gRPC status, or INVALID_RESPONSE if the response itself is invalid.
 """
 
+from city.printable import printable
+
 
 class ServingError(Exception):
     """A call to the model server failed."""
@@ -60,6 +62,7 @@ ERROR_BY_STATUS: dict[str, type[ServingError]] = {
 
 def from_status(code: str, details: str) -> ServingError:
     """The error of a gRPC status, by the status's name."""
+    details = printable(details)
     error_type = ERROR_BY_STATUS.get(code)
     if error_type is None:
         return ServingError(f"{code}: {details}")

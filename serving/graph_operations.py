@@ -2,7 +2,7 @@
 
 An untrusted graph may read and write files, open connections or call Python functions. So every operation that a run can
 reach is compared with ALLOWED before anything runs: data and control inputs, branches, loop bodies and called functions
-included. A loop without an end is not recognised.
+included. A loop without an end is not recognised; callers limit the time of a run.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -52,6 +52,7 @@ def contents(path: Path) -> Contents:
         config = config or _text(file.attrs.get("model_config", ""))
         version = version or _text(file.attrs.get("keras_version", ""))
         whole = path.suffix == ".keras" or "model_config" in file.attrs
+        _refuse_other_files(file)
         # a whole model in HDF5 has its weights in this group
         group = file.get("model_weights", file)
         arrays: dict[str, NDArray[Any]] = {}
@@ -68,6 +69,26 @@ def contents(path: Path) -> Contents:
                 (name, tuple(map(_text, group[name].attrs["weight_names"]))) for name in map(_text, group.attrs["layer_names"])
             )
     return Contents(arrays, layers, whole, config, version)
+
+
+def _refuse_other_files(group: Any, path: str = "", seen: set[int] | None = None) -> None:
+    """Raise ValueError if a link or a dataset brings the bytes of another file."""
+    import h5py
+
+    seen = set() if seen is None else seen
+    address = h5py.h5o.get_info(group.id).addr
+    if address in seen:
+        return  # hard links may form a cycle
+    seen.add(address)
+    for name in group:
+        where = f"{path}{name}"
+        if isinstance(group.get(name, getlink=True), h5py.ExternalLink):
+            raise ValueError(f"{where} is a link to another file; save the weights inside")
+        node = group.get(name)
+        if isinstance(node, h5py.Dataset) and (node.external or node.is_virtual):
+            raise ValueError(f"{where} is stored in another file; save the weights inside")
+        if isinstance(node, h5py.Group):
+            _refuse_other_files(node, f"{where}/", seen)
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> str:

@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from city.errors import InputError, first_line
+from export.checkpoints import regular_files
 
 READ_TIMEOUT_S = 20
 """Reading a weights file normally takes milliseconds."""
 START_TIMEOUT_S = 60.0
 """Limit for the start of the helper, on a machine under load."""
 MAX_MEMORY_BYTES = 6 << 30
+"""Beside the libraries' own memory."""
 MAX_CACHED_FILES = 2
 """A policy, and the statistics beside it."""
 
@@ -32,15 +34,18 @@ MAX_CACHED_FILES = 2
 class Helper:
     """A process that calls one module's `contents(path, ...)`."""
 
-    def __init__(self, module: str, kind: str, libraries: Sequence[str] = ()) -> None:
+    def __init__(
+        self, module: str, kind: str, libraries: Sequence[str] = (), advice: str = "the file may be corrupt: save it again"
+    ) -> None:
         """Store the settings; the process starts with the first read.
 
         Args:
             module: the module with the function `contents`, which reads a file.
             kind: the expected kind of file, for messages, such as `HDF5 weights`.
             libraries: modules to import at the start, so that importing them does not count as reading a file.
+            advice: the possible cause if a read crashes or reaches the time limit, and its remedy.
         """
-        self._module, self._kind, self._libraries = module, kind, tuple(libraries)
+        self._module, self._kind, self._libraries, self._advice = module, kind, tuple(libraries), advice
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._contents: dict[tuple[Path, int, int], Any] = {}
@@ -48,16 +53,22 @@ class Helper:
 
     def read(self, path: Path, *arguments: Any) -> Any:
         """Call `contents(path, *arguments)` in the helper. Raises InputError if the file cannot be read."""
+        self._status(path)
+        return self.call(path, *arguments)
+
+    def call(self, path: Path, *arguments: Any, limit_s: int | None = None) -> Any:
+        """As `read`, within `limit_s` (default: READ_TIMEOUT_S); `path` need not be a file."""
+        limit_s = limit_s or READ_TIMEOUT_S
         try:
             connection = self._connect()
-            connection.send((str(path), READ_TIMEOUT_S, arguments))
-            if not connection.poll(2 * READ_TIMEOUT_S):
+            connection.send((str(path), limit_s, arguments))
+            if not connection.poll(2 * limit_s):
                 raise EOFError
             result, reason = connection.recv()
         except (OSError, EOFError):
             # the helper crashed, or its own alarm ended it
             self.close()
-            reason = f"the reader crashed or did not finish within {READ_TIMEOUT_S} s; the file may be corrupt: save it again"
+            reason = f"the reader crashed or did not finish within {limit_s} s; {self._advice}"
             raise InputError(f"{path}: cannot be read as {self._kind}: {reason}") from None
         except BaseException:
             self.close()  # after an interrupt, a late result must not be read as that of the next file
@@ -68,16 +79,19 @@ class Helper:
 
     def read_once(self, path: Path) -> Any:
         """As `read`; a file that has not changed since is not read again. Raises InputError."""
-        try:
-            status = path.stat()
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read as {self._kind}: {error.strerror}") from None
+        status = self._status(path)
         key = path, status.st_mtime_ns, status.st_size
         if key not in self._contents:
             if len(self._contents) == MAX_CACHED_FILES:
                 del self._contents[next(iter(self._contents))]
-            self._contents[key] = self.read(path)
+            self._contents[key] = self.call(path)
         return self._contents[key]
+
+    def _status(self, path: Path) -> os.stat_result:
+        try:
+            return regular_files.check(path)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read as {self._kind}: {error.strerror}") from None
 
     def close(self) -> None:
         """Kill the helper process."""
@@ -102,7 +116,8 @@ class Helper:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": path},
+                # no GPU: the exporter's own process may have taken its memory
+                env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "-1"},
             )
             child_end.close()
             self._connection = parent_end
@@ -120,11 +135,12 @@ def serve(descriptor: int, module: str, libraries: Sequence[str]) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the exporter handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for library in libraries:
         importlib.import_module(library)
     contents = importlib.import_module(module).contents
+    limit = _memory_bytes() + MAX_MEMORY_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     connection = Connection(descriptor)
     connection.send("ready")
     while True:
@@ -141,3 +157,8 @@ def serve(descriptor: int, module: str, libraries: Sequence[str]) -> None:
             reason = first_line(error) or type(error).__name__
         signal.alarm(0)
         connection.send((result, reason))
+
+
+def _memory_bytes() -> int:
+    """Address space of this process."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()

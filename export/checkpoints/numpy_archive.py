@@ -10,16 +10,24 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from city.errors import InputError, first_line
+from export.checkpoints import regular_files
 from export.checkpoints.checkpoint import Checkpoint, StoredVariable, elements
 from export.checkpoints.source import Source
+
+MAX_BYTES = 2 << 30
+"""Limit for all arrays of a file, as for HDF5; a compressed file may be much smaller."""
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
     """Open an archive; the parts of a name are separated by `/` or `.`, and `:0` at its end is dropped. Raises InputError."""
-    stored, keys = {}, {}
+    stored, keys, size = {}, {}, 0
     try:
+        regular_files.check(path)
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
+                size += entry.file_size
+                if size > MAX_BYTES:
+                    raise ValueError(f"its arrays have more than {MAX_BYTES} bytes, more than any actor's")
                 key = entry.filename.removesuffix(".npy")
                 with archive.open(entry) as file:
                     shape, dtype = _header(file)
@@ -29,6 +37,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
                 name = name if "/" in name else name.replace(".", "/")
                 stored[name] = StoredVariable(name, shape, dtype.name)
                 keys[name] = entry.filename
+    except InputError:
+        raise
     except Exception as error:  # noqa: BLE001 - zipfile, zlib and NumPy raise several exceptions for a corrupt file
         raise InputError(f"{path}: cannot be read as an .npz archive: {first_line(error)}") from None
     if any(re.fullmatch(r"arr_\d+", name) for name in stored):

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from city.errors import InputError
 from export.actors import Actor
 from export.actors.steps import BatchNorm, Clip, Dense, Step
-from export.checkpoints import pickled_arrays
+from export.checkpoints import pickled_arrays, regular_files
 from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.helper_process import Helper
 from export.checkpoints.linear_layers import StateDict, activated, activation, check_chain, checkpoint_of
@@ -79,8 +79,7 @@ def contents(path: Path) -> Module | RunningStatistics:
 
 
 def _bytes(path: Path) -> bytes:
-    if path.stat().st_size > MAX_PICKLE_BYTES:
-        raise ValueError("it is larger than any actor's")
+    regular_files.check(path, MAX_PICKLE_BYTES)
     return path.read_bytes()
 
 

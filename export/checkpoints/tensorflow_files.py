@@ -9,10 +9,13 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from city.errors import InputError, first_line
+from export.checkpoints import regular_files
 from export.checkpoints.checkpoint import Checkpoint, StoredVariable, elements, natural
 from export.checkpoints.source import ActorRequest, MetaGraph, Source
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+MAX_BYTES = 64 << 30
+"""Limit for an index or a shard of data, of which only the actor's variables are read."""
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
@@ -28,10 +31,10 @@ def files(prefix: Path) -> list[Path]:
 def open_checkpoint(prefix: Path) -> Checkpoint:
     """Open a checkpoint. Raises InputError if it is corrupt or not a checkpoint."""
     try:
-        stamp = tuple((path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in files(prefix))
+        statuses = {path.name: regular_files.check(path, MAX_BYTES) for path in files(prefix)}
     except OSError as error:
         raise InputError(f"{prefix}: cannot be read as a TensorFlow checkpoint: {error.strerror}") from None
-    return _opened(prefix, stamp)
+    return _opened(prefix, tuple((name, status.st_mtime_ns, status.st_size) for name, status in statuses.items()))
 
 
 @functools.lru_cache(maxsize=1)
@@ -130,7 +133,10 @@ class TensorFlowCheckpoint(Source):
         return open_checkpoint(path)
 
     def graph(self, path: Path, request: ActorRequest) -> MetaGraph | None:
-        return MetaGraph() if request.output_tensor is not None or meta_graph_path(path).is_file() else None
+        meta = meta_graph_path(path)
+        if meta.exists():
+            regular_files.check(meta)
+        return MetaGraph() if request.output_tensor is not None or meta.exists() else None
 
 
 SOURCE = TensorFlowCheckpoint()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from export.checkpoints import tensorflow_files
+from export.checkpoints import regular_files, tensorflow_files
 from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.source import ActorRequest, SavedFunction, Source
 
@@ -23,10 +23,18 @@ class TrainedSavedModel(Source):
         return sorted(file for file in path.rglob("*") if file.is_file())
 
     def open(self, path: Path) -> Checkpoint:
+        self._check_files(path)
         return tensorflow_files.open_checkpoint(path / "variables" / "variables")
 
     def graph(self, path: Path, request: ActorRequest) -> SavedFunction:
+        self._check_files(path)
         return SavedFunction()
+
+    def _check_files(self, path: Path) -> None:
+        """Raise InputError if the folder holds more than regular files: TensorFlow opens them by their names."""
+        for file in path.rglob("*"):
+            if file.exists() and not file.is_dir():
+                regular_files.check(file, tensorflow_files.MAX_BYTES)
 
 
 SOURCE = TrainedSavedModel()

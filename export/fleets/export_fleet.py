@@ -21,6 +21,7 @@ from city.errors import InputError, ProgramFailed
 from export import config, quiet, single_model
 from export.fleets import fleet_graph
 from export.fleets.fleet_graph import FleetActor, Group
+from export.graphs.graph_actor import PARITY_OBSERVATIONS
 from export.saved_model import manifest, meta_graph, publish, read, verify, warmup
 from protos import policy_pb2 as pb
 from serving.contract import ACTION, CATEGORICAL, FLEET, ContractError, check_fleet, from_saved_model
@@ -138,16 +139,23 @@ def _exported_tls(models_dir: Path) -> list[str]:
     for home in model_folders.subfolders(models_dir):
         if not (versions := model_folders.versions(home)):
             continue
-        path = versions[max(versions)] / "assets.extra" / manifest.FILE_NAME
-        try:
-            is_fleet = json.loads(path.read_text(encoding="utf-8")).get("source", {}).get("format") == FLEET
-        except (OSError, ValueError, AttributeError):
-            is_fleet = False  # export() reads its contract
-        if not is_fleet:
+        if not _is_fleet(versions[max(versions)]):
             tls.append(home.name)
     if not tls:
         raise InputError(f"{models_dir}: holds no TL's model; export the TLs first (greenserve export --tl all)")
     return tls
+
+
+def _is_fleet(version: Path) -> bool:
+    """Whether a version is a fleet, by its manifest; by its contract if the manifest is missing or damaged."""
+    try:
+        text = (version / "assets.extra" / manifest.FILE_NAME).read_text(encoding="utf-8")
+        return bool(json.loads(text)["source"]["format"] == FLEET)
+    except (OSError, ValueError, LookupError, TypeError):
+        try:
+            return bool(from_saved_model(version).members)
+        except ContractError:
+            return False  # export() reads the contract again and refuses it by name
 
 
 def export(job: FleetJob) -> str:
@@ -172,7 +180,7 @@ def export(job: FleetJob) -> str:
         warmup.write(draft, contract, number)
         parity = verify.compare_with_single_models(draft, contract, single_models, lambda members: _bar(members, "verify"))
         reference = "the single models, each loaded separately"
-        results = manifest.Verification(verify.count_operations(draft), verify.PARITY_OBSERVATIONS, parity, reference)
+        results = manifest.Verification(verify.count_operations(draft), PARITY_OBSERVATIONS, parity, reference)
         manifest.write_fleet(draft, contract, single_models, _groups_in_manifest(groups), results)
     stacked = sum(len(group.members) for group in groups if group.stacked)
     return (

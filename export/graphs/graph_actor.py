@@ -76,6 +76,26 @@ class TrainedGraph:
     """Node of a variable (or placeholder of its resource) -> (name in the checkpoint, values)."""
 
 
+PARITY_OBSERVATIONS = 256
+
+
+def random_observations(size: int) -> NDArray[np.float32]:
+    """[PARITY_OBSERVATIONS, size] observations to compare actions on: half standard normal, half uniform in [0, 1]."""
+    rng, half = np.random.default_rng(0), PARITY_OBSERVATIONS // 2
+    return np.concatenate([rng.standard_normal((half, size)), rng.random((half, size))]).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class RecordedOutputs:
+    """The outputs of a model for `random_observations`, in the model's place: plain values outlive its process."""
+
+    outputs: Arrays
+
+    def __call__(self, observations: Arrays) -> Arrays:
+        assert len(observations) == len(self.outputs) == PARITY_OBSERVATIONS, "outputs were recorded for random_observations"
+        return self.outputs
+
+
 @dataclass(frozen=True)
 class ReferenceModel:
     """The trainer's own actor, run in the trainer's graph: the reference of the parity check."""
@@ -91,6 +111,10 @@ class ReferenceModel:
         """[n, A] means, or [n, choices] probabilities."""
         x = np.asarray(self.run(observations), np.float64)
         return softmax(x) if categorical and self.output_kind == LOGITS else x
+
+    def recorded(self) -> "ReferenceModel":
+        """The same model with only its outputs for `random_observations`, as plain values."""
+        return replace(self, run=RecordedOutputs(np.asarray(self.run(random_observations(self.inputs)))))
 
 
 def softmax(x: Arrays) -> Arrays:
@@ -252,9 +276,9 @@ def _rename(graph: graph_pb2.GraphDef, observation: str, weights: list[str]) -> 
         node.ClearField("experimental_debug_info")
         for key in [key for key in node.attr if key.startswith("_")]:
             del node.attr[key]
-        for k, source in enumerate(node.input):
-            name = node_of(source)
-            if name in names:
-                node.input[k] = source.replace(name, names[name], 1)
+        # the inputs that replace these placeholders are no nodes that others can wait for
+        sources = [source for source in node.input if not (source.startswith("^") and node_of(source) in names)]
+        del node.input[:]
+        node.input.extend(source.replace(node_of(source), names.get(node_of(source), node_of(source)), 1) for source in sources)
     if not any(value.HasField("func") or value.list.func for node in graph.node for value in node.attr.values()):
         graph.ClearField("library")

@@ -8,17 +8,19 @@ is compared with its checkpoint's actor, a fleet with its single models.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
-from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.core.protobuf import config_pb2, saved_model_pb2
 
 from city.errors import ProgramFailed, first_line
-from export.actors import PROBABILITIES, Actor
-from export.graphs.graph_actor import GraphActor, ReferenceModel
+from export.actors import PROBABILITIES, Q_VALUES, Actor
+from export.actors.steps import Dense
+from export.graphs.graph_actor import LOGITS, GraphActor, ReferenceModel, random_observations
 from export.saved_model import warmup
 from protos import policy_pb2 as pb
 from serving.contract import (
@@ -33,10 +35,14 @@ from serving.contract import (
 from serving.graph_operations import INFERENCE
 
 TOLERANCE = 1e-5
-"""Largest difference between a model's actions and its checkpoint's, relative to their scale (`permitted_difference`)."""
+"""Largest difference between a model's actions and its checkpoint's, relative to the scale of the actions or of the
+logits before a softmax or tanh (`permitted_difference`): float32 rounds logits of 100 by 100 times as much as those of 1."""
+MIN_PROBABILITY = 1e-30
+"""Smaller probabilities are equal: float32 does not hold them."""
 FLEET_TOLERANCE = 1e-6
 """Largest difference between a fleet's actions and the single models', relative to their scale."""
-PARITY_OBSERVATIONS = 256
+RUN_TIMEOUT_S = 60.0
+"""Limit for one run of a model, which may loop without an end for some observations."""
 
 Run = Callable[[str, dict[str, Any]], dict[str, NDArray[Any]]]
 """(signature, inputs by key) -> outputs by key."""
@@ -78,12 +84,6 @@ def count_operations(folder: Path) -> dict[str, int]:
     return dict(sorted(ops.items()))
 
 
-def random_observations(size: int) -> NDArray[np.float32]:
-    """[PARITY_OBSERVATIONS, size] observations to compare actions on: half standard normal, half uniform in [0, 1]."""
-    rng, half = np.random.default_rng(0), PARITY_OBSERVATIONS // 2
-    return np.concatenate([rng.standard_normal((half, size)), rng.random((half, size))]).astype(np.float32)
-
-
 def compare_with_checkpoint(
     folder: Path, actor: Actor | GraphActor, contract: pb.PolicyContract, reference_model: ReferenceModel | None
 ) -> Parity:
@@ -96,8 +96,8 @@ def compare_with_checkpoint(
         reference_model: the trainer's own graph; without it, the steps are evaluated in NumPy.
 
     Raises:
-        ParityError: the model cannot be loaded or run, the difference exceeds TOLERANCE times the actions' scale, or
-            a categorical choice differs.
+        ParityError: the model cannot be loaded or run, the difference exceeds TOLERANCE times the scale of the actions
+            or of their logits, or a categorical choice differs.
     """
     x = random_observations(actor.inputs)
     categorical = contract.action.kind == CATEGORICAL
@@ -112,13 +112,58 @@ def compare_with_checkpoint(
         expected = actor.evaluate(x, categorical)
     scores = actor.scores if isinstance(actor, Actor) else PROBABILITIES
     actual = outputs[scores] if categorical else outputs[ACTION]
-    difference = float(np.abs(actual - expected).max())
-    permitted = permitted_difference(TOLERANCE, expected)
-    if not difference <= permitted:
-        raise ParityError(f"its actions differ from the checkpoint's by up to {difference:.3g}, more than {permitted:g}")
+    difference = np.abs(actual - expected)
+    if categorical and scores == PROBABILITIES:
+        permitted = permitted_difference(TOLERANCE, _logits(x, actor, reference_model, expected))
+        # the difference of two logits, which a saturated probability does not show
+        actual, expected = (np.log(np.maximum(values.astype(np.float64), MIN_PROBABILITY)) for values in (actual, expected))
+        is_equal = difference.max() <= permitted and np.abs(actual - expected).max() <= 2 * permitted
+    else:
+        bounds = np.maximum(permitted_difference(TOLERANCE, expected), _rounding(x, actor) if not categorical else 0.0)
+        permitted = float(bounds.max())
+        is_equal = bool((difference <= bounds).all())
+    if not is_equal:
+        raise ParityError(
+            f"its actions differ from the checkpoint's by up to {difference.max():.3g}, more than rounding ({permitted:g})"
+        )
     if categorical and _choices_differ(outputs[ACTION], expected.argmax(axis=1), expected, permitted):
         raise ParityError("its chosen actions are not the checkpoint's most probable ones")
-    return Parity(difference, permitted)
+    return Parity(float(difference.max()), permitted)
+
+
+def _logits(
+    x: NDArray[np.float32], actor: Actor | GraphActor, reference_model: ReferenceModel | None, expected: NDArray[Any]
+) -> NDArray[Any]:
+    """[n, choices] logits, or the `expected` probabilities if the graph has no logits."""
+    if reference_model is not None and reference_model.output_kind == LOGITS:
+        return np.asarray(reference_model.run(x))
+    if isinstance(actor, Actor):
+        return replace(actor, scores=Q_VALUES).evaluate(x, categorical=True)
+    return expected
+
+
+def _rounding(x: NDArray[np.float32], actor: Actor | GraphActor) -> NDArray[Any]:
+    """[n, A] changes of continuous actions if their logits, before a tanh, change by TOLERANCE times the logits' scale.
+
+    0 for a graph: the exported model has the trainer's own operations, and rounds as they do.
+    """
+    if not isinstance(actor, Actor):
+        return np.zeros(1)
+    last = max(k for k, step in enumerate(actor.steps) if isinstance(step, Dense)) + 1
+    logits: NDArray[Any] = x.astype(np.float64)
+    branches: list[NDArray[Any]] = []
+    for step in actor.steps[:last]:
+        logits = step.evaluate(logits, branches)
+
+    def actions(shift: float) -> NDArray[Any]:
+        values, remaining = logits + shift, list(branches)
+        for step in actor.steps[last:]:
+            values = step.evaluate(values, remaining)
+        return values
+
+    shift, middle = permitted_difference(TOLERANCE, logits), actions(0.0)
+    bounds: NDArray[Any] = np.maximum(np.abs(actions(shift) - middle), np.abs(actions(-shift) - middle))
+    return bounds
 
 
 def compare_with_single_models(
@@ -175,7 +220,7 @@ def _choices_differ(actual: NDArray[Any], expected: NDArray[Any], scores: NDArra
     Args:
         actual: [n] choices.
         expected: [n] choices.
-        scores: [n, choices] probabilities or Q-values.
+        scores: [n, choices] probabilities, their logarithms or Q-values.
         tolerance: of a score.
     """
     ascending = np.sort(scores, axis=1)
@@ -210,7 +255,8 @@ def session(folder: Path, options: Any = None) -> Iterator[Run]:
                 definition = meta_graph.signature_def[signature]
                 feed = {definition.inputs[key].name: value for key, value in inputs.items()}
                 fetches = {key: info.name for key, info in definition.outputs.items()}
-                outputs: dict[str, NDArray[Any]] = tf_session.run(fetches, feed)
+                limit = config_pb2.RunOptions(timeout_in_ms=int(1000 * RUN_TIMEOUT_S))
+                outputs: dict[str, NDArray[Any]] = tf_session.run(fetches, feed, limit)
                 return outputs
             except (tf.errors.OpError, KeyError, ValueError, TypeError, RuntimeError) as error:
                 raise ParityError(f"the session loader cannot run signature {signature!r}: {first_line(error)}") from error

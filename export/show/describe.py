@@ -9,6 +9,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 from city import program
 from city.arguments import Parser
+from city.printable import printable
 from export.saved_model import manifest, read
 from protos import policy_pb2 as pb
 
@@ -22,7 +23,7 @@ def parser(prog: str) -> Parser:
 
 def main(argv: list[str], prog: str = "python -m export describe") -> int:
     def describe() -> int:
-        print("\n".join(lines(parser(prog).parse_args(argv).model)))
+        print("\n".join(map(printable, lines(parser(prog).parse_args(argv).model))))
         return 0
 
     return program.run(describe)

@@ -9,19 +9,23 @@ import tensorflow as tf
 from city import names, program
 from city.arguments import Parser
 from city.errors import InputError
+from city.printable import printable
 from export import quiet
 from export.actors import Actor
 from export.actors.activations import ACTIVATIONS
 from export.actors.architectures import ArchitectureHints
-from export.checkpoints import scopes, source_of
+from export.checkpoints import regular_files, scopes, source_of
 from export.checkpoints.checkpoint import Checkpoint, natural
 from export.checkpoints.source import ActorRequest
 from export.checkpoints.tensorflow_files import TensorFlowCheckpoint
 from export.checkpoints.trained_saved_model import MANIFEST
-from export.locate import Candidate, candidate_of, number_in_name
+from export.locate import MAX_STATE_BYTES, Candidate, candidate_of, number_in_name
 from export.rebuild import RebuiltActor, rebuild
 from serving.contract import CATEGORICAL
 from signals import dialects
+
+MAX_NAME_CHARS = 200
+"""Limit for the name of a variable, so that all lines keep their columns."""
 
 
 def main(argv: list[str], prog: str = "python -m export inspect") -> int:
@@ -69,7 +73,15 @@ def _inspect(argv: list[str], prog: str) -> int:
         inputs=None,
         outputs=None,
     )
-    print("\n".join(lines(candidate, request)))
+    rebuilt, error = None, None
+    checkpoint = source_of(candidate.format).open(candidate.path)
+    try:
+        rebuilt = rebuild(candidate, request)
+    except InputError as reason:
+        error = reason
+    print("\n".join(map(printable, lines(checkpoint, rebuilt, request.scope or ""))))
+    if error is not None:
+        raise InputError(f"nothing would be exported: {error}")
     return 0
 
 
@@ -81,6 +93,9 @@ def _candidate(path: Path) -> Candidate:
     if (folder / "saved_model.pb").is_file():
         path = folder / "saved_model.pb"
     elif path.is_dir():
+        state = path / "checkpoint"
+        if state.exists():
+            regular_files.check(state, MAX_STATE_BYTES)  # before TensorFlow opens it
         latest = tf.train.latest_checkpoint(str(path))
         if latest is None:
             raise InputError(f"{path}: is a folder without a checkpoint state file; name a checkpoint in it")
@@ -95,22 +110,24 @@ def _candidate(path: Path) -> Candidate:
     return candidate or Candidate(prefix, TensorFlowCheckpoint.format, number_in_name(prefix.name))
 
 
-def lines(candidate: Candidate, request: ActorRequest) -> Iterable[str]:
-    """A line for each variable: name, shape, dtype, and its use in an export. Raises InputError."""
-    checkpoint = source_of(candidate.format).open(candidate.path)
+def lines(checkpoint: Checkpoint, rebuilt: RebuiltActor | None, scope: str) -> Iterable[str]:
+    """A line for each variable: name, shape, dtype, and its use in an export; then the actor that would be exported.
+
+    Args:
+        checkpoint: the variables.
+        rebuilt: the actor; `None` if nothing would be exported.
+        scope: the requested scope, or "".
+    """
     stored = checkpoint.stored
-    uses: dict[str, str] = {}
-    scope = request.scope or ""
-    try:
-        rebuilt = rebuild(candidate, request)
-        uses, scope, summary = _uses(rebuilt, checkpoint), rebuilt.scope, _summary(rebuilt)
-    except InputError as error:
-        summary = f"nothing would be exported: {error}"
-    width = max((len(name) for name in stored), default=0)
-    for name in sorted(stored, key=natural):
+    uses = {} if rebuilt is None else _uses(rebuilt, checkpoint)
+    scope = scope if rebuilt is None else rebuilt.scope
+    texts = {name: printable(name, MAX_NAME_CHARS) for name in sorted(stored, key=natural)}
+    width = max(map(len, texts.values()), default=0)
+    for name, text in texts.items():
         use = uses.get(name) or f"- ({scopes.unread_reason(name, scope)})"
-        yield f"{name:<{width}}  {stored[name].shape!s:<14} {stored[name].dtype:<8} {use}"
-    yield summary
+        yield f"{text:<{width}}  {stored[name].shape!s:<14} {stored[name].dtype:<8} {use}"
+    if rebuilt is not None:
+        yield _summary(rebuilt)
 
 
 def _uses(rebuilt: RebuiltActor, checkpoint: Checkpoint) -> dict[str, str]:

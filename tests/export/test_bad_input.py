@@ -174,7 +174,7 @@ def test_an_existing_version_is_replaced_only_with_overwrite(city, capsys):
 
 
 def test_a_model_that_fails_the_parity_check_is_not_published(city, capsys, monkeypatch):
-    monkeypatch.setattr(verify, "TOLERANCE", -1.0)
+    monkeypatch.setattr(verify, "TOLERANCE", 0.0)
     assert export(city, "--tl", "SA103") == 1
     assert "not published" in capsys.readouterr().err
     assert published(city) == []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.random_models import random_actor
 from export.__main__ import main
 from export.actors import padding
-from export.fleets import fleet_graph
+from export.fleets import export_fleet, fleet_graph
 from export.fleets.fleet_graph import FleetActor
 from export.saved_model import actor_file, read
 from protos import policy_pb2 as pb
@@ -192,6 +192,14 @@ def test_a_fleet_is_not_a_member_of_another_fleet(models, capsys):
     assert {member.tl for member in contract_of(models / "whole" / "1").members} == {f"SA10{k}" for k in range(1, 6)}
     assert main(["fleet", "other", "--tl", "city", "--models-dir", str(models)]) == 2
     refused(capsys, "city has no model under")
+
+
+@pytest.mark.parametrize("content", [None, b"", b"[]", b'{"source": []}'])
+def test_fleet_with_a_damaged_manifest_is_not_taken_for_a_tl(models, content):
+    assert build(models) == 0
+    manifest = models / "city" / "1" / "assets.extra" / "export.json"
+    manifest.unlink() if content is None else manifest.write_bytes(content)
+    assert "city" not in export_fleet._exported_tls(models)
 
 
 def test_invalid_input_to_a_fleet_gives_one_error_line(models, tmp_path, capsys):

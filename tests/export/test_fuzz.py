@@ -3,6 +3,7 @@
 import os
 import resource
 import shutil
+import time
 
 import h5py
 import numpy as np
@@ -184,12 +185,10 @@ def test_pickled_objects_are_never_loaded(folder, capsys):
 
 def test_an_endless_read_is_ended_and_the_helper_restarted(folder, monkeypatch):
     monkeypatch.setattr(helper_process, "READ_TIMEOUT_S", 1)
-    os.mkfifo(folder / "endless.h5")
-    writers.sequential(keras3).save_weights(folder / "good.weights.h5")
-    helper = helper_process.Helper("export.checkpoints.hdf5_reader", "HDF5 weights", libraries=["h5py"])
+    helper = helper_process.Helper("export.graphs.graph_process", "weights")
     try:
         with pytest.raises(InputError, match=r"endless\.h5: .* did not finish within 1 s"):
-            helper.read(folder / "endless.h5")
-        assert len(helper.read(folder / "good.weights.h5").arrays) == 6
+            helper.call(folder / "endless.h5", time.sleep, (60,))
+        assert helper.call(folder / "good.h5", abs, (-3,)) == (3, None)
     finally:
         helper.close()

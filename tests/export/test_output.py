@@ -39,12 +39,13 @@ def test_inspect_lists_the_variables_of_every_source(checkpoints, capsys):
         ("d.index", "--tl", "SA104", "--target-tls", "SA101,SA 104"): [
             "dense 0 kernel", "- (another agent)", "- (counter)", "compared with the trainer's own graph",
         ],
-        ("d",): ["nothing would be exported", "pass --scope"],
     }.items():  # fmt: skip
         assert main(["inspect", str(checkpoints / arguments[0]), *arguments[1:]]) == 0
         out = capsys.readouterr().out
         for part in parts:
             assert part in out, out
+    assert main(["inspect", str(checkpoints / "d")]) == 2
+    refused(capsys, "nothing would be exported", "pass --scope")
     assert main(["inspect", str(checkpoints / "nothing.npz")]) == 2
     refused(capsys, "nothing.npz: no such file")
 

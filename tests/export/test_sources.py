@@ -155,8 +155,9 @@ def test_inspect_lists_variables_and_their_use(shared, capsys):
     assert lines["Actor_0/dense/kernel"].endswith("- (another agent)") and lines["Actor_1/dense/kernel/Adagrad"].endswith(
         "- (optimizer)"
     )
-    assert main(["inspect", str(folder / "SAPPO-_state_vdd_action_gro-trial-7.index")]) == 0
-    assert "nothing would be exported" in capsys.readouterr().out
+    assert main(["inspect", str(folder / "SAPPO-_state_vdd_action_gro-trial-7.index")]) == 2
+    printed = capsys.readouterr()
+    assert "Actor_2/dense/kernel" in printed.out and "error: nothing would be exported" in printed.err
     assert main(["inspect", str(next((shared / "checkpoints" / "keras_h5_weights").glob("*104*.h5")))]) == 0
     assert "dense 0 kernel" in capsys.readouterr().out
     assert main(["inspect", str(folder / "nothing")]) == 2

@@ -9,6 +9,8 @@ import re
 import time
 from typing import Any, TextIO
 
+from city.printable import printable
+
 log = logging.getLogger("serving")
 _UNQUOTED = re.compile(r"[^\s\"=]+")
 
@@ -22,7 +24,7 @@ def event(name: str, level: int = logging.INFO, **fields: Any) -> None:
 def configure(stream: TextIO) -> None:
     """Write the server's log to this stream only."""
     handler = logging.StreamHandler(stream)
-    formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+    formatter = _Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     handler.setFormatter(formatter)
     log.handlers[:] = [handler]
@@ -30,6 +32,16 @@ def configure(stream: TextIO) -> None:
     log.propagate = False
 
 
+class _Formatter(logging.Formatter):
+    """Messages and tracebacks as printable lines: clients choose names of models."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:
+        return "\n".join(map(printable, super().formatException(ei).splitlines()))
+
+
 def _value(value: Any) -> str:
-    text = f"{value:.3g}" if isinstance(value, float) else str(value)
-    return text if _UNQUOTED.fullmatch(text) else json.dumps(text, ensure_ascii=not text.isprintable())
+    text = printable(f"{value:.3g}" if isinstance(value, float) else str(value))
+    return text if _UNQUOTED.fullmatch(text) else json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,34 @@
+"""Checkpoints are regular files of a limited size: a FIFO would block an export, and a device would fill the memory."""
+
+import os
+import stat
+from pathlib import Path
+
+from city.errors import InputError
+
+MAX_BYTES = 2 << 30
+"""Limit for a file that is read whole."""
+_KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a folder",
+}
+
+
+def check(path: Path, max_bytes: int = MAX_BYTES) -> os.stat_result:
+    """The status of a file that may be opened, after following links; called before any file of a checkpoint is opened.
+
+    Raises InputError if it is not a regular file or larger than `max_bytes`, OSError if it is missing.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a special file")
+        raise InputError(f"{path}: cannot be read as a checkpoint: it is {kind}, not a regular file; put the file itself there")
+    if status.st_size > max_bytes:
+        raise InputError(
+            f"{path}: cannot be read as a checkpoint: it has {status.st_size} bytes, and the limit is {max_bytes}; "
+            "save the actor without the rest of the training"
+        )
+    return status

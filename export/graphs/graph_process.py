@@ -1,0 +1,52 @@
+"""A helper process that runs graphs of training: they may loop without an end or allocate any amount of memory.
+
+The exporter's own process runs nothing of a stranger's graph. It sends a function with its arguments, such as the one
+that rebuilds an actor, and receives plain values. One helper serves all checkpoints of a run, because importing
+TensorFlow takes seconds; after a time limit it is killed, and the next checkpoint starts another.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from city.errors import InputError, ProgramFailed
+from export.checkpoints.helper_process import Helper
+
+T = TypeVar("T")
+
+TIMEOUT_S = 60
+"""Limit for each function. Rebuilding an actor normally takes less than a second, and importing Keras some seconds."""
+
+_HELPER = Helper(
+    "export.graphs.graph_process",
+    "a graph of training",
+    libraries=["export.single_model"],
+    advice="it may loop without an end: save the actor alone, as a function of the observation",
+)
+
+
+def run(path: Path, function: Callable[..., T], *arguments: Any) -> T:
+    """Call a module's function in the helper.
+
+    Args:
+        path: the checkpoint, for messages.
+        function: a function of a module, whose arguments and result can be pickled.
+        *arguments: its arguments.
+
+    Raises:
+        InputError: the function raised it, or the helper crashed or reached a limit.
+        ProgramFailed, OSError: the function raised it.
+    """
+    result, error = _HELPER.call(path, function, arguments, limit_s=TIMEOUT_S)
+    if error is not None:
+        raise error
+    value: T = result
+    return value
+
+
+def contents(_path: Path, function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+    """(the function's result, None) or (None, its error); called in the helper process."""
+    try:
+        return function(*arguments), None
+    except (InputError, ProgramFailed, OSError) as error:
+        return None, error

@@ -1,0 +1,145 @@
+"""Graphs that loop without an end or take all memory: one line, the other TLs are exported, and signals end the run."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from export.checkpoints import helper_process
+from export.graphs import graph_process
+from export.saved_model import verify
+from tests.conftest import ROOT
+from tests.export.exporting import export, exported, refused, same
+from tests.export.writers import X
+
+SPEC = tf.TensorSpec([None, 9], tf.float32, name="observation")
+
+
+class Agent(tf.Module):
+    """An actor whose output passes through a function."""
+
+    def __init__(self, extra):
+        super().__init__()
+        self.kernel = tf.Variable(tf.random.stateless_normal([9, 2], [1, 2]), name="kernel")
+        self.extra = extra
+
+    @tf.function(input_signature=[SPEC], autograph=False)
+    def act(self, observation):
+        return self.extra(tf.tanh(tf.matmul(observation, self.kernel)))
+
+
+def endless(y):
+    return tf.while_loop(lambda y: tf.reduce_sum(y) < np.inf, lambda y: [tf.sin(y)], [y])[0]
+
+
+def endless_for_zeros(y):
+    """Of the observations that an export compares, only that of the warm-up is 0."""
+    return tf.while_loop(lambda y: tf.reduce_all(tf.equal(y, 0.0)), lambda y: [tf.sin(y)], [tf.sin(y)])[0]
+
+
+def huge(y):
+    size = tf.cast(tf.reduce_sum(tf.abs(y)) * 0, tf.int32) + 200_000
+    return y + tf.reduce_sum(tf.ones([size, size]) * y[0, 0]) * 0
+
+
+def finite(y):
+    return tf.while_loop(lambda k, _: k < 3, lambda k, y: (k + 1, tf.tanh(y)), [0, y])[1]
+
+
+def save(folder, extra, name="SA101_trial_1"):
+    agent = Agent(extra)
+    tf.saved_model.save(agent, str(folder / name), signatures={"serving_default": agent.act})
+    return agent
+
+
+def save_meta(folder, name="SA101_trial_1"):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        observation = tf.compat.v1.placeholder(tf.float32, [None, 9], "observation")
+        with tf.compat.v1.variable_scope("actor/dense"):
+            kernel = tf.compat.v1.get_variable("kernel", [9, 2])
+            bias = tf.compat.v1.get_variable("bias", [2])
+        tf.identity(endless(tf.tanh(tf.matmul(observation, kernel) + bias)), "mean")
+        session.run(tf.compat.v1.global_variables_initializer())
+        tf.compat.v1.train.Saver().save(session, str(folder / name), write_state=False)
+
+
+@pytest.fixture(autouse=True)
+def short_limits(monkeypatch):
+    monkeypatch.setattr(graph_process, "TIMEOUT_S", 2)
+    monkeypatch.setattr(helper_process, "START_TIMEOUT_S", 120)
+
+
+def test_actor_with_a_loop_that_ends_is_exported(checkpoints, monkeypatch):
+    monkeypatch.setattr(graph_process, "TIMEOUT_S", 60)
+    agent = save(checkpoints, finite)
+    same(exported(checkpoints), agent.act(X).numpy())
+
+
+def test_endless_graph_is_refused_and_the_other_tls_are_exported(checkpoints, capsys):
+    save(checkpoints, endless)
+    kernel = np.random.default_rng(0).normal(size=(9, 2)).astype(np.float32)
+    for name in ("SA102", "SA103"):
+        np.savez(checkpoints / f"{name}_trial_1.npz", **{"actor/dense/kernel": kernel, "actor/dense/bias": np.zeros(2, "f4")})
+    assert export(checkpoints, tl="all") == 2
+    printed = capsys.readouterr().err
+    (line,) = (line for line in printed.splitlines() if line.startswith("error: "))
+    assert "SA101_trial_1: cannot be read as a graph of training" in line and "did not finish within 2 s" in line
+    assert "2 of 3 TLs exported" in printed and "failed: SA101" in printed
+    assert sorted(path.name for path in (checkpoints.parent / "models").iterdir()) == ["SA102", "SA103"]
+
+
+@pytest.mark.slow
+def test_endless_training_graph_is_refused(checkpoints, capsys):
+    save_meta(checkpoints)
+    assert export(checkpoints, "--output-tensor", "mean") == 2
+    refused(capsys, "SA101_trial_1", "did not finish within 2 s", "loop without an end")
+
+
+@pytest.mark.slow
+def test_graph_that_is_endless_only_for_the_warm_up_is_refused(checkpoints, capsys, monkeypatch):
+    monkeypatch.setattr(graph_process, "TIMEOUT_S", 5)
+    save(checkpoints, endless_for_zeros)
+    assert export(checkpoints) == 2
+    refused(capsys, "SA101_trial_1", "did not finish within 5 s")
+    assert not (checkpoints.parent / "models" / "SA101").exists()
+
+
+@pytest.mark.slow
+def test_graph_that_takes_all_memory_is_refused(checkpoints, capsys, monkeypatch):
+    monkeypatch.setattr(graph_process, "TIMEOUT_S", 30)
+    save(checkpoints, huge)
+    assert export(checkpoints) == 2
+    refused(capsys, "SA101_trial_1")
+
+
+def test_session_of_the_parity_check_has_a_time_limit(tmp_path, monkeypatch):
+    save(tmp_path, endless)
+    monkeypatch.setattr(verify, "RUN_TIMEOUT_S", 0.2)
+    with verify.session(tmp_path / "SA101_trial_1") as run, pytest.raises(verify.ParityError, match="serving_default"):
+        run("serving_default", {"observation": X})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_ends_an_export_of_an_endless_graph(checkpoints, number):
+    save(checkpoints, endless)
+    command = [sys.executable, "-m", "export", "--model-path", str(checkpoints), "--tl", "SA101", "--models-dir", "models"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, cwd=checkpoints.parent, env=environment, stderr=subprocess.PIPE, text=True)
+    children = f"/proc/{process.pid}/task/{process.pid}/children"
+    while not (helpers := Path(children).read_text().split()):
+        time.sleep(0.05)
+    while float(Path(f"/proc/{helpers[0]}/stat").read_text().split()[13]) < 400:  # CPU time in 0.01 s: it has begun to loop
+        time.sleep(0.05)
+    begin = time.monotonic()
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1 and time.monotonic() - begin < 5
+    assert "error: interrupted" in errors and not Path(f"/proc/{helpers[0]}").exists()
+    assert not list((checkpoints.parent).glob("models/*"))

@@ -1,0 +1,68 @@
+"""The parity check permits the rounding of large logits, and refuses a wrong weight behind them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from export.actors.steps import Dense
+from export.saved_model import read, verify
+from export.saved_model.verify import ParityError
+from tests.export.exporting import export, version
+
+
+def save(checkpoints, seed, gain):
+    """An actor 9 -> 64 -> 64 -> 3 with logits of about `gain`."""
+    rng = np.random.default_rng(seed)
+    arrays = {}
+    for k, (inputs, units) in enumerate([(9, 64), (64, 64), (64, 3)]):
+        layer = f"actor/dense_{k}" if k else "actor/dense"
+        scale = gain if k == 2 else 1.0
+        arrays[f"{layer}/kernel"] = (scale * rng.normal(size=(inputs, units)) / np.sqrt(inputs / 2)).astype(np.float32)
+        arrays[f"{layer}/bias"] = (0.1 * scale * rng.normal(size=units)).astype(np.float32)
+    np.savez(checkpoints / "SA101_trial_1.npz", **arrays)
+
+
+@pytest.mark.parametrize("action", ["categorical", "continuous"])
+@pytest.mark.parametrize("seed", range(6))
+def test_honest_actor_with_large_logits_is_exported(checkpoints, seed, action):
+    save(checkpoints, seed, 100.0)
+    assert export(checkpoints, *(["--action", "categorical"] if action == "categorical" else [])) == 0
+
+
+def permuted(kernel):
+    return kernel[:, [1, 0, 2]]
+
+
+def one_percent_off(kernel):
+    changed = kernel.copy()
+    changed[5, 1] *= 1.01
+    return changed
+
+
+def largest_weight_missing(kernel):
+    changed = kernel.copy()
+    changed[np.unravel_index(np.abs(kernel).argmax(), kernel.shape)] = 0
+    return changed
+
+
+WRONG = [
+    *((permuted, gain) for gain in (1.0, 100.0, 1e4)),
+    *((largest_weight_missing, gain) for gain in (1.0, 100.0, 1e4)),
+    *((one_percent_off, gain) for gain in (1.0, 100.0)),
+]
+
+
+@pytest.mark.parametrize(("wrong", "gain"), WRONG, ids=lambda value: getattr(value, "__name__", value))
+@pytest.mark.parametrize("action", ["categorical", "continuous"])
+def test_wrong_weight_behind_large_logits_is_refused(checkpoints, wrong, gain, action):
+    save(checkpoints, 0, gain)
+    assert export(checkpoints, *(["--action", "categorical"] if action == "categorical" else [])) == 0
+    folder = version(checkpoints)
+    contract, actor = read.read(folder)
+    last = max(k for k, step in enumerate(actor.steps) if isinstance(step, Dense))
+    steps = list(actor.steps)
+    steps[last] = replace(steps[last], kernel=wrong(steps[last].kernel))
+    verify.compare_with_checkpoint(folder, actor, contract, None)
+    with pytest.raises(ParityError):
+        verify.compare_with_checkpoint(folder, replace(actor, steps=tuple(steps)), contract, None)

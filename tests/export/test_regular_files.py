@@ -1,0 +1,152 @@
+"""Checkpoints that are not regular files, bring the bytes of other files, or unpack to any size: one error line at once."""
+
+import os
+import socket
+import zipfile
+
+import h5py
+import numpy as np
+import pytest
+
+from city.errors import InputError
+from export.checkpoints import numpy_archive, tensorflow_files
+from export.checkpoints.stable_baselines3 import SOURCE as ZIP
+from export.show import inspect_checkpoint
+from tests.export import writers
+from tests.export.exporting import export, refused
+from tests.export.writers import keras3
+
+SUFFIXES = ("_trial_1.h5", "_trial_1.keras", "_trial_1.npz", "_trial_1.pt", "_trial_1.zip", "_trial_1.onnx", "-1.index")
+
+
+def fifo(path):
+    os.mkfifo(path)
+
+
+def device(path):
+    path.symlink_to("/dev/zero")
+
+
+def listening_socket(path):
+    with socket.socket(socket.AF_UNIX) as listener:
+        os.chdir(path.parent)  # its address may have 107 characters
+        listener.bind(path.name)
+
+
+def link_to_a_fifo(path):
+    os.mkfifo(path.with_name("fifo"))
+    path.symlink_to("fifo")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("make", [fifo, device], ids=lambda make: make.__name__)
+def test_checkpoint_that_is_not_a_regular_file_is_refused(checkpoints, capsys, suffix, make):
+    make(checkpoints / f"SA101{suffix}")
+    assert export(checkpoints) == 2
+    refused(capsys, "SA101", "not a regular file")
+
+
+@pytest.mark.parametrize("make", [listening_socket, link_to_a_fifo], ids=lambda make: make.__name__)
+def test_socket_and_link_to_a_fifo_are_refused(checkpoints, capsys, make, monkeypatch):
+    monkeypatch.chdir(checkpoints)
+    make(checkpoints / "SA101_trial_1.npz")
+    assert export(checkpoints) == 2
+    refused(capsys, "SA101_trial_1.npz", "not a regular file")
+
+
+@pytest.mark.parametrize("name", ["SA101_trial_1.meta", "SA101_trial_1.data-00000-of-00001"])
+def test_neighbour_of_a_checkpoint_that_is_not_a_regular_file_is_refused(checkpoints, capsys, name):
+    writers.tf1_agents(checkpoints, "SA101_trial_1", ["actor"])
+    (checkpoints / name).unlink()
+    fifo(checkpoints / name)
+    assert export(checkpoints) == 2
+    refused(capsys, name, "a FIFO, not a regular file")
+
+
+def test_file_of_a_saved_model_that_is_not_a_regular_file_is_refused(checkpoints, capsys):
+    folder = checkpoints / "SA101_trial_1"
+    (folder / "variables").mkdir(parents=True)
+    (folder / "saved_model.pb").write_bytes(b"")
+    device(folder / "variables" / "variables.index")
+    assert export(checkpoints) == 2
+    refused(capsys, "variables.index", "a device, not a regular file")
+
+
+def test_state_file_that_is_a_fifo_does_not_block(checkpoints, capsys):
+    fifo(checkpoints / "checkpoint")
+    assert export(checkpoints) == 2
+    refused(capsys, "no checkpoint for SA101")
+    assert inspect_checkpoint.main([str(checkpoints)]) == 2
+    refused(capsys, "a FIFO, not a regular file")
+
+
+@pytest.mark.parametrize(("name", "open_checkpoint"), [("a.npz", numpy_archive.open_checkpoint), ("a.zip", ZIP.open)])
+def test_file_above_the_limit_is_refused_before_it_is_read(tmp_path, name, open_checkpoint):
+    path = tmp_path / name
+    with path.open("wb") as file:
+        file.truncate(3 << 30)  # sparse: takes no room
+    with pytest.raises(InputError, match=rf"{name}: .* it has {3 << 30} bytes, and the limit is {2 << 30}"):
+        open_checkpoint(path)
+
+
+def test_shard_of_a_tensorflow_checkpoint_may_be_larger(tmp_path):
+    writers.tf1_agents(tmp_path, "a", ["actor"])
+    with (tmp_path / "a.data-00000-of-00001").open("ab") as file:
+        file.truncate(3 << 30)
+    assert tensorflow_files.open_checkpoint(tmp_path / "a").stored
+
+
+def test_archive_that_unpacks_to_more_than_the_limit_is_refused(checkpoints, capsys, monkeypatch):
+    monkeypatch.setattr(numpy_archive, "MAX_BYTES", 1 << 20)
+    arrays = {f"actor/dense_{k}/kernel": np.zeros((300, 300), np.float32) for k in range(4)}
+    np.savez_compressed(checkpoints / "SA101_trial_1.npz", **arrays)
+    assert (checkpoints / "SA101_trial_1.npz").stat().st_size < 10_000
+    assert export(checkpoints) == 2
+    refused(capsys, "SA101_trial_1.npz", "more than 1048576 bytes")
+
+
+def external_storage(file, secret):
+    file.create_dataset("w", (16,), "u1", external=[(str(secret), 0, 16)])
+
+
+def virtual_dataset(file, secret):
+    layout = h5py.VirtualLayout((16,), "u1")
+    layout[:] = h5py.VirtualSource(str(secret), "w", (16,))
+    file.create_virtual_dataset("w", layout)
+
+
+def external_link(file, secret):
+    file["layers"] = h5py.ExternalLink(str(secret), "/")
+
+
+def link_in_a_group(file, secret):
+    file.create_group("model_weights")["dense"] = h5py.ExternalLink(str(secret), "/")
+
+
+@pytest.mark.parametrize("bring", [external_storage, virtual_dataset, external_link, link_in_a_group], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("suffix", [".h5", ".keras"])
+def test_hdf5_that_brings_the_bytes_of_another_file_is_refused(checkpoints, tmp_path, capsys, bring, suffix):
+    secret = tmp_path / "secret.h5"
+    with h5py.File(secret, "w") as file:
+        file["w"] = np.arange(16, dtype="u1")
+    weights = tmp_path / "model.weights.h5"
+    with h5py.File(weights, "w") as file:
+        bring(file, secret)
+    if suffix == ".h5":
+        weights.rename(checkpoints / "SA101_trial_1.h5")
+    else:
+        with zipfile.ZipFile(checkpoints / "SA101_trial_1.keras", "w") as archive:
+            archive.writestr("config.json", "{}")
+            archive.writestr("metadata.json", "{}")
+            archive.write(weights, "model.weights.h5")
+    assert export(checkpoints) == 2
+    refused(capsys, "SA101_trial_1", "another file; save the weights inside")
+
+
+def test_hdf5_with_a_cycle_of_groups_is_read(checkpoints, capsys):
+    path = checkpoints / "SA101_trial_1.weights.h5"
+    writers.sequential(keras3).save_weights(path)
+    with h5py.File(path, "a") as file:
+        file["layers/again"] = file["layers"]
+    assert export(checkpoints) in (0, 2)
+    assert "Traceback" not in capsys.readouterr().err
