@@ -54,6 +54,21 @@ def test_healthz_follows_the_state_of_the_controller(served):
     assert get(f"{url}/healthz") == (503, "stopping\n")
 
 
+def test_livez_fails_only_if_the_controller_is_stuck(served):
+    clock, health, _, url = served
+    clock[0] += STALE_TIMEOUT_S + 1
+    assert get(f"{url}/livez") == (200, "alive\n"), "it may wait for SUMO, and for the model server, for long"
+    health.beat()
+    assert get(f"{url}/livez") == (200, "alive\n")
+    clock[0] += STALE_TIMEOUT_S + 1
+    assert get(f"{url}/livez") == (503, "stuck\n")
+    health.beat()
+    health.begin_stopping()
+    assert get(f"{url}/livez") == (200, "alive\n")
+    clock[0] += STALE_TIMEOUT_S + 1
+    assert get(f"{url}/livez") == (503, "stuck\n"), "a release takes steps too"
+
+
 def test_systemd_is_told_ready_watchdog_and_stopping(monkeypatch):
     told, clock = [], [100.0]
     monkeypatch.setenv("WATCHDOG_USEC", "20000000")
