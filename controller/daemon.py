@@ -5,6 +5,7 @@ import gc
 import json
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from prometheus_client import CollectorRegistry
 
@@ -27,6 +28,7 @@ from controller.sumo.tripinfo import TRIPINFO_OPTIONS, check_complete
 from controller.telemetry.health import Health, HttpServer
 from controller.telemetry.metrics import ControllerMetrics
 from controller.telemetry.run_log import RunLog, figures, log_summary
+from controller.telemetry.traffic import TrafficMeter
 from serving.client import Client
 from serving.client.tls_files import ChangingTls
 from signals.change_times import change_times, describe_slow
@@ -67,9 +69,13 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         policies.contracts.updating.start()
         closing.callback(policies.contracts.updating.stop)
         run_log = RunLog(metrics, health, contracts)
+        traffic = TrafficMeter(list(contracts.values()), street)
+        metrics.report_traffic(traffic)
+        events = replace(run_log.events(), readings=traffic.add_readings, shown=traffic.add_shown)
         connection = _open(config, stop)
         try:
-            loop = assemble(connection, street, list(contracts.values()), policies, config.city.safety, control, run_log.events())
+            loop = assemble(connection, street, list(contracts.values()), policies, config.city.safety, control, events)
+            traffic.track(connection.lanes)
             end_s = control_end_s(config, connection)
             connection.register_handover(handover.encode(handover.handovers_of(loop.intersections.values())))
             # Freeze start-up objects so that a garbage collection never delays a decision.

@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import GaugeMetricFamily
 
 from city.version import VERSION
+from controller.telemetry.traffic import TrafficMeter
 from signals.fallback.control_mode import ControlMode
 from signals.safety.monitor import MonitorRule
 
@@ -79,6 +80,10 @@ class ControllerMetrics:
     def report_model_numbers(self, numbers: Callable[[], Mapping[str, int]]) -> None:
         """Add a metric of the model number by TL. `numbers` returns it and is called at each scrape."""
         self.registry.register(_ModelNumbers(numbers))
+
+    def report_traffic(self, traffic: TrafficMeter) -> None:
+        """Add the metrics of traffic by TL."""
+        self.registry.register(traffic)
 
 
 class _ModelNumbers:
