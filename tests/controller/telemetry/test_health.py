@@ -114,10 +114,12 @@ def test_units_start_a_controller_that_connects_to_its_guard():
     assert controller_config.parse(arguments["controller"]).attach == ("127.0.0.1", parsed.port)
 
 
-def test_unit_of_the_server_starts_it_in_a_citys_folder(monkeypatch):
+def test_unit_of_the_server_starts_it_in_a_citys_folder(monkeypatch, tmp_path):
     text = (ROOT / "serving" / "embedded" / "greenserve-server.service").read_text()
     arguments = re.search(r"^ExecStart=\S+ serve (.*)$", text, re.M)[1].split()
-    monkeypatch.chdir(GRID)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "city.toml").write_text("[serving]\n")
+    monkeypatch.chdir(tmp_path)
     assert "Type=notify\n" in text and parse_serve(arguments, "serve").host == "127.0.0.1"
 
 
