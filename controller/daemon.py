@@ -53,7 +53,7 @@ def run(config: ControllerConfig, stop: Stop) -> int:
     uses_floors = config.city.safety.floors == "street"
     metrics.street_floors.set(uses_floors)
     with contextlib.ExitStack() as closing:
-        client = closing.enter_context(_client(config))
+        client = closing.enter_context(_client(config, metrics))
         if config.http:
             closing.callback(HttpServer(config.http, metrics.registry, health).close)
         contracts = fetch_contracts(client, config.infer_tls, config.version, config.fleet)
@@ -118,7 +118,7 @@ def run(config: ControllerConfig, stop: Stop) -> int:
 
 
 @contextlib.contextmanager
-def _client(config: ControllerConfig) -> Iterator[Client]:
+def _client(config: ControllerConfig, metrics: ControllerMetrics) -> Iterator[Client]:
     """The model server's client; it reconnects when its certificates change. Raises InputError."""
     # no retries: a failed request is repeated at the next decision step
     if config.tls is None:
@@ -126,6 +126,7 @@ def _client(config: ControllerConfig) -> Iterator[Client]:
             yield client
         return
     tls = ChangingTls(config.tls)
+    metrics.report_certificates(tls.expiries_s)
 
     def check() -> None:
         if tls.has_changed():

@@ -52,6 +52,7 @@ def samples():
     controller.mode.labels("SA101").set(0)
     controller.stage_s.labels("sumo")
     controller.report_model_numbers(lambda: {"SA101": 1})
+    controller.report_certificates(lambda: {"ca": 2e9})
     traffic = TrafficMeter([pb.PolicyContract(tl="SA101")], StreetNetwork(None, {}, {}))
     traffic.track([])
     for now in (0.0, 5.0):
