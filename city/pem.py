@@ -1,5 +1,10 @@
 """PEM files: certificates and keys."""
 
+import base64
+import calendar
+import re
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from city.errors import InputError
@@ -14,3 +19,44 @@ def read(path: Path) -> bytes:
     if b"-----BEGIN " not in content or not content.isascii():
         raise InputError(f"{path}: is not PEM; it must begin with a line such as -----BEGIN CERTIFICATE-----")
     return content
+
+
+def earliest_expiry_s(content: bytes) -> float | None:
+    """When the first certificate of a PEM file expires, in s since 1970 (UTC); None if it has no readable certificate.
+
+    Source: RFC 5280, section 4.1.
+    """
+    blocks = re.findall(rb"-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", content, re.S)
+    try:
+        return min((_not_after_s(base64.b64decode(block)) for block in blocks), default=None)
+    except (ValueError, IndexError):
+        return None
+
+
+def _not_after_s(certificate: bytes) -> float:
+    """`notAfter` of a DER certificate. Raises ValueError or IndexError."""
+    ((_, signed),) = _fields(certificate)
+    body, *_ = _fields(signed)
+    fields = list(_fields(body[1]))
+    # optional version, serial number, algorithm, issuer, validity
+    validity = fields[4 if fields[0][0] == 0xA0 else 3][1]
+    tag, text = list(_fields(validity))[1]
+    year_digits = 2 if tag == 0x17 else 4
+    parsed = time.strptime(text.decode("ascii"), "%y%m%d%H%M%SZ" if year_digits == 2 else "%Y%m%d%H%M%SZ")
+    # two digits below 50 are years of this century, as strptime does up to 68
+    year = parsed.tm_year - 100 if year_digits == 2 and parsed.tm_year >= 2050 else parsed.tm_year
+    return float(calendar.timegm((year, *parsed[1:])))
+
+
+def _fields(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """(tag, content) of each DER field."""
+    place = 0
+    while place < len(content):
+        tag, size = content[place], content[place + 1]
+        place += 2
+        if size & 0x80:
+            length = size & 0x7F
+            size = int.from_bytes(content[place : place + length], "big")
+            place += length
+        yield tag, content[place : place + size]
+        place += size

@@ -29,6 +29,7 @@ from controller.sumo.tripinfo import TRIPINFO_OPTIONS, check_complete
 from controller.telemetry.health import Health, HttpServer
 from controller.telemetry.metrics import ControllerMetrics
 from controller.telemetry.run_log import RunLog, figures
+from controller.telemetry.traffic import TrafficMeter
 from protos import policy_pb2 as pb
 from serving.client import Client
 from serving.client.tls_files import ChangingTls
@@ -69,12 +70,14 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         else:
             contracts, policies = _served(config, metrics, closing)
         run_log = RunLog(metrics, health, contracts)
+        traffic = TrafficMeter(list(contracts.values()), street)
+        metrics.report_traffic(traffic)
+        events = replace(run_log.events(), readings=traffic.add_readings, shown=traffic.add_shown)
         connection = _open(config, stop)
         try:
             contracts_in_order, city = list(contracts.values()), config.city
-            loop = assemble(
-                connection, street, contracts_in_order, policies, city.safety, city.controller, run_log.events(), by_pressure
-            )
+            loop = assemble(connection, street, contracts_in_order, policies, city.safety, city.controller, events, by_pressure)
+            traffic.track(connection.lanes)
             end_s = control_end_s(config, connection)
             connection.register_handover(handover.encode(handover.handovers_of(loop.intersections.values())))
             # Freeze start-up objects so that a garbage collection never delays a decision.
@@ -125,7 +128,7 @@ def _served(
     config: ControllerConfig, metrics: ControllerMetrics, closing: contextlib.ExitStack
 ) -> tuple[dict[str, pb.PolicyContract], ServedPolicies]:
     """The contracts and policies of the model server, kept up to date until `closing` ends. Raises InputError."""
-    client = closing.enter_context(_client(config))
+    client = closing.enter_context(_client(config, metrics))
     contracts = fetch_contracts(client, config.infer_tls, config.version, config.fleet)
     check_contracts_match_city(config.city, contracts)
     fleet = ServedFleet(client, config.fleet, contracts, config.version) if config.fleet else None
@@ -141,7 +144,7 @@ def _served(
 
 
 @contextlib.contextmanager
-def _client(config: ControllerConfig) -> Iterator[Client]:
+def _client(config: ControllerConfig, metrics: ControllerMetrics) -> Iterator[Client]:
     """The model server's client; it reconnects when its certificates change. Raises InputError."""
     # no retries: a failed request is repeated at the next decision step
     if config.tls is None:
@@ -149,6 +152,7 @@ def _client(config: ControllerConfig) -> Iterator[Client]:
             yield client
         return
     tls = ChangingTls(config.tls)
+    metrics.report_certificates(tls.expiries_s)
 
     def check() -> None:
         if tls.has_changed():

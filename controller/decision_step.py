@@ -38,7 +38,7 @@ from city.network import StreetNetwork
 from controller.sumo.connection import ONLINE, CommandRejected, SumoConnection
 from signals.fallback.control_mode import ControlMode
 from signals.intersection import Intersection
-from signals.observation import MAX_CACHED_BATCHES, ObservationBatch, shares_of
+from signals.observation import MAX_CACHED_BATCHES, ObservationBatch, Readings, shares_of
 from signals.policy import Policies
 from signals.safety.monitor import Alarm, MonitorRule, SignalMonitor
 from signals.safety.signal_safety import Override, PermittedRelease, SignalCommand
@@ -123,6 +123,10 @@ class Events:
     alarm: Callable[[Alarm], None] = lambda alarm: None
     step: Callable[[RunCounters, float], None] = lambda counters, now: None
     """Once a step, while SUMO simulates."""
+    readings: Callable[[tuple[str, ...], Readings, float], None] = lambda tls, readings, now: None
+    """Once a step with decisions, before `step`: the TLs that were read, and the readings of second `now`."""
+    shown: Callable[[Sequence[str], float, float], None] = lambda states, begin_s, end_s: None
+    """The states of all signals in each segment, one reading late."""
 
 
 class MissingAnswer(Exception):
@@ -207,6 +211,8 @@ class DecisionLoop:
             self._count_and_report(commands, overrides, sent_s)
             self.feed_monitors()
             if segment == 0:
+                if self.counters.newest is not None:
+                    self._events.readings(self.counters.newest.tls, self._connection.readings, self.now)
                 self._events.step(self.counters, self.now)
             due = [intersection for intersection in self.intersections.values() if intersection.next_decision_s <= time_s]
             if due or time_s >= end_s:
@@ -302,6 +308,7 @@ class DecisionLoop:
         if self._monitors and begin_s < self.now:
             shown = [*shown, (self.now, tuple(self._connection.shown().values()))]
         for end_s, states in shown:
+            self._events.shown(states, begin_s, end_s)
             for monitor, state in zip(self._monitors, states, strict=True):
                 is_controlled = not released_at_s or released_at_s.get(monitor.signal, math.inf) > begin_s
                 alarms = monitor.check_shown(state, begin_s, end_s) if is_controlled else monitor.follow_program(state, begin_s)

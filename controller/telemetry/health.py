@@ -1,4 +1,5 @@
-"""HTTP endpoints: /metrics for Prometheus, /healthz for readiness probes (200 only while running)."""
+"""HTTP endpoints: /metrics for Prometheus, /healthz for readiness probes (200 only while running), /livez for liveness
+probes (503 only if the controller is stuck)."""
 
 import contextlib
 import math
@@ -53,9 +54,14 @@ class Health:
         self._state = "stopping"
         systemd.notify("STOPPING=1\nSTATUS=releasing the signals")
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether no step was taken for STALE_TIMEOUT_S, in a release too, as systemd's watchdog counts it."""
+        return self._state != "starting" and self._clock() - self._beat_s > STALE_TIMEOUT_S
+
     def status(self) -> tuple[bool, str]:
         """(whether the controller is ready, its state)."""
-        if self._state == "running" and self._clock() - self._beat_s > STALE_TIMEOUT_S:
+        if self._state == "running" and self.is_stuck:
             return False, "stuck"
         return self._state == "running", self._state
 
@@ -111,8 +117,12 @@ class HttpServer:
                 elif self.path == "/healthz":
                     is_ready, state = health.status()
                     self._respond(200 if is_ready else 503, "text/plain; charset=utf-8", f"{state}\n".encode())
+                elif self.path == "/livez":
+                    is_stuck = health.is_stuck
+                    self._respond(503 if is_stuck else 200, "text/plain; charset=utf-8", b"stuck\n" if is_stuck else b"alive\n")
                 else:
-                    self._respond(404, "text/plain; charset=utf-8", b"not found; the paths are /metrics and /healthz\n")
+                    message = b"not found; the paths are /metrics, /healthz and /livez\n"
+                    self._respond(404, "text/plain; charset=utf-8", message)
 
             def _respond(self, code: int, kind: str, body: bytes) -> None:
                 self.send_response(code)

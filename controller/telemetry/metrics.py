@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import GaugeMetricFamily
 
 from city.version import VERSION
+from controller.telemetry.traffic import TrafficMeter
 from signals.fallback.control_mode import ControlMode
 from signals.safety.monitor import MonitorRule
 
@@ -83,6 +84,14 @@ class ControllerMetrics:
         """Add a metric of the model number by TL. `numbers` returns it and is called at each scrape."""
         self.registry.register(_ModelNumbers(numbers))
 
+    def report_certificates(self, expiries: Callable[[], Mapping[str, float]]) -> None:
+        """Add a metric of certificates' expiry by file. `expiries` returns it and is called at each scrape."""
+        self.registry.register(_CertificateExpiries(expiries))
+
+    def report_traffic(self, traffic: TrafficMeter) -> None:
+        """Add the metrics of traffic by TL."""
+        self.registry.register(traffic)
+
 
 class _ModelNumbers:
     """Collects the model number of each TL's newest answer."""
@@ -94,4 +103,21 @@ class _ModelNumbers:
         family = GaugeMetricFamily("controller_model_number", "Model number of a TL's newest answer", labels=("tl",))
         for tl, number in dict(self._numbers()).items():
             family.add_metric((tl,), number)
+        yield family
+
+
+class _CertificateExpiries:
+    """Collects when the certificates in use expire."""
+
+    def __init__(self, expiries: Callable[[], Mapping[str, float]]) -> None:
+        self._expiries = expiries
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        family = GaugeMetricFamily(
+            "controller_certificate_expiry_timestamp_seconds",
+            "When the first certificate of a TLS file expires, in s since 1970",
+            labels=("file",),
+        )
+        for file, expiry_s in self._expiries().items():
+            family.add_metric((file,), expiry_s)
         yield family

@@ -45,6 +45,12 @@ class ChangingTls:
     def newest(self) -> Tls:
         return self._newest
 
+    def expiries_s(self) -> dict[str, float]:
+        """By file, ca or certificate, when the first certificate in use expires, in s since 1970."""
+        contents = {"ca": self._newest.ca, "certificate": self._newest.certificate}
+        expiries = {file: pem.earliest_expiry_s(content) for file, content in contents.items() if content is not None}
+        return {file: expiry_s for file, expiry_s in expiries.items() if expiry_s is not None}
+
     def has_changed(self) -> bool:
         """Read the files again and return whether the certificates differ; those of unreadable files stay in use."""
         try:

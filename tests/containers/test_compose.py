@@ -46,7 +46,18 @@ def test_everything_of_a_city_starts_after_its_models_are_exported(services):
             assert other in services, name
     for name in ("tf-serving", "sumo"):
         assert services[name]["depends_on"] == {"export": {"condition": "service_completed_successfully"}}
-    assert services["guard"]["depends_on"] == ["sumo"] and services["controller"]["depends_on"] == ["guard", "tf-serving"]
+    assert services["guard"]["depends_on"] == ["sumo"] and services["controller"]["depends_on"] == {
+        "guard": {"condition": "service_started"},
+        "tf-serving": {"condition": "service_healthy"},
+    }
+
+
+def test_every_service_is_bounded_and_every_lasting_one_has_a_health_check(services):
+    assert all("mem_limit" in service for service in services.values())
+    # SUMO and the guard would count the connection of a check as a client
+    without = {name for name, service in services.items() if "healthcheck" not in service}
+    assert without == {"export", "sumo", "guard"}
+    assert "http://127.0.0.1:9108/livez" in services["controller"]["healthcheck"]["test"][-1]
 
 
 def test_ports_are_on_loopback_and_inputs_are_read_only(services, compose):

@@ -11,15 +11,15 @@ ROWS = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", PAGE, re.M))
 """What each package holds."""
 
 
-def test_arrows_lead_from_every_layer_to_the_next():
-    layers = [set(layer.split(" | ")) for layer in LAYERS]
-    arrows = {
-        (above, below)
-        for left, right in re.findall(r"^    ([\w &]+) --> ([\w &]+)$", PAGE, re.M)
-        for above in left.split(" & ")
-        for below in right.split(" & ")
-    }
-    assert arrows == {(x, y) for k in range(len(layers) - 1) for x in layers[k] for y in layers[k + 1]}
+def test_layers_of_the_page_are_those_of_the_import_rules():
+    block = re.search(r"^```text\n(.*?)^```", PAGE, re.M | re.S)[1]
+    assert [re.split(r"  +", line)[0] for line in block.splitlines()] == LAYERS
+
+
+def test_no_diagram_needs_a_script_from_the_network():
+    """The theme would load Mermaid from a CDN, so that a reader without internet saw its source."""
+    pages = [path.name for path in (ROOT / "docs").rglob("*.md") if "```mermaid" in path.read_text()]
+    assert pages == [] and "mermaid" not in (ROOT / "mkdocs.yml").read_text()
 
 
 def test_every_package_and_folder_has_its_place():

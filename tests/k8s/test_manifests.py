@@ -159,6 +159,7 @@ def test_no_container_runs_as_root_or_can_write_its_image(rendered):
         assert context["readOnlyRootFilesystem"] and not context["allowPrivilegeEscalation"]
         assert context["capabilities"]["drop"] == ["ALL"]
         assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+        assert pod["spec"]["securityContext"]["runAsGroup"] == pod["spec"]["securityContext"]["runAsUser"] == 65534
         assert each["resources"]["requests"].keys() == {"cpu", "memory"} and "memory" in each["resources"]["limits"]
 
 
@@ -242,7 +243,7 @@ def test_every_selector_matches_pods(rendered):
         wanted.append(policy["spec"]["podSelector"]["matchLabels"])
         wanted += [
             peer["podSelector"]["matchLabels"] for rule in peers for side in ("from", "to") for peer in rule.get(side, ())
-            if "podSelector" in peer
+            if "matchLabels" in peer.get("podSelector", ())
         ]  # fmt: skip
     for template in templates:
         spread = template["spec"].get("topologySpreadConstraints", ())
@@ -375,6 +376,35 @@ def test_secret_with_the_servers_key_is_mounted_beside_its_other_files(render):
         assert server["readinessProbe"]["tcpSocket"] == {"port": "grpc"} and "grpc" not in server["startupProbe"]
 
 
+def test_liveness_of_the_controller_is_that_of_systemds_watchdog(rendered):
+    controllers = [each for _, each in containers(rendered) if each["name"] == "controller"]
+    assert controllers
+    for each in controllers:
+        assert each["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "http"}
+        assert each["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
+
+
+def test_controllers_reach_and_are_reached_by_labelled_peers_only(rendered):
+    policies = [each["spec"] for name, each in named(rendered, "NetworkPolicy").items() if name.startswith("controller")]
+    assert policies
+    for policy in policies:
+        assert all(rule.get("from") and all("namespaceSelector" in peer for peer in rule["from"]) for rule in policy["ingress"])
+        peers = [peer for rule in policy["egress"] for peer in rule.get("to", [{}])]
+        assert all(peer.get("podSelector") for peer in peers)
+        labels = [each for peer in peers for each in peer["podSelector"].get("matchExpressions", ())]
+        assert labels == [
+            {"key": "app", "operator": "In", "values": ["sumo"]},
+            {"key": "k8s-app", "operator": "In", "values": ["kube-dns"]},
+        ], "matchLabels would get the labels of a district, which SUMO and the DNS do not have"
+        sources = [peer["namespaceSelector"]["matchLabels"] for rule in policy["ingress"] for peer in rule["from"]]
+        assert sources == [{"kubernetes.io/metadata.name": "monitoring"}]
+
+
+def test_nightly_export_has_a_time_zone_and_never_overlaps(render):
+    spec = named(render("overlays/single"), "CronJob")["export"]["spec"]
+    assert spec["timeZone"] and spec["startingDeadlineSeconds"] >= 600 and spec["concurrencyPolicy"] == "Forbid"
+
+
 def test_guard_holds_the_connection_with_the_citys_watchdog(render, tmp_path):
     documents = render("base")
     city = tmp_path / "city.toml"
@@ -396,6 +426,21 @@ def test_sumo_is_started_on_the_sample_city_and_has_no_probes(render):
     address = environment(documents, container(documents, "guard"))["SUMO_ADDRESS"]
     assert address == f"sumo:{options['remote-port']}" and "sumo" in named(documents, "Service")
     assert options["num-clients"] == "1" and "no-step-log" in options
+
+
+def test_sumo_is_started_again_after_its_end_but_not_after_a_wrong_file(render, tmp_path):
+    """The loop of the manifest, with a program in SUMO's place that ends at once."""
+    command = container(render("overlays/single"), "sumo")["command"]
+    runs = tmp_path / "runs"
+    sumo, date, sleep = (tmp_path / name for name in ("sumo", "date", "sleep"))
+    sumo.write_text(f'#!/bin/sh\necho "$@" >> {runs}\n[ $(wc -l < {runs}) -lt 3 ] || exit 7\n')
+    date.write_text("#!/bin/sh\necho 0\n")
+    sleep.write_text("#!/bin/sh\n")
+    for path in (sumo, date, sleep):
+        path.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run([*command, "--num-clients=1"], env=environment, timeout=10)
+    assert done.returncode == 7 and runs.read_text() == "--num-clients=1\n" * 3
 
 
 def test_exporter_accepts_its_arguments_and_replaces_nothing(render):

@@ -10,13 +10,18 @@ import time
 import urllib.parse
 import urllib.request
 
+import numpy as np
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from city.network import StreetNetwork
 from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
+from controller.telemetry.traffic import TrafficMeter
+from protos import policy_pb2 as pb
 from serving.embedded.telemetry.metrics import ServerMetrics
 from signals.fallback.control_mode import ControlMode
+from signals.observation import Readings
 from signals.safety.conflicts import OverrideReason
 from signals.safety.monitor import MonitorRule
 from tests.conftest import GRID, ROOT
@@ -47,6 +52,13 @@ def samples():
     controller.mode.labels("SA101").set(0)
     controller.stage_s.labels("sumo")
     controller.report_model_numbers(lambda: {"SA101": 1})
+    controller.report_certificates(lambda: {"ca": 2e9})
+    traffic = TrafficMeter([pb.PolicyContract(tl="SA101")], StreetNetwork(None, {}, {}))
+    traffic.track([])
+    for now in (0.0, 5.0):
+        traffic.add_readings(("SA101",), Readings(np.zeros((2, 0)), np.zeros(0), np.zeros(0)), now)
+    traffic.add_shown([], 0.0, 5.0)
+    controller.report_traffic(traffic)
     server = ServerMetrics()
     server.build = {"version": "0"}
     server.states = lambda: {"AVAILABLE": 1}

@@ -19,6 +19,7 @@ from controller import config as controller_config
 from controller.guard import __main__ as guard
 from controller.telemetry.health import MAX_CONNECTIONS, STALE_TIMEOUT_S, Health, HttpServer
 from controller.telemetry.metrics import ControllerMetrics
+from serving.embedded.flags import parse as parse_serve
 from tests.conftest import GRID, ROOT
 
 
@@ -54,6 +55,21 @@ def test_healthz_follows_the_state_of_the_controller(served):
     assert get(f"{url}/healthz") == (503, "stopping\n")
 
 
+def test_livez_fails_only_if_the_controller_is_stuck(served):
+    clock, health, _, url = served
+    clock[0] += STALE_TIMEOUT_S + 1
+    assert get(f"{url}/livez") == (200, "alive\n"), "it may wait for SUMO, and for the model server, for long"
+    health.beat()
+    assert get(f"{url}/livez") == (200, "alive\n")
+    clock[0] += STALE_TIMEOUT_S + 1
+    assert get(f"{url}/livez") == (503, "stuck\n")
+    health.beat()
+    health.begin_stopping()
+    assert get(f"{url}/livez") == (200, "alive\n")
+    clock[0] += STALE_TIMEOUT_S + 1
+    assert get(f"{url}/livez") == (503, "stuck\n"), "a release takes steps too"
+
+
 def test_systemd_is_told_ready_watchdog_and_stopping(monkeypatch):
     told, clock = [], [100.0]
     monkeypatch.setenv("WATCHDOG_USEC", "20000000")
@@ -68,11 +84,18 @@ def test_systemd_is_told_ready_watchdog_and_stopping(monkeypatch):
     assert [state.partition("\n")[0] for state in told] == ["READY=1", "WATCHDOG=1", "WATCHDOG=1", "STOPPING=1", "WATCHDOG=1"]
 
 
-@pytest.mark.parametrize("name", ["controller", "guard"])
-def test_unit_file_is_valid(name):
+@pytest.mark.parametrize(
+    "path",
+    [
+        "controller/greenserve-controller.service",
+        "controller/greenserve-guard.service",
+        "serving/embedded/greenserve-server.service",
+    ],
+)
+def test_unit_file_is_valid(path):
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed (Debian: systemd)")
-    unit = ROOT / "controller" / f"greenserve-{name}.service"
+    unit = ROOT / path
     done = subprocess.run(["systemd-analyze", "verify", "--recursive-errors=no", unit], capture_output=True, text=True)
     problems = [line for line in done.stderr.splitlines() if unit.name in line and "is not executable" not in line]
     assert problems == [], "only the program may be missing on this machine"
@@ -89,6 +112,15 @@ def test_units_start_a_controller_that_connects_to_its_guard():
             assert "Type=notify\n" in text and f"WatchdogSec={STALE_TIMEOUT_S:g}\n" in text
     parsed, _ = guard.parse(arguments["guard"])
     assert controller_config.parse(arguments["controller"]).attach == ("127.0.0.1", parsed.port)
+
+
+def test_unit_of_the_server_starts_it_in_a_citys_folder(monkeypatch, tmp_path):
+    text = (ROOT / "serving" / "embedded" / "greenserve-server.service").read_text()
+    arguments = re.search(r"^ExecStart=\S+ serve (.*)$", text, re.M)[1].split()
+    (tmp_path / "models").mkdir()
+    (tmp_path / "city.toml").write_text("[serving]\n")
+    monkeypatch.chdir(tmp_path)
+    assert "Type=notify\n" in text and parse_serve(arguments, "serve").host == "127.0.0.1"
 
 
 def test_metrics_are_prometheus_text(served):

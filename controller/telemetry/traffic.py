@@ -1,0 +1,116 @@
+"""Traffic by TL, from readings that decisions need anyway: queue, stopped delay and green share.
+
+Nothing is read from SUMO for these figures. Lanes are read when a TL decides, shown states for the monitors.
+Both come in while SUMO simulates, so they delay no decision. The lengths of time are simulated ones.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from city.network import StreetNetwork
+from protos import policy_pb2 as pb
+from signals.observation import MAX_CACHED_BATCHES, Floats, Readings, Rows
+
+GREEN_SHARE_TIME_S = 300.0
+"""Time constant of the green share's exponential mean, in simulated s."""
+MAX_READING_INTERVAL_S = 30.0
+"""Longest time between two readings for which stopped delay is counted: policies of plans decide minutes apart."""
+
+
+class _GreenLinks(dict[str, int]):
+    """By state of one signal: its vehicle links that are green."""
+
+    def __init__(self, is_vehicle_link: Sequence[bool]) -> None:
+        super().__init__()
+        self._is_vehicle_link = is_vehicle_link
+
+    def __missing__(self, state: str) -> int:
+        pairs = zip(state, self._is_vehicle_link, strict=False)
+        self[state] = count = sum(is_vehicle and link in "gG" for link, is_vehicle in pairs)
+        return count
+
+
+class TrafficMeter:
+    """The traffic figures of a run's TLs; a collector of Prometheus metrics."""
+
+    def __init__(self, contracts: Sequence[pb.PolicyContract], street: StreetNetwork) -> None:
+        """`contracts`: of the controlled TLs; their signals in this order are those of `add_shown`."""
+        self._tls = [contract.tl for contract in contracts]
+        self._index = {tl: k for k, tl in enumerate(self._tls)}
+        self._lanes_of = [
+            list(dict.fromkeys(lane for signal in contract.signals for lane in signal.lane_ids)) for contract in contracts
+        ]
+        self._rows_of: list[Rows] = []
+        self._batches: dict[tuple[str, ...], tuple[Rows, Rows, Rows]] = {}
+        """By TLs that are due: (their indices, rows of their lanes, place of each row's TL among them)."""
+        count = len(self._tls)
+        self._queue: Floats = np.full(count, np.nan)
+        self._read_s: Floats = np.full(count, np.nan)
+        self._delay_s: Floats = np.zeros(count)
+        self._has_delay = np.zeros(count, bool)
+        vehicle_links = [[length == 0 for length in street.signals[s].crossing_m] for c in contracts for s in c.signal_ids]
+        self._green_links = [_GreenLinks(links) for links in vehicle_links]
+        self._signal_tl: Rows = np.array([k for k, contract in enumerate(contracts) for _ in contract.signal_ids], np.intp)
+        links = np.bincount(self._signal_tl, [sum(links) for links in vehicle_links], count)
+        self._links: Floats = np.maximum(links, 1.0)
+        self._green: Floats = np.zeros(count)
+        self._weight = 0.0
+
+    def track(self, lanes: Sequence[str]) -> None:
+        """Set the lanes of the readings, in their order."""
+        row = {lane: k for k, lane in enumerate(lanes)}
+        self._rows_of = [np.array([row[lane] for lane in lanes_of], np.intp) for lanes_of in self._lanes_of]
+        self._batches.clear()
+
+    def add_readings(self, tls: tuple[str, ...], readings: Readings, now: float) -> None:
+        """Add the readings of second `now`. `tls`: those that were read."""
+        if tls not in self._batches:
+            if len(self._batches) > MAX_CACHED_BATCHES:
+                self._batches.clear()
+            due: Rows = np.array([self._index[tl] for tl in tls], np.intp)
+            rows = [self._rows_of[k] for k in due]
+            places: Rows = np.repeat(np.arange(len(due)), [len(each) for each in rows])
+            self._batches[tls] = due, np.concatenate([np.zeros(0, np.intp), *rows]), places
+        due, lane_rows, places = self._batches[tls]
+        interval_s = now - self._read_s[due]
+        counts = interval_s <= MAX_READING_INTERVAL_S  # false for the first reading, whose interval is NaN
+        self._delay_s[due[counts]] += self._queue[due[counts]] * interval_s[counts]
+        self._has_delay[due] = counts
+        self._queue[due] = np.bincount(places, readings.halting[lane_rows], len(due))
+        self._read_s[due] = now
+
+    def add_shown(self, states: Sequence[str], begin_s: float, end_s: float) -> None:
+        """Add the states that the signals showed from begin_s to end_s."""
+        kept = math.exp((begin_s - end_s) / GREEN_SHARE_TIME_S)
+        green = [links[state] for links, state in zip(self._green_links, states, strict=True)]
+        shares = np.bincount(self._signal_tl, green, len(self._tls)) / self._links
+        self._green = kept * self._green + (1 - kept) * shares
+        self._weight = kept * self._weight + (1 - kept)
+
+    def collect(self) -> Iterable[Metric]:
+        """Three samples a TL at the most; called at each scrape."""
+        queue = GaugeMetricFamily(
+            "controller_queue_vehicles", "Vehicles slower than 0.1 m/s on a TL's lanes, at its newest reading", labels=("tl",)
+        )
+        delay = CounterMetricFamily(
+            "controller_stopped_delay_vehicle_seconds",
+            "Estimated time that vehicles stood on a TL's lanes: the queue of each reading, times the time to the next",
+            labels=("tl",),
+        )
+        green = GaugeMetricFamily(
+            "controller_green_share",
+            "Share of time for which a TL's vehicle links were green, mean over its links and about the last 300 s",
+            labels=("tl",),
+        )
+        weight, shares = self._weight, self._green
+        for k, tl in enumerate(self._tls):
+            if not math.isnan(self._queue[k]):
+                queue.add_metric((tl,), float(self._queue[k]))
+            if self._has_delay[k]:
+                delay.add_metric((tl,), float(self._delay_s[k]))
+            if weight:
+                green.add_metric((tl,), float(shares[k] / weight))
+        return queue, delay, green
