@@ -420,8 +420,8 @@ def test_lambda_of_keras_2_is_never_run(command, checkpoints, monkeypatch, capsy
         assert export(checkpoints) == 2
         refused(capsys, "it has a Lambda layer, whose code would be run")
     else:
-        main(["inspect", str(checkpoints / "SA101_trial_1.h5")])
-        assert "it has a Lambda layer" in capsys.readouterr().out
+        assert main(["inspect", str(checkpoints / "SA101_trial_1.h5")]) == 2
+        assert "it has a Lambda layer" in capsys.readouterr().err
     assert not (checkpoints.parent / "ran").exists()
 
 

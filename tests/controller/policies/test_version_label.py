@@ -70,7 +70,7 @@ def city(models, tmp_path):
     config = tmp_path / "empty.config"
     config.write_text("model_config_list {}")
     with (
-        running(ServerConfig(model_config_file=config, port=0, poll_s=0)) as server,
+        running(ServerConfig(model_config_file=config, models_root=models, port=0, poll_s=0)) as server,
         Client(f"127.0.0.1:{server.port}", retries=0) as client,
     ):
         yield City(models, server, client)
