@@ -253,7 +253,7 @@ def _tl_table(tl: str, signal: SignalNetwork, choice: Choice, dialect: str) -> s
         # sumo-rl's defaults, under sumo-rl's names
         lines += ["delta_time = 5", "yellow_time = 2", "min_green = 5"]
     first = signal.first_program
-    if set(choice.greens) - {first.phases[k].state for k in first.greens}:
+    if choice.program != first.id and set(choice.greens) != {first.phases[k].state for k in first.greens}:
         reason = f"it runs at the begin time; a policy of sumo-rl is trained on the first, {_comment(first.id)}"
         lines.append(f"program = {_toml_string(choice.program)}  # {reason}")
     return "\n".join(lines) + "\n"

@@ -96,9 +96,9 @@ def distinct_greens(network: SignalNetwork, program: Program) -> list[str]:
     """The green states of a program; of those that are equal for vehicles, the one that serves most crossings."""
     best: dict[str, str] = {}
     for state in green_states(phase.state for phase in program.phases):
-        vehicles = "".join(c for c, crossing_m in zip(state.upper(), network.crossing_m, strict=False) if not crossing_m)
+        vehicles = "".join(c for c, crossing_m in zip(state, network.crossing_m, strict=False) if not crossing_m)
         # a state that only lets pedestrians walk is a green of its own
-        key = vehicles if "G" in vehicles else state
+        key = vehicles if set("Gg") & set(vehicles) else state
         if key not in best or _green_links(state) > _green_links(best[key]):
             best[key] = state
     return list(best.values())
@@ -144,9 +144,9 @@ def describe_programs(chosen: Iterable[tuple[str, Sequence[PolicySignal]]]) -> t
         for signal in signals:
             running, first = running_program(signal.network), signal.network.first_program
             name = repr(signal.program.id)
-            if set(distinct_greens(signal.network, running)) - set(signal.greens):
+            if _has_other_greens(signal, running):
                 not_running.append(f"{tl} (program {name}, but {running.id!r} runs)")
-            elif set(distinct_greens(signal.network, first)) - set(signal.greens):
+            elif _has_other_greens(signal, first):
                 not_first.append(f"{tl} (program {name}, not {first.id!r})")
     information = f"greens of the program that runs at the begin time, not of the network's first: {_named(not_first)}"
     warning = (
@@ -154,6 +154,12 @@ def describe_programs(chosen: Iterable[tuple[str, Sequence[PolicySignal]]]) -> t
         'name the running one in its table of city.toml (program = "...") and train and export it again'
     )
     return information if not_first else "", warning if not_running else ""
+
+
+def _has_other_greens(signal: PolicySignal, program: Program) -> bool:
+    """Whether a program has other greens than the policy's program."""
+    greens = [set(distinct_greens(signal.network, item)) for item in (signal.program, program)]
+    return greens[0] != greens[1]
 
 
 def _named(tls: Sequence[str]) -> str:

@@ -9,6 +9,9 @@ from controller.sumo.programs import sumo_program
 from signals.observation import MAX_CACHED_BATCHES, Readings, Rows
 from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalCommand
 
+REPORT_OPTIONS = ("--verbose", "--duration-log.statistics")
+"""SUMO's options that print progress and statistics."""
+
 
 class LibsumoConnection:
     """A connection over libsumo."""
@@ -125,6 +128,12 @@ class LibsumoConnection:
         self.api.close()
 
 
+def _quiet(arguments: Sequence[str]) -> list[str]:
+    """Options that keep a configuration's reports out of this process's output, unless the user passes them."""
+    given = {argument.partition("=")[0] for argument in arguments}
+    return [part for option in REPORT_OPTIONS if option not in given for part in (option, "false")]
+
+
 def start_libsumo(arguments: Sequence[str]) -> LibsumoConnection:
     """Start SUMO inside this process. Raises InputError."""
     try:
@@ -132,7 +141,7 @@ def start_libsumo(arguments: Sequence[str]) -> LibsumoConnection:
     except ImportError as error:
         raise InputError(f"libsumo is not installed ({error}); install libsumo, or leave --libsumo out") from None
     try:
-        libsumo.start([sumo_program(), *arguments])
+        libsumo.start([sumo_program(), *arguments, *_quiet(arguments)])
     except (libsumo.TraCIException, libsumo.FatalTraCIError) as error:
         raise InputError(f"SUMO did not start: {error}") from None
     return LibsumoConnection(libsumo)

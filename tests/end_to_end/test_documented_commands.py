@@ -55,6 +55,7 @@ class Folder:
         return process
 
 
+@pytest.mark.slow
 @needs_sumo_rl
 def test_commands_of_both_pages_lead_to_a_controlled_street(shared, tmp_path):
     folder = Folder(tmp_path)

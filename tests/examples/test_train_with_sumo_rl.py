@@ -23,6 +23,7 @@ def test_sumo_rl_trains_its_signals_while_the_controller_runs_the_others(tmp_pat
         assert "6 POLICY" in log and "released all signals" in log
 
 
+@pytest.mark.slow
 def test_controller_that_fails_ends_the_example_with_one_line(tmp_path):
     script = "import sys, train_with_sumo_rl as e; e.INFER_TLS = 'SA999'; sys.exit(e.pipeline.exit_code(e.main))"
     command = [sys.executable, "-c", script, "--out", tmp_path]

@@ -184,6 +184,7 @@ def test_a_full_disk_leaves_complete_versions_only(tmp_path):
         assert {"saved_model.pb", "variables/variables.index", "assets.extra/export.json"} <= files
 
 
+@pytest.mark.slow
 def test_a_read_only_disk_is_refused(tmp_path):
     code, err, remaining = mounted("-o ro", tmp_path, "--tl", "SA101")
     assert code == 2 and remaining == []

@@ -1,0 +1,99 @@
+"""Networks as engineers have them: real programs in an additional file, one signal that no policy can control."""
+
+import re
+
+import pytest
+
+from city import config, network
+from controller.check import main as check
+from evaluation.__main__ import main as evaluate
+from greenserve.__main__ import main as greenserve
+from signals import contract
+from tests.conftest import GRID
+
+ODD = "A1"
+"""The signal whose real program shows foes green."""
+
+
+def logic(signal, states):
+    phases = "".join(f'<phase duration="20" state="{state}"/>' for state in states)
+    return f'<tlLogic id="{signal}" type="static" programID="real" offset="0">{phases}</tlLogic>'
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The sample city's street with real programs; SUMO is told to print statistics."""
+    folder = tmp_path_factory.mktemp("street")
+    street = network.read(GRID / "grid.net.xml")
+    logics = []
+    for signal in street.signals.values():
+        states = [phase.state for phase in signal.plan.phases]
+        if signal.id == ODD:
+            states = ["G" * len(states[0]), "y" * len(states[0]), states[0]]
+        elif signal.id == "A0":
+            # each green of the guess in two steps, the second one without its first link
+            states = [part for s in states for part in ((s, re.sub("[Gg]", "r", s, count=1)) if "y" not in s else (s,))]
+        logics.append(logic(signal.id, states))
+    (folder / "real.add.xml").write_text(f"<additional>{''.join(logics)}</additional>")
+    (folder / "street.sumocfg").write_text(
+        f'<configuration><input><net-file value="{GRID / "grid.net.xml"}"/><route-files value="{GRID / "demand.rou.xml"}"/>'
+        '<additional-files value="real.add.xml"/></input><time><begin value="0"/><end value="60"/></time>'
+        '<report><verbose value="true"/><duration-log.statistics value="true"/></report></configuration>'
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def city_toml(folder):
+    assert greenserve(["city", "init", "--sumocfg", str(folder / "street.sumocfg"), "--out", str(folder / "city.toml")]) == 0
+    return folder / "city.toml"
+
+
+def with_every_signal(folder, city_toml):
+    path = folder / "all.toml"
+    path.write_text(city_toml.read_text() + f'\n[tl.ODD]\nsignals = ["{ODD}"]\ndialect = "sumo-rl"\n')
+    return path
+
+
+def test_city_init_writes_the_running_program_and_leaves_out_what_cannot_be_controlled(city_toml):
+    city = config.load(city_toml)
+    assert city.tls["A0"].program == "real" and city.tls["B0"].program is None, "its greens are those of the first program"
+    assert ODD not in city.tls
+    text = city_toml.read_text()
+    assert "# Left out: A1: signal A1: phase GGG" in text
+    assert 'program = "real"  # it runs at the begin time; a policy of sumo-rl is trained on the first, 0' in text
+
+
+def test_baselines_choose_from_the_program_that_runs(city_toml):
+    city = config.load(city_toml)
+    street = network.of_city(city)
+    made = contract.build(city, city.tls["A0"], street)
+    assert made.signals[0].program_id == "real" and made.action.size == 8
+    of_sumo_rl = contract.build(city, config.TL(("A0",), "sumo-rl", "A0"), street, takes_first=True)
+    assert of_sumo_rl.signals[0].program_id == "0" and of_sumo_rl.action.size == 4
+
+
+def test_evaluation_goes_on_without_an_odd_signal_and_names_it_once(folder, city_toml, capfd):
+    flags = ["--city", str(with_every_signal(folder, city_toml)), "--arms", "fixed,max-pressure", "--seeds", "1"]
+    assert evaluate(flags) == 0
+    out, err = capfd.readouterr()
+    assert [line.split()[0] for line in out.splitlines()[1:3]] == ["fixed", "max-pressure"]
+    assert "Statistics" not in out and "Loading" not in out, "SUMO's own text"
+    (line,) = (line for line in err.splitlines() if "left on its own program" in line)
+    assert "ODD: signal A1: phase" in line and "are foes in the network" in line
+    assert "not of the network's first: A0 (program 'real', not '0')" in err
+    assert evaluate([*flags, "--strict"]) == 2
+    assert capfd.readouterr().err.startswith("error: ODD: signal A1: phase")
+
+
+def test_check_names_a_signal_that_stays_on_its_own_program(folder, city_toml, capsys):
+    flags = ["--city", str(with_every_signal(folder, city_toml)), "--infer-tl", "ODD"]
+    assert check(flags) == 0
+    assert "left on its own program: ODD: signal A1" in " ".join(capsys.readouterr().out.split())
+    assert check([*flags, "--strict"]) == 2
+
+
+def test_nothing_to_control_is_an_error(folder, city_toml, capsys):
+    flags = ["--city", str(with_every_signal(folder, city_toml)), "--arms", "fixed", "--seeds", "1", "--tl", "ODD"]
+    assert evaluate(flags) == 2
+    assert capsys.readouterr().err.startswith("error: ODD: signal A1: phase")

@@ -1,0 +1,99 @@
+"""Which program's phases a policy chooses from, and which greens."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from city.config import TL
+from city.errors import InputError
+from city.network import Phase, Program, ProgramSwitch, SignalNetwork, green_states
+from signals import policy_signals
+from signals.policy_signals import distinct_greens, of_tl, running_program
+
+SETTINGS = TL(("X",), "sumo-rl", "SA101")
+
+
+def program(name, *states):
+    return Program(name, "static", 0, tuple(Phase(state, 20.0, 20.0, 20.0) for state in states))
+
+
+GUESS = program("0", "GGrr", "yyrr", "rrGG", "rryy")
+REAL = program("day", "Grrr", "yrrr", "rGrr", "ryrr", "rrGG", "rryy")
+BLINKING = program("night", "oooo")
+
+
+@pytest.fixture
+def signal(crossing):
+    """A signal whose real program is loaded after the guess of netconvert."""
+    return replace(crossing, programs=(GUESS, REAL), active_program="day")
+
+
+def test_greens_are_those_of_the_program_that_runs(signal):
+    (chosen,) = of_tl(SETTINGS, [signal])
+    assert chosen.program is REAL and chosen.greens == ("Grrr", "rGrr", "rrGG")
+
+
+def test_policies_of_sumo_rl_take_the_first_program_and_all_its_greens(signal):
+    repeated = replace(signal, programs=(program("0", "GGrr", "GGrr", "rrGG"), REAL))
+    (chosen,) = of_tl(SETTINGS, [repeated], takes_first=True)
+    assert chosen.program.id == "0" and chosen.greens == ("GGrr", "GGrr", "rrGG")
+
+
+def test_named_program_takes_precedence(signal):
+    (chosen,) = of_tl(replace(SETTINGS, program="day"), [signal], takes_first=True)
+    assert chosen.program is REAL
+    with pytest.raises(InputError, match=r"SA101: signal X has no program 'x', which \[tl.SA101\] .* names; it has '0', 'day'"):
+        of_tl(replace(SETTINGS, program="x"), [signal])
+
+
+def test_program_of_the_training_must_be_the_named_one(signal):
+    (chosen,) = of_tl(SETTINGS, [signal], trained_programs={"X": "0"})
+    assert chosen.program is GUESS
+    with pytest.raises(InputError, match=r"trained on program '0' of signal X, but \[tl.SA101\] has program = 'day'; remove"):
+        of_tl(replace(SETTINGS, program="day"), [signal], trained_programs={"X": "0"})
+
+
+def test_program_without_a_colour_at_the_begin_gives_way_to_the_next_scheduled(signal):
+    switches = (ProgramSwitch(80_000.0, "night"), ProgramSwitch(21_600.0, "day"))
+    at_night = replace(signal, programs=(GUESS, REAL, BLINKING), active_program="night", switches=switches)
+    assert running_program(at_night) is REAL
+    assert running_program(replace(at_night, switches=())) is GUESS
+    assert running_program(replace(signal, active_program="off")) is GUESS
+
+
+def test_log_of_an_adaptive_system_is_read_as_its_distinct_greens(signal):
+    steps = program("log", *["Grrr"] * 9, "yrrr", *["rGrr"] * 6, "ryrr", *["Grrr"] * 4)
+    assert distinct_greens(signal, steps) == ["Grrr", "rGrr"]
+
+
+def test_greens_that_differ_only_in_a_walk_signal_are_one(signal):
+    with_crossing = replace(signal, crossing_m=(0.0, 0.0, 0.0, 6.0))
+    steps = program("0", "Grrr", "GrrG", "Grrr", "yrrr", "rGrG", "rGrr", "rgrr", "rrrG")
+    assert distinct_greens(with_crossing, steps) == ["GrrG", "rGrG", "rgrr", "rrrG"], "g and G differ for vehicles"
+
+
+@given(st.lists(st.text("Ggry", min_size=4, max_size=4), min_size=1, max_size=12))
+def test_without_crossings_every_green_state_counts_once(states):
+    network = SignalNetwork("X", ((),) * 4, (), (), "0", None, None, None)
+    assert distinct_greens(network, program("0", *states)) == list(dict.fromkeys(green_states(states)))
+
+
+def test_contract_lists_greens_only_if_the_phases_do_not_say_them(signal):
+    (plain,) = policy_signals.signal_messages(of_tl(SETTINGS, [signal]))
+    assert not plain.greens and policy_signals.greens_of(plain) == ["Grrr", "rGrr", "rrGG"]
+    repeated = replace(signal, programs=(program("day", "Grrr", "Grrr", "rrGG"),))
+    (listed,) = policy_signals.signal_messages(of_tl(SETTINGS, [repeated]))
+    assert list(listed.greens) == policy_signals.greens_of(listed) == ["Grrr", "rrGG"]
+
+
+def test_other_greens_than_those_that_run_are_a_warning(signal):
+    first = [("SA101", of_tl(SETTINGS, [signal], takes_first=True))]
+    running = [("SA101", of_tl(SETTINGS, [signal]))]
+    same = [("SA101", of_tl(SETTINGS, [replace(signal, programs=(GUESS, replace(GUESS, id="day")))], takes_first=True))]
+    information, warning = policy_signals.describe_programs(first)
+    assert information == "" and "SA101 (program '0', but 'day' runs)" in warning and 'program = "..."' in warning
+    information, warning = policy_signals.describe_programs(running)
+    assert "not of the network's first: SA101 (program 'day', not '0')" in information and warning == ""
+    assert policy_signals.describe_programs(same) == ("", "")
