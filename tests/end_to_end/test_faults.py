@@ -174,10 +174,10 @@ def run(request, grid_city, grid_street, server):
 @pytest.mark.parametrize(
     ("run", "fault"),
     [
-        *((TCP, fault) for fault in (Fault.HALF_OPEN, Fault.GARBAGE, Fault.REFUSE)),
+        *((TCP, fault) for fault in (Fault.HALF_OPEN, Fault.GARBAGE)),
         (UNIX, Fault.DROP),
         # a recovery takes its seconds in real time
-        *(pytest.param(TCP, fault, marks=pytest.mark.slow) for fault in (Fault.DELAY, Fault.DROP, Fault.RESET)),
+        *(pytest.param(TCP, fault, marks=pytest.mark.slow) for fault in (Fault.DELAY, Fault.DROP, Fault.RESET, Fault.REFUSE)),
         pytest.param(UNIX, Fault.GARBAGE, marks=pytest.mark.slow),
     ],
     indirect=["run"],
