@@ -165,9 +165,16 @@ def _port(process: subprocess.Popen[bytes]) -> int:
 
 
 def _folder() -> Path:
-    """The folder of this user's guard records. Raises InputError if it belongs to another user."""
+    """The folder of this user's guard records. Raises InputError if it is a link or belongs to another user.
+
+    Everybody may write to /tmp, so another user may have put a link there, which would lead this process's files elsewhere.
+    """
     folder = Path(tempfile.gettempdir()) / f"greenserve-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise InputError(f"{folder}: is a link or a file, not a folder; remove it, set TMPDIR, or pass --no-guard")
+    if found.st_uid != os.getuid():
         raise InputError(f"{folder}: belongs to another user; set TMPDIR, or pass --no-guard")
     return folder

@@ -16,6 +16,7 @@ from city.errors import InputError
 from city.network import Phase
 from controller import daemon
 from controller.__main__ import main
+from controller.guard import start
 from controller.policies.served_contracts import fetch_contracts
 from controller.sumo.network import (
     RunningSignal,
@@ -267,7 +268,15 @@ def test_temporary_folder_that_cannot_hold_a_guards_pid_file_is_refused(capsys, 
     (tmp_path / f"greenserve-{os.getuid()}").write_text("in the way")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert main(["--city", CITY, "--server", grid_server, "--clients", "2", "--sumo-port", str(free_port())]) == 2
-    assert_refused(capsys, "a guard cannot be started", "set TMPDIR", "--no-guard")
+    assert_refused(capsys, "is a link or a file", "set TMPDIR", "--no-guard")
+
+
+def test_guards_folder_that_is_a_link_is_not_followed(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / f"greenserve-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(InputError, match="is a link"):
+        start._folder()
 
 
 @pytest.mark.parametrize("flags", [["--no-guard"], []])
