@@ -80,7 +80,8 @@ def to_array(message: Any, raw: bool = False) -> NDArray[Any]:
 
     Numeric values are in tensor_content or in the dtype's typed field. As in TensorFlow,
     the last typed value is repeated for missing elements, and a tensor without typed
-    values is all zeros, but only up to MAX_FILLED_ELEMENTS or MAX_FILL_FACTOR elements per value. bfloat16, which NumPy lacks, becomes float32 of the same value;
+    values is all zeros, but only up to MAX_FILLED_ELEMENTS or MAX_FILL_FACTOR elements
+    per value. bfloat16, which NumPy lacks, becomes float32 of the same value;
     quantized dtypes become their integers. With `raw` every dtype that NumPy lacks
     becomes the integers that store it (`STORAGE_DTYPES`).
     """
