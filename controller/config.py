@@ -294,8 +294,8 @@ def check_client_flags(clients: int, order: int | None, sumo_port: int) -> None:
     """Check the flags for several clients of one SUMO. Raises InputError."""
     if not 1 <= clients <= MAX_INT32:
         raise InputError(f"--clients {clients} must lie between 1 and {MAX_INT32}: this controller is one of them")
-    if order is not None and not -MAX_INT32 - 1 <= order <= MAX_INT32:
-        raise InputError(f"--order {order} must be a number, such as 1; SUMO serves its clients in this order")
+    if order is not None and not 0 <= order <= MAX_INT32:
+        raise InputError(f"--order {order} must lie between 0 and {MAX_INT32}, such as 1; SUMO serves its clients in this order")
     if not 0 <= sumo_port <= 65535:
         raise InputError(f"--sumo-port {sumo_port} must lie between 0 and 65535")
 
