@@ -5,7 +5,6 @@ import fcntl
 import os
 import stat
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
@@ -47,9 +46,11 @@ def locked(pid_file: Path) -> Iterator[TextIO]:
 
 def remove_old(path: Path) -> None:
     """Remove the files of guards that ended more than MAX_AGE_S ago. `path`: the folder."""
+    os.utime(path)
+    now = path.stat().st_mtime  # by the clock of the files' own times
     for file in sorted(path.iterdir()):
         with contextlib.suppress(OSError):  # another process has removed it
-            if time.time() - file.stat().st_mtime > MAX_AGE_S and record_of(file.with_suffix(".json")) is None:
+            if now - file.stat().st_mtime > MAX_AGE_S and record_of(file.with_suffix(".json")) is None:
                 _remove(file)
 
 
