@@ -14,7 +14,7 @@ from city import sumo_files
 from city.config import TL, City
 from city.errors import InputError
 from city.lanes import is_internal
-from city.right_of_way import Connection, Foes, Junctions, Requests, conflicts, green_together, path_length_m
+from city.right_of_way import MAX_PATH_M, Connection, Foes, Junctions, Requests, conflicts, green_together, path_length_m
 from city.sumo_files import elements, seconds, time_hint
 
 MIN_APPROACH_M = 50.0
@@ -122,6 +122,8 @@ class SignalNetwork:
     """By link index: speed limit of the slowest incoming vehicle lane, in m/s; 0 without such a lane, or if unknown."""
     switches: tuple[ProgramSwitch, ...] = ()
     """The network's own schedule of programs (WAUT)."""
+    invalid: str = ""
+    """Why the network's data do not suffice to control the signal; "" if they do."""
 
     def __post_init__(self) -> None:
         for name in ("approach_mps", "crossing_m", "path_m", "slowest_mps"):
@@ -422,7 +424,7 @@ class _Reader:
             links[connection.index].append((connection.from_lane, connection.to_lane))
         try:
             foes, yields, permissive = conflicts(size, connections, requests, self.shape)
-            path_m = self._path_m(size, connections)
+            path_m, wrong_path = self._path_m(size, connections)
         except (KeyError, IndexError, ValueError) as error:
             raise InputError(
                 f"{self.net_file}: signal {signal}'s lanes have malformed shapes ({error!r}); write it again with netconvert"
@@ -445,17 +447,22 @@ class _Reader:
             tuple(path_m),
             tuple(min(self._speeds(pairs), default=0.0) for pairs in links),
             tuple(switches),
+            wrong_path,
         )
 
     def _speeds(self, pairs: list[tuple[str, str]]) -> list[float]:
         """Speed limits of the incoming vehicle lanes of a link, m/s."""
         return [self.speed[a] for a, b in pairs if not {a, b} & self.crossings]
 
-    def _path_m(self, size: int, connections: list[Connection]) -> list[float]:
-        """By link index, the length of its longest vehicle path over the junction, m."""
-        path_m = [0.0] * size
+    def _path_m(self, size: int, connections: list[Connection]) -> tuple[list[float], str]:
+        """(by link index the length of its longest vehicle path over the junction in m, text about a path that is wrong)."""
+        path_m, wrong_path = [0.0] * size, ""
         for connection in connections:
             if not {connection.from_lane, connection.to_lane} & self.crossings:
                 length_m = path_length_m(connection, self.junctions.continuation, self.shape)
-                path_m[connection.index] = max(path_m[connection.index], length_m)
-        return path_m
+                if length_m <= MAX_PATH_M:
+                    path_m[connection.index] = max(path_m[connection.index], length_m)
+                elif not wrong_path:
+                    lane = connection.from_lane + (f" over lane {connection.via}" if connection.via else "")
+                    wrong_path = f"the path from lane {lane} is {length_m:.3g} m long, so its points are wrong"
+        return path_m, wrong_path

@@ -2,7 +2,9 @@
 
 import base64
 import calendar
+import os
 import re
+import ssl
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +21,23 @@ def read(path: Path) -> bytes:
     if b"-----BEGIN " not in content or not content.isascii():
         raise InputError(f"{path}: is not PEM; it must begin with a line such as -----BEGIN CERTIFICATE-----")
     return content
+
+
+def check_pair(certificate: bytes, key: bytes, where: str) -> None:
+    """Raise InputError if a key is not that of the certificate. `where`: text that names both.
+
+    Other faults are left to gRPC: Python's TLS library is stricter, about short keys for instance.
+    """
+    with os.fdopen(os.memfd_create("pem"), "wb") as file:  # in memory: a key must not be written to a disk
+        file.write(certificate + b"\n" + key)
+        file.flush()
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(f"/proc/self/fd/{file.fileno()}", password="")
+        except (ssl.SSLError, ValueError) as error:
+            if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
+                raise InputError(
+                    f"{where}: the key does not belong to the certificate; pass the two that belong together"
+                ) from None
 
 
 def earliest_expiry_s(content: bytes) -> float | None:

@@ -20,6 +20,8 @@ VEHICLE_WIDTH_M = 2.5
 """SUMO's default width of a bus: closer paths are foes."""
 PATH_STEP_M = 0.5
 """Distance between the points at which two paths are compared."""
+MAX_PATH_M = 1000.0
+"""Length of a path over a junction beyond which its points are wrong: netconvert's numbers overflow with very many lanes."""
 CURVES = 5
 """Curves on which a vehicle may cross a junction without internal lanes."""
 
@@ -130,7 +132,8 @@ def conflicts(
     The strings of a request are read from right to left: character -1-k concerns
     request k. The two directions of a pedestrian crossing share a request. Connections
     without a request, as on junctions of type traffic_light_unregulated, are foes if
-    their paths come closer than a vehicle is wide, and none of them yields.
+    their paths come closer than a vehicle is wide, and none of them yields. A path
+    longer than MAX_PATH_M is wrong: its connection is a foe of all others.
 
     Args:
         size: number of links.
@@ -163,17 +166,28 @@ def conflicts(
                 yields[i, j] &= i_yields
                 permissive[i, j] &= link_yields or foe_yields
     if without_request:
-        paths = {connection: _path(connection, requests.junctions.continuation, shapes) for connection in connections}
+        continuation = requests.junctions.continuation
+        paths = {
+            connection: _path(connection, continuation, shapes)
+            for connection in connections
+            if path_length_m(connection, continuation, shapes) <= MAX_PATH_M
+        }
         for link, foe in product(without_request, connections):
             junctions = [requests.junction_of.get(connection.from_lane, "") for connection in (link, foe)]
             if foe.index == link.index or _same_approach(link, foe) or (all(junctions) and junctions[0] != junctions[1]):
                 continue
-            distances_m = np.linalg.norm(paths[link][:, None] - paths[foe][None], axis=2)
-            if road_of(foe.to_lane) == road_of(link.to_lane) or distances_m.min() < VEHICLE_WIDTH_M:
+            if road_of(foe.to_lane) == road_of(link.to_lane) or _are_close(paths.get(link), paths.get(foe)):
                 foes[link.index, foe.index] = foes[foe.index, link.index] = True
                 for matrix in (yields, permissive):
                     matrix[link.index, foe.index] = matrix[foe.index, link.index] = False
     return foes, yields & foes, permissive & foes
+
+
+def _are_close(path: NDArray[np.float64] | None, other: NDArray[np.float64] | None) -> bool:
+    """Whether two paths, [n, 2] in m, come closer than a vehicle is wide; True if one is unknown."""
+    if path is None or other is None:
+        return True
+    return bool(np.linalg.norm(path[:, None] - other[None], axis=2).min() < VEHICLE_WIDTH_M)
 
 
 def _same_approach(link: Connection, foe: Connection) -> bool:

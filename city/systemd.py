@@ -1,9 +1,9 @@
-"""Notifications to systemd (sd_notify(3)), if it started this process."""
+"""Notifications to systemd (sd_notify(3), sd_watchdog_enabled(3)), if it started this process."""
 
 import os
 import socket
 
-SOCKET_VARIABLE, WATCHDOG_VARIABLE = "NOTIFY_SOCKET", "WATCHDOG_USEC"
+SOCKET_VARIABLE, WATCHDOG_VARIABLE, WATCHDOG_PID_VARIABLE = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
 
 
 def notify(state: str) -> None:
@@ -20,6 +20,8 @@ def notify(state: str) -> None:
 
 
 def watchdog_interval_s() -> float | None:
-    """Wall time in s between two WATCHDOG=1, half of systemd's limit; None if systemd expects none."""
+    """Wall time in s between two WATCHDOG=1, half of systemd's limit; None if systemd expects none of this process."""
+    if os.environ.get(WATCHDOG_PID_VARIABLE, str(os.getpid())) != str(os.getpid()):
+        return None  # the variables are those of another process, such as this one's parent
     text = os.environ.get(WATCHDOG_VARIABLE, "")
     return int(text) / 2e6 if text.isdigit() and int(text) else None

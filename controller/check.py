@@ -1,17 +1,23 @@
 """`greenserve check`: compare every TL's contract with the network, without running anything."""
 
+import argparse
+import contextlib
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from city import config as city_config
 from city import model_folders, names, network, program, text_table
-from city.arguments import Parser, host_and_port
+from city.arguments import Parser
+from city.config import City
 from city.errors import InputError
 from city.network import StreetNetwork
+from controller import model_settings
+from controller.model_settings import ModelSettings
 from controller.policies.served_contracts import fetch_contracts
 from controller.sumo.network import check_contract_matches_network, check_contracts_match_city
 from protos import policy_pb2 as pb
-from serving.client import Client
+from serving.client import Client, Tls, Version, tls_files
 from serving.contract import ContractError, from_saved_model
 from serving.errors import DeadlineExceeded, ServingError, Unavailable
 from signals import contract, dialects
@@ -28,6 +34,7 @@ from signals.policy_signals import PolicySignal, describe_programs, of_contract
 from signals.safety.conflicts import check_phases
 
 MATCHES, LEFT_OUT = "matches", "left on its own program"
+SERVER_HELP = "read contracts from this model server (default: the district's server, else the folder [serving] models_dir)"
 Row = tuple[str, str, str, str]
 """(TL, version, dialect, difference or "matches")."""
 
@@ -58,30 +65,31 @@ def parser(prog: str) -> Parser:
     parser.add_argument(
         "--infer-tl", action="append", metavar="TL", help="TLs to check, separated by commas or repeated (default: all)"
     )
-    parser.add_argument(
-        "--server", metavar="HOST:PORT", help="read contracts from this model server (default: from [serving] models_dir)"
-    )
+    model_settings.add_flags(parser, SERVER_HELP)
     parser.add_argument("--strict", action="store_true", help="fail if a TL must be left on its own program")
-    parser.add_argument(
-        "--model-number", type=int, metavar="N", help="version to check (default: [training] model_number, else the newest)"
-    )
     return parser
 
 
 def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[str]]:
     """The network, a row per TL, and advice about change times that are longer than in training. Raises InputError."""
     args = parser(prog).parse_args(argv)
+    _check_flags(args)
     city = city_config.load(args.city)
     if not city.tls:
         raise InputError(f"{args.city}: describes no TL; add tables such as [tl.SA101]")
     dialects.check_city_settings(city)
+    models = model_settings.read(args, city, needs_district=False)
+    city = models.city
     street = network.of_city(city)
-    tls = names.select(args.infer_tl or ["all"], list(city.tls), "--infer-tl", city.tl_of_signal)
-    version = city.training.model_number if args.model_number is None else args.model_number
-    if version is not None and version < 0:
-        raise InputError(f"--model-number {version} must be a version number, such as 3")
-    if args.server is not None:
-        _check_server(args.server)
+    tls = names.select(args.infer_tl or ["all"], list(models.tls), "--infer-tl", city.tl_of_signal)
+    with _client(models) if _uses_server(args) else contextlib.nullcontext() as client:
+        return _compare(city, street, tls, models, client, args.strict)
+
+
+def _compare(
+    city: City, street: StreetNetwork, tls: Iterable[str], models: ModelSettings, client: Client | None, is_strict: bool
+) -> tuple[StreetNetwork, list[Row], list[str]]:
+    """As `_check`. `client`: of the model server; None: contracts are read from the folder of the models."""
     rows: list[Row] = []
     times: list[ChangeTimes | None] = []
     without_model: list[str] = []
@@ -89,10 +97,10 @@ def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[s
     for tl in tls:
         try:
             _, left_out = contract.controllable(city, [tl], street)
-            if left_out and not args.strict:
+            if left_out and not is_strict:
                 rows.append((tl, "-", city.tls[tl].dialect, f"{LEFT_OUT}: {left_out[tl]}"))
                 continue
-            model = _contract(city, tl, args.server, version)
+            model = _contract(city, tl, models, client)
         except (InputError, ContractError) as error:
             rows.append((tl, "-", city.tls[tl].dialect, str(error)))
             without_model.append(tl)
@@ -105,24 +113,55 @@ def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[s
     return street, rows, [*describe_programs(chosen), describe_slow(times), describe_longer(times), *to_train_with]
 
 
-def _check_server(address: str) -> None:
-    """Raise InputError if no model server answers."""
-    if not address.startswith("unix:"):
-        host_and_port(address, "--server")
-    try:
-        with Client(address) as client:
+def _uses_server(args: argparse.Namespace) -> bool:
+    return args.server is not None or args.district is not None
+
+
+def _check_flags(args: argparse.Namespace) -> None:
+    """Raise InputError if the flags of the models contradict each other."""
+    model_settings.check_version(args)
+    of_server = [name for name in ("fleet", "version_label", *tls_files.FLAGS) if getattr(args, name) is not None]
+    if of_server and not _uses_server(args):
+        raise InputError(f"--{of_server[0].replace('_', '-')} is for a model server; pass --server or --district too")
+
+
+class _ContractClient(Client):
+    """A client that requests each contract once: a fleet's contract has those of all of its TLs."""
+
+    def __init__(self, address: str, tls: Tls | None) -> None:
+        super().__init__(address, tls=tls)
+        self._contracts: dict[tuple[str, Version], pb.PolicyContract | ServingError | ContractError] = {}
+
+    def contract(self, model: str, version: Version = None, timeout_s: float = 5.0) -> pb.PolicyContract:
+        key = model, version
+        if key not in self._contracts:
+            try:
+                self._contracts[key] = super().contract(model, version, timeout_s)
+            except (ServingError, ContractError) as error:
+                self._contracts[key] = error
+        result = self._contracts[key]
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+
+@contextlib.contextmanager
+def _client(models: ModelSettings) -> Iterator[Client]:
+    """A client of the model server. Raises InputError if no model server answers."""
+    with _ContractClient(models.server, None if models.tls_files is None else models.tls_files.read()) as client:
+        try:
             client.status("")
-    except ValueError as error:
-        raise InputError(f"--server {address}: {error}") from None
-    except (Unavailable, DeadlineExceeded) as error:
-        raise InputError(
-            f"no model server answers at {address} ({error}); start one (greenserve serve) or pass another --server"
-        ) from None
-    except ServingError:
-        return  # it has answered: there is no model without a name
+        except (Unavailable, DeadlineExceeded) as error:
+            remedy = "pass another --server" if models.tls_files is None else "pass another --server, or check the TLS settings"
+            raise InputError(
+                f"no model server answers at {client.address} ({error}); start one (greenserve serve) or {remedy}"
+            ) from None
+        except ServingError:
+            pass  # it has answered: there is no model without a name
+        yield client
 
 
-def _row(city: city_config.City, street: StreetNetwork, tl: str, model: pb.PolicyContract) -> Row:
+def _row(city: City, street: StreetNetwork, tl: str, model: pb.PolicyContract) -> Row:
     number, dialect = str(model.origin.model_number), model.observation.dialect or "-"
     try:
         check_contracts_match_city(city, {tl: model})
@@ -135,14 +174,12 @@ def _row(city: city_config.City, street: StreetNetwork, tl: str, model: pb.Polic
     return tl, number, dialect, MATCHES
 
 
-def _contract(city: city_config.City, tl: str, server: str | None, version: int | None) -> pb.PolicyContract:
+def _contract(city: City, tl: str, models: ModelSettings, client: Client | None) -> pb.PolicyContract:
     """The contract of a TL's model, served or on disk. Raises InputError, ContractError."""
-    if server is not None:
-        try:
-            with Client(server) as client:
-                return fetch_contracts(client, [tl], version, city.serving.fleet)[tl]
-        except ValueError as error:
-            raise InputError(f"--server {error}") from None
+    if client is not None:
+        return fetch_contracts(client, [tl], models.version, models.fleet)[tl]
+    version = models.version
+    assert not isinstance(version, str), "a label is for a server"
     folder = city.serving.models_dir / tl
     versions = model_folders.versions(folder)
     if version is None and not versions:

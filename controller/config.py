@@ -11,8 +11,7 @@ from city import init, names, network
 from city.arguments import Parser, host_and_port, simulated_second, split_arguments
 from city.config import MAX_DEADLINE_MS, TL, City
 from city.errors import InputError
-from serving.client import tls_files
-from serving.client.channel import grpc_target
+from controller import model_settings
 from serving.client.messages import Version
 from serving.client.tls_files import TlsFiles
 from signals import contract, dialects
@@ -75,25 +74,7 @@ def parser(prog: str) -> Parser:
         help="what controls the TLs: models of the server, or max-pressure, which needs neither server nor models; "
         "if the city's description has no TL, max-pressure controls every signal with two greens or more (default: served)",
     )  # fmt: skip
-    parser.add_argument(
-        "--district",
-        metavar="NAME",
-        help="control this district's TLs, with its server and fleet; a city with districts needs it, or --server",
-    )
-    parser.add_argument(
-        "--server", metavar="HOST:PORT", help="model server, or unix:PATH (default: [serving] grpc_socket_path or address)"
-    )
-    tls_files.add_flags(parser)
-    parser.add_argument(
-        "--fleet", metavar="NAME", help="fleet to query for all TLs at once, '' for none (default: [serving] fleet)"
-    )
-    parser.add_argument(
-        "--model-number",
-        type=int,
-        metavar="N",
-        help="version to request (default: [training] model_number, else the newest served)",
-    )
-    parser.add_argument("--version-label", metavar="LABEL", help="request the version of this label, such as stable")
+    model_settings.add_flags(parser)
     parser.add_argument(
         "--deadline-ms", type=float, metavar="MS", help="bound on one decision (default: [controller] deadline_ms)"
     )
@@ -142,18 +123,19 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
     args = parser(prog).parse_args(flags)
     _check_flags(args, sumo_options)
     by_pressure = args.policy == MAX_PRESSURE
-    city, tls = _district(args, _city(args, by_pressure), by_pressure)
+    models = model_settings.read(args, _city(args, by_pressure), needs_district=args.server is None and not by_pressure)
+    city = models.city
     has_clients = args.sumo is not None or args.clients > 1
     if has_clients:
         _check_watchdog(city)
     http = args.http or city.controller.http_address
     return ControllerConfig(
         city=city,
-        infer_tls=tuple(names.select(args.infer_tl or ["all"], list(tls), "--infer-tl", city.tl_of_signal)),
-        server=_server(args, city),
-        tls=tls_files.from_flags(args, city.serving),
-        fleet=_fleet(args.fleet, city),
-        version=args.version_label or (city.training.model_number if args.model_number is None else args.model_number),
+        infer_tls=tuple(names.select(args.infer_tl or ["all"], list(models.tls), "--infer-tl", city.tl_of_signal)),
+        server=models.server,
+        tls=models.tls_files,
+        fleet=models.fleet,
+        version=models.version,
         attach=host_and_port(args.sumo, "--sumo", "127.0.0.1:8813") if args.sumo else None,
         order=1 if args.order is None and has_clients else args.order,
         clients=args.clients,
@@ -191,7 +173,7 @@ def _check_flags(args: argparse.Namespace, sumo_options: Sequence[str]) -> None:
     _check_policy(args)
     check_client_flags(args.clients, args.order, args.sumo_port)
     _check_ranges(args)
-    _check_version(args)
+    model_settings.check_version(args)
     for flag, path in (("--summary", args.summary), ("--tripinfo", args.tripinfo)):
         if path is not None:
             _check_output(flag, path)
@@ -206,19 +188,11 @@ def _check_policy(args: argparse.Namespace) -> None:
         raise InputError(f"{flag} is for served policies; leave it out, or leave --policy {MAX_PRESSURE} out")
 
 
-def _check_version(args: argparse.Namespace) -> None:
-    if args.version_label is not None and args.model_number is not None:
-        raise InputError("--model-number and --version-label both select the version; pass one of them")
-    if args.version_label == "":
-        raise InputError("--version-label is empty; pass a label, such as stable, or leave it out")
-
-
 def _check_ranges(args: argparse.Namespace) -> None:
     """Raise InputError if a value is out of its range."""
     for flag, value, low, high, rule in (
         ("--seed", args.seed, 0, MAX_INT32, f"lie between 0 and {MAX_INT32}"),
         ("--end", args.end, 0, 1e9, "be a simulated second, such as 3600"),
-        ("--model-number", args.model_number, 0, (1 << 63) - 1, "be a version, such as 3"),
         ("--deadline-ms", args.deadline_ms, 1e-6, MAX_DEADLINE_MS, f"be above 0 and at most {MAX_DEADLINE_MS}"),
     ):
         if value is not None and not low <= value <= high:
@@ -265,37 +239,12 @@ def _check_watchdog(city: City) -> None:
         )
 
 
-def _server(args: argparse.Namespace, city: City) -> str:
-    """The model server's address. Raises InputError."""
-    server: str = args.server or city.serving.local_address
-    try:
-        grpc_target(server)
-    except ValueError as error:
-        raise InputError(f"{'--server' if args.server else '[serving]'} {error}") from None
-    return server
-
-
-def _district(args: argparse.Namespace, city: City, by_pressure: bool) -> tuple[City, Sequence[str]]:
-    """The city with the server and fleet of the district to control, and its TLs. Raises InputError."""
-    districts = city.serving.districts
-    if args.district is None:
-        if districts and args.server is None and not by_pressure:
-            raise InputError(f"{city.path}: has districts; pass --district ({', '.join(districts)}), or --server")
-        return city, list(city.tls)
-    if args.district not in districts:
-        remedy = f"its districts are {', '.join(districts)}" if districts else "add [serving.districts.NAME] to it"
-        raise InputError(f"--district {args.district}: is not in {city.path}; {remedy}")
-    district = districts[args.district]
-    serving = replace(city.serving, address=district.address, grpc_socket_path=None, fleet=district.fleet)
-    return replace(city, serving=serving), district.tls
-
-
 def check_client_flags(clients: int, order: int | None, sumo_port: int) -> None:
     """Check the flags for several clients of one SUMO. Raises InputError."""
     if not 1 <= clients <= MAX_INT32:
         raise InputError(f"--clients {clients} must lie between 1 and {MAX_INT32}: this controller is one of them")
-    if order is not None and not -MAX_INT32 - 1 <= order <= MAX_INT32:
-        raise InputError(f"--order {order} must be a number, such as 1; SUMO serves its clients in this order")
+    if order is not None and not 0 <= order <= MAX_INT32:
+        raise InputError(f"--order {order} must lie between 0 and {MAX_INT32}, such as 1; SUMO serves its clients in this order")
     if not 0 <= sumo_port <= 65535:
         raise InputError(f"--sumo-port {sumo_port} must lie between 0 and 65535")
 
@@ -311,12 +260,3 @@ def _check_output(flag: str, path: Path) -> None:
         raise InputError(f"{flag} {path}: is a folder; name a file in it")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise InputError(f"{flag} {path}: is not writable; name another file")
-
-
-def _fleet(flag: str | None, city: City) -> str:
-    """The fleet's name from --fleet or city.toml, "" for no fleet. Raises InputError."""
-    source, name = (f"{city.path}: [serving] fleet", city.serving.fleet) if flag is None else ("--fleet", flag)
-    try:
-        return names.canonical(name) if name else ""
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from None

@@ -4,8 +4,10 @@ import contextlib
 import gc
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
@@ -25,6 +27,7 @@ from controller.release import Stop, abandon, log_connection_lost, release, rele
 from controller.sumo import libsumo_connection, start
 from controller.sumo.connection import CommandRejected, SumoConnection, SumoConnectionLost, WaitAborted
 from controller.sumo.network import check_contracts_match_city
+from controller.sumo.traci_connection import check_decodable
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS, check_complete
 from controller.telemetry.health import Health, HttpServer
 from controller.telemetry.metrics import ControllerMetrics
@@ -86,8 +89,12 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         except (connection.connection_error, SumoConnectionLost) as error:
             connection.close()
             raise InputError(f"SUMO ended before the control began: {connection.error_message() or error}") from None
-        except BaseException:
+        except BaseException as error:
             connection.close()
+            if isinstance(error, CommandRejected):
+                raise InputError(f"SUMO rejected a request before the control began: {error}") from None
+            if isinstance(error, Exception):
+                check_decodable(error)
             raise
         chosen = [(made.tl, of_contract(made, street)) for made in contracts_in_order]
         for level, line in zip((logging.INFO, logging.WARNING), describe_programs(chosen), strict=True):
@@ -105,23 +112,33 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         exit_code = _loop(loop, end_s, config, connection, stop, metrics, health, run_log)
         run_log.flush(loop.now)
         run_log.summary(loop)
-        if config.summary is not None:
-            summary = {"second": loop.now, "policy": config.policy, **figures(loop.counters)}
-            try:
-                config.summary.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-            except OSError as error:
-                log.error(
-                    "--summary %s: cannot be written (%s); its content: %s", config.summary, error.strerror, json.dumps(summary)
-                )
-                return 1
-        if exit_code == 0 and config.tripinfo is not None and config.clients == 1:
-            # with other clients SUMO continues, so the file is not complete yet
-            try:
-                check_complete(config.tripinfo)
-            except InputError as error:
-                log.error("--tripinfo %s; SUMO could not write it completely: free disk space and run again", error)
-                return 1
-        return exit_code
+        summary = {"second": loop.now, "policy": config.policy, **figures(loop.counters)}
+        has_outputs = [_write_summary(config.summary, summary), exit_code != 0 or _has_complete_tripinfo(config)]
+        return exit_code if all(has_outputs) else 1
+
+
+def _write_summary(path: Path | None, summary: Mapping[str, Any]) -> bool:
+    """Write --summary; if it cannot be written, log its content and return False."""
+    if path is None:
+        return True
+    try:
+        path.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        log.error("--summary %s: cannot be written (%s); its content: %s", path, error.strerror, json.dumps(summary))
+        return False
+    return True
+
+
+def _has_complete_tripinfo(config: ControllerConfig) -> bool:
+    """Check --tripinfo; if SUMO has not written it completely, log that and return False."""
+    if config.tripinfo is None or config.clients != 1:
+        return True  # with other clients SUMO continues, so the file is not complete yet
+    try:
+        check_complete(config.tripinfo)
+    except InputError as error:
+        log.error("--tripinfo %s; SUMO could not write it completely: free disk space and run again", error)
+        return False
+    return True
 
 
 def _served(

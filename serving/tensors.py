@@ -37,6 +37,9 @@ _FIELD = {
 _SAME_TYPE_FIELDS = frozenset((1, 2, 3, 9, 22, 23))
 """Numeric dtypes with a typed field of the same type: float, double, int32, int64, uint32, uint64."""
 MAX_ELEMENTS = 1 << 26
+MAX_FILLED_ELEMENTS = 1 << 16
+"""Elements that a message may leave to be filled up; one with many values may leave MAX_FILL_FACTOR times as many."""
+MAX_FILL_FACTOR = 16
 
 
 def type_name(dtype: int) -> str:
@@ -77,7 +80,8 @@ def to_array(message: Any, raw: bool = False) -> NDArray[Any]:
 
     Numeric values are in tensor_content or in the dtype's typed field. As in TensorFlow,
     the last typed value is repeated for missing elements, and a tensor without typed
-    values is all zeros. bfloat16, which NumPy lacks, becomes float32 of the same value;
+    values is all zeros, but only up to MAX_FILLED_ELEMENTS or MAX_FILL_FACTOR elements
+    per value. bfloat16, which NumPy lacks, becomes float32 of the same value;
     quantized dtypes become their integers. With `raw` every dtype that NumPy lacks
     becomes the integers that store it (`STORAGE_DTYPES`).
     """
@@ -136,6 +140,9 @@ def _from_typed(values: Any, dtype: int, numpy_dtype: np.dtype[Any], shape: list
         array = np.array(values, np.uint16).view(numpy_dtype) if dtype == _HALF else np.array(values, numpy_dtype)
     except (OverflowError, ValueError) as error:
         raise TensorError(f"a value does not fit {numpy_dtype}: {error}") from None
+    if count > max(MAX_FILLED_ELEMENTS, MAX_FILL_FACTOR * len(array)):
+        # a few bytes must not take hundreds of MB
+        raise TensorError(f"{len(array)} values for shape {shape}, too few to fill it up; send every value, as tensor_content")
     if count and not len(array):
         array = np.zeros(count, array.dtype)
     if len(array) < count:

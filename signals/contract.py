@@ -55,6 +55,11 @@ def program_notes(city: City, tls: Iterable[str], street: StreetNetwork) -> list
 
 def check_controllable(tl: str, signal: PolicySignal) -> None:
     """Raise InputError if a policy has nothing to choose at a signal, or one of its states would never be permitted."""
+    if signal.network.invalid:
+        raise InputError(
+            f"{tl}: signal {signal.id}: {signal.network.invalid}; correct the network (netconvert overflows with very many "
+            "lanes at a junction), or leave it out of city.toml"
+        )
     if not any(not is_internal(lane) for lane in signal.network.lanes):
         raise InputError(f"{tl}: signal {signal.id} has no lane for vehicles; leave it out of city.toml")
     _check_greens(tl, signal)

@@ -1,7 +1,8 @@
 """One simulated episode: target TLs explore, served models control the infer TLs, other signals run their programs."""
 
+import contextlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -70,8 +71,10 @@ class EpisodeSimulator:
         self.street = network.of_city(task.city)
         self.contracts = [contract.build(task.city, task.city.tls[tl], self.street) for tl in task.target_tls]
         self.layouts = layouts(self.contracts, task.shared, task.hidden)
-        self._client = Client(task.server, retries=2) if task.infer_tls else None
-        self._served = fetch_contracts(self._client, task.infer_tls, task.infer_model_number) if self._client else {}
+        self._served: dict[str, pb.PolicyContract] = {}
+        if task.infer_tls:
+            with self._client() as client:
+                self._served = fetch_contracts(client, task.infer_tls, task.infer_model_number)
         check_contracts_match_city(task.city, self._served)
 
     @property
@@ -100,10 +103,10 @@ class EpisodeSimulator:
         """
         networks = [ActorCritics(layout, state, sharpness) for layout, state in zip(self.layouts, arrays, strict=True)]
         city = self.task.city
-        with tempfile.TemporaryDirectory(prefix="greenserve-") as folder:
+        with tempfile.TemporaryDirectory(prefix="greenserve-") as folder, self._served_policies() as served:
             tripinfo = Path(folder) / "tripinfo.xml"
             with simulated(city, demand, tripinfo) as connection:
-                policies = ExploringPolicies(networks, np.random.default_rng(list(seed)), explore, self._served_policies())
+                policies = ExploringPolicies(networks, np.random.default_rng(list(seed)), explore, served)
                 contracts = [*self.contracts, *self._served.values()]
                 loop = assemble(connection, self.street, contracts, policies, city.safety, city.controller)
                 if explore:
@@ -121,10 +124,17 @@ class EpisodeSimulator:
             trips = replace(read_trips(tripinfo), delay_by_departure=())
         return Episode(policies.transitions(), trips, sum(loop.counters.overrides.values()))
 
-    def _served_policies(self) -> ServedPolicies | None:
-        if self._client is None:
-            return None
-        return ServedPolicies(self._client, self._served, self.task.infer_model_number, SERVED_DEADLINE_S)
+    def _client(self) -> Client:
+        return Client(self.task.server, retries=2)
+
+    @contextlib.contextmanager
+    def _served_policies(self) -> Iterator[ServedPolicies | None]:
+        """The infer TLs' policies, on a connection of this episode; None without infer TLs."""
+        if not self._served:
+            yield None
+            return
+        with self._client() as client:
+            yield ServedPolicies(client, self._served, self.task.infer_model_number, SERVED_DEADLINE_S)
 
 
 @dataclass(frozen=True)

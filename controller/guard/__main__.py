@@ -23,12 +23,12 @@ from city.errors import InputError
 from controller.config import check_client_flags
 from controller.guard.hand_back import hand_back
 from controller.guard.handover import SignalHandover
-from controller.guard.listener import Listener
+from controller.guard.listener import Listener, settings
 from controller.guard.other_clients import count_connections
 from controller.guard.relay import POLL_INTERVAL_S, End, Relay
 from controller.sumo import start, wire
 from controller.sumo.connection import CommandRejected, Interrupts, SumoConnectionLost
-from controller.sumo.traci_connection import TraciConnection
+from controller.sumo.traci_connection import TraciConnection, check_decodable
 
 log = logging.getLogger("controller.guard")
 
@@ -300,7 +300,8 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.guard"
 def _open(args: argparse.Namespace, sumo_arguments: Sequence[str], opened: list[Guard]) -> Guard:
     """Connect to SUMO; also add the guard to `opened`, for the signal handler. Raises InputError."""
     with contextlib.ExitStack() as undo:
-        listener = Listener(args.port, args.pid_file)
+        clients = None if args.sumo else args.clients
+        listener = Listener(args.port, args.pid_file, settings(args.watchdog_s, args.end, clients, sumo_arguments))
         undo.callback(listener.close)
         if args.lock is not None:
             os.close(args.lock)  # another controller now finds the PID file
@@ -323,7 +324,10 @@ def _open(args: argparse.Namespace, sumo_arguments: Sequence[str], opened: list[
                 # a SUMO at --sumo may have clients that this machine does not see
                 is_alone=lambda: args.only_client if args.sumo else count_connections(port) == 1,
             )
-        except (SumoConnectionLost, connection.connection_error, OSError) as error:
+        except Exception as error:
+            check_decodable(error)
+            if not isinstance(error, (SumoConnectionLost, connection.connection_error, OSError)):
+                raise
             raise InputError(f"SUMO ended before the simulation began: {connection.error_message() or error}") from None
         opened.append(guard)
         undo.pop_all()

@@ -3,10 +3,12 @@
 import contextlib
 import fcntl
 import json
+import math
 import os
 import socket
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from city.errors import InputError
 
@@ -19,8 +21,8 @@ MAX_FIRST_MESSAGE_BYTES = 1 << 10
 class Listener:
     """Accepts controllers; it listens before the guard connects to SUMO, which may wait for its other clients."""
 
-    def __init__(self, port: int, pid_file: Path | None) -> None:
-        """Listen at `port`, 0 for a free one, and write the PID file. Raises InputError."""
+    def __init__(self, port: int, pid_file: Path | None, settings: Mapping[str, Any] | None = None) -> None:
+        """Listen at `port`, 0 for a free one, and write the PID file with the guard's settings. Raises InputError."""
         self.socket = socket.socket()
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -29,7 +31,10 @@ class Listener:
             raise InputError(f"--port {port}: cannot listen on it ({error}); choose another port") from None
         self.socket.listen(4)
         self.port = int(self.socket.getsockname()[1])
-        self._path, self._pid_file = pid_file, _write(pid_file, self.port) if pid_file is not None else None
+        self._path, self._pid_file = (
+            pid_file,
+            _write(pid_file, {"port": self.port, **(settings or {})}) if pid_file is not None else None,
+        )
 
     def accept(self, timeout_s: float) -> socket.socket | None:
         """Accept a client if its first bytes look like TraCI, else close it; None if there is no such client."""
@@ -51,14 +56,21 @@ class Listener:
             self._pid_file = None
 
 
-def port_of(pid_file: Path) -> int | None:
-    """The port of a running guard, None if the guard has ended: it locks its PID file while it listens."""
+def settings(watchdog_s: float, end_s: float | None, clients: int | None, arguments: Sequence[str]) -> dict[str, Any]:
+    """A guard's settings as its PID file has them. `clients`: of a SUMO that it starts with `arguments`, else None."""
+    end_s = None if end_s == math.inf else end_s
+    return {"watchdog_s": watchdog_s, "--end": end_s, "--clients": clients, "arguments": list(arguments)}
+
+
+def record_of(pid_file: Path) -> dict[str, Any] | None:
+    """The PID file of a running guard: port, pid, settings. None if it has ended: it locks the file while it listens."""
     try:
         with pid_file.open(encoding="utf-8") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return int(json.load(file)["port"])
+                record = json.load(file)
+                return {**record, "port": int(record["port"])}
             return None
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -74,13 +86,13 @@ def _looks_like_traci(connection: socket.socket) -> bool:
     return len(size) == 4 and int.from_bytes(size) <= MAX_FIRST_MESSAGE_BYTES
 
 
-def _write(path: Path, port: int) -> TextIO:
+def _write(path: Path, record: Mapping[str, Any]) -> TextIO:
     """Write the PID file and return it open: it is locked until it is closed. Raises InputError."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         file = temporary.open("w", encoding="utf-8")
         fcntl.flock(file, fcntl.LOCK_EX)
-        json.dump({"port": port, "pid": os.getpid()}, file)
+        json.dump({**record, "pid": os.getpid()}, file)
         file.flush()
         temporary.replace(path)
     except OSError as error:

@@ -1,18 +1,18 @@
 """Connect through the guard that holds the connection to SUMO, or start a guard."""
 
 import contextlib
-import fcntl
 import logging
 import os
 import stat
 import subprocess
 import sys
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from city.errors import InputError
-from controller.guard.listener import port_of
+from controller.guard import files
+from controller.guard.listener import record_of, settings
 from controller.sumo import start
 from controller.sumo.connection import Interrupts, SumoConnectionLost
 from controller.sumo.traci_connection import TraciConnection
@@ -65,17 +65,22 @@ def open_guarded(
         flags += ["--clients", str(clients), "--sumo-port", str(sumo_port), "--", *arguments]
     try:
         # a later controller finds the PID file by the port, so it needs a fixed one
-        pid_file = _folder() / f"{host}-{port}-{order}.json" if port else None
+        folder = files.folder()
+        files.remove_old(folder)
+        pid_file = folder / f"{host}-{port}-{order}.json" if port else None
         log_file = _log_file(pid_file)
         guard = _find_or_spawn(pid_file, flags, log_file)
     except OSError as error:
         hint = "set TMPDIR to a writable folder, or pass --no-guard" if error.filename else "pass --no-guard"
         raise InputError(f"a guard cannot be started ({error}); {hint}") from None
-    if sumo is None and not isinstance(guard, int):
+    if not isinstance(guard, subprocess.Popen):
+        log.info("the guard at 127.0.0.1:%d holds the connection to SUMO; continuing through it", guard["port"])
+        requested = settings(watchdog_s, end_s, None if sumo else clients, arguments)
+        if line := _describe_kept_settings(guard, requested):
+            log.warning("%s", line)
+        return _attach(guard["port"], interrupts)
+    if sumo is None:
         start.log_clients(sumo_port, clients)
-    if isinstance(guard, int):
-        log.info("the guard at 127.0.0.1:%d holds the connection to SUMO; continuing through it", guard)
-        return _attach(guard, interrupts)
     guard_port = _port(guard)
     log.info(
         "a guard holds the connection to SUMO; a controller can reconnect with --no-guard --sumo 127.0.0.1:%d%s",
@@ -114,19 +119,35 @@ def _log_file(pid_file: Path | None) -> Path | None:
     """
     if not stat.S_ISFIFO(os.fstat(2).st_mode):
         return None
-    return pid_file.with_suffix(".log") if pid_file is not None else _folder() / f"{os.getpid()}.log"
+    return pid_file.with_suffix(".log") if pid_file is not None else files.folder() / f"{os.getpid()}.log"
 
 
-def _find_or_spawn(pid_file: Path | None, flags: Sequence[str], log_file: Path | None) -> int | subprocess.Popen[bytes]:
-    """The port of the guard that has this PID file, else a new guard."""
+def _describe_kept_settings(guard: Mapping[str, Any], requested: Mapping[str, Any]) -> str:
+    """A line about settings of a running guard that differ from the requested ones; "" if none does."""
+    kept = {name: guard[name] for name in requested if name in guard and guard[name] != requested[name]}
+    if not kept:
+        return ""
+    text = ", ".join(
+        "other arguments of SUMO" if name == "arguments" else f"{name} {_shown(value)} (not {_shown(requested[name])})"
+        for name, value in kept.items()
+    )
+    return f"the guard keeps the settings that it was started with: {text}; end it (kill {guard['pid']}) to start one with yours"
+
+
+def _shown(value: float | None) -> str:
+    return "unset" if value is None else f"{value:g}"
+
+
+def _find_or_spawn(
+    pid_file: Path | None, flags: Sequence[str], log_file: Path | None
+) -> Mapping[str, Any] | subprocess.Popen[bytes]:
+    """The record of the guard that has this PID file, else a new guard."""
     if pid_file is None:
         return _spawn(flags, log_file)
-    with pid_file.with_suffix(".lock").open("w") as lock:
-        # of two controllers that start at once, the second waits for the PID file of the first one's guard
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        port = port_of(pid_file)
-        if port is not None:
-            return port
+    with files.locked(pid_file) as lock:
+        record = record_of(pid_file)
+        if record is not None:
+            return record
         return _spawn(["--pid-file", str(pid_file), "--lock", str(lock.fileno()), *flags], log_file, lock.fileno())
 
 
@@ -162,12 +183,3 @@ def _port(process: subprocess.Popen[bytes]) -> int:
         return int(content)
     process.wait()
     raise InputError(content or "the guard of the connection to SUMO did not start; pass --no-guard to control without one")
-
-
-def _folder() -> Path:
-    """The folder of this user's guard records. Raises InputError if it belongs to another user."""
-    folder = Path(tempfile.gettempdir()) / f"greenserve-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        raise InputError(f"{folder}: belongs to another user; set TMPDIR, or pass --no-guard")
-    return folder

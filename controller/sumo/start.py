@@ -13,7 +13,7 @@ import traci
 from city.errors import InputError
 from controller.sumo.connection import Interrupts
 from controller.sumo.programs import StderrReader, sumo_gui_program, sumo_program
-from controller.sumo.traci_connection import TraciConnection
+from controller.sumo.traci_connection import TraciConnection, check_decodable
 
 log = logging.getLogger("controller")
 
@@ -130,8 +130,11 @@ def attach(
             raise InputError(
                 f"SUMO at {host}:{port} rejects order {order} for this client: {error}; pass another --order"
             ) from None
-        except (traci.FatalTraCIError, OSError) as error:
+        except Exception as error:
             _close(connection)
+            check_decodable(error)
+            if not isinstance(error, (traci.FatalTraCIError, OSError)):
+                raise
             if process is not None:
                 raise InputError(f"SUMO ended before the simulation began: {stderr.error() or error}") from None
             raise InputError(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import traci
 
+from city.errors import InputError
 from controller.sumo import wire
 from controller.sumo.connection import (
     OWNER_KEY,
@@ -33,6 +34,20 @@ _LANE_VARIABLES = (
     (wire.LAST_STEP_LENGTH, wire.TYPE_DOUBLE),
 )
 """Variables of a lane: two ints, then a double."""
+
+
+def check_decodable(error: Exception) -> None:
+    """Raise InputError if an error is that of traci while it decoded an answer: damaged bytes give any kind of error."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    module = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
+    if module.partition(".")[0] != "traci" or isinstance(error, (traci.FatalTraCIError, OSError)):
+        return
+    raise InputError(
+        f"SUMO sent an answer that cannot be read ({type(error).__name__}: {error}); check that the address is SUMO's, that "
+        "both have the same version, and that nothing between them changes bytes"
+    ) from None
 
 
 class _Kind(Enum):
@@ -229,7 +244,10 @@ class TraciConnection:
         """SUMO's version; a guard appends wire.GUARDED. Raises SumoConnectionLost."""
         try:
             number, text = self.api.getVersion()
-        except (self.connection_error, OSError) as error:
+        except Exception as error:
+            check_decodable(error)
+            if not isinstance(error, (self.connection_error, OSError)):
+                raise
             raise SumoConnectionLost(self._stderr.error() or str(error)) from None
         return int(number), str(text)
 

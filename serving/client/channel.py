@@ -8,8 +8,11 @@ from urllib.parse import urlsplit
 
 import grpc
 
+MAX_MESSAGE_BYTES = (1 << 31) - 1
+"""protobuf's limit of a message."""
 _OPTIONS: list[tuple[str, int | str]] = [
-    ("grpc.max_receive_message_length", -1),
+    # without a bound gRPC ends the process for a larger message
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", -1),
     # no connection is shared between channels: a new channel must not get the half-open connection of the old one
     ("grpc.use_local_subchannel_pool", 1),

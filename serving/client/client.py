@@ -10,6 +10,7 @@
 It works with the embedded server and with TensorFlow Serving.
 """
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
@@ -60,6 +61,9 @@ class Client:
         self.address = address
         self._max_in_flight = max_in_flight
         self._tls, self._retries = tls, retries
+        self._connect_lock = threading.Lock()
+        """Held while channels are replaced or closed: several threads may call `reconnect`."""
+        self._is_closed = False
         self._channel = self._open()
         self._previous_channel: grpc.Channel | None = None
         self._connecting: Any = None
@@ -80,14 +84,18 @@ class Client:
     def reconnect(self) -> None:
         """Open a new connection. A half-open one (server without power, firewall) reports no error by itself.
 
-        Calls in flight finish on the old connection, which the next `reconnect` closes.
+        Calls in flight finish on the old connection, which the next `reconnect` closes. Does nothing after `close`.
         """
-        if self._previous_channel is not None:
-            self._previous_channel.close()
-        self._previous_channel, self._channel = self._channel, self._open()
-        self._bind_methods()
-        # connect now, because the next prediction's deadline may be short; the response is ignored
-        self._connecting = self._status.future(pb.GetModelStatusRequest(), timeout=CONNECT_TIMEOUT_S, wait_for_ready=True)
+        with self._connect_lock:
+            if self._is_closed:
+                return
+            channel = self._open()  # first: if a certificate cannot be read, the old connections stay
+            if self._previous_channel is not None:
+                self._previous_channel.close()
+            self._previous_channel, self._channel = self._channel, channel
+            self._bind_methods()
+            # connect now, because the next prediction's deadline may be short; the response is ignored
+            self._connecting = self._status.future(pb.GetModelStatusRequest(), timeout=CONNECT_TIMEOUT_S, wait_for_ready=True)
 
     def __enter__(self) -> "Client":
         return self
@@ -265,9 +273,11 @@ class Client:
         return list(response.model_version_status)
 
     def close(self) -> None:
-        self._channel.close()
-        if self._previous_channel is not None:
-            self._previous_channel.close()
+        with self._connect_lock:
+            self._is_closed = True
+            self._channel.close()
+            if self._previous_channel is not None:
+                self._previous_channel.close()
 
     def _call_predict(self, request: pb.PredictRequest, timeout_s: float) -> Outputs:
         try:

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from city import pem
 from city.errors import InputError
 from protos import model_server_config_pb2 as config_pb
 from serving.embedded import text_proto
@@ -95,6 +96,7 @@ def ssl_from_file(path: Path) -> Ssl:
         raise InputError(f"{path}: server_key or server_cert is missing; add both as PEM")
     if config.client_verify and not config.custom_ca:
         raise InputError(f"{path}: client_verify needs custom_ca, the CA bundle that verifies clients")
+    pem.check_pair(config.server_cert.encode(), config.server_key.encode(), f"{path}: server_cert and server_key")
     return Ssl(config.server_key.encode(), config.server_cert.encode(), config.custom_ca.encode(), config.client_verify)
 
 

@@ -21,7 +21,7 @@ from city.errors import InputError, path_errors_as_input_errors
 from city.version import VERSION
 from protos import model_server_config_pb2 as config_pb
 from protos import predict_pb2 as wire
-from serving.client.channel import MAX_UNIX_PATH_BYTES
+from serving.client.channel import MAX_MESSAGE_BYTES, MAX_UNIX_PATH_BYTES
 from serving.embedded import exposure
 from serving.embedded.certificate_file import CertificateFile, certificates
 from serving.embedded.config import ServerConfig, port_error
@@ -49,7 +49,8 @@ MAX_NAMED_MODELS = 5
 """Models that a warning names."""
 _OPTIONS: dict[str, int | str] = {
     "grpc.so_reuseport": 0,
-    "grpc.max_receive_message_length": -1,
+    # of protobuf; gRPC ends the process for a larger message without a bound
+    "grpc.max_receive_message_length": MAX_MESSAGE_BYTES,
     "grpc.max_send_message_length": -1,
     # a client that vanishes in the middle of a request must not hold a thread for long
     "grpc.keepalive_time_ms": 30_000,
@@ -200,8 +201,13 @@ class Server:
                 )
                 return int(self._server.add_secure_port(address, credentials))
             except RuntimeError:
-                hint = "" if ssl is None else ", or check the certificates of --ssl_config_file"
-                raise InputError(error + hint) from None
+                if ssl is not None and config.ssl_file is not None:
+                    # the address was free before the models were loaded
+                    raise InputError(
+                        f"{config.ssl_file}: gRPC cannot use its key or certificates; write all as PEM, the key without a "
+                        f"passphrase (if they are right: {error})"
+                    ) from None
+                raise InputError(error) from None
 
         self.port = bind(f"{config.host}:{config.port}", port_error(config.host, config.port, "--port"))
         if config.socket_path is not None:

@@ -31,6 +31,9 @@ def unimplemented(message: str) -> StatusError:
     return StatusError(grpc.StatusCode.UNIMPLEMENTED, message)
 
 
+TOO_LARGE = "more than the 2 GiB of a message; send fewer rows, or name the outputs that you need in output_filter"
+
+
 def deadline_exceeded(message: str) -> StatusError:
     return StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, message)
 

@@ -279,9 +279,11 @@ def _ssl(args: argparse.Namespace) -> SSLConfig | None:
     if args.tls_key is None:
         return None
     client_ca = pem.read(args.tls_client_ca) if args.tls_client_ca is not None else b""
+    key, certificate = pem.read(args.tls_key), pem.read(args.tls_certificate)
+    pem.check_pair(certificate, key, f"{args.tls_certificate} and {args.tls_key}")
     return SSLConfig(
-        server_key=pem.read(args.tls_key).decode(),
-        server_cert=pem.read(args.tls_certificate).decode(),
+        server_key=key.decode(),
+        server_cert=certificate.decode(),
         custom_ca=client_ca.decode(),
         client_verify=bool(client_ca),
     )

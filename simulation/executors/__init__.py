@@ -1,8 +1,11 @@
 """Executors run functions in this process, in processes of this machine, or on a Ray cluster: one protocol, one file for each."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
+
+from simulation.street_simulation import SimulationFailed
 
 T = TypeVar("T")
 
@@ -45,6 +48,21 @@ def executor(workers: int, ray_address: str | None = None) -> Executor:
     from simulation.executors.this_process import ThisProcess
 
     return ThisProcess()
+
+
+@contextlib.contextmanager
+def reported_exit() -> Iterator[None]:
+    """In a job's process: turn sys.exit("reason") into SimulationFailed with the reason.
+
+    Otherwise the process counts as dead: its job runs again and the reason is lost. An exit with a number stays an
+    exit, because SIGTERM ends a process by it.
+    """
+    try:
+        yield
+    except SystemExit as error:
+        if not isinstance(error.code, str):
+            raise
+        raise SimulationFailed(error.code) from None
 
 
 def in_order(results: Iterable[tuple[int, T]]) -> list[T]:

@@ -16,6 +16,7 @@ from multiprocessing.connection import wait
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
+from simulation.executors import reported_exit
 from simulation.street_simulation import SimulationFailed
 
 TERMINATE_TIMEOUT_S = 5.0
@@ -121,7 +122,8 @@ def _run(function: Callable[[Any], T], job: Any) -> T:
             _Job.is_running = True
             if _Job.is_unwanted:
                 sys.exit(1)
-            return function(job)
+            with reported_exit():
+                return function(job)
         finally:
             _Job.is_running = False
     except SystemExit:

@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar
 
 from city.arguments import host_and_port
 from city.errors import InputError
+from simulation.executors import reported_exit
 from simulation.street_simulation import SimulationFailed
 
 CONNECT_TIMEOUT_S = 5.0
@@ -59,9 +60,9 @@ class RayTasks:
         try:
             return self._ray.get(task)
         except exceptions.RayTaskError as error:
-            raise (error.cause or SimulationFailed(str(error).splitlines()[-1])) from None
+            raise (error.cause or SimulationFailed((_lines(error) or ["a task on Ray failed"])[-1])) from None
         except exceptions.RayError as error:
-            reason = str(error).strip().splitlines()[0]
+            reason = (_lines(error) or [type(error).__name__])[0]
             raise SimulationFailed(f"a task on Ray failed {MAX_RETRIES + 1} times ({reason})") from None
 
     def __enter__(self) -> Self:
@@ -71,8 +72,14 @@ class RayTasks:
         self._ray.shutdown()
 
 
+def _lines(error: Exception) -> list[str]:
+    """The lines of an error's text; [] for an error without text."""
+    return str(error).strip().splitlines()
+
+
 def _call(function: Callable[[Any], T], job: Any) -> T:
-    return function(job)
+    with reported_exit():
+        return function(job)
 
 
 def _connect(address: str) -> Any:

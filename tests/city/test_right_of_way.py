@@ -1,13 +1,16 @@
 """Foes and right of way on networks with and without internal links, and without requests, against sumolib."""
 
 import itertools
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
 import sumolib
 
-from city import network
+from city import config, network
+from city.lanes import road_of
 from city.right_of_way import Requests
+from signals import contract
 from signals.safety.conflicts import ConflictRules
 from tests.city.scenarios import SCENARIOS, street
 from tests.networks import netconvert, netgenerate
@@ -163,3 +166,34 @@ def test_crossing_streets_are_foes_on_an_unregulated_junction(tmp_path):
     assert len(straight) == 2 and signal.foes[straight[0], straight[1]]
     assert not signal.yields.any(), "vehicles do not yield there"
     assert ConflictRules(signal).conflicts("G" * len(signal.links))
+
+
+@pytest.mark.parametrize("kind", ["traffic_light", "traffic_light_unregulated"])
+def test_path_with_points_far_away_is_bounded_and_its_lane_named(tmp_path, kind):
+    path = netgenerate(tmp_path / "a.net.xml", "--grid", "--grid.number", "2", "--grid.attach-length", "100",
+                       "--default-junction-type", kind)  # fmt: skip
+    text = path.read_text()
+    lane = re.search(r'<lane id="(:A0_0_0)"[^>]*shape="([^"]*)"', text)
+    assert lane is not None
+    begin, *_, end = lane[2].split()
+    path.write_text(text.replace(f'shape="{lane[2]}"', f'shape="{begin} 600000000.00,-600000000.00 {end}"', 1))
+    street = network.read(path)
+    signal = street.signals["A0"]
+    assert max(signal.path_m) < 100, "no all-red of years"
+    assert "over lane :A0_0_0 is 1.7e+09 m long, so its points are wrong" in signal.invalid
+    assert not street.signals["A1"].invalid
+    tl = config.TL(("A0",), "sumo-rl", "SA101")
+    city = config.City(tmp_path / "city.toml", config.Network(net=path), tls={"SA101": tl})
+    fit, reasons = contract.controllable(city, ["SA101"], street)
+    assert not fit and ":A0_0_0" in reasons["SA101"]
+    if kind == "traffic_light_unregulated":
+        far = next(k for k, pairs in enumerate(signal.links) if pairs[0] == street_pair(text))
+        others = [k for k, pairs in enumerate(signal.links) if road_of(pairs[0][0]) != road_of(signal.links[far][0][0])]
+        assert signal.foes[far, others].all(), "an unknown path is a foe of all others"
+
+
+def street_pair(text):
+    """The lanes that the internal lane :A0_0_0 connects."""
+    (found,) = re.findall(r'<connection from="(\w+)" to="(\w+)" fromLane="(\d)" toLane="(\d)" via=":A0_0_0"', text)
+    from_edge, to_edge, from_lane, to_lane = found
+    return f"{from_edge}_{from_lane}", f"{to_edge}_{to_lane}"

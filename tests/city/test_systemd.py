@@ -1,5 +1,6 @@
 """What is told to systemd, read from a real socket."""
 
+import os
 import socket
 
 import pytest
@@ -33,3 +34,11 @@ def test_missing_service_manager_is_no_error(path, monkeypatch):
 def test_watchdog_is_told_twice_in_its_time(text, interval_s, monkeypatch):
     monkeypatch.setenv(systemd.WATCHDOG_VARIABLE, text)
     assert systemd.watchdog_interval_s() == interval_s
+
+
+def test_watchdog_of_another_process_is_ignored(monkeypatch):
+    monkeypatch.setenv(systemd.WATCHDOG_VARIABLE, "60000000")
+    monkeypatch.setenv(systemd.WATCHDOG_PID_VARIABLE, str(os.getpid()))
+    assert systemd.watchdog_interval_s() == 30.0
+    monkeypatch.setenv(systemd.WATCHDOG_PID_VARIABLE, str(os.getppid()))
+    assert systemd.watchdog_interval_s() is None

@@ -4,10 +4,20 @@ import re
 import subprocess
 import sys
 
+import grpc
+import numpy as np
 import pytest
 
 from controller.check import main
+from protos import policy_pb2 as pb
+from protos import predict_pb2 as wire
+from serving.client import channel, client
+from serving.embedded.config import ServerConfig, Ssl
+from signals import contract
 from tests.conftest import GRID
+from tests.serving.certificates import pair
+from tests.serving.conftest import running
+from tests.serving.fake_server import Fake, answer
 
 
 @pytest.fixture
@@ -79,11 +89,77 @@ def test_contracts_are_read_from_a_server_if_it_is_passed(city, capsys, grid_ser
     assert table(capsys)[1].startswith("8 of 8 TLs match")
 
 
+@pytest.fixture
+def fleet_server(grid_city, grid_street):
+    """A server of a fleet alone, with its requests as (model, version or label)."""
+    members = [
+        pb.Member(tl=tl, version=3, contract=contract.build(grid_city, grid_city.tls[tl], grid_street)) for tl in grid_city.tls
+    ]
+    fleet, requests = pb.PolicyContract(tl="city", members=members), []
+
+    def respond(data, context):
+        spec = wire.PredictRequest.FromString(data).model_spec
+        requests.append((spec.name, spec.version_label or spec.version.value))
+        if spec.name != "city":
+            context.abort(grpc.StatusCode.NOT_FOUND, "Servable not found")
+        return answer(policy=np.array([fleet.SerializeToString()], object))
+
+    server = Fake()
+    server.answer = respond
+    yield server.address, requests
+    server.stop()
+
+
+def test_contract_of_a_fleet_is_requested_once_over_one_connection(city, capsys, grid_city, fleet_server, monkeypatch):
+    address, requests = fleet_server
+    opened = []
+    monkeypatch.setattr(client, "open_channel", lambda *arguments: opened.append(arguments) or channel.open_channel(*arguments))
+    assert main(["--city", str(city), "--server", address, "--fleet", "city"]) == 0
+    assert table(capsys)[1].startswith("8 of 8 TLs match")
+    assert requests.count(("city", 0)) == 1 and len(requests) == len(grid_city.tls) + 1
+    assert len(opened) == 1
+
+
+def test_district_and_label_select_the_models_as_for_control(city, capsys, fleet_server):
+    address, requests = fleet_server
+    all_tls = re.findall(r"^\[tl\.(\w+)\]", city.read_text(), re.M)
+    rest = ", ".join(f'"{tl}"' for tl in all_tls if tl not in ("SA101", "SA102"))
+    districts = (
+        f'\n[serving.districts.north]\naddress = "{address}"\nfleet = "city"\ntls = ["SA101", "SA102"]\n'
+        f'[serving.districts.south]\naddress = "127.0.0.1:1"\ntls = [{rest}]\n'
+    )
+    city.write_text(city.read_text() + districts)
+    assert main(["--city", str(city), "--district", "north", "--version-label", "stable"]) == 0
+    rows, _ = table(capsys)
+    assert list(rows) == ["SA101", "SA102"] and ("city", "stable") in requests
+    assert main(["--city", str(city), "--district", "south"]) == 2
+    assert "no model server answers at 127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_certificates_of_city_toml_are_used(city, capsys, grid_models, tmp_path):
+    authority = pair("authority")
+    (tmp_path / "ca.pem").write_bytes(authority[1])
+    key, certificate, *_ = pair("server", authority)
+    settings = ServerConfig(grid_models, port=0, poll_s=0, warm_up=False, ssl=Ssl(key, certificate, b"", False))
+    with running(settings) as server:
+        flags = ["--city", str(city), "--infer-tl", "SA101", "--server", f"127.0.0.1:{server.port}"]
+        assert main(flags) == 2
+        assert "no model server answers" in capsys.readouterr().err
+        city.write_text(city.read_text().replace("[serving]", f'[serving]\ntls_ca = "{tmp_path / "ca.pem"}"'))
+        assert main(flags) == 0
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--infer-tl", "SA9"], "SA9 is not one of the TLs"),
         (["--city", "none.toml"], "none.toml: no such file"),
+        (["--version-label", "stable"], "--version-label is for a model server; pass --server or --district"),
+        (["--tls-ca", "ca.pem"], "--tls-ca is for a model server; pass --server or --district"),
+        (["--version-label", "stable", "--model-number", "1"], "both select the version"),
+        (["--model-number", "-1"], "--model-number -1 must be a version"),
+        (["--district", "north"], "--district north: is not in"),
+        (["--server", "nonsense"], "--server address 'nonsense' must be HOST:PORT"),
     ],
 )
 def test_wrong_input_gives_one_error_line(city, capsys, flags, message):

@@ -16,7 +16,9 @@ from city.errors import InputError
 from city.network import Phase
 from controller import daemon
 from controller.__main__ import main
+from controller.guard import files
 from controller.policies.served_contracts import fetch_contracts
+from controller.sumo import wire
 from controller.sumo.network import (
     RunningSignal,
     check_contract_matches_network,
@@ -246,7 +248,8 @@ def test_invalid_and_contradicting_flags_are_refused(capsys):
         (["--summary", "/nonexistent/x.json"], "there is no folder /nonexistent"),
         (["--summary", "/"], "is a folder"),
         (["--summary", "x" * 300], "too long; name another path"),
-        (["--order", "99999999999"], "--order 99999999999 must be"),
+        (["--order", "99999999999"], "--order 99999999999 must lie"),
+        (["--order", "-1"], "--order -1 must lie between 0 and"),
         (["--clients", "2", "--sumo-port", "70000"], "--sumo-port 70000 must lie between"),
         (["--server", "unix:/" + "x" * 107], "107 bytes"),
         (["--fleet", "a/b"], "--fleet: 'a/b' is not a valid TL name"),
@@ -267,7 +270,56 @@ def test_temporary_folder_that_cannot_hold_a_guards_pid_file_is_refused(capsys, 
     (tmp_path / f"greenserve-{os.getuid()}").write_text("in the way")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert main(["--city", CITY, "--server", grid_server, "--clients", "2", "--sumo-port", str(free_port())]) == 2
-    assert_refused(capsys, "a guard cannot be started", "set TMPDIR", "--no-guard")
+    assert_refused(capsys, "is a link or a file", "set TMPDIR", "--no-guard")
+
+
+def test_guards_folder_that_is_a_link_is_not_followed(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / f"greenserve-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(InputError, match="is a link"):
+        files.folder()
+
+
+@contextlib.contextmanager
+def damaging_sumo(damage):
+    """A server that acknowledges every TraCI command and answers it with damaged bytes; yields its port."""
+
+    def receive(connection, size):
+        return connection.recv(size, socket.MSG_WAITALL)
+
+    def answer():
+        with contextlib.suppress(OSError):
+            while True:
+                with listener.accept()[0] as connection:
+                    while length := receive(connection, 4):
+                        command = receive(connection, int.from_bytes(length) - 4)[1]
+                        if command == wire.CLOSE:
+                            connection.sendall(wire.ok(command))
+                            break
+                        content = b"" if command == wire.SETORDER else damage(command)
+                        ok = wire.ok(command)[4:] + content
+                        connection.sendall((len(ok) + 4).to_bytes(4) + ok)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join(5)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda command: b"", lambda command: b"\x06\x00\x00", lambda command: bytes([9, command, 0, 0, 0, 1, 0x7F, 0xFF, 0xFF])],
+    ids=["missing", "cut", "another length"],
+)
+@pytest.mark.parametrize("flags", [("--no-guard",), ()], ids=["alone", "through a guard"])
+def test_damaged_bytes_of_sumo_at_the_start_are_one_error_line(capsys, grid_server, tmp_path, monkeypatch, damage, flags):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with damaging_sumo(damage) as port:
+        assert main(["--city", CITY, "--server", grid_server, "--sumo", f"127.0.0.1:{port}", *flags]) == 2
+    assert_refused(capsys, "SUMO sent an answer that cannot be read (")
 
 
 @pytest.mark.parametrize("flags", [["--no-guard"], []])

@@ -13,7 +13,7 @@ import pytest
 
 from city import network
 from controller.guard import handover
-from controller.guard.listener import Listener, port_of
+from controller.guard.listener import Listener, record_of
 from controller.sumo import wire
 from controller.sumo.network import fallback_schedule, running_signals
 from signals.safety.safety_times import SafetyTimes
@@ -65,7 +65,7 @@ def test_signals_that_a_controller_leaves_set_are_handed_back(street, closes, sp
 
         control_until(lambda client: client.close(False) if closes else socket_of(client).close())
         if not (spawned and closes):
-            assert port_of(pid_file) == listener
+            assert record_of(pid_file)["port"] == listener
             trainer.step(30)
             trainer.programs.clear()
             client = control_until(lambda client: process.terminate())  # it hands back what the client has set
@@ -201,11 +201,11 @@ def test_a_sumo_port_in_use_gives_one_error_line():
 
 def test_a_pid_file_gives_a_port_only_while_its_guard_listens(tmp_path):
     pid_file = tmp_path / "pid_file.json"
-    assert port_of(pid_file) is None
+    assert record_of(pid_file) is None
     listener = Listener(0, pid_file)
-    assert port_of(pid_file) == listener.port
+    assert record_of(pid_file)["port"] == listener.port
     listener.close()
     listener.close()
-    assert port_of(pid_file) is None and not pid_file.exists()
+    assert record_of(pid_file) is None and not pid_file.exists()
     pid_file.write_text("not JSON")
-    assert port_of(pid_file) is None
+    assert record_of(pid_file) is None

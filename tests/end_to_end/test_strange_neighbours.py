@@ -123,11 +123,13 @@ def test_second_controller_of_the_same_signals_is_refused(grid_server, flags):
             client.close()
 
 
-def test_tripinfo_on_a_full_disk_gives_one_error_line_and_exit_code_1(grid_server):
-    with controller("--end", "120", "--tripinfo", "/dev/full", "--server", grid_server) as process:
+def test_full_disk_is_one_error_line_for_each_output_and_exit_code_1(grid_server):
+    outputs = ("--tripinfo", "/dev/full", "--summary", "/dev/full")
+    with controller("--end", "120", *outputs, "--server", grid_server) as process:
         assert process.wait(120) == 1
         errors = [line for line in process.stderr.read().splitlines() if "ERROR" in line]
-        assert len(errors) == 1 and "--tripinfo /dev/full: is not a complete tripinfo file" in errors[0]
+        assert len(errors) == 2 and "--summary /dev/full: cannot be written (No space left on device)" in errors[0]
+        assert "--tripinfo /dev/full: is not a complete tripinfo file" in errors[1]
 
 
 @pytest.mark.parametrize("name", ["trips.xml.gz", "trips.csv", "trips.csv.gz", "trips", "/dev/null"])

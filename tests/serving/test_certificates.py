@@ -60,6 +60,28 @@ def test_certificates_of_both_sides_are_replaced_without_a_restart(grid_models, 
             local.predict("SA103", X, timeout_s=10)
 
 
+def test_key_of_another_certificate_is_named_as_such(tmp_path):
+    authority, other = pair("authority"), pair("other")
+    files = write_client(tmp_path, authority)
+    (tmp_path / "key").write_bytes(other[0])
+    with pytest.raises(InputError, match=r"certificate and .*key: the key does not belong to the certificate"):
+        files.read()
+    ssl = wire.SSLConfig(server_key=other[0], server_cert=authority[1])
+    (tmp_path / "ssl.config").write_text(text_format.MessageToString(ssl))
+    with pytest.raises(InputError, match=r"ssl.config: server_cert and server_key: the key does not belong"):
+        ssl_from_file(tmp_path / "ssl.config")
+
+
+def test_certificate_that_grpc_cannot_use_is_not_called_a_port_in_use(grid_models, tmp_path):
+    key, certificate, *_ = pair("server")
+    damaged = certificate.replace(b"\nMII", b"\nAAA", 1)
+    ssl_file = tmp_path / "ssl.config"
+    ssl_file.write_text(text_format.MessageToString(wire.SSLConfig(server_key=key, server_cert=damaged)))
+    config = ServerConfig(grid_models, port=0, poll_s=0, ssl=ssl_from_file(ssl_file), ssl_file=ssl_file)
+    with pytest.raises(InputError, match=r"ssl.config: gRPC cannot use its key or certificates"), running(config):
+        pass
+
+
 def test_expired_certificate_is_an_error_until_a_new_one_is_there(grid_models, tmp_path):
     authority, ssl_file = pair("authority"), tmp_path / "ssl.config"
     write_server(ssl_file, authority, valid=datetime.timedelta(days=-1))

@@ -1,6 +1,9 @@
 """A client replaces its connection without losing a call."""
 
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -60,3 +63,30 @@ def test_reconnect_without_a_server_is_unavailable(tmp_path, caplog):
             with pytest.raises(Unavailable):
                 client.predict("SA103", X, timeout_s=5)
     assert not caplog.records
+
+
+def test_reconnects_of_several_threads_leave_one_connection_open(monkeypatch):
+    open_channels, lock = [], threading.Lock()
+
+    class Channel:
+        def __init__(self):
+            with lock:
+                open_channels.append(self)
+            time.sleep(0.002)  # as long as another thread needs to come in between
+
+        def unary_unary(self, *_):
+            return SimpleNamespace(future=lambda *_, **__: None)
+
+        def close(self):
+            with lock:
+                open_channels.remove(self)  # fails if it is closed twice
+            time.sleep(0.002)
+
+    monkeypatch.setattr("serving.client.client.open_channel", lambda *_: Channel())
+    client = Client("127.0.0.1:1")
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: client.reconnect(), range(24)))
+    assert len(open_channels) == 2  # the current one, and the previous one for calls in flight
+    client.close()
+    client.reconnect()
+    assert not open_channels

@@ -159,3 +159,15 @@ def test_processes_end_with_a_parent_that_is_killed():
     while Path(f"/proc/{child}/stat").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text().rpartition(")")[2][:3]:
         assert time.monotonic() < end_s, "the process still runs"
         time.sleep(0.05)
+
+
+def leave_with_a_reason(n):
+    with Path(n).open("a") as file:
+        file.write("x")
+    sys.exit("the reward needs a detector E1")
+
+
+def test_exit_of_a_job_with_a_reason_is_reported_and_not_repeated(tmp_path):
+    with Processes(1) as processes, pytest.raises(SimulationFailed, match=r"^the reward needs a detector E1$"):
+        list(processes.run(leave_with_a_reason, [str(tmp_path / "runs")]))
+    assert (tmp_path / "runs").read_text() == "x"

@@ -20,6 +20,7 @@ from city import config, network
 from city.errors import InputError
 from controller.assembly import assemble
 from controller.sumo.libsumo_connection import start_libsumo
+from serving.client import client as client_module
 from serving.embedded.config import ServerConfig
 from signals import contract
 from simulation.approaches import upstream_lanes
@@ -111,7 +112,12 @@ def test_decision_at_any_interval_has_the_reward_of_its_own_time(task, monkeypat
     np.testing.assert_array_equal(reward(), [interval_s] * (len(decisions_s) - 1))
 
 
-def test_served_tls_answer_beside_those_that_learn(task, grid_models):
+def test_served_tls_answer_beside_those_that_learn(task, grid_models, monkeypatch):
+    closed, opened = [], []
+    channel = client_module.open_channel
+    monkeypatch.setattr(client_module, "open_channel", lambda *arguments: opened.append(channel(*arguments)) or opened[-1])
+    close = client_module.Client.close
+    monkeypatch.setattr(client_module.Client, "close", lambda self: closed.append(self._channel) or close(self))
     with running(ServerConfig(grid_models, port=0, poll_s=0)) as server:
         beside = replace(task, infer_tls=("SA104", "SA107"), infer_model_number=1, server=f"127.0.0.1:{server.port}")
         simulation = EpisodeSimulator(beside)
@@ -119,6 +125,7 @@ def test_served_tls_answer_beside_those_that_learn(task, grid_models):
         calls = server.metrics.totals(["/tensorflow/serving/request_count"])["/tensorflow/serving/request_count"]
     alone = EpisodeSimulator(task).run(initial_arrays(simulation), Demand(7), (1, 1), explore=True)
     assert calls >= 10
+    assert opened == closed, "every connection is closed"
     assert episode.transitions.keys() == set(TARGETS)
     assert any(not np.array_equal(episode.transitions[tl].x, alone.transitions[tl].x) for tl in TARGETS), "they act"
 

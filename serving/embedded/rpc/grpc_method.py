@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError, EncodeError, Message
 
-from serving.embedded.status import StatusError, deadline_exceeded
+from serving.embedded.status import TOO_LARGE, StatusError, deadline_exceeded
 from serving.embedded.telemetry.logs import log
 from serving.embedded.telemetry.metrics import ServerMetrics
 
@@ -60,6 +60,8 @@ class GrpcMethod:
         except DecodeError:
             # parsed and caught here, because gRPC would log a traceback for every malformed request and keep its memory
             code, details = grpc.StatusCode.INTERNAL, "the request cannot be parsed as its message"
+        except (EncodeError, SystemError):
+            code, details = grpc.StatusCode.INVALID_ARGUMENT, f"the response takes {TOO_LARGE}"
         except Exception as error:
             log.exception("%s failed", self.name)
             code, details = grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"

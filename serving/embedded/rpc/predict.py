@@ -8,9 +8,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from protos import predict_pb2 as wire
+from serving.client.channel import MAX_MESSAGE_BYTES
 from serving.contract import DEFAULT_SIGNATURE
 from serving.embedded.models.servable import Servable, ServableFinder, Signature
-from serving.embedded.status import failed_precondition, invalid_argument
+from serving.embedded.status import TOO_LARGE, failed_precondition, invalid_argument
 from serving.tensors import DT_STRING, STORAGE_DTYPES, TensorError, to_array, type_name, typed_proto
 
 CountRun = Callable[[str, float], None]
@@ -30,6 +31,10 @@ def predict(models: ServableFinder, count_run: CountRun, request: wire.PredictRe
     arrays = _input_arrays(signature, servable.definitions.signature_def[name], request.inputs)
     keys = _output_keys(signature, request.output_filter)
     outputs = run(servable, name, arrays, keys, functools.partial(count_run, spec.name))
+    size = sum(array.nbytes for array in outputs)
+    if size > MAX_MESSAGE_BYTES:
+        # before it is converted, which takes several times this memory
+        raise invalid_argument(f"the outputs take {size} bytes, {TOO_LARGE}")
     response = wire.PredictResponse()
     response.model_spec.name = spec.name
     response.model_spec.version.value = version

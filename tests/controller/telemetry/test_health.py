@@ -248,3 +248,20 @@ def test_idle_connections_time_out_and_free_their_threads(monkeypatch):
         for connection in idle:
             connection.close()
         server.close()
+
+
+def test_connections_without_a_thread_do_not_use_up_the_limit(served, monkeypatch):
+    _, _, _, url = served
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if threading.current_thread().name == "http":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for _ in range(MAX_CONNECTIONS):
+            with pytest.raises(OSError):
+                get(f"{url}/healthz")
+    assert get(f"{url}/healthz") == (503, "starting\n")

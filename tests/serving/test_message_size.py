@@ -1,0 +1,44 @@
+"""Messages beyond protobuf's limit of 2 GiB, without their memory."""
+
+from types import SimpleNamespace
+
+import grpc
+import numpy as np
+import pytest
+from google.protobuf.message import EncodeError
+
+from protos import predict_pb2 as wire
+from serving.client import channel
+from serving.embedded import server
+from serving.embedded.rpc.grpc_method import GrpcMethod
+from serving.embedded.rpc.predict import predict
+from serving.embedded.status import StatusError
+
+
+def test_outputs_over_2_gib_are_refused_before_they_are_converted():
+    huge = np.broadcast_to(np.float32(1), (1 << 20, 1 << 10))
+    signature = SimpleNamespace(inputs={}, outputs={"action": 1}, defaults={})
+    definitions = SimpleNamespace(signature_def={"serving_default": wire.SignatureDef()})
+    servable = SimpleNamespace(signatures={"serving_default": signature}, definitions=definitions, run=lambda *_: [huge])
+    models = SimpleNamespace(find=lambda spec: (1, servable))
+    with pytest.raises(StatusError, match="the outputs take 4294967296 bytes, more than the 2 GiB of a message") as refused:
+        predict(models, lambda *_: None, wire.PredictRequest(model_spec=wire.ModelSpec(name="m")))
+    assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("error", [EncodeError("Failed to serialize proto"), SystemError("Negative size")])
+def test_response_that_cannot_be_encoded_is_one_line(error, caplog):
+    def fail():
+        raise error
+
+    aborted = []
+    context = SimpleNamespace(time_remaining=lambda: None, abort=lambda *status: aborted.append(status))
+    respond = lambda request: SimpleNamespace(SerializeToString=fail)  # noqa: E731
+    GrpcMethod("Predict", respond, wire.PredictRequest, None, lambda model: False)(b"", context)
+    ((code, details),) = aborted
+    assert code is grpc.StatusCode.INVALID_ARGUMENT and "more than the 2 GiB of a message" in details and not caplog.records
+
+
+def test_neither_side_receives_more_than_a_message_may_have():
+    for options in (dict(channel._OPTIONS), server._OPTIONS):
+        assert options["grpc.max_receive_message_length"] == (1 << 31) - 1
