@@ -144,7 +144,7 @@ def test_other_clients_do_not_wait_for_a_controller_forever():
         (("--sumo", "127.0.0.1:99999"), "must be HOST:PORT"),
         (("--sumo", "127.0.0.1:1", "--port", "70000"), "cannot listen on it"),
         (("--sumo", "127.0.0.1:1", "--watchdog-s", "0"), "must be above 0"),
-        (("--sumo", "127.0.0.1:1", "--order", "99999999999"), "--order 99999999999 must be"),
+        (("--sumo", "127.0.0.1:1", "--order", "99999999999"), "--order 99999999999 must lie"),
         (("--clients", "0", "--", "-c", "x"), "--clients 0 must lie"),
         (("--sumo-port", "99999", "--", "-c", "x"), "--sumo-port 99999 must lie"),
     ],
