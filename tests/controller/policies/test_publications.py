@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from city import config
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
@@ -47,11 +48,16 @@ class Street:
 
 def write_city(folder, fleets):
     """A city.toml with a district for each of these fleets if there are several."""
+    shutil.copy(GRID / "city.toml", folder)
+    with_policies = {tl for tls in fleets.values() for tl in tls}
+    # every TL belongs to a district
+    others = [tl for tl in config.load(folder / "city.toml").tls if tl not in with_policies]
     tables = [
-        f'[serving.districts.{name}]\naddress = "127.0.0.1:8500"\ntls = {list(tls)}\n'.replace("'", '"')
+        f'[serving.districts.{name}]\naddress = "127.0.0.1:8500"\ntls = {list(tls) + others * (name == "south")}\n'.replace(
+            "'", '"'
+        )
         for name, tls in fleets.items()
     ]
-    shutil.copy(GRID / "city.toml", folder)
     if len(fleets) > 1:
         with (folder / "city.toml").open("a") as file:
             file.write("\n".join(tables))
