@@ -4,6 +4,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from city.errors import InputError
 from controller.policies.periodic_thread import PeriodicThread
@@ -109,6 +110,14 @@ class ContractChanged(ServingError):
     code = "CONTRACT_CHANGED"
 
 
+class Compared(NamedTuple):
+    """The contract of a version, compared with that of the start."""
+
+    is_same: bool
+    contract: pb.PolicyContract | None
+    """None if it is invalid."""
+
+
 class ServedContracts:
     """Versions of the TLs' models, and whether their contracts equal those that this run began with.
 
@@ -125,8 +134,8 @@ class ServedContracts:
         """`note_contract`: called with (TL, version, contract) of every contract that is read."""
         self._client, self._note_contract = client, note_contract
         self._contracts = dict(contracts)
-        self._is_same = {tl: {contract.origin.model_number: True} for tl, contract in contracts.items()}
-        """By TL and version, whether its contract is that of the start. A version without an entry has not been compared."""
+        self._compared = {tl: {contract.origin.model_number: Compared(True, contract)} for tl, contract in contracts.items()}
+        """By TL and version, in the order of their last answers. A version without an entry has not been compared."""
         self._logged = {(tl, contract.origin.model_number): True for tl, contract in contracts.items()}
         self._write_lock = threading.Lock()
         self._next_tl = itertools.cycle(contracts)
@@ -134,37 +143,59 @@ class ServedContracts:
 
     def is_known(self, tl: str, version: int) -> bool:
         """Whether the version's contract has been compared."""
-        return version in self._is_same[tl]
+        return version in self._compared[tl]
 
     def is_unchanged(self, tl: str) -> bool:
-        """Whether every compared version of the TL has the contract of the start."""
-        return all(self._is_same[tl].values())
+        """Whether the TL's version that answered last has the contract of the start; also true if it is not compared yet."""
+        return all(compared.is_same for compared in list(self._compared[tl].values())[-1:])
+
+    def note_answer(self, tl: str, version: int) -> None:
+        """Record that a version has answered, which may be an earlier one again."""
+        known = self._compared[tl]
+        if version not in known or version == next(reversed(known)):
+            return
+        with self._write_lock:
+            compared_by_tl = self._compared
+            compared = dict(compared_by_tl[tl])
+            if (answering := compared.pop(version, None)) is None:
+                return  # forgotten meanwhile
+            compared_by_tl[tl] = {**compared, version: answering}
+        if answering.contract is not None and self._note_contract is not None:
+            self._note_contract(tl, version, answering.contract)
 
     def contract_error(self, tl: str, version: int) -> ContractChanged | None:
         """Why a version's action must not be followed; None if it may be."""
-        is_same = self._is_same[tl].get(version)
-        if is_same is None:
+        compared = self._compared[tl].get(version)
+        if compared is None:
             return ContractChanged(f"the contract of version {version} is not known yet")
-        if not is_same:
+        if not compared.is_same:
             return ContractChanged(f"version {version} has another contract than the one this run began with")
         return None
 
     def forget(self) -> None:
         """Forget all results: another server may answer from now on, with other models under the same version numbers."""
-        self._is_same = {tl: {} for tl in self._is_same}
+        self._compared = {tl: {} for tl in self._compared}
 
-    def compare(self, versions: Mapping[str, int], timeout_s: float) -> None:
-        """Request the contracts of versions, one by TL, and compare them with those that this run began with."""
-        is_same_by_tl = self._is_same  # if `forget` replaces it meanwhile, this result is dropped
+    def compare(self, versions: Mapping[str, int], timeout_s: float) -> set[str]:
+        """Request the contracts of versions, one by TL, and compare them with those that this run began with.
+
+        Returns:
+            The TLs with a version that the server no longer has.
+        """
+        compared_by_tl = self._compared  # if `forget` replaces it meanwhile, this result is dropped
+        unloaded = set()
         for tl, contract in self._client.contracts(versions, timeout_s).items():
+            if isinstance(contract, ModelNotFound):
+                unloaded.add(tl)
             if isinstance(contract, ServingError):
                 continue  # requested again with the next answer
             version = versions[tl]
-            if isinstance(contract, pb.PolicyContract) and self._note_contract is not None:
-                self._note_contract(tl, version, contract)
-            is_same = isinstance(contract, pb.PolicyContract) and same_contract(self._contracts[tl], contract)
+            valid = contract if isinstance(contract, pb.PolicyContract) else None
+            if valid is not None and self._note_contract is not None:
+                self._note_contract(tl, version, valid)
+            is_same = valid is not None and same_contract(self._contracts[tl], valid)
             with self._write_lock:
-                is_same_by_tl[tl] = {**is_same_by_tl[tl], version: is_same}
+                compared_by_tl[tl] = {**compared_by_tl[tl], version: Compared(is_same, valid)}
             if self._logged.get((tl, version)) is is_same:
                 continue
             self._logged[tl, version] = is_same
@@ -177,10 +208,11 @@ class ServedContracts:
                     tl,
                     version,
                 )
+        return unloaded
 
     def check(self, tl: str) -> None:
-        """Request and compare again the contract of the TL's newest version without a change."""
-        unchanged = [version for version, is_same in self._is_same[tl].items() if is_same]
+        """Request and compare again the contract of the version without a change that answered last."""
+        unchanged = [version for version, compared in self._compared[tl].items() if compared.is_same]
         if unchanged:
             self.compare({tl: unchanged[-1]}, CHECK_TIMEOUT_S)
 

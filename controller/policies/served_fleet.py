@@ -2,7 +2,8 @@
 
 import logging
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from controller.policies.periodic_thread import PeriodicThread
@@ -18,6 +19,8 @@ UPDATE_INTERVAL_S = 5.0
 """Wall time between two updates; the requests of an update are spread over it."""
 MAX_STATUS_CALLS = 50
 """Models with a version request in one update; all TLs' own models take turns."""
+CALL_TIMEOUT_S = 5.0
+"""Timeout of one call of an update."""
 MAX_NAMED_TLS = 5
 """TLs named in one line; the others are counted."""
 
@@ -57,7 +60,7 @@ class ServedFleet:
         self._compared_version: int | None = None
         """The fleet's version that the TLs' own models were compared with."""
         self._changes = 0
-        """Counts `suspend` and `note_contract`, which invalidate an update that began before."""
+        """Counts `suspend`, `look_up` and `note_contract`, which invalidate an update that began before."""
         self._logged = ""
         self.updating = PeriodicThread(f"the update of fleet {name}", UPDATE_INTERVAL_S, self._update_or_drop)
 
@@ -77,6 +80,42 @@ class ServedFleet:
             if changes != self._changes:
                 return
             self.coverage = coverage
+        self._log(message)
+
+    def look_up(self, unserved: Collection[str], timeout_s: float) -> bool:
+        """Look up the fleet's version now, because the server does not have the one that was asked; return whether it is covered.
+
+        TLs' own models are not compared again: what the last update found of them still holds.
+
+        Args:
+            unserved: TLs with an own model that the server no longer has.
+            timeout_s: wall time for all calls.
+
+        Returns:
+            Whether the fleet may now answer as another version, or for one of `unserved`.
+        """
+        end_s = time.monotonic() + timeout_s
+        current = self.coverage
+        try:
+            version = self._served_version(self.name, timeout_s)
+            if version is None:
+                return False
+            is_current = current is not None and current.version == version
+            fleet = current.fleet if is_current else self._client.fleet(self.name, version, max(end_s - time.monotonic(), 0.0))
+            for tl in list(unserved)[:MAX_STATUS_CALLS]:
+                if self._own_versions.get(tl) is not None:
+                    self._own_versions[tl] = self._own_version(tl, max(end_s - time.monotonic(), 0.0))
+        except (ServingError, ContractError) as error:
+            log.debug("fleet %s: its version cannot be looked up: %s", self.name, error)
+            return False
+        with self._write_lock:
+            coverage, message = self._cover(fleet, version)
+            self._changes += 1
+            self.coverage = coverage
+        self._log(message)
+        return coverage is not None and (not is_current or bool(coverage.only_in_fleet.intersection(unserved)))
+
+    def _log(self, message: str) -> None:
         if message != self._logged:
             self._logged = message
             log.info("%s", message)
@@ -115,20 +154,25 @@ class ServedFleet:
             return None, f"fleet {self.name} is not used: no version of it is available"
         current = self.coverage
         fleet = current.fleet if current and current.version == version else self._client.fleet(self.name, version)
-        members = {member.tl: member for member in fleet.contract.members}
-        excluded: dict[str, str] = {}
-        only_in_fleet: set[str] = set()
-        due = self._due(version, members)
-        for tl, contract in self._contracts.items():
+        due = self._due(version, {member.tl: member for member in fleet.contract.members})
+        for tl in self._contracts:
             if tl in due:
                 if self.updating.wait(spread_s / len(due)):
                     return self.coverage, self._logged
                 self._own_versions[tl] = self._own_version(tl)
+        self._compared_version = version
+        return self._cover(fleet, version)
+
+    def _cover(self, fleet: Fleet, version: int) -> tuple[Coverage | None, str]:
+        """The TLs that a version of the fleet may answer for by the own versions that are known, and a log text."""
+        members = {member.tl: member for member in fleet.contract.members}
+        excluded: dict[str, str] = {}
+        only_in_fleet: set[str] = set()
+        for tl, contract in self._contracts.items():
             if reason := self._exclusion(tl, contract, members.get(tl)):
                 excluded[tl] = reason
             elif self._own_versions[tl] is None:
                 only_in_fleet.add(tl)
-        self._compared_version = version
         tls = frozenset(self._contracts) - frozenset(excluded)
         is_useful = len(tls) > 1 or only_in_fleet
         message = f"fleet {self.name} version {version} answers for {len(tls)} of {len(self._contracts)} TLs{_listed(excluded)}"
@@ -154,7 +198,9 @@ class ServedFleet:
             return "is not in it"
         if not same_contract(member.contract, contract):
             return "has another contract in the fleet"
-        served = self._own_versions.get(tl)
+        if tl not in self._own_versions:
+            return "has not been compared yet"
+        served = self._own_versions[tl]
         pinned = self._version if isinstance(self._version, int) else None
         if served is None and pinned in (None, member.version):
             return ""
@@ -166,18 +212,18 @@ class ServedFleet:
             return f"has not answered with version {own_version} yet"
         return "" if origin == member.contract.origin else "was exported again since; build the fleet again"
 
-    def _own_version(self, tl: str) -> int | None:
+    def _own_version(self, tl: str, timeout_s: float = CALL_TIMEOUT_S) -> int | None:
         """The version of a TL's own model that the server answers with; None if it serves none."""
         try:
-            return self._served_version(tl)
+            return self._served_version(tl, timeout_s)
         except (ModelNotFound, BadRequest):  # BadRequest: an unknown label
             return None
 
-    def _served_version(self, model: str) -> int | None:
+    def _served_version(self, model: str, timeout_s: float = CALL_TIMEOUT_S) -> int | None:
         """The version that the server answers with: that of the label, else the newest available."""
         if isinstance(self._version, str):
-            return self._client.version_number(model, self._version)
-        available = (status.version for status in self._client.status(model) if status.state == AVAILABLE)
+            return self._client.version_number(model, self._version, timeout_s)
+        available = (status.version for status in self._client.status(model, timeout_s) if status.state == AVAILABLE)
         return max(available, default=None)
 
 

@@ -9,7 +9,7 @@ from controller.policies.served_fleet import ServedFleet
 from protos import policy_pb2 as pb
 from serving.client import Client, Prediction, Version
 from serving.contract import ACTION, ContractError
-from serving.errors import DeadlineExceeded, InvalidResponse, ServingError, Unavailable
+from serving.errors import BadRequest, DeadlineExceeded, InvalidResponse, ModelNotFound, ServingError, Unavailable
 from signals.observation import Observation
 from signals.policy import Action
 
@@ -90,29 +90,69 @@ class ServedPolicies:
     def _request(self, observations: Mapping[str, Observation], end_s: float) -> dict[str, Action | Exception]:
         answers: dict[str, Action | Exception] = {**self._request_fleet(observations, end_s)}
         others = {tl: observation for tl, observation in observations.items() if tl not in answers}
-        predictions = (
-            self._client.predict_many(others, dict.fromkeys(others, self._version), max(end_s - self._clock(), 0.0))
-            if others
-            else {}
-        )
+        predictions = self._request_own_models(others, end_s)
         if self._clock() > end_s + DEADLINE_TOLERANCE_S:
             return dict.fromkeys(observations, DeadlineExceeded("the answers arrived after the deadline"))
         if any(isinstance(prediction, Unavailable) for prediction in predictions.values()):
             self.contracts.forget()
         answers.update((tl, self._action(tl, prediction)) for tl, prediction in predictions.items())
+        answers.update(self._request_fleet_for_unserved(observations, predictions, end_s))
         # new versions are compared last, so that they cannot delay the other answers
+        unloaded = self._compare_new_versions(predictions, answers, end_s)
+        if unloaded:
+            predictions = self._request_own_models({tl: observations[tl] for tl in unloaded}, end_s)
+            answers.update((tl, self._action(tl, prediction)) for tl, prediction in predictions.items())
+            self._compare_new_versions(predictions, answers, end_s)
+        return answers
+
+    def _request_own_models(
+        self, observations: Mapping[str, Observation], end_s: float
+    ) -> Mapping[str, Prediction | ServingError]:
+        if not observations:
+            return {}
+        versions = dict.fromkeys(observations, self._version)
+        return self._client.predict_many(observations, versions, max(end_s - self._clock(), 0.0))
+
+    def _compare_new_versions(
+        self, predictions: Mapping[str, Prediction | ServingError], answers: dict[str, Action | Exception], end_s: float
+    ) -> set[str]:
+        """Compare the contracts of versions that answer for the first time, and update `answers`.
+
+        Returns:
+            The TLs with a version that was unloaded after it had answered.
+        """
         new_versions = {
             tl: prediction.version
             for tl, prediction in predictions.items()
             if isinstance(prediction, Prediction) and not self.contracts.is_known(tl, prediction.version)
         }
-        if new_versions:
-            self.contracts.compare(new_versions, max(end_s - self._clock(), MIN_COMPARE_TIMEOUT_S))
-            answers.update((tl, self._action(tl, predictions[tl])) for tl in new_versions)
-        return answers
+        if not new_versions:
+            return set()
+        unloaded = self.contracts.compare(new_versions, max(end_s - self._clock(), MIN_COMPARE_TIMEOUT_S))
+        answers.update((tl, self._action(tl, predictions[tl])) for tl in new_versions)
+        return unloaded
 
-    def _request_fleet(self, observations: Mapping[str, Observation], end_s: float) -> Mapping[str, Action | Exception]:
-        """Actions of the fleet by TL, an exception for a TL with a value that is not finite; {} if the fleet does not answer."""
+    def _request_fleet_for_unserved(
+        self, observations: Mapping[str, Observation], predictions: Mapping[str, Prediction | ServingError], end_s: float
+    ) -> Mapping[str, Action | Exception]:
+        """Actions by TL of a fleet that has taken over TLs with an own model that is no longer served."""
+        # for a model that it does not serve, TensorFlow Serving reports an unknown label
+        missing = (ModelNotFound, BadRequest) if isinstance(self._version, str) else ModelNotFound
+        unserved = {tl: observations[tl] for tl, prediction in predictions.items() if isinstance(prediction, missing)}
+        if self._fleet is None or not unserved or isinstance(self._version, int):
+            return {}
+        if not self._fleet.look_up(unserved, max(end_s - self._clock(), 0.0)):
+            return {}
+        return self._request_fleet(unserved, end_s)
+
+    def _request_fleet(
+        self, observations: Mapping[str, Observation], end_s: float, may_look_up: bool = True
+    ) -> Mapping[str, Action | Exception]:
+        """Actions of the fleet by TL, an exception for a TL with a value that is not finite; {} if the fleet does not answer.
+
+        If the server no longer has the fleet's version, the number is looked up, and the new version is asked
+        (once: `may_look_up`).
+        """
         coverage = self._fleet.coverage if self._fleet is not None else None
         if self._fleet is None or coverage is None:
             return {}
@@ -128,6 +168,9 @@ class ServedPolicies:
         try:
             answers = self._client.predict_fleet(coverage.fleet, due, coverage.version, timeout_s)
         except (ServingError, ContractError) as error:
+            lookup_s = min(timeout_s, max(end_s - self._clock(), 0.0))
+            if isinstance(error, ModelNotFound) and may_look_up and self._fleet.look_up((), lookup_s):
+                return self._request_fleet(observations, end_s, may_look_up=False)
             if not only_in_fleet:
                 self._fleet.suspend(f"{type(error).__name__}: {error}")
             return dict.fromkeys(only_in_fleet, error)
@@ -138,6 +181,7 @@ class ServedPolicies:
         if isinstance(prediction, ServingError):
             return prediction
         contract_error = self.contracts.contract_error(tl, prediction.version)
+        self.contracts.note_answer(tl, prediction.version)
         if contract_error is not None:
             return contract_error
         self.model_numbers[tl] = prediction.version

@@ -5,12 +5,12 @@
 TensorFlow Serving reads models.config again every --model_config_file_poll_wait_seconds.
 After an export, run this command once to load the new versions, and again with --loaded to
 move the labels once they are AVAILABLE; or once with --server, which waits in between.
+The versions that labels have left stay listed until the next call, so that controllers that
+ask for them by number have moved before they are unloaded.
 """
 
 import argparse
-import contextlib
 import sys
-import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -18,22 +18,15 @@ from city import config as city_config
 from city import pem, program, whole_files
 from city.arguments import Parser, host_and_port
 from city.config import District
-from city.errors import InputError, ProgramFailed
+from city.errors import InputError
 from protos.model_server_config_pb2 import SSLConfig
-from protos.predict_pb2 import ModelVersionStatus
 from serving.client import Client
 from serving.embedded.models import version_files
-from serving.errors import BadRequest, ModelNotFound, ServingError
 from serving.tf_serving import config_files
 from serving.tf_serving.config_files import GRPC_PORT, ServerFiles, Versions
+from serving.tf_serving.loaded_versions import failed_loads, loaded_versions, wait_until_loaded
 
 MAX_SHARDS = 1000
-LOAD_TIMEOUT_S, STATUS_INTERVAL_S = 300.0, 1.0
-"""Bound and interval of waiting for versions to load; a server reads models.config every 30 s."""
-
-
-class NotLoaded(ProgramFailed):
-    """A server has not loaded a version in time."""
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m serving.tf_serving") -> int:
@@ -152,20 +145,29 @@ def _write_server(
         steps = _intermediate_steps(current, target, loaded)
     else:
         with _client(args.server) as client:
-            states = {name: _loaded_versions(client, name) for name in target}
+            states = {name: loaded_versions(client, name) for name in target}
             current = {name: state for name, state in states.items() if state is not None} or current
             steps = _intermediate_steps(current, target, {name: versions.numbers for name, versions in current.items()})
             if steps:
+                errors = failed_loads(client, steps)
                 write({**target, **steps})
-                _wait_until_loaded(client, {name: target[name] for name in steps})
+                wait_until_loaded(client, {name: target[name] for name in steps}, errors)
         steps = {}
-    print(f"{out}: {write({**target, **steps})} models")
+    final = {
+        name: config_files.with_previous_versions(current.get(name), versions, version_files.versions(models_dir / name))
+        for name, versions in target.items()
+    }
+    print(f"{out}: {write({**final, **steps})} models")
     for name, versions in target.items():
         change = config_files.describe_labels(current.get(name), versions)
         if name in steps:
             print(f"{name}: {change} once it is loaded: run this again with --loaded when greenserve status says AVAILABLE")
         elif change:
             print(f"{name}: {change}")
+    if any(final[name] != target[name] for name in target.keys() - steps.keys()):
+        print(
+            "versions that a label has left stay listed until the next call of this command; call it once controllers have moved"
+        )
 
 
 def _intermediate_steps(
@@ -184,34 +186,6 @@ def _client(server: str) -> Client:
         return Client(server)
     except ValueError as error:
         raise InputError(f"--server {server}: {error}") from None
-
-
-def _loaded_versions(client: Client, model: str) -> Versions | None:
-    """The versions of a model that a server has loaded, and their labels; None without any. Raises NotLoaded."""
-    try:
-        numbers = tuple(sorted(state.version for state in client.status(model) if state.state == ModelVersionStatus.AVAILABLE))
-        labels = {}
-        for label in config_files.LABELS:
-            with contextlib.suppress(BadRequest):  # the model has no such label
-                labels[label] = client.version_number(model, label)
-    except ModelNotFound:
-        return None
-    except ServingError as error:
-        raise NotLoaded(f"--server {client.address}: does not answer ({error}); start it, or leave --server out") from None
-    return Versions(numbers, labels) if numbers else None
-
-
-def _wait_until_loaded(client: Client, models: Mapping[str, Versions]) -> None:
-    """Wait until a server has loaded these versions. Raises NotLoaded."""
-    deadline_s = time.monotonic() + LOAD_TIMEOUT_S
-    for name, versions in models.items():
-        while missing := set(versions.numbers) - set((_loaded_versions(client, name) or Versions()).numbers):
-            if time.monotonic() > deadline_s:
-                raise NotLoaded(
-                    f"{name}/{min(missing)} is not AVAILABLE at {client.address} after {LOAD_TIMEOUT_S:g} s; no label was "
-                    "moved; look at the server's log"
-                )
-            time.sleep(STATUS_INTERVAL_S)
 
 
 def _select_versions(

@@ -9,6 +9,9 @@ A fleet replaces the models of its TLs: TensorFlow Serving takes minutes to load
 
 TensorFlow Serving refuses the whole configuration if it moves a label to a version that is not loaded. So a label moves
 in two steps: `intermediate_versions` loads the new version beside the labelled ones, then the label moves.
+
+It unloads a version at once if it is no longer listed, and controllers ask a fleet by number. So the versions that labels
+have left stay listed until the files are written again (`with_previous_versions`).
 """
 
 import os
@@ -54,6 +57,8 @@ class Versions:
     numbers: tuple[int, ...] = ()
     labels: Mapping[str, int] = field(default_factory=dict)
     """Label -> version."""
+    unloaded_labels: frozenset[str] = frozenset()
+    """Labels at a server of versions that are not loaded, so that their numbers are unknown."""
 
 
 def labelled_versions(stable: int, canary: int | None = None) -> Versions:
@@ -71,11 +76,33 @@ def intermediate_versions(current: Versions | None, target: Versions, loaded: Co
     """
     if current is None:
         return None
-    moved = [version for label, version in target.labels.items() if current.labels.get(label, version) != version]
+    moved = [
+        version
+        for label, version in target.labels.items()
+        if label in current.unloaded_labels or current.labels.get(label, version) != version
+    ]
     if all(version in loaded for version in moved):
         return None
-    labels = {**target.labels, **current.labels}
+    # a label of an unknown number is left out: it cannot stay, and must not move yet
+    labels = {
+        label: version for label, version in {**target.labels, **current.labels}.items() if label not in current.unloaded_labels
+    }
     return Versions(tuple(sorted({*labels.values(), *target.numbers})), labels)
+
+
+def with_previous_versions(current: Versions | None, target: Versions, on_disk: Collection[int]) -> Versions:
+    """The target versions, and those that labels leave: controllers ask for them by number until they have moved.
+
+    Args:
+        current: the model's versions and labels now; None if it is not served.
+        target: its versions and labels to reach.
+        on_disk: its versions in the folder of models.
+    """
+    if current is None or not target.numbers:
+        return target
+    left = {current.labels[label] for label, version in target.labels.items() if current.labels.get(label, version) != version}
+    kept = left.intersection(on_disk) - set(target.numbers)
+    return Versions(tuple(sorted({*target.numbers, *kept})), target.labels) if kept else target
 
 
 def describe_labels(current: Versions | None, target: Versions) -> str:

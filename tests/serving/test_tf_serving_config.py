@@ -21,8 +21,10 @@ from serving.__main__ import main as serve
 from serving.client import Client
 from serving.embedded import flags as embedded_flags
 from serving.embedded.models import model_config
+from serving.errors import BadRequest, ModelNotFound
+from serving.tf_serving import loaded_versions
 from serving.tf_serving.__main__ import main
-from serving.tf_serving.config_files import FLAGS, Versions, intermediate_versions
+from serving.tf_serving.config_files import FLAGS, Versions, intermediate_versions, with_previous_versions
 from tests.conftest import GRID, ROOT
 from tests.serving.conftest import running
 
@@ -75,7 +77,9 @@ def test_label_moves_after_its_version_was_loaded_beside_the_one_before(exported
     flags = ["--models-dir", str(exported), "--out", str(tmp_path)]
     assert main([*flags, "--model", "SA104=1"]) == 0
     first = (), (1, 2), 1, "SA104: stable 1 -> 2 once it is loaded: run this again with --loaded"
-    for more, expected, label, message in (first, first, (("--loaded",), (2,), 2, "1 -> 2\n")):
+    moved = ("--loaded",), (1, 2), 2, "1 -> 2\nversions that a label has left stay listed until the next call"
+    done = (), (2,), 2, "3 models\n"
+    for more, expected, label, message in (first, first, moved, done):
         capsys.readouterr()
         assert main([*flags, *more]) == 0
         entry = models(tmp_path)["SA104"]
@@ -117,11 +121,13 @@ def test_published_version_is_loaded_then_labelled_by_one_call_with_the_server(e
     with running(settings) as server:
         assert main([*flags, "--server", f"127.0.0.1:{server.port}"]) == 0
         assert "SA104: stable 1 -> 2\n" in capsys.readouterr().out
-        assert list(models(out)["SA104"].model_version_policy.specific.versions) == [2]
+        assert list(models(out)["SA104"].model_version_policy.specific.versions) == [1, 2]
         with Client(f"127.0.0.1:{server.port}") as client:
             states = {state.version: state.state for state in client.status("SA104")}
             assert states[2] == ModelVersionStatus.AVAILABLE
             assert client.contract("SA104", "stable").tl == "SA104"
+            assert main([*flags, "--server", f"127.0.0.1:{server.port}"]) == 0
+        assert list(models(out)["SA104"].model_version_policy.specific.versions) == [2], "the next call removes it"
 
 
 def test_file_that_a_server_refuses_is_replaced_by_one_that_loads_first(exported, tmp_path, capsys):
@@ -154,13 +160,15 @@ def test_tl_is_served_until_each_served_version_of_its_fleet_holds_it(exported, 
     assert list(models(tmp_path / "out")["city"].model_version_policy.specific.versions) == [1, 2]
     assert "SA105" in models(tmp_path / "out"), "label stable is still that of version 1, which does not hold it"
     assert main([*flags, "--loaded"]) == 0
+    assert "SA105" in models(tmp_path / "out"), "version 1 stays listed until the next call"
+    assert main(flags) == 0
     assert models(tmp_path / "out").keys() == {"SA104", "city"}
 
 
 def test_label_stays_if_its_version_is_not_loaded_in_time(exported, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     flags, settings = published(exported, out)
-    monkeypatch.setattr("serving.tf_serving.__main__.LOAD_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(loaded_versions, "LOAD_TIMEOUT_S", 0.0)
     assert main([*flags, "--server", "127.0.0.1:1"]) == 1
     assert "--server 127.0.0.1:1: does not answer" in capsys.readouterr().err
     with running(replace(settings, config_poll_s=0)) as server:
@@ -168,6 +176,80 @@ def test_label_stays_if_its_version_is_not_loaded_in_time(exported, tmp_path, mo
         assert main([*flags, "--server", f"127.0.0.1:{server.port}"]) == 1
     assert "SA104/2 is not AVAILABLE" in (error := capsys.readouterr().err) and "no label was moved" in error
     assert models(out)["SA104"].version_labels == {"stable": 1}
+
+
+class Server:
+    """Answers the status of one model from a list, one entry a request; the last one stays."""
+
+    address = "there:8500"
+
+    def __init__(self, *answers, labels=()):
+        self.answers, self.labels = list(answers), dict(labels)
+
+    def status(self, model):
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return [state(*entry) for entry in answer]
+
+    def version_number(self, model, label):
+        if label not in self.labels:
+            raise BadRequest("Unrecognized servable version label")
+        if not self.labels[label]:
+            raise ModelNotFound("Servable not found")
+        return self.labels[label]
+
+
+def state(version, name, error=""):
+    status = ModelVersionStatus(version=version, state=ModelVersionStatus.State.Value(name))
+    status.status.error_message, status.status.error_code = error, 3 if error else 0
+    return status
+
+
+def wait(server, old_errors=()):
+    loaded_versions.wait_until_loaded(server, {"a": Versions((2,), {"stable": 2})}, dict(old_errors))
+
+
+def test_wait_ends_with_the_error_of_a_version_that_failed_to_load(monkeypatch, capsys):
+    monkeypatch.setattr(loaded_versions, "STATUS_INTERVAL_S", 0.0)
+    with pytest.raises(loaded_versions.NotLoaded, match=r"a/2: there:8500 could not load it \(bad graph\); no label was moved"):
+        wait(Server([(1, "AVAILABLE")], [(1, "AVAILABLE"), (2, "LOADING")], [(2, "END", "bad graph")]))
+    assert "waiting until there:8500 has loaded a/2 (not listed yet); 0 s of at most 300 s\n" in capsys.readouterr().err
+
+
+def test_error_from_before_the_call_counts_only_if_it_stays(monkeypatch):
+    monkeypatch.setattr(loaded_versions, "STATUS_INTERVAL_S", 0.0)
+    failed = [(2, "END", "bad graph")]
+    server = Server(failed, failed, [(2, "LOADING")], [(2, "AVAILABLE")])
+    wait(server, loaded_versions.failed_loads(server, ["a"]))
+    monkeypatch.setattr(loaded_versions, "REPEATED_ERROR_S", 0.0)
+    server = Server(failed)
+    with pytest.raises(loaded_versions.NotLoaded, match="bad graph"):
+        wait(server, loaded_versions.failed_loads(server, ["a"]))
+
+
+def test_long_wait_shows_its_progress(monkeypatch, capsys):
+    monkeypatch.setattr(loaded_versions, "STATUS_INTERVAL_S", 0.0)
+    monkeypatch.setattr(loaded_versions, "PROGRESS_INTERVAL_S", 0.0)
+    wait(Server([], [(2, "LOADING")], [(2, "AVAILABLE")]))
+    assert [line.partition(";")[0] for line in capsys.readouterr().err.splitlines()] == [
+        "waiting until there:8500 has loaded a/2 (not listed yet)",
+        "waiting until there:8500 has loaded a/2 (LOADING)",
+    ]
+
+
+def test_label_of_an_unloaded_version_leaves_the_model_and_moves_after_the_load():
+    server = Server([(1, "AVAILABLE"), (2, "END")], labels={"canary": None, "stable": 1})
+    current = loaded_versions.loaded_versions(server, "a")
+    assert current == Versions((1,), {"stable": 1}, frozenset({"canary"}))
+    target = Versions((1, 3), {"stable": 1, "canary": 3})
+    assert intermediate_versions(current, target, current.numbers) == Versions((1, 3), {"stable": 1})
+    assert intermediate_versions(current, target, (1, 3)) is None
+
+
+def test_version_that_a_label_leaves_stays_listed_while_its_folder_exists():
+    current, target = Versions((1,), {"stable": 1}), Versions((2,), {"stable": 2})
+    assert with_previous_versions(current, target, (1, 2)) == Versions((1, 2), {"stable": 2})
+    assert with_previous_versions(current, target, (2,)) == target
+    assert with_previous_versions(Versions((1, 2), {"stable": 2}), target, (1, 2)) == target, "the next call"
 
 
 def test_full_volume_leaves_the_files_as_they_were(exported, tmp_path):

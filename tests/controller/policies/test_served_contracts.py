@@ -42,6 +42,21 @@ def test_check_requests_the_newest_version_that_may_be_followed():
     assert "another contract" in str(contracts.contract_error("a", 2)) and contracts.contract_error("a", 1) is None
 
 
+def test_rollback_makes_the_contract_unchanged_again_and_is_checked():
+    noted = []
+    client = FakeClient(pb.PolicyContract(tl="b"))
+    contracts = ServedContracts(client, {"a": A}, lambda tl, version, contract: noted.append((version, contract.tl)))
+    contracts.compare({"a": 2}, 1.0)
+    contracts.note_answer("a", 2)
+    assert not contracts.is_unchanged("a")
+    client.contract = A
+    contracts.compare({"a": 3}, 1.0)
+    contracts.note_answer("a", 1)
+    assert contracts.is_unchanged("a") and noted == [(2, "b"), (3, "a"), (1, "a")]
+    contracts.check("a")
+    assert client.requested[-1] == {"a": 1}
+
+
 def test_failed_check_names_its_tl(caplog):
     def broken():
         raise RuntimeError("broken")

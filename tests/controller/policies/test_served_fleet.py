@@ -145,7 +145,7 @@ def test_update_in_progress_does_not_cover_a_tl_that_was_exported_again_meanwhil
     city.fleet.update()
     status = city.client.status
 
-    def exported_meanwhile(model):
+    def exported_meanwhile(model, *_):
         if model == TLS[-1]:
             city.fleet.note_contract("SA101", 1, again)
         return status(model)
@@ -176,14 +176,14 @@ def test_removed_fleet_costs_no_answer(city):
     assert city.fleet.coverage is None
 
 
-def test_new_version_of_the_fleet_is_used_only_after_an_update(city):
+def test_fleet_version_that_is_gone_is_replaced_by_the_one_served_now_in_the_same_step(city):
     city.fleet.update()
     (city.models / "city" / "1").rename(city.models / "city" / "2")
     city.server.poll_once()
-    _, counts = city.count_calls(lambda: city.policies.ask(city.observations))
-    assert "city" not in counts
-    city.fleet.update()
-    assert city.fleet.coverage.version == 2
+    answers, counts = city.count_calls(lambda: city.policies.ask(city.observations))
+    # the layout of the new version is read by a Predict too
+    assert counts == {"city": 2} and city.fleet.coverage.version == 2
+    assert not any(isinstance(answer, Exception) for answer in answers.values())
 
 
 def test_hanging_fleet_leaves_time_for_the_tls_own_models(city, monkeypatch):
@@ -300,7 +300,7 @@ def test_update_in_progress_does_not_re_enable_a_suspended_fleet(city, monkeypat
     city.fleet.update()
     status = city.client.status
 
-    def suspend_meanwhile(model):
+    def suspend_meanwhile(model, *_):
         if model == "SA104" and city.fleet.coverage is not None:
             city.fleet.suspend("no answer")
         return status(model)
@@ -335,6 +335,26 @@ def test_fleet_answers_alone_for_tls_whose_own_models_are_not_served(city):
     assert policies.model_numbers == dict.fromkeys(TLS, 1)
 
 
+def test_fleet_alone_answers_over_a_publication_without_an_update(city):
+    _, policies, fleet = without_own_models(city, TLS)
+    for before, after in (("1", "2"), ("2", "3")):
+        (city.models / "city" / before).rename(city.models / "city" / after)
+        city.server.poll_once()
+        answers = policies.ask(city.observations)
+        assert not any(isinstance(answer, Exception) for answer in answers.values())
+        assert fleet.coverage.version == int(after) and fleet.coverage.only_in_fleet == set(TLS)
+
+
+def test_fleet_answers_at_once_for_a_tl_whose_own_model_was_removed(city):
+    city.fleet.update()
+    shutil.rmtree(city.models / "SA103")
+    city.server.poll_once()
+    city.server.poll_once()
+    answers = city.policies.ask({"SA103": city.observations["SA103"]})
+    assert not isinstance(answers["SA103"], Exception)
+    assert city.fleet.coverage.only_in_fleet == {"SA103"}
+
+
 def test_fleet_that_fails_is_asked_again_by_tls_without_own_models(city, monkeypatch):
     _, policies, fleet = without_own_models(city, TLS[:2])
     replace_action(monkeypatch, lambda action: action[:, :-1])
@@ -364,7 +384,7 @@ def test_fleet_that_is_not_served_is_logged_once(city, caplog):
         never.update()
     city.fleet.update()
     status = city.client.status
-    city.client.status = lambda model: not_found(model) if model == "city" else status(model)
+    city.client.status = lambda model, *_: not_found(model) if model == "city" else status(model)
     for _ in range(2):
         city.fleet.update()
     lines = [record.message for record in caplog.records if record.name == "controller"]
@@ -377,7 +397,7 @@ def test_fleet_that_is_not_served_is_logged_once(city, caplog):
 
 def test_fleet_without_a_version_is_logged_as_not_used(city, caplog):
     caplog.set_level("INFO", "controller")
-    city.client.status = lambda model: []
+    city.client.status = lambda model, *_: []
     city.fleet.update()
     lines = [record.message for record in caplog.records if record.name == "controller"]
     assert lines == ["fleet city is not used: no version of it is available"]

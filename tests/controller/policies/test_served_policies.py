@@ -9,7 +9,7 @@ import pytest
 from controller.policies.served_policies import ServedPolicies
 from protos import policy_pb2
 from serving.client import Client, Prediction
-from serving.errors import DeadlineExceeded, InvalidResponse, Unavailable
+from serving.errors import DeadlineExceeded, InvalidResponse, ModelNotFound, Unavailable
 from tests.serving.fake_server import answer
 
 X = np.zeros(17, np.float32)
@@ -77,6 +77,23 @@ def test_slow_comparison_of_a_new_version_delays_no_other_tl():
     answers = ServedPolicies(Slow(), contracts, None, 1.0, lambda: clock[0]).ask(dict.fromkeys("abc", X))
     assert isinstance(answers["a"], Exception)
     assert answers["b"].tolist() == answers["c"].tolist() == [[0.5]]
+
+
+def test_version_that_was_unloaded_after_it_answered_is_asked_again_in_the_same_step():
+    class Server:
+        newest = 2
+
+        def predict_many(self, observations, *_):
+            return dict.fromkeys(observations, Prediction({"action": np.array([[0.5]], np.float32)}, self.newest))
+
+        def contracts(self, versions, timeout_s):
+            if self.newest == 2:
+                self.newest = 1
+                return dict.fromkeys(versions, ModelNotFound("unloaded"))
+            return dict.fromkeys(versions, KC)
+
+    policies = ServedPolicies(Server(), {"a": KC}, "stable", 1.0)
+    assert policies.ask({"a": X})["a"].tolist() == [[0.5]] and policies.model_numbers == {"a": 1}
 
 
 @pytest.mark.parametrize("lost", ["unavailable", "silent"])

@@ -1,0 +1,122 @@
+"""The versions that a server has loaded, and waiting until it has loaded further ones."""
+
+import sys
+import time
+from collections.abc import Collection, Mapping
+
+from city.errors import ProgramFailed
+from protos.predict_pb2 import ModelVersionStatus
+from serving.client import Client
+from serving.errors import BadRequest, ModelNotFound, ServingError
+from serving.tf_serving.config_files import LABELS, Versions
+
+LOAD_TIMEOUT_S, STATUS_INTERVAL_S, PROGRESS_INTERVAL_S = 300.0, 1.0, 10.0
+"""Bound of waiting for versions to load, interval of requests, and of lines about the progress."""
+REPEATED_ERROR_S = 45.0
+"""Wall time after which an error that the server reported already before counts: it reads models.config every 30 s."""
+
+Item = tuple[str, int]
+"""Model and version."""
+
+AVAILABLE, END = ModelVersionStatus.AVAILABLE, ModelVersionStatus.END
+
+
+class NotLoaded(ProgramFailed):
+    """A server has not loaded a version."""
+
+
+def loaded_versions(client: Client, model: str) -> Versions | None:
+    """The versions of a model that a server has loaded, and their labels; None without any. Raises NotLoaded."""
+    labels, unloaded_labels = {}, set()
+    try:
+        numbers = tuple(version for version, status in sorted(_statuses(client, model).items()) if status.state == AVAILABLE)
+        for label in LABELS:
+            try:
+                labels[label] = client.version_number(model, label)
+            except BadRequest:
+                pass  # the model has no such label
+            except ModelNotFound:
+                unloaded_labels.add(label)
+    except ServingError as error:
+        raise _no_answer(client, error) from None
+    return Versions(numbers, labels, frozenset(unloaded_labels)) if numbers or unloaded_labels else None
+
+
+def failed_loads(client: Client, models: Collection[str]) -> dict[Item, str]:
+    """The errors of versions that a server could not load, by model and version. Raises NotLoaded."""
+    return _errors(_states(client, models))
+
+
+def wait_until_loaded(client: Client, models: Mapping[str, Versions], old_errors: Mapping[Item, str]) -> None:
+    """Wait until a server has loaded versions, with lines about the progress on stderr.
+
+    Args:
+        client: client of the server.
+        models: model -> versions to wait for.
+        old_errors: errors that the server reported before it was to load them; they count only if they stay.
+
+    Raises:
+        NotLoaded: the server reports that a version failed, or has not loaded all in time.
+    """
+    begin_s = time.monotonic()
+    next_line_s = 0.0
+    pending = {(name, version) for name, versions in models.items() for version in versions.numbers}
+    while True:
+        waited_s = time.monotonic() - begin_s
+        states = {item: status for item, status in _states(client, {name for name, _ in pending}).items() if item in pending}
+        pending = {item for item in pending if item not in states or states[item].state != AVAILABLE}
+        if not pending:
+            return
+        for (name, version), error in sorted(_errors(states).items()):
+            if old_errors.get((name, version)) != error or waited_s >= REPEATED_ERROR_S:
+                raise NotLoaded(
+                    f"{name}/{version}: {client.address} could not load it ({error}); no label was moved; "
+                    f"export it again, or publish another version (--model {name}=NUMBER)"
+                )
+        name, version = min(pending)
+        if waited_s >= LOAD_TIMEOUT_S:
+            raise NotLoaded(
+                f"{name}/{version} is not AVAILABLE at {client.address} after {LOAD_TIMEOUT_S:g} s; no label was "
+                "moved; look at the server's log"
+            )
+        if waited_s >= next_line_s:
+            next_line_s += PROGRESS_INTERVAL_S
+            line = _progress(client, pending, states)
+            print(f"{line}; {waited_s:.0f} s of at most {LOAD_TIMEOUT_S:g} s", file=sys.stderr, flush=True)
+        time.sleep(STATUS_INTERVAL_S)
+
+
+def _progress(client: Client, pending: Collection[Item], states: Mapping[Item, ModelVersionStatus]) -> str:
+    name, version = min(pending)
+    state = ModelVersionStatus.State.Name(states[name, version].state) if (name, version) in states else "not listed yet"
+    more = f" and {len(pending) - 1} more" if len(pending) > 1 else ""
+    return f"waiting until {client.address} has loaded {name}/{version} ({state}){more}"
+
+
+def _errors(states: Mapping[Item, ModelVersionStatus]) -> dict[Item, str]:
+    """The errors of versions that could not be loaded."""
+    return {
+        item: status.status.error_message or f"error code {status.status.error_code}"
+        for item, status in states.items()
+        if status.state == END and status.status.error_code
+    }
+
+
+def _states(client: Client, models: Collection[str]) -> dict[Item, ModelVersionStatus]:
+    """Statuses by model and version. Raises NotLoaded."""
+    try:
+        return {(name, version): status for name in models for version, status in _statuses(client, name).items()}
+    except ServingError as error:
+        raise _no_answer(client, error) from None
+
+
+def _statuses(client: Client, model: str) -> dict[int, ModelVersionStatus]:
+    """Statuses of a model by version; empty if the server does not list it. Raises ServingError."""
+    try:
+        return {status.version: status for status in client.status(model)}
+    except ModelNotFound:
+        return {}
+
+
+def _no_answer(client: Client, error: ServingError) -> NotLoaded:
+    return NotLoaded(f"--server {client.address}: does not answer ({error}); start it, or leave --server out")
