@@ -52,6 +52,8 @@ class Guard:
         end_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
         is_alone: Callable[[], bool] = lambda: False,
+        beat: Callable[[], None] = lambda: None,
+        set_connected: Callable[[bool], None] = lambda _: None,
     ) -> None:
         """Prepare the run.
 
@@ -65,12 +67,15 @@ class Guard:
             end_s: simulated second at which the guard stops waiting for a controller.
             clock: wall time in s.
             is_alone: whether SUMO is known to have no other client.
+            beat: called at every pass of the guard's loops.
+            set_connected: called with whether a controller is connected.
 
         Raises:
             InputError: the connection is to a guard, not to SUMO.
             SumoConnectionLost: SUMO has ended.
         """
         self._connection, self._listener, self._clock, self._is_alone = connection, listener, clock, is_alone
+        self._beat, self._set_connected = beat, set_connected
         self._watchdog_s, self._first_s, self._idle_s = watchdog_s, first_s, idle_s
         self._ends_with_controller = ends_with_controller
         number, text = connection.version()
@@ -120,8 +125,11 @@ class Guard:
                 self._watchdog_s,
                 lambda: self._is_stopped,
                 self._clock,
+                self._beat,
             )
+            self._set_connected(True)
             end = relay.run()
+            self._set_connected(False)
             if end is End.SUMO_GONE:
                 raise SumoConnectionLost(self._connection.error_message() or "SUMO has closed the connection")
             handovers = relay.handovers or ()
@@ -146,10 +154,11 @@ class Guard:
         first_s if no other client is connected).
         """
         hand_back(self._connection, handovers, self._step_s)
-        now = float(self._connection.api.simulation.getTime())
+        now = self._connection.read(()).time_s
         deadline_s = self._clock() + self._idle_s
         checked_s = -math.inf
         while not self._is_stopped and self._clock() < deadline_s:
+            self._beat()
             if controller := self._listener.accept(0.0):
                 log.info("a controller has connected at second %g", now)
                 return controller
@@ -177,6 +186,7 @@ class Guard:
         """Wait without a step for a controller; None if none connects within first_s or stop is requested."""
         deadline_s = self._clock() + self._first_s
         while not self._is_stopped and self._clock() < deadline_s:
+            self._beat()
             if controller := self._listener.accept(POLL_INTERVAL_S):
                 return controller
         return None
@@ -238,6 +248,9 @@ def parser(prog: str) -> Parser:
     parser.add_argument("--gui", action="store_true", help="start sumo-gui in the place of sumo; it needs a display")
     parser.add_argument("--spawned", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--lock", type=int, metavar="FD", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--http", metavar="HOST:PORT", help="serve /metrics, /healthz and /livez there, for Prometheus and liveness probes"
+    )
     parser.add_argument("--pid-file", type=Path, metavar="FILE", help="write port and process id to this file")
     return parser
 
@@ -252,6 +265,7 @@ def parse(argv: list[str], prog: str = "python -m controller.guard") -> tuple[ar
         raise InputError("--only-client is for a SUMO at --sumo; for a SUMO started here pass --clients 1")
     if args.gui and args.sumo:
         raise InputError(f"--gui is for a SUMO started here; start sumo-gui at --sumo {args.sumo} yourself")
+    args.http = host_and_port(args.http, "--http") if args.http else None
     check_client_flags(args.clients, args.order, args.sumo_port)
     if args.order is None and (args.sumo or args.clients > 1):
         args.order = 1  # as the controller does: SUMO ends for all if one of several clients has no order
@@ -299,16 +313,31 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.guard"
 
 def _open(args: argparse.Namespace, sumo_arguments: Sequence[str], opened: list[Guard]) -> Guard:
     """Connect to SUMO; also add the guard to `opened`, for the signal handler. Raises InputError."""
+    beat: Callable[[], None] = lambda: None
+    set_connected: Callable[[bool], None] = lambda _: None
+
+    def never_abort() -> bool:
+        beat()  # the guard is alive while SUMO waits for another client
+        return False
+
+    interrupts = Interrupts(never_abort, never_abort)
     with contextlib.ExitStack() as undo:
         listener = Listener(args.port, args.pid_file)
         undo.callback(listener.close)
         if args.lock is not None:
             os.close(args.lock)  # another controller now finds the PID file
+        if args.http:
+            # guards that controllers start have no --http; they start faster without these libraries
+            from controller.guard.metrics import GuardMetrics
+
+            metrics = GuardMetrics()
+            undo.callback(metrics.serve(args.http).close)
+            beat, set_connected = metrics.health.beat, metrics.set_connected
         if args.sumo:
             address = host_and_port(args.sumo, "--sumo", "127.0.0.1:8813")
-            connection = start.attach(*address, interrupts=Interrupts(), order=args.order)
+            connection = start.attach(*address, interrupts=interrupts, order=args.order)
         else:
-            connection = start.start(sumo_arguments, args.clients, Interrupts(), args.order, args.sumo_port, args.gui)
+            connection = start.start(sumo_arguments, args.clients, interrupts, args.order, args.sumo_port, args.gui)
         undo.callback(connection.close)
         port = int(connection.socket.getpeername()[1])
         try:
@@ -322,6 +351,8 @@ def _open(args: argparse.Namespace, sumo_arguments: Sequence[str], opened: list[
                 end_s=args.end,
                 # a SUMO at --sumo may have clients that this machine does not see
                 is_alone=lambda: args.only_client if args.sumo else count_connections(port) == 1,
+                beat=beat,
+                set_connected=set_connected,
             )
         except (SumoConnectionLost, connection.connection_error, OSError) as error:
             raise InputError(f"SUMO ended before the simulation began: {connection.error_message() or error}") from None

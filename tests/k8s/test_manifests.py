@@ -209,14 +209,15 @@ def test_every_port_that_is_named_exists(rendered):
     templates = list(pods(rendered).values())
     for service in named(rendered, "Service").values():
         (template,) = selected(templates, service["spec"]["selector"])
-        names = {port["name"]: port["containerPort"] for each in template["spec"]["containers"] for port in each.get("ports", ())}
+        names = ports_of(template)
         for port in service["spec"]["ports"]:
             assert port["targetPort"] in names or port["targetPort"] in names.values()
             assert names.get(port["targetPort"], port["targetPort"]) == port["port"]
     for policy in named(rendered, "NetworkPolicy").values():
         for template in selected(templates, policy["spec"]["podSelector"]["matchLabels"]):
-            names = {port["name"] for each in template["spec"]["containers"] for port in each.get("ports", ())}
-            assert {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]} <= names
+            names = ports_of(template)
+            ports = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
+            assert ports <= names.keys() | set(names.values())
     egress = {port["port"] for policy in named(rendered, "NetworkPolicy").values() for rule in policy["spec"].get("egress", ())
               for port in rule["ports"]}  # fmt: skip
     settings = environment(rendered, container(rendered, "guard"))
@@ -227,6 +228,12 @@ def test_every_port_that_is_named_exists(rendered):
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             for check in each.get(probe, {}).values():
                 assert not isinstance(check, dict) or check["port"] in ports
+
+
+def ports_of(template):
+    """Container ports by name, of sidecars too."""
+    every = [*template["spec"].get("initContainers", ()), *template["spec"]["containers"]]
+    return {port["name"]: port["containerPort"] for each in every for port in each.get("ports", ())}
 
 
 def selected(templates, labels):
@@ -382,6 +389,16 @@ def test_liveness_of_the_controller_is_that_of_systemds_watchdog(rendered):
     for each in controllers:
         assert each["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "http"}
         assert each["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
+
+
+def test_liveness_of_the_guard_does_not_touch_its_traci_port(rendered):
+    guards = [each for _, each in containers(rendered) if each["name"] == "guard"]
+    assert guards
+    for each in guards:
+        assert each["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "guard-http"}
+        assert not each.keys() & {"readinessProbe", "startupProbe"}
+        args, _ = guard.parse(with_city(arguments(rendered, each), GRID / "city.toml"))
+        assert args.http == ("0.0.0.0", each["ports"][0]["containerPort"])
 
 
 def test_controllers_reach_and_are_reached_by_labelled_peers_only(rendered):

@@ -16,6 +16,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from city.network import StreetNetwork
+from controller.guard.metrics import GuardMetrics
 from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
 from controller.telemetry.traffic import TrafficMeter
 from protos import policy_pb2 as pb
@@ -27,7 +28,7 @@ from signals.safety.monitor import MonitorRule
 from tests.conftest import GRID, ROOT
 
 FOLDER = ROOT / "k8s" / "monitoring"
-METRIC = re.compile(r"(?<![\w:-])(?:controller|serving)_[a-z_]+(?![\w(/:-])|:tensorflow:[a-z:_]+(?![a-z_:])")
+METRIC = re.compile(r"(?<![\w:-])(?:controller|guard|serving)_[a-z_]+(?![\w(/:-])|:tensorflow:[a-z:_]+(?![a-z_:])")
 """Names of metrics in expressions and prose."""
 LABEL = re.compile(r'(\w+)\s*(?:=|!=|=~|!~)\s*"([^"]*)"')
 """Matchers of labels: name and value."""
@@ -66,7 +67,7 @@ def samples():
     server.count_latency("SA101", "Predict", "GRPC", 0.001)
     server.count_run("SA101", 0.001)
     server.count_load("SA101", 0.1)
-    families = [*controller.registry.collect(), *server.registry.collect()]
+    families = [*controller.registry.collect(), *GuardMetrics().registry.collect(), *server.registry.collect()]
     return {sample.name for family in families for sample in family.samples} | {family.name for family in families}
 
 
@@ -110,7 +111,7 @@ def test_every_metric_in_the_docs_exists(samples):
 
 def test_metrics_of_the_controller_are_documented(samples):
     text = (ROOT / "docs" / "reference" / "metrics.md").read_text()
-    names = {re.sub(r"_(bucket|sum|count|created)$", "", name) for name in samples if name.startswith("controller_")}
+    names = {re.sub(r"_(bucket|sum|count|created)$", "", name) for name in samples if name.startswith(("controller_", "guard_"))}
     families = {name.removesuffix("_total") for name in names}
     assert {name for name in families if name not in text} == set()
 
