@@ -353,6 +353,36 @@ def test_server_files_are_those_of_serve_config(folder, mounted_at, fleets, tmp_
         assert (K8S / folder / name).read_text() == (tmp_path / name).read_text(), name
 
 
+def mounted_files(documents):
+    """By server: the content of its files out of ConfigMaps."""
+    maps, found = named(documents, "ConfigMap"), []
+    for pod, each in containers(documents):
+        if each["image"].startswith("tensorflow/"):
+            (volume,) = [volume for volume in pod["spec"]["volumes"] if volume["name"] == "config"]
+            sources = [
+                source["configMap"] for source in volume.get("projected", {}).get("sources", [volume]) if "configMap" in source
+            ]
+            parts = [maps[source["name"]]["data"] for source in sources]
+            assert len({name for part in parts for name in part}) == sum(map(len, parts)), "a file is in two maps"
+            found.append({name: text for part in parts for name, text in part.items()})
+    return found
+
+
+def test_changed_flags_restart_servers_and_changed_models_do_not(render, tmp_path):
+    render("base")  # skips without kubectl
+    templates = []
+    for file in (None, "models.config", "flags"):
+        folder = tmp_path / str(file)
+        shutil.copytree(K8S / "base" / "server", folder)
+        if file:
+            with (folder / "serving" / file).open("a") as appended:
+                appended.write("# changed\n")
+        done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=True)
+        templates.append(pods([*yaml.safe_load_all(done.stdout)])["Deployment", "tf-serving"])
+    before, with_models, with_flags = templates
+    assert before == with_models != with_flags
+
+
 def test_server_is_started_with_flags_that_it_has(rendered, shared):
     known = set(re.findall(r"^\s*--(\w+)=", (shared / "tfserving-2.20-help.txt").read_text(), re.M))
     for pod, each in containers(rendered):
@@ -361,7 +391,7 @@ def test_server_is_started_with_flags_that_it_has(rendered, shared):
             secrets = [source for volume in pod["spec"]["volumes"] for source in volume.get("projected", {}).get("sources", ())]
             tls = " --ssl_config_file=/config/ssl.config" if any("secret" in source for source in secrets) else ""
             assert each["command"] == ["/bin/sh", "-c", start + tls]
-    files = [each["data"] for name, each in named(rendered, "ConfigMap").items() if name.startswith("tf-serving-config")]
+    files = mounted_files(rendered)
     for data in files:
         lines = data["flags"].splitlines()
         assert lines[: len(FLAGS)] == list(FLAGS)

@@ -183,7 +183,18 @@ def test_real_prometheus_scrapes_a_real_run(grid_server, grid_rest, tmp_path):
         job["static_configs"] = [{"targets": [target]}]
     (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(config))
     shutil.copy(FOLDER / "rules.yaml", tmp_path)
-    hold = [sys.executable, "-m", "controller.guard", "--port", traci, "--http", f"127.0.0.1:{guard_http}", "--clients", "1", "--"]
+    hold = [
+        sys.executable,
+        "-m",
+        "controller.guard",
+        "--port",
+        traci,
+        "--http",
+        f"127.0.0.1:{guard_http}",
+        "--clients",
+        "1",
+        "--",
+    ]
     hold += ["-c", GRID / "grid.sumocfg", "--end", "100000000"]
     control = [sys.executable, "-m", "controller", "--city", GRID / "city.toml", "--server", grid_server]
     control += ["--http", f"127.0.0.1:{http}", "--sumo", f"127.0.0.1:{traci}", "--no-guard", "--end", "100000000"]
