@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from city import config as city_config
 from city import program
@@ -38,6 +39,15 @@ MIN_STEP_S = 1.0
 """Simulated seconds per step while no controller is connected."""
 
 
+class Observers(NamedTuple):
+    """Functions that the guard calls."""
+
+    beat: Callable[[], None] = lambda: None
+    """At every pass of the guard's loops, also while it waits for SUMO."""
+    set_connected: Callable[[bool], None] = lambda _: None
+    """With whether a controller is connected."""
+
+
 class Guard:
     """A connection to SUMO and a listener for controllers."""
 
@@ -52,8 +62,7 @@ class Guard:
         end_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
         is_alone: Callable[[], bool] = lambda: False,
-        beat: Callable[[], None] = lambda: None,
-        set_connected: Callable[[bool], None] = lambda _: None,
+        observers: Observers | None = None,
     ) -> None:
         """Prepare the run.
 
@@ -67,15 +76,14 @@ class Guard:
             end_s: simulated second at which the guard stops waiting for a controller.
             clock: wall time in s.
             is_alone: whether SUMO is known to have no other client.
-            beat: called at every pass of the guard's loops.
-            set_connected: called with whether a controller is connected.
+            observers: called for the guard's --http.
 
         Raises:
             InputError: the connection is to a guard, not to SUMO.
             SumoConnectionLost: SUMO has ended.
         """
         self._connection, self._listener, self._clock, self._is_alone = connection, listener, clock, is_alone
-        self._beat, self._set_connected = beat, set_connected
+        self._beat, self._set_connected = observers or Observers()
         self._watchdog_s, self._first_s, self._idle_s = watchdog_s, first_s, idle_s
         self._ends_with_controller = ends_with_controller
         number, text = connection.version()
@@ -313,11 +321,10 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.guard"
 
 def _open(args: argparse.Namespace, sumo_arguments: Sequence[str], opened: list[Guard]) -> Guard:
     """Connect to SUMO; also add the guard to `opened`, for the signal handler. Raises InputError."""
-    beat: Callable[[], None] = lambda: None
-    set_connected: Callable[[bool], None] = lambda _: None
+    observers = Observers()
 
     def never_abort() -> bool:
-        beat()  # the guard is alive while SUMO waits for another client
+        observers.beat()  # the guard is alive while SUMO waits for another client
         return False
 
     interrupts = Interrupts(never_abort, never_abort)
@@ -332,7 +339,7 @@ def _open(args: argparse.Namespace, sumo_arguments: Sequence[str], opened: list[
 
             metrics = GuardMetrics()
             undo.callback(metrics.serve(args.http).close)
-            beat, set_connected = metrics.health.beat, metrics.set_connected
+            observers = Observers(metrics.health.beat, metrics.set_connected)
         if args.sumo:
             address = host_and_port(args.sumo, "--sumo", "127.0.0.1:8813")
             connection = start.attach(*address, interrupts=interrupts, order=args.order)
@@ -351,8 +358,7 @@ def _open(args: argparse.Namespace, sumo_arguments: Sequence[str], opened: list[
                 end_s=args.end,
                 # a SUMO at --sumo may have clients that this machine does not see
                 is_alone=lambda: args.only_client if args.sumo else count_connections(port) == 1,
-                beat=beat,
-                set_connected=set_connected,
+                observers=observers,
             )
         except (SumoConnectionLost, connection.connection_error, OSError) as error:
             raise InputError(f"SUMO ended before the simulation began: {connection.error_message() or error}") from None

@@ -353,6 +353,20 @@ def test_server_files_are_those_of_serve_config(folder, mounted_at, fleets, tmp_
         assert (K8S / folder / name).read_text() == (tmp_path / name).read_text(), name
 
 
+def test_every_runbook_url_begins_with_one_variable(render, tmp_path):
+    render("base")  # skips without kubectl
+    shutil.copytree(K8S / "monitoring", tmp_path / "monitoring")
+    path = tmp_path / "monitoring" / "kustomization.yaml"
+    url = "https://docs.example.org/runbook.html"
+    path.write_text(path.read_text().replace("url=docs/runbook.md", f"url={url}"))
+    (tmp_path / "kustomization.yaml").write_text("components: [monitoring]\n")
+    done = subprocess.run(["kubectl", "kustomize", str(tmp_path)], capture_output=True, text=True, check=True)
+    documents = [*yaml.safe_load_all(done.stdout)]
+    rules = named(documents, "PrometheusRule")["greenserve"]["spec"]["groups"][0]["rules"]
+    assert rules and all(rule["annotations"]["runbook_url"] == f"{url}#{rule['alert'].lower()}" for rule in rules)
+    assert "greenserve-runbook" not in named(documents, "ConfigMap")
+
+
 def mounted_files(documents):
     """By server: the content of its files out of ConfigMaps."""
     maps, found = named(documents, "ConfigMap"), []

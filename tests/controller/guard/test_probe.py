@@ -8,7 +8,7 @@ import urllib.request
 import pytest
 
 from city.errors import InputError
-from controller.guard.__main__ import Guard, parse
+from controller.guard.__main__ import Guard, Observers, parse
 from controller.guard.listener import Listener
 from controller.sumo import start
 from controller.sumo.connection import Interrupts
@@ -62,7 +62,7 @@ def test_guard_is_alive_while_sumo_waits_for_another_client():
         attach.start()
         other = connect(port, 2)
         attach.join(20)
-        relayed = Guard(attached[0], Listener(0, None), 5.0, 0.0, 60.0, ends_with_controller=False, beat=beat)
+        relayed = Guard(attached[0], Listener(0, None), 5.0, 0.0, 60.0, ends_with_controller=False, observers=Observers(beat))
         thread = threading.Thread(target=relayed.run, daemon=True)
         thread.start()
         time.sleep(1)  # the guard steps; the other client does not
