@@ -3,21 +3,24 @@
 import re
 import threading
 import time
+import urllib.error
 import urllib.request
 
 import pytest
 
 from city.errors import InputError
-from controller.guard.__main__ import Guard, Observers, parse
-from controller.guard.listener import Listener
-from controller.sumo import start
-from controller.sumo.connection import Interrupts
+from controller.guard.__main__ import _open, parse
+from controller.telemetry import health
 from tests.end_to_end.programs import connect, free_port, guard, socket_of, sumo
 
 
 def get(port, path):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-        return answer.read().decode()
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.read().decode()
 
 
 def connected(http):
@@ -46,30 +49,28 @@ def test_http_reports_whether_a_controller_is_connected():
         wait_until(lambda: connected(http) == 0)
 
 
-def test_guard_is_alive_while_sumo_waits_for_another_client():
+def test_guard_is_alive_while_sumo_waits_for_another_client(monkeypatch):
     """It must not be ended then: SUMO would end with it."""
-    beats = []
-
-    def beat():
-        beats.append(time.monotonic())
-        return False
-
+    monkeypatch.setattr(health, "STALE_TIMEOUT_S", 1.5)
+    http, opened = free_port(), []
     with sumo(2) as (port, _):
-        attached = []
-        attach = threading.Thread(
-            target=lambda: attached.append(start.attach("127.0.0.1", port, Interrupts(beat, beat), order=1)), daemon=True
-        )
-        attach.start()
-        other = connect(port, 2)
-        attach.join(20)
-        relayed = Guard(attached[0], Listener(0, None), 5.0, 0.0, 60.0, ends_with_controller=False, observers=Observers(beat))
-        thread = threading.Thread(target=relayed.run, daemon=True)
+        flags = [
+            "--sumo",
+            f"127.0.0.1:{port}",
+            "--order",
+            "1",
+            "--http",
+            f"127.0.0.1:{http}",
+            "--first-controller-timeout-s",
+            "0",
+        ]
+        thread = threading.Thread(target=lambda: _open(*parse(flags), opened).run(), daemon=True)
         thread.start()
-        time.sleep(1)  # the guard steps; the other client does not
-        number = len(beats)
-        time.sleep(1.2)
-        assert len(beats) >= number + 2
-        relayed.stop()
+        other = connect(port, 2)
+        wait_until(lambda: get(http, "/healthz") == "running\n")
+        time.sleep(2)  # the guard steps; the other client does not
+        assert get(http, "/healthz") == "running\n" and get(http, "/livez") == "alive\n"
+        opened[0].stop()
         other.close()
         thread.join(20)
         assert not thread.is_alive()
