@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from city import config as city_config
 from city import program
@@ -38,6 +39,15 @@ MIN_STEP_S = 1.0
 """Simulated seconds per step while no controller is connected."""
 
 
+class Observers(NamedTuple):
+    """Functions that the guard calls."""
+
+    beat: Callable[[], None] = lambda: None
+    """At every pass of the guard's loops, also while it waits for SUMO."""
+    set_connected: Callable[[bool], None] = lambda _: None
+    """With whether a controller is connected."""
+
+
 class Guard:
     """A connection to SUMO and a listener for controllers."""
 
@@ -52,6 +62,7 @@ class Guard:
         end_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
         is_alone: Callable[[], bool] = lambda: False,
+        observers: Observers | None = None,
     ) -> None:
         """Prepare the run.
 
@@ -65,12 +76,14 @@ class Guard:
             end_s: simulated second at which the guard stops waiting for a controller.
             clock: wall time in s.
             is_alone: whether SUMO is known to have no other client.
+            observers: called for the guard's --http.
 
         Raises:
             InputError: the connection is to a guard, not to SUMO.
             SumoConnectionLost: SUMO has ended.
         """
         self._connection, self._listener, self._clock, self._is_alone = connection, listener, clock, is_alone
+        self._beat, self._set_connected = observers or Observers()
         self._watchdog_s, self._first_s, self._idle_s = watchdog_s, first_s, idle_s
         self._ends_with_controller = ends_with_controller
         number, text = connection.version()
@@ -120,8 +133,11 @@ class Guard:
                 self._watchdog_s,
                 lambda: self._is_stopped,
                 self._clock,
+                self._beat,
             )
+            self._set_connected(True)
             end = relay.run()
+            self._set_connected(False)
             if end is End.SUMO_GONE:
                 raise SumoConnectionLost(self._connection.error_message() or "SUMO has closed the connection")
             handovers = relay.handovers or ()
@@ -146,10 +162,11 @@ class Guard:
         first_s if no other client is connected).
         """
         hand_back(self._connection, handovers, self._step_s)
-        now = float(self._connection.api.simulation.getTime())
+        now = self._connection.read(()).time_s
         deadline_s = self._clock() + self._idle_s
         checked_s = -math.inf
         while not self._is_stopped and self._clock() < deadline_s:
+            self._beat()
             if controller := self._listener.accept(0.0):
                 log.info("a controller has connected at second %g", now)
                 return controller
@@ -177,6 +194,7 @@ class Guard:
         """Wait without a step for a controller; None if none connects within first_s or stop is requested."""
         deadline_s = self._clock() + self._first_s
         while not self._is_stopped and self._clock() < deadline_s:
+            self._beat()
             if controller := self._listener.accept(POLL_INTERVAL_S):
                 return controller
         return None
@@ -238,6 +256,9 @@ def parser(prog: str) -> Parser:
     parser.add_argument("--gui", action="store_true", help="start sumo-gui in the place of sumo; it needs a display")
     parser.add_argument("--spawned", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--lock", type=int, metavar="FD", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--http", metavar="HOST:PORT", help="serve /metrics, /healthz and /livez there, for Prometheus and liveness probes"
+    )
     parser.add_argument("--pid-file", type=Path, metavar="FILE", help="write port and process id to this file")
     return parser
 
@@ -252,6 +273,7 @@ def parse(argv: list[str], prog: str = "python -m controller.guard") -> tuple[ar
         raise InputError("--only-client is for a SUMO at --sumo; for a SUMO started here pass --clients 1")
     if args.gui and args.sumo:
         raise InputError(f"--gui is for a SUMO started here; start sumo-gui at --sumo {args.sumo} yourself")
+    args.http = host_and_port(args.http, "--http") if args.http else None
     check_client_flags(args.clients, args.order, args.sumo_port)
     if args.order is None and (args.sumo or args.clients > 1):
         args.order = 1  # as the controller does: SUMO ends for all if one of several clients has no order
@@ -299,17 +321,31 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.guard"
 
 def _open(args: argparse.Namespace, sumo_arguments: Sequence[str], opened: list[Guard]) -> Guard:
     """Connect to SUMO; also add the guard to `opened`, for the signal handler. Raises InputError."""
+    observers = Observers()
+
+    def never_abort() -> bool:
+        observers.beat()  # the guard is alive while SUMO waits for another client
+        return False
+
+    interrupts = Interrupts(never_abort, never_abort)
     with contextlib.ExitStack() as undo:
         clients = None if args.sumo else args.clients
         listener = Listener(args.port, args.pid_file, settings(args.watchdog_s, args.end, clients, sumo_arguments))
         undo.callback(listener.close)
         if args.lock is not None:
             os.close(args.lock)  # another controller now finds the PID file
+        if args.http:
+            # guards that controllers start have no --http; they start faster without these libraries
+            from controller.guard.metrics import GuardMetrics
+
+            metrics = GuardMetrics()
+            undo.callback(metrics.serve(args.http).close)
+            observers = Observers(metrics.health.beat, metrics.set_connected)
         if args.sumo:
             address = host_and_port(args.sumo, "--sumo", "127.0.0.1:8813")
-            connection = start.attach(*address, interrupts=Interrupts(), order=args.order)
+            connection = start.attach(*address, interrupts=interrupts, order=args.order)
         else:
-            connection = start.start(sumo_arguments, args.clients, Interrupts(), args.order, args.sumo_port, args.gui)
+            connection = start.start(sumo_arguments, args.clients, interrupts, args.order, args.sumo_port, args.gui)
         undo.callback(connection.close)
         port = int(connection.socket.getpeername()[1])
         try:
@@ -323,6 +359,7 @@ def _open(args: argparse.Namespace, sumo_arguments: Sequence[str], opened: list[
                 end_s=args.end,
                 # a SUMO at --sumo may have clients that this machine does not see
                 is_alone=lambda: args.only_client if args.sumo else count_connections(port) == 1,
+                observers=observers,
             )
         except Exception as error:
             check_decodable(error)

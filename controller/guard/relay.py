@@ -44,6 +44,7 @@ class Relay:
         watchdog_s: float,
         is_stopped: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare to forward.
 
@@ -55,7 +56,9 @@ class Relay:
             watchdog_s: wall time for which the controller may be silent.
             is_stopped: whether to end now.
             clock: wall time in s.
+            beat: called at least every POLL_INTERVAL_S, or every second while SUMO finishes its answers.
         """
+        self._beat = beat
         self._controller, self._sumo, self._listener = controller, sumo, listener
         self._version, self._watchdog_s, self._is_stopped, self._clock = version, watchdog_s, is_stopped, clock
         self._to_sumo, self._to_controller = bytearray(), bytearray()
@@ -86,6 +89,7 @@ class Relay:
         poll.register(self._listener, select.POLLIN)
         active_s = self._clock()
         while not self._is_stopped():
+            self._beat()
             poll.register(self._controller, select.POLLIN | (select.POLLOUT if self._to_controller else 0))
             poll.register(self._sumo, select.POLLIN | (select.POLLOUT if self._to_sumo else 0))
             for file, event in poll.poll(1000 * POLL_INTERVAL_S):
@@ -197,6 +201,7 @@ class Relay:
         """Finish the exchange with SUMO: send messages completely and receive all answers. False if the connection is lost."""
         poll = select.poll()
         while self._to_sumo or None in self._pending_answers or not self._answers.is_between:
+            self._beat()
             poll.register(self._sumo, select.POLLIN | (select.POLLOUT if self._to_sumo else 0))
             for _, event in poll.poll(1000):
                 try:

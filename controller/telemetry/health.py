@@ -1,5 +1,5 @@
 """HTTP endpoints: /metrics for Prometheus, /healthz for readiness probes (200 only while running), /livez for liveness
-probes (503 only if the controller is stuck)."""
+probes (503 only if the process is stuck)."""
 
 import contextlib
 import math
@@ -23,14 +23,15 @@ IDLE_TIMEOUT_S = 10.0
 CONNECTION_TIMEOUT_S = 30.0
 """Maximum wall time of a connection, also of one that sends or reads slowly."""
 STALE_TIMEOUT_S = 60.0
-"""Wall time without a step after which the controller counts as stuck."""
+"""Wall time without a beat after which the process counts as stuck."""
 
 
 class Health:
-    """The controller's state, also for systemd: starting, running, stopping or stuck."""
+    """The state of a controller or a guard, also for systemd: starting, running, stopping or stuck."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic, status: str = "controlling") -> None:
+        """Begin in the state starting. `status` describes the state running in `systemctl status`."""
+        self._clock, self._status = clock, status
         self._state = "starting"
         self._beat_s = clock()
         self._watchdog_interval_s = systemd.watchdog_interval_s()
@@ -38,9 +39,9 @@ class Health:
         """When systemd's watchdog was last notified."""
 
     def beat(self) -> None:
-        """Record that a step was taken."""
+        """Record progress: a step of a controller, or a pass of a guard's loop."""
         if self._state == "starting":
-            systemd.notify("READY=1\nSTATUS=controlling")
+            systemd.notify(f"READY=1\nSTATUS={self._status}")
         # the steps of a release beat as well, and must not turn stopping into running
         if self._state != "stopping":
             self._state = "running"
@@ -60,7 +61,7 @@ class Health:
         return self._state != "starting" and self._clock() - self._beat_s > STALE_TIMEOUT_S
 
     def status(self) -> tuple[bool, str]:
-        """(whether the controller is ready, its state)."""
+        """(whether the process is ready, its state)."""
         if self._state == "running" and self.is_stuck:
             return False, "stuck"
         return self._state == "running", self._state

@@ -209,14 +209,15 @@ def test_every_port_that_is_named_exists(rendered):
     templates = list(pods(rendered).values())
     for service in named(rendered, "Service").values():
         (template,) = selected(templates, service["spec"]["selector"])
-        names = {port["name"]: port["containerPort"] for each in template["spec"]["containers"] for port in each.get("ports", ())}
+        names = ports_of(template)
         for port in service["spec"]["ports"]:
             assert port["targetPort"] in names or port["targetPort"] in names.values()
             assert names.get(port["targetPort"], port["targetPort"]) == port["port"]
     for policy in named(rendered, "NetworkPolicy").values():
         for template in selected(templates, policy["spec"]["podSelector"]["matchLabels"]):
-            names = {port["name"] for each in template["spec"]["containers"] for port in each.get("ports", ())}
-            assert {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]} <= names
+            names = ports_of(template)
+            ports = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
+            assert ports <= names.keys() | set(names.values())
     egress = {port["port"] for policy in named(rendered, "NetworkPolicy").values() for rule in policy["spec"].get("egress", ())
               for port in rule["ports"]}  # fmt: skip
     settings = environment(rendered, container(rendered, "guard"))
@@ -227,6 +228,12 @@ def test_every_port_that_is_named_exists(rendered):
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             for check in each.get(probe, {}).values():
                 assert not isinstance(check, dict) or check["port"] in ports
+
+
+def ports_of(template):
+    """Container ports by name, of sidecars too."""
+    every = [*template["spec"].get("initContainers", ()), *template["spec"]["containers"]]
+    return {port["name"]: port["containerPort"] for each in every for port in each.get("ports", ())}
 
 
 def selected(templates, labels):
@@ -346,6 +353,50 @@ def test_server_files_are_those_of_serve_config(folder, mounted_at, fleets, tmp_
         assert (K8S / folder / name).read_text() == (tmp_path / name).read_text(), name
 
 
+def test_every_runbook_url_begins_with_one_variable(render, tmp_path):
+    render("base")  # skips without kubectl
+    shutil.copytree(K8S / "monitoring", tmp_path / "monitoring")
+    path = tmp_path / "monitoring" / "kustomization.yaml"
+    url = "https://docs.example.org/runbook.html"
+    path.write_text(path.read_text().replace("url=docs/runbook.md", f"url={url}"))
+    (tmp_path / "kustomization.yaml").write_text("components: [monitoring]\n")
+    done = subprocess.run(["kubectl", "kustomize", str(tmp_path)], capture_output=True, text=True, check=True)
+    documents = [*yaml.safe_load_all(done.stdout)]
+    rules = named(documents, "PrometheusRule")["greenserve"]["spec"]["groups"][0]["rules"]
+    assert rules and all(rule["annotations"]["runbook_url"] == f"{url}#{rule['alert'].lower()}" for rule in rules)
+    assert "greenserve-runbook" not in named(documents, "ConfigMap")
+
+
+def mounted_files(documents):
+    """By server: the content of its files out of ConfigMaps."""
+    maps, found = named(documents, "ConfigMap"), []
+    for pod, each in containers(documents):
+        if each["image"].startswith("tensorflow/"):
+            (volume,) = [volume for volume in pod["spec"]["volumes"] if volume["name"] == "config"]
+            sources = [
+                source["configMap"] for source in volume.get("projected", {}).get("sources", [volume]) if "configMap" in source
+            ]
+            parts = [maps[source["name"]]["data"] for source in sources]
+            assert len({name for part in parts for name in part}) == sum(map(len, parts)), "a file is in two maps"
+            found.append({name: text for part in parts for name, text in part.items()})
+    return found
+
+
+def test_changed_flags_restart_servers_and_changed_models_do_not(render, tmp_path):
+    render("base")  # skips without kubectl
+    templates = []
+    for file in (None, "models.config", "flags"):
+        folder = tmp_path / str(file)
+        shutil.copytree(K8S / "base" / "server", folder)
+        if file:
+            with (folder / "serving" / file).open("a") as appended:
+                appended.write("# changed\n")
+        done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=True)
+        templates.append(pods([*yaml.safe_load_all(done.stdout)])["Deployment", "tf-serving"])
+    before, with_models, with_flags = templates
+    assert before == with_models != with_flags
+
+
 def test_server_is_started_with_flags_that_it_has(rendered, shared):
     known = set(re.findall(r"^\s*--(\w+)=", (shared / "tfserving-2.20-help.txt").read_text(), re.M))
     for pod, each in containers(rendered):
@@ -354,7 +405,7 @@ def test_server_is_started_with_flags_that_it_has(rendered, shared):
             secrets = [source for volume in pod["spec"]["volumes"] for source in volume.get("projected", {}).get("sources", ())]
             tls = " --ssl_config_file=/config/ssl.config" if any("secret" in source for source in secrets) else ""
             assert each["command"] == ["/bin/sh", "-c", start + tls]
-    files = [each["data"] for name, each in named(rendered, "ConfigMap").items() if name.startswith("tf-serving-config")]
+    files = mounted_files(rendered)
     for data in files:
         lines = data["flags"].splitlines()
         assert lines[: len(FLAGS)] == list(FLAGS)
@@ -382,6 +433,16 @@ def test_liveness_of_the_controller_is_that_of_systemds_watchdog(rendered):
     for each in controllers:
         assert each["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "http"}
         assert each["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
+
+
+def test_liveness_of_the_guard_does_not_touch_its_traci_port(rendered):
+    guards = [each for _, each in containers(rendered) if each["name"] == "guard"]
+    assert guards
+    for each in guards:
+        assert each["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "guard-http"}
+        assert not each.keys() & {"readinessProbe", "startupProbe"}
+        args, _ = guard.parse(with_city(arguments(rendered, each), GRID / "city.toml"))
+        assert args.http == ("0.0.0.0", each["ports"][0]["containerPort"])
 
 
 def test_controllers_reach_and_are_reached_by_labelled_peers_only(rendered):

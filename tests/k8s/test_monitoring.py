@@ -16,6 +16,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from city.network import StreetNetwork
+from controller.guard.metrics import GuardMetrics
 from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
 from controller.telemetry.traffic import TrafficMeter
 from protos import policy_pb2 as pb
@@ -27,7 +28,7 @@ from signals.safety.monitor import MonitorRule
 from tests.conftest import GRID, ROOT
 
 FOLDER = ROOT / "k8s" / "monitoring"
-METRIC = re.compile(r"(?<![\w:-])(?:controller|serving)_[a-z_]+(?![\w(/:-])|:tensorflow:[a-z:_]+(?![a-z_:])")
+METRIC = re.compile(r"(?<![\w:-])(?:controller|guard|serving)_[a-z_]+(?![\w(/:-])|:tensorflow:[a-z:_]+(?![a-z_:])")
 """Names of metrics in expressions and prose."""
 LABEL = re.compile(r'(\w+)\s*(?:=|!=|=~|!~)\s*"([^"]*)"')
 """Matchers of labels: name and value."""
@@ -66,7 +67,7 @@ def samples():
     server.count_latency("SA101", "Predict", "GRPC", 0.001)
     server.count_run("SA101", 0.001)
     server.count_load("SA101", 0.1)
-    families = [*controller.registry.collect(), *server.registry.collect()]
+    families = [*controller.registry.collect(), *GuardMetrics().registry.collect(), *server.registry.collect()]
     return {sample.name for family in families for sample in family.samples} | {family.name for family in families}
 
 
@@ -110,7 +111,7 @@ def test_every_metric_in_the_docs_exists(samples):
 
 def test_metrics_of_the_controller_are_documented(samples):
     text = (ROOT / "docs" / "reference" / "metrics.md").read_text()
-    names = {re.sub(r"_(bucket|sum|count|created)$", "", name) for name in samples if name.startswith("controller_")}
+    names = {re.sub(r"_(bucket|sum|count|created)$", "", name) for name in samples if name.startswith(("controller_", "guard_"))}
     families = {name.removesuffix("_total") for name in names}
     assert {name for name in families if name not in text} == set()
 
@@ -177,22 +178,35 @@ def test_real_prometheus_scrapes_a_real_run(grid_server, grid_rest, tmp_path):
         pytest.skip("prometheus is not installed (Debian: prometheus)")
     config = yaml.safe_load((FOLDER / "prometheus.yaml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-    http, own = free_port(), free_port()
-    for job, target in zip(config["scrape_configs"], (f"127.0.0.1:{http}", grid_rest), strict=True):
+    http, guard_http, traci, own = (free_port() for _ in range(4))
+    for job, target in zip(config["scrape_configs"], (f"127.0.0.1:{http}", f"127.0.0.1:{guard_http}", grid_rest), strict=True):
         job["static_configs"] = [{"targets": [target]}]
     (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(config))
     shutil.copy(FOLDER / "rules.yaml", tmp_path)
+    hold = [
+        sys.executable,
+        "-m",
+        "controller.guard",
+        "--port",
+        traci,
+        "--http",
+        f"127.0.0.1:{guard_http}",
+        "--clients",
+        "1",
+        "--",
+    ]
+    hold += ["-c", GRID / "grid.sumocfg", "--end", "100000000"]
     control = [sys.executable, "-m", "controller", "--city", GRID / "city.toml", "--server", grid_server]
-    control += ["--http", f"127.0.0.1:{http}", "--end", "100000000"]
+    control += ["--http", f"127.0.0.1:{http}", "--sumo", f"127.0.0.1:{traci}", "--no-guard", "--end", "100000000"]
     scrape = ["prometheus", f"--config.file={tmp_path / 'prometheus.yaml'}", f"--storage.tsdb.path={tmp_path / 'data'}"]
     scrape += [f"--web.listen-address=127.0.0.1:{own}"]
     processes = []
     try:
-        for command in (scrape, control):
+        for command in (scrape, hold, control):
             with (tmp_path / f"{len(processes)}.log").open("w") as log:
                 processes.append(subprocess.Popen([str(part) for part in command], cwd=ROOT, stdout=log, stderr=log))
         wait_for(lambda: processes[0].poll() is None and is_open(own), (tmp_path / "0.log").read_text())
-        wait_for(lambda: len(query(own, "up == 1")) == 2, "both targets are scraped")
+        wait_for(lambda: len(query(own, "up == 1")) == 3, "all targets are scraped")
         wait_for(lambda: query(own, "rate(controller_decisions_total[10s]) > 0"), "decisions are counted")
         for expression in expressions():
             # a query that Prometheus does not understand is an HTTP error
@@ -201,6 +215,7 @@ def test_real_prometheus_scrapes_a_real_run(grid_server, grid_rest, tmp_path):
         (policies,) = query(own, 'controller_tls{mode="policy"}')
         assert policies["value"][1] == "8"
         assert query(own, ":tensorflow:serving:request_count")
+        assert query(own, "guard_controller_connected == 1")
         assert query(own, 'ALERTS{alertstate="firing"}') == []
     finally:
         for process in reversed(processes):

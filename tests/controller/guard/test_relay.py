@@ -174,3 +174,21 @@ def test_reset_by_sumo_while_sending_ends_the_relay():
         with contextlib.suppress(OSError):
             controller.sendall(STEP)
         assert made.test_end() == [End.SUMO_GONE]
+
+
+def test_relay_beats_while_the_controller_waits_for_sumo():
+    """SUMO may wait minutes for another client; a liveness probe must not end the guard meanwhile."""
+    beats = []
+    ours, controller = socket.socketpair()
+    theirs, sumo = socket.socketpair()
+    with ours, controller, theirs, sumo, socket.create_server(("127.0.0.1", 0)) as listener:
+        controller.sendall(STEP)
+        Relay(ours, theirs, listener, VERSION, 60.0, lambda: len(beats) >= 2, beat=lambda: _end_sumo(beats, sumo)).run()
+    assert len(beats) == 3  # the last ones while SUMO's answer is waited for
+
+
+def _end_sumo(beats, sumo):
+    """Count a beat; SUMO answers after the third."""
+    beats.append(0)
+    if len(beats) == 3:
+        sumo.sendall(wire.message([b"\x00" * 4]))
