@@ -100,8 +100,13 @@ class ServedFleet:
             version = self._served_version(self.name, timeout_s)
             if version is None:
                 return False
-            is_current = current is not None and current.version == version
-            fleet = current.fleet if is_current else self._client.fleet(self.name, version, max(end_s - time.monotonic(), 0.0))
+            is_new = current is None or current.version != version
+            if current is None or is_new:
+                fleet = self._client.fleet(self.name, version, max(end_s - time.monotonic(), 0.0))
+            else:
+                fleet = current.fleet
+            if unserved and fleet.versions.keys().isdisjoint(unserved):
+                return False
             for tl in list(unserved)[:MAX_STATUS_CALLS]:
                 if self._own_versions.get(tl) is not None:
                     self._own_versions[tl] = self._own_version(tl, max(end_s - time.monotonic(), 0.0))
@@ -110,10 +115,12 @@ class ServedFleet:
             return False
         with self._write_lock:
             coverage, message = self._cover(fleet, version)
+            if coverage is None or not (not coverage.only_in_fleet.isdisjoint(unserved) if unserved else is_new):
+                return False
             self._changes += 1
             self.coverage = coverage
         self._log(message)
-        return coverage is not None and (not is_current or bool(coverage.only_in_fleet.intersection(unserved)))
+        return True
 
     def _log(self, message: str) -> None:
         if message != self._logged:

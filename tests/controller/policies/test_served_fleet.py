@@ -355,6 +355,18 @@ def test_fleet_answers_at_once_for_a_tl_whose_own_model_was_removed(city):
     assert city.fleet.coverage.only_in_fleet == {"SA103"}
 
 
+def test_model_that_is_nowhere_served_does_not_end_a_suspension(city):
+    city.fleet.update()
+    shutil.rmtree(city.models / "SA103")
+    city.server.poll_once()
+    city.server.poll_once()
+    city.fleet.suspend("no answer")
+    city.fleet._contracts["SA103"] = pb.PolicyContract(tl="SA103")  # the fleet's one differs
+    answers = city.policies.ask(city.observations)
+    assert {tl for tl, answer in answers.items() if isinstance(answer, ModelNotFound)} == {"SA103"}
+    assert city.fleet.coverage is None
+
+
 def test_fleet_that_fails_is_asked_again_by_tls_without_own_models(city, monkeypatch):
     _, policies, fleet = without_own_models(city, TLS[:2])
     replace_action(monkeypatch, lambda action: action[:, :-1])
