@@ -99,12 +99,7 @@ def _init(args: argparse.Namespace, choose: Callable[[SignalNetwork], Choice]) -
     if not source.is_file():
         raise InputError(f"{source}: no such file; pass another {'--net' if args.net else '--sumocfg'}")
     street = network.read(args.net) if args.net else network.of_sumocfg(args.sumocfg)
-    choices, left_out = {}, {}
-    for signal in street.signals.values():
-        try:
-            choices[signal.id] = choose(signal)
-        except InputError as error:
-            left_out[signal.id] = str(error)
+    choices, left_out = _choices(street, choose)
     tls = tl_names(choices)
     if not tls:
         reason = next(iter(left_out.values()), "it has no signal")
@@ -120,6 +115,26 @@ def _init(args: argparse.Namespace, choose: Callable[[SignalNetwork], Choice]) -
             raise InputError(f"--out {out}: the .sumocfg has the same name; pass another --out, such as city.toml")
         files[sumocfg] = sumo_configuration(args.net, args.route, folder, args.begin_time, args.num_seconds)
     files[out] = city_toml(source, sumocfg, street, tls, choices, left_out, args.dialect, folder)
+    _write_all(files, out)
+    lines = [f"{signal} -> TL {tl}" for tl, signal in tls.items() if tl != signal]
+    lines += [f"left out: {reason}" for reason in left_out.values()]
+    count = f"{len(tls)} TL{'s' * (len(tls) > 1)}"
+    return "\n".join([*lines, f"wrote {' and '.join(map(str, files))}: {count} of dialect {args.dialect}"])
+
+
+def _choices(street: StreetNetwork, choose: Callable[[SignalNetwork], Choice]) -> tuple[dict[str, Choice], dict[str, str]]:
+    """(signal -> what a policy chooses from, signal -> why a policy cannot control it)."""
+    choices, left_out = {}, {}
+    for signal in street.signals.values():
+        try:
+            choices[signal.id] = choose(signal)
+        except InputError as error:
+            left_out[signal.id] = str(error)
+    return choices, left_out
+
+
+def _write_all(files: Mapping[Path, str], out: Path) -> None:
+    """Write all files or none; existing ones are not overwritten. Raises InputError."""
     for path, text in files.items():
         if path.exists():
             remedy = "pass another --out, or remove it" if path == out else "pass it as --sumocfg instead of --net and --route"
@@ -137,10 +152,6 @@ def _init(args: argparse.Namespace, choose: Callable[[SignalNetwork], Choice]) -
         for path in written:
             path.unlink()
         raise
-    lines = [f"{signal} -> TL {tl}" for tl, signal in tls.items() if tl != signal]
-    lines += [f"left out: {reason}" for reason in left_out.values()]
-    count = f"{len(tls)} TL{'s' * (len(tls) > 1)}"
-    return "\n".join([*lines, f"wrote {' and '.join(map(str, files))}: {count} of dialect {args.dialect}"])
 
 
 def _check_demand(route: Path) -> None:

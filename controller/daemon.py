@@ -13,9 +13,10 @@ from prometheus_client import CollectorRegistry
 
 from city import network
 from city.errors import InputError
+from city.network import StreetNetwork
 from controller.assembly import assemble
 from controller.config import MAX_PRESSURE, ControllerConfig
-from controller.decision_step import DecisionLoop
+from controller.decision_step import DecisionLoop, Events
 from controller.guard import handover
 from controller.guard.start import open_guarded
 from controller.policies.no_policies import NoPolicies, contracts_of_city
@@ -36,8 +37,8 @@ from controller.telemetry.traffic import TrafficMeter
 from protos import policy_pb2 as pb
 from serving.client import Client
 from serving.client.tls_files import ChangingTls
-from signals import contract
 from signals.change_times import change_times, describe_slow
+from signals.contract import require_controllable
 from signals.policy import Policies
 from signals.policy_signals import describe_programs, of_contract
 
@@ -55,66 +56,82 @@ def run(config: ControllerConfig, stop: Stop) -> int:
     Raises InputError before any signal is touched if the city, contracts, server or SUMO do not fit.
     """
     street = network.of_city(config.city)
-    infer_tls, notes = contract.require_controllable(config.city, config.infer_tls, street, config.strict)
+    infer_tls, notes = require_controllable(config.city, config.infer_tls, street, config.strict)
     for line in notes:
         log.warning("%s", line)
     config = replace(config, infer_tls=tuple(infer_tls))
     metrics, health = ControllerMetrics(CollectorRegistry()), Health()
-    uses_floors = config.city.safety.floors == "street"
-    metrics.street_floors.set(uses_floors)
+    metrics.street_floors.set(config.city.safety.floors == "street")
     metrics.policy.info({"policy": config.policy})
-    by_pressure = config.policy == MAX_PRESSURE
     with contextlib.ExitStack() as closing:
         if config.http:
             closing.callback(HttpServer(config.http, metrics.registry, health).close)
         policies: Policies = NoPolicies()
-        if by_pressure:
+        if config.policy == MAX_PRESSURE:
             contracts = contracts_of_city(config.city, config.infer_tls, street)
         else:
             contracts, policies = _served(config, metrics, closing)
         run_log = RunLog(metrics, health, contracts)
         traffic = TrafficMeter(list(contracts.values()), street)
         metrics.report_traffic(traffic)
-        events = replace(run_log.events(), readings=traffic.add_readings, shown=traffic.add_shown)
         connection = _open(config, stop)
-        try:
-            contracts_in_order, city = list(contracts.values()), config.city
-            loop = assemble(connection, street, contracts_in_order, policies, city.safety, city.controller, events, by_pressure)
+        with _closed_if_control_does_not_begin(connection):
+            events = replace(run_log.events(), readings=traffic.add_readings, shown=traffic.add_shown)
+            loop = _assembled(config, connection, street, list(contracts.values()), policies, events)
             traffic.track(connection.lanes)
             end_s = control_end_s(config, connection)
-            connection.register_handover(handover.encode(handover.handovers_of(loop.intersections.values())))
             # Freeze start-up objects so that a garbage collection never delays a decision.
             gc.collect()
             gc.freeze()
-        except (connection.connection_error, SumoConnectionLost) as error:
-            connection.close()
-            raise InputError(f"SUMO ended before the control began: {connection.error_message() or error}") from None
-        except BaseException as error:
-            connection.close()
-            if isinstance(error, CommandRejected):
-                raise InputError(f"SUMO rejected a request before the control began: {error}") from None
-            if isinstance(error, Exception):
-                check_decodable(error)
-            raise
-        chosen = [(made.tl, of_contract(made, street)) for made in contracts_in_order]
-        for level, line in zip((logging.INFO, logging.WARNING), describe_programs(chosen), strict=True):
-            if line:
-                log.log(level, "%s", line)
-        how = ", by max-pressure, without models" if by_pressure else ""
-        log.info("controlling %s from second %g%s", ", ".join(contracts), loop.now, how)
-        times = [change_times(intersection.contract, intersection.safeties) for intersection in loop.intersections.values()]
-        if not by_pressure and (slow := describe_slow(times)):
-            log.warning("%s", slow)
-        if not uses_floors:
-            log.warning(
-                "[safety] floors = dialect: the street's floors are off; yellow, all-red and min green are the contracts'"
-            )
         exit_code = _loop(loop, end_s, config, connection, stop, metrics, health, run_log)
         run_log.flush(loop.now)
         run_log.summary(loop)
         summary = {"second": loop.now, "policy": config.policy, **figures(loop.counters)}
         has_outputs = [_write_summary(config.summary, summary), exit_code != 0 or _has_complete_tripinfo(config)]
         return exit_code if all(has_outputs) else 1
+
+
+@contextlib.contextmanager
+def _closed_if_control_does_not_begin(connection: SumoConnection) -> Iterator[None]:
+    """Close the connection if the block fails. Raises InputError if SUMO ended, rejected a request or sent damaged bytes."""
+    try:
+        yield
+    except (connection.connection_error, SumoConnectionLost) as error:
+        connection.close()
+        raise InputError(f"SUMO ended before the control began: {connection.error_message() or error}") from None
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, CommandRejected):
+            raise InputError(f"SUMO rejected a request before the control began: {error}") from None
+        if isinstance(error, Exception):
+            check_decodable(error)
+        raise
+
+
+def _assembled(
+    config: ControllerConfig,
+    connection: SumoConnection,
+    street: StreetNetwork,
+    contracts: Sequence[pb.PolicyContract],
+    policies: Policies,
+    events: Events,
+) -> DecisionLoop:
+    """The decision loop, with its handover registered; what is special about it is logged. Raises as `assemble`."""
+    city, by_pressure = config.city, config.policy == MAX_PRESSURE
+    loop = assemble(connection, street, contracts, policies, city.safety, city.controller, events, by_pressure)
+    connection.register_handover(handover.encode(handover.handovers_of(loop.intersections.values())))
+    information, warning = describe_programs((contract.tl, of_contract(contract, street)) for contract in contracts)
+    if information:
+        log.info("%s", information)
+    how = ", by max-pressure, without models" if by_pressure else ""
+    log.info("controlling %s from second %g%s", ", ".join(loop.intersections), loop.now, how)
+    times = [change_times(intersection.contract, intersection.safeties) for intersection in loop.intersections.values()]
+    floors = "[safety] floors = dialect: the street's floors are off; yellow, all-red and min green are the contracts'"
+    slow = "" if by_pressure else describe_slow(times)
+    for line in (warning, slow, "" if city.safety.floors == "street" else floors):
+        if line:
+            log.warning("%s", line)
+    return loop
 
 
 def _write_summary(path: Path | None, summary: Mapping[str, Any]) -> bool:
