@@ -17,6 +17,7 @@ from evaluation import detector_faults, paired_runs, results_files
 from evaluation.arms import SERVED, Arm, with_faults
 from evaluation.arms import parse as parse_arms
 from evaluation.detector_faults import NO_FAULTS
+from evaluation.progress import Progress
 from evaluation.simulation import EvaluationTask, Outcome, outcome_values, outcomes_by_arm
 from evaluation.statistics import paired
 from signals import contract
@@ -55,8 +56,9 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         # before an hour of simulations, not after
         results_files.check_writable(args.out)
-    with executor(args.workers, args.ray) as runner:
-        outcomes = paired_runs.run(runner, task, arms, demands, models, args.server or "", args.out is not None)
+    with executor(args.workers, args.ray) as runner, Progress(arms, len(arms) * len(demands)) as progress:
+        records_signals = args.out is not None
+        outcomes = paired_runs.run(runner, task, arms, demands, models, args.server or "", records_signals, progress.add)
     if not any(outcome.total for outcome in outcomes):
         raise InputError(f"{city.network.sumocfg}: no vehicle departs; name route files in it")
     results = outcomes_by_arm(outcomes)
