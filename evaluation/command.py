@@ -1,6 +1,7 @@
 """One evaluation: simulations, table, files and gate."""
 
 import argparse
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -62,8 +63,7 @@ def run(args: argparse.Namespace) -> int:
     if not any(outcome.total for outcome in outcomes):
         raise InputError(f"{city.network.sumocfg}: no vehicle departs; name route files in it")
     results = outcomes_by_arm(outcomes)
-    table = _table(arms, results)
-    print(table)
+    print(_table(arms, results))
     is_better = True
     if args.gate is not None:
         difference = paired(*([outcome.delay_s for outcome in results[name]] for name in (arms[0].name, args.gate)))
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         # not at the top: importing matplotlib takes a second
         from evaluation import report
 
-        print(f"report: {report.write(args.out, arms, results, table, conditions)}")
+        print(f"report: {report.write(args.out, arms, results, conditions)}")
     return 0 if is_better else program.GATE_FAILED
 
 
@@ -142,6 +142,7 @@ def _table(arms: Sequence[Arm], results: Mapping[str, Sequence[Outcome]]) -> str
         difference = ""
         if arm is not arms[0]:
             d = paired([outcome.delay_s for outcome in candidate], [outcome.delay_s for outcome in results[arm.name]])
-            difference = f"{d.mean:>+14.2f} ({d.low:+.2f} to {d.high:+.2f})"
+            bounds = f"{d.low:+.2f} to {d.high:+.2f}" if math.isfinite(d.low) else "one seed, no interval"
+            difference = f"{d.mean:>+14.2f} ({bounds})"
         lines.append(f"{arm.name:<{width}}{cells}{difference:>38}".rstrip())
     return "\n".join(lines)
