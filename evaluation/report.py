@@ -100,9 +100,8 @@ def verdict(names: Sequence[str], results: Results) -> str:
             sentence = f"worse than {name}: the mean delay is {change} (95 % interval: {bounds})"
         else:
             sentence = f"undecided against {name}: the mean delay is {change}, but the 95 % interval holds 0 ({bounds})"
-        sentences.append(f"{names[0]} is {sentence}.")
-    text = " ".join(sentences)
-    return text[0].upper() + text[1:]
+        sentences.append(f"{names[0][0].upper()}{names[0][1:]} is {sentence}.")
+    return " ".join(sentences)
 
 
 def _lower(difference_s: float) -> str:

@@ -85,9 +85,8 @@ def delay_by_tl(names: Sequence[str], results: Results, tls: Sequence[str]) -> l
 def queued_roads(names: Sequence[str], results: Results) -> list[str]:
     """The roads with the largest queues."""
     roads = {road for name in names for outcome in results[name] for road in outcome.queue_by_road}
-    return sorted(roads, key=lambda road: (-max(float(np.mean(_queues(results, name, road))) for name in names), road))[
-        :MAX_ROADS
-    ]
+    largest = {road: max(float(np.mean(_queues(results, name, road))) for name in names) for road in roads}
+    return sorted(roads, key=lambda road: (-largest[road], road))[:MAX_ROADS]
 
 
 def queues(names: Sequence[str], results: Results, roads: Sequence[str]) -> list[Figure]:
