@@ -1,11 +1,16 @@
 """The report: the verdict, the level of service, and names and figures that fit on paper."""
 
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
+import sumo
 
 from city import config
 from evaluation import __main__ as program
@@ -13,6 +18,7 @@ from evaluation import arms, level_of_service, report, report_figures
 from evaluation.arms import Arm
 from evaluation.signal_recording import SignalBand
 from evaluation.simulation import ArmSimulator, EvaluationTask, Outcome
+from greenserve.__main__ import main as greenserve
 from simulation.demand import Demand
 from tests.conftest import GRID
 
@@ -115,3 +121,20 @@ def test_figures_fit_on_a_page_and_have_clock_and_legend():
 
 def test_page_breaks_keep_headings_with_figures_and_tables_wrap():
     assert "figure,tr,.together{break-inside:avoid}" in report.STYLE and "overflow:auto" not in report.STYLE
+
+
+@pytest.mark.slow
+def test_a_signal_engineer_needs_no_model_and_no_tl_tables(tmp_path, monkeypatch, capsys):
+    """The commands of docs/signal-engineers.md, with fewer seeds."""
+    monkeypatch.chdir(tmp_path)
+    tools = Path(sumo.SUMO_HOME)
+    grid = ("--grid", "--grid.number", "2", "--grid.length", "200", "--grid.attach-length", "150")
+    net = (*grid, "--default-junction-type", "traffic_light", "-o", "town.net.xml")
+    trips = ("-n", "town.net.xml", "-r", "town.rou.xml", "--end", "600", "--period", "2", "--seed", "1")
+    for command in ([tools / "bin" / "netgenerate", *net], [sys.executable, tools / "tools" / "randomTrips.py", *trips]):
+        subprocess.run(command, check=True, capture_output=True, env={**os.environ, "SUMO_HOME": str(tools)})
+    street = ("--net", "town.net.xml", "--route", "town.rou.xml", "--begin-time", "0", "--num-seconds", "600")
+    assert greenserve(["city", "init", *street]) == 0
+    assert greenserve(["evaluate", "--arms", "fixed,actuated,max-pressure", "--seeds", "2", "--out", "results"]) == 0
+    assert "report: results/report.html" in capsys.readouterr().out
+    assert "Fixed is worse than max-pressure" in (tmp_path / "results" / "report.html").read_text()
