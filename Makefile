@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --only-binary :all: --constraint constraints.txt
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --only-binary :all: --constraint constraints.txt
 
 .PHONY: demo test slow contract-tests lint docs commands-page protos constraints evaluate benchmarks clean
 
@@ -61,15 +61,16 @@ protos: $(VENV)/.ready
 # Every version that the targets above install, resolved anew.
 constraints:
 	$(PYTHON) -m venv $(VENV)-uv
-	$(VENV)-uv/bin/python -m pip install -qq --disable-pip-version-check --only-binary :all: uv
+	$(VENV)-uv/bin/python -m pip install --disable-pip-version-check --only-binary :all: uv
 	$(VENV)-uv/bin/uv pip compile pyproject.toml --extra all --python-version 3.11 --only-binary :all: --no-emit-index-url \
 		--no-annotate --upgrade --quiet --custom-compile-command "make constraints" --output-file constraints.txt
 	rm -rf $(VENV)-uv
 
 $(VENV)/.ready: pyproject.toml constraints.txt
-	@echo "setting up $(VENV): TensorFlow, SUMO and the test tools are downloaded once"
+	@echo "setting up $(VENV): TensorFlow, SUMO and the test tools are downloaded once (3 to 4 GB, about five minutes)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) setuptools
+	@$(PIP) -qq setuptools
+# without -qq: pip names each package that it downloads, and shows bars on a terminal
 	@$(PIP) --no-build-isolation --editable '.[all]' --config-settings editable_mode=compat
 	@touch $@
 

@@ -1,6 +1,7 @@
 """One evaluation: simulations, table, files and gate."""
 
 import argparse
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -17,6 +18,7 @@ from evaluation import detector_faults, paired_runs, results_files
 from evaluation.arms import SERVED, Arm, with_faults
 from evaluation.arms import parse as parse_arms
 from evaluation.detector_faults import NO_FAULTS
+from evaluation.progress import Progress
 from evaluation.simulation import EvaluationTask, Outcome, outcome_values, outcomes_by_arm
 from evaluation.statistics import paired
 from signals import contract
@@ -55,13 +57,13 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         # before an hour of simulations, not after
         results_files.check_writable(args.out)
-    with executor(args.workers, args.ray) as runner:
-        outcomes = paired_runs.run(runner, task, arms, demands, models, args.server or "", args.out is not None)
+    with executor(args.workers, args.ray) as runner, Progress(arms, len(arms) * len(demands)) as progress:
+        records_signals = args.out is not None
+        outcomes = paired_runs.run(runner, task, arms, demands, models, args.server or "", records_signals, progress.add)
     if not any(outcome.total for outcome in outcomes):
         raise InputError(f"{city.network.sumocfg}: no vehicle departs; name route files in it")
     results = outcomes_by_arm(outcomes)
-    table = _table(arms, results)
-    print(table)
+    print(_table(arms, results))
     is_better = True
     if args.gate is not None:
         difference = paired(*([outcome.delay_s for outcome in results[name]] for name in (arms[0].name, args.gate)))
@@ -76,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         # not at the top: importing matplotlib takes a second
         from evaluation import report
 
-        print(f"report: {report.write(args.out, arms, results, table, conditions)}")
+        print(f"report: {report.write(args.out, arms, results, conditions)}")
     return 0 if is_better else program.GATE_FAILED
 
 
@@ -140,6 +142,7 @@ def _table(arms: Sequence[Arm], results: Mapping[str, Sequence[Outcome]]) -> str
         difference = ""
         if arm is not arms[0]:
             d = paired([outcome.delay_s for outcome in candidate], [outcome.delay_s for outcome in results[arm.name]])
-            difference = f"{d.mean:>+14.2f} ({d.low:+.2f} to {d.high:+.2f})"
+            bounds = f"{d.low:+.2f} to {d.high:+.2f}" if math.isfinite(d.low) else "one seed, no interval"
+            difference = f"{d.mean:>+14.2f} ({bounds})"
         lines.append(f"{arm.name:<{width}}{cells}{difference:>38}".rstrip())
     return "\n".join(lines)

@@ -1,8 +1,9 @@
 """Paired simulations: every arm with the same demands, in this process, in several, or on Ray."""
 
 import contextlib
+import functools
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from serving.client import Client
 from simulation import model_files
 from simulation.demand import Demand
 from simulation.executors import Executor
+from simulation.executors.this_process import ThisProcess
 from simulation.model_files import Versions
 from simulation.model_server import model_server
 
@@ -39,6 +41,7 @@ def run(
     models: Mapping[str, Versions],
     server: str = "",
     records_signals: bool = False,
+    report: Callable[[Sequence[Outcome]], None] = lambda outcomes: None,
 ) -> list[Outcome]:
     """The outcomes of every arm with every demand, demand by demand. Raises InputError, SimulationFailed.
 
@@ -50,34 +53,40 @@ def run(
         models: by served arm, its versions; TLs without one run their own programs.
         server: HOST:PORT of a running server of the served arms' models; empty to start servers of `models`.
         records_signals: record the signals in the simulations of the first demand.
+        report: called with new outcomes: after each simulation in this process, else after all arms of a demand.
     """
+    if isinstance(executor, ThisProcess):
+        # one job, so that the model servers start once
+        batch = SimulationBatch(task, tuple(arms), tuple(demands), models, server, records_signals)
+        ((_, outcomes),) = executor.run(functools.partial(simulate, report=report), [batch])
+        return outcomes
     packed = {arm: model_files.pack_versions(versions) for arm, versions in models.items()} if executor.moves_files else models
-    count = min(executor.cpus, len(demands))
-    # demand k goes to job k modulo count, so that all jobs take about the same time
+    # a job for each demand, so that a process that is ready early takes the next one, and the progress is known
     jobs = [
-        SimulationBatch(task, tuple(arms), tuple(demands[k::count]), packed, server, records_signals and k == 0)
-        for k in range(count)
+        SimulationBatch(task, tuple(arms), (demand,), packed, server, records_signals and k == 0)
+        for k, demand in enumerate(demands)
     ]
-    outcomes: dict[int, Outcome] = {}
+    by_demand: dict[int, list[Outcome]] = {}
     for index, results in executor.run(simulate, jobs):
-        for i, outcome in enumerate(results):
-            demand, arm = divmod(i, len(arms))
-            outcomes[(demand * count + index) * len(arms) + arm] = outcome
-    return [outcomes[i] for i in range(len(outcomes))]
+        by_demand[index] = results
+        report(results)
+    return [outcome for index in range(len(jobs)) for outcome in by_demand[index]]
 
 
-def simulate(job: SimulationBatch) -> list[Outcome]:
-    """The outcomes of a job, demand by demand."""
+def simulate(job: SimulationBatch, report: Callable[[Sequence[Outcome]], None] = lambda outcomes: None) -> list[Outcome]:
+    """The outcomes of a job, demand by demand. `report`: called with each outcome."""
+    outcomes: list[Outcome] = []
     with contextlib.ExitStack() as stack:
         models = {
             arm.name: stack.enter_context(_served(job, arm)) for arm in job.arms if arm.kind == SERVED and not arm.has_faults
         }
         simulator = ArmSimulator(job.task)
-        return [
-            simulator.run(arm, demand, models.get(arm.models), job.records_signals and demand == job.demands[0])
-            for demand in job.demands
-            for arm in job.arms
-        ]
+        for demand in job.demands:
+            for arm in job.arms:
+                records = job.records_signals and demand == job.demands[0]
+                outcomes.append(simulator.run(arm, demand, models.get(arm.models), records))
+                report(outcomes[-1:])
+    return outcomes
 
 
 @contextlib.contextmanager

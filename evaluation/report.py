@@ -1,79 +1,244 @@
-"""The report of an evaluation: one HTML page that needs no other file."""
+"""The report of an evaluation: one HTML page that needs no other file, on a screen and on A4 paper."""
 
 import base64
 import html
 import io
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from city import whole_files
-from city.network import is_green
-from evaluation.arms import Arm
-from evaluation.signal_recording import SignalBand
-from evaluation.simulation import WINDOW_S, Outcome
-from evaluation.statistics import interval
+from evaluation import level_of_service, report_figures
+from evaluation.arms import ACTUATED, FIXED, MAX_PRESSURE, SERVED, WITH_FAULTS, Arm
+from evaluation.report_figures import BANDS_S, MAX_ROADS, MAX_SIGNALS, MAX_TLS, Results, short_names
+from evaluation.simulation import WINDOW_S
+from evaluation.statistics import paired
 
-COLOURS = ("#1b7f4b", "#9a9a9a", "#c8812e", "#3f6fb5", "#8d4fa3", "#b5443f", "#5a5a5a", "#2f9c9c")
-MAX_ROADS, MAX_TLS, MAX_SIGNALS = 15, 30, 40
-"""Largest number of bars of a plot: roads and TLs with the largest values, signals in the order of their positions."""
-BANDS_S = 600.0
-"""Simulated time of the time-space diagram."""
+MEANINGS = {
+    SERVED: "trained policies, through the controller and its safety rules",
+    FIXED: "the signals' own programs",
+    ACTUATED: "SUMO's actuated control, with the phases of the signals' own programs",
+    MAX_PRESSURE: "the green with the largest difference of vehicles before and behind the signal, through the "
+    "controller and its safety rules",
+}  # fmt: skip
+STYLE = """
+body{font:16px/1.45 sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222}
+h1{line-height:1.2}h1,h2,p,li,td:first-child{overflow-wrap:anywhere}th{hyphens:none}
+.verdict{font-size:1.15em;border-left:.3em solid #1b7f4b;padding:.2em 1em;background:#f4f7f5}
+table{border-collapse:collapse;width:100%;margin:1em 0}td,th{border-bottom:1px solid #bbb;padding:.3em .5em;text-align:right;
+vertical-align:top}td:first-child,th:first-child{text-align:left}th{vertical-align:bottom}
+section{margin-top:2em}figure{margin:1em 0}img{max-width:100%;height:auto}figcaption,.note{font-size:.9em;color:#444}
+pre{background:#f4f4f4;padding:1em;white-space:pre-wrap;overflow-wrap:anywhere}
+@page{size:A4;margin:16mm}
+@media print{body{font-size:10pt;max-width:none;margin:0;padding:0}table{font-size:8.5pt}td,th{padding:.2em .3em}
+h2,p.lead{break-after:avoid}figure,tr,.together{break-inside:avoid}thead{display:table-header-group}
+img{max-height:225mm;max-width:100%}}
+"""
 
-Results = Mapping[str, Sequence[Outcome]]
 
-
-def write(folder: Path, arms: Sequence[Arm], results: Results, table: str, conditions: Mapping[str, Any]) -> Path:
+def write(
+    folder: Path, arms: Sequence[Arm], results: Results, conditions: Mapping[str, Any], created: datetime | None = None
+) -> Path:
     """Write report.html into a folder and return its path.
 
     Args:
         folder: folder of the report.
         arms: the arms; the first one is the candidate.
         results: outcomes by arm, in the order of the seeds.
-        table: the printed table.
         conditions: the conditions of the simulations, as in results.json.
+        created: the report's date (default: now).
     """
     names = [arm.name for arm in arms]
+    title = f"Signal control: {names[0]}" + (f" against {_listed(names[1:])}" if names[1:] else "")
+    date = (created or datetime.now()).strftime("%Y-%m-%d %H:%M")
     seeds = len(results[names[0]])
-    figures = [
-        ("Delay over time", f"Mean delay by departure, in windows of {WINDOW_S // 60} minutes, with 95 % intervals over "
-         f"{seeds} seeds.", _delay_over_time(names, results)),
-        ("Delay by TL", "Vehicle seconds lost on the way to each TL, divided by all vehicles, with 95 % intervals.",
-         _by_tl(names, results)),
-        ("Distribution of the delay", "Share of the vehicles that are delayed at most this long.", _distribution(names, results)),
-        ("Queues by approach", "Mean number of halting vehicles on the roads where it is largest.", _queues(names, results)),
-    ]  # fmt: skip
-    if any(results[name][0].signals for name in names):
-        text = (
-            f"Green of the signals in up to {BANDS_S / 60:g} minutes of the first seed; signals in the order in which they lie."
-        )
-        figures.append(("Signals in time and space", text, _bands(names, results)))
-    sections = "".join(
-        f"<h2>{html.escape(title)}</h2><p>{html.escape(text)}</p>"
-        f'<img alt="{html.escape(title)}" src="data:image/png;base64,{_png(figure)}">'
-        for title, text, figure in figures
-    )
+    parts = [
+        f"<h1>{html.escape(title)}</h1>",
+        f'<p class="verdict">{html.escape(verdict(names, results))}</p>',
+        f"<p>{date}. City: {html.escape(str(conditions['city']))}. {_count(len(conditions['tls']), 'TL')} compared, in "
+        f"{_count(seeds, 'simulation')} of each kind of control with the same vehicles. A TL is one intersection, or several "
+        "signals that are controlled as one.</p>",
+        _comparison(arms, results),
+        _service(names, results),
+        *_figures(names, results, seeds),
+        f"<section><h2>What was simulated</h2><pre>{html.escape(_lines(conditions))}</pre></section>",
+    ]
     page = folder / "report.html"
     whole_files.write(
         page,
-        "<!doctype html><html lang=en><meta charset=utf-8><title>Evaluation</title>"
-        "<style>body{font:16px sans-serif;max-width:75em;margin:2em auto;padding:0 1em}"
-        "img{max-width:100%}pre{background:#f4f4f4;padding:1em;overflow:auto}</style>"
-        f"<h1>{html.escape(names[0])} against {html.escape(', '.join(names[1:]) or 'nothing')}</h1>"
-        f"<p>{seeds} paired simulations of each arm. Delay is time loss + departure delay of all vehicles, also those that have "
-        "not arrived or departed. The differences are the candidate's, seed by seed, with their 95 % interval.</p>"
-        f"<pre>{html.escape(table)}</pre>{sections}"
-        f"<h2>What was simulated</h2><pre>{html.escape(_lines(conditions))}</pre></html>\n",
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}, {date}</title>'
+        f"<style>{STYLE}</style>{''.join(parts)}</html>\n",
     )
     return page
+
+
+def verdict(names: Sequence[str], results: Results) -> str:
+    """A sentence for each other arm: whether the candidate is better or worse by the 95 % interval, and by how much."""
+    candidate = [outcome.delay_s for outcome in results[names[0]]]
+    if not names[1:]:
+        return f"{names[0]} was simulated alone: the mean delay is {np.mean(candidate):.1f} s per vehicle."
+    sentences = []
+    for name in names[1:]:
+        delays = [outcome.delay_s for outcome in results[name]]
+        difference = paired(candidate, delays)
+        base = float(np.mean(delays))
+        share = f" ({abs(difference.mean) / base:.0%})".replace("%", " %") if base > 0 else ""
+        change = f"{_lower(difference.mean)}{share}, {np.mean(candidate):.1f} s instead of {base:.1f} s per vehicle"
+        bounds = _range(difference.low, difference.high)
+        if not math.isfinite(difference.low):
+            sentence = f"undecided against {name}: the mean delay is {change}, but one seed has no interval; simulate more seeds"
+        elif difference.high < 0:
+            sentence = f"better than {name}: the mean delay is {change} (95 % interval: {bounds})"
+        elif difference.low > 0:
+            sentence = f"worse than {name}: the mean delay is {change} (95 % interval: {bounds})"
+        else:
+            sentence = f"undecided against {name}: the mean delay is {change}, but the 95 % interval holds 0 ({bounds})"
+        sentences.append(f"{names[0][0].upper()}{names[0][1:]} is {sentence}.")
+    return " ".join(sentences)
+
+
+def _lower(difference_s: float) -> str:
+    return f"{abs(difference_s):.1f} s {'lower' if difference_s < 0 else 'higher'}"
+
+
+def _range(low_s: float, high_s: float) -> str:
+    if low_s * high_s > 0:
+        near, far = sorted((abs(low_s), abs(high_s)))
+        return f"{near:.1f} to {far:.1f} s {'lower' if high_s < 0 else 'higher'}"
+    return f"{_lower(low_s)} to {_lower(high_s)}"
+
+
+def _comparison(arms: Sequence[Arm], results: Results) -> str:
+    """The table of means by arm, and what the arms are."""
+    candidate = [outcome.delay_s for outcome in results[arms[0].name]]
+    head = (
+        "Control", "Mean delay<br>(s per vehicle)", "Waiting<br>(s per vehicle)", "Stops<br>per vehicle", "Vehicles arrived",
+        "TLs by level<br>of service", f"Delay of {html.escape(arms[0].name)}<br>minus this (s)", "95&nbsp;% interval (s)",
+    )  # fmt: skip
+    rows = []
+    for arm in arms:
+        outcomes = results[arm.name]
+        letters = Counter(level_of_service.letter(delay_s) for delay_s in _service_delays(arm.name, results).values())
+        cells = [
+            html.escape(arm.name),
+            f"{np.mean([outcome.delay_s for outcome in outcomes]):.1f}",
+            f"{np.mean([outcome.waiting_s for outcome in outcomes]):.1f}",
+            f"{np.mean([outcome.stops for outcome in outcomes]):.2f}",
+            " of ".join(f"{np.mean(counts):.0f}" for counts in zip(*((o.finished, o.total) for o in outcomes), strict=True)),
+            ", ".join(f"{letters[letter]}&nbsp;{letter}" for letter in sorted(letters)) or "-",
+        ]
+        if arm is arms[0]:
+            cells += ["", ""]
+        else:
+            difference = paired(candidate, [outcome.delay_s for outcome in outcomes])
+            bounded = math.isfinite(difference.low)
+            text = f"{difference.low:+.1f} to {difference.high:+.1f}" if bounded else "none (one seed)"
+            cells += [f"{difference.mean:+.1f}", text]
+        rows.append(cells)
+    meanings = "".join(f"<li><b>{html.escape(arm.name)}</b>: {html.escape(_meaning(arm))}</li>" for arm in arms)
+    return (
+        f'<section class="together"><h2>Comparison</h2>{_table(head, rows)}<p class="note">Delay is time lost against the '
+        "desired speed, plus the wait before the vehicle can enter the network, over all vehicles, also those that have not "
+        "arrived or departed at the end. Differences are taken seed by seed, that is with the same vehicles, and each has its "
+        f"own 95 % interval; below 0, {html.escape(arms[0].name)} delays less.</p><ul>{meanings}</ul></section>"
+    )
+
+
+def _meaning(arm: Arm) -> str:
+    number = f" (model number {arm.model_number})" if arm.model_number is not None else ""
+    return MEANINGS[arm.kind] + number + (", with faulty detectors" if arm.name.endswith(WITH_FAULTS) else "")
+
+
+def _service_delays(name: str, results: Results) -> dict[str, float]:
+    """TL -> delay per vehicle that passes it, in s, without TLs that no vehicle passed."""
+    outcomes = results[name]
+    delays = {tl: [o.delay_per_vehicle_s(tl) for o in outcomes] for tl in outcomes[0].delay_by_tl}
+    return {tl: float(np.nanmean(values)) for tl, values in delays.items() if not np.all(np.isnan(values))}
+
+
+def _service(names: Sequence[str], results: Results) -> str:
+    """The table of the levels of service, and of the TLs' short names."""
+    tls = _largest_tls(names, results)
+    delays = {name: _service_delays(name, results) for name in names}
+    short = short_names(tls)
+
+    def cell(name: str, tl: str) -> str:
+        delay_s = delays[name].get(tl)
+        return "-" if delay_s is None else f"{delay_s:.1f}&nbsp;s&nbsp;<b>{level_of_service.letter(delay_s)}</b>"
+
+    rows = [
+        [html.escape(tl) + (f"<br><i>in figures: {html.escape(short[tl])}</i>" if short[tl] != tl else "")]
+        + [cell(name, tl) for name in names]
+        for tl in tls
+    ]
+    bounds = ", ".join(f"{letter} up to {bound_s:g} s" for letter, bound_s in level_of_service.BOUNDS_S)
+    count = len(results[names[0]][0].delay_by_tl)
+    chosen = f"The {len(tls)} TLs of {count} at which most time is lost; results.json has all. " if len(tls) < count else ""
+    return (
+        f'<section><h2>Level of service by TL</h2><p class="lead">{chosen}Delay per vehicle that passes the TL, with the letter '
+        f"of the Highway Capacity Manual for signalised intersections: {bounds}, F above. The simulated delay on the way to "
+        "the TL stands for the manual's control delay; a vehicle that passes several signals of a TL counts at each.</p>"
+        f"{_table(('TL', *map(html.escape, names)), rows)}</section>"
+    )
+
+
+def _largest_tls(names: Sequence[str], results: Results) -> list[str]:
+    """The TLs at which the candidate's vehicles lose most time, largest first."""
+    candidate = results[names[0]]
+    tls = candidate[0].delay_by_tl
+    return sorted(tls, key=lambda tl: -float(np.mean([outcome.delay_by_tl[tl] for outcome in candidate])))[:MAX_TLS]
+
+
+def _figures(names: Sequence[str], results: Results, seeds: int) -> list[str]:
+    """Sections with figures."""
+    intervals = f", with 95 % intervals over {seeds} seeds" if seeds > 1 else ". One seed: there are no intervals"
+    tls, roads = _largest_tls(names, results), report_figures.queued_roads(names, results)
+    sections = [
+        _section("Delay over time", f"Mean delay of the vehicles that depart in each {WINDOW_S // 60} minutes{intervals}. "
+                 "The clock is the simulation's: second 0 is 0:00.", [report_figures.delay_over_time(names, results)]),
+        _section("Delay by TL", f"Seconds lost on the way to each TL, divided by all vehicles of the city{intervals}. "
+                 f"At most {MAX_TLS} TLs, those with the largest values. The table above has their full names.",
+                 report_figures.delay_by_tl(names, results, tls)),
+        _section("Distribution of the delay", "Share of the vehicles that are delayed at most this long.",
+                 [report_figures.distribution(names, results)]),
+        _section("Queues by approach", f"Mean number of halting vehicles on at most {MAX_ROADS} roads, those where it is largest"
+                 f"{intervals}.", report_figures.queues(names, results, roads), roads),
+    ]  # fmt: skip
+    signals = [band.signal for band in results[names[0]][0].signals]
+    for k, (name, figure) in enumerate(report_figures.greens(names, results)):
+        text = (
+            f"Greens of up to {MAX_SIGNALS} signals under {name}, in up to {BANDS_S / 60:g} minutes of the first seed; signals "
+            "in the order in which they lie. Each colour is one green of the signal, the same in all figures."
+        )
+        sections.append(_section(f"Signals in time and space: {name}", text, [figure], [] if k else signals))
+    return sections
+
+
+def _section(title: str, text: str, figures: Sequence[Figure], names: Sequence[str] = ()) -> str:
+    """A heading that stays with its first figure, further figures, and the full names of those that are shortened in them."""
+    pictures = [
+        f'<img alt="{html.escape(title)}" src="data:image/png;base64,{_png(figure)}" width="{figure.get_figwidth() * 96:.0f}">'
+        for figure in figures
+    ]
+    more = "".join(f"<figure>{picture}</figure>" for picture in pictures[1:])
+    shortened = {full: short for full, short in short_names(names).items() if full != short}
+    items = "".join(f"<li>{html.escape(short)} = {html.escape(full)}</li>" for full, short in shortened.items())
+    key = f'<p class="note lead">Short names:</p><ul class="note">{items}</ul>' if items else ""
+    first = pictures[0] if pictures else "<p>No data.</p>"
+    return f"<section><figure><h2>{html.escape(title)}</h2><p>{html.escape(text)}</p>{first}</figure>{more}{key}</section>"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of HTML cells."""
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{''.join(f'<th>{cell}</th>' for cell in head)}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _lines(conditions: Mapping[str, Any]) -> str:
@@ -89,120 +254,16 @@ def _lines(conditions: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _delay_over_time(names: Sequence[str], results: Results) -> Figure:
-    figure, axes = _axes(9, 4)
-    for name, colour in _coloured(names):
-        windows = sorted({begin_s for outcome in results[name] for begin_s in outcome.delay_by_departure})
-        intervals = [
-            interval([outcome.delay_by_departure[w] for outcome in results[name] if w in outcome.delay_by_departure])
-            for w in windows
-        ]
-        middle_min = [(w + WINDOW_S / 2) / 60 for w in windows]
-        axes.plot(middle_min, [i.mean for i in intervals], color=colour, label=name, lw=2, marker="o", ms=3)
-        if len(results[name]) > 1:
-            low, high = [i.low for i in intervals], [i.high for i in intervals]
-            axes.fill_between(middle_min, low, high, color=colour, alpha=0.15, lw=0)
-    axes.set(xlabel="departure (simulated minute)", ylabel="mean delay (s)", ylim=(0, None))
-    axes.legend(frameon=False)
-    return figure
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
-def _by_tl(names: Sequence[str], results: Results) -> Figure:
-    candidate = results[names[0]]
-    tls = sorted(candidate[0].delay_by_tl, key=lambda tl: -float(np.mean([outcome.delay_by_tl[tl] for outcome in candidate])))
-    return _bars(names, tls[:MAX_TLS], "vehicle seconds / vehicles", lambda name, tl: [o.delay_by_tl[tl] for o in results[name]])
-
-
-def _queues(names: Sequence[str], results: Results) -> Figure:
-    roads = {road for name in names for outcome in results[name] for road in outcome.queue_by_road}
-
-    def values(name: str, road: str) -> list[float]:
-        return [outcome.queue_by_road.get(road, 0.0) for outcome in results[name]]
-
-    largest = sorted(roads, key=lambda road: -max(float(np.mean(values(name, road))) for name in names))[:MAX_ROADS]
-    return _bars(names, largest, "halting vehicles", values)
-
-
-def _bars(names: Sequence[str], labels: Sequence[str], title: str, values: Callable[[str, str], list[float]]) -> Figure:
-    """Plot groups of horizontal bars, a group per label and a bar per arm."""
-    figure, axes = _axes(9, 1.2 + 0.16 * len(labels) * (len(names) + 1))
-    for k, (name, colour) in enumerate(_coloured(names)):
-        intervals = [interval(values(name, label)) for label in labels]
-        y = np.arange(len(labels)) + (k + 0.5) / (len(names) + 1)
-        error = [i.high - i.mean if np.isfinite(i.high) else 0.0 for i in intervals]
-        axes.barh(y, [i.mean for i in intervals], 0.9 / (len(names) + 1), xerr=error, color=colour, label=name, ecolor="#444")
-    axes.set(yticks=np.arange(len(labels)) + 0.4, yticklabels=[label[:40] for label in labels], xlabel=title, xlim=(0, None))
-    axes.invert_yaxis()
-    axes.legend(frameon=False)
-    return figure
-
-
-def _distribution(names: Sequence[str], results: Results) -> Figure:
-    figure, axes = _axes(9, 4)
-    for name, colour in _coloured(names):
-        quantiles_s = np.mean([outcome.delay_quantiles_s for outcome in results[name] if outcome.delay_quantiles_s], axis=0)
-        axes.plot(quantiles_s, np.arange(101), color=colour, label=name, lw=2)
-    axes.set(xlabel="delay (s)", ylabel="share of vehicles (%)", xlim=(0, None), ylim=(0, 100))
-    axes.legend(frameon=False)
-    return figure
-
-
-def _bands(names: Sequence[str], results: Results) -> Figure:
-    recorded = [name for name in names if results[name][0].signals]
-    count = min(len(results[recorded[0]][0].signals), MAX_SIGNALS)
-    figure: Figure = plt.figure(figsize=(11, len(recorded) * (1 + 0.22 * count)), constrained_layout=True)
-    all_axes = figure.subplots(len(recorded), 1, squeeze=False)
-    all_bands = [band for name in recorded for band in results[name][0].signals]
-    # the greens of all arms, so that a phase has the same colour in each
-    greens = {
-        signal: sorted({state for band in all_bands if band.signal == signal for _, state in band.states if is_green(state)})
-        for signal in {band.signal for band in all_bands}
-    }
-    for axes, name in zip(all_axes[:, 0], recorded, strict=True):
-        bands = _ordered(results[name][0].signals)[:MAX_SIGNALS]
-        first_s, last_s = min(band.states[0][0] for band in bands), bands[0].end_s
-        # from the middle on, when the network has filled
-        begin_s = max(first_s, min((first_s + last_s) / 2, last_s - BANDS_S))
-        end_s = min(begin_s + BANDS_S, last_s)
-        for row, band in enumerate(bands):
-            _draw_band(axes, row, band, greens[band.signal], begin_s, end_s)
-        axes.set(yticks=range(len(bands)), yticklabels=[band.signal[:30] for band in bands])
-        axes.set(xlim=(0, end_s - begin_s), title=name)
-        axes.invert_yaxis()
-        axes.set_xlabel(f"seconds from second {begin_s:.0f} on")
-    return figure
-
-
-def _draw_band(axes: Axes, row: int, band: SignalBand, greens: Sequence[str], begin_s: float, end_s: float) -> None:
-    """Draw a bar in the colour of each green phase; yellow and red stay white."""
-    changes = [time_s for time_s, _ in band.states[1:]] + [end_s]
-    for (time_s, state), change_s in zip(band.states, changes, strict=True):
-        low_s, high_s = max(time_s - begin_s, 0.0), min(change_s, end_s) - begin_s
-        if state in greens and high_s > low_s:
-            axes.barh(row, high_s - low_s, 0.8, low_s, color=plt.get_cmap("tab10")(greens.index(state) % 10))
-
-
-def _ordered(bands: Sequence[SignalBand]) -> list[SignalBand]:
-    """Sort signals along their principal axis, so that a green wave is a slanted line of bars."""
-    places = np.array([(band.x_m, band.y_m) for band in bands])
-    places = places - places.mean(0)
-    along = places @ np.linalg.svd(places, full_matrices=False)[2][0]
-    return [bands[i] for i in np.argsort(along)]
-
-
-def _axes(width: float, height: float) -> tuple[Figure, Axes]:
-    figure, axes = plt.subplots(figsize=(width, height), constrained_layout=True)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def _coloured(names: Sequence[str]) -> list[tuple[str, str]]:
-    return [(name, COLOURS[k % len(COLOURS)]) for k, name in enumerate(names)]
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _png(figure: Figure) -> str:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=100)
+    figure.savefig(buffer, format="png", dpi=130)
     plt.close(figure)
     return base64.b64encode(buffer.getvalue()).decode()

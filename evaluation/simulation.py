@@ -1,9 +1,10 @@
 """One simulation of an arm, over libsumo in this process, and its measurements."""
 
+import math
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from controller.sumo.network import check_contracts_match_city
 from evaluation import actuated
 from evaluation.arms import ACTUATED, FIXED, MAX_PRESSURE, Arm
 from evaluation.detector_faults import NO_FAULTS, FaultRates, FaultyDetectors
+from evaluation.passed_vehicles import PassedVehicles
 from evaluation.signal_recording import SignalBand, SignalRecording
 from serving.client import Client
 from signals import contract
@@ -83,6 +85,13 @@ class Outcome:
     """Mean per vehicle by substance, such as CO2; empty if they were not computed."""
     signals: tuple[SignalBand, ...] = ()
     """The signals' states, if they were recorded."""
+    passed_by_tl: Mapping[str, int] = field(default_factory=dict)
+    """Vehicles that passed each TL; once for each of its signals that they passed."""
+
+    def delay_per_vehicle_s(self, tl: str) -> float:
+        """Seconds lost on the way to a TL per vehicle that passed it; NaN if none passed."""
+        passed = self.passed_by_tl.get(tl, 0)
+        return self.delay_by_tl[tl] * self.total / passed if passed else math.nan
 
 
 @dataclass(frozen=True)
@@ -104,17 +113,23 @@ class ArmSimulator:
         self.task = task
         self.street = network.of_city(task.city)
         self._signals = [signal for tl in task.tls for signal in task.city.tls[tl].signals]
-        lanes = (lane for signal in self._signals for lane in self.street.signals[signal].lanes)
-        self._roads = sorted({road_of(lane) for lane in lanes if not is_internal(lane)})
+        self._roads_of_tl = {tl: self._roads_to(task.city.tls[tl].signals) for tl in task.tls}
+        self._roads = sorted({road for roads in self._roads_of_tl.values() for road in roads})
         self._lanes = upstream_lanes(self.street, {tl: task.city.tls[tl].signals for tl in task.tls})
+
+    def _roads_to(self, signals: Sequence[str]) -> list[str]:
+        lanes = (lane for signal in signals for lane in self.street.signals[signal].lanes)
+        return sorted({road_of(lane) for lane in lanes if not is_internal(lane)})
 
     def run(self, arm: Arm, demand: Demand, models: ServedModels | None = None, records_signals: bool = False) -> Outcome:
         """Simulate an arm. `models`: of a served arm. Raises InputError if they do not match the city."""
         with tempfile.TemporaryDirectory(prefix="greenserve-") as name:
             folder = Path(name)
             recording = SignalRecording(folder, self._signals) if records_signals else None
+            passed = PassedVehicles(folder, self._roads_of_tl)
             tripinfo = folder / "tripinfo.xml"
-            with simulated(self.task.city, demand, tripinfo, self._options(arm, folder, recording)) as connection:
+            options = self._options(arm, folder, recording, passed)
+            with simulated(self.task.city, demand, tripinfo, options) as connection:
                 if recording is not None:
                     recording.locate(connection.api)
                 measurement, loop = self._simulate(arm, demand, connection, models)
@@ -123,23 +138,23 @@ class ArmSimulator:
                 check_answers(loop.counters.missing_answers, models.tls)
             trips = read_trips(tripinfo, ended_s)
             bands = recording.bands() if recording is not None else ()
+            passed_by_tl = passed.by_tl()
         overrides = sum(loop.counters.overrides.values()) if loop is not None else 0
-        return _outcome(arm, demand, trips, measurement, overrides, bands)
+        return replace(_outcome(arm, demand, trips, measurement, overrides, bands), passed_by_tl=passed_by_tl)
 
-    def _options(self, arm: Arm, folder: Path, recording: SignalRecording | None) -> list[str]:
+    def _options(self, arm: Arm, folder: Path, recording: SignalRecording | None, passed: PassedVehicles) -> list[str]:
         """SUMO's options for an arm."""
-        additional = []
+        additional = [passed.additional_file]
         if arm.kind == ACTUATED:
             signals = [self.street.signals[signal] for signal in self._signals]
             additional.append(actuated.write(folder / "actuated.add.xml", signals))
         if recording is not None:
             additional.append(recording.additional_file)
         options = ["--device.emissions.probability", "1"] if self.task.emissions else []
-        if additional:
-            sumocfg = self.task.city.network.sumocfg
-            assert sumocfg is not None, "a city without demand is refused before it is evaluated"
-            files = [*sumo_files.listed_files(sumocfg, "additional-files"), *additional]
-            options += ["--additional-files", ",".join(map(str, files))]
+        sumocfg = self.task.city.network.sumocfg
+        assert sumocfg is not None, "a city without demand is refused before it is evaluated"
+        files = [*sumo_files.listed_files(sumocfg, "additional-files"), *additional]
+        options += ["--additional-files", ",".join(map(str, files))]
         return options
 
     def _simulate(

@@ -1,0 +1,209 @@
+"""The figures of an evaluation's report, each small enough for a printed page."""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MultipleLocator
+
+from city.network import is_green
+from evaluation.signal_recording import SignalBand
+from evaluation.simulation import WINDOW_S, Outcome
+from evaluation.statistics import interval
+
+COLOURS = ("#1b7f4b", "#9a9a9a", "#c8812e", "#3f6fb5", "#8d4fa3", "#b5443f", "#5a5a5a", "#2f9c9c")
+GREEN_COLOURS = tuple(plt.get_cmap("tab10")(k) for k in range(10))
+"""Colours of a signal's green phases; the eleventh has the first one's again."""
+MAX_ROADS, MAX_TLS, MAX_SIGNALS = 15, 30, 40
+"""Largest number of bars of a plot: roads and TLs with the largest values, signals in the order of their positions."""
+BANDS_S = 600.0
+"""Simulated time of the time-space diagram."""
+MAX_BARS_HEIGHT_IN = 9.5
+"""Height of a figure with bars, in inches; more bars are split into several figures."""
+MAX_LABEL = 32
+"""Letters of a name in a figure."""
+TICK_STEPS_S = (60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400)
+
+Results = Mapping[str, Sequence[Outcome]]
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """Name -> a different name of MAX_LABEL letters or little more for each."""
+    short: dict[str, str] = {}
+    taken = {name for name in names if len(name) <= MAX_LABEL}
+    for name in names:
+        label = name
+        if len(name) > MAX_LABEL:
+            label = f"{name[: MAX_LABEL - 13]}…{name[-12:]}"
+            if label in taken:
+                label = next(numbered for k in itertools.count(2) if (numbered := f"{label} ({k})") not in taken)
+            taken.add(label)
+        short[name] = label
+    return short
+
+
+def time_of_day(second: float) -> str:
+    """A simulated second as h:mm; second 0 is midnight."""
+    minutes = int(second // 60)
+    return f"{minutes // 60 % 24}:{minutes % 60:02}"
+
+
+def delay_over_time(names: Sequence[str], results: Results) -> Figure:
+    """Mean delay by departure."""
+    figure, axes = _axes(9, 4.2)
+    for name, colour in _coloured(names):
+        windows = sorted({begin_s for outcome in results[name] for begin_s in outcome.delay_by_departure})
+        intervals = [
+            interval([outcome.delay_by_departure[w] for outcome in results[name] if w in outcome.delay_by_departure])
+            for w in windows
+        ]
+        middle_s = [w + WINDOW_S / 2 for w in windows]
+        axes.plot(middle_s, [i.mean for i in intervals], color=colour, lw=2, marker="o", ms=3)
+        if len(results[name]) > 1:
+            low, high = [i.low for i in intervals], [i.high for i in intervals]
+            axes.fill_between(middle_s, low, high, color=colour, alpha=0.15, lw=0)
+    axes.set(xlabel="departure (simulated time of day, h:min)", ylabel="mean delay (s per vehicle)", ylim=(0, None))
+    _clock(axes)
+    has_interval = len(results[names[0]]) > 1
+    _legend(figure, names, [Patch(color="#444444", alpha=0.15, lw=0, label="shaded: 95 % interval")] if has_interval else [])
+    return figure
+
+
+def delay_by_tl(names: Sequence[str], results: Results, tls: Sequence[str]) -> list[Figure]:
+    """Delay by TL, of these TLs."""
+    return _bars(names, tls, "s per vehicle of the whole city", lambda name, tl: [o.delay_by_tl[tl] for o in results[name]])
+
+
+def queued_roads(names: Sequence[str], results: Results) -> list[str]:
+    """The roads with the largest queues."""
+    roads = {road for name in names for outcome in results[name] for road in outcome.queue_by_road}
+    largest = {road: max(float(np.mean(_queues(results, name, road))) for name in names) for road in roads}
+    return sorted(roads, key=lambda road: (-largest[road], road))[:MAX_ROADS]
+
+
+def queues(names: Sequence[str], results: Results, roads: Sequence[str]) -> list[Figure]:
+    """Queues of these roads."""
+    return _bars(names, roads, "halting vehicles, mean over the simulation", lambda name, road: _queues(results, name, road))
+
+
+def _queues(results: Results, name: str, road: str) -> list[float]:
+    return [outcome.queue_by_road.get(road, 0.0) for outcome in results[name]]
+
+
+def distribution(names: Sequence[str], results: Results) -> Figure:
+    """Cumulative distribution of the delay."""
+    figure, axes = _axes(9, 4.2)
+    for name, colour in _coloured(names):
+        quantiles_s = np.mean([outcome.delay_quantiles_s for outcome in results[name] if outcome.delay_quantiles_s], axis=0)
+        axes.plot(quantiles_s, np.arange(101), color=colour, lw=2)
+    axes.set(xlabel="delay (s)", ylabel="share of vehicles (%)", xlim=(0, None), ylim=(0, 100))
+    _legend(figure, names)
+    return figure
+
+
+def greens(names: Sequence[str], results: Results) -> list[tuple[str, Figure]]:
+    """(arm, the greens of its signals in time and space) of the arms with recorded signals."""
+    recorded = [name for name in names if results[name][0].signals]
+    all_bands = [band for name in recorded for band in results[name][0].signals]
+    # the greens of all arms, so that a phase has the same colour in each
+    states = {
+        signal: sorted({state for band in all_bands if band.signal == signal for _, state in band.states if is_green(state)})
+        for signal in {band.signal for band in all_bands}
+    }
+    return [(name, _bands(results[name][0].signals, states)) for name in recorded]
+
+
+def _bands(signals: Sequence[SignalBand], greens_of: Mapping[str, Sequence[str]]) -> Figure:
+    bands = _ordered(signals)[:MAX_SIGNALS]
+    figure, axes = _axes(9, 1.6 + 0.2 * len(bands))
+    first_s, last_s = min(band.states[0][0] for band in bands), bands[0].end_s
+    # from the middle on, when the network has filled
+    begin_s = max(first_s, min((first_s + last_s) / 2, last_s - BANDS_S))
+    end_s = min(begin_s + BANDS_S, last_s)
+    for row, band in enumerate(bands):
+        _draw_band(axes, row, band, greens_of[band.signal], begin_s, end_s)
+    labels = short_names([band.signal for band in bands])
+    axes.set(yticks=range(len(bands)), yticklabels=labels.values(), xlim=(begin_s, end_s))
+    axes.set_xlabel("simulated time of day (h:min)")
+    axes.invert_yaxis()
+    _clock(axes)
+    count = max(len(greens_of[band.signal]) for band in bands)
+    handles = [Patch(color=colour, label=f"green {k + 1}") for k, colour in enumerate(GREEN_COLOURS[:count])]
+    if count > len(GREEN_COLOURS):
+        handles[0].set_label(f"green 1, {len(GREEN_COLOURS) + 1}, ...")
+    handles.append(Patch(facecolor="white", edgecolor="#444444", lw=0.5, label="yellow or red"))
+    figure.legend(handles=handles, loc="outside upper center", ncols=6, frameon=False)
+    return figure
+
+
+def _draw_band(axes: Axes, row: int, band: SignalBand, greens_of: Sequence[str], begin_s: float, end_s: float) -> None:
+    """Draw a bar in the colour of each green phase; yellow and red stay white."""
+    changes = [time_s for time_s, _ in band.states[1:]] + [end_s]
+    for (time_s, state), change_s in zip(band.states, changes, strict=True):
+        low_s, high_s = max(time_s, begin_s), min(change_s, end_s)
+        if state in greens_of and high_s > low_s:
+            axes.barh(row, high_s - low_s, 0.8, low_s, color=GREEN_COLOURS[greens_of.index(state) % len(GREEN_COLOURS)])
+
+
+def _ordered(bands: Sequence[SignalBand]) -> list[SignalBand]:
+    """Sort signals along their principal axis, so that a green wave is a slanted line of bars."""
+    places = np.array([(band.x_m, band.y_m) for band in bands])
+    places = places - places.mean(0)
+    along = places @ np.linalg.svd(places, full_matrices=False)[2][0]
+    return [bands[i] for i in np.argsort(along)]
+
+
+def _bars(names: Sequence[str], bars: Sequence[str], title: str, values: Callable[[str, str], list[float]]) -> list[Figure]:
+    """Plot groups of horizontal bars, a group per road or TL and a bar per arm, in figures of the same scale."""
+    intervals = {name: {bar: interval(values(name, bar)) for bar in bars} for name in names}
+    has_interval = bool(bars) and len(values(names[0], bars[0])) > 1
+    ends = [i.high if has_interval else i.mean for by_bar in intervals.values() for i in by_bar.values()]
+    labels = short_names(bars)
+    per_figure = max(1, int((MAX_BARS_HEIGHT_IN - 1.2) / (0.16 * (len(names) + 1))))
+    figures = []
+    for part in (bars[k : k + per_figure] for k in range(0, len(bars), per_figure)):
+        figure, axes = _axes(9, 1.2 + 0.16 * len(part) * (len(names) + 1))
+        for k, (name, colour) in enumerate(_coloured(names)):
+            shown = [intervals[name][bar] for bar in part]
+            y = np.arange(len(part)) + (k + 0.5) / (len(names) + 1)
+            error = [i.high - i.mean for i in shown] if has_interval else None
+            axes.barh(y, [i.mean for i in shown], 0.9 / (len(names) + 1), xerr=error, color=colour, ecolor="#444444")
+        axes.set(yticks=np.arange(len(part)) + len(names) / 2 / (len(names) + 1), yticklabels=[labels[bar] for bar in part])
+        axes.set(xlabel=title, xlim=(0, max(ends, default=0.0) * 1.03 or 1.0))
+        axes.invert_yaxis()
+        _legend(figure, names, [Line2D([], [], color="#444444", label="95 % interval")] if has_interval else [])
+        figures.append(figure)
+    return figures
+
+
+def _axes(width: float, height: float) -> tuple[Figure, Axes]:
+    figure, axes = plt.subplots(figsize=(width, height), constrained_layout=True)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _legend(figure: Figure, names: Sequence[str], more: Sequence[Patch | Line2D] = ()) -> None:
+    """Put the arms and more above the axes, where no bar or line is covered."""
+    handles = [Patch(color=colour, label=name) for name, colour in _coloured(names)]
+    figure.legend(handles=[*handles, *more], loc="outside upper center", ncols=5, frameon=False)
+
+
+def _clock(axes: Axes) -> None:
+    """Label the x axis, in simulated s, with times of day."""
+    low_s, high_s = axes.get_xlim()
+    step_s = next((step for step in TICK_STEPS_S if (high_s - low_s) / step <= 12), TICK_STEPS_S[-1])
+    axes.xaxis.set_major_locator(MultipleLocator(step_s))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda second, _: time_of_day(second)))
+
+
+def _coloured(names: Sequence[str]) -> list[tuple[str, str]]:
+    return [(name, COLOURS[k % len(COLOURS)]) for k, name in enumerate(names)]

@@ -1,0 +1,140 @@
+"""The report: the verdict, the level of service, and names and figures that fit on paper."""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+import sumo
+
+from city import config
+from evaluation import __main__ as program
+from evaluation import arms, level_of_service, report, report_figures
+from evaluation.arms import Arm
+from evaluation.signal_recording import SignalBand
+from evaluation.simulation import ArmSimulator, EvaluationTask, Outcome
+from greenserve.__main__ import main as greenserve
+from simulation.demand import Demand
+from tests.conftest import GRID
+
+A4_IN = (297 - 2 * 16) / 25.4
+ZERO = Outcome("", 0, 0.0, 0.0, 0.0, 0.0, 1, 1, {}, "", 0.0, 0, (), {}, {}, {})
+
+
+def _results(**delays_s):
+    return {name: [replace(ZERO, arm=name, seed=k, delay_s=d) for k, d in enumerate(values)] for name, values in delays_s.items()}
+
+
+@pytest.mark.parametrize(
+    ("candidate", "text"),
+    [
+        ((20, 22, 21), "Served is better than fixed: the mean delay is 10.3 s lower (33 %), 21.0 s instead of 31.3 s per vehicle "
+                       "(95 % interval: 8.9 to 11.8 s lower)."),
+        ((41, 42, 41), "Served is worse than fixed: the mean delay is 10.0 s higher (32 %), 41.3 s instead of 31.3 s per vehicle "
+                       "(95 % interval: 7.5 to 12.5 s higher)."),
+        ((20, 40, 21), "Served is undecided against fixed: the mean delay is 4.3 s lower (14 %), 27.0 s instead of 31.3 s per "
+                       "vehicle, but the 95 % interval holds 0 (28.7 s lower to 20.0 s higher)."),
+    ],
+)  # fmt: skip
+def test_first_sentence_says_better_worse_or_undecided_and_by_how_much(candidate, text):
+    assert report.verdict(["served", "fixed"], _results(served=candidate, fixed=(30, 33, 31))) == text
+
+
+def test_one_seed_has_no_interval_in_report_and_table(tmp_path, capsys):
+    assert "one seed has no interval" in report.verdict(["served", "fixed"], _results(served=(20,), fixed=(30,)))
+    flags = ("--arms", "max-pressure,fixed", "--tl", "SA101", "--seeds", "1", "--seconds", "60", "--out", str(tmp_path))
+    assert program.main(["--city", str(GRID / "city.toml"), *flags]) == 0
+    shown = capsys.readouterr().out + re.sub(r"base64,[^\"]+", "", (tmp_path / "report.html").read_text())
+    assert "(one seed, no interval)" in shown and "none (one seed)" in shown
+    assert not re.search(r"\binf\b|\bnan\b", shown)
+
+
+@pytest.mark.parametrize(
+    ("bound_s", "below", "above"), [(10, "A", "B"), (20, "B", "C"), (35, "C", "D"), (55, "D", "E"), (80, "E", "F")]
+)
+def test_level_of_service_has_the_bounds_of_the_highway_capacity_manual(bound_s, below, above):
+    assert (level_of_service.letter(bound_s), level_of_service.letter(bound_s + 0.1)) == (below, above)
+
+
+def test_passed_vehicles_are_those_that_leave_the_roads_to_the_signals(tmp_path):
+    """Ten vehicles pass the signal B1 and end on the road to C1."""
+    vehicles = "".join(f'<vehicle id="{k}" depart="{5 * k}"><route edges="A1B1 A1B1.70.00 B1C1"/></vehicle>' for k in range(10))
+    (tmp_path / "a.rou.xml").write_text(f"<routes>{vehicles}</routes>")
+    (tmp_path / "a.sumocfg").write_text(
+        f'<configuration><input><net-file value="{GRID / "grid.net.xml"}"/><route-files value="a.rou.xml"/></input>'
+        '<time><end value="400"/></time></configuration>'
+    )
+    city = replace(config.load(GRID / "city.toml"), network=config.Network(tmp_path / "a.sumocfg"))
+    outcome = ArmSimulator(EvaluationTask(city, tuple(city.tls))).run(Arm("fixed", "fixed"), Demand(1))
+    passing = {tl: count for tl, count in outcome.passed_by_tl.items() if count}
+    (tl,) = [name for name, own in city.tls.items() if "B1" in own.signals]
+    assert passing == {tl: 10} and outcome.total == 10
+    assert outcome.delay_per_vehicle_s(tl) == pytest.approx(outcome.delay_by_tl[tl])
+
+
+def test_long_names_stay_different_and_are_explained(tmp_path):
+    names = [f"cluster_{'1234567890_' * 6}{k}{'_1234567890' * 6}" for k in range(20)]
+    short = report_figures.short_names(names)
+    assert len(set(short.values())) == 20 and max(map(len, short.values())) < 40
+    outcome = replace(
+        ZERO,
+        delay_by_tl=dict.fromkeys(names, 1.0),
+        passed_by_tl=dict.fromkeys(names, 1),
+        delay_quantiles_s=(1.0,) * 101,
+        delay_by_departure={57600: 3.0},
+        queue_by_road=dict.fromkeys(names, 1.0),
+        signals=tuple(SignalBand(name, 0.0, k, ((57600.0, "G"), (57605.0, "r")), 57610.0) for k, name in enumerate(names)),
+    )
+    results = {"fixed": [replace(outcome, arm="fixed")]}
+    conditions = {"city": "city.toml", "tls": names, "models": {}}
+    page = report.write(tmp_path, arms.parse("fixed"), results, conditions, datetime(2026, 5, 4, 9, 30)).read_text()
+    assert "2026-05-04 09:30" in page and "City: city.toml" in page
+    for name in names:
+        assert f"{name}<br><i>in figures: {short[name]}</i>" in page and f"<li>{short[name]} = {name}</li>" in page
+
+
+def test_figures_fit_on_a_page_and_have_clock_and_legend():
+    tls = [f"TL{k}" for k in range(30)]
+    outcomes = [
+        replace(ZERO, delay_by_tl=dict.fromkeys(tls, 1.0), delay_by_departure={57600: 1.0, 57900: 2.0 + k}) for k in range(2)
+    ]
+    names = ["served", "fixed", "actuated", "max-pressure", "served+faults", "max-pressure+faults"]
+    results = dict.fromkeys(names, outcomes)
+    figures = report_figures.delay_by_tl(names, results, tls)
+    over_time = report_figures.delay_over_time(names, results)
+    over_time.canvas.draw()
+    assert len(figures) > 1 and sum(len(figure.axes[0].get_yticks()) for figure in figures) == 30
+    for figure in [*figures, over_time]:
+        assert figure.get_figheight() < A4_IN
+        (legend,) = figure.legends
+        assert [text.get_text() for text in legend.get_texts()][:6] == names
+        figure.canvas.draw()
+        assert not legend.get_window_extent().overlaps(figure.axes[0].get_window_extent()), "the legend covers no bar"
+    assert "16:05" in [label.get_text() for label in over_time.axes[0].get_xticklabels()]
+    plt.close("all")
+
+
+def test_page_breaks_keep_headings_with_figures_and_tables_wrap():
+    assert "figure,tr,.together{break-inside:avoid}" in report.STYLE and "overflow:auto" not in report.STYLE
+
+
+@pytest.mark.slow
+def test_a_signal_engineer_needs_no_model_and_no_tl_tables(tmp_path, monkeypatch, capsys):
+    """The commands of docs/signal-engineers.md, with fewer seeds."""
+    monkeypatch.chdir(tmp_path)
+    tools = Path(sumo.SUMO_HOME)
+    grid = ("--grid", "--grid.number", "2", "--grid.length", "200", "--grid.attach-length", "150")
+    net = (*grid, "--default-junction-type", "traffic_light", "-o", "town.net.xml")
+    trips = ("-n", "town.net.xml", "-r", "town.rou.xml", "--end", "600", "--period", "2", "--seed", "1")
+    for command in ([tools / "bin" / "netgenerate", *net], [sys.executable, tools / "tools" / "randomTrips.py", *trips]):
+        subprocess.run(command, check=True, capture_output=True, env={**os.environ, "SUMO_HOME": str(tools)})
+    street = ("--net", "town.net.xml", "--route", "town.rou.xml", "--begin-time", "0", "--num-seconds", "600")
+    assert greenserve(["city", "init", *street]) == 0
+    assert greenserve(["evaluate", "--arms", "fixed,actuated,max-pressure", "--seeds", "2", "--out", "results"]) == 0
+    assert "report: results/report.html" in capsys.readouterr().out
+    assert "Fixed is worse than max-pressure" in (tmp_path / "results" / "report.html").read_text()
