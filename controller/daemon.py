@@ -77,9 +77,10 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         connection = _open(config, stop)
         with _closed_if_control_does_not_begin(connection):
             events = replace(run_log.events(), readings=traffic.add_readings, shown=traffic.add_shown)
+            # before the handover is registered: with one, the guard ends when this controller ends
+            end_s = control_end_s(config, connection)
             loop = _assembled(config, connection, street, list(contracts.values()), policies, events)
             traffic.track(connection.lanes)
-            end_s = control_end_s(config, connection)
             # Freeze start-up objects so that a garbage collection never delays a decision.
             gc.collect()
             gc.freeze()

@@ -83,7 +83,7 @@ class ServedFleet:
         self._log(message)
 
     def look_up(self, unserved: Collection[str], timeout_s: float) -> bool:
-        """Look up the fleet's version now, because the server does not have the one that was asked; return whether it is covered.
+        """Look up which version of the fleet is served now, after the server answered NOT_FOUND, and cover its TLs.
 
         TLs' own models are not compared again: what the last update found of them still holds.
 
@@ -92,7 +92,7 @@ class ServedFleet:
             timeout_s: wall time for all calls.
 
         Returns:
-            Whether the fleet may now answer as another version, or for one of `unserved`.
+            Whether it is worth asking the fleet again: it is another version, or answers for one of `unserved`.
         """
         end_s = time.monotonic() + timeout_s
         current = self.coverage
