@@ -77,10 +77,11 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         connection = _open(config, stop)
         with _closed_if_control_does_not_begin(connection):
             events = replace(run_log.events(), readings=traffic.add_readings, shown=traffic.add_shown)
-            # before the handover is registered: with one, the guard ends when this controller ends
-            end_s = control_end_s(config, connection)
             loop = _assembled(config, connection, street, list(contracts.values()), policies, events)
             traffic.track(connection.lanes)
+            end_s = control_end_s(config, connection)
+            # last, because the guard ends with a controller that has registered one
+            connection.register_handover(handover.encode(handover.handovers_of(loop.intersections.values())))
             # Freeze start-up objects so that a garbage collection never delays a decision.
             gc.collect()
             gc.freeze()
@@ -117,10 +118,9 @@ def _assembled(
     policies: Policies,
     events: Events,
 ) -> DecisionLoop:
-    """The decision loop, with its handover registered; what is special about it is logged. Raises as `assemble`."""
+    """The decision loop; what is special about it is logged. Raises as `assemble`."""
     city, by_pressure = config.city, config.policy == MAX_PRESSURE
     loop = assemble(connection, street, contracts, policies, city.safety, city.controller, events, by_pressure)
-    connection.register_handover(handover.encode(handover.handovers_of(loop.intersections.values())))
     information, warning = describe_programs((contract.tl, of_contract(contract, street)) for contract in contracts)
     if information:
         log.info("%s", information)
