@@ -92,6 +92,7 @@ def test_an_order_in_use_is_refused_and_the_other_client_continues(grid_server):
         client.close()
 
 
+@pytest.mark.slow
 def test_the_controller_waits_while_sumo_waits_for_another_client(grid_server):
     """Two cases that wait longer than any timeout of the connection, run in parallel because each takes as long in wall time."""
     with ThreadPoolExecutor(2) as pool:

@@ -37,10 +37,10 @@ def run_in_a_process(name, run):
     [
         ("cologne1", "libsumo", True, (5, 2, 5), 1.0, "random"),
         pytest.param("cologne1", "guard", True, (5, 3, 5), 1.0, "random", marks=pytest.mark.slow),
-        ("cologne1", "guard", True, (5, 2, 5), 1.0, "trained"),
+        pytest.param("cologne1", "guard", True, (5, 2, 5), 1.0, "trained", marks=pytest.mark.slow),
         ("cologne1", "traci", False, (5, 2, 5), 1.0, "trained"),
         ("cologne1", "traci", True, (5, 2, 5), 0.5, "random"),
-        ("cologne8", "traci", True, (5, 2, 5), 1.0, "random"),
+        pytest.param("cologne8", "traci", True, (5, 2, 5), 1.0, "random", marks=pytest.mark.slow),
         pytest.param("cologne8", "traci", True, (5, 2, 5), 1.0, "trained", marks=pytest.mark.slow),
         pytest.param("cologne8", "libsumo", False, (5, 4, 8), 1.0, "random", marks=pytest.mark.slow),
         ("ingolstadt7", "traci", True, (10, 3, 10), 1.0, "random"),

@@ -125,6 +125,7 @@ def test_many_tls_show_a_progress_bar_and_a_summary(checkpoints, tmp_path):
     assert b"3 of 4 TLs exported" in shown and b"failed: SA103" in shown
 
 
+@pytest.mark.slow
 def test_a_fresh_process_prints_only_its_own_lines(tmp_path):
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("TF_", "GLOG", "PYTHONWARNINGS"))}
 

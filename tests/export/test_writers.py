@@ -149,6 +149,7 @@ def distributed(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["checkpoint", "weights_tf", "weights_h5", "saved_model", "whole", "tf1"])
 def test_models_trained_on_two_replicas_are_exported(what, distributed, tmp_path):
     shutil.copytree(distributed / what, tmp_path / "checkpoints")

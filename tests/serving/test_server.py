@@ -376,6 +376,7 @@ def test_an_unexpected_load_error_is_a_failed_load(grid_models):
         assert len(attempts) == 1 and "unexpected" in status.status.error_message
 
 
+@pytest.mark.slow
 def test_sigterm_exits_with_0_while_a_run_outlasts_the_drain(tmp_path):
     saved_models.write_slow(tmp_path / "models" / "SLOW" / "1", 600)
     city = tmp_path / "city.toml"
