@@ -150,6 +150,7 @@ def parse(argv: list[str], prog: str = "python -m controller") -> ControllerConf
         log_level=args.log_level,
         sumo_options=tuple(sumo_options),
         gui=args.gui,
+        strict=args.strict,
         policy=args.policy,
     )
 

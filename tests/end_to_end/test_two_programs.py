@@ -5,6 +5,7 @@ import re
 import pytest
 
 from city import config, network
+from controller.__main__ import main as control
 from controller.check import main as check
 from evaluation.__main__ import main as evaluate
 from greenserve.__main__ import main as greenserve
@@ -91,6 +92,16 @@ def test_check_names_a_signal_that_stays_on_its_own_program(folder, city_toml, c
     assert check(flags) == 0
     assert "left on its own program: ODD: signal A1" in " ".join(capsys.readouterr().out.split())
     assert check([*flags, "--strict"]) == 2
+
+
+def test_control_goes_on_without_an_odd_signal_unless_it_is_strict(folder, city_toml, capsys, caplog):
+    caplog.set_level("WARNING", "controller")
+    flags = ["--city", str(with_every_signal(folder, city_toml)), "--policy", "max-pressure", "--libsumo", "--end", "20"]
+    assert control([*flags, "--strict"]) == 2
+    assert capsys.readouterr().err.startswith("error: ODD: signal A1: phase")
+    assert control(flags) == 0
+    (line,) = (record.getMessage() for record in caplog.records if "left on its own program" in record.getMessage())
+    assert "ODD: signal A1: phase" in line
 
 
 def test_nothing_to_control_is_an_error(folder, city_toml, capsys):
