@@ -19,7 +19,7 @@ def warnings(config: ServerConfig, models_root: Path | None, rest_port: int) -> 
     if config.ssl is None and not _is_loopback(config.host):
         rights = "run models and replace them by others" if config.reload_rpc else "run models"
         yield (
-            f"listening on {config.host} without TLS: whoever reaches the port can {rights}; pass --ssl_config_file with "
+            f"listening on {config.host} without TLS: any client of the port can {rights}; pass --ssl_config_file with "
             "client_verify, or restrict the network"
         )
     if config.ssl is not None and rest_port:

@@ -2,16 +2,21 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from city import config, network
 from controller.__main__ import main as control
 from controller.check import main as check
 from evaluation.__main__ import main as evaluate
+from export import training_record
+from export.__main__ import main as export
 from greenserve.__main__ import main as greenserve
+from serving.contract import from_saved_model
 from signals import contract
 from tests.conftest import GRID
 
+PARTS = ("kernel", "bias")
 ODD = "A1"
 """The signal whose real program shows foes green."""
 
@@ -23,7 +28,7 @@ def logic(signal, states):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The sample city's street with real programs; SUMO is told to print statistics."""
+    """The sample city's street with real programs; its configuration asks for statistics."""
     folder = tmp_path_factory.mktemp("street")
     street = network.read(GRID / "grid.net.xml")
     logics = []
@@ -92,6 +97,27 @@ def test_check_names_a_signal_that_stays_on_its_own_program(folder, city_toml, c
     assert check(flags) == 0
     assert "left on its own program: ODD: signal A1" in " ".join(capsys.readouterr().out.split())
     assert check([*flags, "--strict"]) == 2
+
+
+def test_export_takes_the_program_that_the_training_recorded_and_else_sumo_rls(folder, city_toml, tmp_path, capsys):
+    city = tmp_path / "city.toml"
+    street = f'[network]\nsumocfg = "{folder / "street.sumocfg"}"\n[training]\nmodel_path = "."\n'
+    city.write_text(street + '[tl.A0]\nsignals = ["A0"]\ndialect = "sumo-rl"\n')
+    observed = contract.build(config.load(city), config.load(city).tls["A0"], network.of_city(config.load(city)))
+    sizes = {"dense": (observed.observation.size, 8), "dense_1": (8, observed.action.size)}
+    arrays = {f"{name}/{part}": np.ones(size[k:], np.float32) for name, size in sizes.items() for k, part in enumerate(PARTS)}
+    np.savez(tmp_path / "A0_trial_1.npz", **arrays)
+    flags = ["--city", str(city), "--tl", "A0", "--models-dir", str(tmp_path / "models")]
+    assert export(flags) == 2
+    of_first_program = capsys.readouterr().err
+    assert "inputs" in of_first_program or "observation" in of_first_program, of_first_program
+    training_record.write(tmp_path, 1, {"A0": training_record.TrainingRecord({"A0": "real"}, 5.0)})
+    assert export(flags) == 0, capsys.readouterr().err
+    (signal,) = from_saved_model(tmp_path / "models" / "A0" / "1").signals
+    assert signal.program_id == "real"
+    training_record.write(tmp_path, 1, {"A0": training_record.TrainingRecord({"A0": "0"}, 5.0)})
+    capsys.readouterr()
+    assert export([*flags, "--overwrite"]) == 2 and capsys.readouterr().err == of_first_program
 
 
 def test_control_goes_on_without_an_odd_signal_unless_it_is_strict(folder, city_toml, capsys, caplog):

@@ -1,4 +1,4 @@
-"""The folder in which the models of reload requests must lie: whoever reaches the port chooses their base paths."""
+"""The folder in which the models of reload requests must lie: any client of the port chooses their base paths."""
 
 import os
 from collections.abc import Mapping

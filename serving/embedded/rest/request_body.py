@@ -94,7 +94,7 @@ class Body:
         self._gone.set()
 
     def check_client(self) -> None:
-        """Raise StatusError (CANCELLED) if nobody waits for the answer any more."""
+        """Raise StatusError (CANCELLED) if no client waits for the answer any more."""
         if self._gone.is_set():
             raise cancelled("the client does not wait for the answer any more")
 

@@ -117,7 +117,7 @@ def test_tl_is_due_for_max_pressure_and_for_asking_its_policy(crossing):
 
 def test_driver_is_never_in_fallback_and_keeps_the_safety_rules_until_its_release(crossing):
     x = intersection(crossing, driven=True)
-    sent = play(x, 40, lambda now: TimeoutError("nobody is asked"), lambda now: readings(in3=9), release_s=30)
+    sent = play(x, 40, lambda now: TimeoutError("no policy is queried"), lambda now: readings(in3=9), release_s=30)
     assert x.mode is ControlMode.POLICY and x.control_name == "MAX-PRESSURE"
     states = [(now, command.state) for now, command in sent if isinstance(command, PermittedState)]
     assert states[0] == (0, "GgGr") and (10, "yyyr") in states and "rrrG" in [state for _, state in states]
