@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from city import config as city_config
-from city import init, names, network
+from city import names
 from city.arguments import Parser, host_and_port, simulated_second, split_arguments
-from city.config import MAX_DEADLINE_MS, TL, City
+from city.config import MAX_DEADLINE_MS, City
 from city.errors import InputError
 from controller import model_settings
+from controller.policies import no_policies
 from serving.client.messages import Version
 from serving.client.tls_files import TlsFiles
-from signals import contract, dialects
+from signals import dialects
 
 MAX_INT32 = (1 << 31) - 1
 SERVED, MAX_PRESSURE = "served", "max-pressure"
@@ -204,28 +205,17 @@ def _check_ranges(args: argparse.Namespace) -> None:
 def _city(args: argparse.Namespace, by_pressure: bool) -> City:
     """The city with the deadline of --deadline-ms, if it is passed. Raises InputError.
 
-    `by_pressure`: if no TL is described, every signal with two greens or more is one.
+    `by_pressure`: if no TL is described, every signal is one.
     """
     city = city_config.load(args.city)
-    if not city.tls and by_pressure:
-        city = replace(city, tls=_tls_of_signals(city))
+    if by_pressure:
+        city = no_policies.with_tls(city)
     if not city.tls:
         raise InputError(f"{args.city}: describes no TL; add tables such as [tl.SA101]")
     dialects.check_city_settings(city)
     if args.deadline_ms is None:
         return city
     return replace(city, controller=replace(city.controller, deadline_ms=args.deadline_ms))
-
-
-def _tls_of_signals(city: City) -> dict[str, TL]:
-    """A TL for every signal with two greens or more, named as `greenserve city init` names it. Raises InputError."""
-    street = network.of_city(city)
-    tls = {tl: TL((signal,), init.SUMO_RL, tl) for tl, signal in init.tl_names(street.signals).items()}
-    fit, _ = contract.controllable(replace(city, tls=tls), tls, street)
-    tls = {tl: tls[tl] for tl in fit}
-    if not tls:
-        raise InputError(f"{street.net_file}: has no signal with two greens, so max-pressure has nothing to choose")
-    return tls
 
 
 def _check_watchdog(city: City) -> None:

@@ -32,7 +32,11 @@ def parser(prog: str) -> Parser:
     parser.add_argument(
         "--city", type=Path, metavar="FILE", default=Path("city.toml"), help="the city's description (default: ./city.toml)"
     )
-    parser.add_argument("--tl", action="append", metavar="TL,...", help="TLs that are compared (default: all)")
+    parser.add_argument(
+        "--tl", action="append", metavar="TL,...",
+        help="TLs that are compared; if the city's description has no TL, every signal with two greens or more is one "
+        "(default: all)",
+    )  # fmt: skip
     parser.add_argument(
         "--arms", default="served,fixed,actuated,max-pressure", metavar="ARM,...",
         help="served, served:NUMBER, fixed, actuated, max-pressure; the first is the candidate "

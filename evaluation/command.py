@@ -14,6 +14,7 @@ import numpy as np
 from city import config, names, program
 from city.errors import InputError
 from city.version import VERSION
+from controller.policies import no_policies
 from evaluation import detector_faults, paired_runs, results_files
 from evaluation.arms import SERVED, Arm, with_faults
 from evaluation.arms import parse as parse_arms
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--gate {args.gate!r} must be one of --arms, after the candidate {arms[0].name}")
     if args.gate is not None and args.seeds < 2:
         raise InputError("--gate needs --seeds of at least 2: one pair has no interval")
-    city = config.load(args.city)
+    city = _city(args.city, arms)
     tls = names.select(args.tl or ["all"], list(city.tls), "--tl", city.tl_of_signal)
     street = street_with_demand(city, tls, args.seconds)
     tls, notes = contract.require_controllable(city, tls, street, args.strict)
@@ -80,6 +81,17 @@ def run(args: argparse.Namespace) -> int:
 
         print(f"report: {report.write(args.out, arms, results, conditions)}")
     return 0 if is_better else program.GATE_FAILED
+
+
+def _city(path: Path, arms: Sequence[Arm]) -> config.City:
+    """The city; if it describes no TL, every signal is one. Raises InputError if an arm needs their models."""
+    city = config.load(path)
+    if not city.tls and (served := next((arm.name for arm in arms if arm.kind == SERVED), None)):
+        raise InputError(
+            f"{path}: has no tables [tl.NAME], which arm {served} needs for its models; write them with greenserve city init "
+            f"--out FILE, or leave {served} out of --arms"
+        )
+    return no_policies.with_tls(city)
 
 
 def _models(args: argparse.Namespace, arms: Sequence[Arm], tls: Sequence[str], models_dir: Path) -> dict[str, dict[str, Path]]:

@@ -14,7 +14,7 @@ from city import config, network, sumo_files
 from city.lanes import is_internal, road_of
 from controller.assembly import assemble
 from controller.decision_step import DecisionLoop
-from controller.policies.no_policies import NoPolicies
+from controller.policies.no_policies import NoPolicies, contracts_of_city
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
 from controller.sumo.connection import SumoConnection
@@ -26,7 +26,6 @@ from evaluation.detector_faults import NO_FAULTS, FaultRates, FaultyDetectors
 from evaluation.passed_vehicles import PassedVehicles
 from evaluation.signal_recording import SignalBand, SignalRecording
 from serving.client import Client
-from signals import contract
 from signals.policy import Policies
 from simulation.approaches import upstream_lanes
 from simulation.demand import Demand
@@ -185,7 +184,7 @@ class ArmSimulator:
         city, control = self.task.city, self.task.city.controller
         policies: Policies = NoPolicies()
         if arm.kind == MAX_PRESSURE:
-            contracts = [contract.build(city, city.tls[tl], self.street) for tl in self.task.tls]
+            contracts = list(contracts_of_city(city, self.task.tls, self.street).values())
         else:
             assert models is not None, "a served arm has models"
             served = fetch_contracts(models.client, models.tls, models.model_number)

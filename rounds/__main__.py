@@ -9,6 +9,7 @@ from pathlib import Path
 from city import config, names, program, run_lock
 from city.arguments import Parser
 from city.errors import InputError, ProgramFailed
+from signals import contract
 from simulation.street_simulation import street_with_demand
 from training import flags
 from training.progress import interrupted
@@ -32,7 +33,11 @@ def main(argv: list[str] | None = None, prog: str = "python -m rounds") -> int:
 def _run(args: argparse.Namespace) -> int:
     city = config.load(args.city)
     groups = _groups(args.groups, list(city.tls))
-    street_with_demand(city, list(city.tls), args.seconds)
+    street = street_with_demand(city, list(city.tls), args.seconds)
+    tls, notes = contract.require_controllable(city, list(city.tls), street, args.strict)
+    for line in notes:
+        print(line, file=sys.stderr)
+    groups = tuple(fit for group in groups if (fit := tuple(tl for tl in group if tl in tls)))
     # imported after the flags are checked: TensorFlow takes seconds
     from export import quiet
     from export.saved_model.verify import NotInferenceOnly, ParityError
@@ -54,7 +59,7 @@ def _run(args: argparse.Namespace) -> int:
                 kept = Rounds(rounds_config, executor, args.resume, print_line).run()
     except (SimulationFailed, ParityError, NotInferenceOnly) as error:
         raise ProgramFailed(f"{error}; --resume continues from the groups that are finished in {args.out}") from None
-    for tl in city.tls:
+    for tl in tls:
         print(f"{tl}: {kept.get(tl, 'no new model was kept; it runs its own program')}")
     return 0
 
@@ -78,6 +83,9 @@ def parser(prog: str) -> Parser:
     parser.add_argument("--ray", metavar="ADDRESS", help="run tasks on a Ray cluster: HOST:PORT of its head, or auto")
     parser.add_argument("--tasks", type=int, metavar="N", help="local tasks at once (default: cores / workers)")
     flags.add(parser)
+    parser.add_argument(
+        "--strict", action="store_true", help="refuse to run if a TL must be left on its own program (default: run without it)"
+    )
     parser.add_argument("--out", type=Path, default=Path("rounds"), metavar="DIR", help="folder of the results (default: rounds)")
     parser.add_argument("--resume", action="store_true", help="continue the rounds that were interrupted in --out")
     return parser

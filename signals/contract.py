@@ -11,6 +11,9 @@ from signals import dialects, policy_signals
 from signals.policy_signals import PolicySignal
 from signals.safety.conflicts import check_phases
 
+LEAVE_OUT = "leave it out of city.toml, as greenserve city init does"
+"""Remedy for a signal that cannot be controlled, also where city.toml has no tables of TLs."""
+
 
 def build(
     city: City,
@@ -58,15 +61,14 @@ def check_controllable(tl: str, signal: PolicySignal) -> None:
     if signal.network.invalid:
         raise InputError(
             f"{tl}: signal {signal.id}: {signal.network.invalid}; correct the network (netconvert overflows with very many "
-            "lanes at a junction), or leave it out of city.toml"
+            f"lanes at a junction), or {LEAVE_OUT}"
         )
     if not any(not is_internal(lane) for lane in signal.network.lanes):
-        raise InputError(f"{tl}: signal {signal.id} has no lane for vehicles; leave it out of city.toml")
+        raise InputError(f"{tl}: signal {signal.id} has no lane for vehicles; {LEAVE_OUT}")
     _check_greens(tl, signal)
     if len(signal.greens) < 2:
         raise InputError(
-            f"{tl}: program {signal.program.id!r} of signal {signal.id} has one green, so there is nothing to choose; "
-            "leave it out of city.toml"
+            f"{tl}: program {signal.program.id!r} of signal {signal.id} has one green, so there is nothing to choose; {LEAVE_OUT}"
         )
     check_phases(f"{tl}: signal {signal.id}", signal.network, signal.program.id, _states(signal))
 

@@ -1,8 +1,11 @@
-"""No policies: for a controller whose TLs max-pressure drives."""
+"""No policies: for TLs that are controlled without a model."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from city.config import City
+from city import init, network
+from city.config import TL, City
+from city.errors import InputError
 from city.network import StreetNetwork
 from protos import policy_pb2 as pb
 from signals import contract
@@ -15,6 +18,16 @@ class NoPolicies:
 
     def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
         return {}
+
+
+def with_tls(city: City) -> City:
+    """The city; if it describes no TL, every signal is one, named as `greenserve city init` names it. Raises InputError."""
+    if city.tls:
+        return city
+    street = network.of_city(city)
+    if not street.signals:
+        raise InputError(f"{street.net_file}: has no signal; correct [network] of {city.path}")
+    return replace(city, tls={tl: TL((signal,), init.SUMO_RL, tl) for tl, signal in init.tl_names(street.signals).items()})
 
 
 def contracts_of_city(city: City, tls: tuple[str, ...], street: StreetNetwork) -> dict[str, pb.PolicyContract]:

@@ -60,3 +60,10 @@ def test_flags_of_the_model_server_are_refused_with_max_pressure(capsys, flags):
 def test_served_policies_still_need_a_tl(network_only, capsys):
     assert main(["--city", network_only]) == 2
     assert "describes no TL" in capsys.readouterr().err
+
+
+def test_network_without_signals_is_refused(tmp_path, capsys):
+    (tmp_path / "a.net.xml").write_text('<net><junction id="J" type="priority" x="0" y="0"/></net>')
+    (tmp_path / "city.toml").write_text('[network]\nnet = "a.net.xml"\n')
+    assert main(["--city", str(tmp_path / "city.toml"), "--policy", "max-pressure"]) == 2
+    assert "a.net.xml: has no signal; correct [network] of" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Networks as engineers have them: real programs in an additional file, one signal that no policy can control."""
 
+import json
 import re
 
 import numpy as np
@@ -12,6 +13,7 @@ from evaluation.__main__ import main as evaluate
 from export import training_record
 from export.__main__ import main as export
 from greenserve.__main__ import main as greenserve
+from rounds.__main__ import main as rounds
 from serving.contract import from_saved_model
 from signals import contract
 from tests.conftest import GRID
@@ -128,6 +130,46 @@ def test_control_goes_on_without_an_odd_signal_unless_it_is_strict(folder, city_
     assert control(flags) == 0
     (line,) = (record.getMessage() for record in caplog.records if "left on its own program" in record.getMessage())
     assert "ODD: signal A1: phase" in line
+
+
+def test_city_without_tables_has_the_same_signals_evaluated_and_controlled(folder, tmp_path, capfd, caplog):
+    """Those that can be controlled; the other one is named once."""
+    caplog.set_level("INFO", "controller")
+    city = tmp_path / "city.toml"
+    city.write_text(f'[network]\nsumocfg = "{folder / "street.sumocfg"}"\n')
+    tls = sorted(network.of_city(config.load(city)).signals.keys() - {ODD})
+    assert evaluate(["--city", str(city), "--arms", "fixed,actuated,max-pressure", "--seeds", "1", "--out", str(tmp_path)]) == 0
+    err = capfd.readouterr().err
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert sorted(results["conditions"]["tls"]) == tls
+    assert {arm: sorted(by_tl) for arm, by_tl in results["delay_by_tl"].items()} == dict.fromkeys(results["arms"], tls)
+    assert control(["--city", str(city), "--policy", "max-pressure", "--libsumo", "--end", "20"]) == 0
+    log = [record.getMessage() for record in caplog.records]
+    assert any(line.startswith(f"controlling {', '.join(results['conditions']['tls'])} from second 0") for line in log)
+    for lines in (err.splitlines(), log):
+        (line,) = (line for line in lines if "left on its own program" in line)
+        assert f"{ODD}: signal {ODD}: phase" in line
+    for command, flags in ((evaluate, ["--arms", "fixed"]), (control, ["--policy", "max-pressure"])):
+        assert command(["--city", str(city), *flags, "--strict"]) == 2
+        assert capfd.readouterr().err.splitlines()[-1].startswith(f"error: {ODD}: signal {ODD}: phase")
+
+
+def test_rounds_go_on_without_an_odd_signal_unless_they_are_strict(folder, tmp_path, capsys):
+    city = tmp_path / "city.toml"
+    tls = (("ODD", ODD), ("A0", "A0"), ("B0", "B0"))
+    tables = [f'[tl.{tl}]\nsignals = ["{signal}"]\ndialect = "sumo-rl"\n' for tl, signal in tls]
+    city.write_text(f'[network]\nsumocfg = "{folder / "street.sumocfg"}"\n' + "".join(tables))
+    flags = ["--city", str(city), "--groups", "ODD;A0,B0", "--rounds", "1", "--seeds", "2", "--tasks", "1"]
+    flags += ["--episodes", "1", "--evaluate-every", "1", "--held-out", "1", "--out", str(tmp_path / "out")]
+    assert rounds(flags) == 0
+    out, err = capsys.readouterr()
+    (line,) = (line for line in err.splitlines() if "left on its own program" in line)
+    assert "ODD: signal A1: phase" in line
+    (decision,) = json.loads((tmp_path / "out" / "rounds.json").read_text())["rounds"]
+    assert all(simulation["delay_by_tl"].keys() == {"A0", "B0"} for simulation in decision["simulations"])
+    assert [line.partition(":")[0] for line in out.splitlines()] == ["A0", "B0"], "the rounds' result"
+    assert rounds([*flags, "--resume", "--strict"]) == 2
+    assert capsys.readouterr().err.startswith("error: ODD: signal A1: phase")
 
 
 def test_nothing_to_control_is_an_error(folder, city_toml, capsys):

@@ -109,6 +109,16 @@ def test_results_name_city_tls_and_models(results, grid_models):
         assert text in page
 
 
+@pytest.mark.parametrize("arm", ["served", "served:3"])
+def test_served_arm_of_a_city_without_tables_is_refused_with_the_remedy(arm, tmp_path, capsys):
+    (tmp_path / "city.toml").write_text(f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n')
+    assert program.main(["--city", str(tmp_path / "city.toml"), "--arms", f"fixed,{arm}"]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {tmp_path / 'city.toml'}: has no tables [tl.NAME], which arm {arm} needs for its models; write them with "
+        f"greenserve city init --out FILE, or leave {arm} out of --arms\n"
+    )
+
+
 @pytest.mark.parametrize("name", ["results.json", "results.csv", "report.html"])
 def test_file_that_cannot_be_written_is_named_and_nothing_half_written_stays(name, tmp_path, capsys):
     (tmp_path / name).mkdir()

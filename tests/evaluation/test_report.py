@@ -135,6 +135,9 @@ def test_a_signal_engineer_needs_no_model_and_no_tl_tables(tmp_path, monkeypatch
         subprocess.run(command, check=True, capture_output=True, env={**os.environ, "SUMO_HOME": str(tools)})
     street = ("--net", "town.net.xml", "--route", "town.rou.xml", "--begin-time", "0", "--num-seconds", "600")
     assert greenserve(["city", "init", *street]) == 0
+    Path("city.toml").write_text('[network]\nsumocfg = "town.sumocfg"\n')
     assert greenserve(["evaluate", "--arms", "fixed,actuated,max-pressure", "--seeds", "2", "--out", "results"]) == 0
-    assert "report: results/report.html" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "report: results/report.html" in out
+    assert err.count("left on its own program: ") == 8, "the signals at the town's edge"
     assert "Fixed is worse than max-pressure" in (tmp_path / "results" / "report.html").read_text()

@@ -101,17 +101,30 @@ def test_unit_file_is_valid(path):
     assert problems == [], "only the program may be missing on this machine"
 
 
-def test_units_start_a_controller_that_connects_to_its_guard():
+@pytest.fixture
+def units():
+    """(the arguments of the controller's unit, those of the guard's), parsed."""
     arguments = {}
     for name, command in (("controller", "control"), ("guard", "guard")):
         text = (ROOT / "controller" / f"greenserve-{name}.service").read_text()
         address = re.search(r"^Environment=SUMO_ADDRESS=(.*)$", text, re.M)[1]
         started = re.search(rf"^ExecStart=\S+ {command} (.*)$", text, re.M)[1].replace("${SUMO_ADDRESS}", address)
         arguments[name] = ["--city", str(GRID / "city.toml"), *started.split()]
-        if name == "controller":
-            assert "Type=notify\n" in text and f"WatchdogSec={STALE_TIMEOUT_S:g}\n" in text
-    parsed, _ = guard.parse(arguments["guard"])
-    assert controller_config.parse(arguments["controller"]).attach == ("127.0.0.1", parsed.port)
+    return controller_config.parse(arguments["controller"]), guard.parse(arguments["guard"])[0]
+
+
+def test_units_start_a_controller_that_connects_to_its_guard(units):
+    controller, its_guard = units
+    assert controller.attach == ("127.0.0.1", its_guard.port)
+
+
+def test_units_serve_metrics_and_health_at_the_ports_of_compose_on_loopback(units):
+    assert [unit.http for unit in units] == [("127.0.0.1", 9108), ("127.0.0.1", 9109)]
+
+
+def test_systemd_restarts_a_controller_that_livez_calls_stuck():
+    text = (ROOT / "controller" / "greenserve-controller.service").read_text()
+    assert "Type=notify\n" in text and f"WatchdogSec={STALE_TIMEOUT_S:g}\n" in text
 
 
 def test_unit_of_the_server_starts_it_in_a_citys_folder(monkeypatch, tmp_path):
