@@ -13,6 +13,7 @@ from pathlib import Path
 from city import sumo_files
 from city.config import TL, City
 from city.errors import InputError
+from city.lane_graph import LaneGraph
 from city.lanes import is_internal
 from city.right_of_way import MAX_PATH_M, Connection, Foes, Junctions, Requests, conflicts, green_together, path_length_m
 from city.sumo_files import elements, seconds, time_hint
@@ -166,12 +167,13 @@ class StreetNetwork:
     net_file: Path
     signals: dict[str, SignalNetwork]
     lane_length_m: dict[str, float]
-    """By incoming and outgoing lane of every signal, and by lane of `lanes_behind`."""
+    """By lane of the network."""
     lanes_behind: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """By incoming lane shorter than MIN_APPROACH_M, the lanes that lead to it: a vehicle that stops at the signal may
     still be on one of them."""
     begin_s: float = 0.0
     end_s: float | None = None
+    lane_graph: LaneGraph = field(default_factory=LaneGraph)
 
 
 def of_city(city: City) -> StreetNetwork:
@@ -281,14 +283,11 @@ class _Reader:
 
     def __init__(self, net_file: Path, begin_s: float) -> None:
         self.net_file, self.begin_s = net_file, begin_s
-        self.length: dict[str, float] = {}
-        self.speed: dict[str, float] = {}
+        self.lanes = LaneGraph()
         self.shape: dict[str, str] = {}
         self.programs: dict[str, dict[str, Program]] = {}
         self.active: dict[str, str] = {}
         self.connections: dict[str, list[Connection]] = {}
-        self.upstream: dict[str, list[str]] = {}
-        """By lane, the lanes that lead to it without a signal in between."""
         self.junctions = Junctions()
         self.crossings: set[str] = set()
         """Lanes of pedestrian crossings."""
@@ -300,8 +299,8 @@ class _Reader:
     def add_element(self, element: ET.Element) -> None:
         attributes = element.attrib
         if element.tag == "lane":
-            self.length[attributes["id"]] = float(attributes["length"])
-            self.speed[attributes["id"]] = float(attributes["speed"])
+            self.lanes.length_m[attributes["id"]] = float(attributes["length"])
+            self.lanes.limit_mps[attributes["id"]] = float(attributes["speed"])
             self.shape[attributes["id"]] = attributes.get("shape", "")
         elif element.tag == "edge" and attributes.get("function") == "crossing":
             self.crossings.update(lane.attrib["id"] for lane in element.iter("lane"))
@@ -337,8 +336,7 @@ class _Reader:
             self.junctions.continuation[from_lane] = via
         if not (attributes["from"].startswith(":") or attributes["to"].startswith(":")):
             self.junctions.add_connection(from_lane, to_lane)
-            if "tl" not in attributes:
-                self.upstream.setdefault(to_lane, []).append(from_lane)
+            self.lanes.add_connection(from_lane, to_lane, "tl" in attributes)
         if "tl" in attributes:
             # a pedestrian crossing is its own internal lane; the opposite direction (linkIndex2) starts on it
             crossing = next((lane for lane in (from_lane, to_lane) if lane in self.crossings), "")
@@ -381,29 +379,8 @@ class _Reader:
             if (connections := self.connections.get(signal))
         }
         incoming = {lane for signal in signals.values() for lane in signal.lanes if not is_internal(lane)}
-        behind = {lane: self._lanes_behind(lane) for lane in sorted(incoming) if self.length[lane] < MIN_APPROACH_M}
-        lanes = {lane for signal in signals.values() for pairs in signal.links for pair in pairs for lane in pair}
-        lanes.update(lane for upstream in behind.values() for lane in upstream)
-        return StreetNetwork(
-            self.net_file,
-            signals,
-            {lane: self.length[lane] for lane in lanes},
-            behind,
-            self.begin_s,
-            end_s,
-        )
-
-    def _lanes_behind(self, lane: str) -> tuple[str, ...]:
-        """The lanes within MIN_APPROACH_M upstream of a lane, up to the next signal."""
-        behind: dict[str, None] = {}
-        queue = [(lane, self.length[lane])]
-        while queue:
-            current, length_m = queue.pop()
-            for upstream in self.upstream.get(current, ()) if length_m < MIN_APPROACH_M else ():
-                if upstream not in behind and upstream != lane:
-                    behind[upstream] = None
-                    queue.append((upstream, length_m + self.length[upstream]))
-        return tuple(behind)
+        behind = {lane: self.lanes.behind(lane, MIN_APPROACH_M) for lane in sorted(incoming) if self.lanes.length_m[lane] < MIN_APPROACH_M}
+        return StreetNetwork(self.net_file, signals, self.lanes.length_m, behind, self.begin_s, end_s, self.lanes)
 
     def _signal(
         self, signal: str, programs: dict[str, Program], connections: list[Connection], requests: Requests
@@ -441,7 +418,7 @@ class _Reader:
             permissive & together,
             tuple(max(self._speeds(pairs), default=0.0) for pairs in links),
             tuple(
-                max((self.length[lane] for pair in pairs for lane in pair if lane in self.crossings), default=0.0)
+                max((self.lanes.length_m[lane] for pair in pairs for lane in pair if lane in self.crossings), default=0.0)
                 for pairs in links
             ),
             tuple(path_m),
@@ -452,7 +429,7 @@ class _Reader:
 
     def _speeds(self, pairs: list[tuple[str, str]]) -> list[float]:
         """Speed limits of the incoming vehicle lanes of a link, m/s."""
-        return [self.speed[a] for a, b in pairs if not {a, b} & self.crossings]
+        return [self.lanes.limit_mps[a] for a, b in pairs if not {a, b} & self.crossings]
 
     def _path_m(self, size: int, connections: list[Connection]) -> tuple[list[float], str]:
         """(by link index the length of its longest vehicle path over the junction in m, text about a path that is wrong)."""
