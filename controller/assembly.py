@@ -104,7 +104,8 @@ def _track(
         pressure = [lane for signal in contract.signal_ids for lane in _vehicle_lanes(street, signal)] if with_pressure else []
         lanes_of[contract.tl] = [*lanes, *pressure]
     links = {signal: len(street.signals[signal].links) for contract in contracts for signal in contract.signal_ids}
-    connection.track(lanes_of, list(dict.fromkeys(outflow_lanes)), links)
+    vehicle_lanes_of = {contract.tl: dialects.of(contract).vehicle_lanes(contract) for contract in contracts}
+    connection.track(lanes_of, list(dict.fromkeys(outflow_lanes)), links, vehicle_lanes_of)
     return bool(outflow_lanes)
 
 

@@ -50,6 +50,9 @@ class Layout:
             mask[row, :size] = True
         return mask
 
+    def networks(self, arrays: Sequence[Float32s], sharpness: float) -> "ActorCritics":
+        return ActorCritics(self, arrays, sharpness)
+
 
 def layouts(contracts: Sequence[pb.PolicyContract], shared: bool, hidden: tuple[int, ...]) -> list[Layout]:
     """One layout for the categorical TLs and one for the continuous ones, in the contracts' order.
@@ -118,7 +121,7 @@ class ActorCritics:
         """Rows [n] of TLs."""
         return np.array([self._row[tl] for tl in tls], np.intp)
 
-    def inputs_of(self, observations: Sequence[Float32s]) -> Float32s:
+    def inputs_of(self, observations: Sequence[Float32s], rows: NDArray[np.intp]) -> Float32s:
         """Stack observations as one array [n, O], padded with zeros."""
         x = np.zeros((len(observations), self._inputs), np.float32)
         for k, observation in enumerate(observations):
