@@ -25,7 +25,6 @@ from signals.change_times import (
     ChangeTimes,
     change_times,
     describe_longer,
-    describe_slow,
     signal_safeties,
     times_to_train_with,
     times_without_model,
@@ -110,7 +109,7 @@ def _compare(
             chosen.append((tl, of_contract(model, street)))
             times.append(change_times(model, signal_safeties(model, street, city.safety)))
     to_train_with = times_to_train_with([*times, *times_without_model(city, street, without_model)])
-    return street, rows, [*describe_programs(chosen), describe_slow(times), describe_longer(times), *to_train_with]
+    return street, rows, [*describe_programs(chosen), *describe_longer(times), *to_train_with]
 
 
 def _uses_server(args: argparse.Namespace) -> bool:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from city import names
 from controller.policies.periodic_thread import PeriodicThread
 from controller.policies.served_contracts import AVAILABLE, same_contract
 from protos import policy_pb2 as pb
@@ -238,6 +239,5 @@ def _listed(excluded: Mapping[str, str]) -> str:
     """Log text that names the first TLs that a fleet does not answer for. `excluded`: reasons by TL."""
     if not excluded:
         return ""
-    named = ", ".join(f"{tl} ({reason})" for tl, reason in list(excluded.items())[:MAX_NAMED_TLS])
-    more = f" and {len(excluded) - MAX_NAMED_TLS} more" if len(excluded) > MAX_NAMED_TLS else ""
-    return f"; their own models are queried: {named}{more}"
+    named = names.listed([f"{tl} ({reason})" for tl, reason in excluded.items()], MAX_NAMED_TLS)
+    return f"; their own models are queried: {named}"

@@ -124,7 +124,7 @@ def test_page_breaks_keep_headings_with_figures_and_tables_wrap():
 
 
 @pytest.mark.slow
-def test_a_signal_engineer_needs_no_model_and_no_tl_tables(tmp_path, monkeypatch, capsys):
+def test_a_plan_is_compared_from_network_and_demand_without_a_model(tmp_path, monkeypatch, capsys):
     """The commands of docs/signal-engineers.md, with fewer seeds."""
     monkeypatch.chdir(tmp_path)
     tools = Path(sumo.SUMO_HOME)
