@@ -118,7 +118,7 @@ def _assembled(
     policies: Policies,
     events: Events,
 ) -> DecisionLoop:
-    """The decision loop; what is special about it is logged. Raises as `assemble`."""
+    """Build the decision loop, and log the TLs and what the operator should know of them. Raises as `assemble`."""
     city, by_pressure = config.city, config.policy == MAX_PRESSURE
     loop = assemble(connection, street, contracts, policies, city.safety, city.controller, events, by_pressure)
     information, warning = describe_programs((contract.tl, of_contract(contract, street)) for contract in contracts)

@@ -45,8 +45,8 @@ def open_guarded(
         sumo_port: port of the SUMO that the guard starts; 0 for a free one.
         watchdog_s: wall time for which the controller may be silent.
         interrupts: the operator's requests.
-        gui: whether the guard starts sumo-gui.
         end_s: simulated second at which the controller stops; the guard waits for no controller after it.
+        gui: whether the guard starts sumo-gui.
 
     Raises:
         InputError: no guard can be started or reached.
@@ -123,7 +123,7 @@ def _log_file(pid_file: Path | None) -> Path | None:
 
 
 def _describe_kept_settings(guard: Mapping[str, Any], requested: Mapping[str, Any]) -> str:
-    """A line about settings of a running guard that differ from the requested ones; "" if none does."""
+    """A line about settings of a running guard that differ from the requested ones; "" if none differs."""
     kept = {name: guard[name] for name in requested if name in guard and guard[name] != requested[name]}
     if not kept:
         return ""
@@ -131,7 +131,10 @@ def _describe_kept_settings(guard: Mapping[str, Any], requested: Mapping[str, An
         "other arguments of SUMO" if name == "arguments" else f"{name} {_shown(value)} (not {_shown(requested[name])})"
         for name, value in kept.items()
     )
-    return f"the guard keeps the settings that it was started with: {text}; end it (kill {guard['pid']}) to start one with yours"
+    return (
+        f"the guard keeps the settings that it was started with: {text}; to use yours, end it and with it the simulation of "
+        f"all clients (kill {guard['pid']}), then start again"
+    )
 
 
 def _shown(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""No policies: for a controller whose TLs max-pressure drives."""
+"""In the place of served policies, if max-pressure controls the TLs."""
 
 from collections.abc import Mapping
 
@@ -11,9 +11,10 @@ from signals.policy import Action
 
 
 class NoPolicies:
-    """`Policies` without an answer."""
+    """`Policies` without a model. No TL is asked about, because max-pressure chooses."""
 
     def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
+        """Return no action."""
         return {}
 
 

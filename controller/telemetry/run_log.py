@@ -146,7 +146,7 @@ class RunLog:
         self._overruled.update(tl for tl, _, _ in overruled)
         if overruled:
             log.warning(
-                "safety rules overruled over %g %% of the decisions of %s; greenserve check prints times to train with",
+                "safety rules overruled more than %g %% of the decisions of %s; greenserve check prints times to train with",
                 100 * MAX_OVERRULED_SHARE,
                 names.listed([f"{tl} ({count} of {decisions})" for tl, count, decisions in overruled], MAX_NAMED_OVERRULED),
             )
