@@ -97,8 +97,9 @@ def _compare(
     for tl in tls:
         try:
             _, left_out = controllable(city, [tl], street)
-            if left_out and not is_strict:
-                rows.append((tl, "-", city.tls[tl].dialect, f"{LEFT_OUT}: {left_out[tl]}"))
+            if left_out:
+                difference = left_out[tl] if is_strict else f"{LEFT_OUT}: {left_out[tl]}"
+                rows.append((tl, "-", city.tls[tl].dialect, difference))
                 continue
             contract = _contract(city, tl, models, client)
         except (InputError, ContractError) as error:

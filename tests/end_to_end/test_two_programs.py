@@ -97,6 +97,8 @@ def test_check_names_a_signal_that_stays_on_its_own_program(folder, city_toml, c
     assert check(flags) == 0
     assert "left on its own program: ODD: signal A1" in " ".join(capsys.readouterr().out.split())
     assert check([*flags, "--strict"]) == 2
+    strict = " ".join(capsys.readouterr().out.split())
+    assert "ODD: signal A1: phase" in strict and "left on its own program" not in strict
 
 
 def test_export_takes_the_program_that_the_training_recorded_and_else_sumo_rls(folder, city_toml, tmp_path, capsys):
