@@ -36,7 +36,7 @@ from signals.safety.conflicts import check_phases
 MATCHES, LEFT_OUT = "matches", "left on its own program"
 SERVER_HELP = "read contracts from this model server (default: the district's server, else the folder [serving] models_dir)"
 Row = tuple[str, str, str, str]
-"""(TL, version, dialect, difference or "matches")."""
+"""(TL, version, dialect, "matches", a difference, or why the TL is left on its own program)."""
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m controller.check") -> int:

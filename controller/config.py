@@ -108,7 +108,7 @@ def parser(prog: str) -> Parser:
         "--tripinfo", type=Path, metavar="FILE", help="write SUMO's tripinfo, including vehicles that never arrive"
     )
     parser.add_argument(
-        "--http", metavar="HOST:PORT", help="serve /metrics and /healthz there (default: [controller] http_address)"
+        "--http", metavar="HOST:PORT", help="serve /metrics, /healthz and /livez there (default: [controller] http_address)"
     )
     parser.add_argument("--summary", type=Path, metavar="FILE", help="write the run's figures as JSON")
     parser.add_argument(
