@@ -19,7 +19,7 @@ MAX_AGE_S = 7 * 86400.0
 def folder() -> Path:
     """The folder of the files. Raises InputError if it is a link or belongs to another user.
 
-    Everybody may write to /tmp: through a link of another user this process would write its files elsewhere.
+    Any user may write to /tmp: through a link of another user this process would write its files elsewhere.
     """
     path = Path(tempfile.gettempdir()) / f"greenserve-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
