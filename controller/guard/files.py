@@ -55,12 +55,12 @@ def remove_old(path: Path) -> None:
 
 
 def _remove(file: Path) -> None:
-    """Remove a file, a lock only if no process holds it. Raises OSError if one does."""
-    if file.suffix != ".lock":
+    """Remove a file, unless a process holds its lock. Raises OSError."""
+    if file.suffix not in (".lock", ".log"):
         file.unlink()
         return
-    with file.open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with file.open() as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         file.unlink()
 
 

@@ -1,6 +1,7 @@
 """Connect through the guard that holds the connection to SUMO, or start a guard."""
 
 import contextlib
+import fcntl
 import logging
 import os
 import stat
@@ -160,6 +161,8 @@ def _spawn(flags: Sequence[str], log_file: Path | None, *kept_descriptors: int) 
     root = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
     with log_file.open("a") if log_file is not None else contextlib.nullcontext() as file:
+        if file is not None:
+            fcntl.flock(file, fcntl.LOCK_SH)  # held until the guard ends, so that `files.remove_old` keeps its log
         # a new session: signals to the controller's process group must not end the guard
         return subprocess.Popen(
             command,
