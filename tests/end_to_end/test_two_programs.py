@@ -61,7 +61,7 @@ def with_every_signal(folder, city_toml):
     return path
 
 
-def test_city_init_writes_the_running_program_and_leaves_out_what_cannot_be_controlled(city_toml):
+def test_city_init_writes_the_running_program_and_leaves_out_an_odd_signal(city_toml):
     city = config.load(city_toml)
     assert city.tls["A0"].program == "real" and city.tls["B0"].program is None, "its greens are those of the first program"
     assert ODD not in city.tls
