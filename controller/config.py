@@ -12,8 +12,8 @@ from city.arguments import Parser, host_and_port, simulated_second, split_argume
 from city.config import MAX_DEADLINE_MS, TL, City
 from city.errors import InputError
 from controller import model_settings
-from serving.client import tls_files
 from serving.client.messages import Version
+from serving.client.tls_files import FLAGS as TLS_FLAGS
 from serving.client.tls_files import TlsFiles
 from signals import contract, dialects
 
@@ -183,7 +183,7 @@ def _check_flags(args: argparse.Namespace, sumo_options: Sequence[str]) -> None:
 
 def _check_policy(args: argparse.Namespace) -> None:
     """Raise InputError if a flag about served policies is combined with max-pressure."""
-    of_server = ("server", "fleet", "model_number", "version_label", "deadline_ms", *tls_files.FLAGS)
+    of_server = ("server", "fleet", "model_number", "version_label", "deadline_ms", *TLS_FLAGS)
     passed = [name for name in of_server if getattr(args, name) is not None]
     if args.policy == MAX_PRESSURE and passed:
         flag = f"--{passed[0].replace('_', '-')}"
@@ -205,7 +205,7 @@ def _check_ranges(args: argparse.Namespace) -> None:
 def _city(args: argparse.Namespace, by_pressure: bool) -> City:
     """The city with the deadline of --deadline-ms, if it is passed. Raises InputError.
 
-    `by_pressure`: whether max-pressure controls; if city.toml has no TL then, every signal with two greens or more is one.
+    `by_pressure`: if no TL is described, every signal with two greens or more is one.
     """
     city = city_config.load(args.city)
     if not city.tls and by_pressure:

@@ -1,4 +1,4 @@
-"""In the place of served policies, if max-pressure controls the TLs."""
+"""No policies: for a controller whose TLs max-pressure drives."""
 
 from collections.abc import Mapping
 
