@@ -125,7 +125,7 @@ class Controller:
     hold_s: float = 15.0
     """Simulated seconds for which a TL without an answer holds its state before it falls back."""
     http_address: str | None = None
-    """HOST:PORT of /metrics and /healthz, which are off without it."""
+    """HOST:PORT of /metrics, /healthz and /livez, which are off without it."""
     watchdog_s: float = 10.0
     """Wall time in s after which the guard of a silent controller hands its signals back."""
     fallback: str = "plan"

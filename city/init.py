@@ -242,7 +242,7 @@ min_green_s = 4
 [controller]
 deadline_ms = 500
 hold_s = 15
-# http_address = "127.0.0.1:9108"  # /metrics and /healthz
+# http_address = "127.0.0.1:9108"  # /metrics, /healthz and /livez
 
 # One table for each TL.
 {signals}"""

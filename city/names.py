@@ -72,6 +72,12 @@ def select(values: Iterable[str], tls: Sequence[str], flag: str, tl_of_signal: M
     return list(selected)
 
 
+def listed(names: Sequence[str], limit: int) -> str:
+    """Names for a line of text: the first ones, and the number of further ones, such as "SA101, SA102 and 3 more"."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
+
+
 def contains_tl(text: str, tl: str) -> bool:
     """Whether a text contains the TL's name as a word."""
     return bool(spans(text, tl))

@@ -1,4 +1,4 @@
-"""Text of strangers, such as names of variables and models, on terminals and in logs."""
+"""Text from untrusted sources, such as names of variables and models, on terminals and in logs."""
 
 import re
 

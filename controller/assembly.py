@@ -47,7 +47,7 @@ def assemble(
 ) -> DecisionLoop:
     """Check every contract against the running simulation and take its signals over.
 
-    `drives_by_pressure`: max-pressure controls in the place of the policies, on the greens of the contracts.
+    `drives_by_pressure`: max-pressure controls in the place of the policies, with the greens of the programs that run.
     Raises InputError that names the difference.
     """
     signals = [signal for contract in contracts for signal in contract.signal_ids]

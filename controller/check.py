@@ -20,23 +20,23 @@ from protos import policy_pb2 as pb
 from serving.client import Client, Tls, Version, tls_files
 from serving.contract import ContractError, from_saved_model
 from serving.errors import DeadlineExceeded, ServingError, Unavailable
-from signals import contract, dialects
+from signals import dialects
 from signals.change_times import (
     ChangeTimes,
     change_times,
     describe_longer,
-    describe_slow,
     signal_safeties,
     times_to_train_with,
     times_without_model,
 )
+from signals.contract import controllable
 from signals.policy_signals import PolicySignal, describe_programs, of_contract
 from signals.safety.conflicts import check_phases
 
 MATCHES, LEFT_OUT = "matches", "left on its own program"
 SERVER_HELP = "read contracts from this model server (default: the district's server, else the folder [serving] models_dir)"
 Row = tuple[str, str, str, str]
-"""(TL, version, dialect, difference or "matches")."""
+"""(TL, version, dialect, "matches", a difference, or why the TL is left on its own program)."""
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m controller.check") -> int:
@@ -71,7 +71,7 @@ def parser(prog: str) -> Parser:
 
 
 def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[str]]:
-    """The network, a row per TL, and advice about change times that are longer than in training. Raises InputError."""
+    """The network, a row per TL, and lines about programs and change times. Raises InputError."""
     args = parser(prog).parse_args(argv)
     _check_flags(args)
     city = city_config.load(args.city)
@@ -89,36 +89,38 @@ def _check(argv: list[str], prog: str) -> tuple[StreetNetwork, list[Row], list[s
 def _compare(
     city: City, street: StreetNetwork, tls: Iterable[str], models: ModelSettings, client: Client | None, is_strict: bool
 ) -> tuple[StreetNetwork, list[Row], list[str]]:
-    """As `_check`. `client`: of the model server; None: contracts are read from the folder of the models."""
+    """Compare the TLs; returns as `_check`. `client`: of the model server; None: contracts are read from the models' folder."""
     rows: list[Row] = []
     times: list[ChangeTimes | None] = []
     without_model: list[str] = []
     chosen: list[tuple[str, list[PolicySignal]]] = []
     for tl in tls:
         try:
-            _, left_out = contract.controllable(city, [tl], street)
-            if left_out and not is_strict:
-                rows.append((tl, "-", city.tls[tl].dialect, f"{LEFT_OUT}: {left_out[tl]}"))
+            _, left_out = controllable(city, [tl], street)
+            if left_out:
+                difference = left_out[tl] if is_strict else f"{LEFT_OUT}: {left_out[tl]}"
+                rows.append((tl, "-", city.tls[tl].dialect, difference))
                 continue
-            model = _contract(city, tl, models, client)
+            contract = _contract(city, tl, models, client)
         except (InputError, ContractError) as error:
             rows.append((tl, "-", city.tls[tl].dialect, str(error)))
             without_model.append(tl)
             continue
-        rows.append(_row(city, street, tl, model))
+        rows.append(_row(city, street, tl, contract))
         if rows[-1][3] == MATCHES:
-            chosen.append((tl, of_contract(model, street)))
-            times.append(change_times(model, signal_safeties(model, street, city.safety)))
+            chosen.append((tl, of_contract(contract, street)))
+            times.append(change_times(contract, signal_safeties(contract, street, city.safety)))
     to_train_with = times_to_train_with([*times, *times_without_model(city, street, without_model)])
-    return street, rows, [*describe_programs(chosen), describe_slow(times), describe_longer(times), *to_train_with]
+    return street, rows, [*describe_programs(chosen), *describe_longer(times), *to_train_with]
 
 
 def _uses_server(args: argparse.Namespace) -> bool:
+    """Whether contracts are read from a model server, not from the models' folder."""
     return args.server is not None or args.district is not None
 
 
 def _check_flags(args: argparse.Namespace) -> None:
-    """Raise InputError if the flags of the models contradict each other."""
+    """Raise InputError if the flags contradict each other."""
     model_settings.check_version(args)
     of_server = [name for name in ("fleet", "version_label", *tls_files.FLAGS) if getattr(args, name) is not None]
     if of_server and not _uses_server(args):
@@ -161,12 +163,12 @@ def _client(models: ModelSettings) -> Iterator[Client]:
         yield client
 
 
-def _row(city: City, street: StreetNetwork, tl: str, model: pb.PolicyContract) -> Row:
-    number, dialect = str(model.origin.model_number), model.observation.dialect or "-"
+def _row(city: City, street: StreetNetwork, tl: str, contract: pb.PolicyContract) -> Row:
+    number, dialect = str(contract.origin.model_number), contract.observation.dialect or "-"
     try:
-        check_contracts_match_city(city, {tl: model})
-        check_contract_matches_network(model, street)
-        for expected in model.signals:
+        check_contracts_match_city(city, {tl: contract})
+        check_contract_matches_network(contract, street)
+        for expected in contract.signals:
             states = [phase.state for phase in expected.phases]
             check_phases(f"{tl}: signal {expected.id}", street.signals[expected.id], expected.program_id, states)
     except InputError as error:

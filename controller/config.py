@@ -14,6 +14,7 @@ from city.errors import InputError
 from controller import model_settings
 from controller.policies import no_policies
 from serving.client.messages import Version
+from serving.client.tls_files import FLAGS as TLS_FLAGS
 from serving.client.tls_files import TlsFiles
 from signals import dialects
 
@@ -108,7 +109,7 @@ def parser(prog: str) -> Parser:
         "--tripinfo", type=Path, metavar="FILE", help="write SUMO's tripinfo, including vehicles that never arrive"
     )
     parser.add_argument(
-        "--http", metavar="HOST:PORT", help="serve /metrics and /healthz there (default: [controller] http_address)"
+        "--http", metavar="HOST:PORT", help="serve /metrics, /healthz and /livez there (default: [controller] http_address)"
     )
     parser.add_argument("--summary", type=Path, metavar="FILE", help="write the run's figures as JSON")
     parser.add_argument(
@@ -182,8 +183,8 @@ def _check_flags(args: argparse.Namespace, sumo_options: Sequence[str]) -> None:
 
 
 def _check_policy(args: argparse.Namespace) -> None:
-    """Raise InputError if a flag of the model server is combined with max-pressure, which needs none."""
-    of_server = ("server", "fleet", "model_number", "version_label", "deadline_ms", "tls_ca", "tls_certificate", "tls_key")
+    """Raise InputError if a flag about served policies is combined with max-pressure."""
+    of_server = ("server", "fleet", "model_number", "version_label", "deadline_ms", *TLS_FLAGS)
     passed = [name for name in of_server if getattr(args, name) is not None]
     if args.policy == MAX_PRESSURE and passed:
         flag = f"--{passed[0].replace('_', '-')}"

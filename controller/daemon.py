@@ -37,7 +37,7 @@ from controller.telemetry.traffic import TrafficMeter
 from protos import policy_pb2 as pb
 from serving.client import Client
 from serving.client.tls_files import ChangingTls
-from signals.change_times import change_times, describe_slow
+from signals.change_times import change_times, describe_longer
 from signals.contract import require_controllable
 from signals.policy import Policies
 from signals.policy_signals import describe_programs, of_contract
@@ -118,7 +118,7 @@ def _assembled(
     policies: Policies,
     events: Events,
 ) -> DecisionLoop:
-    """The decision loop; what is special about it is logged. Raises as `assemble`."""
+    """Build the decision loop, and log the TLs and what the operator should know of them. Raises as `assemble`."""
     city, by_pressure = config.city, config.policy == MAX_PRESSURE
     loop = assemble(connection, street, contracts, policies, city.safety, city.controller, events, by_pressure)
     information, warning = describe_programs((contract.tl, of_contract(contract, street)) for contract in contracts)
@@ -128,8 +128,8 @@ def _assembled(
     log.info("controlling %s from second %g%s", ", ".join(loop.intersections), loop.now, how)
     times = [change_times(intersection.contract, intersection.safeties) for intersection in loop.intersections.values()]
     floors = "[safety] floors = dialect: the street's floors are off; yellow, all-red and min green are the contracts'"
-    slow = "" if by_pressure else describe_slow(times)
-    for line in (warning, slow, "" if city.safety.floors == "street" else floors):
+    slow = [] if by_pressure else describe_longer(times, slow_only=True)
+    for line in (warning, *slow, "" if city.safety.floors == "street" else floors):
         if line:
             log.warning("%s", line)
     return loop

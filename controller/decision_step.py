@@ -124,7 +124,7 @@ class Events:
     step: Callable[[RunCounters, float], None] = lambda counters, now: None
     """Once a step, while SUMO simulates."""
     readings: Callable[[tuple[str, ...], Readings, float], None] = lambda tls, readings, now: None
-    """Once a step with decisions, before `step`: the TLs that were read, and the readings of second `now`."""
+    """After the decisions of a step, before `step`: the TLs that were read, the readings, and their second."""
     shown: Callable[[Sequence[str], float, float], None] = lambda states, begin_s, end_s: None
     """The states of all signals in each segment, one reading late."""
 

@@ -13,15 +13,17 @@ from serving.client.channel import grpc_target
 from serving.client.messages import Version
 from serving.client.tls_files import TlsFiles
 
-SERVER_DEFAULT = "model server, or unix:PATH (default: [serving] grpc_socket_path or address)"
+SERVER_HELP = "model server, or unix:PATH (default: [serving] grpc_socket_path or address)"
 
 
 @dataclass(frozen=True)
 class ModelSettings:
+    """Which models a controller uses, and where it requests them."""
+
     city: City
     """With the server and fleet of the district, if one is selected."""
     tls: Sequence[str]
-    """The city's or the district's TLs."""
+    """The TLs of the district, if one is selected, else of the city."""
     server: str
     tls_files: TlsFiles | None
     """Certificates for the model server; without them, the connection is plain text."""
@@ -30,7 +32,7 @@ class ModelSettings:
     version: Version
 
 
-def add_flags(parser: Parser, server_help: str = SERVER_DEFAULT) -> None:
+def add_flags(parser: Parser, server_help: str = SERVER_HELP) -> None:
     """Add the flags that select the models."""
     parser.add_argument(
         "--district",
@@ -64,7 +66,7 @@ def check_version(args: argparse.Namespace) -> None:
 def read(args: argparse.Namespace, city: City, needs_district: bool) -> ModelSettings:
     """The settings for the flags of `add_flags`. Raises InputError.
 
-    `needs_district`: whether a city with districts has no other server.
+    `needs_district`: whether --district is required if the city has districts.
     """
     city, tls = _district(args.district, city, needs_district)
     return ModelSettings(
@@ -87,11 +89,11 @@ def _server(flag: str | None, city: City) -> str:
     return server
 
 
-def _district(name: str | None, city: City, is_needed: bool) -> tuple[City, Sequence[str]]:
-    """The city with the server and fleet of the district to control, and its TLs. Raises InputError."""
+def _district(name: str | None, city: City, is_required: bool) -> tuple[City, Sequence[str]]:
+    """The city with the server and fleet of the district, and the district's TLs. Raises InputError."""
     districts = city.serving.districts
     if name is None:
-        if districts and is_needed:
+        if districts and is_required:
             raise InputError(f"{city.path}: has districts; pass --district ({', '.join(districts)}), or --server")
         return city, list(city.tls)
     if name not in districts:

@@ -1,7 +1,7 @@
 """Level of service of signalised intersections by delay per vehicle.
 
 Source of the bounds: Highway Capacity Manual (6th edition), criteria of motorised vehicles at signalised intersections.
-The manual's F also covers a volume above the capacity whatever the delay, which a simulation shows by its delay.
+In the manual a volume above the capacity is F too, whatever the delay. Here F is by delay alone.
 """
 
 BOUNDS_S = (("A", 10.0), ("B", 20.0), ("C", 35.0), ("D", 55.0), ("E", 80.0))

@@ -53,7 +53,7 @@ def run(
         models: by served arm, its versions; TLs without one run their own programs.
         server: HOST:PORT of a running server of the served arms' models; empty to start servers of `models`.
         records_signals: record the signals in the simulations of the first demand.
-        report: called with new outcomes: after each simulation in this process, else after all arms of a demand.
+        report: called with the new outcomes after each simulation in this process, else after all arms of a demand.
     """
     if isinstance(executor, ThisProcess):
         # one job, so that the model servers start once
@@ -61,7 +61,7 @@ def run(
         ((_, outcomes),) = executor.run(functools.partial(simulate, report=report), [batch])
         return outcomes
     packed = {arm: model_files.pack_versions(versions) for arm, versions in models.items()} if executor.moves_files else models
-    # a job for each demand, so that a process that is ready early takes the next one, and the progress is known
+    # a job for each demand, so that a process that has finished takes the next one, and the progress is reported
     jobs = [
         SimulationBatch(task, tuple(arms), (demand,), packed, server, records_signals and k == 0)
         for k, demand in enumerate(demands)

@@ -1,6 +1,7 @@
-"""Vehicles that passed each TL in one simulation, counted by SUMO's edgeData output."""
+"""Number of vehicles that passed each TL in one simulation, from SUMO's edgeData output."""
 
 import xml.etree.ElementTree as ET
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,10 +10,10 @@ class PassedVehicles:
     """Counts the vehicles that left the roads towards each TL."""
 
     def __init__(self, folder: Path, roads: Mapping[str, Sequence[str]]) -> None:
-        """Write an additional file that lets SUMO count.
+        """Write the additional file with which SUMO counts.
 
         Args:
-            folder: of the files.
+            folder: folder of the additional file and the output.
             roads: TL -> roads that end at its signals.
         """
         self._roads, self._output = roads, folder / "passed.xml"
@@ -26,9 +27,9 @@ class PassedVehicles:
 
     def by_tl(self) -> dict[str, int]:
         """TL -> vehicles that left its roads, once for each signal passed. Call it after the simulation has ended."""
-        left: dict[str, int] = {}
+        by_road: Counter[str] = Counter()
         if self._output.exists():
             for _, element in ET.iterparse(self._output):
                 if element.tag == "edge":
-                    left[element.attrib["id"]] = left.get(element.attrib["id"], 0) + int(element.attrib["left"])
-        return {tl: sum(left.get(road, 0) for road in roads) for tl, roads in self._roads.items()}
+                    by_road[element.attrib["id"]] += int(element.attrib["left"])
+        return {tl: sum(by_road[road] for road in roads) for tl, roads in self._roads.items()}

@@ -1,4 +1,4 @@
-"""Progress of an evaluation on stderr: simulations done, an estimate of the end, and the mean delays so far."""
+"""Progress of an evaluation on stderr: finished simulations, an estimate of the remaining time, and the mean delays so far."""
 
 import sys
 import threading
@@ -33,7 +33,7 @@ class Progress:
         """
         self._total, self._output, self._clock = total, output or sys.stderr, clock
         self._delays_s: dict[str, list[float]] = {arm.name: [] for arm in arms}
-        self._begin = self._last_line = clock()
+        self._begin_s = self._last_line_s = clock()
         tqdm.set_lock(threading.RLock())  # the default lock is a semaphore between processes, which a killed process leaks
         self._bar = tqdm(
             total=total,
@@ -54,12 +54,12 @@ class Progress:
         self._bar.set_postfix_str(f"delay so far: {means}", refresh=False)
         self._bar.update(len(outcomes))
         now = self._clock()
-        if self._bar.disable and done < self._total and now - self._last_line >= LINE_INTERVAL_S:
-            self._last_line = now
-            elapsed_s = now - self._begin
-            left_s = elapsed_s / done * (self._total - done)
+        if self._bar.disable and done < self._total and now - self._last_line_s >= LINE_INTERVAL_S:
+            self._last_line_s = now
+            elapsed_s = now - self._begin_s
+            remaining_s = elapsed_s / done * (self._total - done)
             print(
-                f"simulation {done} of {self._total}, {_duration(elapsed_s)} elapsed, about {_duration(left_s)} left; "
+                f"simulation {done} of {self._total}, {_duration(elapsed_s)} elapsed, about {_duration(remaining_s)} left; "
                 f"mean delay so far: {means}",
                 file=self._output,
                 flush=True,

@@ -1,4 +1,4 @@
-"""The report of an evaluation: one HTML page that needs no other file, on a screen and on A4 paper."""
+"""The report of an evaluation: one HTML page that needs no other file, for a screen and A4 paper."""
 
 import base64
 import html
@@ -90,8 +90,8 @@ def verdict(names: Sequence[str], results: Results) -> str:
         difference = paired(candidate, delays)
         base = float(np.mean(delays))
         share = f" ({abs(difference.mean) / base:.0%})".replace("%", " %") if base > 0 else ""
-        change = f"{_lower(difference.mean)}{share}, {np.mean(candidate):.1f} s instead of {base:.1f} s per vehicle"
-        bounds = _range(difference.low, difference.high)
+        change = f"{_describe_difference(difference.mean)}{share}, {np.mean(candidate):.1f} s instead of {base:.1f} s per vehicle"
+        bounds = _describe_interval(difference.low, difference.high)
         if not math.isfinite(difference.low):
             sentence = f"undecided against {name}: the mean delay is {change}, but one seed has no interval; simulate more seeds"
         elif difference.high < 0:
@@ -99,20 +99,20 @@ def verdict(names: Sequence[str], results: Results) -> str:
         elif difference.low > 0:
             sentence = f"worse than {name}: the mean delay is {change} (95 % interval: {bounds})"
         else:
-            sentence = f"undecided against {name}: the mean delay is {change}, but the 95 % interval holds 0 ({bounds})"
+            sentence = f"undecided against {name}: the mean delay is {change}, but the 95 % interval contains 0 ({bounds})"
         sentences.append(f"{names[0][0].upper()}{names[0][1:]} is {sentence}.")
     return " ".join(sentences)
 
 
-def _lower(difference_s: float) -> str:
+def _describe_difference(difference_s: float) -> str:
     return f"{abs(difference_s):.1f} s {'lower' if difference_s < 0 else 'higher'}"
 
 
-def _range(low_s: float, high_s: float) -> str:
+def _describe_interval(low_s: float, high_s: float) -> str:
     if low_s * high_s > 0:
         near, far = sorted((abs(low_s), abs(high_s)))
         return f"{near:.1f} to {far:.1f} s {'lower' if high_s < 0 else 'higher'}"
-    return f"{_lower(low_s)} to {_lower(high_s)}"
+    return f"{_describe_difference(low_s)} to {_describe_difference(high_s)}"
 
 
 def _comparison(arms: Sequence[Arm], results: Results) -> str:
@@ -145,9 +145,9 @@ def _comparison(arms: Sequence[Arm], results: Results) -> str:
     meanings = "".join(f"<li><b>{html.escape(arm.name)}</b>: {html.escape(_meaning(arm))}</li>" for arm in arms)
     return (
         f'<section class="together"><h2>Comparison</h2>{_table(head, rows)}<p class="note">Delay is time lost against the '
-        "desired speed, plus the wait before the vehicle can enter the network, over all vehicles, also those that have not "
-        "arrived or departed at the end. Differences are taken seed by seed, that is with the same vehicles, and each has its "
-        f"own 95 % interval; below 0, {html.escape(arms[0].name)} delays less.</p><ul>{meanings}</ul></section>"
+        "desired speed, plus the waiting time before the vehicle can enter the network, over all vehicles, also those that "
+        "have not arrived or departed at the end. Differences are taken seed by seed, that is with the same vehicles, and each "
+        f"has its own 95 % interval; below 0, {html.escape(arms[0].name)} has less delay.</p><ul>{meanings}</ul></section>"
     )
 
 
@@ -184,7 +184,8 @@ def _service(names: Sequence[str], results: Results) -> str:
     return (
         f'<section><h2>Level of service by TL</h2><p class="lead">{chosen}Delay per vehicle that passes the TL, with the letter '
         f"of the Highway Capacity Manual for signalised intersections: {bounds}, F above. The simulated delay on the way to "
-        "the TL stands for the manual's control delay; a vehicle that passes several signals of a TL counts at each.</p>"
+        "the TL is used in the place of the manual's control delay; a vehicle that passes several signals of a TL counts at "
+        "each.</p>"
         f"{_table(('TL', *map(html.escape, names)), rows)}</section>"
     )
 
@@ -222,7 +223,7 @@ def _figures(names: Sequence[str], results: Results, seeds: int) -> list[str]:
 
 
 def _section(title: str, text: str, figures: Sequence[Figure], names: Sequence[str] = ()) -> str:
-    """A heading that stays with its first figure, further figures, and the full names of those that are shortened in them."""
+    """A section of the page: heading and first figure without a page break between them, further figures, shortened names."""
     pictures = [
         f'<img alt="{html.escape(title)}" src="data:image/png;base64,{_png(figure)}" width="{figure.get_figwidth() * 96:.0f}">'
         for figure in figures

@@ -28,21 +28,22 @@ BANDS_S = 600.0
 """Simulated time of the time-space diagram."""
 MAX_BARS_HEIGHT_IN = 9.5
 """Height of a figure with bars, in inches; more bars are split into several figures."""
-MAX_LABEL = 32
-"""Letters of a name in a figure."""
+MAX_LABEL_CHARS = 32
+"""Characters of a name in a figure."""
 TICK_STEPS_S = (60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400)
+"""Distances of the ticks of a time axis, of which the smallest with at most 12 ticks is used."""
 
 Results = Mapping[str, Sequence[Outcome]]
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
-    """Name -> a different name of MAX_LABEL letters or little more for each."""
+    """Name -> the name, shortened to its ends if it has more than MAX_LABEL_CHARS characters. Equal results are numbered."""
     short: dict[str, str] = {}
-    taken = {name for name in names if len(name) <= MAX_LABEL}
+    taken = {name for name in names if len(name) <= MAX_LABEL_CHARS}
     for name in names:
         label = name
-        if len(name) > MAX_LABEL:
-            label = f"{name[: MAX_LABEL - 13]}…{name[-12:]}"
+        if len(name) > MAX_LABEL_CHARS:
+            label = f"{name[: MAX_LABEL_CHARS - 13]}…{name[-12:]}"
             if label in taken:
                 label = next(numbered for k in itertools.count(2) if (numbered := f"{label} ({k})") not in taken)
             taken.add(label)
@@ -71,7 +72,7 @@ def delay_over_time(names: Sequence[str], results: Results) -> Figure:
             low, high = [i.low for i in intervals], [i.high for i in intervals]
             axes.fill_between(middle_s, low, high, color=colour, alpha=0.15, lw=0)
     axes.set(xlabel="departure (simulated time of day, h:min)", ylabel="mean delay (s per vehicle)", ylim=(0, None))
-    _clock(axes)
+    _label_times_of_day(axes)
     has_interval = len(results[names[0]]) > 1
     _legend(figure, names, [Patch(color="#444444", alpha=0.15, lw=0, label="shaded: 95 % interval")] if has_interval else [])
     return figure
@@ -134,7 +135,7 @@ def _bands(signals: Sequence[SignalBand], greens_of: Mapping[str, Sequence[str]]
     axes.set(yticks=range(len(bands)), yticklabels=labels.values(), xlim=(begin_s, end_s))
     axes.set_xlabel("simulated time of day (h:min)")
     axes.invert_yaxis()
-    _clock(axes)
+    _label_times_of_day(axes)
     count = max(len(greens_of[band.signal]) for band in bands)
     handles = [Patch(color=colour, label=f"green {k + 1}") for k, colour in enumerate(GREEN_COLOURS[:count])]
     if count > len(GREEN_COLOURS):
@@ -197,7 +198,7 @@ def _legend(figure: Figure, names: Sequence[str], more: Sequence[Patch | Line2D]
     figure.legend(handles=[*handles, *more], loc="outside upper center", ncols=5, frameon=False)
 
 
-def _clock(axes: Axes) -> None:
+def _label_times_of_day(axes: Axes) -> None:
     """Label the x axis, in simulated s, with times of day."""
     low_s, high_s = axes.get_xlim()
     step_s = next((step for step in TICK_STEPS_S if (high_s - low_s) / step <= 12), TICK_STEPS_S[-1])

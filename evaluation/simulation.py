@@ -117,6 +117,7 @@ class ArmSimulator:
         self._lanes = upstream_lanes(self.street, {tl: task.city.tls[tl].signals for tl in task.tls})
 
     def _roads_to(self, signals: Sequence[str]) -> list[str]:
+        """The roads that end at signals."""
         lanes = (lane for signal in signals for lane in self.street.signals[signal].lanes)
         return sorted({road_of(lane) for lane in lanes if not is_internal(lane)})
 

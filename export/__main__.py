@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from city import program
+from city import names, program
 from city.errors import InputError, ProgramFailed
 from city.interrupts import Interrupts
 from city.printable import printable
@@ -85,8 +85,7 @@ def _print_summary(count: int, failed: list[str], duration_s: float) -> None:
     if not failed:
         print(summary)
         return
-    more = f" and {len(failed) - MAX_NAMES} more" if len(failed) > MAX_NAMES else ""
-    print(f"{summary}; failed: {', '.join(failed[:MAX_NAMES])}{more}", file=sys.stderr)
+    print(f"{summary}; failed: {names.listed(failed, MAX_NAMES)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -59,6 +59,7 @@ def city(argv: list[str], prog: str) -> int:
     from signals import contract, dialects, policy_signals
 
     def choose(network: SignalNetwork) -> init.Choice:
+        """The program and greens of a signal's policy. Raises InputError if no policy can control it."""
         (signal,) = policy_signals.of_tl(TL((network.id,), init.SUMO_RL, network.id), [network])
         contract.check_controllable(network.id, signal)
         return init.Choice(signal.program.id, signal.greens)

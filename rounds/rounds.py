@@ -185,7 +185,7 @@ class Rounds:
         self._report(f"round {number}: mean delay {delays}; new models kept: {', '.join(replaced) or 'none'}")
 
     def _evaluate(self, number: int, models: Mapping[str, Mapping[str, Path]], fresh: bool = False) -> dict[str, list[Outcome]]:
-        """Simulate arms on the same demand. `fresh`: on the round's second demand, which chose nothing yet."""
+        """Simulate arms on the same demand. `fresh`: on a second demand, on which no model was chosen."""
         config = self._config
         arms = [Arm(name, SERVED if versions else FIXED) for name, versions in models.items()]
         outcomes = paired_runs.run(

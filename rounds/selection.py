@@ -1,11 +1,11 @@
 """Select a round's models: new ones are kept only if they reduce delay at their TLs and in the network.
 
-Every comparison is a one-sided paired t-test on the same demand. The chance that any of them is
-wrong in all rounds together is at most FAMILY_LEVEL for the TLs, and for the networks:
+Every comparison is a one-sided paired t-test on the same demand. Over all rounds, the probability of at
+least one wrong rejection is at most FAMILY_LEVEL, once for the comparisons of TLs and once for those of arms:
 
 - the rounds share the level equally (Bonferroni);
-- within a round the TLs share it by Holm's step-down procedure (Holm 1979), the two arms equally;
-- the mixture of the better TLs' models meets fresh demand, because the demand of the first comparison chose its TLs.
+- within a round the TLs share it by Holm's step-down procedure (Holm 1979), and the two arms equally;
+- the mixture of the better TLs' models is compared on fresh demand, because its TLs were chosen on the first one.
 """
 
 import math
@@ -19,8 +19,9 @@ from evaluation.simulation import Outcome
 BEFORE, NEW, MIXED = "before", "new", "mixed"
 """Arms of a round's evaluation: the models kept so far, all new models, and only the better new models."""
 FAMILY_LEVEL = 0.025
-"""One-sided; a single comparison at this level is a 95 % interval below 0."""
+"""One-sided level; a single comparison at this level corresponds to a 95 % interval below 0."""
 CANDIDATE_ARMS = 2
+"""`new` and `mixed`."""
 
 Results = Mapping[str, Sequence[Outcome]]
 """Arm -> outcomes, in the order of their demand."""

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from city import names
 from city.config import City, Safety
 from city.errors import InputError
 from city.network import StreetNetwork
@@ -24,7 +25,11 @@ from signals.safety.signal_safety import SignalSafety
 
 MAX_RATIO = 2.0
 """Ratio to the duration in training beyond which a change of greens counts as slow."""
-MAX_NAMED_TLS = 5
+MAX_NAMED_TLS = 3
+CAUSE_AND_REMEDY = (
+    "[safety] in city.toml, approach speeds and pedestrian crossings set these times; "
+    "train with them: greenserve train, or greenserve check prints them"
+)
 
 
 @dataclass(frozen=True)
@@ -110,14 +115,16 @@ def with_street_changes(contract: pb.PolicyContract, change: ChangeTimes | None)
     return adapted
 
 
-def describe_slow(changes: Iterable[ChangeTimes | None]) -> str:
-    """One line about the TLs whose changes take much longer than in training; "" if there are none."""
-    return _describe([change for change in changes if change is not None and change.is_slow], "much longer")
+def describe_longer(changes: Iterable[ChangeTimes | None], slow_only: bool = False) -> list[str]:
+    """Lines about the TLs whose changes take longer than in training, the cause and the remedy; empty if there are none.
 
-
-def describe_longer(changes: Iterable[ChangeTimes | None]) -> str:
-    """One line about the TLs whose changes take somewhat longer than in training; "" if there are none."""
-    return _describe([c for c in changes if c is not None and c.is_longer and not c.is_slow], "longer")
+    `slow_only`: only TLs whose changes take much longer.
+    """
+    longer = sorted((c for c in changes if c is not None and c.is_longer), key=lambda c: c.training_s - c.total_s)
+    slow = [change for change in longer if change.is_slow]
+    others = [change for change in longer if not change.is_slow and not slow_only]
+    lines = [*_describe(slow, "much longer"), *_describe(others, "longer")]
+    return [*lines, CAUSE_AND_REMEDY] if lines else []
 
 
 def times_without_model(city: City, street: StreetNetwork, tls: Iterable[str]) -> list[ChangeTimes | None]:
@@ -151,18 +158,14 @@ def _times_line(change: ChangeTimes) -> str:
     return f"{tl} = {{ yellow_s = {change.street_yellow_s}, all_red_s = {change.street_all_red_s} }}"
 
 
-def _describe(changes: list[ChangeTimes], how: str) -> str:
-    """Name the TLs, those with the largest difference first."""
+def _describe(changes: Sequence[ChangeTimes], how: str) -> list[str]:
+    """Lines that name the TLs. `changes`: those with the largest difference first."""
     if not changes:
-        return ""
-    changes = sorted(changes, key=lambda change: change.training_s - change.total_s)
+        return []
     worst = changes[0]
-    named = ", ".join(change.tl for change in changes[:MAX_NAMED_TLS])
-    more = f" and {len(changes) - MAX_NAMED_TLS} more" if len(changes) > MAX_NAMED_TLS else ""
-    factor = worst.min_green_factor
-    greens = f", and its greens last at least {factor:.2g} times its min green of training" if factor > 1 else ""
-    return (
-        f"{named}{more}: changing greens takes {how} than in training (in {worst.tl} up to {worst.total_s:.3g} s, not "
-        f"{worst.training_s:.3g} s{greens}), by [safety] in city.toml, approach speeds and pedestrian crossings; train with "
-        "the street's times (greenserve train, or those that greenserve check prints)"
-    )
+    first = f"{worst.tl} ({worst.total_s:.3g} s, not {worst.training_s:.3g} s)"
+    tls = names.listed([first, *(change.tl for change in changes[1:])], MAX_NAMED_TLS)
+    lines = [f"changing greens takes {how} than in training: {tls}"]
+    if worst.min_green_factor > 1:
+        lines.append(f"{worst.tl}: greens last at least {worst.min_green_factor:.2g} times the min green of its training")
+    return lines

@@ -11,12 +11,13 @@ log of an adaptive system has steps of 1 s) counts once. sumo-rl counts every gr
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from city import names
 from city.config import TL
 from city.errors import InputError
 from city.network import Program, SignalNetwork, StreetNetwork, green_states
 from protos import policy_pb2 as pb
 
-MAX_NAMED = 5
+MAX_NAMED_TLS = 5
 """Number of TLs that a line about programs names."""
 
 
@@ -71,9 +72,9 @@ def _named_program(tl: TL, network: SignalNetwork, name: str) -> Program:
     for program in network.programs:
         if program.id == name:
             return program
-    names = ", ".join(repr(program.id) for program in network.programs) or "none"
+    programs = ", ".join(repr(program.id) for program in network.programs) or "none"
     raise InputError(
-        f"{tl.name}: signal {network.id} has no program {name!r}, which [tl.{tl.name}] or the training names; it has {names}"
+        f"{tl.name}: signal {network.id} has no program {name!r}, which [tl.{tl.name}] or the training names; it has {programs}"
     )
 
 
@@ -148,10 +149,11 @@ def describe_programs(chosen: Iterable[tuple[str, Sequence[PolicySignal]]]) -> t
                 not_running.append(f"{tl} (program {name}, but {running.id!r} runs)")
             elif _has_other_greens(signal, first):
                 not_first.append(f"{tl} (program {name}, not {first.id!r})")
-    information = f"greens of the program that runs at the begin time, not of the network's first: {_named(not_first)}"
+    others = names.listed(not_first, MAX_NAMED_TLS)
+    information = f"greens of the program that runs at the begin time, not of the network's first: {others}"
     warning = (
-        f"greens of a program that does not run at the begin time: {_named(not_running)}; if the policy was not trained on it, "
-        'name the running one in its table of city.toml (program = "...") and train and export it again'
+        f"greens of a program that does not run at the begin time: {names.listed(not_running, MAX_NAMED_TLS)}; if the policy was "
+        'not trained on it, name the running one in its table of city.toml (program = "...") and train and export it again'
     )
     return information if not_first else "", warning if not_running else ""
 
@@ -160,8 +162,3 @@ def _has_other_greens(signal: PolicySignal, program: Program) -> bool:
     """Whether a program has other greens than the policy's program."""
     greens = [set(distinct_greens(signal.network, item)) for item in (signal.program, program)]
     return greens[0] != greens[1]
-
-
-def _named(tls: Sequence[str]) -> str:
-    more = f" and {len(tls) - MAX_NAMED} more" if len(tls) > MAX_NAMED else ""
-    return ", ".join(tls[:MAX_NAMED]) + more

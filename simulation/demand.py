@@ -59,7 +59,7 @@ class Demand:
         return options
 
     def _write_samples(self, routes: Sequence[Path], folder: Path) -> list[Path]:
-        """Write a sample of every route file into a folder; an empty list if vehicles must not be sampled. Raises InputError."""
+        """Write a sample of every route file into a folder; [] if vehicles must not be sampled. Raises InputError."""
         files = [_elements(path) for path in routes]
         # a person or container may ride in a vehicle by its name
         if any(elements.has_riders for elements in files):
@@ -70,7 +70,7 @@ class Demand:
             # a draw for every element, so that a seed's sample does not depend on the kinds of the elements
             counts = [np.where(elements.is_vehicle, rng.poisson(1.0, len(elements.is_vehicle)), 1) for elements in files]
             sampled = sum(int(count[elements.is_vehicle].sum()) for count, elements in zip(counts, files, strict=True))
-            # of a few vehicles a sample, or what --scale leaves of it, may be empty: the next random numbers give another one
+            # a sample of few vehicles may be empty, at once or after --scale; then another one is drawn
             if vehicles == 0 or sampled * min(self.scale, 1.0) >= 1:
                 break
         samples = [folder / f"{k}.rou.xml" for k in range(len(routes))]
@@ -89,14 +89,14 @@ def _configured_scale(sumocfg: Path) -> float:
 
 @dataclass(frozen=True)
 class _Elements:
-    """Where the n elements below a route file's root are. The text stays in the file, because every process has this."""
+    """Positions of the n elements below a route file's root. Their text stays in the file: every process holds this index."""
 
     offsets: NDArray[np.int64]
-    """[n + 1], the first bytes of the elements (of the uncompressed file), and of what follows the last one."""
+    """[n + 1], offset of each element in the uncompressed file, and the end of the last one."""
     is_vehicle: NDArray[np.bool_]
     """[n], whether an element is a vehicle or trip with an id."""
     includes: dict[int, bytes]
-    """Element's index -> an include of the same file from any folder."""
+    """Element's index -> the include with an absolute path, because the sample is in another folder."""
     has_riders: bool
     """Whether the file has persons or containers."""
 

@@ -107,6 +107,7 @@ def _train(args: argparse.Namespace) -> int:
 def _train_locked(
     args: argparse.Namespace, city: config.City, targets: list[str], infers: list[str], formats: dict[str, str]
 ) -> int:
+    """Train, while the lock of the model number is held. Raises InputError, ProgramFailed."""
     # after the checks of the flags: importing TensorFlow takes seconds
     from simulation.street_simulation import SimulationFailed
     from training.episode import TrainingTask

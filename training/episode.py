@@ -91,7 +91,7 @@ class EpisodeSimulator:
         return list(self._served.values())
 
     def records(self) -> dict[str, TrainingRecord]:
-        """What the checkpoints of the target TLs do not contain."""
+        """By target TL, its programs and change times, which a checkpoint does not contain."""
         records = {}
         for trained in self.contracts:
             change = change_times(trained, signal_safeties(trained, self.street, self.task.city.safety))

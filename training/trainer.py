@@ -157,7 +157,7 @@ class Trainer:
             writer.close()
             if is_new and self._update == first_update:
                 shutil.rmtree(logs, ignore_errors=True)
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # it has logs of other model numbers
                     logs.parent.rmdir()
 
     def update(self) -> tuple[list[Episode], dict[str, float]]:

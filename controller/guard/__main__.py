@@ -40,12 +40,12 @@ MIN_STEP_S = 1.0
 
 
 class Observers(NamedTuple):
-    """Functions that the guard calls."""
+    """Functions that the guard calls to report its state."""
 
     beat: Callable[[], None] = lambda: None
-    """At every pass of the guard's loops, also while it waits for SUMO."""
+    """Called at every pass of the guard's loops, also while it waits for SUMO."""
     set_connected: Callable[[bool], None] = lambda _: None
-    """With whether a controller is connected."""
+    """Called when a controller connects (true) or is disconnected (false)."""
 
 
 class Guard:
@@ -76,7 +76,7 @@ class Guard:
             end_s: simulated second at which the guard stops waiting for a controller.
             clock: wall time in s.
             is_alone: whether SUMO is known to have no other client.
-            observers: called for the guard's --http.
+            observers: report the guard's state, for its --http.
 
         Raises:
             InputError: the connection is to a guard, not to SUMO.
@@ -323,11 +323,11 @@ def _open(args: argparse.Namespace, sumo_arguments: Sequence[str], opened: list[
     """Connect to SUMO; also add the guard to `opened`, for the signal handler. Raises InputError."""
     observers = Observers()
 
-    def never_abort() -> bool:
+    def beat_and_continue() -> bool:
         observers.beat()  # the guard is alive while SUMO waits for another client
         return False
 
-    interrupts = Interrupts(never_abort, never_abort)
+    interrupts = Interrupts(beat_and_continue, beat_and_continue)
     with contextlib.ExitStack() as undo:
         clients = None if args.sumo else args.clients
         listener = Listener(args.port, args.pid_file, settings(args.watchdog_s, args.end, clients, sumo_arguments))

@@ -19,7 +19,7 @@ MAX_AGE_S = 7 * 86400.0
 def folder() -> Path:
     """The folder of the files. Raises InputError if it is a link or belongs to another user.
 
-    Everybody may write to /tmp, so another user may have put a link there, which would lead this process's files elsewhere.
+    Any user may write to /tmp: through a link of another user this process would write its files elsewhere.
     """
     path = Path(tempfile.gettempdir()) / f"greenserve-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
@@ -49,18 +49,18 @@ def remove_old(path: Path) -> None:
     os.utime(path)
     now = path.stat().st_mtime  # by the clock of the files' own times
     for file in sorted(path.iterdir()):
-        with contextlib.suppress(OSError):  # another process has removed it
+        with contextlib.suppress(OSError):  # another process has removed it, or holds its lock
             if now - file.stat().st_mtime > MAX_AGE_S and record_of(file.with_suffix(".json")) is None:
                 _remove(file)
 
 
 def _remove(file: Path) -> None:
-    """Remove a file, a lock only if no process holds it. Raises OSError if one does."""
-    if file.suffix != ".lock":
+    """Remove a file, unless a process holds its lock. Raises OSError."""
+    if file.suffix not in (".lock", ".log"):
         file.unlink()
         return
-    with file.open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with file.open() as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         file.unlink()
 
 

@@ -31,10 +31,8 @@ class Listener:
             raise InputError(f"--port {port}: cannot listen on it ({error}); choose another port") from None
         self.socket.listen(4)
         self.port = int(self.socket.getsockname()[1])
-        self._path, self._pid_file = (
-            pid_file,
-            _write(pid_file, {"port": self.port, **(settings or {})}) if pid_file is not None else None,
-        )
+        self._path = pid_file
+        self._pid_file = None if pid_file is None else _write(pid_file, {"port": self.port, **(settings or {})})
 
     def accept(self, timeout_s: float) -> socket.socket | None:
         """Accept a client if its first bytes look like TraCI, else close it; None if there is no such client."""
@@ -57,13 +55,13 @@ class Listener:
 
 
 def settings(watchdog_s: float, end_s: float | None, clients: int | None, arguments: Sequence[str]) -> dict[str, Any]:
-    """A guard's settings as its PID file has them. `clients`: of a SUMO that it starts with `arguments`, else None."""
+    """A guard's settings, for its PID file. `clients`: number for a SUMO that it starts with `arguments`, else None."""
     end_s = None if end_s == math.inf else end_s
     return {"watchdog_s": watchdog_s, "--end": end_s, "--clients": clients, "arguments": list(arguments)}
 
 
 def record_of(pid_file: Path) -> dict[str, Any] | None:
-    """The PID file of a running guard: port, pid, settings. None if it has ended: it locks the file while it listens."""
+    """Read the PID file of a running guard: port, pid, settings. None if it has ended: it locks the file while it listens."""
     try:
         with pid_file.open(encoding="utf-8") as file:
             try:

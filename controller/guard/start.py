@@ -1,6 +1,7 @@
 """Connect through the guard that holds the connection to SUMO, or start a guard."""
 
 import contextlib
+import fcntl
 import logging
 import os
 import stat
@@ -45,8 +46,8 @@ def open_guarded(
         sumo_port: port of the SUMO that the guard starts; 0 for a free one.
         watchdog_s: wall time for which the controller may be silent.
         interrupts: the operator's requests.
-        gui: whether the guard starts sumo-gui.
         end_s: simulated second at which the controller stops; the guard waits for no controller after it.
+        gui: whether the guard starts sumo-gui.
 
     Raises:
         InputError: no guard can be started or reached.
@@ -123,7 +124,7 @@ def _log_file(pid_file: Path | None) -> Path | None:
 
 
 def _describe_kept_settings(guard: Mapping[str, Any], requested: Mapping[str, Any]) -> str:
-    """A line about settings of a running guard that differ from the requested ones; "" if none does."""
+    """A line about settings of a running guard that differ from the requested ones; "" if none differs."""
     kept = {name: guard[name] for name in requested if name in guard and guard[name] != requested[name]}
     if not kept:
         return ""
@@ -131,7 +132,10 @@ def _describe_kept_settings(guard: Mapping[str, Any], requested: Mapping[str, An
         "other arguments of SUMO" if name == "arguments" else f"{name} {_shown(value)} (not {_shown(requested[name])})"
         for name, value in kept.items()
     )
-    return f"the guard keeps the settings that it was started with: {text}; end it (kill {guard['pid']}) to start one with yours"
+    return (
+        f"the guard keeps the settings that it was started with: {text}; to use yours, end it and with it the simulation of "
+        f"all clients (kill {guard['pid']}), then start again"
+    )
 
 
 def _shown(value: float | None) -> str:
@@ -157,6 +161,8 @@ def _spawn(flags: Sequence[str], log_file: Path | None, *kept_descriptors: int) 
     root = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
     with log_file.open("a") if log_file is not None else contextlib.nullcontext() as file:
+        if file is not None:
+            fcntl.flock(file, fcntl.LOCK_SH)  # held until the guard ends, so that `files.remove_old` keeps its log
         # a new session: signals to the controller's process group must not end the guard
         return subprocess.Popen(
             command,

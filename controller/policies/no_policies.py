@@ -14,9 +14,10 @@ from signals.policy import Action
 
 
 class NoPolicies:
-    """`Policies` without an answer."""
+    """`Policies` without a model. No TL is asked about, because max-pressure chooses."""
 
     def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
+        """Return no action."""
         return {}
 
 

@@ -110,7 +110,7 @@ class ContractChanged(ServingError):
     code = "CONTRACT_CHANGED"
 
 
-class Compared(NamedTuple):
+class ComparedContract(NamedTuple):
     """The contract of a version, compared with that of the start."""
 
     is_same: bool
@@ -134,7 +134,9 @@ class ServedContracts:
         """`note_contract`: called with (TL, version, contract) of every contract that is read."""
         self._client, self._note_contract = client, note_contract
         self._contracts = dict(contracts)
-        self._compared = {tl: {contract.origin.model_number: Compared(True, contract)} for tl, contract in contracts.items()}
+        self._compared = {
+            tl: {contract.origin.model_number: ComparedContract(True, contract)} for tl, contract in contracts.items()
+        }
         """By TL and version, in the order of their last answers. A version without an entry has not been compared."""
         self._logged = {(tl, contract.origin.model_number): True for tl, contract in contracts.items()}
         self._write_lock = threading.Lock()
@@ -195,7 +197,7 @@ class ServedContracts:
                 self._note_contract(tl, version, valid)
             is_same = valid is not None and same_contract(self._contracts[tl], valid)
             with self._write_lock:
-                compared_by_tl[tl] = {**compared_by_tl[tl], version: Compared(is_same, valid)}
+                compared_by_tl[tl] = {**compared_by_tl[tl], version: ComparedContract(is_same, valid)}
             if self._logged.get((tl, version)) is is_same:
                 continue
             self._logged[tl, version] = is_same

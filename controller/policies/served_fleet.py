@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from city import names
 from controller.policies.periodic_thread import PeriodicThread
 from controller.policies.served_contracts import AVAILABLE, same_contract
 from protos import policy_pb2 as pb
@@ -83,16 +84,16 @@ class ServedFleet:
         self._log(message)
 
     def look_up(self, unserved: Collection[str], timeout_s: float) -> bool:
-        """Look up which version of the fleet is served now, after the server answered NOT_FOUND, and cover its TLs.
+        """Look up which version of the fleet is served now, after the server answered NOT_FOUND, and use it.
 
-        TLs' own models are not compared again: what the last update found of them still holds.
+        TLs' own models are not compared again: the results of the last update are still valid.
 
         Args:
             unserved: TLs with an own model that the server no longer has.
             timeout_s: wall time for all calls.
 
         Returns:
-            Whether it is worth asking the fleet again: it is another version, or answers for one of `unserved`.
+            Whether to request the fleet again: it is another version, or it answers for one of `unserved`.
         """
         end_s = time.monotonic() + timeout_s
         current = self.coverage
@@ -115,7 +116,10 @@ class ServedFleet:
             return False
         with self._write_lock:
             coverage, message = self._cover(fleet, version)
-            if coverage is None or not (not coverage.only_in_fleet.isdisjoint(unserved) if unserved else is_new):
+            if coverage is None:
+                return False
+            is_useful = bool(coverage.only_in_fleet.intersection(unserved)) if unserved else is_new
+            if not is_useful:
                 return False
             self._changes += 1
             self.coverage = coverage
@@ -171,7 +175,7 @@ class ServedFleet:
         return self._cover(fleet, version)
 
     def _cover(self, fleet: Fleet, version: int) -> tuple[Coverage | None, str]:
-        """The TLs that a version of the fleet may answer for by the own versions that are known, and a log text."""
+        """The TLs for which a version of the fleet may answer, from the known versions of their own models, and a log text."""
         members = {member.tl: member for member in fleet.contract.members}
         excluded: dict[str, str] = {}
         only_in_fleet: set[str] = set()
@@ -238,6 +242,5 @@ def _listed(excluded: Mapping[str, str]) -> str:
     """Log text that names the first TLs that a fleet does not answer for. `excluded`: reasons by TL."""
     if not excluded:
         return ""
-    named = ", ".join(f"{tl} ({reason})" for tl, reason in list(excluded.items())[:MAX_NAMED_TLS])
-    more = f" and {len(excluded) - MAX_NAMED_TLS} more" if len(excluded) > MAX_NAMED_TLS else ""
-    return f"; their own models are queried: {named}{more}"
+    named = names.listed([f"{tl} ({reason})" for tl, reason in excluded.items()], MAX_NAMED_TLS)
+    return f"; their own models are queried: {named}"

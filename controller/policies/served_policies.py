@@ -135,7 +135,7 @@ class ServedPolicies:
     def _request_fleet_for_unserved(
         self, observations: Mapping[str, Observation], predictions: Mapping[str, Prediction | ServingError], end_s: float
     ) -> Mapping[str, Action | Exception]:
-        """Actions by TL of a fleet that has taken over TLs with an own model that is no longer served."""
+        """Actions by TL of a fleet that answers for TLs with an own model that is no longer served."""
         # for a model that it does not serve, TensorFlow Serving reports an unknown label
         missing = (ModelNotFound, BadRequest) if isinstance(self._version, str) else ModelNotFound
         unserved = {tl: observations[tl] for tl, prediction in predictions.items() if isinstance(prediction, missing)}
@@ -150,8 +150,8 @@ class ServedPolicies:
     ) -> Mapping[str, Action | Exception]:
         """Actions of the fleet by TL, an exception for a TL with a value that is not finite; {} if the fleet does not answer.
 
-        If the server no longer has the fleet's version, the number is looked up, and the new version is asked
-        (once: `may_look_up`).
+        If the server no longer has the fleet's version, the number is looked up and the new version is requested, once.
+        `may_look_up`: false in that second request.
         """
         coverage = self._fleet.coverage if self._fleet is not None else None
         if self._fleet is None or coverage is None:

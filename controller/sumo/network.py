@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from city import names
 from city.config import City
 from city.errors import InputError
 from city.network import OFF, OFF_PROGRAM, SEQUENTIAL_TYPES, Phase, Program, SignalNetwork, StreetNetwork
@@ -14,6 +15,8 @@ from signals import dialects
 from signals.fallback.plan import FallbackPlan, FallbackSchedule
 from signals.safety.conflicts import check_phases
 
+MAX_NAMED = 6
+"""Signals, lanes or programs named in one error; the others are counted."""
 _PROGRAM_TYPES = {0: "static", 3: "actuated", 4: "NEMA", 5: "delay_based", 13: OFF}
 
 
@@ -239,7 +242,5 @@ def _fallback_plan(running: RunningSignal, signal: SignalNetwork, program_id: st
     return FallbackPlan(program, is_synchronised=has_offset and program.type == "static")
 
 
-def _list(names: Sequence[str], limit: int = 6) -> str:
-    if not names:
-        return "none"
-    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+def _list(items: Sequence[str]) -> str:
+    return names.listed(items, MAX_NAMED) or "none"

@@ -54,7 +54,7 @@ def log_clients(port: int, clients: int) -> None:
 def start(
     arguments: Sequence[str], clients: int, interrupts: Interrupts, order: int | None = None, port: int = 0, gui: bool = False
 ) -> TraciConnection:
-    """Start the sumo program, or sumo-gui, on a loopback port and connect to it. Raises InputError.
+    """Start the sumo program, or sumo-gui, and connect to it over loopback. Raises InputError.
 
     Args:
         arguments: arguments of the sumo program.

@@ -37,7 +37,7 @@ _LANE_VARIABLES = (
 
 
 def check_decodable(error: Exception) -> None:
-    """Raise InputError if an error is that of traci while it decoded an answer: damaged bytes give any kind of error."""
+    """Raise InputError if traci raised the error while it decoded an answer: damaged bytes give any kind of error."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

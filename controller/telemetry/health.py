@@ -1,5 +1,8 @@
-"""HTTP endpoints: /metrics for Prometheus, /healthz for readiness probes (200 only while running), /livez for liveness
-probes (503 only if the process is stuck)."""
+"""HTTP endpoints of a controller or a guard.
+
+/metrics is for Prometheus, /healthz for readiness probes (200 only while running), /livez for liveness probes (503 only
+if the process is stuck).
+"""
 
 import contextlib
 import math
@@ -57,7 +60,7 @@ class Health:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether no step was taken for STALE_TIMEOUT_S, in a release too, as systemd's watchdog counts it."""
+        """Whether there was no beat for STALE_TIMEOUT_S, also while the signals are released, as for systemd's watchdog."""
         return self._state != "starting" and self._clock() - self._beat_s > STALE_TIMEOUT_S
 
     def status(self) -> tuple[bool, str]:
@@ -92,7 +95,7 @@ class _BoundedHTTPServer(ThreadingHTTPServer):
             return
         try:
             super().process_request(request, client_address)
-        except RuntimeError:  # the process may not start another thread now
+        except RuntimeError:  # no further thread can be started now
             self._free.release()
             self.shutdown_request(request)
 

@@ -3,10 +3,11 @@
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
+from city import names
 from controller.decision_step import DecisionLoop, Events, RunCounters, StepReport
 from controller.telemetry.health import Health
 from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
@@ -40,7 +41,7 @@ class RunLog:
         self._logged_alarms: dict[tuple[str, MonitorRule], tuple[float, int]] = {}
         """(signal, rule) -> (second of its newest log line, alarms since)."""
         self._overruled: set[str] = set()
-        """TLs that a warning has named because the safety rules overrule them often."""
+        """TLs that a warning has counted because the safety rules overrule them often."""
         for tl in tls:
             metrics.mode.labels(tl).set(ControlMode.POLICY.value)
             metrics.tls.labels(ControlMode.POLICY.name.lower()).inc()
@@ -117,14 +118,14 @@ class RunLog:
         changes, self._mode_changes = self._mode_changes, {}
         for (old, new), tls in changes.items():
             level = logging.INFO if new is ControlMode.POLICY else logging.WARNING
-            named = _named([tl for tl, _ in tls])
+            named = names.listed([tl for tl, _ in tls], MAX_NAMED_TLS)
             count = f"{len(tls)} TLs: " if len(tls) > 1 else ""
             reasons = Counter(reason for _, reason in tls if reason).most_common()
             reason = f" ({reasons[0][0]}{f'; {len(reasons) - 1} other reasons' if len(reasons) > 1 else ''})" if reasons else ""
             log.log(level, "%s%s at %g: %s -> %s%s", count, named, now, old.name, new.name, reason)
 
     def summary(self, loop: DecisionLoop) -> None:
-        """Log one line about the run so far, and a warning that names each TL once that the safety rules overrule often."""
+        """Log one line about the run so far, and a warning about TLs that the safety rules overrule often, each TL once."""
         values = figures(loop.counters)
         modes = Counter(intersection.control_name for intersection in loop.intersections.values())
         log.info(
@@ -140,32 +141,28 @@ class RunLog:
             "".join(f", {reason} {count}" for reason, count in sorted(loop.counters.overrides.items())),
         )
         # max-pressure is not trained, so there are no times to train it with
-        unnamed = {tl for tl, x in loop.intersections.items() if not x.is_driven_by_pressure} - self._overruled
-        overruled = [item for item in overruled_tls(loop.counters) if item[0] in unnamed]
+        unreported = {tl for tl, x in loop.intersections.items() if not x.is_driven_by_pressure} - self._overruled
+        overruled = [item for item in overruled_tls(loop.counters) if item[0] in unreported]
         self._overruled.update(tl for tl, _, _ in overruled)
         if overruled:
             log.warning(
-                "safety rules overruled over %g %% of the decisions of %s; greenserve check prints times to train with",
+                "safety rules overruled more than %g %% of the decisions of %s; greenserve check prints times to train with",
                 100 * MAX_OVERRULED_SHARE,
-                _named([f"{tl} ({count} of {decisions})" for tl, count, decisions in overruled], MAX_NAMED_OVERRULED),
+                names.listed([f"{tl} ({count} of {decisions})" for tl, count, decisions in overruled], MAX_NAMED_OVERRULED),
             )
 
 
 def _describe_step(report: StepReport, overrides: int, now: float) -> str:
     """One line about a decision step: decisions, missing answers, overrides since the step before, times."""
     decided = [tl for tl in report.tls if tl not in report.missing]
-    parts = [f"second {now:g}: {_named(decided)} decided" if decided else f"second {now:g}: no TL decided"]
+    parts = [f"second {now:g}: {names.listed(decided, MAX_NAMED_TLS)} decided" if decided else f"second {now:g}: no TL decided"]
     if report.missing:
         reason, count = Counter(report.missing.values()).most_common(1)[0]
-        parts.append(f"{_named(list(report.missing))} had no valid action ({reason}{f', {count} times' if count > 1 else ''})")
+        missing = names.listed(list(report.missing), MAX_NAMED_TLS)
+        parts.append(f"{missing} had no valid action ({reason}{f', {count} times' if count > 1 else ''})")
     parts.append(f"{overrides} overrides since the last step")
     parts.append(f"{1000 * report.decision_s:.2f} ms, of which {1000 * report.inference_s:.2f} ms for inference")
     return "; ".join(parts)
-
-
-def _named(tls: Sequence[str], limit: int = MAX_NAMED_TLS) -> str:
-    more = f" and {len(tls) - limit} more" if len(tls) > limit else ""
-    return ", ".join(tls[:limit]) + more
 
 
 def _label(reason: str) -> str:

@@ -1,7 +1,7 @@
 """Traffic by TL, from readings that decisions need anyway: queue, stopped delay and green share.
 
-Nothing is read from SUMO for these figures. Lanes are read when a TL decides, shown states for the monitors.
-Both come in while SUMO simulates, so they delay no decision. The lengths of time are simulated ones.
+Nothing is read from SUMO for these figures: lanes are read when a TL decides, shown states for the monitors.
+The figures are computed while SUMO simulates, so they delay no decision. All times are simulated.
 """
 
 import math
@@ -21,7 +21,7 @@ MAX_READING_INTERVAL_S = 30.0
 
 
 class _GreenLinks(dict[str, int]):
-    """By state of one signal: its vehicle links that are green."""
+    """State of one signal -> its number of green vehicle links."""
 
     def __init__(self, is_vehicle_link: Sequence[bool]) -> None:
         super().__init__()
@@ -76,9 +76,9 @@ class TrafficMeter:
             self._batches[tls] = due, np.concatenate([np.zeros(0, np.intp), *rows]), places
         due, lane_rows, places = self._batches[tls]
         interval_s = now - self._read_s[due]
-        counts = interval_s <= MAX_READING_INTERVAL_S  # false for the first reading, whose interval is NaN
-        self._delay_s[due[counts]] += self._queue[due[counts]] * interval_s[counts]
-        self._has_delay[due] = counts
+        is_counted = interval_s <= MAX_READING_INTERVAL_S  # false for the first reading, whose interval is NaN
+        self._delay_s[due[is_counted]] += self._queue[due[is_counted]] * interval_s[is_counted]
+        self._has_delay[due] = is_counted
         self._queue[due] = np.bincount(places, readings.halting[lane_rows], len(due))
         self._read_s[due] = now
 
@@ -91,7 +91,7 @@ class TrafficMeter:
         self._weight = kept * self._weight + (1 - kept)
 
     def collect(self) -> Iterable[Metric]:
-        """Three samples a TL at the most; called at each scrape."""
+        """The metrics, with at most three samples for each TL; called at each scrape."""
         queue = GaugeMetricFamily(
             "controller_queue_vehicles", "Vehicles slower than 0.1 m/s on a TL's lanes, at its newest reading", labels=("tl",)
         )

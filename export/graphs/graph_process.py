@@ -1,6 +1,6 @@
 """A helper process that runs graphs of training: they may loop without an end or allocate any amount of memory.
 
-The exporter's own process runs nothing of a stranger's graph. It sends a function with its arguments, such as the one
+The exporter's own process runs nothing of a checkpoint's graph. It sends a function with its arguments, such as the one
 that rebuilds an actor, and receives plain values. One helper serves all checkpoints of a run, because importing
 TensorFlow takes seconds; after a time limit it is killed, and the next checkpoint starts another.
 """

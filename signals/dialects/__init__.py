@@ -92,7 +92,7 @@ class Dialect(Protocol):
 
 _of_cities: dict[str, Dialect] = {}
 """Dialects that a city.toml of this process has named as module:Class, by their own names, which contracts contain. A
-contract may come from a stranger, so it can select among these, and never have a module imported."""
+contract may be untrusted, so it can select among these, and never have a module imported."""
 
 
 def included_names() -> list[str]:
@@ -106,9 +106,9 @@ def names() -> list[str]:
 
 
 def find(name: str, where: str) -> Dialect:
-    """The dialect that the user names: by its name, or module:Class. Imports the module, so `name` is never a stranger's.
+    """The dialect that the user names: by its name, or module:Class. Raises InputError; its text begins with `where`.
 
-    Raises InputError; its text begins with `where`.
+    Imports the module, so `name` must come from city.toml or a flag, never from a contract.
     """
     if ":" not in name:
         return _by_name(name, where)

@@ -54,8 +54,8 @@ def executor(workers: int, ray_address: str | None = None) -> Executor:
 def reported_exit() -> Iterator[None]:
     """In a job's process: turn sys.exit("reason") into SimulationFailed with the reason.
 
-    Otherwise the process counts as dead: its job runs again and the reason is lost. An exit with a number stays an
-    exit, because SIGTERM ends a process by it.
+    Otherwise the process counts as dead: its job runs again and the reason is lost. An exit with a number is not
+    changed, because a process ends by it at SIGTERM.
     """
     try:
         yield

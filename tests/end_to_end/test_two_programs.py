@@ -63,7 +63,7 @@ def with_every_signal(folder, city_toml):
     return path
 
 
-def test_city_init_writes_the_running_program_and_leaves_out_what_cannot_be_controlled(city_toml):
+def test_city_init_writes_the_running_program_and_leaves_out_an_odd_signal(city_toml):
     city = config.load(city_toml)
     assert city.tls["A0"].program == "real" and city.tls["B0"].program is None, "its greens are those of the first program"
     assert ODD not in city.tls
@@ -99,6 +99,8 @@ def test_check_names_a_signal_that_stays_on_its_own_program(folder, city_toml, c
     assert check(flags) == 0
     assert "left on its own program: ODD: signal A1" in " ".join(capsys.readouterr().out.split())
     assert check([*flags, "--strict"]) == 2
+    strict = " ".join(capsys.readouterr().out.split())
+    assert "ODD: signal A1: phase" in strict and "left on its own program" not in strict
 
 
 def test_export_takes_the_program_that_the_training_recorded_and_else_sumo_rls(folder, city_toml, tmp_path, capsys):

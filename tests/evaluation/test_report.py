@@ -38,7 +38,7 @@ def _results(**delays_s):
         ((41, 42, 41), "Served is worse than fixed: the mean delay is 10.0 s higher (32 %), 41.3 s instead of 31.3 s per vehicle "
                        "(95 % interval: 7.5 to 12.5 s higher)."),
         ((20, 40, 21), "Served is undecided against fixed: the mean delay is 4.3 s lower (14 %), 27.0 s instead of 31.3 s per "
-                       "vehicle, but the 95 % interval holds 0 (28.7 s lower to 20.0 s higher)."),
+                       "vehicle, but the 95 % interval contains 0 (28.7 s lower to 20.0 s higher)."),
     ],
 )  # fmt: skip
 def test_first_sentence_says_better_worse_or_undecided_and_by_how_much(candidate, text):
@@ -124,7 +124,7 @@ def test_page_breaks_keep_headings_with_figures_and_tables_wrap():
 
 
 @pytest.mark.slow
-def test_a_signal_engineer_needs_no_model_and_no_tl_tables(tmp_path, monkeypatch, capsys):
+def test_a_plan_is_compared_from_network_and_demand_without_a_model(tmp_path, monkeypatch, capsys):
     """The commands of docs/signal-engineers.md, with fewer seeds."""
     monkeypatch.chdir(tmp_path)
     tools = Path(sumo.SUMO_HOME)

@@ -7,10 +7,10 @@ import pytest
 from city import config, network
 from signals import contract
 from signals.change_times import (
+    CAUSE_AND_REMEDY,
     ChangeTimes,
     change_times,
     describe_longer,
-    describe_slow,
     signal_safeties,
     times_to_train_with,
     with_street_changes,
@@ -35,7 +35,7 @@ def times_of(fast, safety, **settings):
     return built, change_times(built, signal_safeties(built, street, safety))
 
 
-def test_changes_take_the_yellow_of_the_approach_and_the_walking_time_of_the_crossings(fast):
+def test_changes_take_the_yellow_of_the_approach_and_the_walking_time(fast):
     built, times = times_of(fast, config.Safety(walking_speed_mps=0.5))
     (signal,) = (fast[0].signals[s] for s in built.signal_ids)
     assert (times.training_s, times.yellow_s) == (2.0, 6.0) and 6.0 <= times.vehicles_s < 8.0
@@ -61,26 +61,30 @@ def test_policy_that_was_trained_with_the_streets_yellow_keeps_its_min_green(fas
 def test_with_floors_of_the_dialect_nothing_takes_longer(fast):
     built, times = times_of(fast, config.Safety(floors="dialect"))
     assert times.total_s == times.training_s == 2.0 and with_street_changes(built, times) is built
-    assert describe_slow([times]) == ""
+    assert describe_longer([times]) == []
 
 
-def test_slow_changes_are_one_line():
+def test_slow_changes_are_short_lines_with_cause_and_remedy():
     many = [ChangeTimes(f"SA{k}", 2.0, 3.9, 3.0 + k, 3.0) for k in range(1, 9)]
-    assert describe_slow([None, many[0]]) == ""
-    line = describe_slow([None, *many])
-    assert line.startswith("SA8, SA7, SA6, SA5, SA4 and 2 more: changing greens takes much longer than in training")
-    assert "in SA8 up to 11 s, not 2 s" in line
-    assert "and its greens last at least 3 times its min green of training" in describe_slow(
-        [ChangeTimes("SA1", 2.0, 6.0, 6.0, 6.0)]
-    )
+    assert describe_longer([None, many[0]], slow_only=True) == []
+    what, remedy = describe_longer([None, *many], slow_only=True)
+    assert what == "changing greens takes much longer than in training: SA8 (11 s, not 2 s), SA7, SA6 and 4 more"
+    assert "[safety] in city.toml" in remedy and "greenserve train, or greenserve check" in remedy
+    long_ids = [ChangeTimes(f"J{k:019}", 2.25, 100.5 + k, 100.5 + k, 6.0) for k in range(1000)]
+    lines = describe_longer(long_ids, slow_only=True)
+    assert "greens last at least 4.9e+02 times the min green of its training" in lines[1]
+    assert all(len(line) < 160 for line in (what, remedy, *lines))
 
 
-def test_changes_that_take_somewhat_longer_are_one_line_of_check_alone():
+def test_changes_that_take_somewhat_longer_are_in_check_alone():
     same, longer, slow = (ChangeTimes(f"SA{k}", 3.0, s, s, 3.0) for k, s in enumerate((3.0, 4.5, 9.0)))
-    assert describe_longer([None, same, slow]) == ""
-    line = describe_longer([None, same, longer, slow])
-    assert line.startswith("SA1: changing greens takes longer than in training (in SA1 up to 4.5 s, not 3 s)")
-    assert describe_slow([longer]) == ""
+    assert describe_longer([None, same, longer], slow_only=True) == describe_longer([None, same]) == []
+    assert describe_longer([None, same, longer, slow]) == [
+        "changing greens takes much longer than in training: SA2 (9 s, not 3 s)",
+        "SA2: greens last at least 3 times the min green of its training",
+        "changing greens takes longer than in training: SA1 (4.5 s, not 3 s)",
+        CAUSE_AND_REMEDY,
+    ]
 
 
 def test_times_to_train_with_are_one_table_for_all_tls():
@@ -99,7 +103,7 @@ def test_advice_ends_where_the_contract_has_the_streets_times(fast):
     keys = {"yellow_s": float(before.street_yellow_s), "all_red_s": float(before.street_all_red_s)}
     _, after = times_of(fast, safety, **keys)
     assert after.total_s > after.training_s, "pedestrians need longer, which no trainer can express"
-    assert not after.is_longer and times_to_train_with([after]) == [] and describe_slow([after]) == describe_longer([after]) == ""
+    assert not after.is_longer and times_to_train_with([after]) == describe_longer([after]) == []
 
 
 def test_training_with_the_streets_floors_is_compared_by_its_record(fast):

@@ -34,6 +34,21 @@ def test_files_of_a_running_guard_are_kept_whatever_their_age(tmp_path):
         listener.close()
 
 
+def test_log_of_a_guard_without_a_pid_file_is_kept_until_it_ends(tmp_path):
+    log = tmp_path / f"{os.getpid()}.log"
+    guard = start._spawn(["--sumo", "127.0.0.1:1"], log)
+    try:
+        age(log, 2 * files.MAX_AGE_S)
+        files.remove_old(tmp_path)
+        assert log.exists()
+    finally:
+        guard.kill()
+        guard.communicate()
+    age(log, 2 * files.MAX_AGE_S)
+    files.remove_old(tmp_path)
+    assert not log.exists()
+
+
 def test_lock_that_was_removed_while_waited_for_is_taken_anew(tmp_path):
     pid_file, taken = tmp_path / "guard.json", threading.Event()
 

@@ -176,7 +176,7 @@ def test_removed_fleet_costs_no_answer(city):
     assert city.fleet.coverage is None
 
 
-def test_fleet_version_that_is_gone_is_replaced_by_the_one_served_now_in_the_same_step(city):
+def test_unloaded_fleet_version_is_replaced_by_the_served_one_in_the_same_step(city):
     city.fleet.update()
     (city.models / "city" / "1").rename(city.models / "city" / "2")
     city.server.poll_once()

@@ -139,7 +139,7 @@ def test_policy_overruled_in_more_than_a_tenth_of_its_decisions_is_a_warning(met
     warnings = lines(caplog, logging.WARNING)
     assert bool(warnings) == is_warning
     if is_warning:
-        assert "over 10 % of the decisions of SA101 (11 of 100);" in warnings[0] and "SA102" not in warnings[0]
+        assert "more than 10 % of the decisions of SA101 (11 of 100);" in warnings[0] and "SA102" not in warnings[0]
 
 
 def test_max_pressure_is_not_advised_to_be_trained(metrics, caplog):
@@ -148,7 +148,7 @@ def test_max_pressure_is_not_advised_to_be_trained(metrics, caplog):
     assert not lines(caplog, logging.WARNING)
 
 
-def test_overruled_tl_is_named_once_a_run_in_a_line_that_fits(metrics, caplog):
+def test_overruled_tl_is_reported_once_a_run_in_a_line_that_fits(metrics, caplog):
     caplog.set_level(logging.INFO, "controller")
     run_log, counters = RunLog(metrics, Health(), TLS), RunCounters()
     counters.decisions_by_tl.update(dict.fromkeys(TLS, 720))
@@ -158,7 +158,7 @@ def test_overruled_tl_is_named_once_a_run_in_a_line_that_fits(metrics, caplog):
     (first,) = lines(caplog, logging.WARNING)
     assert "SA103 (308 of 720) and 17 more; greenserve check" in first and len(first) < 180
     run_log.summary(loop)
-    assert lines(caplog, logging.WARNING) == [first], "the same TLs are not named again"
+    assert lines(caplog, logging.WARNING) == [first], "the same TLs are not reported again"
     counters.overruled_by_tl["SA125"] = 73
     run_log.summary(loop)
     assert "decisions of SA125 (73 of 720);" in lines(caplog, logging.WARNING)[-1]

@@ -88,7 +88,7 @@ def test_installed_dialects_are_not_imported_unless_they_are_named(install, mark
 
 
 @pytest.mark.parametrize("name", ["evil_module:Evil", "evil_module", "os:abort", "signals.dialects.sumo_rl:SumoRl", "../x"])
-def test_contract_of_a_stranger_has_no_module_imported(name, marked, load_city, grid_street):
+def test_module_that_a_contract_names_is_not_imported(name, marked, load_city, grid_street):
     city = load_city(TOY)
     foreign = contract.build(city, city.tls["SA101"], grid_street)
     foreign.observation.dialect = name
@@ -102,7 +102,7 @@ def test_contract_of_a_stranger_has_no_module_imported(name, marked, load_city, 
     assert not marked.exists() and "evil_module" not in sys.modules
 
 
-def test_check_of_a_strangers_model_has_no_module_imported(marked, load_city, grid_models, capsys):
+def test_check_imports_no_module_that_a_contract_names(marked, load_city, grid_models, capsys):
     city = load_city("sumo-rl")
     folder = city.serving.models_dir / "SA101" / "1" / "assets.extra"
     folder.mkdir(parents=True)
