@@ -85,9 +85,9 @@ def draw_greens(kind: ProgramKind, junction: Junction, rng: np.random.Generator)
     # either direction may lead
     axes = [axis if rng.random() < 0.5 else axis[::-1] for axis in axes]
     greens = _distinct(green for green in _MAKERS[kind](builder, junction, axes, rng) if builder.is_safe(green))
-    if len(greens) > MAX_GREENS:
-        greens = [greens[k] for k in sorted(rng.choice(len(greens), MAX_GREENS, replace=False))]
-    return _with_all_links(greens, builder, junction)
+    greens = _with_all_links(greens, builder, junction)
+    most = int(rng.integers(MIN_MANY_GREENS, MAX_GREENS + 1)) if kind is ProgramKind.MANY else MAX_GREENS
+    return _some(greens, most, rng)
 
 
 class _GreenBuilder:
@@ -213,9 +213,7 @@ def _left_only(builder: _GreenBuilder, junction: Junction, axes: Axes, rng: np.r
 
 def _many(builder: _GreenBuilder, junction: Junction, axes: Axes, rng: np.random.Generator) -> list[str]:
     makers = (_union, _left_only, _protected_permissive, _dual_ring, _split)
-    greens = _distinct(green for make in makers for green in make(builder, junction, axes, rng))
-    number = min(len(greens), int(rng.integers(MIN_MANY_GREENS, MAX_GREENS + 1)))
-    return [greens[k] for k in sorted(rng.choice(len(greens), number, replace=False))]
+    return [green for make in makers for green in make(builder, junction, axes, rng)]
 
 
 _MAKERS: dict[ProgramKind, Callable[[_GreenBuilder, Junction, Axes, np.random.Generator], list[str]]] = {
@@ -249,6 +247,17 @@ def _with_all_links(greens: list[str], builder: _GreenBuilder, junction: Junctio
     return greens
 
 
+def _some(greens: list[str], most: int, rng: np.random.Generator) -> list[str]:
+    """At most `most` of the greens, in order, if that many suffice for every link."""
+    served: set[int] = set()
+    needed, others = [], []
+    for k in rng.permutation(len(greens)).tolist():
+        links = {link for link, c in enumerate(greens[k]) if c in GREEN}
+        (others if links <= served else needed).append(k)
+        served |= links
+    return [greens[k] for k in sorted(needed + others[: max(0, most - len(needed))])]
+
+
 def program_xml(signal: SignalNetwork, greens: Sequence[str], rng: np.random.Generator) -> str:
     """A fixed program (`tlLogic`) of the greens, with a yellow between each two."""
     all_red_s = int(rng.integers(1, MAX_ALL_RED_S + 1)) if rng.random() < ALL_RED_SHARE else 0
@@ -264,6 +273,6 @@ def program_xml(signal: SignalNetwork, greens: Sequence[str], rng: np.random.Gen
     cycle_s = sum(duration_s for _, duration_s in phases)
     lines = "".join(f'        <phase duration="{duration_s:g}" state="{state}"/>\n' for state, duration_s in phases)
     return (
-        f'    <tlLogic id="{signal.id}" type="static" programID="{PROGRAM_ID}" offset="{int(rng.integers(cycle_s))}">\n'
+        f'    <tlLogic id="{signal.id}" type="static" programID="{PROGRAM_ID}" offset="{int(rng.integers(int(cycle_s)))}">\n'
         f"{lines}    </tlLogic>\n"
     )
