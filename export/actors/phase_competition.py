@@ -30,6 +30,8 @@ from signals.approach_features import FEATURES, REACH_M
 from signals.policy_signals import greens_of
 
 Float32s = NDArray[np.float32]
+Array = NDArray[Any]
+"""Of float32 in training, of float64 in a parity check."""
 
 MAX_RED_S = 120.0
 """Time without green after which a lane with halting vehicles is served next."""
@@ -135,11 +137,11 @@ class PhaseCompetition(Step):
 
     @property
     def greens(self) -> int:
-        return self.junction.protected.shape[0]
+        return int(self.junction.protected.shape[0])
 
     @property
     def lanes(self) -> int:
-        return self.junction.protected.shape[1]
+        return int(self.junction.protected.shape[1])
 
     @property
     def count(self) -> int:
@@ -242,7 +244,7 @@ class Padded:
         for k, junction in enumerate(junctions):
             for name, array in arrays.items():
                 values = getattr(junction, name)
-                array[(k, *(slice(size) for size in values.shape))] = values
+                array[k][tuple(slice(size) for size in values.shape)] = values
             green_mask[k, : junction.protected.shape[0]] = 1
             lane_mask[k, : junction.protected.shape[1]] = 1
         return cls(**arrays, green_mask=green_mask, lane_mask=lane_mask)
@@ -251,7 +253,7 @@ class Padded:
         return Padded(**{name: array[rows] for name, array in vars(self).items()})
 
 
-def inputs(junction: Padded, current: Floats, green_s: Floats, features: Floats) -> tuple[Floats, Floats]:
+def inputs(junction: Padded, current: Array, green_s: Array, features: Array) -> tuple[Array, Array]:
     """The inputs of the networks, scaled: of lanes [n, L, LANE_INPUTS] and of greens [n, P, GREEN_INPUTS].
 
     Args:
@@ -262,7 +264,6 @@ def inputs(junction: Padded, current: Floats, green_s: Floats, features: Floats)
     """
     scaled = features.copy()
     scaled[..., TOTAL_WAIT] = np.sqrt(np.maximum(scaled[..., TOTAL_WAIT], 0))
-    # of the observations' precision: float32 in training, float64 in a parity check
     scaled = np.minimum(scaled / SCALES.astype(scaled.dtype), CAPS.astype(scaled.dtype))
     one = current[:, None, :]
     now = [(one @ shares)[:, 0, :, None] for shares in (junction.protected, junction.permissive)]
@@ -276,7 +277,7 @@ def inputs(junction: Padded, current: Floats, green_s: Floats, features: Floats)
     return lane_x, green_x
 
 
-def encode(network: Sequence[Floats], junction: Padded, lane_x: Floats, green_x: Floats) -> tuple[Floats, Floats]:
+def encode(network: Sequence[Array], junction: Padded, lane_x: Array, green_x: Array) -> tuple[Array, Array]:
     """(e [n, P, units], c [n, units]) of one network: its first six arrays, in the order of SHAPES."""
     k1, b1, k2, b2, k3, b3 = network[:6]
     f = np.maximum(np.maximum(lane_x @ k1 + b1, 0) @ k2 + b2, 0) * junction.lane_mask[..., None]
@@ -289,29 +290,29 @@ def encode(network: Sequence[Floats], junction: Padded, lane_x: Floats, green_x:
     return e, np.concatenate([current, mean, e.max(1), f.sum(1) / LANES_SCALE], -1)
 
 
-def scores(network: Sequence[Floats], junction: Padded, lane_x: Floats, green_x: Floats) -> Floats:
+def scores(network: Sequence[Array], junction: Padded, lane_x: Array, green_x: Array) -> Array:
     """The scores [n, P] of one network, very low for greens that are padding."""
     e, c = encode(network, junction, lane_x, green_x)
     k4, b4, k5, b5 = network[6:]
     z = np.maximum(e @ k4[:GREEN_UNITS] + (c @ k4[GREEN_UNITS:])[:, None] + b4, 0)
-    y: Floats = np.where(junction.green_mask > 0, (z @ k5)[..., 0] + b5, -1e9)
+    y: Array = np.where(junction.green_mask > 0, (z @ k5)[..., 0] + b5, -1e9)
     return y
 
 
-def log_softmax(y: Floats) -> Floats:
+def log_softmax(y: Array) -> Array:
     shifted = y - y.max(1, keepdims=True)
-    result: Floats = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    result: Array = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
     return result
 
 
-def served_first(log_p: Floats, junction: Padded, features: Floats) -> Floats:
+def served_first(log_p: Array, junction: Padded, features: Array) -> Array:
     """Lower the logits of greens that do not serve the lane that has waited too long for its green, if there is one."""
     allowed, is_late = greens_allowed(junction, features)
     masked = log_p.min(1, keepdims=True) - MASKED_BELOW
     return np.where(is_late[:, None] & ~allowed, masked, log_p)
 
 
-def greens_allowed(junction: Padded, features: Floats) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def greens_allowed(junction: Padded, features: Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """([n, P] whether a green serves the lane that waits longest, [n] whether that lane has waited too long)."""
     serves = junction.protected + junction.permissive > 0
     waiting_s = np.where((features[..., HALTING] > 0) & serves.any(1), features[..., RED], 0.0)

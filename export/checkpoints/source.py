@@ -11,6 +11,7 @@ from export.actors.architectures import ArchitectureHints, Layers, build
 from export.checkpoints import scopes
 from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.layers import read_layers
+from protos import policy_pb2 as pb
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class ActorRequest:
     """Size of the observation, if the street network determines it."""
     outputs: int | None
     """Size of the action or number of choices, if the street network determines it."""
+    contract: pb.PolicyContract | None = None
+    """The TL's contract, if the street network determines it."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,8 @@ class Source(ABC):
     """Suffixes of files that are one checkpoint each."""
     has_scopes = True
     """Whether one checkpoint may hold several agents, in scopes."""
+    serves_any_tl = False
+    """Whether the actor of one checkpoint is for any TL."""
 
     def checkpoint_of(self, file: Path) -> Path | None:
         """The checkpoint that a file belongs to, or `None` if this source cannot read it."""

@@ -103,7 +103,7 @@ class StreetLearner:
     ) -> tf.Tensor:  # fmt: skip
         own = {name: tf.gather(array, junction) for name, array in junctions.items()}
         with tf.GradientTape() as tape:
-            y = self._sharpness * graph.scores(self._variables[:ACTOR], own, lane_x, green_x)
+            y = self._sharpness * graph.scores(self._variables[:ACTOR], own, lane_x[:, :, None], green_x[:, :, None])[..., 0]
             all_log_p = tf.nn.log_softmax(y)
             log_p = tf.gather(all_log_p, action, batch_dims=1)
             mask = own["green_mask"]
@@ -111,7 +111,7 @@ class StreetLearner:
             ratio = tf.exp(log_p - log_p_old)
             clipped = tf.clip_by_value(ratio, 1 - self._ppo.clip, 1 + self._ppo.clip)
             policy_loss = -tf.reduce_mean(tf.minimum(ratio * advantage, clipped * advantage))
-            value = graph.value(self._variables[ACTOR:], own, lane_x, green_x)
+            value = graph.value(self._variables[ACTOR:], own, lane_x[:, :, None], green_x[:, :, None])[..., 0]
             value_loss = tf.reduce_mean((value - target) ** 2)
             loss = policy_loss + 0.5 * value_loss - self._entropy * entropy
         self._apply(tape.gradient(loss, self._variables), self._variables)
@@ -125,7 +125,7 @@ class StreetLearner:
         own = {name: tf.gather(array, junction) for name, array in junctions.items()}
         actor = self._variables[:ACTOR]
         with tf.GradientTape() as tape:
-            y = graph.scores(actor, own, lane_x, green_x)
+            y = graph.scores(actor, own, lane_x[:, :, None], green_x[:, :, None])[..., 0]
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(action, y))
         self._apply(tape.gradient(loss, actor), actor)
         return loss

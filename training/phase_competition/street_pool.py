@@ -13,6 +13,7 @@ from city.errors import InputError
 from export.actors.phase_competition import Junction
 from signals.contract import controllable
 from simulation.demand import MAX_SUMO_SEED
+from simulation.street_simulation import SimulationFailed
 from simulation.trips import Trips
 from training.episode import EpisodeSimulator, TrainingTask
 from training.synthetic.demand import RandomDemand
@@ -59,7 +60,6 @@ class StreetEpisode:
     transitions: tuple[Transitions, ...]
     """By junction; empty without exploration."""
     trips: Trips
-    overrides: int
 
 
 class StreetSimulator:
@@ -71,8 +71,8 @@ class StreetSimulator:
 
     def run(
         self, folder: Path, arrays: Sequence[Float32s], vehicles_per_lane_h: float, seed: int, explore: bool, sharpness: float
-    ) -> StreetEpisode:
-        """Simulate an episode on the street of a folder. Raises InputError, SimulationFailed.
+    ) -> StreetEpisode | str:
+        """Simulate an episode on the street of a folder; the reason if SUMO ends it early. Raises InputError.
 
         Args:
             folder: of `synthetic.streets.generate`, or one like it.
@@ -84,10 +84,13 @@ class StreetSimulator:
         """
         simulator = self._simulator(folder)
         traffic = RandomTraffic(simulator.street.net_file, seed, vehicles_per_lane_h, self._seconds)
-        episode = simulator.run([list(arrays)], traffic, (seed, 5), explore, sharpness)
+        try:
+            episode = simulator.run([list(arrays)], traffic, (seed, 5), explore, sharpness)
+        except SimulationFailed as error:
+            return str(error)  # one street must not end a training on hundreds
         (layout,) = simulator.layouts
         pairs = [(j, episode.transitions[tl]) for tl, j in zip(layout.tls, layout.junctions) if tl in episode.transitions]
-        return StreetEpisode(tuple(j for j, _ in pairs), tuple(t for _, t in pairs), episode.trips, episode.overrides)
+        return StreetEpisode(tuple(j for j, _ in pairs), tuple(t for _, t in pairs), episode.trips)
 
     def _simulator(self, folder: Path) -> EpisodeSimulator:
         if folder not in self._simulators:

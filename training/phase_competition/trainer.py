@@ -13,6 +13,7 @@ import numpy as np
 from city import whole_files
 from simulation.executors import executor, in_order
 from simulation.executors.simulator_per_process import SimulatorPerProcess
+from simulation.street_simulation import SimulationFailed
 from training.phase_competition import batch
 from training.phase_competition.learner import ACTOR, StreetLearner, StreetPpo
 from training.phase_competition.networks import initial_arrays
@@ -58,11 +59,12 @@ class StreetsTrainer:
         self._learner = StreetLearner(initial_arrays(np.random.default_rng(settings.seed)), settings.ppo)
         self._rates = [FIRST_VEHICLES_PER_LANE_H] * len(settings.streets)
         self._rows: list[str] = []
+        self._report: Callable[[str], None] = print
         self.update = 0
 
     def run(self, report: Callable[[str], None]) -> list[Float32s]:
         """Train to the end; return the actor's and the critic's arrays, with the sharpness in the actor's last layer."""
-        settings = self._settings
+        settings, self._report = self._settings, report
         settings.out.mkdir(parents=True, exist_ok=True)
         with self._executor:
             if settings.cloning_episodes:
@@ -132,10 +134,16 @@ class StreetsTrainer:
             rate = self._rates[k] * factor
             jobs.append((settings.streets[k], arrays, rate, seed, True, sharpness))
             drawn.append((k, is_heavy, factor, rate))
-        episodes = in_order(self._executor.run(self._simulate, jobs))
-        for (k, is_heavy, factor, _), episode in zip(drawn, episodes, strict=True):
+        episodes = []
+        for (k, is_heavy, factor, _), episode in zip(drawn, in_order(self._executor.run(self._simulate, jobs)), strict=True):
+            if isinstance(episode, str):
+                self._report(f"an episode is left out: {episode}")
+                continue
+            episodes.append(episode)
             if not is_heavy:
                 self._rates[k] *= _rate_factor(episode.trips.delay_s, factor)
+        if not episodes:
+            raise SimulationFailed("SUMO has ended every episode of an update early; look at the reasons above")
         return episodes, [rate for *_, rate in drawn]
 
 

@@ -9,6 +9,7 @@ import sumolib
 from numpy.typing import NDArray
 
 from city import whole_files
+from city.sumo_files import elements
 
 WEIGHT_SIGMA = 0.6
 """Of the log-normal weights of origins and destinations."""
@@ -36,14 +37,14 @@ class RandomDemand:
     """Draws demands for one network. Routes are the fastest ones, and are looked up once."""
 
     def __init__(self, net_file: Path) -> None:
-        net = sumolib.net.readNet(str(net_file), withPedestrianConnections=True)
+        net = sumolib.net.readNet(str(net_file))
         self._net = net
         edges = sorted(net.getEdges(withInternal=False), key=lambda edge: edge.getID())
         self._edges = [edge for edge in edges if edge.allows("passenger")]
         self._sources = [edge for edge in self._edges if not edge.getIncoming()] or self._edges
         self._sinks = [edge for edge in self._edges if not edge.getOutgoing()] or self._edges
-        has_crossings = any(edge.getFunction() == "crossing" for edge in net.getEdges(withInternal=True))
-        self._walkable = [edge for edge in edges if edge.allows("pedestrian")] if has_crossings else []
+        self._next_walks = _next_walks(net_file)
+        self._walk_starts = [edge for edge, following in self._next_walks.items() if following]
         self._routes: dict[tuple[str, str], str] = {}
 
     @property
@@ -107,25 +108,58 @@ class RandomDemand:
 
     def _persons(self, rng: np.random.Generator, seconds: float) -> list[Departure]:
         """Pedestrians that walk along a few roads, over the crossings between them."""
-        if not self._walkable:
+        if not self._walk_starts:
             return []
         per_hour = float(np.exp(rng.uniform(np.log(MIN_PERSONS_H), np.log(MAX_PERSONS_H))))
-        persons = []
-        for k, time_s in enumerate(rng.uniform(0, seconds, rng.poisson(per_hour * seconds / 3600)).tolist()):
-            walk = self._walk(rng)
-            if walk:
-                persons.append((time_s, f'<person id="p{k}" depart="{time_s:.2f}"><walk edges="{walk}"/></person>'))
-        return persons
+        times = rng.uniform(0, seconds, rng.poisson(per_hour * seconds / 3600)).tolist()
+        return [
+            (time_s, f'<person id="p{k}" depart="{time_s:.2f}"><walk edges="{self._walk(rng)}"/></person>')
+            for k, time_s in enumerate(times)
+        ]
 
     def _walk(self, rng: np.random.Generator) -> str:
-        """A random walk over 2 to 4 edges; "" if it ends at once."""
-        edges = [self._walkable[int(rng.integers(len(self._walkable)))]]
+        """Edges of a random walk."""
+        edges = [self._walk_starts[int(rng.integers(len(self._walk_starts)))]]
         for _ in range(int(rng.integers(MIN_WALK_EDGES, MAX_WALK_EDGES + 1)) - 1):
-            following = sorted(edge.getID() for edge in edges[-1].getOutgoing() if edge in self._walkable)
+            following = self._next_walks[edges[-1]]
             if not following:
                 break
-            edges.append(self._net.getEdge(following[int(rng.integers(len(following)))]))
-        return " ".join(edge.getID() for edge in edges) if len(edges) >= MIN_WALK_EDGES else ""
+            edges.append(following[int(rng.integers(len(following)))])
+        return " ".join(edges)
+
+
+def _next_walks(net_file: Path) -> dict[str, list[str]]:
+    """By edge with a sidewalk, the edges that pedestrians reach from its end; empty without crossings. Raises InputError."""
+    crossings: set[str] = set()
+    pieces: set[str] = set()
+    ways: dict[str, set[str]] = {}
+    begin: dict[str, str] = {}
+    end: dict[str, str] = {}
+    for depth, element in elements(net_file):
+        attributes = element.attrib
+        if element.tag == "edge":
+            if attributes.get("function") in ("crossing", "walkingarea"):
+                pieces.add(attributes["id"])
+                crossings |= {attributes["id"]} if attributes["function"] == "crossing" else set()
+            elif "from" in attributes:
+                begin[attributes["id"]], end[attributes["id"]] = attributes["from"], attributes["to"]
+        elif element.tag == "connection" and pieces & {attributes["from"], attributes["to"]}:
+            # crossings are walked both ways
+            ways.setdefault(attributes["from"], set()).add(attributes["to"])
+            ways.setdefault(attributes["to"], set()).add(attributes["from"])
+        if depth == 1:
+            element.clear()
+    following: dict[str, list[str]] = {}
+    for edge in sorted(ways.keys() - pieces) if crossings else ():
+        reached = {edge}
+        queue = [edge]
+        while queue:
+            for other in ways[queue.pop()] - reached:
+                reached.add(other)
+                if other in pieces:
+                    queue.append(other)
+        following[edge] = sorted(other for other in reached - pieces if begin[other] == end[edge] and end[other] != begin[edge])
+    return following
 
 
 def _lanes(edges: Sequence[Any]) -> NDArray[np.float64]:

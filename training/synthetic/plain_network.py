@@ -19,11 +19,16 @@ FEWER_LANES_SHARE = 0.1
 """Share of the directions with a lane fewer than the other direction."""
 OTHER_SPEED_SHARE = 0.4
 """Share of the roads with a speed limit of their own."""
+OTHER_ROAD_SHARE = 0.25
+"""Share of the roads with other lanes than the rest of their street."""
 ONE_WAY_SHARE = 0.03
 MAX_LANE_DROP_M, MIN_LANE_DROP_M = 80.0, 30.0
 MAX_LANES = 4
 MAX_RING_LANES = 3
+MAX_RING_KMH = 40
 RAMP_LANES = 1
+RAMP_PRIORITY, ROAD_PRIORITY, MAIN_PRIORITY = 1, 2, 3
+"""Of netconvert: an edge yields to those of a higher priority, where there is no signal."""
 
 
 @dataclass(frozen=True)
@@ -73,24 +78,33 @@ def write(folder: Path, layout: Layout, kind: StreetKind, rng: np.random.Generat
 
 def _edges(layout: Layout, kind: StreetKind, rng: np.random.Generator) -> list[Edge]:
     edges = []
-    ring_lanes = min(MAX_RING_LANES, max(kind.lanes, int(rng.integers(1, MAX_RING_LANES + 1))))
+    ring_lanes = int(rng.integers(1, MAX_RING_LANES + 1))
+    of_street: dict[str, tuple[int, int]] = {}
     for road in layout.roads:
-        lanes = kind.lanes if kind.is_uniform else int(rng.choice(list(LANES), p=list(LANES.values())))
-        is_same_speed = kind.is_uniform or rng.random() >= OTHER_SPEED_SHARE
-        speed_kmh = kind.speed_kmh if is_same_speed else int(rng.choice(SPEEDS_KMH))
+        lanes, speed_kmh = _lanes_and_speed(kind, rng)
+        if road.street and rng.random() >= OTHER_ROAD_SHARE:
+            lanes, speed_kmh = of_street.setdefault(road.street, (lanes, speed_kmh))
         if road.is_ring:
-            edges.append(Edge(road.start, road.end, ring_lanes, min(speed_kmh, 40), 3, road.bend))
+            edges.append(Edge(road.start, road.end, ring_lanes, min(speed_kmh, MAX_RING_KMH), MAIN_PRIORITY, road.bend))
             continue
         if road.is_ramp:
-            edges.append(Edge(road.start, road.end, RAMP_LANES, speed_kmh, 1, ()))
+            edges.append(Edge(road.start, road.end, RAMP_LANES, speed_kmh, RAMP_PRIORITY, road.bend))
             continue
         is_one_way = not kind.is_uniform and rng.random() < ONE_WAY_SHARE
         ends = [(road.start, road.end), (road.end, road.start)]
         for start, end in ends[: 1 if is_one_way else 2]:
             fewer = lanes > 1 and rng.random() < FEWER_LANES_SHARE
-            edge = Edge(start, end, lanes - fewer, speed_kmh, 2, road.bend)
+            edge = Edge(start, end, lanes - fewer, speed_kmh, ROAD_PRIORITY, road.bend)
             edges.append(_with_lane_changes(layout, road, edge, kind, rng))
     return edges
+
+
+def _lanes_and_speed(kind: StreetKind, rng: np.random.Generator) -> tuple[int, int]:
+    """Draw the lanes per direction, and the speed limit in km/h."""
+    lanes, speed_kmh = int(rng.choice(list(LANES), p=list(LANES.values()))), int(rng.choice(SPEEDS_KMH))
+    if kind.is_uniform:
+        return kind.lanes, kind.speed_kmh
+    return lanes, speed_kmh if rng.random() < OTHER_SPEED_SHARE else kind.speed_kmh
 
 
 def _with_lane_changes(layout: Layout, road: Road, edge: Edge, kind: StreetKind, rng: np.random.Generator) -> Edge:

@@ -51,6 +51,8 @@ class Road:
     """Whether it is a part of a roundabout."""
     bend: tuple[Point, ...] = ()
     """Points between its ends, m."""
+    street: str = ""
+    """The street that it is a part of, whose roads mostly have the same lanes; "" if none."""
 
 
 @dataclass(frozen=True)
@@ -129,29 +131,29 @@ def _grid(kind: StreetKind, rng: np.random.Generator) -> Layout:
     roads: list[Road] = []
     arms = {side: _arm_m(rng) for side in ("west", "east", "south", "north")}
 
-    def add_arm(node: str, dx: float, dy: float) -> None:
+    def add_arm(node: str, dx: float, dy: float, street: str) -> None:
         end = f"E{len(places)}"
         places[end] = (places[node][0] + dx, places[node][1] + dy)
-        roads.append(Road(end, node))
+        roads.append(Road(end, node, street=street))
 
     names = [[f"J{column}{row}" for row in range(kind.rows)] for column in range(kind.columns)]
     for column, row in np.ndindex(kind.columns, kind.rows):
         places[names[column][row]] = (float(xs[column]), float(ys[row]))
     signals = frozenset(places)
     for column, row in np.ndindex(kind.columns, kind.rows):
-        node = names[column][row]
+        node, along, across = names[column][row], f"row {row}", f"column {column}"
         if column + 1 < kind.columns:
-            roads.append(Road(node, names[column + 1][row]))
+            roads.append(Road(node, names[column + 1][row], street=along))
         else:
-            add_arm(node, arms["east"], 0)
+            add_arm(node, arms["east"], 0, along)
         if row + 1 < kind.rows:
-            roads.append(Road(node, names[column][row + 1]))
+            roads.append(Road(node, names[column][row + 1], street=across))
         else:
-            add_arm(node, 0, arms["north"])
+            add_arm(node, 0, arms["north"], across)
         if column == 0:
-            add_arm(node, -arms["west"], 0)
+            add_arm(node, -arms["west"], 0, along)
         if row == 0:
-            add_arm(node, 0, -arms["south"])
+            add_arm(node, 0, -arms["south"], across)
     return Layout(places, signals, tuple(roads))
 
 
@@ -258,8 +260,8 @@ def _add_ramp(layout: Layout, number: int, rng: np.random.Generator) -> Layout:
     ramp_place = _ahead(place, angle + math.pi + math.radians(float(rng.uniform(20, 40))), float(rng.uniform(100, 200)))
     roads = (
         *(other for other in layout.roads if other is not road),
-        Road(road.start, merge),
-        Road(merge, road.end),
+        replace(road, end=merge),
+        replace(road, start=merge),
         Road(ramp, merge, is_one_way=True, is_ramp=True),
     )
     return replace(layout, places={**layout.places, merge: place, ramp: ramp_place}, roads=roads)

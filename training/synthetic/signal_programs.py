@@ -6,13 +6,16 @@ from enum import StrEnum
 
 import numpy as np
 
-from city.network import SignalNetwork, green_states
+from city.network import Phase, Program, SignalNetwork, green_states
 from signals.green_phases import yellow_between
+from signals.policy_signals import distinct_greens
 from signals.safety.conflicts import GREEN, ConflictRules
 from signals.safety.safety_times import yellow_s_at
 from training.synthetic.junction_movements import Approach, Movements
 
 MIN_GREEN_S, MAX_GREEN_S = 15, 45
+MAX_CYCLE_GREEN_S = 200
+"""Sum of a program's greens, unless the minimum of each takes longer."""
 MIN_YELLOW_S = 3.0
 MAX_ALL_RED_S = 3
 ALL_RED_SHARE = 0.3
@@ -43,8 +46,8 @@ class ProgramKind(StrEnum):
 
 
 KINDS = {
-    ProgramKind.UNION: 0.16,
-    ProgramKind.LEFT_ONLY: 0.22,
+    ProgramKind.UNION: 0.12,
+    ProgramKind.LEFT_ONLY: 0.26,
     ProgramKind.DUAL_RING: 0.18,
     ProgramKind.SPLIT: 0.08,
     ProgramKind.LATE_START: 0.12,
@@ -78,14 +81,14 @@ class Junction:
 
 
 def draw_greens(kind: ProgramKind, junction: Junction, rng: np.random.Generator) -> list[str]:
-    """Draw the greens of a program: safe, distinct, at most MAX_GREENS, with a green for every link."""
+    """Draw the greens of a program: safe, distinct, with a green for every link, and at most MAX_GREENS if that many suffice."""
     builder = _GreenBuilder(junction, has_overlaps=rng.random() < OVERLAP_SHARE)
     axes = junction.movements.axes()
     axes = [axes[k] for k in rng.permutation(len(axes))]
     # either direction may lead
     axes = [axis if rng.random() < 0.5 else axis[::-1] for axis in axes]
-    greens = _distinct(green for green in _MAKERS[kind](builder, junction, axes, rng) if builder.is_safe(green))
-    greens = _with_all_links(greens, builder, junction)
+    states = [green for green in _MAKERS[kind](builder, junction, axes, rng) if builder.is_safe(green)]
+    greens = _distinct(_with_all_links(states, builder, junction), junction.signal)
     most = int(rng.integers(MIN_MANY_GREENS, MAX_GREENS + 1)) if kind is ProgramKind.MANY else MAX_GREENS
     return _some(greens, most, rng)
 
@@ -135,6 +138,9 @@ class _GreenBuilder:
         yields, permissive = self._signal.yields, self._signal.permissive
         shown, yielding = "G", []
         for foe in self._foes(link, state):
+            if yields[link, foe] and yields[foe, link]:
+                # two vehicles that yield to each other would wait for ever
+                return
             if yields[link, foe] and may_yield:
                 shown = "g"
             elif yields[foe, link] and foe not in fixed:
@@ -227,9 +233,10 @@ _MAKERS: dict[ProgramKind, Callable[[_GreenBuilder, Junction, Axes, np.random.Ge
 }
 
 
-def _distinct(greens: Iterable[str]) -> list[str]:
-    """The greens without repeated ones, in order; states without green are left out."""
-    return [green for green in dict.fromkeys(greens) if set(green) & set(GREEN)]
+def _distinct(states: Iterable[str], signal: SignalNetwork) -> list[str]:
+    """The greens that differ for vehicles, in order."""
+    phases = tuple(Phase(state, 0.0, 0.0, 0.0) for state in states)
+    return distinct_greens(signal, Program(PROGRAM_ID, "static", 0, phases))
 
 
 def _with_all_links(greens: list[str], builder: _GreenBuilder, junction: Junction) -> list[str]:
@@ -250,7 +257,8 @@ def _with_all_links(greens: list[str], builder: _GreenBuilder, junction: Junctio
 def _some(greens: list[str], most: int, rng: np.random.Generator) -> list[str]:
     """At most `most` of the greens, in order, if that many suffice for every link."""
     served: set[int] = set()
-    needed, others = [], []
+    needed: list[int] = []
+    others: list[int] = []
     for k in rng.permutation(len(greens)).tolist():
         links = {link for link, c in enumerate(greens[k]) if c in GREEN}
         (others if links <= served else needed).append(k)
@@ -261,15 +269,18 @@ def _some(greens: list[str], most: int, rng: np.random.Generator) -> list[str]:
 def program_xml(signal: SignalNetwork, greens: Sequence[str], rng: np.random.Generator) -> str:
     """A fixed program (`tlLogic`) of the greens, with a yellow between each two."""
     all_red_s = int(rng.integers(1, MAX_ALL_RED_S + 1)) if rng.random() < ALL_RED_SHARE else 0
+    longest_s = max(MIN_GREEN_S, min(MAX_GREEN_S, MAX_CYCLE_GREEN_S // len(greens)))
     phases = []
     for green, following in zip(greens, [*greens[1:], greens[0]], strict=True):
-        phases.append((green, float(rng.integers(MIN_GREEN_S, MAX_GREEN_S + 1))))
+        phases.append((green, float(rng.integers(MIN_GREEN_S, longest_s + 1))))
         yellow = yellow_between(green, following)
         ending = [mps for c, mps in zip(yellow, signal.approach_mps, strict=True) if c == "y"]
         if ending:
-            phases.append((yellow, round(max(MIN_YELLOW_S, max(map(yellow_s_at, ending))), 1)))
-            if all_red_s:
-                phases.append((yellow.replace("y", "r"), float(all_red_s)))
+            phases.append((yellow, max(MIN_YELLOW_S, *map(yellow_s_at, ending))))
+            red = yellow.replace("y", "r")
+            # links that stay green would make it a green of its own
+            if all_red_s and not set(red) & set(GREEN):
+                phases.append((red, float(all_red_s)))
     cycle_s = sum(duration_s for _, duration_s in phases)
     lines = "".join(f'        <phase duration="{duration_s:g}" state="{state}"/>\n' for state, duration_s in phases)
     return (

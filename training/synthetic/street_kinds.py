@@ -118,7 +118,7 @@ def draw(rng: np.random.Generator) -> StreetKind:
         layout=_choice(rng, LAYOUTS),
         left_green_s=int(rng.choice(LEFT_GREENS_S)),
         cycle_s=int(rng.integers(MIN_CYCLE_S, MAX_CYCLE_S + 1)),
-        own_program_share=float(rng.choice(OWN_PROGRAM_SHARES, p=(0.2, 0.3, 0.3, 0.2))),
+        own_program_share=float(rng.choice(OWN_PROGRAM_SHARES, p=(0.15, 0.25, 0.3, 0.3))),
     )
 
 

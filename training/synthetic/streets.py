@@ -54,6 +54,8 @@ def generate(folder: Path, seed: int) -> Path:
     if target.is_dir():
         return target
     draft = folder / f".{target.name}.{os.getpid()}.draft"
+    # of a killed run of the same process id
+    shutil.rmtree(draft, ignore_errors=True)
     try:
         draft.mkdir(parents=True)
         _write(draft, seed)
@@ -126,6 +128,9 @@ def _options(kind: StreetKind, rng: np.random.Generator) -> list[str]:
     """netconvert's options of a street, beside its plain files, and except those of the signals' programs."""
     options = ["--no-turnarounds", "--remove-edges.isolated", "--keep-edges.components", "1", "--tls.default-type", "static"]
     options += ["--tls.cycle.time", str(kind.cycle_s), "--seed", str(int(rng.integers(1 << 30)))]
+    if kind.own_program_share:
+        # otherwise two links that no phase of the network's own program shows together may have to yield to each other
+        options.append("--tls.ignore-internal-junction-jam")
     if kind.has_crossings:
         options += ["--sidewalks.guess", "--sidewalks.guess.max-speed", "30", "--crossings.guess"]
     return options
