@@ -34,12 +34,13 @@ class VehicleReadings(NamedTuple):
     """The vehicles on the lanes that were read for single vehicles; arrays with one element per vehicle."""
 
     row: Rows
-    """The row of the vehicle's lane in the readings."""
+    """intp [n], row of the vehicle's lane in the readings."""
     position_m: Floats
-    """Of its front, from the beginning of the lane."""
+    """float64 [n], of its front, from the beginning of the lane."""
     speed_mps: Floats
+    """float64 [n]."""
     waiting_s: Floats
-    """SUMO's waiting time: since it was last faster than 0.1 m/s."""
+    """float64 [n], SUMO's waiting time: since it was last faster than 0.1 m/s."""
 
 
 NO_VEHICLES = VehicleReadings(np.zeros(0, np.intp), np.zeros(0), np.zeros(0), np.zeros(0))
@@ -56,7 +57,7 @@ class Readings:
     outflow: Floats
     """float64 [lanes]: vehicles that left the lane since the controller started."""
     by_vehicle: VehicleReadings = NO_VEHICLES
-    """The vehicles on the lanes that were read for single vehicles."""
+    """The vehicles on the vehicle lanes of the TLs that were read last, in the order of lanes."""
 
     @property
     def vehicles(self) -> Floats:

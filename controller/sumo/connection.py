@@ -171,6 +171,7 @@ class TrackedLanes:
         return [self.lanes[k] for k in rows], np.array(rows, np.intp)
 
     def set_vehicles(self, vehicles: VehicleReadings) -> None:
+        """Replace the single vehicles of the readings; the arrays by lane stay the same."""
         if vehicles is not self.readings.by_vehicle:
             self.readings = replace(self.readings, by_vehicle=vehicles)
 

@@ -14,7 +14,7 @@ from signals.safety.signal_safety import PermittedRelease, PermittedState, Signa
 REPORT_OPTIONS = ("--verbose", "--duration-log.statistics")
 """SUMO's options that print progress and statistics."""
 HALTING_MPS = 0.1
-"""The waiting time of a faster vehicle is 0."""
+"""SUMO's waiting time of a faster vehicle is 0."""
 
 
 class LibsumoConnection:
@@ -92,6 +92,7 @@ class LibsumoConnection:
         return StepResult(self.api.simulation.getTime(), shown, rejected)
 
     def _vehicles(self, lanes: Sequence[str], rows: Rows) -> VehicleReadings:
+        """Read the vehicles on lanes, whose rows in the readings are `rows`."""
         ids = [self.api.lane.getLastStepVehicleIDs(lane) for lane in lanes]
         vehicles = [vehicle for of_lane in ids for vehicle in of_lane]
         if not vehicles:

@@ -1,4 +1,7 @@
-"""A connection to a SUMO program over its socket: one round trip per decision step for any number of TLs."""
+"""A connection to a SUMO program over its socket: one round trip per decision step for any number of TLs.
+
+A second one reads single vehicles, if some of the TLs need them: their ids must be known first.
+"""
 
 import contextlib
 import socket
@@ -77,10 +80,12 @@ class _Getters(NamedTuple):
     numbers: wire.NumericGetters
     """Of the lane variables, and the time."""
     rows: slice | Rows
+    """Rows of the lanes whose variables are read."""
     vehicle_ids: wire.VehicleIdGetters
     vehicle_rows: Rows
+    """Rows of the lanes whose vehicles are read."""
     request: bytes
-    """The message of both."""
+    """The message of `numbers` and `vehicle_ids`."""
 
 
 class TraciConnection:

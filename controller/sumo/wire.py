@@ -245,12 +245,13 @@ class VehicleIdGetters:
 
 def _sized_strings(answer: bytes, at: int, begin: bytes) -> tuple[list[bytes], int]:
     """Decode a list of strings without unpacking them: (strings, each after its size; end of the list)."""
-    reader = Reader(answer, at)
-    reader.status()
-    is_accepted = answer.startswith(_accepted(GET_LANE), at)
+    reader = Reader(answer, at + _STATUS_BYTES)
+    if not answer.startswith(_accepted(GET_LANE), at):
+        Reader(answer, at).status()
+        raise MalformedMessage("an answer to a getter of another kind")
     end = reader.value_end()
     at = reader.at + len(begin)
-    if not is_accepted or not answer.startswith(begin, reader.at) or at + 4 > end:
+    if not answer.startswith(begin, reader.at) or at + 4 > end:
         raise MalformedMessage("an answer whose layout does not match its getters")
     count = int.from_bytes(answer[at : at + 4])
     at += 4
@@ -308,8 +309,8 @@ class VehicleGetters:
             end = at + layout.values.size
             if end <= len(answer):
                 before_position, position, before_speed, speed, before_waiting, waiting = layout.values.unpack_from(answer, at)
-                rest = name + _DOUBLE
-                if (before_position, before_speed, before_waiting) == tuple(head + rest for head in layout.answers):
+                heads, rest = layout.answers, name + _DOUBLE
+                if before_position == heads[0] + rest and before_speed == heads[1] + rest and before_waiting == heads[2] + rest:
                     values.append((position, speed, waiting))
                     known.append(True)
                     at = end
