@@ -380,7 +380,11 @@ class _Reader:
             if (connections := self.connections.get(signal))
         }
         incoming = {lane for signal in signals.values() for lane in signal.lanes if not is_internal(lane)}
-        behind = {lane: self.lanes.behind(lane, MIN_APPROACH_M) for lane in sorted(incoming) if self.lanes.length_m[lane] < MIN_APPROACH_M}
+        behind = {
+            lane: self.lanes.behind(lane, MIN_APPROACH_M)
+            for lane in sorted(incoming)
+            if self.lanes.length_m[lane] < MIN_APPROACH_M
+        }
         return StreetNetwork(self.net_file, signals, self.lanes.length_m, behind, self.begin_s, end_s)
 
     def _signal(

@@ -189,7 +189,8 @@ def _pretrained(city: City | None) -> Path:
     """The folder of the policy that is part of the package. Raises InputError without a street."""
     if _street(city) is None:
         raise InputError(
-            "--pretrained needs a city.toml with a [network]: write one with greenserve city init --dialect street, or pass --city"
+            "--pretrained needs a city.toml with a [network]; write one with greenserve city init --dialect street, or pass "
+            "--city FILE"
         )
     return Path(str(files("export"))) / "pretrained"
 

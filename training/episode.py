@@ -19,12 +19,12 @@ from export.training_record import TrainingRecord
 from protos import policy_pb2 as pb
 from serving.client import Client
 from signals import contract
-from signals.dialects import street
 from signals.change_times import change_times, signal_safeties
+from signals.dialects import street
 from signals.observation import Observation
 from signals.policy import Action
 from signals.simulation_time import next_multiple_s
-from simulation.demand import Demand
+from simulation.demand import SimulatedDemand
 from simulation.street_simulation import SERVED_DEADLINE_S, check_answers, end_of, simulated
 from simulation.trips import Trips, read_trips
 from training.actor_critics import ActorCritics, Layout, layouts
@@ -99,7 +99,7 @@ class EpisodeSimulator:
             records[trained.tl] = TrainingRecord(programs, change.total_s if change is not None else 0.0)
         return records
 
-    def run(self, arrays: Arrays, demand: Demand, seed: Sequence[int], explore: bool, sharpness: float = 1.0) -> Episode:
+    def run(self, arrays: Arrays, demand: SimulatedDemand, seed: Sequence[int], explore: bool, sharpness: float = 1.0) -> Episode:
         """Simulate an episode.
 
         Args:

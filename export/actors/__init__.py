@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from export.actors.activations import Floats
 from export.actors import phase_competition as phase_competition  # its step is found by its key
+from export.actors.activations import Floats
 from export.actors.steps import Dense, Step, check_sizes
 
 PROBABILITIES, Q_VALUES = "probabilities", "q_values"

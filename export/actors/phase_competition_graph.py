@@ -84,7 +84,10 @@ def _inputs(junction: Junction, current: Any, green_s: Any, features: Any) -> tu
 
 
 def encode(network: Sequence[Any], junction: Junction, lane_x: Any, green_x: Any) -> tuple[Any, Any]:
-    """As `phase_competition.encode`: (e [n, P, B, units], c [n, B, units]) of lanes [n, L, B, inputs], greens [n, P, B, inputs]."""
+    """As `phase_competition.encode`: (e [n, P, B, units], c [n, B, units]).
+
+    `lane_x`: [n, L, B, inputs], `green_x`: [n, P, B, inputs].
+    """
     k1, b1, k2, b2, k3, b3 = network[:6]
     f = _dense(_dense(lane_x, k1, b1), k2, b2) * junction["lane_mask"][..., None, None]
     served = junction["protected"] + junction["permissive"]

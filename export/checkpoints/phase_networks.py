@@ -65,7 +65,9 @@ def load(path: Path) -> tuple[dict[str, NDArray[np.float32]], dict[str, NDArray[
 
 def _description(path: Path, checkpoint: Checkpoint) -> dict[str, Any]:
     if DESCRIPTION not in checkpoint.stored:
-        raise InputError(f"{path}: has no description, so it is not a policy of phase competition; pass a file of greenserve train")
+        raise InputError(
+            f"{path}: has no description, so it is not a policy of phase competition; pass a file of greenserve train"
+        )
     try:
         found = json.loads(str(checkpoint.value(DESCRIPTION)))
         features = found["features"]
@@ -84,7 +86,9 @@ def _count(path: Path, checkpoint: Checkpoint) -> int:
     """Number of networks. Raises InputError."""
     first = next(iter(SHAPES))
     if first not in checkpoint.stored or not checkpoint.stored[first].shape:
-        raise InputError(f"{path}: {first} is missing, so it is not a policy of phase competition; pass a file of greenserve train")
+        raise InputError(
+            f"{path}: {first} is missing, so it is not a policy of phase competition; pass a file of greenserve train"
+        )
     return checkpoint.stored[first].shape[0]
 
 

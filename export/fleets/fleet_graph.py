@@ -222,9 +222,7 @@ def _padded_columns(sizes: Sequence[int], widest: int) -> NDArray[np.int32]:
 def _own_columns(sizes: Sequence[int], own_columns: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
     """As `_padded_columns`, from each member's columns in its own observation."""
     begins = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    parts = [
-        np.where(own < size, begin + own, sum(sizes)) for begin, size, own in zip(begins, sizes, own_columns, strict=True)
-    ]
+    parts = [np.where(own < size, begin + own, sum(sizes)) for begin, size, own in zip(begins, sizes, own_columns, strict=True)]
     return np.concatenate(parts).astype(np.int32)
 
 

@@ -7,6 +7,7 @@ estimates (Schulman et al. 2016) with them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +53,7 @@ def make_batch(
 ) -> StreetBatch:
     """The batch of episodes: of each its TLs' junctions and transitions. Raises ValueError without a decision."""
     junctions: list[Junction] = []
-    parts: list[dict[str, NDArray[np.generic]]] = []
+    parts: list[dict[str, NDArray[Any]]] = []
     greens = max(j.protected.shape[0] for own, _ in episodes for j in own)
     lanes = max(j.protected.shape[1] for own, _ in episodes for j in own)
     for own, transitions in episodes:
@@ -83,27 +84,29 @@ def make_batch(
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     padded = Padded.of(junctions, greens, lanes)
     own_junction = padded.take(columns["junction"].astype(np.intp))
-    lane_x, green_x = inputs(own_junction, columns["current"], columns["green_s"], columns["features"])  # type: ignore[arg-type]
+    lane_x, green_x = inputs(own_junction, columns["current"], columns["green_s"], columns["features"])
     return StreetBatch(
         padded,
-        columns["junction"],  # type: ignore[arg-type]
+        columns["junction"],
         lane_x.astype(np.float32),
         green_x.astype(np.float32),
-        columns["action"],  # type: ignore[arg-type]
-        columns["log_p"],  # type: ignore[arg-type]
-        _scaled(columns["advantage"], columns["spread"]),  # type: ignore[arg-type]
-        columns["target"],  # type: ignore[arg-type]
+        columns["action"],
+        columns["log_p"],
+        _scaled(columns["advantage"], columns["spread"]),
+        columns["target"],
     )
 
 
 def squashed(x: NDArray[np.float64]) -> NDArray[np.float64]:
     """sign(x) (sqrt(|x| + 1) - 1): congestion must not drown the rest (Pohlen et al. 2018)."""
-    return np.sign(x) * (np.sqrt(np.abs(x) + 1) - 1)
+    y: NDArray[np.float64] = np.sign(x) * (np.sqrt(np.abs(x) + 1) - 1)
+    return y
 
 
 def unsquashed(y: NDArray[np.float64]) -> NDArray[np.float64]:
     """The inverse of `squashed`."""
-    return np.sign(y) * ((np.abs(y) + 1) ** 2 - 1)
+    x: NDArray[np.float64] = np.sign(y) * ((np.abs(y) + 1) ** 2 - 1)
+    return x
 
 
 def _advantages(tl: Transitions, gamma: float, gae_lambda: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -128,12 +131,10 @@ def _scaled(advantage: NDArray[np.float64], spread: NDArray[np.float64]) -> Floa
     """
     scaled = advantage / np.sqrt((spread + 1e-2) * (np.sqrt((advantage**2).mean()) + 1e-2))
     scaled = (scaled - scaled.mean()) / (scaled.std() + 1e-6)
-    return np.clip(scaled, -MAX_ADVANTAGE, MAX_ADVANTAGE).astype(np.float32)
+    return np.asarray(np.clip(scaled, -MAX_ADVANTAGE, MAX_ADVANTAGE), np.float32)
 
 
 def _padded(values: Float32s, sizes: tuple[int, ...]) -> Float32s:
     result = np.zeros((len(values), *sizes), np.float32)
     result[tuple(slice(size) for size in values.shape)] = values
     return result
-
-

@@ -117,20 +117,20 @@ class StreetActorCritic(StreetNetworks):
         return action[:, None].astype(np.float32), chosen.astype(np.float32)
 
     def greedy_actions(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
-        return self._log_p(rows, x)[0].argmax(1)[:, None].astype(np.float32)
+        return np.asarray(self._log_p(rows, x)[0].argmax(1)[:, None], np.float32)
 
     def critic(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
         junction, lane_x, green_x, _ = self._inputs(rows, x)
         _, c = encode(self._critic, junction, lane_x, green_x)
         k4, b4, k5, b5 = self._critic[6:]
-        return (np.maximum(c @ k4 + b4, 0) @ k5 + b5)[:, 0].astype(np.float32)
+        return np.asarray((np.maximum(c @ k4 + b4, 0) @ k5 + b5)[:, 0], np.float32)
 
     def _log_p(self, rows: NDArray[np.intp], x: Float32s) -> tuple[Float32s, NDArray[np.bool_]]:
         junction, lane_x, green_x, features = self._inputs(rows, x)
         y = self._sharpness * scores(self._actor, junction, lane_x, green_x)
         allowed, is_forced = greens_allowed(junction, features)
         y = np.where(is_forced[:, None] & ~allowed, -1e9, y)
-        return log_softmax(y).astype(np.float32), is_forced
+        return np.asarray(log_softmax(y), np.float32), is_forced
 
     def _inputs(self, rows: NDArray[np.intp], x: Float32s) -> tuple[Padded, Float32s, Float32s, Float32s]:
         junction = self._junctions.take(rows)
@@ -157,7 +157,7 @@ class Heuristic(StreetNetworks):
         near, middle, exits = (FEATURES.index(name) for name in ("vehicles_near", "vehicles_middle", "exit_occupancy"))
         waiting = features[..., near] + features[..., middle] - self.EXIT_VEHICLES * features[..., exits]
         score = ((junction.protected + 0.5 * junction.permissive) @ waiting[..., None])[..., 0] + self.KEPT_VEHICLES * current
-        return np.where(junction.green_mask > 0, score, -np.inf).argmax(1)[:, None].astype(np.float32)
+        return np.asarray(np.where(junction.green_mask > 0, score, -np.inf).argmax(1)[:, None], np.float32)
 
     def critic(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
         return np.zeros(len(x), np.float32)

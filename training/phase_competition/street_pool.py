@@ -16,6 +16,7 @@ from simulation.demand import MAX_SUMO_SEED
 from simulation.street_simulation import SimulationFailed
 from simulation.trips import Trips
 from training.episode import EpisodeSimulator, TrainingTask
+from training.phase_competition.networks import StreetLayout
 from training.synthetic.demand import RandomDemand
 from training.transitions import Float32s, Transitions
 
@@ -89,7 +90,9 @@ class StreetSimulator:
         except SimulationFailed as error:
             return str(error)  # one street must not end a training on hundreds
         (layout,) = simulator.layouts
-        pairs = [(j, episode.transitions[tl]) for tl, j in zip(layout.tls, layout.junctions) if tl in episode.transitions]
+        assert isinstance(layout, StreetLayout), "all TLs of a street have the street dialect"
+        by_tl = dict(zip(layout.tls, layout.junctions, strict=True))
+        pairs = [(junction, episode.transitions[tl]) for tl, junction in by_tl.items() if tl in episode.transitions]
         return StreetEpisode(tuple(j for j, _ in pairs), tuple(t for _, t in pairs), episode.trips)
 
     def _simulator(self, folder: Path) -> EpisodeSimulator:

@@ -1,14 +1,11 @@
 """Trains one policy on many streets: episodes on random streets, updates, a curve, and a state to resume from."""
 
 import functools
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-
 import numpy as np
-
 
 from city import whole_files
 from simulation.executors import executor, in_order
@@ -84,7 +81,7 @@ class StreetsTrainer:
 
     def save(self, path: Path) -> None:
         with whole_files.replacing(path) as draft, draft.open("wb") as file:
-            np.savez(file, **{f"a{k:02d}": array for k, array in enumerate(self.arrays)})
+            np.savez(file, **{f"a{k:02d}": array for k, array in enumerate(self.arrays)})  # type: ignore[arg-type]
 
     def _clone(self) -> str:
         rng = np.random.default_rng([self._settings.seed, 0, 6])
