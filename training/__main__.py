@@ -58,6 +58,12 @@ def parser(prog: str) -> Parser:
         "--infer-model-path", type=Path, metavar="DIR", help="folder of their models (default: [serving] models_dir)"
     )
     parser.add_argument("--server", metavar="HOST:PORT", help="server of their models (default: an embedded one is started)")
+    parser.add_argument(
+        "--streets", metavar="DIR", help="train one policy for any junction on the streets of a folder, or on synthetic ones"
+    )
+    parser.add_argument(
+        "--street-count", type=int, default=120, metavar="N", help="with --streets synthetic: number of streets (default: 120)"
+    )
     flags.add(parser)
     parser.add_argument("--model-number", type=int, default=1, metavar="N", help="model number of the checkpoints (default: 1)")
     parser.add_argument(
@@ -80,6 +86,7 @@ def parser(prog: str) -> Parser:
 def _parse(argv: list[str], prog: str) -> argparse.Namespace:
     args = parser(prog).parse_args(argv)
     flags.check(args)
+    flags.check_count(args, "street_count", 1)
     flags.check_count(args, "model_number", 0)
     if args.infer_model_number is not None:
         flags.check_count(args, "infer_model_number", 0)
@@ -87,6 +94,12 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
 
 
 def _train(args: argparse.Namespace) -> int:
+    if args.streets is not None:
+        # imported late: it loads TensorFlow
+        from training.phase_competition import command
+
+        with run_lock.held(lock_file(args.out, args.model_number), _other_training(args)):
+            return command.train(args)
     city = config.load(args.city)
     targets, infers = _selected(args, city)
     street = street_with_demand(city, (*targets, *infers), args.seconds)
@@ -96,11 +109,7 @@ def _train(args: argparse.Namespace) -> int:
     if args.server is not None and not args.server.startswith("unix:"):
         host_and_port(args.server, "--server")
     formats = _formats(args.format, targets)
-    message = (
-        f"{args.out}: another training of model number {args.model_number} runs in this folder; wait for its end, or pass "
-        "another --model-number or --out"
-    )
-    with run_lock.held(lock_file(args.out, args.model_number), message):
+    with run_lock.held(lock_file(args.out, args.model_number), _other_training(args)):
         return _train_locked(args, city, targets, infers, formats)
 
 
@@ -140,6 +149,13 @@ def _train_locked(
         print(f"{tl}: {path}")
     print(f"{result.episodes} episodes; best mean delay on held-out demand: {result.best_delay_s:.1f} s")
     return 0
+
+
+def _other_training(args: argparse.Namespace) -> str:
+    return (
+        f"{args.out}: another training of model number {args.model_number} runs in this folder; wait for its end, or pass "
+        "another --model-number or --out"
+    )
 
 
 def _selected(args: argparse.Namespace, city: config.City) -> tuple[list[str], list[str]]:

@@ -154,7 +154,6 @@ class _Decision:
     x: Float32s
     action: Float32s
     log_p: Float32s
-    value: Float32s
     reward: NDArray[np.float64]
     """For the time since the TL's last decision."""
     now: NDArray[np.float64]
@@ -200,14 +199,14 @@ class ExploringPolicies:
             actions = networks.greedy_actions(rows, x)
         else:
             actions, log_p = networks.sample(rows, x, self._rng)
-            self._record(k, tls, x, actions, log_p, networks.critic(rows, x))
+            self._record(k, tls, x, actions, log_p)
         layout = networks.layout
         if isinstance(layout, StreetLayout) or layout.is_categorical:
             return {tl: action.astype(np.float64) for tl, action in zip(tls, actions, strict=True)}
         sizes = dict(zip(layout.tls, layout.action_sizes, strict=True))
         return {tl: np.clip(action[: sizes[tl]], -1, 1).astype(np.float64) for tl, action in zip(tls, actions, strict=True)}
 
-    def _record(self, k: int, tls: Sequence[str], x: Float32s, actions: Float32s, log_p: Float32s, value: Float32s) -> None:
+    def _record(self, k: int, tls: Sequence[str], x: Float32s, actions: Float32s, log_p: Float32s) -> None:
         """Record the decisions of the TLs that apply their action now."""
         assert self._loop is not None and self._rewards is not None
         now = self._loop.now
@@ -215,7 +214,7 @@ class ExploringPolicies:
         if applied:
             reward = np.array(self._rewards.since_last([tls[i] for i in applied], now))
             indices = np.array([self._index[tls[i]][1] for i in applied], np.intp)
-            columns = (x[applied], actions[applied], log_p[applied], value[applied], reward, np.full(len(applied), now))
+            columns = (x[applied], actions[applied], log_p[applied], reward, np.full(len(applied), now))
             self._decisions[k].append(_Decision(indices, *columns))
 
     def transitions(self) -> dict[str, Transitions]:
@@ -227,14 +226,17 @@ class ExploringPolicies:
             indices = np.concatenate([decision.indices for decision in decisions])
             columns = [
                 np.concatenate([getattr(decision, name) for decision in decisions])
-                for name in ("x", "action", "log_p", "value", "reward", "now")
+                for name in ("x", "action", "log_p", "reward", "now")
             ]
+            # at once: the values are only needed after the episode
+            tls_of_decisions = [networks.layout.tls[index] for index in indices]
+            values = networks.critic(networks.rows_of(tls_of_decisions), columns[0])
             # one sort: comparing all decisions with each TL takes the square of the number of TLs
             order = np.argsort(indices, kind="stable")
             ends = np.cumsum(np.bincount(indices, minlength=len(networks.layout.tls)))
             for tl, rows in zip(networks.layout.tls, np.split(order, ends[:-1]), strict=True):
-                x, action, log_p, value, reward, now = (column[rows] for column in columns)
+                x, action, log_p, reward, now = (column[rows] for column in columns)
                 reward = np.append(reward[1:], 0.0).astype(np.float32)
                 duration_s = np.append(np.diff(now), 0.0).astype(np.float32)[: len(now)]
-                result[tl] = Transitions(x, action, log_p.astype(np.float32), value.astype(np.float32), reward, duration_s)
+                result[tl] = Transitions(x, action, log_p.astype(np.float32), values[rows].astype(np.float32), reward, duration_s)
         return result

@@ -8,7 +8,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from export.actors import phase_competition_graph as graph
-from export.actors.phase_competition import GREEN_INPUTS, LANE_INPUTS, SHAPES, Padded
+from export.actors.phase_competition import GREEN_INPUTS, LANE_INPUTS, MIN_LOG_PROBABILITY, SHAPES, Padded
 from training.phase_competition.batch import StreetBatch
 from training.ppo import ADAM_BETA1, ADAM_BETA2, ADAM_EPSILON, MAX_GRADIENT_NORM, NotFinite
 from training.transitions import Float32s
@@ -39,7 +39,7 @@ class StreetPpo:
 
 
 class StreetLearner:
-    """The optimiser of the actor's and the critic's arrays."""
+    """The optimiser of the actors' and the critics' arrays, [networks, *shape]; mostly of one network."""
 
     def __init__(self, arrays: Sequence[Float32s], ppo: StreetPpo) -> None:
         self._ppo = ppo
@@ -84,6 +84,7 @@ class StreetLearner:
     def clone(self, batch: StreetBatch, rng: np.random.Generator, steps: int) -> float:
         """Fit the actor to the actions of a batch (behaviour cloning); return the last mean cross-entropy."""
         self._learning_rate.assign(self._ppo.learning_rate)
+        self._sharpness.assign(1.0)
         junctions = {name: tf.constant(array) for name, array in vars(batch.junctions).items()}
         columns = (batch.junction, batch.lane_x, batch.green_x, batch.action)
         losses = []
@@ -103,15 +104,16 @@ class StreetLearner:
     ) -> tf.Tensor:  # fmt: skip
         own = {name: tf.gather(array, junction) for name, array in junctions.items()}
         with tf.GradientTape() as tape:
-            y = self._sharpness * graph.scores(self._variables[:ACTOR], own, lane_x[:, :, None], green_x[:, :, None])[..., 0]
-            all_log_p = tf.nn.log_softmax(y)
+            all_log_p = self._log_p(self._variables[:ACTOR], own, lane_x, green_x)
             log_p = tf.gather(all_log_p, action, batch_dims=1)
             mask = own["green_mask"]
             entropy = tf.reduce_mean(-tf.reduce_sum(tf.exp(all_log_p) * tf.where(mask > 0, all_log_p, 0.0), -1))
             ratio = tf.exp(log_p - log_p_old)
             clipped = tf.clip_by_value(ratio, 1 - self._ppo.clip, 1 + self._ppo.clip)
             policy_loss = -tf.reduce_mean(tf.minimum(ratio * advantage, clipped * advantage))
-            value = graph.value(self._variables[ACTOR:], own, lane_x[:, :, None], green_x[:, :, None])[..., 0]
+            critics = zip(*(tf.unstack(v) for v in self._variables[ACTOR:]), strict=True)
+            values = [graph.value(critic, own, lane_x[:, :, None], green_x[:, :, None])[..., 0] for critic in critics]
+            value = tf.add_n(values) / len(values)
             value_loss = tf.reduce_mean((value - target) ** 2)
             loss = policy_loss + 0.5 * value_loss - self._entropy * entropy
         self._apply(tape.gradient(loss, self._variables), self._variables)
@@ -119,13 +121,21 @@ class StreetLearner:
         fraction = tf.reduce_mean(tf.cast(tf.abs(ratio - 1) > self._ppo.clip, tf.float32))
         return tf.stack([policy_loss, value_loss, entropy, kl, fraction])
 
+    def _log_p(self, actors: Sequence[tf.Variable], junction: graph.Junction, lane_x: tf.Tensor, green_x: tf.Tensor) -> tf.Tensor:
+        """Log-probabilities [N, P] of the product of the networks' policies."""
+        total = 0.0
+        for actor in zip(*(tf.unstack(v) for v in actors), strict=True):
+            y = self._sharpness * graph.scores(actor, junction, lane_x[:, :, None], green_x[:, :, None])[..., 0]
+            total += tf.maximum(tf.nn.log_softmax(y), MIN_LOG_PROBABILITY)
+        return tf.nn.log_softmax(tf.where(junction["green_mask"] > 0, total, graph.PADDING_SCORE))
+
     def _cloning_step(
         self, junctions: dict[str, tf.Tensor], junction: tf.Tensor, lane_x: tf.Tensor, green_x: tf.Tensor, action: tf.Tensor
     ) -> tf.Tensor:
         own = {name: tf.gather(array, junction) for name, array in junctions.items()}
         actor = self._variables[:ACTOR]
         with tf.GradientTape() as tape:
-            y = graph.scores(actor, own, lane_x[:, :, None], green_x[:, :, None])[..., 0]
+            y = self._log_p(actor, own, lane_x, green_x)
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(action, y))
         self._apply(tape.gradient(loss, actor), actor)
         return loss

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from export.actors.phase_competition import (
     GREEN_UNITS,
     LANE_UNITS,
+    MIN_LOG_PROBABILITY,
     SCORE_UNITS,
     SHAPES,
     Junction,
@@ -26,6 +27,7 @@ from training.transitions import Float32s
 
 CRITIC_SHAPES = {**SHAPES, "score_kernel_1": (3 * GREEN_UNITS + LANE_UNITS, SCORE_UNITS)}
 """The critic has a tower of its own; its head sees the junction alone."""
+PADDING_LOGIT = np.float32(-1e9)
 FIRST_SCORE_GAIN = 0.1
 """Gain of the actor's last layer: at first all greens are nearly as likely."""
 
@@ -48,17 +50,20 @@ class StreetLayout:
 
 
 def initial_arrays(rng: np.random.Generator) -> list[Float32s]:
-    """The actor's arrays, then the critic's. Orthogonal kernels (Saxe et al. 2014), scaled by sqrt(2), the last ones less."""
+    """The actor's arrays, then the critic's, of one network: [1, *shape].
+
+    Orthogonal kernels (Saxe et al. 2014), scaled by sqrt(2), the last ones less.
+    """
     arrays = []
     for shapes, last_gain in ((SHAPES, FIRST_SCORE_GAIN), (CRITIC_SHAPES, 1.0)):
         for name, shape in shapes.items():
             if len(shape) == 1:
-                arrays.append(np.zeros(shape, np.float32))
+                arrays.append(np.zeros((1, *shape), np.float32))
                 continue
             q, r = np.linalg.qr(rng.standard_normal((max(shape), min(shape))))
             q = q * np.sign(np.diag(r))
             gain = last_gain if name == "score_kernel_2" else np.sqrt(2.0)
-            arrays.append((gain * (q if q.shape == shape else q.T)).astype(np.float32))
+            arrays.append((gain * (q if q.shape == shape else q.T)).astype(np.float32)[None])
     return arrays
 
 
@@ -104,32 +109,47 @@ class StreetActorCritic(StreetNetworks):
     """Actor and critic."""
 
     def __init__(self, layout: StreetLayout, arrays: Sequence[Float32s], sharpness: float = 1.0) -> None:
-        """`sharpness`: factor of the scores; the larger it is, the more often the actor takes its best action."""
+        """Prepare the networks.
+
+        Args:
+            layout: the street's TLs.
+            arrays: the actors' arrays, then the critics', [networks, *shape]. The policy is the product of the networks'.
+            sharpness: factor of the scores; the larger it is, the more often the actor takes its best action.
+        """
         super().__init__(layout)
         self._sharpness = sharpness
-        self._actor, self._critic = list(arrays[: len(SHAPES)]), list(arrays[len(SHAPES) :])
+        networks = [[array[k] for array in arrays] for k in range(len(arrays[0]))]
+        self._actors = [network[: len(SHAPES)] for network in networks]
+        self._critics = [network[len(SHAPES) :] for network in networks]
 
     def sample(self, rows: NDArray[np.intp], x: Float32s, rng: np.random.Generator) -> tuple[Float32s, Float32s]:
         """As above; a decision without a choice, because a lane has waited too long, has a log probability of NaN."""
         log_p, is_forced = self._log_p(rows, x)
         action = (log_p + rng.gumbel(size=log_p.shape)).argmax(1)
         chosen = np.where(is_forced, np.nan, log_p[np.arange(len(action)), action])
-        return action[:, None].astype(np.float32), chosen.astype(np.float32)
+        return np.asarray(action[:, None], np.float32), np.asarray(chosen, np.float32)
 
     def greedy_actions(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
         return np.asarray(self._log_p(rows, x)[0].argmax(1)[:, None], np.float32)
 
     def critic(self, rows: NDArray[np.intp], x: Float32s) -> Float32s:
         junction, lane_x, green_x, _ = self._inputs(rows, x)
-        _, c = encode(self._critic, junction, lane_x, green_x)
-        k4, b4, k5, b5 = self._critic[6:]
-        return np.asarray((np.maximum(c @ k4 + b4, 0) @ k5 + b5)[:, 0], np.float32)
+        values = []
+        for critic in self._critics:
+            _, c = encode(critic, junction, lane_x, green_x)
+            k4, b4, k5, b5 = critic[6:]
+            values.append((np.maximum(c @ k4 + b4, 0) @ k5 + b5)[:, 0])
+        return np.mean(values, 0, dtype=np.float32)
 
     def _log_p(self, rows: NDArray[np.intp], x: Float32s) -> tuple[Float32s, NDArray[np.bool_]]:
         junction, lane_x, green_x, features = self._inputs(rows, x)
-        y = self._sharpness * scores(self._actor, junction, lane_x, green_x)
+        y = np.zeros(green_x.shape[:2], np.float32)
+        for actor in self._actors:
+            log_p = log_softmax(self._sharpness * scores(actor, junction, lane_x, green_x))
+            y += np.maximum(log_p, MIN_LOG_PROBABILITY)
+        y = np.where(junction.green_mask > 0, y, PADDING_LOGIT)
         allowed, is_forced = greens_allowed(junction, features)
-        y = np.where(is_forced[:, None] & ~allowed, -1e9, y)
+        y = np.where(is_forced[:, None] & ~allowed, PADDING_LOGIT, y)
         return np.asarray(log_softmax(y), np.float32), is_forced
 
     def _inputs(self, rows: NDArray[np.intp], x: Float32s) -> tuple[Padded, Float32s, Float32s, Float32s]:

@@ -20,6 +20,8 @@ from training.phase_competition.networks import StreetLayout
 from training.synthetic.demand import RandomDemand
 from training.transitions import Float32s, Transitions
 
+SUMOCFG = "street.sumocfg"
+"""Name of the configuration in a street's folder."""
 INTERVALS_S, INTERVAL_SHARES = (5, 3, 4, 6, 8, 10), (0.7, 0.06, 0.06, 0.06, 0.06, 0.06)
 MIN_GREENS_S, MIN_GREEN_SHARES = (5.0, 4.0, 7.0, 10.0), (0.7, 0.1, 0.1, 0.1)
 PATH_RED_SHARE = 0.4
@@ -107,7 +109,7 @@ class StreetSimulator:
 
 def city_of(folder: Path) -> config.City:
     """A street as a city whose signals have the street dialect, with settings drawn by its name. Raises InputError."""
-    sumocfg = folder / "street.sumocfg"
+    sumocfg = folder / SUMOCFG
     rng = np.random.default_rng(list(folder.name.encode()))
     interval_s = int(rng.choice(INTERVALS_S, p=INTERVAL_SHARES))
     min_green_s = float(rng.choice(MIN_GREENS_S, p=MIN_GREEN_SHARES))
