@@ -173,6 +173,12 @@ class ActorCritics:
     def _forward(self, first: int, rows: NDArray[np.intp], x: Float32s) -> Float32s:
         is_all = len(rows) == self.layout.row_count and bool((rows == np.arange(len(rows))).all())
         count = len(self.layout.hidden) + 1
+        if len(rows) > 1 and bool((rows == rows[0]).all()):
+            # observations of one TL: one matrix product, without a copy of its kernel for each
+            for k in range(count):
+                x = x @ self.arrays[first + 2 * k][rows[0]] + self.arrays[first + 2 * k + 1][rows[0]]
+                x = np.maximum(x, 0) if k + 1 < count else x
+            return x
         y = x[:, None, :]
         for k in range(count):
             kernel, bias = self.arrays[first + 2 * k], self.arrays[first + 2 * k + 1]

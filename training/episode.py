@@ -228,15 +228,14 @@ class ExploringPolicies:
                 np.concatenate([getattr(decision, name) for decision in decisions])
                 for name in ("x", "action", "log_p", "reward", "now")
             ]
-            # at once: the values are only needed after the episode
-            tls_of_decisions = [networks.layout.tls[index] for index in indices]
-            values = networks.critic(networks.rows_of(tls_of_decisions), columns[0])
             # one sort: comparing all decisions with each TL takes the square of the number of TLs
             order = np.argsort(indices, kind="stable")
             ends = np.cumsum(np.bincount(indices, minlength=len(networks.layout.tls)))
             for tl, rows in zip(networks.layout.tls, np.split(order, ends[:-1]), strict=True):
                 x, action, log_p, reward, now = (column[rows] for column in columns)
+                # a TL's values at once: they are only needed after the episode
+                value = networks.critic(networks.rows_of([tl] * len(x)), x)
                 reward = np.append(reward[1:], 0.0).astype(np.float32)
                 duration_s = np.append(np.diff(now), 0.0).astype(np.float32)[: len(now)]
-                result[tl] = Transitions(x, action, log_p.astype(np.float32), values[rows].astype(np.float32), reward, duration_s)
+                result[tl] = Transitions(x, action, log_p.astype(np.float32), value.astype(np.float32), reward, duration_s)
         return result

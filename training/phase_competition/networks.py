@@ -146,7 +146,7 @@ class StreetActorCritic(StreetNetworks):
         y = np.zeros(green_x.shape[:2], np.float32)
         for actor in self._actors:
             log_p = log_softmax(self._sharpness * scores(actor, junction, lane_x, green_x))
-            y += np.maximum(log_p, MIN_LOG_PROBABILITY)
+            y = y + np.maximum(log_p, MIN_LOG_PROBABILITY)
         y = np.where(junction.green_mask > 0, y, PADDING_LOGIT)
         allowed, is_forced = greens_allowed(junction, features)
         y = np.where(is_forced[:, None] & ~allowed, PADDING_LOGIT, y)
