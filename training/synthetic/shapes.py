@@ -260,8 +260,8 @@ def _add_ramp(layout: Layout, number: int, rng: np.random.Generator) -> Layout:
     ramp_place = _ahead(place, angle + math.pi + math.radians(float(rng.uniform(20, 40))), float(rng.uniform(100, 200)))
     roads = (
         *(other for other in layout.roads if other is not road),
-        replace(road, end=merge),
-        replace(road, start=merge),
+        replace(road, end=merge, street=road.street or merge),
+        replace(road, start=merge, street=road.street or merge),
         Road(ramp, merge, is_one_way=True, is_ramp=True),
     )
     return replace(layout, places={**layout.places, merge: place, ramp: ramp_place}, roads=roads)

@@ -138,9 +138,6 @@ class _GreenBuilder:
         yields, permissive = self._signal.yields, self._signal.permissive
         shown, yielding = "G", []
         for foe in self._foes(link, state):
-            if yields[link, foe] and yields[foe, link]:
-                # two vehicles that yield to each other would wait for ever
-                return
             if yields[link, foe] and may_yield:
                 shown = "g"
             elif yields[foe, link] and foe not in fixed:
