@@ -119,8 +119,9 @@ def _comparison(arms: Sequence[Arm], results: Results) -> str:
     """The table of means by arm, and what the arms are."""
     candidate = [outcome.delay_s for outcome in results[arms[0].name]]
     head = (
-        "Control", "Mean delay<br>(s per vehicle)", "Waiting<br>(s per vehicle)", "Stops<br>per vehicle", "Vehicles arrived",
-        "TLs by level<br>of service", f"Delay of {html.escape(arms[0].name)}<br>minus this (s)", "95&nbsp;% interval (s)",
+        "Control", "Mean delay<br>(s per vehicle)", "Time in network<br>(s per vehicle)", "Waiting<br>(s per vehicle)",
+        "Stops<br>per vehicle", "Vehicles arrived", "TLs by level<br>of service",
+        f"Delay of {html.escape(arms[0].name)}<br>minus this (s)", "95&nbsp;% interval (s)",
     )  # fmt: skip
     rows = []
     for arm in arms:
@@ -129,6 +130,7 @@ def _comparison(arms: Sequence[Arm], results: Results) -> str:
         cells = [
             html.escape(arm.name),
             f"{np.mean([outcome.delay_s for outcome in outcomes]):.1f}",
+            f"{np.mean([outcome.duration_s for outcome in outcomes]):.1f}",
             f"{np.mean([outcome.waiting_s for outcome in outcomes]):.1f}",
             f"{np.mean([outcome.stops for outcome in outcomes]):.2f}",
             " of ".join(f"{np.mean(counts):.0f}" for counts in zip(*((o.finished, o.total) for o in outcomes), strict=True)),
@@ -145,9 +147,10 @@ def _comparison(arms: Sequence[Arm], results: Results) -> str:
     meanings = "".join(f"<li><b>{html.escape(arm.name)}</b>: {html.escape(_meaning(arm))}</li>" for arm in arms)
     return (
         f'<section class="together"><h2>Comparison</h2>{_table(head, rows)}<p class="note">Delay is time lost against the '
-        "desired speed, plus the wait before the vehicle can enter the network, over all vehicles, also those that have not "
-        "arrived or departed at the end. Differences are taken seed by seed, that is with the same vehicles, and each has its "
-        f"own 95 % interval; below 0, {html.escape(arms[0].name)} delays less.</p><ul>{meanings}</ul></section>"
+        "desired speed, plus the wait before the vehicle can enter the network. The time in the network is the duration of the "
+        "trip, so far if it has not ended. All means are over all vehicles, also those that have not arrived or departed at the "
+        "end. Differences are taken seed by seed, that is with the same vehicles, and each has its own 95 % interval; below 0, "
+        f"{html.escape(arms[0].name)} delays less.</p><ul>{meanings}</ul></section>"
     )
 
 

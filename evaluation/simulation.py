@@ -65,6 +65,7 @@ class Outcome:
     stops: float
     """Mean number of stops."""
     duration_s: float
+    """Mean time in the network: from departure to arrival or the simulation's end, 0 if a vehicle has not departed."""
     finished: int
     total: int
     delay_by_tl: Mapping[str, float]
@@ -257,9 +258,9 @@ def outcome_values(outcome: Outcome) -> dict[str, float]:
     """The values that are compared between arms."""
     return {
         "delay_s": outcome.delay_s,
+        "duration_s": outcome.duration_s,
         "waiting_s": outcome.waiting_s,
         "stops": outcome.stops,
-        "duration_s": outcome.duration_s,
         "finished": float(outcome.finished),
         "worst_tl_s": max(outcome.delay_by_tl.values(), default=0.0),
         "worst_road_s": outcome.worst_road_s,

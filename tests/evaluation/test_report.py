@@ -1,5 +1,6 @@
 """The report: the verdict, the level of service, and names and figures that fit on paper."""
 
+import json
 import os
 import re
 import subprocess
@@ -14,8 +15,9 @@ import sumo
 
 from city import config
 from evaluation import __main__ as program
-from evaluation import arms, level_of_service, report, report_figures
+from evaluation import arms, level_of_service, report, report_figures, results_files
 from evaluation.arms import Arm
+from evaluation.command import _table
 from evaluation.signal_recording import SignalBand
 from evaluation.simulation import ArmSimulator, EvaluationTask, Outcome
 from greenserve.__main__ import main as greenserve
@@ -52,6 +54,17 @@ def test_one_seed_has_no_interval_in_report_and_table(tmp_path, capsys):
     shown = capsys.readouterr().out + re.sub(r"base64,[^\"]+", "", (tmp_path / "report.html").read_text())
     assert "(one seed, no interval)" in shown and "none (one seed)" in shown
     assert not re.search(r"\binf\b|\bnan\b", shown)
+
+
+def test_time_in_the_network_is_in_table_report_and_files(tmp_path):
+    outcome = replace(ZERO, delay_s=30.0, duration_s=91.7, delay_quantiles_s=(30.0,) * 101)
+    compared, results = arms.parse("fixed"), {"fixed": [outcome]}
+    assert re.match(r" +delay_s +duration_s .*\nfixed +30.0 +91.7 ", _table(compared, results))
+    page = report.write(tmp_path, compared, results, {"city": "city.toml", "tls": [], "models": {}}).read_text()
+    assert "<td>30.0</td><td>91.7</td>" in page
+    results_files.write(tmp_path, compared, results, {})
+    assert json.loads((tmp_path / "results.json").read_text())["arms"]["fixed"]["duration_s"]["mean"] == 91.7
+    assert (tmp_path / "results.csv").read_text().splitlines()[1].startswith(",0,30.0,91.7,")
 
 
 @pytest.mark.parametrize(
