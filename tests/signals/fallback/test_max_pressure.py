@@ -11,8 +11,9 @@ from protos import policy_pb2 as pb
 from signals import contract
 from signals.dialects.sumo_rl import SumoRlObserver
 from signals.fallback.control_mode import ControlMode
-from signals.fallback.max_pressure import MAX_WAIT_S, MaxPressure, lanes_of
+from signals.fallback.max_pressure import MaxPressure, lanes_of
 from signals.fallback.plan import FallbackSchedule
+from signals.fallback.scored_greens import MAX_WAIT_S
 from signals.green_phases import GreenPhaseSequencer
 from signals.intersection import Intersection
 from signals.observation import Readings
