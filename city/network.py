@@ -4,6 +4,7 @@ The controller takes its conflict rules from here, the exporter the lanes and ph
 of a policy contract. The XML is read in one streaming pass.
 """
 
+import heapq
 import math
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
@@ -167,9 +168,9 @@ class StreetNetwork:
     signals: dict[str, SignalNetwork]
     lane_length_m: dict[str, float]
     """By incoming and outgoing lane of every signal, and by lane of `lanes_behind`."""
-    lanes_behind: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """By incoming lane shorter than MIN_APPROACH_M, the lanes that lead to it: a vehicle that stops at the signal may
-    still be on one of them."""
+    lanes_behind: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By incoming lane shorter than MIN_APPROACH_M, the lanes that lead to it, each with the distance from its end to the
+    stop line in m: a vehicle that stops at the signal may still be on one of them."""
     begin_s: float = 0.0
     end_s: float | None = None
 
@@ -393,17 +394,17 @@ class _Reader:
             end_s,
         )
 
-    def _lanes_behind(self, lane: str) -> tuple[str, ...]:
-        """The lanes within MIN_APPROACH_M upstream of a lane, up to the next signal."""
-        behind: dict[str, None] = {}
-        queue = [(lane, self.length[lane])]
+    def _lanes_behind(self, lane: str) -> dict[str, float]:
+        """The lanes within MIN_APPROACH_M upstream of a lane, up to the next signal, nearest first: lane -> distance in m."""
+        behind: dict[str, float] = {}
+        queue = [(self.length[lane], lane)]
         while queue:
-            current, length_m = queue.pop()
-            for upstream in self.upstream.get(current, ()) if length_m < MIN_APPROACH_M else ():
+            distance_m, current = heapq.heappop(queue)
+            for upstream in self.upstream.get(current, ()) if distance_m < MIN_APPROACH_M else ():
                 if upstream not in behind and upstream != lane:
-                    behind[upstream] = None
-                    queue.append((upstream, length_m + self.length[upstream]))
-        return tuple(behind)
+                    behind[upstream] = distance_m
+                    heapq.heappush(queue, (distance_m + self.length[upstream], upstream))
+        return behind
 
     def _signal(
         self, signal: str, programs: dict[str, Program], connections: list[Connection], requests: Requests

@@ -8,7 +8,7 @@ Source: Varaiya, Max pressure control of a network of signalized intersections,
 Transportation Research Part C 36 (2013).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class MaxPressure(ScoredGreens):
         yellow_s: float,
         min_green_s: float,
         all_red_s: float = 0.0,
-        lanes_behind: Mapping[str, Sequence[str]] | None = None,
+        lanes_behind: Mapping[str, Iterable[str]] | None = None,
     ) -> None:
         """Prepare the pressure of every green.
 
@@ -58,7 +58,7 @@ class MaxPressure(ScoredGreens):
         return pressures
 
 
-def lanes_of(signal: SignalNetwork, lanes_behind: Mapping[str, Sequence[str]]) -> list[str]:
+def lanes_of(signal: SignalNetwork, lanes_behind: Mapping[str, Iterable[str]]) -> list[str]:
     """The lanes of a signal's pressure: incoming lanes, lanes behind them, then outgoing lanes."""
     incoming = [lane for link in signal.links for lane, _ in link]
     outgoing = [lane for link in signal.links for _, lane in link]
@@ -75,7 +75,7 @@ class _PressureLanes:
         greens: Sequence[str],
         lane_row: Mapping[str, int],
         length_m: Floats,
-        lanes_behind: Mapping[str, Sequence[str]],
+        lanes_behind: Mapping[str, Iterable[str]],
     ) -> None:
         # crossings and walking areas carry no vehicles and are not read
         lanes = [lane for lane in lanes_of(signal, lanes_behind) if lane in lane_row]
