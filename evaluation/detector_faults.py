@@ -10,7 +10,7 @@ import numpy as np
 from city.errors import InputError
 from controller.sumo.connection import StepResult
 from controller.sumo.libsumo_connection import LibsumoConnection
-from signals.observation import Readings
+from signals.observation import Readings, VehicleReadings
 
 MISSING, STUCK, NOISY = "missing", "stuck", "noisy"
 KINDS = (MISSING, STUCK, NOISY)
@@ -65,8 +65,14 @@ class FaultyDetectors:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
-    def track(self, lanes_of: Mapping[str, Sequence[str]], outflow_lanes: Sequence[str], signals: Mapping[str, int]) -> None:
-        self._connection.track(lanes_of, outflow_lanes, signals)
+    def track(
+        self,
+        lanes_of: Mapping[str, Sequence[str]],
+        outflow_lanes: Sequence[str],
+        signals: Mapping[str, int],
+        vehicle_lanes_of: Mapping[str, Sequence[str]] = {},
+    ) -> None:
+        self._connection.track(lanes_of, outflow_lanes, signals, vehicle_lanes_of)
         # seeded by the lane's name: every arm has the same faults, whatever other lanes it reads
         draws = [
             np.random.default_rng([self._seed, zlib.crc32(lane.encode())]).uniform(size=2) for lane in self._connection.lanes
@@ -91,4 +97,7 @@ class FaultyDetectors:
 
     def _copy(self) -> Readings:
         readings = self._connection.readings
-        return Readings(readings.counts.copy(), readings.mean_length_m.copy(), readings.outflow.copy())
+        is_seen = self._draw[readings.by_vehicle.row] >= self._rates.missing
+        row, position_m, speed_mps, waiting_s = readings.by_vehicle
+        by_vehicle = VehicleReadings(row[is_seen], position_m[is_seen], speed_mps[is_seen], waiting_s[is_seen])
+        return Readings(readings.counts.copy(), readings.mean_length_m.copy(), readings.outflow.copy(), by_vehicle)

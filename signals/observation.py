@@ -26,6 +26,22 @@ class PhaseState(NamedTuple):
     min_green_passed: bool
 
 
+class VehicleReadings(NamedTuple):
+    """The vehicles on the lanes that were read for single vehicles; arrays with one element per vehicle."""
+
+    row: Rows
+    """intp [n], row of the vehicle's lane in the readings."""
+    position_m: Floats
+    """float64 [n], of its front, from the beginning of the lane."""
+    speed_mps: Floats
+    """float64 [n]."""
+    waiting_s: Floats
+    """float64 [n], SUMO's waiting time: since it was last faster than 0.1 m/s."""
+
+
+NO_VEHICLES = VehicleReadings(np.zeros(0, np.intp), np.zeros(0), np.zeros(0), np.zeros(0))
+
+
 @dataclass(frozen=True)
 class Readings:
     """Readings of all lanes at one moment."""
@@ -36,6 +52,8 @@ class Readings:
     """float64 [lanes]."""
     outflow: Floats
     """float64 [lanes]: vehicles that left the lane since the controller started."""
+    by_vehicle: VehicleReadings = NO_VEHICLES
+    """The vehicles on the vehicle lanes of the TLs that were read last, in the order of lanes."""
 
     @property
     def vehicles(self) -> Floats:

@@ -7,11 +7,12 @@ or attaches to a running one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from signals.observation import Readings, Rows
+from signals.observation import Readings, Rows, VehicleReadings
 from signals.safety.signal_safety import SignalCommand
 
 ONLINE = "online"
@@ -75,13 +76,20 @@ class SumoConnection(Protocol):
     def readings(self) -> Readings:
         """The newest readings."""
 
-    def track(self, lanes_of: Mapping[str, Sequence[str]], outflow_lanes: Sequence[str], signals: Mapping[str, int]) -> None:
+    def track(
+        self,
+        lanes_of: Mapping[str, Sequence[str]],
+        outflow_lanes: Sequence[str],
+        signals: Mapping[str, int],
+        vehicle_lanes_of: Mapping[str, Sequence[str]] = {},
+    ) -> None:
         """Set the lanes and signals to read.
 
         Args:
-            lanes_of: by TL, the lanes to read when it is due.
+            lanes_of: by TL, the lanes whose counts are read when it is due.
             outflow_lanes: lanes with outflow to count at every step.
             signals: number of links by signal.
+            vehicle_lanes_of: by TL, the lanes whose single vehicles are read when it is due.
         """
 
     def set(self, commands: Sequence[SignalCommand]) -> None:
@@ -126,17 +134,23 @@ class SumoConnection(Protocol):
 
 
 class TrackedLanes:
-    """The rows of lanes in the readings, and the count of vehicles that left them."""
+    """The rows of lanes in the readings, the count of vehicles that left them, and the newest readings."""
 
     def __init__(self) -> None:
         self.lanes: tuple[str, ...] = ()
         self.row: dict[str, int] = {}
         self._vehicles: dict[str, frozenset[str]] = {}
 
-    def track(self, lanes_of: Mapping[str, Sequence[str]], outflow_lanes: Sequence[str]) -> None:
+    def track(
+        self,
+        lanes_of: Mapping[str, Sequence[str]],
+        outflow_lanes: Sequence[str],
+        vehicle_lanes_of: Mapping[str, Sequence[str]],
+    ) -> None:
         self.lanes_of = {tl: tuple(lanes) for tl, lanes in lanes_of.items()}
+        self.vehicle_lanes_of = {tl: tuple(lanes) for tl, lanes in vehicle_lanes_of.items()}
         # SUMO looks each lane up in a sorted tree: in this order, neighbours share most of the path
-        self.lanes = tuple(sorted({lane for lanes in self.lanes_of.values() for lane in lanes}))
+        self.lanes = tuple(sorted({lane for by_tl in (lanes_of, vehicle_lanes_of) for lanes in by_tl.values() for lane in lanes}))
         self.row = {lane: i for i, lane in enumerate(self.lanes)}
         self.outflow_lanes = tuple(outflow_lanes)
         self._vehicles = dict.fromkeys(self.outflow_lanes, frozenset())
@@ -150,6 +164,16 @@ class TrackedLanes:
         if rows and rows[-1] - rows[0] == len(rows) - 1:
             return names, slice(rows[0], rows[-1] + 1)
         return names, np.array(rows, np.intp)
+
+    def vehicle_rows_of(self, tls: Sequence[str]) -> tuple[list[str], Rows]:
+        """The vehicle lanes of TLs and their rows in the readings."""
+        rows = sorted({self.row[lane] for tl in tls for lane in self.vehicle_lanes_of.get(tl, ())})
+        return [self.lanes[k] for k in rows], np.array(rows, np.intp)
+
+    def set_vehicles(self, vehicles: VehicleReadings) -> None:
+        """Replace the single vehicles of the readings; the arrays by lane stay the same."""
+        if vehicles is not self.readings.by_vehicle:
+            self.readings = replace(self.readings, by_vehicle=vehicles)
 
     def count_outflow(self, lane: str, vehicles: Sequence[str]) -> None:
         """Count the vehicles that are no longer on the lane."""

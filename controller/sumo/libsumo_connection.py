@@ -3,14 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from city.errors import InputError
 from controller.sumo.connection import CommandRejected, StepResult, SumoConnectionLost, TrackedLanes
 from controller.sumo.programs import sumo_program
-from signals.observation import MAX_CACHED_BATCHES, Readings, Rows
+from signals.observation import MAX_CACHED_BATCHES, NO_VEHICLES, Readings, Rows, VehicleReadings
 from signals.safety.signal_safety import PermittedRelease, PermittedState, SignalCommand
 
 REPORT_OPTIONS = ("--verbose", "--duration-log.statistics")
 """SUMO's options that print progress and statistics."""
+HALTING_MPS = 0.1
+"""SUMO's waiting time of a faster vehicle is 0."""
 
 
 class LibsumoConnection:
@@ -20,7 +24,7 @@ class LibsumoConnection:
         self.api = api
         self.connection_error = api.FatalTraCIError
         self._table = TrackedLanes()
-        self._rows: dict[tuple[str, ...], tuple[list[str], slice | Rows]] = {}
+        self._rows: dict[tuple[str, ...], tuple[list[str], slice | Rows, list[str], Rows]] = {}
         self._rejected: dict[str, str] = {}
         """SUMO's error text by signal, of the commands since the last reading."""
         self._signals: tuple[str, ...] = ()
@@ -41,8 +45,14 @@ class LibsumoConnection:
     def readings(self) -> Readings:
         return self._table.readings
 
-    def track(self, lanes_of: Mapping[str, Sequence[str]], outflow_lanes: Sequence[str], signals: Mapping[str, int]) -> None:
-        self._table.track(lanes_of, outflow_lanes)
+    def track(
+        self,
+        lanes_of: Mapping[str, Sequence[str]],
+        outflow_lanes: Sequence[str],
+        signals: Mapping[str, int],
+        vehicle_lanes_of: Mapping[str, Sequence[str]] = {},
+    ) -> None:
+        self._table.track(lanes_of, outflow_lanes, vehicle_lanes_of)
         self._signals = tuple(signals)
         self._count()
 
@@ -71,14 +81,28 @@ class LibsumoConnection:
         if due not in self._rows:
             if len(self._rows) > MAX_CACHED_BATCHES:
                 self._rows.clear()
-            self._rows[due] = self._table.rows_of(due)
-        names, rows = self._rows[due]
+            self._rows[due] = *self._table.rows_of(due), *self._table.vehicle_rows_of(due)
+        names, rows, vehicle_lanes, vehicle_rows = self._rows[due]
         vehicles = list(map(lane.getLastStepVehicleNumber, names))
         # an empty lane has no halting vehicles and no mean length
         halting = [lane.getLastStepHaltingNumber(name) if count else 0 for name, count in zip(names, vehicles, strict=True)]
         lengths_m = [lane.getLastStepLength(name) if count else 0.0 for name, count in zip(names, vehicles, strict=True)]
         readings.counts[:, rows], readings.mean_length_m[rows] = (vehicles, halting), lengths_m
+        self._table.set_vehicles(self._vehicles(vehicle_lanes, vehicle_rows))
         return StepResult(self.api.simulation.getTime(), shown, rejected)
+
+    def _vehicles(self, lanes: Sequence[str], rows: Rows) -> VehicleReadings:
+        """Read the vehicles on lanes, whose rows in the readings are `rows`."""
+        ids = [self.api.lane.getLastStepVehicleIDs(lane) for lane in lanes]
+        vehicles = [vehicle for of_lane in ids for vehicle in of_lane]
+        if not vehicles:
+            return NO_VEHICLES
+        domain = self.api.vehicle
+        speeds = list(map(domain.getSpeed, vehicles))
+        waiting = [domain.getWaitingTime(v) if mps <= HALTING_MPS else 0.0 for v, mps in zip(vehicles, speeds, strict=True)]
+        positions = list(map(domain.getLanePosition, vehicles))
+        counts = list(map(len, ids))
+        return VehicleReadings(np.repeat(rows, counts), np.array(positions), np.array(speeds), np.array(waiting))
 
     def shown(self) -> dict[str, str]:
         return self._shown

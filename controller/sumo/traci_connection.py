@@ -1,4 +1,7 @@
-"""A connection to a SUMO program over its socket: one round trip per decision step for any number of TLs."""
+"""A connection to a SUMO program over its socket: one round trip per decision step for any number of TLs.
+
+A second one reads single vehicles, if some of the TLs need them: their ids must be known first.
+"""
 
 import contextlib
 import socket
@@ -8,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
+import numpy as np
 import traci
 
 from city.errors import InputError
@@ -25,7 +29,7 @@ from controller.sumo.messages import MessageStream
 from controller.sumo.programs import StderrReader
 from controller.sumo.signal_commands import decode_rejections, encode_commands
 from controller.sumo.wire import MalformedMessage
-from signals.observation import MAX_CACHED_BATCHES, Readings, Rows
+from signals.observation import MAX_CACHED_BATCHES, NO_VEHICLES, Readings, Rows, VehicleReadings
 from signals.safety.signal_safety import SignalCommand
 
 _LANE_VARIABLES = (
@@ -55,8 +59,8 @@ class _Kind(Enum):
 
     COMMANDS = "signal commands"
     STEP = "a step"
-    VEHICLES = "vehicles of the outflow lanes"
-    LANES = "lane variables and the time"
+    OUTFLOW = "vehicles of the outflow lanes"
+    LANES = "lane variables, the time and the vehicles' ids"
     STATES = "signal states"
     SINGLE = "a request with an answer that is waited for at once"
 
@@ -68,6 +72,20 @@ class _Sent(NamedTuple):
     commands: Sequence[SignalCommand] = ()
     segment_end_s: float | None = None
     """Set if signal commands come with a request for the states of the segment before: the end of that segment."""
+
+
+class _Getters(NamedTuple):
+    """What is read for the TLs that are due."""
+
+    numbers: wire.NumericGetters
+    """Of the lane variables, and the time."""
+    rows: slice | Rows
+    """Rows of the lanes whose variables are read."""
+    vehicle_ids: wire.VehicleIdGetters
+    vehicle_rows: Rows
+    """Rows of the lanes whose vehicles are read."""
+    request: bytes
+    """The message of `numbers` and `vehicle_ids`."""
 
 
 class TraciConnection:
@@ -108,7 +126,7 @@ class TraciConnection:
         self._shown: dict[str, str] = {}
         self._unmark = b""
         """A message that removes the marks of `mark_controlled`."""
-        self._getters: dict[tuple[str, ...], tuple[wire.NumericGetters, slice | Rows, bytes]] = {}
+        self._getters: dict[tuple[str, ...], _Getters] = {}
 
     @property
     def api(self) -> Any:
@@ -131,20 +149,29 @@ class TraciConnection:
     def readings(self) -> Readings:
         return self._table.readings
 
-    def track(self, lanes_of: Mapping[str, Sequence[str]], outflow_lanes: Sequence[str], signals: Mapping[str, int]) -> None:
-        self._table.track(lanes_of, outflow_lanes)
+    def track(
+        self,
+        lanes_of: Mapping[str, Sequence[str]],
+        outflow_lanes: Sequence[str],
+        signals: Mapping[str, int],
+        vehicle_lanes_of: Mapping[str, Sequence[str]] = {},
+    ) -> None:
+        self._table.track(lanes_of, outflow_lanes, vehicle_lanes_of)
         self._signals, self._states = tuple(signals), wire.StateGetters(signals)
-        self._vehicle_getters = b"".join(wire.get(wire.GET_LANE, wire.LAST_STEP_VEHICLE_IDS, lane) for lane in outflow_lanes)
+        self._outflow_getters = b"".join(wire.get(wire.GET_LANE, wire.LAST_STEP_VEHICLE_IDS, lane) for lane in outflow_lanes)
 
-    def _getters_for(self, due: tuple[str, ...]) -> tuple[wire.NumericGetters, slice | Rows, bytes]:
+    def _getters_for(self, due: tuple[str, ...]) -> _Getters:
         if due not in self._getters:
             if len(self._getters) > MAX_CACHED_BATCHES:
                 self._getters.clear()
             lanes, rows = self._table.rows_of(due)
             variables = [(wire.GET_LANE, variable, lane, kind) for lane in lanes for variable, kind in _LANE_VARIABLES]
             variables.append((wire.GET_SIM, wire.TIME, "", wire.TYPE_DOUBLE))
-            getters = wire.NumericGetters(variables)
-            self._getters[due] = getters, rows, wire.message([getters.request])
+            numbers = wire.NumericGetters(variables)
+            vehicle_lanes, vehicle_rows = self._table.vehicle_rows_of(due)
+            vehicle_ids = wire.VehicleIdGetters(vehicle_lanes)
+            request = wire.message([numbers.request, vehicle_ids.request])
+            self._getters[due] = _Getters(numbers, rows, vehicle_ids, vehicle_rows, request)
         return self._getters[due]
 
     def set(self, commands: Sequence[SignalCommand]) -> None:
@@ -160,16 +187,16 @@ class TraciConnection:
 
     def advance(self, until_s: float) -> None:
         self._post(wire.message([wire.step(until_s)]), _Sent(_Kind.STEP))
-        self._post_vehicle_getters()
+        self._post_outflow_getters()
         self._messages.send()
         self._segment_end_s = until_s
 
     def read(self, due: tuple[str, ...]) -> StepResult:
-        getters, rows, request = self._getters_for(due)
+        getters = self._getters_for(due)
         if not self._has_read:
             self._has_read = True
-            self._post_vehicle_getters()  # the vehicles at the beginning
-        self._post(request, _Sent(_Kind.LANES))
+            self._post_outflow_getters()  # the vehicles at the beginning
+        self._post(getters.request, _Sent(_Kind.LANES))
         answers = self._messages.answers(len(self._unanswered))
         if self._signals:
             # SUMO answers this while the next decision is prepared
@@ -184,7 +211,7 @@ class TraciConnection:
                 if sent.kind is _Kind.STEP:
                     if answer != wire.STEPPED:
                         wire.Reader(answer).stepped()
-                elif sent.kind is _Kind.VEHICLES:
+                elif sent.kind is _Kind.OUTFLOW:
                     self._count_outflow(wire.Reader(answer))
                 elif sent.kind is _Kind.STATES:
                     self._decode_shown(answer)
@@ -194,17 +221,30 @@ class TraciConnection:
                         states, decoded = self._states.decode(answer)
                         shown.append((sent.segment_end_s, states))
                     rejected |= decode_rejections(answer[decoded:], sent.commands)
-            ints, doubles = getters.decode(answer)
+            ints, doubles = getters.numbers.decode(answer)
+            names, counts = getters.vehicle_ids.decode(answer, getters.numbers.size)
             readings = self._table.readings
-            readings.counts[:, rows], readings.mean_length_m[rows] = ints.reshape(-1, 2).T, doubles[:-1]
+            readings.counts[:, getters.rows], readings.mean_length_m[getters.rows] = ints.reshape(-1, 2).T, doubles[:-1]
             self._segment_end_s = None
-            return StepResult(float(doubles[-1]), shown, rejected)
         except CommandRejected as error:
             for _ in answers:
                 self._unanswered.popleft()  # so that they are not taken for answers to the next requests
             raise CommandRejected(f"SUMO rejected a step or a getter: {error}") from None
         except MalformedMessage as error:
             raise SumoConnectionLost(f"SUMO sent {error}") from None
+        self._table.set_vehicles(self._vehicles(names, np.repeat(getters.vehicle_rows, counts)) if names else NO_VEHICLES)
+        return StepResult(float(doubles[-1]), shown, rejected)
+
+    def _vehicles(self, names: Sequence[bytes], rows: Rows) -> VehicleReadings:
+        """Request the readings of vehicles on the lanes of `rows`. Raises the exceptions of `read`."""
+        getters = wire.VehicleGetters(names)
+        self.shown()  # receives the answer that is due first
+        answer = self._request(wire.message([getters.request]))
+        try:
+            values, known = getters.decode(answer)
+        except MalformedMessage as error:
+            raise SumoConnectionLost(f"SUMO sent {error}") from None
+        return VehicleReadings(rows[known], *values)
 
     def shown(self) -> dict[str, str]:
         if self._unanswered and self._unanswered[0].kind is _Kind.STATES:
@@ -232,9 +272,9 @@ class TraciConnection:
     def _decode_shown(self, answer: bytes) -> None:
         self._shown = dict(zip(self._signals, self._states.decode(answer)[0], strict=True))
 
-    def _post_vehicle_getters(self) -> None:
-        if self._vehicle_getters:
-            self._post(wire.message([self._vehicle_getters]), _Sent(_Kind.VEHICLES))
+    def _post_outflow_getters(self) -> None:
+        if self._outflow_getters:
+            self._post(wire.message([self._outflow_getters]), _Sent(_Kind.OUTFLOW))
 
     def _count_outflow(self, reader: wire.Reader) -> None:
         for lane in self._table.outflow_lanes:

@@ -10,9 +10,11 @@ position of each value is known before the answer arrives, and NumPy decodes all
 values at once.
 """
 
+import contextlib
 import functools
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +27,11 @@ HANDOVER = 0xF7
 """Not a TraCI command: a controller registers its handover plans with its guard."""
 GUARDED = "behind a guard"
 """Suffix of SUMO's version text if a guard answers."""
-GET_LANE, GET_SIM, GET_TL = 0xA3, 0xAB, 0xA2
+GET_LANE, GET_VEHICLE, GET_SIM, GET_TL = 0xA3, 0xA4, 0xAB, 0xA2
 SET_TL, SET_SIM, SIMSTEP, CLOSE = 0xC2, 0xCB, 0x02, 0x7F
 LAST_STEP_VEHICLE_NUMBER, LAST_STEP_VEHICLE_IDS = 0x10, 0x12
 LAST_STEP_HALTING, LAST_STEP_LENGTH = 0x14, 0x15
+LANE_POSITION, SPEED, WAITING_TIME = 0x56, 0x40, 0x7A
 TIME, STATE, PROGRAM, PHASE, PHASE_DURATION = 0x66, 0x20, 0x23, 0x22, 0x24
 CURRENT_PROGRAM = 0x29
 """Getter of the program; PROGRAM is its setter."""
@@ -37,6 +40,8 @@ TYPE_INT, TYPE_DOUBLE, TYPE_STRING, TYPE_STRING_LIST, TYPE_COMPOUND = 0x09, 0x0B
 
 _STATUS_BYTES = 7  # length, command, result, an empty description's int32
 _VALUE_BYTES = {TYPE_INT: 4, TYPE_DOUBLE: 8}
+_DOUBLE = struct.pack("!B", TYPE_DOUBLE)
+_VEHICLE_VARIABLES = (LANE_POSITION, SPEED, WAITING_TIME)
 
 SET_OK = bytes((_STATUS_BYTES, SET_TL, 0, 0, 0, 0, 0))
 """SUMO's answer to a signal command that it accepted."""
@@ -89,6 +94,18 @@ def step(until_s: float) -> bytes:
     return command(SIMSTEP, struct.pack("!d", until_s))
 
 
+def _value_head(domain: int, size: int) -> bytes:
+    """The bytes before the value, of `size` bytes, in the answer to a getter that SUMO accepted."""
+    # an answer's length takes the long form from 254 bytes on, a command's from 256
+    length = struct.pack("!B", size + 1) if size < 254 else struct.pack("!Bi", 0, size + 5)
+    return _accepted(domain) + length
+
+
+def _accepted(identifier: int) -> bytes:
+    """The status of a command that SUMO accepted."""
+    return struct.pack("!BBBi", _STATUS_BYTES, identifier, 0, 0)
+
+
 def message(commands: Sequence[bytes]) -> bytes:
     """Encode a message of commands."""
     body = b"".join(commands)
@@ -97,13 +114,12 @@ def message(commands: Sequence[bytes]) -> bytes:
 
 def ok(identifier: int) -> bytes:
     """Encode the complete answer to a command without a result."""
-    return message([struct.pack("!BBBi", _STATUS_BYTES, identifier, 0, 0)])
+    return message([_accepted(identifier)])
 
 
 def version_answer(number: int, text: str) -> bytes:
     """Encode the complete answer to GETVERSION."""
-    status = struct.pack("!BBBi", _STATUS_BYTES, GETVERSION, 0, 0)
-    return message([status, command(GETVERSION, struct.pack("!i", number) + _name(text))])
+    return message([_accepted(GETVERSION), command(GETVERSION, struct.pack("!i", number) + _name(text))])
 
 
 class MessageSplitter:
@@ -147,9 +163,7 @@ class NumericGetters:
         for domain, variable, name, kind in variables:
             size = _VALUE_BYTES[kind]
             value = struct.pack("!BB", domain + 0x10, variable) + _name(name) + struct.pack("!B", kind) + bytes(size)
-            # an answer's length takes the long form from 254 bytes on, a command's from 256
-            head = struct.pack("!B", len(value) + 1) if len(value) < 254 else struct.pack("!Bi", 0, len(value) + 5)
-            template += struct.pack("!BBBi", _STATUS_BYTES, domain, 0, 0) + head + value
+            template += _value_head(domain, len(value)) + value
             (ints if kind == TYPE_INT else doubles).append(np.arange(len(template) - size, len(template)))
         self.size = len(template)
         self._template = bytes(template)
@@ -180,9 +194,7 @@ class StateGetters:
         self._parts: list[tuple[bytes, bytes, int]] = []
         for signal, length in lengths.items():
             value = struct.pack("!BB", GET_TL + 0x10, STATE) + _name(signal) + struct.pack("!Bi", TYPE_STRING, length)
-            size = len(value) + length
-            head = struct.pack("!B", size + 1) if size < 254 else struct.pack("!Bi", 0, size + 5)
-            self._parts.append((_name(signal), struct.pack("!BBBi", _STATUS_BYTES, GET_TL, 0, 0) + head + value, length))
+            self._parts.append((_name(signal), _value_head(GET_TL, len(value) + length) + value, length))
 
     def decode(self, answer: bytes) -> tuple[list[str], int]:
         """Decode (state per signal, in order; their end in the answer). Raises CommandRejected or MalformedMessage."""
@@ -200,6 +212,122 @@ class StateGetters:
                 states.append(state)
                 at = reader.at
         return states, at
+
+
+class VehicleIdGetters:
+    """Getters of the ids of the vehicles on lanes. Most lanes are empty; the answer of an empty lane is known beforehand."""
+
+    def __init__(self, lanes: Sequence[str]) -> None:
+        self.request = b"".join(get(GET_LANE, LAST_STEP_VEHICLE_IDS, lane) for lane in lanes)
+        self._lanes: list[tuple[bytes, bytes]] = []
+        """By lane, the begin of its value, up to the number of ids; and its whole answer while it is empty."""
+        for lane in lanes:
+            begin = struct.pack("!BB", GET_LANE + 0x10, LAST_STEP_VEHICLE_IDS) + _name(lane) + struct.pack("!B", TYPE_STRING_LIST)
+            self._lanes.append((begin, _value_head(GET_LANE, len(begin) + 4) + begin + bytes(4)))
+
+    def decode(self, answer: bytes, at: int = 0) -> tuple[list[bytes], list[int]]:
+        """Decode (vehicles' ids, each after its size as `VehicleGetters` takes them; number of vehicles by lane).
+
+        `at`: begin of the first lane's answer. Raises CommandRejected or MalformedMessage.
+        """
+        names: list[bytes] = []
+        counts: list[int] = []
+        for begin, empty in self._lanes:
+            if answer.startswith(empty, at):
+                at += len(empty)
+                counts.append(0)
+            else:
+                of_lane, at = _sized_strings(answer, at, begin)
+                names += of_lane
+                counts.append(len(of_lane))
+        return names, counts
+
+
+def _sized_strings(answer: bytes, at: int, begin: bytes) -> tuple[list[bytes], int]:
+    """Decode a list of strings without unpacking them: (strings, each after its size; end of the list)."""
+    reader = Reader(answer, at + _STATUS_BYTES)
+    if not answer.startswith(_accepted(GET_LANE), at):
+        Reader(answer, at).status()
+        raise MalformedMessage("an answer to a getter of another kind")
+    end = reader.value_end()
+    at = reader.at + len(begin)
+    if not answer.startswith(begin, reader.at) or at + 4 > end:
+        raise MalformedMessage("an answer whose layout does not match its getters")
+    count = int.from_bytes(answer[at : at + 4])
+    at += 4
+    strings = []
+    while at < end:
+        size = 4 + int.from_bytes(answer[at : at + 4])
+        strings.append(answer[at : at + size])
+        at += size
+    if at != end or len(strings) != count:
+        raise MalformedMessage(f"a list of {len(strings)} strings that ends at byte {at}, not of {count} that ends at {end}")
+    return strings, end
+
+
+class _VehicleLayout(NamedTuple):
+    """The bytes around a vehicle's id in the getters of `_VEHICLE_VARIABLES` and in their answers."""
+
+    requests: tuple[bytes, ...]
+    """By variable, what comes before the id."""
+    answers: tuple[bytes, ...]
+    """By variable, what comes before the id."""
+    values: struct.Struct
+    """By variable, the bytes up to the value, and the value."""
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _vehicle_layout(size: int) -> _VehicleLayout:
+    """The layout for an id that takes `size` bytes, with its own size."""
+    requests = [command(GET_VEHICLE, bytes((variable, *bytes(size))))[:-size] for variable in _VEHICLE_VARIABLES]
+    head = _value_head(GET_VEHICLE, 2 + size + 1 + 8)
+    answers = [head + bytes((GET_VEHICLE + 0x10, variable)) for variable in _VEHICLE_VARIABLES]
+    return _VehicleLayout(tuple(requests), tuple(answers), struct.Struct("!" + f"{len(head) + 2 + size + 1}sd" * len(answers)))
+
+
+class VehicleGetters:
+    """Getters of the positions, speeds and waiting times of vehicles; made anew for each reading.
+
+    One context subscription around the network would save the request for the ids, but costs SUMO the same, needs a radius
+    and sends its results to every client at every step.
+    """
+
+    def __init__(self, names: Sequence[bytes]) -> None:
+        """`names`: the vehicles' ids, each after its size."""
+        self._vehicles = [(name, _vehicle_layout(len(name))) for name in names]
+        self.request = b"".join([part for name, layout in self._vehicles for head in layout.requests for part in (head, name)])
+
+    def decode(self, answer: bytes) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Decode (float64 [3, known vehicles]: positions in m, speeds in m/s, waiting times in s; bool [vehicles]: known).
+
+        SUMO does not know a vehicle that another client has removed since its id was read. Raises MalformedMessage.
+        """
+        values: list[tuple[float, float, float]] = []
+        known: list[bool] = []
+        at = 0
+        for name, layout in self._vehicles:
+            end = at + layout.values.size
+            if end <= len(answer):
+                before_position, position, before_speed, speed, before_waiting, waiting = layout.values.unpack_from(answer, at)
+                heads, rest = layout.answers, name + _DOUBLE
+                if before_position == heads[0] + rest and before_speed == heads[1] + rest and before_waiting == heads[2] + rest:
+                    values.append((position, speed, waiting))
+                    known.append(True)
+                    at = end
+                    continue
+            at = _skip_rejections(answer, at, len(_VEHICLE_VARIABLES))
+            known.append(False)
+        return np.array(values, np.float64).reshape(-1, len(_VEHICLE_VARIABLES)).T, np.array(known, np.bool_)
+
+
+def _skip_rejections(answer: bytes, at: int, count: int) -> int:
+    """Return the end of the statuses of `count` getters that SUMO has rejected."""
+    reader = Reader(answer, at)
+    for _ in range(count):
+        with contextlib.suppress(CommandRejected):
+            reader.status()
+            raise MalformedMessage("an answer whose layout does not match its getters")
+    return reader.at
 
 
 def _raise_first_rejection(answer: bytes) -> None:
@@ -251,13 +379,17 @@ class Reader:
             raise CommandRejected(text or f"command 0x{identifier:02x} failed")
         return identifier
 
-    def skip(self) -> None:
-        """Skip a getter's value."""
+    def value_end(self) -> int:
+        """Read the length of a getter's value, and return the end of the value."""
         start = self.at
         end = start + self._length()
         if end <= start or end > len(self._answer):
             raise MalformedMessage("a value whose length exceeds the answer")
-        self.at = end
+        return end
+
+    def skip(self) -> None:
+        """Skip a getter's value."""
+        self.at = self.value_end()
 
     def value(self) -> str | list[str]:
         """Read a getter's status and its value: a string or a list of strings."""

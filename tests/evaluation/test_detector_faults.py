@@ -47,6 +47,19 @@ def test_missing_lanes_never_see_a_vehicle(read):
     assert (own_outflow[:, ~is_missing & (outflow[-1] > 0)] == outflow[:, ~is_missing & (outflow[-1] > 0)]).all()
 
 
+def test_missing_lanes_have_no_single_vehicles():
+    connection = start_libsumo(["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "--no-warnings", "--seed", "3"])
+    lanes = {signal: list(dict.fromkeys(connection.api.trafficlight.getControlledLanes(signal))) for signal in SIGNALS}
+    faulty = FaultyDetectors(connection, FaultRates(missing=0.5), 1, 0.0, 100.0)
+    faulty.track(lanes, [], {}, lanes)
+    faulty.advance(100.0)
+    faulty.read(SIGNALS)
+    counts = np.bincount(faulty.readings.by_vehicle.row, minlength=len(connection.lanes))
+    true = connection.readings.vehicles
+    connection.close()
+    assert (counts == faulty.readings.vehicles).all() and 0 < counts.sum() < true.sum()
+
+
 def test_stuck_lanes_keep_their_last_counts(read):
     true, faulty, _, _ = read(FaultRates(stuck=1.0))
     same = (true == faulty).all(1)

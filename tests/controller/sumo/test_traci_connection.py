@@ -4,7 +4,7 @@ import contextlib
 import select
 import socket
 import threading
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 
@@ -12,9 +12,10 @@ from controller.sumo import wire
 from controller.sumo.connection import CommandRejected, Interrupts, SumoConnectionLost, WaitAborted
 from controller.sumo.programs import StderrReader
 from controller.sumo.traci_connection import TraciConnection
+from signals.observation import NO_VEHICLES
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import SignalSafety
-from tests.controller.sumo.traci_answers import state_answer, status, value
+from tests.controller.sumo.traci_answers import ids_answer, sized, state_answer, status, value, vehicle_answer
 
 LANES = ["in0_0", "in1_0"]
 
@@ -31,11 +32,11 @@ def ends(sockets):
     return tracking(sockets[0]), sockets[1]
 
 
-def tracking(ours, abort_requested=lambda: False):
+def tracking(ours, abort_requested=lambda: False, vehicle_lanes_of=MappingProxyType({})):
     """A connection over a socket that reads one TL."""
     interrupts = Interrupts(abort_requested)
     connection = TraciConnection(SimpleNamespace(_socket=ours), ConnectionError, None, StderrReader(None), interrupts)
-    connection.track({"TL": LANES}, [], {"X": 2})
+    connection.track({"TL": LANES}, [], {"X": 2}, vehicle_lanes_of)
     return connection
 
 
@@ -79,6 +80,92 @@ def test_readings_are_written_to_the_rows_of_their_lanes(ends):
     assert connection.shown() == connection.shown() == {"X": "Gr"}
     assert connection.readings.counts.tolist() == [[3, 4], [3, 4]]
     assert connection.readings.mean_length_m.tolist() == [5, 5]
+
+
+IDS_OF = {"in0_0": [], "in1_0": ["a", "b"], "up_0": ["c"]}
+VEHICLES = [("a", (30.0, 2.0, 0.0)), ("b", (9.5, 0.0, 7.0)), ("c", (1.0, 13.9, 0.0))]
+SHOWN = wire.message([state_answer([("X", "Gr")])])
+
+
+@pytest.fixture
+def vehicle_ends(sockets):
+    """As `ends`; the connection reads single vehicles of three lanes."""
+    return tracking(sockets[0], vehicle_lanes_of={"TL": list(IDS_OF)}), sockets[1]
+
+
+def lanes_and_ids(ids_of):
+    return STEPPED + wire.message([numbers([3, 4]), ids_answer(ids_of)])
+
+
+def read_with_vehicles(connection, sumo, answer):
+    """Read after a step; `answer`: to the request for the vehicles' values."""
+    connection.advance(5.0)
+    sumo.sendall(lanes_and_ids(IDS_OF) + SHOWN + wire.message([answer]))
+    return connection.read(("TL",))
+
+
+def test_vehicles_are_requested_once_their_ids_are_known(vehicle_ends):
+    connection, sumo = vehicle_ends
+    connection.advance(5.0)
+    sumo.sendall(lanes_and_ids(IDS_OF) + SHOWN)
+    request = wire.VehicleGetters([sized(name) for name, _ in VEHICLES]).request
+    with answering(sumo, wire.message([request]), wire.message([vehicle_answer(VEHICLES)])):
+        assert connection.read(("TL",)) == (5.0, [], {})
+    assert connection.lanes == ("in0_0", "in1_0", "up_0")
+    row, *values = connection.readings.by_vehicle
+    assert row.tolist() == [1, 1, 2] and [tuple(of) for of in zip(*values, strict=True)] == [own for _, own in VEHICLES]
+    assert connection.readings.counts.tolist() == [[3, 4, 0], [3, 4, 0]] and connection.shown() == {"X": "Gr"}
+
+
+def test_nothing_more_is_requested_without_vehicles(vehicle_ends):
+    connection, sumo = vehicle_ends
+    read_with_vehicles(connection, sumo, vehicle_answer(VEHICLES))
+    sumo.recv(1 << 16)
+    connection.advance(10.0)
+    sumo.sendall(lanes_and_ids({lane: [] for lane in IDS_OF}))
+    connection.read(("TL",))
+    assert sumo.recv(1 << 16).endswith(wire.message([wire.get(wire.GET_TL, wire.STATE, "X")]))
+    assert connection.readings.by_vehicle is NO_VEHICLES
+    sumo.sendall(SHOWN)
+    assert connection.shown() == {"X": "Gr"} and not select.select([sumo], [], [], 0)[0]
+
+
+def test_vehicle_that_another_client_removed_is_left_out(vehicle_ends):
+    connection, sumo = vehicle_ends
+    read_with_vehicles(connection, sumo, vehicle_answer([VEHICLES[0], ("b", None), VEHICLES[2]]))
+    row, position_m, speed_mps, waiting_s = connection.readings.by_vehicle
+    assert row.tolist() == [1, 2] and position_m.tolist() == [30.0, 1.0] and speed_mps.tolist() == [2.0, 13.9]
+    assert waiting_s.tolist() == [0.0, 0.0] and connection.readings.vehicles.tolist() == [3, 4, 0]
+
+
+@pytest.mark.parametrize("answer", [b"", b"nonsense", vehicle_answer(VEHICLES)[:-1], vehicle_answer(VEHICLES[::-1])])
+def test_malformed_vehicles_end_the_connection(vehicle_ends, answer):
+    with pytest.raises(SumoConnectionLost):
+        read_with_vehicles(*vehicle_ends, answer)
+
+
+def test_answers_stay_in_order_after_rejected_vehicle_ids(vehicle_ends):
+    connection, sumo = vehicle_ends
+    connection.advance(5.0)
+    rejected = status(wire.GET_LANE, 0xFF, "Lane 'in0_0' is not known")
+    sumo.sendall(STEPPED + wire.message([numbers([3, 4]), rejected]) + SHOWN)
+    with pytest.raises(CommandRejected, match="Lane 'in0_0' is not known"):
+        connection.read(("TL",))
+    read_with_vehicles(connection, sumo, vehicle_answer(VEHICLES))
+    assert connection.readings.by_vehicle.position_m.tolist() == [30.0, 9.5, 1.0]
+
+
+def test_answers_stay_in_order_after_an_aborted_wait_for_vehicles(sockets, monkeypatch):
+    monkeypatch.setattr("controller.sumo.messages.POLL_INTERVAL_S", 0.001)
+    ours, sumo = sockets
+    connection = tracking(ours, lambda: True, {"TL": list(IDS_OF)})
+    connection.advance(5.0)
+    sumo.sendall(lanes_and_ids(IDS_OF) + SHOWN)
+    with pytest.raises(WaitAborted):
+        connection.read(("TL",))
+    sumo.sendall(wire.message([vehicle_answer(VEHICLES)]))
+    read_with_vehicles(connection, sumo, vehicle_answer([("a", (31.0, 1.0, 0.0)), *VEHICLES[1:]]))
+    assert connection.readings.by_vehicle.position_m.tolist() == [31.0, 9.5, 1.0]
 
 
 def test_unused_states_do_not_disturb_the_next_reading(ends):

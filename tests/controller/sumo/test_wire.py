@@ -12,7 +12,7 @@ from traci import constants as tc
 
 from controller.sumo import wire
 from controller.sumo.wire import CommandRejected, MalformedMessage, NumericGetters, Reader
-from tests.controller.sumo.traci_answers import state_answer, status, value
+from tests.controller.sumo.traci_answers import ids_answer, sized, state_answer, status, value, vehicle_answer
 
 
 def lane_answer(lanes, numbers):
@@ -31,9 +31,11 @@ def getters(lanes):
 
 def test_constants_equal_tracis():
     pairs = {
-        "GET_LANE": "CMD_GET_LANE_VARIABLE", "GET_SIM": "CMD_GET_SIM_VARIABLE", "GET_TL": "CMD_GET_TL_VARIABLE",
+        "GET_LANE": "CMD_GET_LANE_VARIABLE", "GET_VEHICLE": "CMD_GET_VEHICLE_VARIABLE",
+        "GET_SIM": "CMD_GET_SIM_VARIABLE", "GET_TL": "CMD_GET_TL_VARIABLE",
         "SET_TL": "CMD_SET_TL_VARIABLE", "SIMSTEP": "CMD_SIMSTEP", "CLOSE": "CMD_CLOSE", "TIME": "VAR_TIME",
         "LAST_STEP_VEHICLE_NUMBER": "LAST_STEP_VEHICLE_NUMBER", "LAST_STEP_VEHICLE_IDS": "LAST_STEP_VEHICLE_ID_LIST",
+        "LANE_POSITION": "VAR_LANEPOSITION", "SPEED": "VAR_SPEED", "WAITING_TIME": "VAR_WAITING_TIME",
         "LAST_STEP_HALTING": "LAST_STEP_VEHICLE_HALTING_NUMBER", "LAST_STEP_LENGTH": "LAST_STEP_LENGTH",
         "STATE": "TL_RED_YELLOW_GREEN_STATE",
         "PHASE_DURATION": "TL_PHASE_DURATION", "PROGRAM": "TL_PROGRAM", "CURRENT_PROGRAM": "TL_CURRENT_PROGRAM",
@@ -155,6 +157,87 @@ def test_changed_or_truncated_states_raise_or_only_change_a_state(at, new, cut):
 def test_rejection_of_states_raises_with_sumos_text():
     with pytest.raises(CommandRejected, match="Traffic light 'x' is not known"):
         wire.StateGetters({"x": 4}).decode(status(0xA2, 0xFF, "Traffic light 'x' is not known"))
+
+
+IDS = st.text(min_size=1, max_size=300)
+NUMBERS = st.tuples(*[st.floats(allow_nan=False)] * 3)
+
+
+@given(st.dictionaries(st.text(max_size=260), st.lists(IDS, max_size=6), max_size=8), st.binary(max_size=20))
+def test_any_vehicle_ids_are_decoded(ids_of, before):
+    getters = wire.VehicleIdGetters(list(ids_of))
+    names, counts = getters.decode(before + ids_answer(ids_of) + b"more", len(before))
+    assert names == [sized(text) for ids in ids_of.values() for text in ids] and counts == [*map(len, ids_of.values())]
+    assert getters.request == b"".join(wire.get(wire.GET_LANE, wire.LAST_STEP_VEHICLE_IDS, lane) for lane in ids_of)
+
+
+@given(st.lists(st.tuples(IDS, st.none() | NUMBERS), max_size=8))
+def test_any_vehicles_are_decoded_and_unknown_ones_left_out(vehicles):
+    getters = wire.VehicleGetters([sized(name) for name, _ in vehicles])
+    requested = [wire.get(wire.GET_VEHICLE, variable, name) for name, _ in vehicles for variable in (0x56, 0x40, 0x7A)]
+    assert getters.request == b"".join(requested)
+    values, known = getters.decode(vehicle_answer(vehicles))
+    assert known.tolist() == [numbers is not None for _, numbers in vehicles]
+    assert values.T.tolist() == [list(numbers) for _, numbers in vehicles if numbers is not None]
+
+
+IDS_OF = {"a_0": [], "a_1": ["flow.1", "flow.2 ü"], "a_2": ["v" * 300]}
+VEHICLES = [("flow.1", (1.0, 2.0, 0.0)), ("flow.2 ü", None), ("v" * 300, (3.0, 0.0, 7.0))]
+
+
+@given(st.integers(0, 10_000), st.integers(0, 255), st.integers(0, 100))
+def test_changed_or_truncated_vehicle_ids_raise_only_our_errors(at, new, cut):
+    answer = bytearray(ids_answer(IDS_OF))
+    answer[at % len(answer)] = new
+    try:
+        names, counts = wire.VehicleIdGetters(list(IDS_OF)).decode(bytes(answer[: len(answer) - cut]))
+    except (MalformedMessage, CommandRejected):
+        return
+    assert len(names) == sum(counts) and cut == 0
+
+
+@given(st.integers(0, 10_000), st.integers(0, 255), st.integers(0, 100))
+def test_changed_or_truncated_vehicles_raise_only_our_errors(at, new, cut):
+    answer = bytearray(vehicle_answer(VEHICLES))
+    answer[at % len(answer)] = new
+    try:
+        values, known = wire.VehicleGetters([sized(name) for name, _ in VEHICLES]).decode(bytes(answer[: len(answer) - cut]))
+    except (MalformedMessage, CommandRejected):
+        return
+    assert values.shape == (3, known.sum()) and len(known) == 3 and cut == 0
+
+
+@given(st.binary(max_size=200))
+def test_malformed_vehicles_raise(content):
+    with pytest.raises((MalformedMessage, CommandRejected)):
+        wire.VehicleIdGetters(list(IDS_OF)).decode(content)
+    with pytest.raises((MalformedMessage, CommandRejected)):
+        wire.VehicleGetters([sized(name) for name, _ in VEHICLES]).decode(content)
+
+
+def test_every_byte_of_vehicle_ids_outside_the_ids_is_checked():
+    answer, ids = ids_answer(IDS_OF), [text.encode() for own in IDS_OF.values() for text in own]
+    inside = {at for text in ids for at in range(answer.index(text), answer.index(text) + len(text))}
+    for at in set(range(len(answer))) - inside:
+        with pytest.raises((MalformedMessage, CommandRejected)):
+            wire.VehicleIdGetters(list(IDS_OF)).decode(answer[:at] + bytes([answer[at] ^ 0x10]) + answer[at + 1 :])
+
+
+def test_every_byte_of_vehicles_outside_the_numbers_is_checked():
+    every_byte = struct.unpack("!d", b"\xff" * 8)[0]
+    answer, other = (vehicle_answer([("a", (number,) * 3), ("b" * 300, (number,) * 3)]) for number in (0.0, every_byte))
+    fixed = [at for at, (a, b) in enumerate(zip(answer, other, strict=True)) if a == b]
+    assert len(answer) - len(fixed) == 2 * 3 * 8
+    for at in fixed:
+        with pytest.raises(MalformedMessage):
+            wire.VehicleGetters([sized("a"), sized("b" * 300)]).decode(
+                answer[:at] + bytes([answer[at] ^ 0x10]) + answer[at + 1 :]
+            )
+
+
+def test_rejection_of_vehicle_ids_raises_with_sumos_text():
+    with pytest.raises(CommandRejected, match="Lane 'x' is not known"):
+        wire.VehicleIdGetters(["x"]).decode(status(0xA3, 0xFF, "Lane 'x' is not known"))
 
 
 def test_answers_of_the_guard_are_valid_traci():

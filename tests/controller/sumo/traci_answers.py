@@ -17,6 +17,31 @@ def value(command, variable, name, kind, packed):
     return head + body
 
 
+def ids_answer(ids_of):
+    """`ids_of`: the vehicles' ids by lane."""
+    answer = b""
+    for lane, ids in ids_of.items():
+        packed = struct.pack("!i", len(ids)) + b"".join(sized(text) for text in ids)
+        answer += status(0xA3) + value(0xA3, 0x12, lane, wire.TYPE_STRING_LIST, packed)
+    return answer
+
+
+def sized(text):
+    return struct.pack("!i", len(text.encode())) + text.encode()
+
+
+def vehicle_answer(vehicles):
+    """`vehicles`: (id, (position, speed, waiting time)), or (id, None) of a vehicle that SUMO does not know."""
+    answer = b""
+    for name, values in vehicles:
+        if values is None:
+            answer += 3 * status(0xA4, 0xFF, "Vehicle is not known.")
+            continue
+        for variable, number in zip((0x56, 0x40, 0x7A), values, strict=True):
+            answer += status(0xA4) + value(0xA4, variable, name, wire.TYPE_DOUBLE, struct.pack("!d", number))
+    return answer
+
+
 def state_answer(pairs):
     packed = [struct.pack("!i", len(state)) + state.encode() for _, state in pairs]
     values = [value(0xA2, 0x20, name, wire.TYPE_STRING, state) for (name, _), state in zip(pairs, packed, strict=True)]
