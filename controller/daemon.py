@@ -120,7 +120,8 @@ def _assembled(
 ) -> DecisionLoop:
     """The decision loop; what is special about it is logged. Raises as `assemble`."""
     city, by_pressure = config.city, config.policy == MAX_PRESSURE
-    loop = assemble(connection, street, contracts, policies, city.safety, city.controller, events, by_pressure)
+    driver = MAX_PRESSURE if by_pressure else None
+    loop = assemble(connection, street, contracts, policies, city.safety, city.controller, events, driver)
     information, warning = describe_programs((contract.tl, of_contract(contract, street)) for contract in contracts)
     if information:
         log.info("%s", information)

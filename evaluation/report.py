@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from city import whole_files
 from evaluation import level_of_service, report_figures
-from evaluation.arms import ACTUATED, FIXED, MAX_PRESSURE, SERVED, WITH_FAULTS, Arm
+from evaluation.arms import ACTUATED, FIXED, GREEDY, MAX_PRESSURE, SERVED, WITH_FAULTS, Arm
 from evaluation.report_figures import BANDS_S, MAX_ROADS, MAX_SIGNALS, MAX_TLS, Results, short_names
 from evaluation.simulation import WINDOW_S
 from evaluation.statistics import paired
@@ -27,6 +27,7 @@ MEANINGS = {
     ACTUATED: "SUMO's actuated control, with the phases of the signals' own programs",
     MAX_PRESSURE: "the green with the largest difference of vehicles before and behind the signal, through the "
     "controller and its safety rules",
+    GREEDY: "the green with the most vehicles within 50 m before the signal, through the controller and its safety rules",
 }  # fmt: skip
 STYLE = """
 body{font:16px/1.45 sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222}

@@ -116,7 +116,7 @@ def test_figures_fit_on_a_page_and_have_clock_and_legend():
     outcomes = [
         replace(ZERO, delay_by_tl=dict.fromkeys(tls, 1.0), delay_by_departure={57600: 1.0, 57900: 2.0 + k}) for k in range(2)
     ]
-    names = ["served", "fixed", "actuated", "max-pressure", "served+faults", "max-pressure+faults"]
+    names = ["served", "fixed", "actuated", "max-pressure", "greedy", "served+faults", "max-pressure+faults"]
     results = dict.fromkeys(names, outcomes)
     figures = report_figures.delay_by_tl(names, results, tls)
     over_time = report_figures.delay_over_time(names, results)
@@ -125,7 +125,8 @@ def test_figures_fit_on_a_page_and_have_clock_and_legend():
     for figure in [*figures, over_time]:
         assert figure.get_figheight() < A4_IN
         (legend,) = figure.legends
-        assert [text.get_text() for text in legend.get_texts()][:6] == names
+        assert [text.get_text() for text in legend.get_texts()][:7] == names
+        assert len({handle.get_facecolor() for handle in legend.legend_handles[:7]}) == 7, "each arm has a colour of its own"
         figure.canvas.draw()
         assert not legend.get_window_extent().overlaps(figure.axes[0].get_window_extent()), "the legend covers no bar"
     assert "16:05" in [label.get_text() for label in over_time.axes[0].get_xticklabels()]
