@@ -168,9 +168,9 @@ class StreetNetwork:
     signals: dict[str, SignalNetwork]
     lane_length_m: dict[str, float]
     """By lane of the network."""
-    lanes_behind: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """By incoming lane shorter than MIN_APPROACH_M, the lanes that lead to it: a vehicle that stops at the signal may
-    still be on one of them."""
+    lanes_behind: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By incoming lane shorter than MIN_APPROACH_M, the lanes that lead to it, each with the distance from its end to the
+    stop line in m: a vehicle that stops at the signal may still be on one of them."""
     begin_s: float = 0.0
     end_s: float | None = None
     lane_graph: LaneGraph = field(default_factory=LaneGraph)
@@ -379,7 +379,8 @@ class _Reader:
             if (connections := self.connections.get(signal))
         }
         incoming = {lane for signal in signals.values() for lane in signal.lanes if not is_internal(lane)}
-        behind = {lane: self.lanes.behind(lane, MIN_APPROACH_M) for lane in sorted(incoming) if self.lanes.length_m[lane] < MIN_APPROACH_M}
+        short = [lane for lane in sorted(incoming) if self.lanes.length_m[lane] < MIN_APPROACH_M]
+        behind = {lane: self.lanes.behind(lane, MIN_APPROACH_M) for lane in short}
         return StreetNetwork(self.net_file, signals, self.lanes.length_m, behind, self.begin_s, end_s, self.lanes)
 
     def _signal(
