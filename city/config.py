@@ -357,7 +357,7 @@ def _districts(path: Path, folder: Path, table: Any, all_tls: Sequence[str]) -> 
             raise InputError(f"{where} fleet: district {same_fleet[0]} has fleet {fleet} too; name another one")
         districts[name] = District(district.address, tuple(tls), fleet)
     if districts and (missing := [tl for tl in all_tls if tl not in district_of]):
-        raise InputError(f"{path}: [serving.districts]: {', '.join(missing[:10])} is in no district; add it to one")
+        raise InputError(f"{path}: [serving.districts]: {', '.join(missing[:10])} is not in any district; add it to one")
     return districts
 
 

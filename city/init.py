@@ -212,7 +212,7 @@ def city_toml(
     signals = "\n".join(_tl_table(tl, street.signals[signal], choices[signal], dialect) for tl, signal in tls.items())
     signals += "".join(f"\n# Left out: {_comment(reason)}" for reason in left_out.values()) + ("\n" if left_out else "")
     return f"""\
-# Made by greenserve city init from {json.dumps(source.name)[1:-1]}. Every key: docs/reference/city-toml.md
+# Made by greenserve city init from {_comment(source.name)}. Every key: docs/reference/city-toml.md
 
 # The street. Paths are relative to this file.
 [network]
@@ -249,15 +249,15 @@ hold_s = 15
 
 
 def _comment(text: str) -> str:
-    """A text of a network on one line of printable characters."""
-    return json.dumps(text, ensure_ascii=True)[1:-1]
+    """Text for a comment: one line of ASCII characters."""
+    return json.dumps(text)[1:-1]
 
 
 def _tl_table(tl: str, signal: SignalNetwork, choice: Choice, dialect: str) -> str:
     lanes, greens = len(signal.lanes), len(choice.greens)
     table = tl if re.fullmatch(r"[\w-]+", tl, re.ASCII) else _toml_string(tl)
-    # the id in the table's line too: it is what a search for the signal shows
-    alias = f"  # {json.dumps(signal.id, ensure_ascii=True)[1:-1]}" if len(signal.id) > MAX_SIGNAL_NAME else ""
+    # the id also in the table's header, because a search for the signal shows this line
+    alias = f"  # {_comment(signal.id)}" if len(signal.id) > MAX_SIGNAL_NAME else ""
     lines = [f"[tl.{table}]{alias}", f"signals = [{_toml_string(signal.id)}]", f"dialect = {_toml_string(dialect)}"]
     if dialect == SUMO_RL:
         lines[1] += f"  # {greens} green phases, {lanes} lanes: an observation of size {greens + 1 + 2 * lanes}"

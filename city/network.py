@@ -455,7 +455,7 @@ class _Reader:
         return [self.speed[a] for a, b in pairs if not {a, b} & self.crossings]
 
     def _path_m(self, size: int, connections: list[Connection]) -> tuple[list[float], str]:
-        """(by link index the length of its longest vehicle path over the junction in m, text about a path that is wrong)."""
+        """(by link index the length of its longest vehicle path over the junction in m, text about an invalid path or "")."""
         path_m, wrong_path = [0.0] * size, ""
         for connection in connections:
             if not {connection.from_lane, connection.to_lane} & self.crossings:

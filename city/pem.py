@@ -24,9 +24,9 @@ def read(path: Path) -> bytes:
 
 
 def check_pair(certificate: bytes, key: bytes, where: str) -> None:
-    """Raise InputError if a key is not that of the certificate. `where`: text that names both.
+    """Raise InputError if a key does not belong to the certificate. `where`: text that names both.
 
-    Other faults are left to gRPC: Python's TLS library is stricter, about short keys for instance.
+    gRPC reports all other faults: Python's TLS library is stricter, about short keys for instance.
     """
     with os.fdopen(os.memfd_create("pem"), "wb") as file:  # in memory: a key must not be written to a disk
         file.write(certificate + b"\n" + key)
@@ -41,7 +41,7 @@ def check_pair(certificate: bytes, key: bytes, where: str) -> None:
 
 
 def earliest_expiry_s(content: bytes) -> float | None:
-    """When the first certificate of a PEM file expires, in s since 1970 (UTC); None if it has no readable certificate.
+    """The earliest expiry of the certificates in a PEM file, in s since 1970 (UTC); None without a readable certificate.
 
     Source: RFC 5280, section 4.1.
     """

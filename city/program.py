@@ -59,7 +59,7 @@ def run(
         if expected is None:
             raise
         message, code = expected
-        # names of strangers may be in any message
+        # any message may contain untrusted names
         print(f"error: {printable(' '.join(message.split()))}", file=errors or sys.stderr, flush=True)
         return code
 

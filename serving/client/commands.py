@@ -127,7 +127,7 @@ def _models_by_address(args: argparse.Namespace, models: Sequence[str]) -> dict[
                 models_by_address.setdefault(district.address, []).append(model)
                 break
         else:
-            raise InputError(f"{model} is in no district of city.toml; add it to one, or pass --server")
+            raise InputError(f"{model} is not in any district of city.toml; add it to one, or pass --server")
     return models_by_address
 
 

@@ -115,4 +115,4 @@ def test_server_of_a_model_is_that_of_its_district(grid_server, grid_models, cap
     code, _, error = run(capsys, "status", "SA104")
     assert code == 1 and "no model server answers at 127.0.0.1:1" in error
     code, _, error = run(capsys, "predict", "SA999", "--observation", "zeros")
-    assert code == 2 and "SA999 is in no district" in error
+    assert code == 2 and "SA999 is not in any district" in error
