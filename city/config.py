@@ -392,12 +392,15 @@ def _with_times(path: Path, folder: Path, tls: dict[str, TL], times: Any) -> dic
     """The TLs with the times of [training.times]. Raises InputError."""
     if not isinstance(times, dict):
         raise InputError(f"{path}: [training.times] must contain lines such as SA101 = {{ yellow_s = 3, all_red_s = 2 }}")
-    result = dict(tls)
+    result, listed = dict(tls), set[str]()
     for written, body in times.items():
         where = f"{path}: [training.times] {written}"
         name = names.find(written, list(tls))
         if name is None:
             raise InputError(f"{where}: there is no [tl.{written}]; correct the name")
+        if name in listed:
+            raise InputError(f"{where}: TL {name} is listed a second time; remove one of the lines")
+        listed.add(name)
         own = _table(TrainingTimes, where, body, folder)
         result[name] = replace(tls[name], yellow_s=own.yellow_s, all_red_s=own.all_red_s)
     return result

@@ -61,12 +61,11 @@ def _suggestion(word: str, keys: Sequence[str]) -> str:
 
 
 def syntax_error(text: str, reason: str) -> str:
-    """Text of an error about a file that is not TOML, with the line and the fix of a usual mistake. `reason`: the parser's message."""
+    """An error text for a file that is not TOML: the line and the fix of a usual mistake. `reason`: the parser's message."""
     at = re.search(r"\(at line (\d+), column \d+\)", reason)
     if at is None:
         return f"cannot be read as TOML: {reason}"
-    lines = text.splitlines()
-    line = lines[int(at[1]) - 1].strip() if int(at[1]) <= len(lines) else ""
+    line = text.split("\n")[int(at[1]) - 1].strip()  # splitlines() would also divide lines at characters such as U+2028
     shown = line if len(line) <= MAX_SHOWN_LINE else f"{line[:MAX_SHOWN_LINE]}..."
     remedy = reason
     if match := re.fullmatch(r"(\S+)\s*=\s*([-+]?\d+(?:\.\d+)?)\s*[A-Za-z%]+\S*(?:\s*#.*)?", line):

@@ -5,12 +5,11 @@ much more, hardly any green remains; so its greens last longer in the same propo
 """
 
 import contextlib
-import json
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from city import toml_text
 from city.config import City, Safety
 from city.errors import InputError
 from city.network import StreetNetwork
@@ -146,9 +145,7 @@ def times_to_train_with(changes: Iterable[ChangeTimes | None]) -> list[str]:
 
 
 def _times_line(change: ChangeTimes) -> str:
-    # a JSON string is a TOML string
-    tl = change.tl if re.fullmatch(r"[\w-]+", change.tl, re.ASCII) else json.dumps(change.tl, ensure_ascii=False)
-    return f"{tl} = {{ yellow_s = {change.street_yellow_s}, all_red_s = {change.street_all_red_s} }}"
+    return f"{toml_text.key(change.tl)} = {{ yellow_s = {change.street_yellow_s}, all_red_s = {change.street_all_red_s} }}"
 
 
 def _describe(changes: list[ChangeTimes], how: str) -> str:

@@ -86,6 +86,7 @@ fleet = "x"
         (SAPPO + "colour = 3", r"unknown key colour; the keys are (?!.*delta_time).*control_cycle"),
         ("[tl.A]\ncolour = 1\nsignals = ['a']\ndialect = ['sappo']", "unknown key colour; the keys are signals"),
         ("[safety]\nmin_green_s = 5s", r"line 2 is not TOML: min_green_s = 5s; a number has no unit: write min_green_s = 5$"),
+        ("# K\u2028nig\n[safety]\nmin_green_s = 5s", r"line 3 is not TOML: min_green_s = 5s; a number has no unit"),
         ("[network]\nbegin_s = 7:30", r'a time must be in quotes: write begin_s = "7:30"$'),
         ("[network]\nbegin_s = '7:30'", r"begin_s = '7:30' is not a time; write hours, minutes and seconds, such as 7:30:00"),
         ("[controller]\nfallback = plan  # mine", r'text must be in quotes: write fallback = "plan"$'),
@@ -128,6 +129,10 @@ fleet = "x"
             r"\[training.times\] SA999: there is no \[tl.SA999\]",
         ),
         (VALID + "[training.times]\nSA101 = { yellow_s = 3 }", r"\[training.times\] SA101 all_red_s is missing"),
+        (
+            VALID + "[training.times]\nSA101 = { yellow_s = 3, all_red_s = 1 }\nSA_101 = { yellow_s = 4, all_red_s = 1 }",
+            r"\[training.times\] SA_101: TL SA101 is listed a second time; remove one of the lines",
+        ),
         (VALID + "[training]\ntimes = 3", r"\[training.times\] must contain lines such as"),
         (VALID + "[serving.districts.north]\ntls = ['SA101']", r"\[serving.districts.north\] address is missing"),
         (VALID + "[serving.districts.north]\naddress = 'x:1'", r"\[serving.districts.north\] tls is missing"),
