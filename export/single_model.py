@@ -68,7 +68,7 @@ def export(job: Job, tl: str) -> str:
 
 
 def _signal_of(job: Job) -> dict[str, str]:
-    """By TL its signal, if it has one with an id so long that `city init` names the TL otherwise."""
+    """TL -> its only signal, if `city init` does not name the TL after it because its id is too long."""
     tls = job.city.tls if job.city else {}
     return {name: tl.signals[0] for name, tl in tls.items() if len(tl.signals) == 1 and len(tl.signals[0]) > MAX_SIGNAL_NAME}
 
@@ -87,7 +87,7 @@ def _rebuild(
 ) -> tuple[RebuiltActor, pb.PolicyContract]:
     """A TL's actor, and its contract without an origin. Raises InputError if the two do not fit each other.
 
-    `record`: of its training, if greenserve train has trained it.
+    `record`: the record of its training, if greenserve train wrote one.
     """
     contract = None
     if job.city and settings and job.street:

@@ -38,11 +38,11 @@ TOLERANCE = 1e-5
 """Largest difference between a model's actions and its checkpoint's, relative to the scale of the actions or of the
 logits before a softmax or tanh (`permitted_difference`): float32 rounds logits of 100 by 100 times as much as those of 1."""
 MIN_PROBABILITY = 1e-30
-"""Smaller probabilities are equal: float32 does not hold them."""
+"""Probabilities below this count as equal: float32 rounds them to few digits, or to 0."""
 FLEET_TOLERANCE = 1e-6
 """Largest difference between a fleet's actions and the single models', relative to their scale."""
 RUN_TIMEOUT_S = 60.0
-"""Limit for one run of a model, which may loop without an end for some observations."""
+"""Limit for one run of a model, which may loop endlessly for some observations."""
 
 Run = Callable[[str, dict[str, Any]], dict[str, NDArray[Any]]]
 """(signature, inputs by key) -> outputs by key."""

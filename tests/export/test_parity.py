@@ -25,7 +25,7 @@ def save(checkpoints, seed, gain):
 
 @pytest.mark.parametrize("action", ["categorical", "continuous"])
 @pytest.mark.parametrize("seed", range(6))
-def test_honest_actor_with_large_logits_is_exported(checkpoints, seed, action):
+def test_actor_with_large_logits_is_exported(checkpoints, seed, action):
     save(checkpoints, seed, 100.0)
     assert export(checkpoints, *(["--action", "categorical"] if action == "categorical" else [])) == 0
 
