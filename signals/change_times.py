@@ -41,7 +41,7 @@ class ChangeTimes:
     """The longest yellow."""
     max_green_s: float = math.inf
     recorded_s: float = 0.0
-    """The longest change in the training, if it recorded it (with the street's floors); else 0."""
+    """The longest change in a training that recorded it (with the street's floors), else 0."""
 
     @property
     def training_s(self) -> float:
@@ -55,14 +55,14 @@ class ChangeTimes:
 
     @property
     def street_all_red_s(self) -> int:
-        """`all_red_s` to train with, in whole s: pedestrians clear their crossing beside a green, so their time is not in it."""
+        """`all_red_s` to train with, in whole s. It excludes pedestrians, who clear their crossing beside a green."""
         return math.ceil(self.vehicles_s - self.yellow_s)
 
     @property
     def is_longer(self) -> bool:
-        """Whether changes take longer than in training, and a training with other times would help.
+        """Whether changes take longer than in training, and a training with the street's times would avoid that.
 
-        Only a training that records its change times has those of pedestrians; yellow_s and all_red_s cannot express them.
+        yellow_s and all_red_s cannot express the time of pedestrians, which only a training with a record includes.
         """
         has_street_times = self.nominal_s >= self.street_yellow_s + self.street_all_red_s
         return self.total_s > self.training_s and (self.recorded_s > 0 or not has_street_times)
@@ -120,7 +120,7 @@ def describe_longer(changes: Iterable[ChangeTimes | None]) -> str:
 
 
 def times_without_model(city: City, street: StreetNetwork, tls: Iterable[str]) -> list[ChangeTimes | None]:
-    """The change times of TLs without a model, for a training with the times of city.toml. Invalid TLs are left out."""
+    """The change times of TLs without a model, compared with the times of city.toml. Invalid TLs are left out."""
     times = []
     for tl in tls:
         # every program that uses the TL reports why it is invalid

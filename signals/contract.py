@@ -32,7 +32,7 @@ def build(
 
 
 def controllable(city: City, tls: Iterable[str], street: StreetNetwork) -> tuple[list[str], dict[str, str]]:
-    """(TLs that a policy can control, TL -> why not and what to do). Raises InputError if a signal is not in the network."""
+    """(TLs that a policy can control, other TL -> reason and remedy). Raises InputError if a signal is not in the network."""
     fit, reasons = [], {}
     for tl in tls:
         settings = city.tls[tl]
@@ -48,7 +48,7 @@ def controllable(city: City, tls: Iterable[str], street: StreetNetwork) -> tuple
 
 
 def program_notes(city: City, tls: Iterable[str], street: StreetNetwork) -> list[str]:
-    """Lines about TLs with another program than the network's first, or than the one that runs. Raises InputError."""
+    """Lines about TLs whose program is not the network's first one, or not the one that runs. Raises InputError."""
     chosen = [(tl, policy_signals.of_tl(city.tls[tl], signals_of(city, city.tls[tl], street))) for tl in tls]
     return [line for line in policy_signals.describe_programs(chosen) if line]
 

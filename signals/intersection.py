@@ -46,7 +46,7 @@ class Intersection:
             plans: fallback plans by signal.
             config: [controller] of city.toml.
             max_pressure: controls in fallback; without it, the fallback plans run.
-            is_driven_by_pressure: whether max-pressure controls in the place of a policy, so that no policy is asked.
+            is_driven_by_pressure: whether max-pressure controls instead of a policy.
         """
         assert max_pressure is not None or not is_driven_by_pressure, "max-pressure cannot drive without its greens"
         self.tl = contract.tl
@@ -63,7 +63,7 @@ class Intersection:
         self._config = config
         self._max_pressure = max_pressure
         self._driver = max_pressure if is_driven_by_pressure else None
-        """Max-pressure, if it controls in the place of a policy."""
+        """Max-pressure, if it controls instead of a policy."""
         self._transitions: list[PlanTransition] | None = None
         """Set while the signals run their fallback plans or are on the way there."""
         self._enter_plan_by_s: float | None = None
@@ -77,12 +77,12 @@ class Intersection:
 
     @property
     def is_driven_by_pressure(self) -> bool:
-        """Whether max-pressure controls in the place of a policy."""
+        """Whether max-pressure controls instead of a policy."""
         return self._driver is not None
 
     @property
     def control_name(self) -> str:
-        """What controls the TL, in log lines: the control mode, or max-pressure in the place of a policy."""
+        """What controls the TL, for log lines: the control mode, or max-pressure instead of a policy."""
         return self.mode.name if self._driver is None else "MAX-PRESSURE"
 
     def start(self, now: float, shown: Sequence[str], forces_first: bool = False) -> None:
@@ -132,11 +132,11 @@ class Intersection:
             answer: an array of the contract's action, or an exception.
             now: simulated second.
             shown: states that SUMO shows, by signal; needed while the fallback plan runs.
-            readings: readings of second `now`; needed if max-pressure is the fallback, or drives.
+            readings: readings of second `now`; needed if max-pressure is the fallback, or controls instead of a policy.
 
         Returns:
-            Why the answer is not a valid action, or "". In fallback a valid action is not followed. If max-pressure
-            drives, it decides by the readings, and there is no answer.
+            Why the answer is not a valid action, or "". In fallback a valid action is not applied. If max-pressure
+            controls instead of a policy, it decides by the readings, and the answer is ignored.
         """
         if self._driver is not None and readings is not None:
             self._driver.decide(now, readings)
