@@ -75,7 +75,7 @@ class ServerConfig:
     reload_rpc: bool = True
     """Whether HandleReloadConfigRequest is answered."""
     models_root: Path | None = None
-    """Folder in which the models of reload requests must lie; None: that of the models at the start."""
+    """Folder in which the models of reload requests must lie; None: the folder of the models at the start."""
 
 
 def metrics_path_from_file(file: Path) -> str | None:

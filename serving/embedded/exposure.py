@@ -1,4 +1,4 @@
-"""What a server offers to everybody who reaches it: one line for each setting that leaves more open than it need be."""
+"""Warnings about a server's exposure: one line for each setting that permits clients more than they usually need."""
 
 import contextlib
 import ipaddress
@@ -9,7 +9,7 @@ from serving.embedded.config import ServerConfig
 
 
 def warnings(config: ServerConfig, models_root: Path | None, rest_port: int) -> Iterator[str]:
-    """The lines to log at the start.
+    """The warnings to log at the start.
 
     Args:
         config: the server's settings.
@@ -17,14 +17,14 @@ def warnings(config: ServerConfig, models_root: Path | None, rest_port: int) -> 
         rest_port: port of the REST API; 0 without one.
     """
     if config.ssl is None and not _is_loopback(config.host):
-        rights = "run models and replace them by others" if config.reload_rpc else "run models"
+        rights = "run models and replace them" if config.reload_rpc else "run models"
         yield (
-            f"listening on {config.host} without TLS: any client of the port can {rights}; pass --ssl_config_file with "
+            f"listening on {config.host} without TLS: any client that reaches the port can {rights}; pass --ssl_config_file with "
             "client_verify, or restrict the network"
         )
     if config.ssl is not None and rest_port:
         what = "requires client certificates" if config.ssl.client_verify else "has TLS"
-        yield f"REST port {rest_port} is plain HTTP and answers everybody, metrics included, although gRPC {what}"
+        yield f"REST port {rest_port} is plain HTTP and answers every client, also with metrics, although gRPC {what}"
     if config.allow_any_operation:
         yield "--allow_any_operation: models may read and write files and open connections; serve only models that you trust"
     if config.reload_rpc and models_root is not None and models_root == Path(models_root.anchor):

@@ -1,4 +1,4 @@
-"""What a server says at its start: what it leaves open, and which models are missing."""
+"""Warnings of a server at its start: what clients may do, and which models are missing."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def lines(rest_port=0, root=None, **settings):
 @pytest.mark.parametrize(
     ("host", "count"), [("0.0.0.0", 1), ("::", 1), ("model-server", 1), ("127.0.0.1", 0), ("[::1]", 0), ("localhost", 0)]
 )
-def test_address_of_other_machines_without_tls_is_named_in_one_line(host, count):
+def test_address_beyond_loopback_without_tls_is_named_in_one_line(host, count):
     found = lines(host=host)
     assert len(found) == count and all(f"listening on {host} without TLS" in line and "replace them" in line for line in found)
     assert not any("replace" in line for line in lines(host=host, reload_rpc=False))
@@ -36,12 +36,12 @@ def test_reload_that_may_name_any_folder_is_named_in_one_line(tmp_path):
 
 
 @pytest.mark.parametrize("client_verify", ["true", "false"])
-def test_rest_is_refused_beside_client_certificates_unless_it_is_asked_for(tmp_path, client_verify):
+def test_rest_beside_client_certificates_needs_its_own_flag(tmp_path, client_verify):
     ssl = tmp_path / "ssl.config"
     ssl.write_text(f'server_key: "k" server_cert: "c" custom_ca: "a" client_verify: {client_verify}')
     arguments = [f"--models_dir={tmp_path}", f"--ssl_config_file={ssl}", "--rest_api_port=8501"]
     if client_verify == "true":
-        with pytest.raises(InputError, match=r"plain HTTP and would answer everybody.*--allow_rest_api_without_tls"):
+        with pytest.raises(InputError, match=r"plain HTTP and would answer every client.*--allow_rest_api_without_tls"):
             parse(arguments)
         arguments.append("--allow_rest_api_without_tls")
     assert parse(arguments).rest == RestConfig(8501)
