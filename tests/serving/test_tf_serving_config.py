@@ -78,7 +78,7 @@ def test_label_moves_after_its_version_was_loaded_beside_the_one_before(exported
     flags = ["--models-dir", str(exported), "--out", str(tmp_path)]
     assert main([*flags, "--model", "SA104=1"]) == 0
     first = (), (1, 2), 1, "SA104: stable 1 -> 2 once it is loaded: run this again with --loaded"
-    moved = ("--loaded",), (1, 2), 2, "1 -> 2\nversions that a label has left stay listed until the next call"
+    moved = ("--loaded",), (1, 2), 2, "1 -> 2\nversions that a label has left stay listed until this command runs"
     done = (), (2,), 2, "3 models\n"
     for more, expected, label, message in (first, first, moved, done):
         capsys.readouterr()
