@@ -8,8 +8,7 @@ from pathlib import Path
 from city.config import TL
 from city.errors import InputError
 from city.names import MAX_SIGNAL_NAME, contains_tl
-from export import contract as tl_settings
-from export import locate, training_record
+from export import locate, tl_settings, training_record
 from export.actors import PROBABILITIES, Actor, padding
 from export.actors.architectures import ArchitectureHints
 from export.checkpoints import scopes, source_of
@@ -98,7 +97,7 @@ def _rebuild(
     kind = _action_kind(job, tl, candidate, settings, rebuilt.action_kind)
     _check_assignment(job, tl, candidate, rebuilt, settings)
     if contract is None:
-        contract = tl_settings.incomplete(tl, rebuilt.actor.inputs, kind, rebuilt.actor.outputs)
+        contract = contracts.incomplete(tl, rebuilt.actor.inputs, kind, rebuilt.actor.outputs)
     elif job.city is not None and job.city.training.padding is not None:
         rebuilt = _unpad(tl, candidate, rebuilt, contract)
     actor = rebuilt.actor

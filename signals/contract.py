@@ -1,4 +1,4 @@
-"""The policy contract of a TL from city.toml and the street, and the TLs that a policy can control."""
+"""The policy contract of a TL, from city.toml and the street if they are known, and the TLs that a policy can control."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -29,6 +29,16 @@ def build(
         _check_greens(tl.name, signal)
         check_phases(f"{tl.name}: signal {signal.id}", signal.network, signal.program.id, _states(signal))
     return contract
+
+
+def incomplete(tl: str, observation_size: int, action_kind: str, action_size: int) -> pb.PolicyContract:
+    """The contract of a checkpoint without a street network: its sizes, and which parts are missing."""
+    return pb.PolicyContract(
+        tl=tl,
+        observation=pb.Observation(size=observation_size),
+        action=pb.Action(kind=action_kind, size=action_size),
+        missing=["signals", "features", "timing"],
+    )
 
 
 def controllable(city: City, tls: Iterable[str], street: StreetNetwork) -> tuple[list[str], dict[str, str]]:
