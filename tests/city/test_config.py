@@ -159,5 +159,5 @@ def test_district_has_a_fleet_of_its_name(tmp_path):
 
 
 @pytest.mark.parametrize("value", ["27000", '"7:30:00"', "07:30:00", '"27000"'])
-def test_begin_is_seconds_or_a_time_as_sumo_writes_it(tmp_path, value):
+def test_begin_is_seconds_or_a_time_in_sumos_format(tmp_path, value):
     assert config.load(write(tmp_path, f"[network]\nbegin_s = {value}")).network.begin_s == 27000

@@ -195,7 +195,7 @@ def test_a_fleet_is_not_a_member_of_another_fleet(models, capsys):
 
 
 @pytest.mark.parametrize("content", [None, b"", b"[]", b'{"source": []}', b"[" * 100_000], ids=range(5))
-def test_fleet_with_a_damaged_manifest_is_not_taken_for_a_tl(models, content):
+def test_fleet_with_a_damaged_manifest_is_not_listed_as_a_tl(models, content):
     assert build(models) == 0
     manifest = models / "city" / "1" / "assets.extra" / "export.json"
     manifest.unlink() if content is None else manifest.write_bytes(content)

@@ -65,7 +65,7 @@ def test_only_some_of_many_missing_folders_are_named(tmp_path, caplog):
     assert "1000 of 1000" in line and "and 995 more" in line and len(line) < 1500
 
 
-def test_models_that_cannot_be_loaded_are_not_called_absent(tmp_path, caplog):
+def test_models_that_cannot_be_loaded_are_not_reported_as_missing(tmp_path, caplog):
     (tmp_path / "SA101" / "1").mkdir(parents=True)
     (tmp_path / "SA101" / "1" / "saved_model.pb").write_bytes(b"garbage")
     assert any("no model could be loaded" in line for line in warned(caplog, models_dir=tmp_path))

@@ -39,7 +39,7 @@ def test_response_that_cannot_be_encoded_is_one_line(error, caplog):
     assert code is grpc.StatusCode.INVALID_ARGUMENT and "more than the 2 GiB of a message" in details and not caplog.records
 
 
-def test_system_error_of_an_rpc_is_not_called_a_large_response(caplog):
+def test_system_error_of_an_rpc_is_not_reported_as_a_large_response(caplog):
     def fail(_request):
         raise SystemError("error return without exception set")
 
