@@ -205,7 +205,7 @@ class Server:
                     # the address was free before the models were loaded
                     raise InputError(
                         f"{config.ssl_file}: gRPC cannot use its key or certificates; write all as PEM, the key without a "
-                        f"passphrase (if they are right: {error})"
+                        f"passphrase (if they are valid: {error})"
                     ) from None
                 raise InputError(error) from None
 
