@@ -143,10 +143,9 @@ def test_hdf5_that_refers_to_another_file_is_refused(checkpoints, tmp_path, caps
     refused(capsys, "SA101_trial_1", "another file; save the weights inside")
 
 
-def test_hdf5_with_a_cycle_of_groups_is_read(checkpoints, capsys):
+def test_hdf5_with_a_cycle_of_groups_is_read(checkpoints):
     path = checkpoints / "SA101_trial_1.weights.h5"
     writers.sequential(keras3).save_weights(path)
     with h5py.File(path, "a") as file:
         file["layers/again"] = file["layers"]
-    assert export(checkpoints) in (0, 2)
-    assert "Traceback" not in capsys.readouterr().err
+    assert export(checkpoints) == 0
