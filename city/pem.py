@@ -62,7 +62,7 @@ def _not_after_s(certificate: bytes) -> float:
     tag, text = list(_fields(validity))[1]
     year_digits = 2 if tag == 0x17 else 4
     parsed = time.strptime(text.decode("ascii"), "%y%m%d%H%M%SZ" if year_digits == 2 else "%Y%m%d%H%M%SZ")
-    # two digits below 50 are years of this century, as strptime does up to 68
+    # two digits below 50 are years of this century (RFC 5280); strptime reads those up to 68 so
     year = parsed.tm_year - 100 if year_digits == 2 and parsed.tm_year >= 2050 else parsed.tm_year
     return float(calendar.timegm((year, *parsed[1:])))
 
