@@ -1,4 +1,4 @@
-"""Untrusted text, such as names of variables and models, made safe for terminals and logs."""
+"""Text of strangers, such as names of variables and models, on terminals and in logs."""
 
 import re
 

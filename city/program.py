@@ -59,7 +59,7 @@ def run(
         if expected is None:
             raise
         message, code = expected
-        # any message may contain untrusted names
+        # names of strangers may be in any message
         print(f"error: {printable(' '.join(message.split()))}", file=errors or sys.stderr, flush=True)
         return code
 

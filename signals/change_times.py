@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from city import toml_text
 from city.config import City, Safety
 from city.errors import InputError
 from city.network import StreetNetwork
+from city.toml_text import key as toml_key
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL
 from signals import contract as contracts
@@ -145,7 +145,7 @@ def times_to_train_with(changes: Iterable[ChangeTimes | None]) -> list[str]:
 
 
 def _times_line(change: ChangeTimes) -> str:
-    return f"{toml_text.key(change.tl)} = {{ yellow_s = {change.street_yellow_s}, all_red_s = {change.street_all_red_s} }}"
+    return f"{toml_key(change.tl)} = {{ yellow_s = {change.street_yellow_s}, all_red_s = {change.street_all_red_s} }}"
 
 
 def _describe(changes: list[ChangeTimes], how: str) -> str:

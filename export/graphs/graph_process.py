@@ -1,6 +1,6 @@
 """A helper process that runs graphs of training, which may loop endlessly or allocate any amount of memory.
 
-The exporter's own process never runs an untrusted graph. It sends a function with its arguments, such as the one
+The exporter's own process runs nothing of a stranger's graph. It sends a function with its arguments, such as the one
 that rebuilds an actor, and receives plain values. One helper serves all checkpoints of a run, because importing
 TensorFlow takes seconds. The helper is killed at the time limit, and the next checkpoint starts another one.
 """

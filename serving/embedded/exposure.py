@@ -1,4 +1,4 @@
-"""Warnings about a server's exposure: one line for each setting that permits clients more than they usually need."""
+"""What a server offers to everybody who reaches it: one line for each setting that leaves more open than it need be."""
 
 import contextlib
 import ipaddress
@@ -24,7 +24,7 @@ def warnings(config: ServerConfig, models_root: Path | None, rest_port: int) -> 
         )
     if config.ssl is not None and rest_port:
         what = "requires client certificates" if config.ssl.client_verify else "has TLS"
-        yield f"REST port {rest_port} is plain HTTP and answers every client, also with metrics, although gRPC {what}"
+        yield f"REST port {rest_port} is plain HTTP and answers everybody, metrics included, although gRPC {what}"
     if config.allow_any_operation:
         yield "--allow_any_operation: models may read and write files and open connections; serve only models that you trust"
     if config.reload_rpc and models_root is not None and models_root == Path(models_root.anchor):

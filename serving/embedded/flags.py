@@ -108,7 +108,7 @@ def parser(prog: str) -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--allow_rest_api_without_tls", type=_boolean, nargs="?", const=True, default=False, metavar="BOOL",
-        help="serve REST, plain HTTP that answers every client, although gRPC requires client certificates (default: false)",
+        help="serve REST, which is plain HTTP for everybody, although gRPC requires client certificates (default: false)",
     )  # fmt: skip
     parser.add_argument(
         "--monitoring_config_file", type=_path, metavar="FILE",
@@ -199,8 +199,8 @@ def _config(args: argparse.Namespace) -> ServerConfig:
     ssl = None if args.ssl_config_file is None else ssl_from_file(args.ssl_config_file)
     if ssl is not None and ssl.client_verify and args.rest_api_port and not args.allow_rest_api_without_tls:
         raise InputError(
-            f"--rest_api_port {args.rest_api_port}: REST is plain HTTP and would answer every client, although client_verify of "
-            f"{args.ssl_config_file} requires certificates; leave --rest_api_port out, or pass --allow_rest_api_without_tls"
+            f"--rest_api_port {args.rest_api_port}: REST is plain HTTP and would answer everybody, although client_verify of "
+            f"{args.ssl_config_file} requires certificates; leave it out, or pass --allow_rest_api_without_tls"
         )
     if args.models_root is not None and not args.models_root.is_dir():
         raise InputError(f"--models_root {args.models_root}: no such folder; name the folder of the models")

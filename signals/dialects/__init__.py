@@ -87,9 +87,9 @@ class Dialect(Protocol):
         """The phase sequencer of a contract, with the times of training; SignalSafety applies the street's floors."""
 
 
-_loaded: dict[str, Dialect] = {}
-"""By its own name, which contracts contain, each dialect that a city.toml of this process has named as module:Class. A
-contract is untrusted: it selects one of these, but never causes an import."""
+_of_cities: dict[str, Dialect] = {}
+"""Dialects that a city.toml of this process has named as module:Class, by their own names, which contracts contain. A
+contract may come from a stranger, so it can select among these, and never have a module imported."""
 
 
 def included_names() -> list[str]:
@@ -103,16 +103,16 @@ def names() -> list[str]:
 
 
 def find(name: str, where: str) -> Dialect:
-    """The dialect with a name, or of a module:Class, which is imported: `name` must come from the user, not from a model.
+    """The dialect that the user names: by its name, or module:Class. Imports the module, so `name` is never a stranger's.
 
     Raises InputError; its text begins with `where`.
     """
     if ":" not in name:
         return _by_name(name, where)
     dialect: Dialect = user_dialects.load(name, f"{where} dialect {name!r}", Dialect)
-    if dialect.name in names() or type(_loaded.get(dialect.name, dialect)) is not type(dialect):
+    if dialect.name in names() or type(_of_cities.get(dialect.name, dialect)) is not type(dialect):
         raise InputError(f"{where} dialect {name!r}: its name {dialect.name!r} belongs to another dialect; rename it")
-    return _loaded.setdefault(dialect.name, dialect)
+    return _of_cities.setdefault(dialect.name, dialect)
 
 
 def _by_name(name: str, where: str) -> Dialect:
@@ -140,7 +140,7 @@ def action_kinds() -> list[str]:
 def of(contract: pb.PolicyContract) -> Dialect:
     """The dialect of a contract, which never causes the import of a module:Class. Raises InputError."""
     name = contract.observation.dialect
-    return _loaded.get(name) or _by_name(name, f"the contract of {contract.tl}:")
+    return _of_cities.get(name) or _by_name(name, f"the contract of {contract.tl}:")
 
 
 def check_city_settings(city: City) -> None:

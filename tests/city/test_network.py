@@ -252,7 +252,7 @@ def test_sumocfg_options_have_several_names(tmp_path, monkeypatch):
     assert read.end_s == 600 and read.signals["A0"].active_program == whole.signals["A0"].active_program
 
 
-def test_lanes_behind_reach_back_50_m_but_not_beyond_the_next_signal(tmp_path):
+def test_lanes_behind_a_short_incoming_lane_reach_back_for_50_m_and_to_the_next_signal(tmp_path):
     """A - B - C - D: roads of 200, 30 and 5 m to the signal D; E - D has 20 m behind the signal E."""
     nodes = {"A": (-235, 0), "B": (-35, 0), "C": (-5, 0), "D": (0, 0), "E": (20, 0), "F": (220, 0), "G": (0, 200), "H": (20, 200)}
     kinds = {name: "traffic_light" if name in "DE" else "priority" for name in nodes}

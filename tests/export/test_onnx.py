@@ -163,7 +163,7 @@ def test_observation_divided_by_a_number_and_a_bias_of_one_row_are_read(checkpoi
     np.testing.assert_allclose(outputs(checkpoints)["probabilities"], expected, atol=1e-5)
 
 
-def test_weights_computed_from_constants_are_read_and_other_heads_are_not_run(checkpoints):
+def test_weights_that_constant_operations_compute_are_read_and_another_head_is_not_run(checkpoints):
     nodes = [
         helper.make_node("Transpose", ["w0"], ["w0t"], perm=[1, 0]),
         helper.make_node("MatMul", ["x", "w0t"], ["m0"]),

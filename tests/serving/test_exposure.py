@@ -41,7 +41,7 @@ def test_rest_beside_client_certificates_needs_its_own_flag(tmp_path, client_ver
     ssl.write_text(f'server_key: "k" server_cert: "c" custom_ca: "a" client_verify: {client_verify}')
     arguments = [f"--models_dir={tmp_path}", f"--ssl_config_file={ssl}", "--rest_api_port=8501"]
     if client_verify == "true":
-        with pytest.raises(InputError, match=r"plain HTTP and would answer every client.*--allow_rest_api_without_tls"):
+        with pytest.raises(InputError, match=r"plain HTTP and would answer everybody.*--allow_rest_api_without_tls"):
             parse(arguments)
         arguments.append("--allow_rest_api_without_tls")
     assert parse(arguments).rest == RestConfig(8501)

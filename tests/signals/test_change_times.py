@@ -35,7 +35,7 @@ def times_of(fast, safety, **settings):
     return built, change_times(built, signal_safeties(built, street, safety))
 
 
-def test_changes_take_the_approachs_yellow_and_the_crossings_walking_time(fast):
+def test_changes_take_the_yellow_of_the_approach_and_the_walking_time_of_the_crossings(fast):
     built, times = times_of(fast, config.Safety(walking_speed_mps=0.5))
     (signal,) = (fast[0].signals[s] for s in built.signal_ids)
     assert (times.training_s, times.yellow_s) == (2.0, 6.0) and 6.0 <= times.vehicles_s < 8.0

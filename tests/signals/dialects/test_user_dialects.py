@@ -21,7 +21,7 @@ MARKS_ITS_IMPORT = "from pathlib import Path\nPath({mark!r}).touch()\nclass Evil
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     """No dialect of another test is known."""
-    monkeypatch.setattr(dialects, "_loaded", {})
+    monkeypatch.setattr(dialects, "_of_cities", {})
     user_dialects.installed.cache_clear()
     yield
     user_dialects.installed.cache_clear()
@@ -68,7 +68,7 @@ def test_class_that_city_toml_names_is_the_tls_dialect_in_every_process(load_cit
     made = contract.build(city, city.tls["SA101"], grid_street)
     assert made.observation.dialect == "toy-counts" and made.observation.size == len(grid_street.signals["A0"].lanes)
     check_contract_matches_network(made, grid_street)
-    monkeypatch.setattr(dialects, "_loaded", {})  # as in a worker, which gets the contract from a server
+    monkeypatch.setattr(dialects, "_of_cities", {})  # as in a worker, which gets the contract from a server
     check_contracts_match_city(city, {"SA101": made})
     assert isinstance(dialects.of(made), toy_counts.Toy)
 
@@ -88,7 +88,7 @@ def test_installed_dialects_are_not_imported_unless_they_are_named(install, mark
 
 
 @pytest.mark.parametrize("name", ["evil_module:Evil", "evil_module", "os:abort", "signals.dialects.sumo_rl:SumoRl", "../x"])
-def test_untrusted_contract_causes_no_import(name, marked, load_city, grid_street):
+def test_contract_of_a_stranger_has_no_module_imported(name, marked, load_city, grid_street):
     city = load_city(TOY)
     foreign = contract.build(city, city.tls["SA101"], grid_street)
     foreign.observation.dialect = name
@@ -102,7 +102,7 @@ def test_untrusted_contract_causes_no_import(name, marked, load_city, grid_stree
     assert not marked.exists() and "evil_module" not in sys.modules
 
 
-def test_check_of_an_untrusted_model_causes_no_import(marked, load_city, grid_models, capsys):
+def test_check_of_a_strangers_model_has_no_module_imported(marked, load_city, grid_models, capsys):
     city = load_city("sumo-rl")
     folder = city.serving.models_dir / "SA101" / "1" / "assets.extra"
     folder.mkdir(parents=True)

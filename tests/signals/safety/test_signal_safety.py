@@ -426,7 +426,7 @@ class TestVehiclesBesidePedestrians:
         assert self.shown(self.signal(crossing), "GGrGr", "rGrrG") == "GGrrr"
         assert self.shown(self.signal(crossing), "GGrGr", "rGGrG") == "GGGrr"
 
-    def test_without_a_following_green_vehicles_stop_once_pedestrians_are_clear(self, crossing):
+    def test_vehicles_that_nothing_follows_lose_their_green_once_pedestrians_are_clear_in_time(self, crossing):
         assert self.shown(self.signal(crossing, walking_m=3.0), "GrrGr", "rrrrr") == "yrrrr"
 
 
