@@ -77,14 +77,8 @@ def _named_program(tl: TL, network: SignalNetwork, name: str, source: str, remed
     for program in network.programs:
         if program.id == name:
             return program
-    names = ", ".join(repr(program.id) for program in network.programs) or "none"
-    raise InputError(
-        f"{tl.name}: signal {network.id} has no program {name!r}, which [tl.{tl.name}] or the training names; it has {names}"
-    )
-
-
-def _default_program(network: SignalNetwork, takes_first: bool) -> Program:
-    return network.first_program if takes_first else running_program(network)
+    programs = ", ".join(repr(program.id) for program in network.programs) or "none"
+    raise InputError(f"{tl.name}: signal {network.id} has no program {name!r}, {source}; it has {programs}; {remedy}")
 
 
 def running_program(network: SignalNetwork) -> Program:
