@@ -402,7 +402,7 @@ class _Reader:
             links[connection.index].append((connection.from_lane, connection.to_lane))
         try:
             foes, yields, permissive = conflicts(size, connections, requests, self.shape)
-            path_m, wrong_path = self._path_m(size, connections)
+            path_m, invalid_path = self._path_m(size, connections)
         except (KeyError, IndexError, ValueError) as error:
             raise InputError(
                 f"{self.net_file}: signal {signal}'s lanes have malformed shapes ({error!r}); write it again with netconvert"
@@ -425,7 +425,7 @@ class _Reader:
             tuple(path_m),
             tuple(min(self._speeds(pairs), default=0.0) for pairs in links),
             tuple(switches),
-            wrong_path,
+            invalid_path,
         )
 
     def _speeds(self, pairs: list[tuple[str, str]]) -> list[float]:
@@ -433,14 +433,14 @@ class _Reader:
         return [self.lanes.limit_mps[a] for a, b in pairs if not {a, b} & self.crossings]
 
     def _path_m(self, size: int, connections: list[Connection]) -> tuple[list[float], str]:
-        """(by link index the length of its longest vehicle path over the junction in m, text about a path that is wrong)."""
-        path_m, wrong_path = [0.0] * size, ""
+        """(by link index the length of its longest vehicle path over the junction in m, text about an invalid path or "")."""
+        path_m, invalid_path = [0.0] * size, ""
         for connection in connections:
             if not {connection.from_lane, connection.to_lane} & self.crossings:
                 length_m = path_length_m(connection, self.junctions.continuation, self.shape)
                 if length_m <= MAX_PATH_M:
                     path_m[connection.index] = max(path_m[connection.index], length_m)
-                elif not wrong_path:
+                elif not invalid_path:
                     lane = connection.from_lane + (f" over lane {connection.via}" if connection.via else "")
-                    wrong_path = f"the path from lane {lane} is {length_m:.3g} m long, so its points are wrong"
-        return path_m, wrong_path
+                    invalid_path = f"the path from lane {lane} is {length_m:.3g} m long, so its points are wrong"
+        return path_m, invalid_path

@@ -116,7 +116,7 @@ def test_tl_is_due_for_max_pressure_and_for_asking_its_policy(crossing):
     assert due == [10, 12, 14, 15, 16, 18, 20, 22]
 
 
-def test_driver_is_never_in_fallback_and_keeps_the_safety_rules_until_its_release(crossing):
+def test_max_pressure_instead_of_a_policy_never_enters_fallback(crossing):
     x = intersection(crossing, driven=True)
     sent = play(x, 40, lambda now: TimeoutError("no policy is queried"), lambda now: readings(in3=9), release_s=30)
     assert x.mode is ControlMode.POLICY and x.control_name == "MAX-PRESSURE"
