@@ -22,7 +22,7 @@ FLOORS = ("street", "dialect")
 MAX_DEADLINE_MS, MAX_WATCHDOG_S = 60_000, 3599
 T = TypeVar("T")
 DIALECT = "dialect"
-"""Metadata of a field of TL: the included dialects that read it. A dialect of the user's own may read all."""
+"""Key in a TL field's metadata: the included dialects that read the field. A user's own dialect may read all fields."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Training:
 
 @dataclass(frozen=True)
 class TrainingTimes:
-    """A TL's entry in [training.times]: the times of a training with the street's changes of greens, in s.
+    """A TL's entry in [training.times]: the times of a training that has the street's changes of greens, in s.
 
     They take precedence over the TL's own table, so that the lines that `greenserve check` prints can be appended.
     """
@@ -190,7 +190,7 @@ class City:
 
     @property
     def tl_of_signal(self) -> dict[str, str]:
-        """By signal, the TL that it belongs to."""
+        """Signal -> the TL that it belongs to."""
         return {signal: name for name, tl in self.tls.items() for signal in tl.signals}
 
 
@@ -266,7 +266,7 @@ def _table(kind: type[T], where: str, table: Any, folder: Path, keys: Sequence[s
 
 
 def _keys_of_dialect(body: Any) -> list[str]:
-    """The keys of a [tl.NAME] table with its dialect; those of all dialects if it is not an included one."""
+    """The keys of a [tl.NAME] table that its dialect reads; all keys if the dialect is not an included one."""
     dialect = body.get("dialect") if isinstance(body, dict) else None
     included = {name for key in fields(TL) for name in key.metadata.get(DIALECT, ())}
     read_by = {dialect} if isinstance(dialect, str) and dialect in included else included
@@ -357,7 +357,7 @@ def _districts(path: Path, folder: Path, table: Any, all_tls: Sequence[str]) -> 
             raise InputError(f"{where} fleet: district {same_fleet[0]} has fleet {fleet} too; name another one")
         districts[name] = District(district.address, tuple(tls), fleet)
     if districts and (missing := [tl for tl in all_tls if tl not in district_of]):
-        raise InputError(f"{path}: [serving.districts]: {', '.join(missing[:10])} is in no district; add it to one")
+        raise InputError(f"{path}: [serving.districts]: {', '.join(missing[:10])} is not in any district; add it to one")
     return districts
 
 
@@ -392,12 +392,15 @@ def _with_times(path: Path, folder: Path, tls: dict[str, TL], times: Any) -> dic
     """The TLs with the times of [training.times]. Raises InputError."""
     if not isinstance(times, dict):
         raise InputError(f"{path}: [training.times] must contain lines such as SA101 = {{ yellow_s = 3, all_red_s = 2 }}")
-    result = dict(tls)
+    result, listed = dict(tls), set[str]()
     for written, body in times.items():
         where = f"{path}: [training.times] {written}"
         name = names.find(written, list(tls))
         if name is None:
             raise InputError(f"{where}: there is no [tl.{written}]; correct the name")
+        if name in listed:
+            raise InputError(f"{where}: TL {name} is listed a second time; remove one of the lines")
+        listed.add(name)
         own = _table(TrainingTimes, where, body, folder)
         result[name] = replace(tls[name], yellow_s=own.yellow_s, all_red_s=own.all_red_s)
     return result

@@ -1,7 +1,6 @@
 """`greenserve city init`: a first city.toml for a SUMO network, with every signal a TL."""
 
 import argparse
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from city import network, whole_files
+from city import network, toml_text, whole_files
 from city.arguments import Parser, simulated_second
 from city.errors import InputError
 from city.names import MAX_SIGNAL_NAME, canonical, key
@@ -209,12 +208,12 @@ def city_toml(
         dialect: of every TL.
         folder: base of the file's paths.
     """
-    street_file = f"{'net' if sumocfg is None else 'sumocfg'} = {_toml_string(_relative(sumocfg or source, folder))}"
+    street_file = f"{'net' if sumocfg is None else 'sumocfg'} = {toml_text.string(_relative(sumocfg or source, folder))}"
     demand = "" if sumocfg else '\n# sumocfg = "..."  # network and demand, to simulate: greenserve city init --route FILE'
     signals = "\n".join(_tl_table(tl, street.signals[signal], choices[signal], dialect) for tl, signal in tls.items())
-    signals += "".join(f"\n# Left out: {_comment(reason)}" for reason in left_out.values()) + ("\n" if left_out else "")
+    signals += "".join(f"\n# Left out: {toml_text.comment(reason)}" for reason in left_out.values()) + ("\n" if left_out else "")
     return f"""\
-# Made by greenserve city init from {json.dumps(source.name)[1:-1]}. Every key: docs/reference/city-toml.md
+# Made by greenserve city init from {toml_text.comment(source.name)}. Every key: docs/reference/city-toml.md
 
 # The street. Paths are relative to this file.
 [network]
@@ -250,17 +249,15 @@ hold_s = 15
 {signals}"""
 
 
-def _comment(text: str) -> str:
-    """A text of a network on one line of printable characters."""
-    return json.dumps(text, ensure_ascii=True)[1:-1]
-
-
 def _tl_table(tl: str, signal: SignalNetwork, choice: Choice, dialect: str) -> str:
     lanes, greens = len(signal.lanes), len(choice.greens)
-    table = tl if re.fullmatch(r"[\w-]+", tl, re.ASCII) else _toml_string(tl)
-    # the id in the table's line too: it is what a search for the signal shows
-    alias = f"  # {json.dumps(signal.id, ensure_ascii=True)[1:-1]}" if len(signal.id) > MAX_SIGNAL_NAME else ""
-    lines = [f"[tl.{table}]{alias}", f"signals = [{_toml_string(signal.id)}]", f"dialect = {_toml_string(dialect)}"]
+    # the id also in the table's header, because a search for the signal shows this line
+    alias = f"  # {toml_text.comment(signal.id)}" if len(signal.id) > MAX_SIGNAL_NAME else ""
+    lines = [
+        f"[tl.{toml_text.key(tl)}]{alias}",
+        f"signals = [{toml_text.string(signal.id)}]",
+        f"dialect = {toml_text.string(dialect)}",
+    ]
     if dialect == SUMO_RL:
         lines[1] += f"  # {greens} green phases, {lanes} lanes: an observation of size {greens + 1 + 2 * lanes}"
         # sumo-rl's defaults, under sumo-rl's names
@@ -269,8 +266,8 @@ def _tl_table(tl: str, signal: SignalNetwork, choice: Choice, dialect: str) -> s
         return "\n".join(lines) + "\n"
     first = signal.first_program
     if choice.program != first.id and set(choice.greens) != {first.phases[k].state for k in first.greens}:
-        reason = f"it runs at the begin time; a policy of sumo-rl is trained on the first, {_comment(first.id)}"
-        lines.append(f"program = {_toml_string(choice.program)}  # {reason}")
+        reason = f"it runs at the begin time; a policy of sumo-rl is trained on the first, {toml_text.comment(first.id)}"
+        lines.append(f"program = {toml_text.string(choice.program)}  # {reason}")
     return "\n".join(lines) + "\n"
 
 
@@ -307,8 +304,3 @@ def _relative(path: Path, folder: Path) -> str:
     """A path relative to a folder, if it lies below it; else absolute."""
     absolute = path.resolve()
     return os.path.relpath(absolute, folder) if absolute.is_relative_to(folder) else str(absolute)
-
-
-def _toml_string(text: str) -> str:
-    """A basic string of TOML; JSON has the same syntax, but for DEL."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

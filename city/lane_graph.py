@@ -1,5 +1,6 @@
 """The lanes of a network and how they follow one another, as far as a signal's approaches need it."""
 
+import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -53,14 +54,17 @@ class LaneGraph:
                 if share > MIN_SHARE:
                     queue.append(UpstreamLane(before, distance_m, share))
 
-    def behind(self, lane: str, reach_m: float) -> tuple[str, ...]:
-        """The lanes within `reach_m` upstream of the end of a lane, without it, up to the next signal."""
-        behind: dict[str, None] = {}
-        queue = [(lane, self.length_m[lane])]
+    def behind(self, lane: str, reach_m: float) -> dict[str, float]:
+        """The lanes within `reach_m` upstream of the end of a lane, without it, up to the next signal, nearest first.
+
+        Lane -> distance from its end in m.
+        """
+        behind: dict[str, float] = {}
+        queue = [(self.length_m[lane], lane)]
         while queue:
-            current, length_m = queue.pop()
-            for upstream in self.unsignalled_before.get(current, ()) if length_m < reach_m else ():
+            distance_m, current = heapq.heappop(queue)
+            for upstream in self.unsignalled_before.get(current, ()) if distance_m < reach_m else ():
                 if upstream not in behind and upstream != lane:
-                    behind[upstream] = None
-                    queue.append((upstream, length_m + self.length_m[upstream]))
-        return tuple(behind)
+                    behind[upstream] = distance_m
+                    heapq.heappush(queue, (distance_m + self.length_m[upstream], upstream))
+        return behind

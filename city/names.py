@@ -12,8 +12,8 @@ TL_PATTERN = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2,3}[ _]?\d{2,6}(?![A-Za-z0-9])"
 
 
 MAX_SIGNAL_NAME = 24
-"""Characters of a signal's id up to which `city init` names the TL like it. A TL with a longer one has a short name of its
-own, so its checkpoint may be named after the signal."""
+"""Maximum length of a signal's id that `city init` takes as the TL's name. Of a longer one the TL gets a short name, so its
+checkpoint may be named after the signal."""
 
 
 def canonical(name: str) -> str:
@@ -50,7 +50,7 @@ def select(values: Iterable[str], tls: Sequence[str], flag: str, tl_of_signal: M
         values: the flag's values; each may list several TLs separated by commas, and `all` selects every TL.
         tls: the TLs to select from.
         flag: the flag's name, for error messages.
-        tl_of_signal: by signal its TL, which an error names if a value is the signal's id.
+        tl_of_signal: signal -> its TL, which an error names if a value is the signal's id.
     """
     canonical_names = by_key(tls)
     selected: dict[str, None] = {}

@@ -170,9 +170,9 @@ class StreetNetwork:
     signals: dict[str, SignalNetwork]
     lane_length_m: dict[str, float]
     """By lane of the network."""
-    lanes_behind: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """By incoming lane shorter than MIN_APPROACH_M, the lanes that lead to it: a vehicle that stops at the signal may
-    still be on one of them."""
+    lanes_behind: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By incoming lane shorter than MIN_APPROACH_M, the lanes that lead to it, each with the distance from its end to the
+    stop line in m: a vehicle that stops at the signal may still be on one of them."""
     begin_s: float = 0.0
     end_s: float | None = None
 
@@ -380,11 +380,8 @@ class _Reader:
             if (connections := self.connections.get(signal))
         }
         incoming = {lane for signal in signals.values() for lane in signal.lanes if not is_internal(lane)}
-        behind = {
-            lane: self.lanes.behind(lane, MIN_APPROACH_M)
-            for lane in sorted(incoming)
-            if self.lanes.length_m[lane] < MIN_APPROACH_M
-        }
+        short = [lane for lane in sorted(incoming) if self.lanes.length_m[lane] < MIN_APPROACH_M]
+        behind = {lane: self.lanes.behind(lane, MIN_APPROACH_M) for lane in short}
         return StreetNetwork(self.net_file, signals, self.lanes.length_m, behind, self.begin_s, end_s)
 
     def _signal(
@@ -406,7 +403,7 @@ class _Reader:
             links[connection.index].append((connection.from_lane, connection.to_lane))
         try:
             foes, yields, permissive = conflicts(size, connections, requests, self.shape)
-            path_m, wrong_path = self._path_m(size, connections)
+            path_m, invalid_path = self._path_m(size, connections)
         except (KeyError, IndexError, ValueError) as error:
             raise InputError(
                 f"{self.net_file}: signal {signal}'s lanes have malformed shapes ({error!r}); write it again with netconvert"
@@ -429,7 +426,7 @@ class _Reader:
             tuple(path_m),
             tuple(min(self._speeds(pairs), default=0.0) for pairs in links),
             tuple(switches),
-            wrong_path,
+            invalid_path,
             self.lanes,
         )
 
@@ -438,14 +435,14 @@ class _Reader:
         return [self.lanes.limit_mps[a] for a, b in pairs if not {a, b} & self.crossings]
 
     def _path_m(self, size: int, connections: list[Connection]) -> tuple[list[float], str]:
-        """(by link index the length of its longest vehicle path over the junction in m, text about a path that is wrong)."""
-        path_m, wrong_path = [0.0] * size, ""
+        """(by link index the length of its longest vehicle path over the junction in m, text about an invalid path or "")."""
+        path_m, invalid_path = [0.0] * size, ""
         for connection in connections:
             if not {connection.from_lane, connection.to_lane} & self.crossings:
                 length_m = path_length_m(connection, self.junctions.continuation, self.shape)
                 if length_m <= MAX_PATH_M:
                     path_m[connection.index] = max(path_m[connection.index], length_m)
-                elif not wrong_path:
+                elif not invalid_path:
                     lane = connection.from_lane + (f" over lane {connection.via}" if connection.via else "")
-                    wrong_path = f"the path from lane {lane} is {length_m:.3g} m long, so its points are wrong"
-        return path_m, wrong_path
+                    invalid_path = f"the path from lane {lane} is {length_m:.3g} m long, so its points are wrong"
+        return path_m, invalid_path

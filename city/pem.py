@@ -17,16 +17,16 @@ def read(path: Path) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+        raise InputError(f"{path}: cannot be read: {error.strerror}; fix its path or permissions") from None
     if b"-----BEGIN " not in content or not content.isascii():
         raise InputError(f"{path}: is not PEM; it must begin with a line such as -----BEGIN CERTIFICATE-----")
     return content
 
 
 def check_pair(certificate: bytes, key: bytes, where: str) -> None:
-    """Raise InputError if a key is not that of the certificate. `where`: text that names both.
+    """Raise InputError if a key does not belong to the certificate. `where`: text that names both.
 
-    Other faults are left to gRPC: Python's TLS library is stricter, about short keys for instance.
+    gRPC reports all other faults: Python's TLS library is stricter, about short keys for instance.
     """
     with os.fdopen(os.memfd_create("pem"), "wb") as file:  # in memory: a key must not be written to a disk
         file.write(certificate + b"\n" + key)
@@ -41,7 +41,7 @@ def check_pair(certificate: bytes, key: bytes, where: str) -> None:
 
 
 def earliest_expiry_s(content: bytes) -> float | None:
-    """When the first certificate of a PEM file expires, in s since 1970 (UTC); None if it has no readable certificate.
+    """The earliest expiry of the certificates in a PEM file, in s since 1970 (UTC); None without a readable certificate.
 
     Source: RFC 5280, section 4.1.
     """
@@ -62,7 +62,7 @@ def _not_after_s(certificate: bytes) -> float:
     tag, text = list(_fields(validity))[1]
     year_digits = 2 if tag == 0x17 else 4
     parsed = time.strptime(text.decode("ascii"), "%y%m%d%H%M%SZ" if year_digits == 2 else "%Y%m%d%H%M%SZ")
-    # two digits below 50 are years of this century, as strptime does up to 68
+    # two digits below 50 are years of this century (RFC 5280); strptime reads those up to 68 so
     year = parsed.tm_year - 100 if year_digits == 2 and parsed.tm_year >= 2050 else parsed.tm_year
     return float(calendar.timegm((year, *parsed[1:])))
 

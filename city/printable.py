@@ -5,7 +5,7 @@ import re
 MAX_CHARS = 10_000
 """Limit for a line."""
 MAX_WORD_CHARS = 500
-"""Limit for a word: longer ones are no names, and paths of this length are rare."""
+"""Limit for a word: names are shorter, and paths of this length are rare."""
 _LONG_WORD = re.compile(rf"\S{{{MAX_WORD_CHARS + 1},}}")
 
 

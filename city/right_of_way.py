@@ -21,7 +21,7 @@ VEHICLE_WIDTH_M = 2.5
 PATH_STEP_M = 0.5
 """Distance between the points at which two paths are compared."""
 MAX_PATH_M = 1000.0
-"""Length of a path over a junction beyond which its points are wrong: netconvert's numbers overflow with very many lanes."""
+"""Maximum length of a path over a junction. A longer one has wrong points: netconvert's numbers overflow with very many lanes."""
 CURVES = 5
 """Curves on which a vehicle may cross a junction without internal lanes."""
 

@@ -11,11 +11,11 @@ from city.errors import InputError
 
 @contextlib.contextmanager
 def held(path: Path, message: str) -> Iterator[None]:
-    """Hold the lock of a file, which exists as long as the lock is held; the kernel releases it if the process dies.
+    """Hold the lock of a file, which exists while the lock is held; the kernel releases the lock if the process dies.
 
     Args:
-        path: file of the lock; its folder is made, and removed again if it is empty after the run.
-        message: of the InputError if another run holds it; it names the remedy.
+        path: file of the lock; its folder is created, and removed if it is empty after the run.
+        message: text of the InputError if another run holds the lock; it names the remedy.
 
     Raises InputError.
     """
@@ -30,7 +30,8 @@ def held(path: Path, message: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # removed before it is released, so that no other run locks a file that is about to be removed
+        # removed before it is released, so that no other run locks a file that is about to be removed;
+        # a folder with results is not empty, and a file that remains is harmless: it is not locked
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
             if is_new_folder:

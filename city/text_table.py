@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from city.printable import printable
 
 MIN_WRAPPED = 40
-"""Characters below which a column is not wrapped, but begins a line of its own."""
+"""Minimum width of a wrapped column, in characters; in less room the column begins a line of its own."""
 
 
 def render(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
@@ -24,10 +24,10 @@ def render(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | No
         if width is None or len(begin) + len(row[-1]) <= width:
             lines.append(begin + row[-1])
         elif width - len(begin) >= MIN_WRAPPED:
-            first, *more = _wrapped(row[-1], width - len(begin))
+            first, *more = _lines_of(row[-1], width - len(begin))
             lines += [begin + first, *(" " * len(begin) + line for line in more)]
         else:
-            lines += [begin, *(f"    {line}" for line in _wrapped(row[-1], width - 4))]
+            lines += [begin, *(f"    {line}" for line in _lines_of(row[-1], width - 4))]
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -35,7 +35,7 @@ def wrapped(text: str, width: int | None) -> str:
     """Text in lines of a terminal's width; the lines after the first one are indented."""
     if width is None or len(text) <= width:
         return text
-    first, *more = _wrapped(text, width - 4)
+    first, *more = _lines_of(text, width - 4)
     return "\n".join([first, *(f"    {line}" for line in more)])
 
 
@@ -44,6 +44,7 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    # a path or an id is copied whole: it is never divided
+def _lines_of(text: str, width: int) -> list[str]:
+    """The lines of a wrapped text."""
+    # a path or an id is never divided, so that it can be copied
     return textwrap.wrap(text, max(width, MIN_WRAPPED), break_long_words=False, break_on_hyphens=False) or [""]

@@ -52,29 +52,28 @@ def read(
 
 
 def _suggestion(word: str, keys: Sequence[str]) -> str:
-    """The remedy for an unknown key: the nearest key, else all keys."""
+    """The remedy for an unknown key: the most similar key, else all keys."""
     close = difflib.get_close_matches(word, keys, n=1)
     # min_green for min_green_s: close matches prefer short words of the same letters
     longer = [key for key in keys if key.startswith(word) or word.startswith(key)]
-    nearest = next(iter([*longer, *close]), None)
-    return f"did you mean {nearest}?" if nearest else f"the keys are {', '.join(keys)}"
+    similar = next(iter([*longer, *close]), None)
+    return f"did you mean {similar}?" if similar else f"the keys are {', '.join(keys)}"
 
 
 def syntax_error(text: str, reason: str) -> str:
-    """A line about a file that is not TOML, with its line and how to fix the usual mistakes. `reason`: the parser's message."""
+    """An error text for a file that is not TOML: the line and the fix of a usual mistake. `reason`: the parser's message."""
     at = re.search(r"\(at line (\d+), column \d+\)", reason)
     if at is None:
         return f"cannot be read as TOML: {reason}"
-    lines = text.splitlines()
-    line = lines[int(at[1]) - 1].strip() if int(at[1]) <= len(lines) else ""
+    line = text.split("\n")[int(at[1]) - 1].strip()  # splitlines() would also divide lines at characters such as U+2028
     shown = line if len(line) <= MAX_SHOWN_LINE else f"{line[:MAX_SHOWN_LINE]}..."
     remedy = reason
     if match := re.fullmatch(r"(\S+)\s*=\s*([-+]?\d+(?:\.\d+)?)\s*[A-Za-z%]+\S*(?:\s*#.*)?", line):
         remedy = f"a number has no unit: write {match[1]} = {match[2]}"
     elif match := re.fullmatch(r"(\S+)\s*=\s*(\d+(?::\d+)+)(?:\s*#.*)?", line):
-        remedy = f'a time stands in quotes: write {match[1]} = "{match[2]}"'
+        remedy = f'a time must be in quotes: write {match[1]} = "{match[2]}"'
     elif match := re.fullmatch(r"(\S+)\s*=\s*([A-Za-z_.~/][^\"'#=\[\]{}]*?)(?:\s*#.*)?", line):
-        remedy = f'text stands in quotes: write {match[1]} = "{match[2]}"'
+        remedy = f'text must be in quotes: write {match[1]} = "{match[2]}"'
     return f"line {at[1]} is not TOML: {shown}; {remedy}" if shown else f"cannot be read as TOML: {reason}"
 
 
@@ -112,7 +111,7 @@ def _number(where: str, value: Any, folder: Path) -> float:
 
 
 def _time(where: str, value: Any, folder: Path) -> SimulationTime:
-    # 07:30:00 without quotes is a time of TOML's
+    # TOML has a type for 07:30:00 without quotes
     if not isinstance(value, str | datetime.time):
         return SimulationTime(_number(where, value, folder))
     try:

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -23,8 +23,10 @@ from controller.sumo.network import (
 from protos import policy_pb2 as pb
 from signals import dialects
 from signals.change_times import change_times, signal_safeties, with_street_changes
-from signals.fallback import max_pressure
+from signals.fallback import greedy, max_pressure
+from signals.fallback.greedy import Greedy
 from signals.fallback.max_pressure import MaxPressure
+from signals.fallback.scored_greens import ScoredGreens
 from signals.intersection import Intersection
 from signals.observation import Floats
 from signals.policy import Policies
@@ -32,7 +34,8 @@ from signals.policy_signals import distinct_greens, greens_of, running_program
 from signals.safety.monitor import Limits, SignalMonitor
 from signals.safety.safety_times import SafetyTimes
 
-MAX_PRESSURE = "max-pressure"
+DRIVERS: dict[str, type[MaxPressure] | type[Greedy]] = {kind.name: kind for kind in (MaxPressure, Greedy)}
+"""What can control in the place of the policies, by name."""
 
 
 def assemble(
@@ -43,11 +46,11 @@ def assemble(
     safety: city_config.Safety,
     control: city_config.Controller,
     events: Events | None = None,
-    drives_by_pressure: bool = False,
+    driver: str | None = None,
 ) -> DecisionLoop:
     """Check every contract against the running simulation and take its signals over.
 
-    `drives_by_pressure`: max-pressure controls in the place of the policies, with the greens of the programs that run.
+    `driver`: one of DRIVERS, which controls in the place of the policies, with the greens of the programs that run.
     Raises InputError that names the difference.
     """
     signals = [signal for contract in contracts for signal in contract.signal_ids]
@@ -56,7 +59,8 @@ def assemble(
     running = running_signals(connection.api, street, signals)
     for contract in contracts:
         check_sumo_matches_contract(contract, running, connection.api, street)
-    counts_outflow = _track(connection, street, contracts, with_pressure=drives_by_pressure or control.fallback == MAX_PRESSURE)
+    with_pressure = MaxPressure.name in (driver, control.fallback)
+    counts_outflow = _track(connection, street, contracts, with_pressure, with_vehicles=driver == Greedy.name)
     now = float(connection.api.simulation.getTime())
     # as in training, where an episode begins on an empty network, with the first green phase at once
     has_traffic = any(domain.getIDCount() for domain in (connection.api.vehicle, connection.api.person))
@@ -65,7 +69,7 @@ def assemble(
     intersections: list[Intersection] = []
     monitors: list[SignalMonitor] = []
     for contract in contracts:
-        intersection = _intersection(contract, street, lanes, running, safety, control, now, drives_by_pressure)
+        intersection = _intersection(contract, street, lanes, running, safety, control, now, driver)
         for monitor, signal in zip(_monitors(intersection, street), contract.signal_ids, strict=True):
             if not forces_first:
                 # the change from the signal's program is monitored too
@@ -91,20 +95,29 @@ class ReadLanes:
 
 
 def _track(
-    connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract], with_pressure: bool
+    connection: SumoConnection,
+    street: StreetNetwork,
+    contracts: Sequence[pb.PolicyContract],
+    with_pressure: bool,
+    with_vehicles: bool,
 ) -> bool:
     """Set what the connection reads for the TLs; return whether it counts vehicles that left a lane.
 
-    `with_pressure`: also read the lanes of max-pressure.
+    `with_pressure`: also read the lanes of max-pressure. `with_vehicles`: also read the single vehicles of the approaches.
     """
-    lanes_of, outflow_lanes = {}, []
+    lanes_of, outflow_lanes, vehicle_lanes_of = {}, [], {}
     for contract in contracts:
         lanes = [lane for signal in contract.signals for lane in signal.lane_ids]
         outflow_lanes += lanes if dialects.of(contract).counts_outflow(contract) else []
-        pressure = [lane for signal in contract.signal_ids for lane in _vehicle_lanes(street, signal)] if with_pressure else []
-        lanes_of[contract.tl] = [*lanes, *pressure]
+        signals = [street.signals[signal] for signal in contract.signal_ids]
+        if with_pressure:
+            lanes += [lane for signal in signals for lane in _roads(max_pressure.lanes_of(signal, street.lanes_behind))]
+        lanes_of[contract.tl] = lanes
+        vehicle_lanes = list(dialects.of(contract).vehicle_lanes(contract))
+        if with_vehicles:
+            vehicle_lanes += [lane for signal in signals for lane in _roads(greedy.approach_lanes(signal, street.lanes_behind))]
+        vehicle_lanes_of[contract.tl] = vehicle_lanes
     links = {signal: len(street.signals[signal].links) for contract in contracts for signal in contract.signal_ids}
-    vehicle_lanes_of = {contract.tl: dialects.of(contract).vehicle_lanes(contract) for contract in contracts}
     connection.track(lanes_of, list(dict.fromkeys(outflow_lanes)), links, vehicle_lanes_of)
     return bool(outflow_lanes)
 
@@ -117,18 +130,19 @@ def _intersection(
     safety: city_config.Safety,
     control: city_config.Controller,
     now: float,
-    drives_by_pressure: bool,
+    driver: str | None,
 ) -> Intersection:
     """Build one TL, before it starts."""
     dialect = dialects.of(contract)
     safeties = signal_safeties(contract, street, safety)
-    uses_pressure = drives_by_pressure or control.fallback == MAX_PRESSURE
-    pressure = _max_pressure(contract, street, lanes, safeties[0].times) if uses_pressure else None
-    if drives_by_pressure and pressure is None:
+    times = safeties[0].times
+    driving = _scored_greens(DRIVERS[driver], contract, street, lanes, times) if driver is not None else None
+    if driver is not None and driving is None:
         raise InputError(
-            f"{contract.tl}: one of its signals has no green phase, so max-pressure has nothing to choose; "
+            f"{contract.tl}: one of its signals has no green phase, so {driver} has nothing to choose; "
             "leave it out with --infer-tl"
         )
+    pressure = _scored_greens(MaxPressure, contract, street, lanes, times) if control.fallback == MaxPressure.name else None
     return Intersection(
         contract,
         dialect.observer(contract, lanes.row, lanes.length_m),
@@ -137,7 +151,7 @@ def _intersection(
         [fallback_schedule(running[signal], street.signals[signal], now) for signal in contract.signal_ids],
         control,
         pressure,
-        drives_by_pressure,
+        driving,
     )
 
 
@@ -157,18 +171,24 @@ def _monitors(intersection: Intersection, street: StreetNetwork) -> list[SignalM
     return [SignalMonitor(street.signals[signal.id], limits, greens_of(signal)) for signal in signals]
 
 
-def _max_pressure(contract: pb.PolicyContract, street: StreetNetwork, lanes: ReadLanes, times: SafetyTimes) -> MaxPressure | None:
-    """Max-pressure of a TL; None if one of its signals has no green phase, so that the TL falls back to its plan."""
+def _roads(lanes: Iterable[str]) -> list[str]:
+    """The lanes without crossings and walking areas, which are inside junctions: no vehicle uses them."""
+    return [lane for lane in lanes if not is_internal(lane)]
+
+
+def _scored_greens(
+    kind: type[MaxPressure] | type[Greedy],
+    contract: pb.PolicyContract,
+    street: StreetNetwork,
+    lanes: ReadLanes,
+    times: SafetyTimes,
+) -> ScoredGreens | None:
+    """Max-pressure or greedy of a TL; None if one of its signals has no green phase, so that nothing can be chosen."""
     signals = [street.signals[signal] for signal in contract.signal_ids]
     # of the program that runs, whichever one the policy was trained on
     greens = [distinct_greens(signal, running_program(signal)) for signal in signals]
     if not all(greens):
         return None
-    return MaxPressure(
+    return kind(
         signals, greens, lanes.row, lanes.length_m, times.yellow_s, times.min_green_s, times.all_red_s, street.lanes_behind
     )
-
-
-def _vehicle_lanes(street: StreetNetwork, signal: str) -> list[str]:
-    """The lanes of a signal that vehicles use; crossings and walking areas are inside junctions."""
-    return [lane for lane in max_pressure.lanes_of(street.signals[signal], street.lanes_behind) if not is_internal(lane)]

@@ -120,7 +120,8 @@ def _assembled(
 ) -> DecisionLoop:
     """Build the decision loop, and log the TLs and what the operator should know of them. Raises as `assemble`."""
     city, by_pressure = config.city, config.policy == MAX_PRESSURE
-    loop = assemble(connection, street, contracts, policies, city.safety, city.controller, events, by_pressure)
+    driver = MAX_PRESSURE if by_pressure else None
+    loop = assemble(connection, street, contracts, policies, city.safety, city.controller, events, driver)
     information, warning = describe_programs((contract.tl, of_contract(contract, street)) for contract in contracts)
     if information:
         log.info("%s", information)

@@ -39,7 +39,7 @@ def parser(prog: str) -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--arms", default="served,fixed,actuated,max-pressure", metavar="ARM,...",
-        help="served, served:NUMBER, fixed, actuated, max-pressure; the first is the candidate "
+        help="served, served:NUMBER, fixed, actuated, max-pressure, greedy; the first is the candidate "
         "(default: served,fixed,actuated,max-pressure)",
     )  # fmt: skip
     parser.add_argument("--seeds", type=int, default=10, metavar="N", help="simulations of each arm (default: 10)")

@@ -1,11 +1,11 @@
-"""Arms of an evaluation: served policies, and the baselines fixed, actuated and max-pressure."""
+"""Arms of an evaluation: served policies, and the baselines fixed, actuated, max-pressure and greedy."""
 
 from dataclasses import dataclass, replace
 
 from city.errors import InputError
 
-FIXED, ACTUATED, MAX_PRESSURE, SERVED = "fixed", "actuated", "max-pressure", "served"
-BASELINES = (FIXED, ACTUATED, MAX_PRESSURE)
+FIXED, ACTUATED, MAX_PRESSURE, GREEDY, SERVED = "fixed", "actuated", "max-pressure", "greedy", "served"
+BASELINES = (FIXED, ACTUATED, MAX_PRESSURE, GREEDY)
 MAX_MODEL_NUMBER = 1 << 62
 """TensorFlow Serving's versions are int64."""
 WITH_FAULTS = "+faults"
@@ -51,7 +51,10 @@ def parse(text: str) -> list[Arm]:
 
 
 def with_faults(arms: list[Arm]) -> list[Arm]:
-    """The arms, followed by the controller's arms with faulty detectors. Arms that SUMO itself controls have no such copy."""
+    """The arms, followed by copies of the served ones and max-pressure with faulty detectors.
+
+    Arms that SUMO itself controls have no copy, and neither has greedy: stuck and noisy detectors are faults of counts.
+    """
     return arms + [
         replace(arm, name=arm.name + WITH_FAULTS, has_faults=True) for arm in arms if arm.kind in (SERVED, MAX_PRESSURE)
     ]

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from city import whole_files
 from evaluation import level_of_service, report_figures
-from evaluation.arms import ACTUATED, FIXED, MAX_PRESSURE, SERVED, WITH_FAULTS, Arm
+from evaluation.arms import ACTUATED, FIXED, GREEDY, MAX_PRESSURE, SERVED, WITH_FAULTS, Arm
 from evaluation.report_figures import BANDS_S, MAX_ROADS, MAX_SIGNALS, MAX_TLS, Results, short_names
 from evaluation.simulation import WINDOW_S
 from evaluation.statistics import paired
@@ -27,6 +27,7 @@ MEANINGS = {
     ACTUATED: "SUMO's actuated control, with the phases of the signals' own programs",
     MAX_PRESSURE: "the green with the largest difference of vehicles before and behind the signal, through the "
     "controller and its safety rules",
+    GREEDY: "the green with the most vehicles within 50 m before the signal, through the controller and its safety rules",
 }  # fmt: skip
 STYLE = """
 body{font:16px/1.45 sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222}
@@ -119,8 +120,9 @@ def _comparison(arms: Sequence[Arm], results: Results) -> str:
     """The table of means by arm, and what the arms are."""
     candidate = [outcome.delay_s for outcome in results[arms[0].name]]
     head = (
-        "Control", "Mean delay<br>(s per vehicle)", "Waiting<br>(s per vehicle)", "Stops<br>per vehicle", "Vehicles arrived",
-        "TLs by level<br>of service", f"Delay of {html.escape(arms[0].name)}<br>minus this (s)", "95&nbsp;% interval (s)",
+        "Control", "Mean delay<br>(s per vehicle)", "Time in network<br>(s per vehicle)", "Waiting<br>(s per vehicle)",
+        "Stops<br>per vehicle", "Vehicles arrived", "TLs by level<br>of service",
+        f"Delay of {html.escape(arms[0].name)}<br>minus this (s)", "95&nbsp;% interval (s)",
     )  # fmt: skip
     rows = []
     for arm in arms:
@@ -129,6 +131,7 @@ def _comparison(arms: Sequence[Arm], results: Results) -> str:
         cells = [
             html.escape(arm.name),
             f"{np.mean([outcome.delay_s for outcome in outcomes]):.1f}",
+            f"{np.mean([outcome.duration_s for outcome in outcomes]):.1f}",
             f"{np.mean([outcome.waiting_s for outcome in outcomes]):.1f}",
             f"{np.mean([outcome.stops for outcome in outcomes]):.2f}",
             " of ".join(f"{np.mean(counts):.0f}" for counts in zip(*((o.finished, o.total) for o in outcomes), strict=True)),
@@ -145,9 +148,10 @@ def _comparison(arms: Sequence[Arm], results: Results) -> str:
     meanings = "".join(f"<li><b>{html.escape(arm.name)}</b>: {html.escape(_meaning(arm))}</li>" for arm in arms)
     return (
         f'<section class="together"><h2>Comparison</h2>{_table(head, rows)}<p class="note">Delay is time lost against the '
-        "desired speed, plus the waiting time before the vehicle can enter the network, over all vehicles, also those that "
-        "have not arrived or departed at the end. Differences are taken seed by seed, that is with the same vehicles, and each "
-        f"has its own 95 % interval; below 0, {html.escape(arms[0].name)} has less delay.</p><ul>{meanings}</ul></section>"
+        "desired speed, plus the waiting time before the vehicle can enter the network. The time in the network is the duration "
+        "of the trip, so far if it has not ended. All means are over all vehicles, also those that have not arrived or departed "
+        "at the end. Differences are taken seed by seed, that is with the same vehicles, and each has its own 95 % interval; "
+        f"below 0, {html.escape(arms[0].name)} has less delay.</p><ul>{meanings}</ul></section>"
     )
 
 

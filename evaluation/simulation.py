@@ -12,7 +12,7 @@ import numpy as np
 
 from city import config, network, sumo_files
 from city.lanes import is_internal, road_of
-from controller.assembly import assemble
+from controller.assembly import DRIVERS, assemble
 from controller.decision_step import DecisionLoop
 from controller.policies.no_policies import NoPolicies, contracts_of_city
 from controller.policies.served_contracts import fetch_contracts
@@ -21,7 +21,7 @@ from controller.sumo.connection import SumoConnection
 from controller.sumo.libsumo_connection import LibsumoConnection
 from controller.sumo.network import check_contracts_match_city
 from evaluation import actuated
-from evaluation.arms import ACTUATED, FIXED, MAX_PRESSURE, Arm
+from evaluation.arms import ACTUATED, FIXED, Arm
 from evaluation.detector_faults import NO_FAULTS, FaultRates, FaultyDetectors
 from evaluation.passed_vehicles import PassedVehicles
 from evaluation.signal_recording import SignalBand, SignalRecording
@@ -65,6 +65,7 @@ class Outcome:
     stops: float
     """Mean number of stops."""
     duration_s: float
+    """Mean time in the network: from departure to arrival or the simulation's end, 0 if a vehicle has not departed."""
     finished: int
     total: int
     delay_by_tl: Mapping[str, float]
@@ -184,7 +185,8 @@ class ArmSimulator:
             return None
         city, control = self.task.city, self.task.city.controller
         policies: Policies = NoPolicies()
-        if arm.kind == MAX_PRESSURE:
+        driver = arm.kind if arm.kind in DRIVERS else None
+        if driver is not None:
             contracts = list(contracts_of_city(city, self.task.tls, self.street).values())
         else:
             assert models is not None, "a served arm has models"
@@ -192,8 +194,7 @@ class ArmSimulator:
             check_contracts_match_city(city, served)
             policies = ServedPolicies(models.client, served, models.model_number, SERVED_DEADLINE_S)
             contracts = list(served.values())
-        drives_by_pressure = arm.kind == MAX_PRESSURE
-        return assemble(connection, self.street, contracts, policies, city.safety, control, drives_by_pressure=drives_by_pressure)
+        return assemble(connection, self.street, contracts, policies, city.safety, control, driver=driver)
 
 
 class _Measurement:
@@ -258,9 +259,9 @@ def outcome_values(outcome: Outcome) -> dict[str, float]:
     """The values that are compared between arms."""
     return {
         "delay_s": outcome.delay_s,
+        "duration_s": outcome.duration_s,
         "waiting_s": outcome.waiting_s,
         "stops": outcome.stops,
-        "duration_s": outcome.duration_s,
         "finished": float(outcome.finished),
         "worst_tl_s": max(outcome.delay_by_tl.values(), default=0.0),
         "worst_road_s": outcome.worst_road_s,

@@ -152,7 +152,7 @@ def choose_candidate(
         model_path: the folder of checkpoints.
         number: the model number; `None` means the newest.
         known_tls: the TLs of the city and of training; their names may have any form.
-        signal_of: by TL a signal whose id names its checkpoints too.
+        signal_of: TL -> signal whose id may name the TL's checkpoints, too.
 
     Raises:
         InputError: there is no such checkpoint, or more than one.

@@ -40,7 +40,7 @@ class RebuiltActor:
     action_kind: str | None = None
     """`categorical` or `continuous`, if the checkpoint defines it."""
     runs_in_helper: bool = False
-    """Whether the actor is a graph of the file, which only the helper process may run."""
+    """Whether the actor is the checkpoint's own graph, which only the helper process may run."""
 
 
 def rebuild(candidate: Candidate, request: ActorRequest) -> RebuiltActor:
@@ -143,6 +143,7 @@ def _from_function(path: Path, label: str, request: ActorRequest, trained: Train
     """Rebuild the actor of a TensorFlow function. `layers`: its layers, if they are of a known kind. Raises InputError."""
     reference, steps = trained.reference_model, None
     if layers is not None:
+        # if no architecture fits the layers, the graph itself is exported
         with contextlib.suppress(InputError):
             steps = find_equivalent_actor(path, layers, request.hints, reference.evaluate, reference.inputs, request.categorical)
     if steps is not None:

@@ -8,8 +8,7 @@ from pathlib import Path
 from city.config import TL
 from city.errors import InputError
 from city.names import MAX_SIGNAL_NAME, contains_tl
-from export import contract as tl_settings
-from export import locate, training_record
+from export import locate, tl_settings, training_record
 from export.actors import PROBABILITIES, Actor, padding
 from export.actors.architectures import ArchitectureHints
 from export.checkpoints import scopes, source_of
@@ -68,7 +67,7 @@ def export(job: Job, tl: str) -> str:
 
 
 def _signal_of(job: Job) -> dict[str, str]:
-    """By TL its signal, if it has one with an id so long that `city init` names the TL otherwise."""
+    """TL -> its only signal, if `city init` does not name the TL after it because its id is too long."""
     tls = job.city.tls if job.city else {}
     return {name: tl.signals[0] for name, tl in tls.items() if len(tl.signals) == 1 and len(tl.signals[0]) > MAX_SIGNAL_NAME}
 
@@ -87,7 +86,7 @@ def _rebuild(
 ) -> tuple[RebuiltActor, pb.PolicyContract]:
     """A TL's actor, and its contract without an origin. Raises InputError if the two do not fit each other.
 
-    `record`: of its training, if greenserve train has trained it.
+    `record`: the record of its training, if greenserve train wrote one.
     """
     contract = None
     if job.city and settings and job.street:
@@ -98,7 +97,7 @@ def _rebuild(
     kind = _action_kind(job, tl, candidate, settings, rebuilt.action_kind)
     _check_assignment(job, tl, candidate, rebuilt, settings)
     if contract is None:
-        contract = tl_settings.incomplete(tl, rebuilt.actor.inputs, kind, rebuilt.actor.outputs)
+        contract = contracts.incomplete(tl, rebuilt.actor.inputs, kind, rebuilt.actor.outputs)
     elif job.city is not None and job.city.training.padding is not None:
         rebuilt = _unpad(tl, candidate, rebuilt, contract)
     actor = rebuilt.actor

@@ -1,4 +1,4 @@
-"""The file in which greenserve train records what its checkpoints do not contain: programs, and the duration of changes."""
+"""The file in which greenserve train records what its checkpoints lack: signal programs and the duration of changes."""
 
 import json
 import math

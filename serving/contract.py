@@ -27,7 +27,7 @@ class ContractError(ValueError):
 
 
 def check(contract: pb.PolicyContract) -> None:
-    """Raise ContractError unless the contract is one TL's, complete, and its sizes agree.
+    """Raise ContractError unless the contract is one TL's, complete and consistent in itself.
 
     Each dialect checks its own fields (signals/dialects).
     """
@@ -42,6 +42,12 @@ def check(contract: pb.PolicyContract) -> None:
     ids = [signal.id for signal in contract.signals]
     if not ids or ids != list(contract.signal_ids):
         raise ContractError(f"{subject} lists signals {list(contract.signal_ids)} but describes {ids}; export it again")
+    for signal in contract.signals:
+        phases = {phase.state for phase in signal.phases}
+        if wrong := [state for state in signal.greens if state not in phases]:
+            raise ContractError(
+                f"{subject} lists green {wrong[0]!r}, which is not a phase of signal {signal.id}; export it again"
+            )
     for name, value in (("observation", contract.observation.size), ("action", contract.action.size)):
         if value < 1:
             raise ContractError(f"{subject} has {name} size {value}; export it again")

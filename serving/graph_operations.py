@@ -2,7 +2,7 @@
 
 An untrusted graph may read and write files, open connections or call Python functions. So every operation that a run can
 reach is compared with ALLOWED before anything runs: data and control inputs, branches, loop bodies and called functions
-included. A loop without an end is not recognised; callers limit the time of a run.
+included. Endless loops are not recognised; callers limit the time of a run.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -46,7 +46,7 @@ RandomUniform RandomUniformInt RandomStandardNormal TruncatedNormal Multinomial 
 StatelessRandomUniform StatelessRandomUniformV2 StatelessRandomUniformInt StatelessRandomNormal
 StatelessRandomNormalV2 StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg StatelessRandomGetAlg
 """
-"""An inactive dropout, or an exploring head that an actor's output does not depend on."""
+"""For an inactive dropout, or a head for exploration that an actor's output does not depend on."""
 _CONTROL_FLOW = """
 Switch Merge Enter Exit NextIteration LoopCond ControlTrigger If StatelessIf While StatelessWhile Case StatelessCase
 PartitionedCall StatefulPartitionedCall Assert FakeParam OptionalNone OptionalFromValue OptionalHasValue
@@ -55,19 +55,19 @@ TensorListGetItem TensorListSetItem TensorListPushBack TensorListPopBack TensorL
 TensorListConcatV2 TensorListGather TensorArrayV3 TensorArrayReadV3 TensorArrayWriteV3 TensorArrayGatherV3
 TensorArrayScatterV3 TensorArraySizeV3 TensorArrayCloseV3 TensorArrayConcatV3 TensorArraySplitV3
 """
-"""And lists of tensors; what they call is checked, too."""
+"""Control flow and lists of tensors; the functions that they call are checked, too."""
 _VARIABLES = """
 VarHandleOp ReadVariableOp VarIsInitializedOp
 VariableShape ResourceGather ResourceGatherNd VariableV2 Variable IsVariableInitialized
 """
 ALLOWED = frozenset(" ".join((_VALUES, _ARITHMETIC, _LINEAR_ALGEBRA, _LAYERS, _RANDOM, _CONTROL_FLOW, _VARIABLES)).split())
-"""Neither files nor connections, no Python, no text, no queues, tables or datasets; no variable changes."""
+"""They reach no files, connections, Python, text, queues, tables or datasets, and change no variable."""
 RESTORE = ALLOWED | {
     *("RestoreV2", "Restore", "Assign", "AssignVariableOp", "StringJoin", "ShardedFilename", "StaticRegexFullMatch"),
 }
-"""What restores a model's variables from its own files may also do."""
+"""The allowed operations, and those that restore a model's variables from its own files."""
 INFERENCE = RESTORE - set(_RANDOM.split())
-"""The operations of the models that the exporter writes."""
+"""The operations that an exported model may have."""
 INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op", "table_initializer", "local_init_op")
 """TensorFlow runs their operations when it loads a SavedModel, and the operation of INIT_SIGNATURE."""
 INIT_SIGNATURE = "__saved_model_init_op"
@@ -91,7 +91,7 @@ class Closure:
         self._nodes: Mapping[str, Any] = {node.name: node for node in graph.node}
         self._functions: Mapping[str, Any] = {function.signature.name: function for function in graph.library.function}
         self._implementations: dict[bytes, list[str]] = {}
-        """Functions by the interface that they implement (attribute api_implements)."""
+        """Interface (attribute api_implements) -> functions that implement it."""
         for name, function in self._functions.items():
             if "api_implements" in function.attr:
                 self._implementations.setdefault(function.attr["api_implements"].s, []).append(name)
@@ -107,7 +107,7 @@ class Closure:
             node = self._nodes[name]
             pending += map(_node_of, node.input)
             yield node.op, node.name
-            if self._functions:  # the models of 1,000 TLs have none, and are checked at every start of a server
+            if self._functions:  # exported models have none, and 1,000 are checked at a server's start
                 yield from self.of_functions([node.op, *_called(node)], functions)
 
     def of_functions(self, names: Iterable[str], seen: set[str]) -> Iterator[tuple[str, str]]:
@@ -143,7 +143,7 @@ def _node_of(name: str) -> str:
 
 
 def _called(node: Any) -> list[str]:
-    """The functions that an operation calls: branches, loop bodies, conditions, and functions that are passed to these."""
+    """The functions that an operation calls: branches, loop bodies, conditions, and functions passed to these."""
     called, pending = [], [node.attr]
     while pending:
         for attribute in pending.pop().values():

@@ -38,7 +38,7 @@ _SAME_TYPE_FIELDS = frozenset((1, 2, 3, 9, 22, 23))
 """Numeric dtypes with a typed field of the same type: float, double, int32, int64, uint32, uint64."""
 MAX_ELEMENTS = 1 << 26
 MAX_FILLED_ELEMENTS = 1 << 16
-"""Elements that a message may leave to be filled up; one with many values may leave MAX_FILL_FACTOR times as many."""
+"""Elements of a tensor whose message has fewer values; with many values, MAX_FILL_FACTOR elements per value."""
 MAX_FILL_FACTOR = 16
 
 
@@ -142,7 +142,7 @@ def _from_typed(values: Any, dtype: int, numpy_dtype: np.dtype[Any], shape: list
         raise TensorError(f"a value does not fit {numpy_dtype}: {error}") from None
     if count > max(MAX_FILLED_ELEMENTS, MAX_FILL_FACTOR * len(array)):
         # a few bytes must not take hundreds of MB
-        raise TensorError(f"{len(array)} values for shape {shape}, too few to fill it up; send every value, as tensor_content")
+        raise TensorError(f"{len(array)} values are too few for shape {shape}; send every value in tensor_content")
     if count and not len(array):
         array = np.zeros(count, array.dtype)
     if len(array) < count:

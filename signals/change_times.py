@@ -5,9 +5,7 @@ much more, hardly any green remains; so its greens last longer in the same propo
 """
 
 import contextlib
-import json
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +13,7 @@ from city import names
 from city.config import City, Safety
 from city.errors import InputError
 from city.network import StreetNetwork
+from city.toml_text import key as toml_key
 from protos import policy_pb2 as pb
 from serving.contract import CATEGORICAL
 from signals import contract as contracts
@@ -47,7 +46,7 @@ class ChangeTimes:
     """The longest yellow."""
     max_green_s: float = math.inf
     recorded_s: float = 0.0
-    """The longest change in the training, if it recorded it (with the street's floors); else 0."""
+    """The longest change in a training that recorded it (with the street's floors), else 0."""
 
     @property
     def training_s(self) -> float:
@@ -61,14 +60,14 @@ class ChangeTimes:
 
     @property
     def street_all_red_s(self) -> int:
-        """`all_red_s` to train with, in whole s: pedestrians clear their crossing beside a green, so their time is not in it."""
+        """`all_red_s` to train with, in whole s. It excludes pedestrians, who clear their crossing beside a green."""
         return math.ceil(self.vehicles_s - self.yellow_s)
 
     @property
     def is_longer(self) -> bool:
-        """Whether changes take longer than in training, and a training with other times would help.
+        """Whether changes take longer than in training, and a training with the street's times would avoid that.
 
-        Only a training that records its change times has those of pedestrians; yellow_s and all_red_s cannot express them.
+        yellow_s and all_red_s cannot express the time of pedestrians, which only a training with a record includes.
         """
         has_street_times = self.nominal_s >= self.street_yellow_s + self.street_all_red_s
         return self.total_s > self.training_s and (self.recorded_s > 0 or not has_street_times)
@@ -128,7 +127,7 @@ def describe_longer(changes: Iterable[ChangeTimes | None], slow_only: bool = Fal
 
 
 def times_without_model(city: City, street: StreetNetwork, tls: Iterable[str]) -> list[ChangeTimes | None]:
-    """The change times of TLs without a model, for a training with the times of city.toml. Invalid TLs are left out."""
+    """The change times of TLs without a model, compared with the times of city.toml. Invalid TLs are left out."""
     times = []
     for tl in tls:
         # every program that uses the TL reports why it is invalid
@@ -153,9 +152,7 @@ def times_to_train_with(changes: Iterable[ChangeTimes | None]) -> list[str]:
 
 
 def _times_line(change: ChangeTimes) -> str:
-    # a JSON string is a TOML string
-    tl = change.tl if re.fullmatch(r"[\w-]+", change.tl, re.ASCII) else json.dumps(change.tl, ensure_ascii=False)
-    return f"{tl} = {{ yellow_s = {change.street_yellow_s}, all_red_s = {change.street_all_red_s} }}"
+    return f"{toml_key(change.tl)} = {{ yellow_s = {change.street_yellow_s}, all_red_s = {change.street_all_red_s} }}"
 
 
 def _describe(changes: Sequence[ChangeTimes], how: str) -> list[str]:

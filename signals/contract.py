@@ -1,4 +1,4 @@
-"""The policy contract of a TL from city.toml and the street, and the TLs that a policy can control."""
+"""The policy contract of a TL, from city.toml and the street if they are known, and the TLs that a policy can control."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -34,8 +34,18 @@ def build(
     return contract
 
 
+def incomplete(tl: str, observation_size: int, action_kind: str, action_size: int) -> pb.PolicyContract:
+    """The contract of a checkpoint without a street network: its sizes, and which parts are missing."""
+    return pb.PolicyContract(
+        tl=tl,
+        observation=pb.Observation(size=observation_size),
+        action=pb.Action(kind=action_kind, size=action_size),
+        missing=["signals", "features", "timing"],
+    )
+
+
 def controllable(city: City, tls: Iterable[str], street: StreetNetwork) -> tuple[list[str], dict[str, str]]:
-    """(TLs that a policy can control, TL -> why not and what to do). Raises InputError if a signal is not in the network."""
+    """(TLs that a policy can control, other TL -> reason and remedy). Raises InputError if a signal is not in the network."""
     fit, reasons = [], {}
     for tl in tls:
         settings = city.tls[tl]
@@ -51,7 +61,7 @@ def controllable(city: City, tls: Iterable[str], street: StreetNetwork) -> tuple
 
 
 def program_notes(city: City, tls: Iterable[str], street: StreetNetwork) -> list[str]:
-    """Lines about TLs with another program than the network's first, or than the one that runs. Raises InputError."""
+    """Lines about TLs whose program is not the network's first one, or not the one that runs. Raises InputError."""
     chosen = [(tl, policy_signals.of_tl(city.tls[tl], signals_of(city, city.tls[tl], street))) for tl in tls]
     return [line for line in policy_signals.describe_programs(chosen) if line]
 

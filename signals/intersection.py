@@ -10,8 +10,8 @@ from city.config import Controller as ControllerSettings
 from protos import policy_pb2 as pb
 from signals.dialects import PhaseSequencer
 from signals.fallback.control_mode import ControlMode, ModeState, next_mode
-from signals.fallback.max_pressure import MaxPressure
 from signals.fallback.plan import FallbackSchedule, PlanTransition
+from signals.fallback.scored_greens import ScoredGreens
 from signals.observation import Observation, Observer, PhaseState, Readings, Shares
 from signals.policy import ActionSpace, InvalidAction
 from signals.safety.signal_safety import Override, PermittedState, SignalCommand, SignalSafety
@@ -34,8 +34,8 @@ class Intersection:
         safeties: Sequence[SignalSafety],
         plans: Sequence[FallbackSchedule],
         config: ControllerSettings,
-        max_pressure: MaxPressure | None = None,
-        is_driven_by_pressure: bool = False,
+        max_pressure: ScoredGreens | None = None,
+        driver: ScoredGreens | None = None,
     ) -> None:
         """Put a TL together.
 
@@ -46,9 +46,8 @@ class Intersection:
             plans: fallback plans by signal.
             config: [controller] of city.toml.
             max_pressure: controls in fallback; without it, the fallback plans run.
-            is_driven_by_pressure: whether max-pressure controls in the place of a policy, so that no policy is asked.
+            driver: controls in the place of a policy, so that no policy is asked.
         """
-        assert max_pressure is not None or not is_driven_by_pressure, "max-pressure cannot drive without its greens"
         self.tl = contract.tl
         self.contract = contract
         self._action_space = ActionSpace(contract)
@@ -57,13 +56,12 @@ class Intersection:
         self.next_decision_s = -math.inf
         self.observer = observer
         self._policy_sequencer = sequencer
-        self._phase_sequencer: PhaseSequencer | MaxPressure = sequencer
+        self._phase_sequencer: PhaseSequencer | ScoredGreens = sequencer
         """The source of the requested states now."""
         self.plans = tuple(plans)
         self._config = config
         self._max_pressure = max_pressure
-        self._driver = max_pressure if is_driven_by_pressure else None
-        """Max-pressure, if it controls in the place of a policy."""
+        self._driver = driver
         self._transitions: list[PlanTransition] | None = None
         """Set while the signals run their fallback plans or are on the way there."""
         self._enter_plan_by_s: float | None = None
@@ -76,14 +74,14 @@ class Intersection:
         return self.mode_state.mode
 
     @property
-    def is_driven_by_pressure(self) -> bool:
-        """Whether max-pressure controls in the place of a policy."""
-        return self._driver is not None
+    def has_policy(self) -> bool:
+        """Whether a policy is asked; if not, a driver controls."""
+        return self._driver is None
 
     @property
     def control_name(self) -> str:
-        """What controls the TL, in log lines: the control mode, or max-pressure in the place of a policy."""
-        return self.mode.name if self._driver is None else "MAX-PRESSURE"
+        """What controls the TL, in log lines: the control mode, or the driver in the place of a policy."""
+        return self.mode.name if self._driver is None else self._driver.name.upper()
 
     def start(self, now: float, shown: Sequence[str], forces_first: bool = False) -> None:
         """Start from the states that the signals show; the first decision is due now.
@@ -132,11 +130,11 @@ class Intersection:
             answer: an array of the contract's action, or an exception.
             now: simulated second.
             shown: states that SUMO shows, by signal; needed while the fallback plan runs.
-            readings: readings of second `now`; needed if max-pressure is the fallback, or drives.
+            readings: readings of second `now`; needed if max-pressure is the fallback, or for a driver.
 
         Returns:
-            Why the answer is not a valid action, or "". In fallback a valid action is not followed. If max-pressure
-            drives, it decides by the readings, and there is no answer.
+            Why the answer is not a valid action, or "". In fallback a valid action is not followed. A driver
+            decides by the readings, and there is no answer.
         """
         if self._driver is not None and readings is not None:
             self._driver.decide(now, readings)

@@ -60,26 +60,26 @@ def of_tl(
                 f"{tl.name}: the policy was trained on program {trained!r} of signal {network.id}, but [tl.{tl.name}] has "
                 f"program = {tl.program!r}; remove the key, or train it again"
             )
-        name = tl.program if trained is None else trained
-        program = _named_program(tl, network, name) if name is not None else _default_program(network, takes_first)
+        if trained is not None:
+            remedy = "add it to the network, or train the policy again"
+            program = _named_program(tl, network, trained, "which the policy was trained on", remedy)
+        elif tl.program is not None:
+            program = _named_program(tl, network, tl.program, f"which [tl.{tl.name}] names", "set program to one that it has")
+        else:
+            program = network.first_program if takes_first else running_program(network)
         follows_sumo_rl = takes_first and program is network.first_program
         greens = green_states(phase.state for phase in program.phases) if follows_sumo_rl else distinct_greens(network, program)
         signals.append(PolicySignal(network, program, tuple(greens)))
     return signals
 
 
-def _named_program(tl: TL, network: SignalNetwork, name: str) -> Program:
+def _named_program(tl: TL, network: SignalNetwork, name: str, source: str, remedy: str) -> Program:
+    """The program with an id. Raises InputError; `source` is its text about where the id comes from."""
     for program in network.programs:
         if program.id == name:
             return program
     programs = ", ".join(repr(program.id) for program in network.programs) or "none"
-    raise InputError(
-        f"{tl.name}: signal {network.id} has no program {name!r}, which [tl.{tl.name}] or the training names; it has {programs}"
-    )
-
-
-def _default_program(network: SignalNetwork, takes_first: bool) -> Program:
-    return network.first_program if takes_first else running_program(network)
+    raise InputError(f"{tl.name}: signal {network.id} has no program {name!r}, {source}; it has {programs}; {remedy}")
 
 
 def running_program(network: SignalNetwork) -> Program:
@@ -94,7 +94,7 @@ def running_program(network: SignalNetwork) -> Program:
 
 
 def distinct_greens(network: SignalNetwork, program: Program) -> list[str]:
-    """The green states of a program; of those that are equal for vehicles, the one that serves most crossings."""
+    """The green states of a program; of those that are equal for vehicles, the one that serves the most crossings."""
     best: dict[str, str] = {}
     for state in green_states(phase.state for phase in program.phases):
         vehicles = "".join(c for c, crossing_m in zip(state, network.crossing_m, strict=False) if not crossing_m)
@@ -136,7 +136,7 @@ def of_contract(contract: pb.PolicyContract, street: StreetNetwork) -> list[Poli
 
 
 def describe_programs(chosen: Iterable[tuple[str, Sequence[PolicySignal]]]) -> tuple[str, str]:
-    """(information, warning) about TLs with other greens than those of the first program, and of the one that runs.
+    """(information, warning) about TLs whose greens are not those of the first program, or of the program that runs.
 
     `chosen`: (TL, its signals). A text without a TL is "".
     """
@@ -159,6 +159,6 @@ def describe_programs(chosen: Iterable[tuple[str, Sequence[PolicySignal]]]) -> t
 
 
 def _has_other_greens(signal: PolicySignal, program: Program) -> bool:
-    """Whether a program has other greens than the policy's program."""
+    """Whether a program's greens differ from those of the policy's program."""
     greens = [set(distinct_greens(signal.network, item)) for item in (signal.program, program)]
     return greens[0] != greens[1]

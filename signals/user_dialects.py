@@ -1,7 +1,7 @@
 """Dialects of the user's own: declared by an installed distribution, or named in city.toml as `module:Class`.
 
 An installed distribution declares its dialects as entry points of the group `greenserve.dialects`.
-Nothing else is imported: neither what a contract names, nor what lies in the city's folder.
+Nothing else is imported: neither a name in a contract nor a file in the city's folder.
 """
 
 import functools
@@ -38,7 +38,7 @@ def load(spec: str, where: str, protocol: type) -> Any:
 
     Args:
         spec: text in city.toml.
-        where: begin of an error's text.
+        where: beginning of an error's text.
         protocol: what the dialect must implement.
     """
     module, _, attribute = spec.partition(":")
@@ -48,7 +48,7 @@ def load(spec: str, where: str, protocol: type) -> Any:
 
 
 def imported(read: Callable[[], Any], where: str) -> Any:
-    """What `read` imports; a class is instantiated. Raises InputError, whatever the user's module raises."""
+    """The object that `read` imports, or an instance of the class. Raises InputError for any error of the user's module."""
     try:
         found = read()
         return found() if isinstance(found, type) else found
@@ -60,7 +60,7 @@ def imported(read: Callable[[], Any], where: str) -> Any:
 
 
 def checked(dialect: Any, where: str, protocol: type) -> Any:
-    """The dialect, if it has everything that the protocol asks for. Raises InputError that names what is missing."""
+    """The dialect, if it implements the protocol. Raises InputError that names what is missing."""
     methods = [name for name, value in vars(protocol).items() if callable(value) and not name.startswith("_")]
     attributes = list(protocol.__annotations__)
     missing = [name for name in attributes if not hasattr(dialect, name)]

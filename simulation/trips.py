@@ -19,6 +19,7 @@ class Trips:
     total: int
     delay_s: float
     duration_s: float
+    """Mean time in the network: from departure to arrival or the simulation's end, 0 if a vehicle has not departed."""
     waiting_s: float
     stops: float
     """Mean number of stops."""

@@ -140,8 +140,8 @@ class RunLog:
             values["overrides"],
             "".join(f", {reason} {count}" for reason, count in sorted(loop.counters.overrides.items())),
         )
-        # max-pressure is not trained, so there are no times to train it with
-        unreported = {tl for tl, x in loop.intersections.items() if not x.is_driven_by_pressure} - self._overruled
+        # a driver such as max-pressure is not trained, so there are no times to train it with
+        unreported = {tl for tl, x in loop.intersections.items() if x.has_policy} - self._overruled
         overruled = [item for item in overruled_tls(loop.counters) if item[0] in unreported]
         self._overruled.update(tl for tl, _, _ in overruled)
         if overruled:

@@ -438,5 +438,5 @@ def check_sizes(steps: Sequence[Step]) -> int | None:
 
 
 def from_json(description: Mapping[str, Any], weights: Mapping[str, Any]) -> Step:
-    """The step of a description. Raises LookupError, TypeError or ValueError if it is no step's, or its weights do not fit."""
+    """The step of a description. Raises LookupError, TypeError or ValueError if it or its weights are invalid."""
     return STEPS[next(iter(description))].from_json(description, weights)

@@ -72,7 +72,7 @@ def contents(path: Path) -> Contents:
 
 
 def _refuse_other_files(group: Any, path: str = "", seen: set[int] | None = None) -> None:
-    """Raise ValueError if a link or a dataset brings the bytes of another file."""
+    """Raise ValueError if a link or a dataset refers to another file, which an export must not read."""
     import h5py
 
     seen = set() if seen is None else seen

@@ -26,7 +26,7 @@ READ_TIMEOUT_S = 20
 START_TIMEOUT_S = 60.0
 """Limit for the start of the helper, on a machine under load."""
 MAX_MEMORY_BYTES = 6 << 30
-"""Beside the libraries' own memory."""
+"""Limit for reading a file, in addition to the memory of the imported libraries."""
 MAX_CACHED_FILES = 2
 """A policy, and the statistics beside it."""
 
@@ -43,7 +43,7 @@ class Helper:
             module: the module with the function `contents`, which reads a file.
             kind: the expected kind of file, for messages, such as `HDF5 weights`.
             libraries: modules to import at the start, so that importing them does not count as reading a file.
-            advice: the possible cause if a read crashes or reaches the time limit, and its remedy.
+            advice: the probable cause if a read crashes or reaches the time limit, and its remedy.
         """
         self._module, self._kind, self._libraries, self._advice = module, kind, tuple(libraries), advice
         self._process: subprocess.Popen[bytes] | None = None
@@ -57,7 +57,7 @@ class Helper:
         return self.call(path, *arguments)
 
     def call(self, path: Path, *arguments: Any, limit_s: int | None = None) -> Any:
-        """As `read`, within `limit_s` (default: READ_TIMEOUT_S); `path` need not be a file."""
+        """Like `read`, with a limit in s (default: READ_TIMEOUT_S). `path` names the input in errors and need not be a file."""
         limit_s = limit_s or READ_TIMEOUT_S
         try:
             connection = self._connect()
@@ -78,7 +78,7 @@ class Helper:
         return result
 
     def read_once(self, path: Path) -> Any:
-        """As `read`; a file that has not changed since is not read again. Raises InputError."""
+        """Like `read`, but a file that has not changed is not read again. Raises InputError."""
         status = self._status(path)
         key = path, status.st_mtime_ns, status.st_size
         if key not in self._contents:

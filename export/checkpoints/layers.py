@@ -108,14 +108,14 @@ def _kernel_shapes(parts_of: LayerParts, order: Sequence[str]) -> list[tuple[int
 
 
 def output_sizes(parts_of: LayerParts, order: Sequence[str]) -> set[int]:
-    """Sizes that the actor's output may have: the units of the last dense layer, and those that are no layer's inputs."""
+    """Possible sizes of the actor's output: the units of the last dense layer, and units that are not any layer's inputs."""
     shapes = _kernel_shapes(parts_of, order)
     all_inputs = {inputs for inputs, _ in shapes}
     return {units for _, units in shapes if units not in all_inputs} | {units for _, units in shapes[-1:]}
 
 
 def input_sizes(parts_of: LayerParts, order: Sequence[str]) -> set[int]:
-    """Sizes that the actor's input may have: the inputs of the first dense layer, and those that are no layer's units."""
+    """Possible sizes of the actor's input: the inputs of the first dense layer, and inputs that are not any layer's units."""
     shapes = _kernel_shapes(parts_of, order)
     all_units = {units for _, units in shapes}
     return {inputs for inputs, _ in shapes if inputs not in all_units} | {inputs for inputs, _ in shapes[:1]}

@@ -27,7 +27,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
             for entry in archive.infolist():
                 size += entry.file_size
                 if size > MAX_BYTES:
-                    raise ValueError(f"its arrays have more than {MAX_BYTES} bytes, more than any actor's")
+                    raise ValueError(f"its arrays have more than {MAX_BYTES} bytes; save the actor's weights alone")
                 key = entry.filename.removesuffix(".npy")
                 with archive.open(entry) as file:
                     shape, dtype = _header(file)

@@ -1,4 +1,4 @@
-"""Checkpoints are regular files of a limited size: a FIFO would block an export, and a device would fill the memory."""
+"""Check that checkpoints are regular files of a limited size: a FIFO would block an export, a device would fill the memory."""
 
 import os
 import stat
@@ -18,7 +18,7 @@ _KINDS = {
 
 
 def check(path: Path, max_bytes: int = MAX_BYTES) -> os.stat_result:
-    """The status of a file that may be opened, after following links; called before any file of a checkpoint is opened.
+    """The status of a file, with links followed; called before any file of a checkpoint is opened.
 
     Raises InputError if it is not a regular file or larger than `max_bytes`, OSError if it is missing.
     """

@@ -31,7 +31,7 @@ class TrainedSavedModel(Source):
         return SavedFunction()
 
     def _check_files(self, path: Path) -> None:
-        """Raise InputError if the folder holds more than regular files: TensorFlow opens them by their names."""
+        """Raise InputError if a file in the folder is not a regular file: TensorFlow opens them by their names."""
         for file in path.rglob("*"):
             if file.exists() and not file.is_dir():
                 regular_files.check(file, tensorflow_files.MAX_BYTES)

@@ -151,11 +151,11 @@ def _is_fleet(version: Path) -> bool:
     try:
         text = (version / "assets.extra" / manifest.FILE_NAME).read_text(encoding="utf-8")
         return bool(json.loads(text)["source"]["format"] == FLEET)
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         try:
             return bool(from_saved_model(version).members)
         except ContractError:
-            return False  # export() reads the contract again and refuses it by name
+            return False  # export() reads the contract again, and its error names the TL
 
 
 def export(job: FleetJob) -> str:

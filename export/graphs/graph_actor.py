@@ -87,7 +87,7 @@ def random_observations(size: int) -> NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class RecordedOutputs:
-    """The outputs of a model for `random_observations`, in the model's place: plain values outlive its process."""
+    """The outputs of a model for `random_observations`: plain values that outlive the process of the model."""
 
     outputs: Arrays
 
@@ -276,7 +276,7 @@ def _rename(graph: graph_pb2.GraphDef, observation: str, weights: list[str]) -> 
         node.ClearField("experimental_debug_info")
         for key in [key for key in node.attr if key.startswith("_")]:
             del node.attr[key]
-        # the inputs that replace these placeholders are no nodes that others can wait for
+        # the exporter's inputs replace these placeholders, and a control input cannot name them
         sources = [source for source in node.input if not (source.startswith("^") and node_of(source) in names)]
         del node.input[:]
         node.input.extend(source.replace(node_of(source), names.get(node_of(source), node_of(source)), 1) for source in sources)

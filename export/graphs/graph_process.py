@@ -1,8 +1,8 @@
-"""A helper process that runs graphs of training: they may loop without an end or allocate any amount of memory.
+"""A helper process that runs graphs of training, which may loop endlessly or allocate any amount of memory.
 
 The exporter's own process runs nothing of a checkpoint's graph. It sends a function with its arguments, such as the one
 that rebuilds an actor, and receives plain values. One helper serves all checkpoints of a run, because importing
-TensorFlow takes seconds; after a time limit it is killed, and the next checkpoint starts another.
+TensorFlow takes seconds. The helper is killed at the time limit, and the next checkpoint starts another one.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _HELPER = Helper(
     "export.graphs.graph_process",
     "a graph of training",
     libraries=["export.single_model"],
-    advice="it may loop without an end: save the actor alone, as a function of the observation",
+    advice="it may loop endlessly: save the actor alone, as a function of the observation",
 )
 
 

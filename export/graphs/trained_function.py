@@ -209,7 +209,7 @@ def _captured(where: Path, concrete: Any, names: Mapping[Any, str]) -> tuple[dic
 
 
 def _size(observation: Any, variables: Mapping[str, Any]) -> int | None:
-    """Size of the observation, from its shape, or the only input size of a kernel that is no kernel's units."""
+    """Size of the observation: from its shape, else the one input size of a kernel that differs from every kernel's units."""
     shape = observation.shape
     if shape.rank == 2 and shape[1] is not None:
         return int(shape[1])
@@ -221,7 +221,7 @@ def _size(observation: Any, variables: Mapping[str, Any]) -> int | None:
 def _output(where: Path, concrete: Any, output: str | None, call: Callable[[Any], list[Any]], size: int) -> int:
     """Index of the output that is the mean (or the logits). Raises InputError if it is not clear."""
     structure = concrete.structured_outputs
-    # of a nested structure, the names are those of its outer level, and do not count the tensors
+    # a nested structure has the names of its outer level only, which may hold several tensors each
     has_names = isinstance(structure, dict) and len(structure) == len(concrete.outputs)
     keys = sorted(structure) if has_names else [f"output_{k}" for k in range(len(concrete.outputs))]
     if output is not None:
@@ -232,7 +232,7 @@ def _output(where: Path, concrete: Any, output: str | None, call: Callable[[Any]
         return 0
     probe = np.random.default_rng(1).random((4, size)).astype(np.float32)
     first, second = call(probe), call(probe)
-    # of several outputs, one is chosen by its name, never by elimination
+    # one of several outputs is chosen by its name, never by elimination
     candidates = [
         k
         for k, (value, again) in enumerate(zip(first, second, strict=True))

@@ -30,7 +30,7 @@ def read(folder: Path, variables: Checkpoint) -> Actor | None:
         stored = json.loads((folder / "assets.extra" / FILE_NAME).read_text(encoding="utf-8"))
         steps = tuple(from_json(step, _weights(k, variables)) for k, step in enumerate(stored["steps"]))
         scores = str(stored.get("scores", PROBABILITIES))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration, RecursionError):
         return None
     actor = Actor("exported", steps, scores=scores)
     return actor if any(step.parts for step in actor.steps) else None

@@ -38,11 +38,11 @@ TOLERANCE = 1e-5
 """Largest difference between a model's actions and its checkpoint's, relative to the scale of the actions or of the
 logits before a softmax or tanh (`permitted_difference`): float32 rounds logits of 100 by 100 times as much as those of 1."""
 MIN_PROBABILITY = 1e-30
-"""Smaller probabilities are equal: float32 does not hold them."""
+"""Probabilities below this count as equal: float32 rounds them to few digits, or to 0."""
 FLEET_TOLERANCE = 1e-6
 """Largest difference between a fleet's actions and the single models', relative to their scale."""
 RUN_TIMEOUT_S = 60.0
-"""Limit for one run of a model, which may loop without an end for some observations."""
+"""Limit for one run of a model, which may loop endlessly for some observations."""
 
 Run = Callable[[str, dict[str, Any]], dict[str, NDArray[Any]]]
 """(signature, inputs by key) -> outputs by key."""
@@ -112,23 +112,31 @@ def compare_with_checkpoint(
         expected = actor.evaluate(x, categorical)
     scores = actor.scores if isinstance(actor, Actor) else PROBABILITIES
     actual = outputs[scores] if categorical else outputs[ACTION]
-    difference = np.abs(actual - expected)
+    difference, ranking = np.abs(actual - expected), expected
     if categorical and scores == PROBABILITIES:
         permitted = permitted_difference(TOLERANCE, _logits(x, actor, reference_model, expected))
-        # the difference of two logits, which a saturated probability does not show
-        actual, expected = (np.log(np.maximum(values.astype(np.float64), MIN_PROBABILITY)) for values in (actual, expected))
-        is_equal = difference.max() <= permitted and np.abs(actual - expected).max() <= 2 * permitted
+        _check_difference("its actions", difference, permitted)
+        # logarithms show the difference of two logits, which a saturated probability does not show
+        logarithms, ranking = (np.log(np.maximum(values.astype(np.float64), MIN_PROBABILITY)) for values in (actual, expected))
+        _check_difference("the logarithms of its probabilities", np.abs(logarithms - ranking), 2 * permitted)
     else:
         bounds = np.maximum(permitted_difference(TOLERANCE, expected), _rounding(x, actor) if not categorical else 0.0)
         permitted = float(bounds.max())
-        is_equal = bool((difference <= bounds).all())
-    if not is_equal:
-        raise ParityError(
-            f"its actions differ from the checkpoint's by up to {difference.max():.3g}, more than rounding ({permitted:g})"
-        )
-    if categorical and _choices_differ(outputs[ACTION], expected.argmax(axis=1), expected, permitted):
+        _check_difference("its actions", difference, bounds)
+    if categorical and _choices_differ(outputs[ACTION], expected.argmax(axis=1), ranking, permitted):
         raise ParityError("its chosen actions are not the checkpoint's most probable ones")
     return Parity(float(difference.max()), permitted)
+
+
+def _check_difference(what: str, difference: NDArray[Any], permitted: NDArray[Any] | float) -> None:
+    """Raise ParityError if a difference exceeds the permitted one. `what`: the differing values, for the message."""
+    if (difference <= permitted).all():
+        return
+    bounds = np.broadcast_to(permitted, difference.shape)
+    worst = np.unravel_index((difference - bounds).argmax(), difference.shape)
+    raise ParityError(
+        f"{what} differ from the checkpoint's by up to {difference[worst]:.3g}, more than rounding ({bounds[worst]:g})"
+    )
 
 
 def _logits(
@@ -255,8 +263,8 @@ def session(folder: Path, options: Any = None) -> Iterator[Run]:
                 definition = meta_graph.signature_def[signature]
                 feed = {definition.inputs[key].name: value for key, value in inputs.items()}
                 fetches = {key: info.name for key, info in definition.outputs.items()}
-                limit = config_pb2.RunOptions(timeout_in_ms=int(1000 * RUN_TIMEOUT_S))
-                outputs: dict[str, NDArray[Any]] = tf_session.run(fetches, feed, limit)
+                run_options = config_pb2.RunOptions(timeout_in_ms=int(1000 * RUN_TIMEOUT_S))
+                outputs: dict[str, NDArray[Any]] = tf_session.run(fetches, feed, run_options)
                 return outputs
             except (tf.errors.OpError, KeyError, ValueError, TypeError, RuntimeError) as error:
                 raise ParityError(f"the session loader cannot run signature {signature!r}: {first_line(error)}") from error

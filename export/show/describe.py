@@ -58,7 +58,7 @@ def _parity(folder: Path) -> Iterable[str]:
         result = f"{int(parity['observations'])} observations, largest difference {difference:.1e}"
     except FileNotFoundError:
         return
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
         result = f"unknown: {manifest.FILE_NAME} is damaged"
     yield f"  parity     {result}"
 

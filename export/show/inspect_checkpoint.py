@@ -25,7 +25,7 @@ from serving.contract import CATEGORICAL
 from signals import dialects
 
 MAX_NAME_CHARS = 200
-"""Limit for the name of a variable, so that all lines keep their columns."""
+"""Limit for the name of a variable, so that the columns stay aligned."""
 
 
 def main(argv: list[str], prog: str = "python -m export inspect") -> int:

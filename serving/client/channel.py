@@ -11,7 +11,7 @@ import grpc
 MAX_MESSAGE_BYTES = (1 << 31) - 1
 """protobuf's limit of a message."""
 _OPTIONS: list[tuple[str, int | str]] = [
-    # without a bound gRPC ends the process for a larger message
+    # without this limit gRPC aborts the process on a larger message
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", -1),
     # no connection is shared between channels: a new channel must not get the half-open connection of the old one

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,8 @@ from serving.errors import BadRequest, DeadlineExceeded, ModelNotFound, ServingE
 
 MAX_TIMEOUT_S = 3600.0
 NOT_SERVED = "NOT SERVED"
-MAX_SHOWN = 40
-"""Characters of a wrong value that an error shows."""
+MAX_SHOWN_CHARS = 40
+"""Limit for an invalid value in an error."""
 
 
 def predict_parser(prog: str) -> Parser:
@@ -127,7 +128,7 @@ def _models_by_address(args: argparse.Namespace, models: Sequence[str]) -> dict[
                 models_by_address.setdefault(district.address, []).append(model)
                 break
         else:
-            raise InputError(f"{model} is in no district of city.toml; add it to one, or pass --server")
+            raise InputError(f"{model} is not in any district of city.toml; add it to one, or pass --server")
     return models_by_address
 
 
@@ -206,7 +207,7 @@ def _observation(text: str) -> NDArray[np.float32]:
         else:
             values = _numbers(text)
         return np.asarray(values, np.float32).reshape(-1)
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, EOFError, OverflowError, RecursionError, BadZipFile) as error:
         raise InputError(
             f"--observation {text!r}: cannot be read as one list of numbers ({first_line(error)}); pass numbers separated by "
             "commas, a .npy or .json file, - for JSON on stdin, or zeros"
@@ -221,11 +222,11 @@ def _numbers(text: str) -> list[float]:
             values.append(float(part))
         except ValueError:
             if not part.strip():
-                reason = "a number is missing at a comma" if "," in text else "is empty"
+                reason = "a number is missing at a comma" if "," in text else "it is empty"
             else:
-                reason = f"{part.strip()[:MAX_SHOWN]!r} is not a number"
+                reason = f"{part.strip()[:MAX_SHOWN_CHARS]!r} is not a number"
             raise InputError(
-                f"--observation {text[:MAX_SHOWN]!r}: {reason}; pass numbers separated by commas, such as 1,0,0.5, "
+                f"--observation {text[:MAX_SHOWN_CHARS]!r}: {reason}; pass numbers separated by commas, such as 1,0,0.5, "
                 "a .npy or .json file, - for JSON on stdin, or zeros"
             ) from None
     return values

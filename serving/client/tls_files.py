@@ -48,7 +48,7 @@ class ChangingTls:
         return self._newest
 
     def expiries_s(self) -> dict[str, float]:
-        """By file, ca or certificate, when the first certificate in use expires, in s since 1970."""
+        """By file (`ca` or `certificate`), the earliest expiry of its certificates in use, in s since 1970 (UTC)."""
         contents = {"ca": self._newest.ca, "certificate": self._newest.certificate}
         expiries = {file: pem.earliest_expiry_s(content) for file, content in contents.items() if content is not None}
         return {file: expiry_s for file, expiry_s in expiries.items() if expiry_s is not None}

@@ -53,8 +53,8 @@ def _serve(argv: list[str] | None, prog: str) -> int:
     gc.freeze()
     if not stop.is_set():
         rest = f", REST at {config.host}:{server.rest_port}" if server.rest_port else ""
-        none = "" if server.manager.served() else ", without models"
-        print(f"ready at {config.host}:{server.port}{rest}{none}", flush=True)
+        models = "" if server.manager.served() else ", without models"
+        print(f"ready at {config.host}:{server.port}{rest}{models}", flush=True)
         systemd.notify("READY=1")
     while not stop.wait(3600):
         pass

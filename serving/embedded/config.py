@@ -75,7 +75,7 @@ class ServerConfig:
     reload_rpc: bool = True
     """Whether HandleReloadConfigRequest is answered."""
     models_root: Path | None = None
-    """Folder in which the models of reload requests must lie; None: that of the models at the start."""
+    """Folder in which the models of reload requests must lie; None: the folder of the models at the start."""
 
 
 def metrics_path_from_file(file: Path) -> str | None:
@@ -95,7 +95,7 @@ def ssl_from_file(path: Path) -> Ssl:
     if not config.server_key or not config.server_cert:
         raise InputError(f"{path}: server_key or server_cert is missing; add both as PEM")
     if config.client_verify and not config.custom_ca:
-        raise InputError(f"{path}: client_verify needs custom_ca, the CA bundle that verifies clients")
+        raise InputError(f"{path}: custom_ca is missing; add the CA bundle (PEM) of clients, or leave client_verify out")
     pem.check_pair(config.server_cert.encode(), config.server_key.encode(), f"{path}: server_cert and server_key")
     return Ssl(config.server_key.encode(), config.server_cert.encode(), config.custom_ca.encode(), config.client_verify)
 

@@ -9,7 +9,7 @@ from serving.embedded.config import ServerConfig
 
 
 def warnings(config: ServerConfig, models_root: Path | None, rest_port: int) -> Iterator[str]:
-    """The lines to log at the start.
+    """The warnings to log at the start.
 
     Args:
         config: the server's settings.
@@ -17,9 +17,9 @@ def warnings(config: ServerConfig, models_root: Path | None, rest_port: int) -> 
         rest_port: port of the REST API; 0 without one.
     """
     if config.ssl is None and not _is_loopback(config.host):
-        rights = "run models and replace them by others" if config.reload_rpc else "run models"
+        rights = "run models and replace them" if config.reload_rpc else "run models"
         yield (
-            f"listening on {config.host} without TLS: any client of the port can {rights}; pass --ssl_config_file with "
+            f"listening on {config.host} without TLS: any client that reaches the port can {rights}; pass --ssl_config_file with "
             "client_verify, or restrict the network"
         )
     if config.ssl is not None and rest_port:

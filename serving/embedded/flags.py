@@ -20,7 +20,7 @@ MAX_COUNT = 100_000
 MAX_INTERVAL_S = 86_400
 """Maximum of every interval and timeout: one day."""
 MAX_BODY_BYTES_LIMIT = 1 << 26
-"""Maximum of --rest_api_max_body_bytes: parsing 64 MiB takes seconds, in which gRPC's calls are slower."""
+"""Maximum of --rest_api_max_body_bytes: parsing 64 MiB takes seconds, during which gRPC calls are slower."""
 DEFAULT_NAME = "default"
 """tensorflow_model_server's default of --model_name."""
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
@@ -80,7 +80,7 @@ def parser(prog: str) -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--allow_any_operation", type=_boolean, nargs="?", const=True, default=False, metavar="BOOL",
-        help="also load models that do more than an actor, such as reading files; only models that you trust (default: false)",
+        help="also load models that do more than an actor, such as reading files; only for trusted models (default: false)",
     )  # fmt: skip
     parser.add_argument("--host", metavar="ADDRESS", help="address to listen on (default: that of [serving] address, loopback)")
     parser.add_argument("--port", type=int, metavar="PORT", help="gRPC port, 0: the system chooses (default: [serving] address)")

@@ -49,7 +49,7 @@ MAX_NAMED_MODELS = 5
 """Models that a warning names."""
 _OPTIONS: dict[str, int | str] = {
     "grpc.so_reuseport": 0,
-    # of protobuf; gRPC ends the process for a larger message without a bound
+    # without this limit gRPC aborts the process on a larger message
     "grpc.max_receive_message_length": MAX_MESSAGE_BYTES,
     "grpc.max_send_message_length": -1,
     # a client that vanishes in the middle of a request must not hold a thread for long
@@ -173,13 +173,13 @@ class Server:
             self._polling.start()
 
     def _warn_of_missing_models(self, count: int, source: Path) -> None:
-        """Log why configured models are not served. `count`: models that are; `source`: the file or folder that lists them."""
+        """Log why configured models are not served. `count`: served models; `source`: file or folder that lists all."""
         missing = [f"{name} ({config.base_path})" for name, config in self._configs.items() if not config.base_path.is_dir()]
         if missing:
             more = f" and {len(missing) - MAX_NAMED_MODELS} more" if len(missing) > MAX_NAMED_MODELS else ""
             log.warning(
                 "%s: the folders of %d of %d models are missing: %s%s; export the models, or correct base_path (greenserve serve "
-                "config writes it for a container: pass --mounted-at FOLDER_OF_THE_MODELS without one)",
+                "config writes it for a container: outside of one, pass --mounted-at FOLDER_OF_THE_MODELS)",
                 source, len(missing), len(self._configs), ", ".join(missing[:MAX_NAMED_MODELS]), more,
             )  # fmt: skip
         elif not count and self.manager.versions_by_state()["END"]:
@@ -205,7 +205,7 @@ class Server:
                     # the address was free before the models were loaded
                     raise InputError(
                         f"{config.ssl_file}: gRPC cannot use its key or certificates; write all as PEM, the key without a "
-                        f"passphrase (if they are right: {error})"
+                        f"passphrase (if they are valid: {error})"
                     ) from None
                 raise InputError(error) from None
 
@@ -242,7 +242,7 @@ class Server:
             return self.manager.apply(configs, time.monotonic())
 
     def _reconfigure_on_request(self, configs: Mapping[str, ModelConfig]) -> None:
-        """Replace the configuration by that of a client. Raises StatusError, also for a folder outside of the models' root."""
+        """Replace the configuration with that of a client. Raises StatusError, also for a folder outside of the models' root."""
         models_root.check(configs, self._models_root)
         self.reconfigure(configs)
 

@@ -2,6 +2,9 @@
 
 import grpc
 
+TOO_LARGE = "more than the 2 GiB of a message; send fewer rows, or name the outputs that you need in output_filter"
+"""End of an error's text, after what takes the bytes."""
+
 
 class StatusError(Exception):
     """A request fails with this gRPC status code. The text is TensorFlow Serving's if it has one."""
@@ -29,9 +32,6 @@ def aborted(message: str) -> StatusError:
 
 def unimplemented(message: str) -> StatusError:
     return StatusError(grpc.StatusCode.UNIMPLEMENTED, message)
-
-
-TOO_LARGE = "more than the 2 GiB of a message; send fewer rows, or name the outputs that you need in output_filter"
 
 
 def deadline_exceeded(message: str) -> StatusError:

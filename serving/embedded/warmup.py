@@ -9,6 +9,7 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
+from city.errors import first_line
 from protos import predict_pb2 as wire
 from protos import prediction_log_pb2 as pb
 from serving.embedded.models.servable import LoadError, Servable
@@ -29,14 +30,14 @@ def warm_up(path: Path, servable: Servable) -> None:
     try:
         for number, data in enumerate(_records(file.read_bytes())):
             if number >= MAX_RECORDS:
-                raise LoadError(f"{file}: more than {MAX_RECORDS} warm-up records")
+                raise LoadError(f"{file}: more than {MAX_RECORDS} warm-up records; remove some")
             record = pb.PredictionLog.FromString(data)
             if record.HasField("predict_log"):
                 request = record.predict_log.request
                 request.model_spec.SetInParent()  # a record may omit the model
                 predict(models, lambda model, seconds: None, request)
     except (DecodeError, StatusError, OSError, struct.error) as error:
-        raise LoadError(f"a warm-up record failed: {str(error).splitlines()[0]}") from error
+        raise LoadError(f"a warm-up record failed: {first_line(error)}") from error
 
 
 class _OneServable:
@@ -59,6 +60,6 @@ def _records(data: bytes) -> Iterator[bytes]:
         (size,) = struct.unpack_from("<Q", data, offset)
         record = data[offset + 12 : offset + 12 + size]
         if len(record) < size:
-            raise LoadError("the file of warm-up records is truncated")
+            raise LoadError("the file of warm-up records is truncated; export the model again")
         yield record
         offset += 16 + size

@@ -5,8 +5,8 @@
 TensorFlow Serving reads models.config again every --model_config_file_poll_wait_seconds.
 After an export, run this command once to load the new versions, and again with --loaded to
 move the labels once they are AVAILABLE; or once with --server, which waits in between.
-The versions that labels have left stay listed until the next call, so that controllers that
-ask for them by number have moved before they are unloaded.
+The versions that labels have left stay listed until the next call, because controllers
+request them by number until they have moved.
 """
 
 import argparse
@@ -165,9 +165,7 @@ def _write_server(
         elif change:
             print(f"{name}: {change}")
     if any(final[name] != target[name] for name in target.keys() - steps.keys()):
-        print(
-            "versions that a label has left stay listed until the next call of this command; call it once controllers have moved"
-        )
+        print("versions that a label has left stay listed until this command runs again; run it once controllers have moved")
 
 
 def _intermediate_steps(

@@ -10,8 +10,8 @@ A fleet replaces the models of its TLs: TensorFlow Serving takes minutes to load
 TensorFlow Serving refuses the whole configuration if it moves a label to a version that is not loaded. So a label moves
 in two steps: `intermediate_versions` loads the new version beside the labelled ones, then the label moves.
 
-It unloads a version at once if it is no longer listed, and controllers ask a fleet by number. So the versions that labels
-have left stay listed until the files are written again (`with_previous_versions`).
+It unloads a version at once if it is no longer listed, and controllers request a fleet's version by number. So the
+versions that labels have left stay listed until the files are written again (`with_previous_versions`).
 """
 
 import os
@@ -58,7 +58,7 @@ class Versions:
     labels: Mapping[str, int] = field(default_factory=dict)
     """Label -> version."""
     unloaded_labels: frozenset[str] = frozenset()
-    """Labels at a server of versions that are not loaded, so that their numbers are unknown."""
+    """The server's labels of versions that are not loaded, so that their numbers are unknown."""
 
 
 def labelled_versions(stable: int, canary: int | None = None) -> Versions:
@@ -91,7 +91,7 @@ def intermediate_versions(current: Versions | None, target: Versions, loaded: Co
 
 
 def with_previous_versions(current: Versions | None, target: Versions, on_disk: Collection[int]) -> Versions:
-    """The target versions, and those that labels leave: controllers ask for them by number until they have moved.
+    """The target versions and those that labels leave, because controllers request them by number until they have moved.
 
     Args:
         current: the model's versions and labels now; None if it is not served.
@@ -100,8 +100,10 @@ def with_previous_versions(current: Versions | None, target: Versions, on_disk: 
     """
     if current is None or not target.numbers:
         return target
-    left = {current.labels[label] for label, version in target.labels.items() if current.labels.get(label, version) != version}
-    kept = left.intersection(on_disk) - set(target.numbers)
+    previous = {
+        current.labels[label] for label, version in target.labels.items() if current.labels.get(label, version) != version
+    }
+    kept = previous.intersection(on_disk) - set(target.numbers)
     return Versions(tuple(sorted({*target.numbers, *kept})), target.labels) if kept else target
 
 

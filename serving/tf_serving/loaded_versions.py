@@ -11,12 +11,12 @@ from serving.errors import BadRequest, ModelNotFound, ServingError
 from serving.tf_serving.config_files import LABELS, Versions
 
 LOAD_TIMEOUT_S, STATUS_INTERVAL_S, PROGRESS_INTERVAL_S = 300.0, 1.0, 10.0
-"""Bound of waiting for versions to load, interval of requests, and of lines about the progress."""
+"""Limit for loading versions; intervals of status requests and of lines about the progress."""
 REPEATED_ERROR_S = 45.0
-"""Wall time after which an error that the server reported already before counts: it reads models.config every 30 s."""
+"""Wall time after which an error that the server reported before the call counts: it reads models.config every 30 s."""
 
-Item = tuple[str, int]
-"""Model and version."""
+ModelVersion = tuple[str, int]
+"""(name of a model, its version)."""
 
 AVAILABLE, END = ModelVersionStatus.AVAILABLE, ModelVersionStatus.END
 
@@ -42,18 +42,18 @@ def loaded_versions(client: Client, model: str) -> Versions | None:
     return Versions(numbers, labels, frozenset(unloaded_labels)) if numbers or unloaded_labels else None
 
 
-def failed_loads(client: Client, models: Collection[str]) -> dict[Item, str]:
+def failed_loads(client: Client, models: Collection[str]) -> dict[ModelVersion, str]:
     """The errors of versions that a server could not load, by model and version. Raises NotLoaded."""
-    return _errors(_states(client, models))
+    return _errors(_statuses_of_models(client, models))
 
 
-def wait_until_loaded(client: Client, models: Mapping[str, Versions], old_errors: Mapping[Item, str]) -> None:
-    """Wait until a server has loaded versions, with lines about the progress on stderr.
+def wait_until_loaded(client: Client, models: Mapping[str, Versions], old_errors: Mapping[ModelVersion, str]) -> None:
+    """Wait until a server has loaded versions; print the progress on stderr.
 
     Args:
         client: client of the server.
-        models: model -> versions to wait for.
-        old_errors: errors that the server reported before it was to load them; they count only if they stay.
+        models: model -> the versions.
+        old_errors: errors that the server reported before its files were written; they count only if they persist.
 
     Raises:
         NotLoaded: the server reports that a version failed, or has not loaded all in time.
@@ -63,11 +63,13 @@ def wait_until_loaded(client: Client, models: Mapping[str, Versions], old_errors
     pending = {(name, version) for name, versions in models.items() for version in versions.numbers}
     while True:
         waited_s = time.monotonic() - begin_s
-        states = {item: status for item, status in _states(client, {name for name, _ in pending}).items() if item in pending}
-        pending = {item for item in pending if item not in states or states[item].state != AVAILABLE}
+        statuses = {
+            item: status for item, status in _statuses_of_models(client, {name for name, _ in pending}).items() if item in pending
+        }
+        pending = {item for item in pending if item not in statuses or statuses[item].state != AVAILABLE}
         if not pending:
             return
-        for (name, version), error in sorted(_errors(states).items()):
+        for (name, version), error in sorted(_errors(statuses).items()):
             if old_errors.get((name, version)) != error or waited_s >= REPEATED_ERROR_S:
                 raise NotLoaded(
                     f"{name}/{version}: {client.address} could not load it ({error}); no label was moved; "
@@ -81,28 +83,28 @@ def wait_until_loaded(client: Client, models: Mapping[str, Versions], old_errors
             )
         if waited_s >= next_line_s:
             next_line_s += PROGRESS_INTERVAL_S
-            line = _progress(client, pending, states)
+            line = _progress(client, pending, statuses)
             print(f"{line}; {waited_s:.0f} s of at most {LOAD_TIMEOUT_S:g} s", file=sys.stderr, flush=True)
         time.sleep(STATUS_INTERVAL_S)
 
 
-def _progress(client: Client, pending: Collection[Item], states: Mapping[Item, ModelVersionStatus]) -> str:
+def _progress(client: Client, pending: Collection[ModelVersion], statuses: Mapping[ModelVersion, ModelVersionStatus]) -> str:
     name, version = min(pending)
-    state = ModelVersionStatus.State.Name(states[name, version].state) if (name, version) in states else "not listed yet"
+    state = ModelVersionStatus.State.Name(statuses[name, version].state) if (name, version) in statuses else "not listed yet"
     more = f" and {len(pending) - 1} more" if len(pending) > 1 else ""
     return f"waiting until {client.address} has loaded {name}/{version} ({state}){more}"
 
 
-def _errors(states: Mapping[Item, ModelVersionStatus]) -> dict[Item, str]:
+def _errors(statuses: Mapping[ModelVersion, ModelVersionStatus]) -> dict[ModelVersion, str]:
     """The errors of versions that could not be loaded."""
     return {
         item: status.status.error_message or f"error code {status.status.error_code}"
-        for item, status in states.items()
+        for item, status in statuses.items()
         if status.state == END and status.status.error_code
     }
 
 
-def _states(client: Client, models: Collection[str]) -> dict[Item, ModelVersionStatus]:
+def _statuses_of_models(client: Client, models: Collection[str]) -> dict[ModelVersion, ModelVersionStatus]:
     """Statuses by model and version. Raises NotLoaded."""
     try:
         return {(name, version): status for name in models for version, status in _statuses(client, name).items()}

@@ -141,7 +141,7 @@ def action_kinds() -> list[str]:
 
 
 def of(contract: pb.PolicyContract) -> Dialect:
-    """The dialect of a contract, which never has a module imported by its path. Raises InputError."""
+    """The dialect of a contract, which never causes the import of a module:Class. Raises InputError."""
     name = contract.observation.dialect
     return _of_cities.get(name) or _by_name(name, f"the contract of {contract.tl}:")
 

@@ -1,1 +1,1 @@
-"""Control of a TL without its policy: control modes, fallback plan, max-pressure."""
+"""Control of a TL without its policy: control modes, fallback plan, max-pressure, greedy."""

@@ -129,7 +129,7 @@ class SignalMonitor:
             self._waited_s = [self._red_s(i, begin_s) for i in range(len(state))]
             self._change(state, begin_s, alarms)
         self._is_controlled = False
-        # a state of another length tells of no link that it is still red
+        # a state of another length does not show which links are still red
         colours = [_colour(c) for c in state or "o" * self._links]
         self._waited_s = [s if colour == "red" else 0.0 for s, colour in zip(self._waited_s, colours, strict=True)]
         self._reported = {i for i in self._reported if colours[i] == "red"}

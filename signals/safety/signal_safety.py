@@ -365,7 +365,7 @@ class SignalSafety:
         ]
         vehicles = [k for k in followers if not self.is_crossing[k]]
         if followers and not vehicles:
-            return False  # pedestrians, who wait for no other pedestrians
+            return False  # pedestrians do not wait for other pedestrians
         return waits_for != 0 and all(self.rules.foes[k] & waits_for for k in vehicles)
 
     def _bound_s(self, i: int, c: str) -> float:

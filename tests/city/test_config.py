@@ -86,9 +86,10 @@ fleet = "x"
         (SAPPO + "colour = 3", r"unknown key colour; the keys are (?!.*delta_time).*control_cycle"),
         ("[tl.A]\ncolour = 1\nsignals = ['a']\ndialect = ['sappo']", "unknown key colour; the keys are signals"),
         ("[safety]\nmin_green_s = 5s", r"line 2 is not TOML: min_green_s = 5s; a number has no unit: write min_green_s = 5$"),
-        ("[network]\nbegin_s = 7:30", r'a time stands in quotes: write begin_s = "7:30"$'),
+        ("# K\u2028nig\n[safety]\nmin_green_s = 5s", r"line 3 is not TOML: min_green_s = 5s; a number has no unit"),
+        ("[network]\nbegin_s = 7:30", r'a time must be in quotes: write begin_s = "7:30"$'),
         ("[network]\nbegin_s = '7:30'", r"begin_s = '7:30' is not a time; write hours, minutes and seconds, such as 7:30:00"),
-        ("[controller]\nfallback = plan  # mine", r'text stands in quotes: write fallback = "plan"$'),
+        ("[controller]\nfallback = plan  # mine", r'text must be in quotes: write fallback = "plan"$'),
         (VALID + "yellow = 3", r"\[tl.SA 101\] unknown key yellow; did you mean yellow_s\?"),
         ("[controller]\ncolour = 3", "unknown key colour; the keys are deadline_ms, hold_s,"),
         ("[safety]\nmin_green_s = '5s'", r"min_green_s = '5s' must be a number"),
@@ -128,13 +129,17 @@ fleet = "x"
             r"\[training.times\] SA999: there is no \[tl.SA999\]",
         ),
         (VALID + "[training.times]\nSA101 = { yellow_s = 3 }", r"\[training.times\] SA101 all_red_s is missing"),
+        (
+            VALID + "[training.times]\nSA101 = { yellow_s = 3, all_red_s = 1 }\nSA_101 = { yellow_s = 4, all_red_s = 1 }",
+            r"\[training.times\] SA_101: TL SA101 is listed a second time; remove one of the lines",
+        ),
         (VALID + "[training]\ntimes = 3", r"\[training.times\] must contain lines such as"),
         (VALID + "[serving.districts.north]\ntls = ['SA101']", r"\[serving.districts.north\] address is missing"),
         (VALID + "[serving.districts.north]\naddress = 'x:1'", r"\[serving.districts.north\] tls is missing"),
         (VALID + "[serving.districts.north]\naddress = 'x'\ntls = ['SA101']", "address 'x' must be HOST:PORT"),
         (VALID + "[serving.districts.north]\naddress = 'x:1'\ntls = ['SA9']", "SA9 is not one of the TLs SA101"),
         (VALID + "[serving.districts.North]\naddress = 'x:1'\ntls = ['SA101']", "must be named by lower-case letters"),
-        (VALID + "[tl.B]\nsignals=['x']\ndialect='sumo-rl'\n" + NORTH, "B is in no district; add it to one"),
+        (VALID + "[tl.B]\nsignals=['x']\ndialect='sumo-rl'\n" + NORTH, "B is not in any district; add it to one"),
         (VALID + NORTH + NORTH.replace("north", "south"), "SA101 is in district north already"),
         (VALID.replace("[serving]", "[serving]\ndistricts = 3"), "must contain tables such as"),
     ],
@@ -154,5 +159,5 @@ def test_district_has_a_fleet_of_its_name(tmp_path):
 
 
 @pytest.mark.parametrize("value", ["27000", '"7:30:00"', "07:30:00", '"27000"'])
-def test_begin_is_seconds_or_a_time_as_sumo_writes_it(tmp_path, value):
+def test_begin_is_seconds_or_a_time_in_sumos_format(tmp_path, value):
     assert config.load(write(tmp_path, f"[network]\nbegin_s = {value}")).network.begin_s == 27000

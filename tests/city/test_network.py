@@ -260,5 +260,5 @@ def test_lanes_behind_a_short_lane_reach_back_50_m_and_to_the_next_signal(tmp_pa
     lengths = {"AB": 200, "BC": 30, "CD": 5, "DE": 20, "ED": 20, "EF": 200, "FE": 200, "DG": 200, "GD": 200, "HE": 200, "EH": 200}
     edges = "".join(f'<edge id="{e}" from="{e[0]}" to="{e[1]}" length="{length}"/>' for e, length in lengths.items())
     street = network.read(netconvert_plain(tmp_path, text, edges))
-    assert street.lanes_behind == {"CD_0": ("BC_0", "AB_0"), "ED_0": (), "DE_0": ()}
+    assert street.lanes_behind == {"CD_0": {"BC_0": 5, "AB_0": 35}, "ED_0": {}, "DE_0": {}}
     assert street.lane_length_m["AB_0"] == 200

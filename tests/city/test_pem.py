@@ -9,7 +9,7 @@ from tests.serving.certificates import pair
 
 
 @pytest.mark.parametrize("days", [-1, 10, 365 * 40])
-def test_expiry_is_that_of_the_first_certificate_to_expire(days):
+def test_expiry_is_the_earliest_of_all_certificates(days):
     certificates = [pair("a", valid=datetime.timedelta(days=each)) for each in (days, days + 5)]
     content = b"".join(certificate[1] for certificate in certificates)
     assert pem.earliest_expiry_s(content) == certificates[0][3].not_valid_after_utc.timestamp()

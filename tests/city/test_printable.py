@@ -1,4 +1,4 @@
-"""Names of strangers never reach a terminal or a log as they are."""
+"""Control characters of untrusted names never reach a terminal or a log."""
 
 import io
 

@@ -169,7 +169,7 @@ def test_crossing_streets_are_foes_on_an_unregulated_junction(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["traffic_light", "traffic_light_unregulated"])
-def test_path_with_points_far_away_is_bounded_and_its_lane_named(tmp_path, kind):
+def test_overlong_path_is_left_out_and_its_lane_is_named(tmp_path, kind):
     path = netgenerate(tmp_path / "a.net.xml", "--grid", "--grid.number", "2", "--grid.attach-length", "100",
                        "--default-junction-type", kind)  # fmt: skip
     text = path.read_text()

@@ -139,6 +139,11 @@ class TestContract:
         with pytest.raises(InputError, match="21 features for an observation of 22"):
             check_contract_matches_network(changeable, grid_street)
 
+    def test_contract_with_a_green_that_is_not_a_phase_is_refused(self, changeable, grid_street):
+        changeable.signals[0].greens.extend(["GG"] * changeable.action.size)
+        with pytest.raises(InputError, match=r"the contract of \w+ lists green 'GG', which is not a phase of signal \w+; export"):
+            check_contract_matches_network(changeable, grid_street)
+
     @pytest.mark.parametrize(
         ("tl", "change", "message"),
         [

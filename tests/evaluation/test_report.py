@@ -1,5 +1,6 @@
 """The report: the verdict, the level of service, and names and figures that fit on paper."""
 
+import json
 import os
 import re
 import subprocess
@@ -14,8 +15,9 @@ import sumo
 
 from city import config
 from evaluation import __main__ as program
-from evaluation import arms, level_of_service, report, report_figures
+from evaluation import arms, level_of_service, report, report_figures, results_files
 from evaluation.arms import Arm
+from evaluation.command import _table
 from evaluation.signal_recording import SignalBand
 from evaluation.simulation import ArmSimulator, EvaluationTask, Outcome
 from greenserve.__main__ import main as greenserve
@@ -52,6 +54,17 @@ def test_one_seed_has_no_interval_in_report_and_table(tmp_path, capsys):
     shown = capsys.readouterr().out + re.sub(r"base64,[^\"]+", "", (tmp_path / "report.html").read_text())
     assert "(one seed, no interval)" in shown and "none (one seed)" in shown
     assert not re.search(r"\binf\b|\bnan\b", shown)
+
+
+def test_time_in_the_network_is_in_table_report_and_files(tmp_path):
+    outcome = replace(ZERO, delay_s=30.0, duration_s=91.7, delay_quantiles_s=(30.0,) * 101)
+    compared, results = arms.parse("fixed"), {"fixed": [outcome]}
+    assert re.match(r" +delay_s +duration_s .*\nfixed +30.0 +91.7 ", _table(compared, results))
+    page = report.write(tmp_path, compared, results, {"city": "city.toml", "tls": [], "models": {}}).read_text()
+    assert "<td>30.0</td><td>91.7</td>" in page
+    results_files.write(tmp_path, compared, results, {})
+    assert json.loads((tmp_path / "results.json").read_text())["arms"]["fixed"]["duration_s"]["mean"] == 91.7
+    assert (tmp_path / "results.csv").read_text().splitlines()[1].startswith(",0,30.0,91.7,")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +116,7 @@ def test_figures_fit_on_a_page_and_have_clock_and_legend():
     outcomes = [
         replace(ZERO, delay_by_tl=dict.fromkeys(tls, 1.0), delay_by_departure={57600: 1.0, 57900: 2.0 + k}) for k in range(2)
     ]
-    names = ["served", "fixed", "actuated", "max-pressure", "served+faults", "max-pressure+faults"]
+    names = ["served", "fixed", "actuated", "max-pressure", "greedy", "served+faults", "max-pressure+faults"]
     results = dict.fromkeys(names, outcomes)
     figures = report_figures.delay_by_tl(names, results, tls)
     over_time = report_figures.delay_over_time(names, results)
@@ -112,7 +125,8 @@ def test_figures_fit_on_a_page_and_have_clock_and_legend():
     for figure in [*figures, over_time]:
         assert figure.get_figheight() < A4_IN
         (legend,) = figure.legends
-        assert [text.get_text() for text in legend.get_texts()][:6] == names
+        assert [text.get_text() for text in legend.get_texts()][:7] == names
+        assert len({handle.get_facecolor() for handle in legend.legend_handles[:7]}) == 7, "each arm has a colour of its own"
         figure.canvas.draw()
         assert not legend.get_window_extent().overlaps(figure.axes[0].get_window_extent()), "the legend covers no bar"
     assert "16:05" in [label.get_text() for label in over_time.axes[0].get_xticklabels()]

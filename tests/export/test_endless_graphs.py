@@ -1,4 +1,4 @@
-"""Graphs that loop without an end or take all memory: one line, the other TLs are exported, and signals end the run."""
+"""Graphs that loop endlessly or allocate all memory: one error line, the other TLs are exported, and signals stop the run."""
 
 import os
 import signal
@@ -98,7 +98,7 @@ def test_endless_graph_is_refused_and_the_other_tls_are_exported(checkpoints, ca
 def test_endless_training_graph_is_refused(checkpoints, capsys):
     save_meta(checkpoints)
     assert export(checkpoints, "--output-tensor", "mean") == 2
-    refused(capsys, "SA101_trial_1", "did not finish within 2 s", "loop without an end")
+    refused(capsys, "SA101_trial_1", "did not finish within 2 s", "loop endlessly")
 
 
 @pytest.mark.slow

@@ -194,8 +194,8 @@ def test_a_fleet_is_not_a_member_of_another_fleet(models, capsys):
     refused(capsys, "city has no model under")
 
 
-@pytest.mark.parametrize("content", [None, b"", b"[]", b'{"source": []}'])
-def test_fleet_with_a_damaged_manifest_is_not_taken_for_a_tl(models, content):
+@pytest.mark.parametrize("content", [None, b"", b"[]", b'{"source": []}', b"[" * 100_000], ids=range(5))
+def test_fleet_with_a_damaged_manifest_is_not_listed_as_a_tl(models, content):
     assert build(models) == 0
     manifest = models / "city" / "1" / "assets.extra" / "export.json"
     manifest.unlink() if content is None else manifest.write_bytes(content)
@@ -259,10 +259,11 @@ DAMAGED_STEPS = [
     b'{"steps":[]}',
     b'{"steps":[{"join":""}]}',
     b'{"steps":[{"dense":"x"},{"activation":"odd"}]}',
+    b"[" * 100_000,
 ]
 
 
-@pytest.mark.parametrize("content", DAMAGED_STEPS)
+@pytest.mark.parametrize("content", DAMAGED_STEPS, ids=range(len(DAMAGED_STEPS)))
 def test_a_model_with_a_damaged_actor_json_is_read_as_a_graph(content, grid_models, tmp_path):
     shutil.copytree(grid_models / "SA103", tmp_path / "SA103")
     (tmp_path / "SA103" / "1" / "assets.extra" / actor_file.FILE_NAME).write_bytes(content)

@@ -173,11 +173,12 @@ def test_an_invalid_name_fails_only_its_own_tl(checkpoints, capsys):
 
 DAMAGED = [
     b"", b"{}", b"[]", b"\xff", b'{"parity":{}}', b'{"actor":{"steps":[{"join":""}]}}', b'{"actor":{"steps":[]}}',
-    b'{"actor":{"steps":[{"dense":"x"},{"activation":"odd"}]}}',
+    b'{"actor":{"steps":[{"dense":"x"},{"activation":"odd"}]}}', b"[" * 100_000,
+    b'{"parity":{"largest_absolute_difference":0,"observations":Infinity}}',
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("content", DAMAGED)
+@pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
 def test_a_damaged_manifest_does_not_stop_describe_or_a_fleet(content, grid_models, tmp_path, capsys):
     shutil.copytree(grid_models / "SA103", tmp_path / "SA103")
     (tmp_path / "SA103" / "1" / "assets.extra" / "export.json").write_bytes(content)

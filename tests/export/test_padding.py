@@ -98,7 +98,7 @@ def test_larger_network_without_padding_is_refused_with_the_setting(weights, tmp
     refused(capsys, f"has {INPUTS} inputs", 'set padding = "supersuit" under [training]')
 
 
-def test_shared_policy_for_all_tls_without_padding_is_refused_with_the_setting(weights, tmp_path, monkeypatch, capsys):
+def test_error_of_a_shared_policy_without_padding_names_the_setting(weights, tmp_path, monkeypatch, capsys):
     (tmp_path / "city.toml").write_text(CITY.replace('padding = "supersuit"\n', ""))
     monkeypatch.chdir(tmp_path)
     assert main(["--tl", "all"]) != 0

@@ -25,7 +25,7 @@ def save(checkpoints, seed, gain):
 
 @pytest.mark.parametrize("action", ["categorical", "continuous"])
 @pytest.mark.parametrize("seed", range(6))
-def test_honest_actor_with_large_logits_is_exported(checkpoints, seed, action):
+def test_actor_with_large_logits_is_exported(checkpoints, seed, action):
     save(checkpoints, seed, 100.0)
     assert export(checkpoints, *(["--action", "categorical"] if action == "categorical" else [])) == 0
 
@@ -65,4 +65,18 @@ def test_wrong_weight_behind_large_logits_is_refused(checkpoints, wrong, gain, a
     steps[last] = replace(steps[last], kernel=wrong(steps[last].kernel))
     verify.compare_with_checkpoint(folder, actor, contract, None)
     with pytest.raises(ParityError):
+        verify.compare_with_checkpoint(folder, replace(actor, steps=tuple(steps)), contract, None)
+
+
+def test_difference_behind_saturated_probabilities_is_reported_in_logarithms(checkpoints):
+    save(checkpoints, 0, 1.0)
+    path = checkpoints / "SA101_trial_1.npz"
+    np.savez(path, **{**np.load(path), "actor/dense_2/bias": np.float32([0, 60, 0])})
+    assert export(checkpoints, "--action", "categorical") == 0
+    folder = version(checkpoints)
+    contract, actor = read.read(folder)
+    last = max(k for k, step in enumerate(actor.steps) if isinstance(step, Dense))
+    steps = list(actor.steps)
+    steps[last] = replace(steps[last], bias=np.float32([0, 40, 0]))
+    with pytest.raises(ParityError, match=r"logarithms of its probabilities differ .* by up to 20, more than rounding \(0\.0008"):
         verify.compare_with_checkpoint(folder, replace(actor, steps=tuple(steps)), contract, None)

@@ -1,4 +1,4 @@
-"""Checkpoints that are not regular files, bring the bytes of other files, or unpack to any size: one error line at once."""
+"""Checkpoints that are not regular files, refer to other files or unpack to any size end in one error line at once."""
 
 import os
 import socket
@@ -123,15 +123,15 @@ def link_in_a_group(file, secret):
     file.create_group("model_weights")["dense"] = h5py.ExternalLink(str(secret), "/")
 
 
-@pytest.mark.parametrize("bring", [external_storage, virtual_dataset, external_link, link_in_a_group], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("refer", [external_storage, virtual_dataset, external_link, link_in_a_group], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("suffix", [".h5", ".keras"])
-def test_hdf5_that_brings_the_bytes_of_another_file_is_refused(checkpoints, tmp_path, capsys, bring, suffix):
+def test_hdf5_that_refers_to_another_file_is_refused(checkpoints, tmp_path, capsys, refer, suffix):
     secret = tmp_path / "secret.h5"
     with h5py.File(secret, "w") as file:
         file["w"] = np.arange(16, dtype="u1")
     weights = tmp_path / "model.weights.h5"
     with h5py.File(weights, "w") as file:
-        bring(file, secret)
+        refer(file, secret)
     if suffix == ".h5":
         weights.rename(checkpoints / "SA101_trial_1.h5")
     else:
@@ -143,10 +143,9 @@ def test_hdf5_that_brings_the_bytes_of_another_file_is_refused(checkpoints, tmp_
     refused(capsys, "SA101_trial_1", "another file; save the weights inside")
 
 
-def test_hdf5_with_a_cycle_of_groups_is_read(checkpoints, capsys):
+def test_hdf5_with_a_cycle_of_groups_is_read(checkpoints):
     path = checkpoints / "SA101_trial_1.weights.h5"
     writers.sequential(keras3).save_weights(path)
     with h5py.File(path, "a") as file:
         file["layers/again"] = file["layers"]
-    assert export(checkpoints) in (0, 2)
-    assert "Traceback" not in capsys.readouterr().err
+    assert export(checkpoints) == 0

@@ -60,7 +60,7 @@ def test_certificates_of_both_sides_are_replaced_without_a_restart(grid_models, 
             local.predict("SA103", X, timeout_s=10)
 
 
-def test_key_of_another_certificate_is_named_as_such(tmp_path):
+def test_key_of_another_certificate_is_refused(tmp_path):
     authority, other = pair("authority"), pair("other")
     files = write_client(tmp_path, authority)
     (tmp_path / "key").write_bytes(other[0])
@@ -72,7 +72,7 @@ def test_key_of_another_certificate_is_named_as_such(tmp_path):
         ssl_from_file(tmp_path / "ssl.config")
 
 
-def test_certificate_that_grpc_cannot_use_is_not_called_a_port_in_use(grid_models, tmp_path):
+def test_certificate_that_grpc_cannot_use_is_not_reported_as_a_port_in_use(grid_models, tmp_path):
     key, certificate, *_ = pair("server")
     damaged = certificate.replace(b"\nMII", b"\nAAA", 1)
     ssl_file = tmp_path / "ssl.config"

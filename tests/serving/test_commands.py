@@ -115,4 +115,15 @@ def test_server_of_a_model_is_that_of_its_district(grid_server, grid_models, cap
     code, _, error = run(capsys, "status", "SA104")
     assert code == 1 and "no model server answers at 127.0.0.1:1" in error
     code, _, error = run(capsys, "predict", "SA999", "--observation", "zeros")
-    assert code == 2 and "SA999 is in no district" in error
+    assert code == 2 and "SA999 is not in any district" in error
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.npy", b""), ("a.npy", b"PK\x03\x04"), ("a.json", b"[" * 100_000), ("a.json", b"[1%s]" % (b"0" * 400))],
+    ids=["empty", "damaged-archive", "deep", "huge-integer"],
+)
+def test_damaged_observation_file_gives_one_error_line(name, content, grid_server, capsys, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    code, _, error = run(capsys, "predict", "SA103", "--observation", str(tmp_path / name), "--server", grid_server)
+    assert code == 2 and "cannot be read as one list of numbers" in error and len(error.splitlines()) == 1

@@ -1,4 +1,4 @@
-"""What a server says at its start: what it leaves open, and which models are missing."""
+"""Warnings of a server at its start: what clients may do, and which models are missing."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def lines(rest_port=0, root=None, **settings):
 @pytest.mark.parametrize(
     ("host", "count"), [("0.0.0.0", 1), ("::", 1), ("model-server", 1), ("127.0.0.1", 0), ("[::1]", 0), ("localhost", 0)]
 )
-def test_address_of_other_machines_without_tls_is_named_in_one_line(host, count):
+def test_address_beyond_loopback_without_tls_is_named_in_one_line(host, count):
     found = lines(host=host)
     assert len(found) == count and all(f"listening on {host} without TLS" in line and "replace them" in line for line in found)
     assert not any("replace" in line for line in lines(host=host, reload_rpc=False))
@@ -36,7 +36,7 @@ def test_reload_that_may_name_any_folder_is_named_in_one_line(tmp_path):
 
 
 @pytest.mark.parametrize("client_verify", ["true", "false"])
-def test_rest_is_refused_beside_client_certificates_unless_it_is_asked_for(tmp_path, client_verify):
+def test_rest_beside_client_certificates_needs_its_own_flag(tmp_path, client_verify):
     ssl = tmp_path / "ssl.config"
     ssl.write_text(f'server_key: "k" server_cert: "c" custom_ca: "a" client_verify: {client_verify}')
     arguments = [f"--models_dir={tmp_path}", f"--ssl_config_file={ssl}", "--rest_api_port=8501"]
@@ -65,7 +65,7 @@ def test_only_some_of_many_missing_folders_are_named(tmp_path, caplog):
     assert "1000 of 1000" in line and "and 995 more" in line and len(line) < 1500
 
 
-def test_models_that_cannot_be_loaded_are_not_called_absent(tmp_path, caplog):
+def test_models_that_cannot_be_loaded_are_not_reported_as_missing(tmp_path, caplog):
     (tmp_path / "SA101" / "1").mkdir(parents=True)
     (tmp_path / "SA101" / "1" / "saved_model.pb").write_bytes(b"garbage")
     assert any("no model could be loaded" in line for line in warned(caplog, models_dir=tmp_path))

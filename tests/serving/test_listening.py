@@ -178,7 +178,7 @@ def test_client_verify_decides_whether_clients_need_a_certificate(verify, grid_m
     [
         ("nonsense", "Error parsing text-format tensorflow.serving.SSLConfig: "),
         ('server_key: "x"', "server_key or server_cert is missing"),
-        ('server_key: "x" server_cert: "y" client_verify: true', "client_verify needs custom_ca"),
+        ('server_key: "x" server_cert: "y" client_verify: true', "custom_ca is missing; add the CA bundle"),
     ],
 )
 def test_an_invalid_ssl_config_is_an_input_error(text, message, grid_models, tmp_path, monkeypatch):

@@ -39,6 +39,16 @@ def test_response_that_cannot_be_encoded_is_one_line(error, caplog):
     assert code is grpc.StatusCode.INVALID_ARGUMENT and "more than the 2 GiB of a message" in details and not caplog.records
 
 
+def test_system_error_of_an_rpc_is_not_reported_as_a_large_response(caplog):
+    def fail(_request):
+        raise SystemError("error return without exception set")
+
+    aborted = []
+    context = SimpleNamespace(time_remaining=lambda: None, abort=lambda *status: aborted.append(status))
+    GrpcMethod("Predict", fail, wire.PredictRequest, None, lambda model: False)(b"", context)
+    assert aborted == [(grpc.StatusCode.INTERNAL, "SystemError: error return without exception set")] and caplog.records
+
+
 def test_neither_side_receives_more_than_a_message_may_have():
     for options in (dict(channel._OPTIONS), server._OPTIONS):
         assert options["grpc.max_receive_message_length"] == (1 << 31) - 1

@@ -280,8 +280,8 @@ def test_an_overwritten_version_is_reloaded_without_a_gap(models, grid_models):
         server.poll_once()
         assert version_of(client) == 1, "a poll between the two renames unloads nothing"
         from benchmarks.random_models import random_actor
-        from export.contract import incomplete
         from export.saved_model import write
+        from signals.contract import incomplete
 
         (folder / "1").mkdir()
         write.write(folder / "1", random_actor(17, 1, 5, False), incomplete(MODEL, 17, "kc", 1))

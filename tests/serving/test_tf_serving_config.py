@@ -78,7 +78,7 @@ def test_label_moves_after_its_version_was_loaded_beside_the_one_before(exported
     flags = ["--models-dir", str(exported), "--out", str(tmp_path)]
     assert main([*flags, "--model", "SA104=1"]) == 0
     first = (), (1, 2), 1, "SA104: stable 1 -> 2 once it is loaded: run this again with --loaded"
-    moved = ("--loaded",), (1, 2), 2, "1 -> 2\nversions that a label has left stay listed until the next call"
+    moved = ("--loaded",), (1, 2), 2, "1 -> 2\nversions that a label has left stay listed until this command runs"
     done = (), (2,), 2, "3 models\n"
     for more, expected, label, message in (first, first, moved, done):
         capsys.readouterr()
@@ -219,7 +219,7 @@ def test_wait_ends_with_the_error_of_a_version_that_failed_to_load(monkeypatch, 
     assert "waiting until there:8500 has loaded a/2 (not listed yet); 0 s of at most 300 s\n" in capsys.readouterr().err
 
 
-def test_error_from_before_the_call_counts_only_if_it_stays(monkeypatch):
+def test_error_from_before_the_call_counts_only_if_it_persists(monkeypatch):
     monkeypatch.setattr(loaded_versions, "STATUS_INTERVAL_S", 0.0)
     failed = [(2, "END", "bad graph")]
     server = Server(failed, failed, [(2, "LOADING")], [(2, "AVAILABLE")])
@@ -240,7 +240,7 @@ def test_long_wait_shows_its_progress(monkeypatch, capsys):
     ]
 
 
-def test_label_of_an_unloaded_version_leaves_the_model_and_moves_after_the_load():
+def test_label_of_an_unloaded_version_is_dropped_until_its_version_is_loaded():
     server = Server([(1, "AVAILABLE"), (2, "END")], labels={"canary": None, "stable": 1})
     current = loaded_versions.loaded_versions(server, "a")
     assert current == Versions((1,), {"stable": 1}, frozenset({"canary"}))
@@ -249,7 +249,7 @@ def test_label_of_an_unloaded_version_leaves_the_model_and_moves_after_the_load(
     assert intermediate_versions(current, target, (1, 3)) is None
 
 
-def test_version_that_a_label_leaves_stays_listed_while_its_folder_exists():
+def test_previous_version_of_a_label_stays_listed_while_its_folder_exists():
     current, target = Versions((1,), {"stable": 1}), Versions((2,), {"stable": 2})
     assert with_previous_versions(current, target, (1, 2)) == Versions((1, 2), {"stable": 2})
     assert with_previous_versions(current, target, (2,)) == target

@@ -44,7 +44,7 @@ def test_policies_of_sumo_rl_take_the_first_program_and_all_its_greens(signal):
 def test_named_program_takes_precedence(signal):
     (chosen,) = of_tl(replace(SETTINGS, program="day"), [signal], takes_first=True)
     assert chosen.program is REAL
-    with pytest.raises(InputError, match=r"SA101: signal X has no program 'x', which \[tl.SA101\] .* names; it has '0', 'day'"):
+    with pytest.raises(InputError, match=r"SA101: signal X has no program 'x', which \[tl.SA101\] names; it has '0', 'day'; set"):
         of_tl(replace(SETTINGS, program="x"), [signal])
 
 
@@ -53,9 +53,13 @@ def test_program_of_the_training_must_be_the_named_one(signal):
     assert chosen.program is GUESS
     with pytest.raises(InputError, match=r"trained on program '0' of signal X, but \[tl.SA101\] has program = 'day'; remove"):
         of_tl(replace(SETTINGS, program="day"), [signal], trained_programs={"X": "0"})
+    with pytest.raises(
+        InputError, match=r"no program 'x', which the policy was trained on; it has '0', 'day'; add it to the netw"
+    ):
+        of_tl(SETTINGS, [signal], trained_programs={"X": "x"})
 
 
-def test_program_without_a_colour_at_the_begin_gives_way_to_the_next_scheduled(signal):
+def test_next_scheduled_program_replaces_one_that_only_blinks(signal):
     switches = (ProgramSwitch(80_000.0, "night"), ProgramSwitch(21_600.0, "day"))
     at_night = replace(signal, programs=(GUESS, REAL, BLINKING), active_program="night", switches=switches)
     assert running_program(at_night) is REAL
@@ -80,7 +84,7 @@ def test_without_crossings_every_green_state_counts_once(states):
     assert distinct_greens(network, program("0", *states)) == list(dict.fromkeys(green_states(states)))
 
 
-def test_contract_lists_greens_only_if_the_phases_do_not_say_them(signal):
+def test_contract_lists_greens_only_if_they_differ_from_its_green_phases(signal):
     (plain,) = policy_signals.signal_messages(of_tl(SETTINGS, [signal]))
     assert not plain.greens and policy_signals.greens_of(plain) == ["Grrr", "rGrr", "rrGG"]
     repeated = replace(signal, programs=(program("day", "Grrr", "Grrr", "rrGG"),))

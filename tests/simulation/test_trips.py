@@ -15,3 +15,10 @@ def test_vehicle_that_never_departs_is_booked_at_its_schedule(tmp_path):
     unknown_end = read_trips(path)
     assert unknown_end.delay_by_departure == ((20.0, 15.0),), "its schedule is not known"
     assert (unknown_end.total, unknown_end.delay_s) == (2, 27.5)
+
+
+def test_duration_is_a_mean_over_all_vehicles_also_those_that_never_depart(tmp_path):
+    path = tmp_path / "tripinfo.xml"
+    arrived = '<tripinfo depart="0" departDelay="0" arrival="50" duration="50" waitingTime="0" timeLoss="0"/>'
+    path.write_text(f"<tripinfos>{arrived}{DEPARTED}{UNDEPARTED}</tripinfos>")
+    assert read_trips(path).duration_s == (50 + 70 + 0) / 3

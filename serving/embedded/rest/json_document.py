@@ -58,7 +58,7 @@ def parse(text: bytes, check: Callable[[], None] = lambda: None) -> Any:
 
     Args:
         text: UTF-8.
-        check: is called between blocks of a long text; may raise StatusError to stop.
+        check: called between blocks of a long text; may raise StatusError to stop.
 
     Raises:
         StatusError: the text is not JSON.

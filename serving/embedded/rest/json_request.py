@@ -30,6 +30,8 @@ BLOCK_SIZE = 10_000
 """Values that are converted or formatted in one call, during which Python runs no other thread."""
 MAX_DEPTH = 64
 """Maximum depth of nested lists, which is NumPy's."""
+Check = Callable[[], None]
+"""Called between blocks of values; may raise StatusError to stop."""
 
 
 def signature_name(document: Any) -> str:
@@ -40,10 +42,6 @@ def signature_name(document: Any) -> str:
     if not isinstance(name, str):
         raise _error(document, "not formatted correctly. 'signature_name' key must be a string value.")
     return name
-
-
-Check = Callable[[], None]
-"""Is called between blocks of values; may raise StatusError to stop."""
 
 
 def input_arrays(
@@ -179,7 +177,7 @@ def _flatten(value: Any, level: int, shape: list[int], dtype: int, values: list[
         shape: expected shape of all the nested lists.
         dtype: expected dtype of the values.
         values: receives the values.
-        check: is called for every list, and between blocks of a long one.
+        check: called for every list, and between blocks of a long one.
     """
     if not isinstance(value, list):
         if level != len(shape):

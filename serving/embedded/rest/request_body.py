@@ -1,4 +1,4 @@
-"""Bodies of REST requests: bounded in size, packed and unpacked, and in the bytes of all requests together."""
+"""Bodies of REST requests: limits for the size of each, before and after gzip is unpacked, and for all together."""
 
 import threading
 import zlib
@@ -8,7 +8,7 @@ from serving.embedded.status import cancelled, invalid_argument, unavailable
 MAX_BODY_BYTES = 1 << 21
 """Default of the maximum size of a body, also after gzip is unpacked: a fleet of 1,000 TLs with 40 lanes needs 0.5 MB."""
 BODIES_IN_FLIGHT = 8
-"""Bodies of maximum size that may be in memory at once; a request beyond is answered 503."""
+"""Bodies of maximum size that fit in memory at once; a request that exceeds this is answered 503."""
 BLOCK_BYTES = 1 << 16
 """Bytes that are unpacked or parsed in one call, during which Python runs no other thread."""
 _GZIP = 31
@@ -23,13 +23,14 @@ class Budget:
         self._limit, self._used, self._lock = BODIES_IN_FLIGHT * max_body_bytes, 0, threading.Lock()
 
     def take(self, size: int) -> None:
-        """Raise StatusError (UNAVAILABLE) if the bytes would exceed the limit."""
+        """Reserve bytes. Raises StatusError (UNAVAILABLE) if they would exceed the limit."""
         with self._lock:
             if self._used + size > self._limit:
                 raise unavailable(f"the bodies of all requests exceed {self._limit} bytes; try again later")
             self._used += size
 
     def give_back(self, size: int) -> None:
+        """Return reserved bytes."""
         with self._lock:
             self._used -= size
 
@@ -38,7 +39,7 @@ class Body:
     """The body of one request, and whether its client still waits for an answer."""
 
     def __init__(self, budget: Budget, content_encoding: str, content_length: int = 0) -> None:
-        """Begin without bytes.
+        """Start empty.
 
         Args:
             budget: bytes of all requests' bodies.
@@ -46,7 +47,7 @@ class Body:
             content_length: the request's header; 0 without it.
 
         Raises:
-            StatusError: the encoding is not supported, or the length is beyond the bound.
+            StatusError: the encoding is not supported, or the length exceeds the limit.
         """
         self._budget, self._is_gzip = budget, content_encoding.lower() == "gzip"
         self._data, self._taken = bytearray(), 0
@@ -56,7 +57,7 @@ class Body:
         self._check_size(content_length)
 
     def append(self, part: bytes) -> None:
-        """Add bytes as they were received. Raises StatusError beyond a bound."""
+        """Add bytes as received. Raises StatusError beyond a limit."""
         self._add(self._data, part)
 
     def _add(self, data: bytearray, part: bytes) -> None:
@@ -73,7 +74,7 @@ class Body:
             )
 
     def content(self) -> bytes:
-        """The body, unpacked. Raises StatusError if it cannot be unpacked or exceeds a bound."""
+        """The unpacked body. Raises StatusError if it cannot be unpacked or exceeds a limit."""
         self.check_client()
         if not self._is_gzip:
             return bytes(self._data)
@@ -89,17 +90,17 @@ class Body:
             raise invalid_argument("the body cannot be unpacked: it is not one whole gzip member")
         return bytes(unpacked)
 
-    def leave(self) -> None:
-        """The client has gone, or was answered: `check_client` raises from now on."""
+    def abandon(self) -> None:
+        """Record that no client waits for an answer any more: `check_client` raises from now on."""
         self._gone.set()
 
     def check_client(self) -> None:
-        """Raise StatusError (CANCELLED) if no client waits for the answer any more."""
+        """Raise StatusError (CANCELLED) if no client waits for an answer any more."""
         if self._gone.is_set():
-            raise cancelled("the client does not wait for the answer any more")
+            raise cancelled("the client no longer waits for the answer")
 
     def release(self) -> None:
-        """Give the bytes back, once nothing uses the body any more."""
+        """Free the body; call it once nothing uses the body any more."""
         self._data.clear()
         self._budget.give_back(self._taken)
         self._taken = 0

@@ -99,8 +99,8 @@ class RestServer:
         self._budget = Budget(max_body_bytes)
         self._pool = ThreadPoolExecutor(threads, "rest")
         self._converting = threading.Lock()
-        """Held by the one request that is parsed or formatted: more threads would not be faster, as Python runs one at a
-        time, but gRPC's would wait for each of them."""
+        """Held by the one request that is parsed or formatted: several threads would not be faster, because Python runs one at
+        a time, and the threads of gRPC would wait for each of them."""
         self._loop = asyncio.new_event_loop()
         application = web.Application()
         application.router.add_route("*", r"/{path:[\s\S]*}", self._respond)
@@ -204,7 +204,7 @@ class RestServer:
         try:
             text = await asyncio.wrap_future(answer)
         finally:
-            body.leave()
+            body.abandon()
         if isinstance(text, StatusError):
             raise text
         return text

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError, EncodeError, Message
 
-from serving.embedded.status import TOO_LARGE, StatusError, deadline_exceeded
+from serving.embedded.status import TOO_LARGE, StatusError, deadline_exceeded, invalid_argument
 from serving.embedded.telemetry.logs import log
 from serving.embedded.telemetry.metrics import ServerMetrics
 
@@ -54,14 +54,12 @@ class GrpcMethod:
                 raise deadline_exceeded("the deadline has passed")
             request = self._request_type.FromString(data)
             model = request.model_spec.name if hasattr(request, "model_spec") else ""
-            response = self._function(request).SerializeToString()
+            response = _serialized(self._function(request))
         except StatusError as error:
             code, details = error.code, str(error)
         except DecodeError:
             # parsed and caught here, because gRPC would log a traceback for every malformed request and keep its memory
             code, details = grpc.StatusCode.INTERNAL, "the request cannot be parsed as its message"
-        except (EncodeError, SystemError):
-            code, details = grpc.StatusCode.INVALID_ARGUMENT, f"the response takes {TOO_LARGE}"
         except Exception as error:
             log.exception("%s failed", self.name)
             code, details = grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"
@@ -74,3 +72,11 @@ class GrpcMethod:
             # details are a header of limited size; truncated as in tensorflow/serving's grpc_status_util.cc
             context.abort(code, details if len(details) <= MAX_DETAILS_CHARS else details[:MAX_DETAILS_CHARS] + "...TRUNCATED")
         return response
+
+
+def _serialized(response: Message) -> bytes:
+    """The bytes of a response. Raises StatusError if it is too large."""
+    try:
+        return response.SerializeToString()
+    except (EncodeError, SystemError):  # protobuf's errors for a message beyond its limit
+        raise invalid_argument(f"the response takes {TOO_LARGE}") from None

@@ -1,4 +1,4 @@
-"""The graph of a SavedModel is checked before TensorFlow loads it: loading and Predict run nothing but allowed operations."""
+"""Check the graph of a SavedModel before TensorFlow loads it: loading and Predict run only allowed operations."""
 
 from pathlib import Path
 
@@ -9,13 +9,13 @@ from serving.embedded.models.servable import LoadError
 from serving.graph_operations import RESTORE, Closure, run_by_loading
 
 MAX_NAME_CHARS, MAX_NAMED_OPERATIONS = 100, 5
-"""Bounds of the names from a graph in an error."""
+"""Limits for the operations of a graph that an error names."""
 
 
 def check(path: Path) -> None:
     """Raise LoadError if loading a version or a run of one of its signatures reaches an operation that is not allowed.
 
-    The C API loads the meta graph with the one tag `serve`; without one it fails with its own error.
+    The C API loads the meta graph whose only tag is `serve`; if there is none, its own error says so.
     """
     file = path / "saved_model.pb"
     try:

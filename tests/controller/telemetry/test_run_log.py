@@ -22,9 +22,9 @@ from signals.safety.signal_safety import Override
 TLS = [f"SA{number}" for number in range(101, 131)]
 
 
-def run_of(counters, is_driven_by_pressure=False):
+def run_of(counters, has_policy=True):
     """A decision loop at second 600."""
-    x = SimpleNamespace(control_name="POLICY", is_driven_by_pressure=is_driven_by_pressure)
+    x = SimpleNamespace(control_name="POLICY", has_policy=has_policy)
     return SimpleNamespace(now=600.0, counters=counters, intersections=dict.fromkeys(TLS, x))
 
 
@@ -144,7 +144,7 @@ def test_policy_overruled_in_more_than_a_tenth_of_its_decisions_is_a_warning(met
 
 def test_max_pressure_is_not_advised_to_be_trained(metrics, caplog):
     counters = RunCounters(decisions_by_tl=Counter(SA101=100), overruled_by_tl=Counter(SA101=50))
-    RunLog(metrics, Health(), TLS).summary(run_of(counters, is_driven_by_pressure=True))
+    RunLog(metrics, Health(), TLS).summary(run_of(counters, has_policy=False))
     assert not lines(caplog, logging.WARNING)
 
 

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from city.config import Controller
-from controller.assembly import ReadLanes, _max_pressure
+from controller.assembly import ReadLanes, _scored_greens
 from protos import policy_pb2 as pb
 from signals import contract
 from signals.dialects.sumo_rl import SumoRlObserver
 from signals.fallback.control_mode import ControlMode
-from signals.fallback.max_pressure import MAX_WAIT_S, MaxPressure, lanes_of
+from signals.fallback.max_pressure import MaxPressure, lanes_of
 from signals.fallback.plan import FallbackSchedule
+from signals.fallback.scored_greens import MAX_WAIT_S
 from signals.green_phases import GreenPhaseSequencer
 from signals.intersection import Intersection
 from signals.observation import Readings
@@ -115,7 +116,7 @@ def test_tl_is_due_for_max_pressure_and_for_asking_its_policy(crossing):
     assert due == [10, 12, 14, 15, 16, 18, 20, 22]
 
 
-def test_driver_is_never_in_fallback_and_keeps_the_safety_rules_until_its_release(crossing):
+def test_max_pressure_instead_of_a_policy_never_enters_fallback(crossing):
     x = intersection(crossing, driven=True)
     sent = play(x, 40, lambda now: TimeoutError("no policy is queried"), lambda now: readings(in3=9), release_s=30)
     assert x.mode is ControlMode.POLICY and x.control_name == "MAX-PRESSURE"
@@ -129,9 +130,10 @@ def intersection(crossing, hold_s=10, driven=False):
     safety = SignalSafety(crossing, SafetyTimes(3, 5), GREENS)
     sequencer = GreenPhaseSequencer(GREENS, 5, 3, 5)
     pressure = MaxPressure([crossing], [GREENS], ROW, LENGTH_M, 3, 5)
+    driver = pressure if driven else None
     plans = [FallbackSchedule(PLAN)]
     config = Controller(hold_s=hold_s)
-    x = Intersection(tl_contract, SumoRlObserver(np.arange(4), 8, 2), sequencer, [safety], plans, config, pressure, driven)
+    x = Intersection(tl_contract, SumoRlObserver(np.arange(4), 8, 2), sequencer, [safety], plans, config, pressure, driver)
     x.start(0, ["GgGr"])
     return x
 
@@ -176,11 +178,11 @@ def test_tl_with_a_signal_without_greens_falls_back_to_its_plan(grid_city, grid_
     lanes = [lane for signal in made.signal_ids for lane in lanes_of(grid_street.signals[signal], {})]
     read = ReadLanes({lane: i for i, lane in enumerate(lanes)}, grid_street)
     times = SafetyTimes(3, 5)
-    assert isinstance(_max_pressure(made, grid_street, read, times), MaxPressure)
+    assert isinstance(_scored_greens(MaxPressure, made, grid_street, read, times), MaxPressure)
     signal = grid_street.signals[made.signal_ids[1]]
     red = replace(signal.plan, phases=tuple(replace(phase, state="r" * len(phase.state)) for phase in signal.plan.phases))
     street = replace(grid_street, signals={**grid_street.signals, signal.id: replace(signal, programs=(red,))})
-    assert _max_pressure(made, street, read, times) is None
+    assert _scored_greens(MaxPressure, made, street, read, times) is None
 
 
 def test_current_green_is_kept_at_equal_pressure(crossing):

@@ -1,4 +1,4 @@
-"""A TL's settings from city.toml and the checkpoint's file name, and the contract of a checkpoint without a street."""
+"""A TL's settings from city.toml and the checkpoint's file name."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 from city.config import TL, City
 from city.errors import InputError
 from export.locate import Candidate
-from protos import policy_pb2 as pb
 from signals import dialects
 
 MAX_FILE_NAME_SETTING = 1000
@@ -52,13 +51,3 @@ def agree_or_raise(city: City | None, name: str, candidate: Candidate, key: str,
             f"{name}: {candidate.label} has {key} {file_value}, but {path} has {city_value}; fix the one that is wrong"
         )
     return in_file_name if in_city is None else in_city
-
-
-def incomplete(tl: str, observation_size: int, action_kind: str, action_size: int) -> pb.PolicyContract:
-    """The contract of a checkpoint without a street network: its sizes, and which parts are missing."""
-    return pb.PolicyContract(
-        tl=tl,
-        observation=pb.Observation(size=observation_size),
-        action=pb.Action(kind=action_kind, size=action_size),
-        missing=["signals", "features", "timing"],
-    )

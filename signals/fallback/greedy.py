@@ -1,0 +1,98 @@
+"""Greedy control: a baseline that serves the most vehicles near the stop lines.
+
+A signal shows the green with the greatest score: the vehicles, halting or not, whose front is at most DETECTION_M before
+the stop line, on the lanes that the green serves, each lane counted once. On an incoming lane shorter than that, the
+vehicles on the lanes that lead to it count too.
+Source: MAXWAVE, the baseline Greedy of Ault and Sharon, Reinforcement Learning Benchmarks for Traffic Signal Control,
+NeurIPS Datasets and Benchmarks (2021); https://github.com/Pi-Star-Lab/RESCO (agents/maxwave.py, states.py). There a phase
+counts a pair of movements, only incoming lanes are seen, the first of equal phases is chosen, and the decision interval is
+the street's, 5 or 10 s. RESCO has no bound of the wait: the one here is max-pressure's.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from city.network import SignalNetwork
+from signals.fallback.scored_greens import ScoredGreens
+from signals.observation import Floats, Readings, Rows
+from signals.safety.conflicts import GREEN
+
+DETECTION_M = 50.0
+"""Distance to the stop line within which vehicles count; at most MIN_APPROACH_M, up to which the lanes behind are known."""
+
+
+class Greedy(ScoredGreens):
+    """The greens of one TL's signals, chosen by the number of vehicles near the stop lines."""
+
+    name = "greedy"
+
+    def __init__(
+        self,
+        signals: Sequence[SignalNetwork],
+        greens: Sequence[Sequence[str]],
+        lane_row: Mapping[str, int],
+        length_m: Floats,
+        yellow_s: float,
+        min_green_s: float,
+        all_red_s: float = 0.0,
+        lanes_behind: Mapping[str, Mapping[str, float]] | None = None,
+    ) -> None:
+        """Prepare the score of every green.
+
+        Args:
+            signals: the TL's signals.
+            greens: green phases by signal.
+            lane_row: row of a lane in the readings and in `length_m`.
+            length_m: float64 [lanes], lane lengths.
+            yellow_s: yellow between two greens, s.
+            min_green_s: minimum duration of a green, s.
+            all_red_s: red between the yellow and the next green, s.
+            lanes_behind: lanes that lead to a short incoming lane, with the distance from their end to the stop line in m.
+        """
+        super().__init__(greens, yellow_s, min_green_s, all_red_s)
+        self._approaches = [
+            _Approaches(signal, states, lane_row, length_m, lanes_behind or {})
+            for signal, states in zip(signals, greens, strict=True)
+        ]
+
+    def scores(self, signal: int, readings: Readings) -> Floats:
+        """float64 [greens], the vehicles near the stop lines that each green of a signal serves."""
+        approaches, vehicles = self._approaches[signal], readings.by_vehicle
+        is_near = (vehicles.row == approaches.rows[:, None]) & (vehicles.position_m >= approaches.seen_from_m[:, None])
+        counts: Floats = approaches.served @ is_near.sum(1)
+        return counts
+
+
+def approach_lanes(signal: SignalNetwork, lanes_behind: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """The incoming lanes of a signal and the lanes behind them: lane -> distance from its end to the stop line in m."""
+    distance_m = {lane: 0.0 for link in signal.links for lane, _ in link}
+    for short in list(distance_m):
+        for lane, ahead_m in lanes_behind.get(short, {}).items():
+            distance_m[lane] = min(ahead_m, distance_m.get(lane, math.inf))
+    return distance_m
+
+
+class _Approaches:
+    """The rows of a signal's approaches in the readings, and which of them each green serves."""
+
+    def __init__(
+        self,
+        signal: SignalNetwork,
+        greens: Sequence[str],
+        lane_row: Mapping[str, int],
+        length_m: Floats,
+        lanes_behind: Mapping[str, Mapping[str, float]],
+    ) -> None:
+        # crossings and walking areas carry no vehicles and are not read
+        distance_m = {lane: m for lane, m in approach_lanes(signal, lanes_behind).items() if lane in lane_row}
+        self.rows: Rows = np.array([lane_row[lane] for lane in distance_m], np.intp)
+        self.seen_from_m: Floats = length_m[self.rows] - DETECTION_M + np.array(list(distance_m.values()))
+        """float64 [lanes], the position on the lane from which on a vehicle counts."""
+        self.served = np.zeros((len(greens), len(distance_m)))
+        """[greens, lanes], 1 if the green serves the lane, else 0."""
+        for row, state in zip(self.served, greens, strict=True):
+            incoming = {lane for c, link in zip(state, signal.links, strict=False) if c in GREEN for lane, _ in link}
+            served = {*incoming, *(lane for short in incoming for lane in lanes_behind.get(short, ()))}
+            row[:] = [lane in served for lane in distance_m]
