@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 from city import config as city_config
@@ -12,7 +11,7 @@ from city.arguments import Parser
 from city.config import City
 from city.errors import InputError
 from city.network import StreetNetwork
-from export import locate
+from export import locate, pretrained
 from export.actors.activations import ACTIVATIONS
 from export.locate import Candidate
 from signals import dialects
@@ -192,7 +191,7 @@ def _pretrained(city: City | None) -> Path:
             "--pretrained needs a city.toml with a [network]; write one with greenserve city init --dialect street, or pass "
             "--city FILE"
         )
-    return Path(str(files("export"))) / "pretrained"
+    return pretrained.FOLDER
 
 
 def _street(city: City | None) -> StreetNetwork | None:

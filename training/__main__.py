@@ -12,6 +12,7 @@ from pathlib import Path
 from city import config, names, program, run_lock
 from city.arguments import Parser, host_and_port
 from city.errors import InputError, ProgramFailed
+from export import pretrained
 from signals import contract
 from simulation import model_files
 from simulation.model_files import Versions
@@ -63,6 +64,9 @@ def parser(prog: str) -> Parser:
     )
     parser.add_argument(
         "--street-count", type=int, default=120, metavar="N", help="with --streets synthetic: number of streets (default: 120)"
+    )
+    parser.add_argument(
+        "--start-from", metavar="FILE", help="TLs of dialect street: policy to start from, or pretrained (default: a new one)"
     )
     flags.add(parser)
     parser.add_argument("--model-number", type=int, default=1, metavar="N", help="model number of the checkpoints (default: 1)")
@@ -141,6 +145,9 @@ def _train_locked(
         )
         settings = flags.settings(args, args.out, args.model_number)
         settings = replace(settings, formats=formats, resume=args.resume, writes_newest=args.checkpoint == "newest")
+        if args.start_from is not None:
+            # a trained policy is sharp already
+            settings = replace(settings, start=_start(args, city, targets), ppo=replace(settings.ppo, final_sharpness=1.0))
         try:
             result = Trainer(task, settings).run(print_line)
         except (NotFinite, SimulationFailed) as error:
@@ -149,6 +156,16 @@ def _train_locked(
         print(f"{tl}: {path}")
     print(f"{result.episodes} episodes; best mean delay on held-out demand: {result.best_delay_s:.1f} s")
     return 0
+
+
+def _start(args: argparse.Namespace, city: config.City, targets: Sequence[str]) -> Path:
+    """The policy to start from. Raises InputError."""
+    if others := [tl for tl in targets if city.tls[tl].dialect != "street"]:
+        raise InputError(f"--start-from is for TLs of dialect street, and {', '.join(others)} has another; leave it out")
+    path = pretrained.policy() if args.start_from == "pretrained" else Path(args.start_from)
+    if not path.is_file():
+        raise InputError(f"--start-from {path}: no such file; pass a .policy file of greenserve train, or pretrained")
+    return path
 
 
 def _other_training(args: argparse.Namespace) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from city import whole_files
 from city.errors import InputError, first_line
 
-KEYS = {"identity", "update", "best_delay_s", "best_sharpness", "stale", "variances"}
+KEYS = {"identity", "update", "best_delay_s", "best_sharpness", "stale"}
 """Keys of the JSON values of a city's training."""
 
 

@@ -52,14 +52,20 @@ def description_of(path: Path) -> dict[str, Any]:
     return _description(path, open_checkpoint(path))
 
 
-def load(path: Path) -> tuple[dict[str, NDArray[np.float32]], dict[str, NDArray[np.float32]]]:
-    """(actors, critics) of a file of `save`. Raises InputError if it is damaged or for other features."""
+def load(
+    path: Path, critic_shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> tuple[dict[str, NDArray[np.float32]], dict[str, NDArray[np.float32]]]:
+    """(actors, critics) of a file of `save`. Raises InputError if it is damaged or for other features.
+
+    `critic_shapes`: shapes of one critic's arrays; without them, the critics are not read.
+    """
     checkpoint = open_checkpoint(path)
     _description(path, checkpoint)
     count = _count(path, checkpoint)
     actors = {name: _array(path, checkpoint, name, (count, *shape)) for name, shape in SHAPES.items()}
-    names = [name for name in checkpoint.stored if name.startswith(CRITIC)]
-    critics = {name.removeprefix(CRITIC): np.asarray(checkpoint.value(name), np.float32) for name in names}
+    critics = {
+        name: _array(path, checkpoint, f"{CRITIC}{name}", (count, *shape)) for name, shape in (critic_shapes or {}).items()
+    }
     return actors, critics
 
 

@@ -17,7 +17,7 @@ from training.ppo import NotFinite
 from training.synthetic.streets import generate
 
 SYNTHETIC = "synthetic"
-CITY_FLAGS = ("target_tl", "infer_tl", "infer_model_number", "infer_model_path", "server", "format", "shared")
+CITY_FLAGS = ("target_tl", "infer_tl", "infer_model_number", "infer_model_path", "server", "format", "shared", "start_from")
 """Flags of a training in a city."""
 
 

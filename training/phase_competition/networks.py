@@ -139,7 +139,7 @@ class StreetActorCritic(StreetNetworks):
             _, c = encode(critic, junction, lane_x, green_x)
             k4, b4, k5, b5 = critic[6:]
             values.append((np.maximum(c @ k4 + b4, 0) @ k5 + b5)[:, 0])
-        return np.mean(values, 0, dtype=np.float32)
+        return np.asarray(np.mean(values, 0), np.float32)
 
     def _log_p(self, rows: NDArray[np.intp], x: Float32s) -> tuple[Float32s, NDArray[np.bool_]]:
         junction, lane_x, green_x, features = self._inputs(rows, x)

@@ -16,14 +16,13 @@ from tqdm import tqdm
 
 from city import whole_files
 from city.errors import InputError, first_line
-from export.actors.phase_competition import SHAPES
-from export.checkpoints import phase_networks
 from simulation.executors import executor, in_order
 from simulation.executors.simulator_per_process import SimulatorPerProcess
 from simulation.street_simulation import SimulationFailed
 from training.phase_competition import batch
-from training.phase_competition.learner import ACTOR, StreetLearner, StreetPpo
-from training.phase_competition.networks import CRITIC_SHAPES, initial_arrays
+from training.phase_competition.learner import StreetLearner, StreetPpo
+from training.phase_competition.networks import initial_arrays
+from training.phase_competition.street_learning import policy_file, save
 from training.phase_competition.street_pool import StreetEpisode, StreetSimulator
 from training.progress import Progress, progress_file
 from training.transitions import Float32s
@@ -63,7 +62,7 @@ class StreetsSettings:
 
     @property
     def policy_file(self) -> Path:
-        return self.out / f"street_trial_{self.number}{phase_networks.SUFFIX}"
+        return policy_file(self.out, self.number)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -198,15 +197,8 @@ class StreetsTrainer:
         return episodes, [rate for *_, rate in drawn]
 
     def _write(self) -> None:
-        """Write the policy, with the sharpness in the actor's last layer."""
-        sharpness = np.float32(self._settings.ppo.sharpness(1.0))
-        arrays = self._learner.arrays
-        arrays[ACTOR - 2 : ACTOR] = [sharpness * array for array in arrays[ACTOR - 2 : ACTOR]]
         description = {"training": [self._settings.identity | {"sumo": version("eclipse-sumo")}]}
-        actors = dict(zip(SHAPES, arrays[:ACTOR], strict=True))
-        phase_networks.save(
-            self._settings.policy_file, actors, dict(zip(CRITIC_SHAPES, arrays[ACTOR:], strict=True)), description
-        )
+        save(self._settings.policy_file, self._learner.arrays, self._settings.ppo.sharpness(1.0), description)
 
     def _save(self) -> None:
         state: dict[str, NDArray[Any]] = {f"{k:03d}": array for k, array in enumerate(self._learner.state())}
