@@ -10,11 +10,11 @@ from tqdm import tqdm
 
 from city.errors import InputError, ProgramFailed, first_line
 from simulation.street_simulation import SimulationFailed
+from simulation.streets import SUMOCFG, city_of
+from simulation.synthetic.streets import generate
 from training.phase_competition.learner import StreetPpo
-from training.phase_competition.street_pool import SUMOCFG, city_of
 from training.phase_competition.trainer import StreetsSettings, StreetsTrainer
 from training.ppo import NotFinite
-from training.synthetic.streets import generate
 
 SYNTHETIC = "synthetic"
 CITY_FLAGS = ("target_tl", "infer_tl", "infer_model_number", "infer_model_path", "server", "format", "shared", "start_from")

@@ -14,11 +14,11 @@ from controller.sumo.programs import sumo_program
 from signals import contract, policy_signals
 from signals.policy_signals import PolicySignal
 from signals.safety.conflicts import GREEN, ConflictRules, check_phases
+from simulation.synthetic import junction_movements, signal_programs, street_kinds, streets
+from simulation.synthetic.demand import RandomDemand
+from simulation.synthetic.signal_programs import PROGRAM_ID
+from simulation.synthetic.street_kinds import Shape
 from tests.networks import netgenerate
-from training.synthetic import junction_movements, signal_programs, street_kinds, streets
-from training.synthetic.demand import RandomDemand
-from training.synthetic.signal_programs import PROGRAM_ID
-from training.synthetic.street_kinds import Shape
 
 SEEDS = range(12)
 MORE_SEEDS = range(12, 80)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from city.errors import InputError
+from simulation.synthetic import demand
+from simulation.synthetic.demand import RandomDemand
 from tests.conftest import GRID
 from tests.networks import netgenerate
-from training.synthetic import demand
-from training.synthetic.demand import RandomDemand
 
 SECONDS = 1200.0
 

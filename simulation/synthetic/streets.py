@@ -19,9 +19,9 @@ from controller.sumo.programs import sumo_program
 from signals.contract import check_controllable
 from signals.policy_signals import PolicySignal, distinct_greens, running_program
 from signals.safety.conflicts import check_phases
-from training.synthetic import junction_movements, plain_network, shapes, signal_programs, street_kinds
-from training.synthetic.shapes import Layout
-from training.synthetic.street_kinds import LAYOUTS, Shape, StreetKind
+from simulation.synthetic import junction_movements, plain_network, shapes, signal_programs, street_kinds
+from simulation.synthetic.shapes import Layout
+from simulation.synthetic.street_kinds import LAYOUTS, Shape, StreetKind
 
 NETWORK, PROGRAMS, CONFIGURATION, DEMAND = "street.net.xml", "programs.add.xml", "street.sumocfg", "demand.rou.xml"
 END_S = 1200

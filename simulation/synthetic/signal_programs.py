@@ -11,7 +11,7 @@ from signals.green_phases import yellow_between
 from signals.policy_signals import distinct_greens
 from signals.safety.conflicts import GREEN, ConflictRules
 from signals.safety.safety_times import yellow_s_at
-from training.synthetic.junction_movements import Approach, Movements
+from simulation.synthetic.junction_movements import Approach, Movements
 
 MIN_GREEN_S, MAX_GREEN_S = 15, 45
 MAX_CYCLE_GREEN_S = 200

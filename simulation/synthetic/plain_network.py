@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from training.synthetic.shapes import Layout, Point, Road
-from training.synthetic.street_kinds import LANES, SPEEDS_KMH, StreetKind
+from simulation.synthetic.shapes import Layout, Point, Road
+from simulation.synthetic.street_kinds import LANES, SPEEDS_KMH, StreetKind
 
 TURN_LANE_SHARE = 0.8
 """Share of the approaches with a turn lane, on streets that have some."""

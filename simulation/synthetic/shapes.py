@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from training.synthetic.street_kinds import (
+from simulation.synthetic.street_kinds import (
     MAX_BLOCK_M,
     MAX_SHORT_BLOCK_M,
     MIN_BLOCK_M,
