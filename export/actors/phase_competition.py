@@ -171,9 +171,9 @@ class PhaseCompetition(Step):
 
     @property
     def padding_shapes(self) -> tuple[tuple[int, int], ...]:
-        per_lane = self.count * (LANE_INPUTS + LANE_UNITS) * LANE_UNITS
-        per_green = self.count * ((3 * LANE_UNITS + GREEN_INPUTS) * GREEN_UNITS + GREEN_UNITS * SCORE_UNITS)
-        return ((self.greens, per_green), (self.lanes, per_lane))
+        # padding costs products of small matrices, and another group some 100 operations for each network: relative to a
+        # dense layer's both are some 50 times as much (python -m benchmarks.street_fleet)
+        return ((self.greens, 3 * GREEN_UNITS), (self.lanes, LANE_UNITS))
 
     def fleet_columns(self, group: Sequence[Step]) -> NDArray[np.int32]:
         """Of the observation padded to the most greens and lanes of a group, the column of this TL's; `inputs` for a zero."""
