@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from city import network
+from city import network, sumo_files
 from city.errors import InputError
 from controller.assembly import DRIVERS, assemble
 from controller.policies.no_policies import NoPolicies
@@ -85,8 +85,6 @@ class StreetSimulation:
         options = []
         with tempfile.TemporaryDirectory(prefix="greenserve-") as name:
             if arm.kind == ACTUATED:
-                from city import sumo_files
-
                 signals = [street.signals[signal] for tl in city.tls.values() for signal in tl.signals]
                 programs = actuated.write(Path(name) / "actuated.add.xml", signals)
                 assert city.network.sumocfg is not None

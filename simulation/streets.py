@@ -1,17 +1,22 @@
 """Many streets instead of one city: their settings, and random demand on them."""
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 
 from city import config, network
 from city.errors import InputError
 from signals.contract import controllable
 from simulation.demand import MAX_SUMO_SEED
 from simulation.synthetic.demand import RandomDemand
+from simulation.synthetic.streets import generate
 
+SYNTHETIC = "synthetic"
+"""Name of generated streets, instead of a folder."""
 SUMOCFG = "street.sumocfg"
 """Name of the configuration in a street's folder."""
 INTERVALS_S, INTERVAL_SHARES = (5, 3, 4, 6, 8, 10), (0.7, 0.06, 0.06, 0.06, 0.06, 0.06)
@@ -44,6 +49,32 @@ class RandomTraffic:
 @functools.lru_cache(MAX_KEPT_DEMANDS)
 def _demand_of(net_file: Path) -> RandomDemand:
     return RandomDemand(net_file)
+
+
+def synthetic(folder: Path, seeds: Sequence[int]) -> list[Path]:
+    """Generate synthetic streets, or find those of an earlier run. Raises InputError, ProgramFailed."""
+    return [generate(folder, seed) for seed in tqdm(seeds, desc="streets", unit="street", disable=None, leave=False)]
+
+
+def of_folder(folder: Path, flag: str) -> tuple[list[Path], list[str]]:
+    """(the streets of a folder: each of its folders with SUMOCFG and a signal, reasons of those that are left out).
+
+    Raises InputError without any; its text begins with `flag`.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{flag} {folder}: no such folder; pass a folder of streets, or {SYNTHETIC}")
+    usable, reasons = [], []
+    for street in sorted(path.parent for path in folder.glob(f"*/{SUMOCFG}")):
+        try:
+            city_of(street)
+        except InputError as error:
+            reasons.append(str(error))
+        else:
+            usable.append(street)
+    if not usable:
+        reason = f"; {reasons[0]}" if reasons else ""
+        raise InputError(f"{flag} {folder}: none of its folders has a {SUMOCFG} with a signal to control{reason}")
+    return usable, reasons
 
 
 def city_of(folder: Path) -> config.City:

@@ -2,21 +2,16 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tqdm import tqdm
-
-from city.errors import InputError, ProgramFailed, first_line
+from city.errors import InputError, ProgramFailed
 from simulation.street_simulation import SimulationFailed
-from simulation.streets import SUMOCFG, city_of
-from simulation.synthetic.streets import generate
+from simulation.streets import SYNTHETIC, of_folder, synthetic
 from training.phase_competition.learner import StreetPpo
 from training.phase_competition.trainer import StreetsSettings, StreetsTrainer
 from training.ppo import NotFinite
 
-SYNTHETIC = "synthetic"
 CITY_FLAGS = ("target_tl", "infer_tl", "infer_model_number", "infer_model_path", "server", "format", "shared", "start_from")
 """Flags of a training in a city."""
 
@@ -39,37 +34,18 @@ def train(args: argparse.Namespace) -> int:
         ppo=StreetPpo(learning_rate=args.learning_rate),
         resume=args.resume,
     )
-    streets = _synthetic(args.out / "streets", args.street_count) if args.streets == SYNTHETIC else _given(Path(args.streets))
+    if args.streets == SYNTHETIC:
+        found = synthetic(args.out / "streets", range(args.street_count))
+    else:
+        found, left_out = of_folder(Path(args.streets), "--streets")
+        for reason in left_out:
+            _print_line(f"left out: {reason}")
     try:
-        path = StreetsTrainer(replace(settings, streets=tuple(streets)), _print_line).run()
+        path = StreetsTrainer(replace(settings, streets=tuple(found)), _print_line).run()
     except (NotFinite, SimulationFailed) as error:
         raise ProgramFailed(f"{error}; --resume continues from the last saved state, if there is one") from None
     print(f"{path}: one policy for any junction; export it with greenserve export --model-path {args.out} --tl all")
     return 0
-
-
-def _synthetic(folder: Path, count: int) -> list[Path]:
-    """Generate streets, or find those of an earlier run."""
-    seeds = tqdm(range(count), desc="streets", unit="street", disable=None, leave=False)
-    return [generate(folder, seed) for seed in seeds]
-
-
-def _given(folder: Path) -> Sequence[Path]:
-    """The streets of a folder: each of its folders with a street.sumocfg. Raises InputError."""
-    if not folder.is_dir():
-        raise InputError(f"--streets {folder}: no such folder; pass a folder of streets, or {SYNTHETIC}")
-    streets = sorted(path.parent for path in folder.glob(f"*/{SUMOCFG}"))
-    usable = []
-    for street in streets:
-        try:
-            city_of(street)
-        except InputError as error:
-            _print_line(f"left out: {first_line(error)}")
-        else:
-            usable.append(street)
-    if not usable:
-        raise InputError(f"--streets {folder}: none of its folders has a {SUMOCFG} with a signal; pass another folder")
-    return usable
 
 
 def _print_line(line: str) -> None:
