@@ -112,10 +112,10 @@ def unsquashed(y: NDArray[np.float64]) -> NDArray[np.float64]:
 def _advantages(tl: Transitions, gamma: float, gae_lambda: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(advantages [T - 1], squashed targets [T - 1])."""
     value = unsquashed(tl.value.astype(np.float64))
-    ticks = tl.duration_s[:-1] / TICK_S
+    ticks = tl.duration_s[:-1].astype(np.float64) / TICK_S
     discount = gamma**ticks
     # `delay` is a mean over the decision's time; here it is its discounted sum
-    rewards = tl.reward[:-1] * DELAY_SCALE / REWARD_VEHICLES * (1 - discount) / (1 - gamma)
+    rewards = tl.reward[:-1].astype(np.float64) * DELAY_SCALE / REWARD_VEHICLES * (1 - discount) / (1 - gamma)
     decay = discount * gae_lambda**ticks
     advantages, advantage = np.empty(len(rewards)), 0.0
     for k in range(len(rewards) - 1, -1, -1):
