@@ -145,25 +145,37 @@ def test_a_batch_without_two_decisions_is_refused():
         batch.make_batch([((junction(3, 2),), (tl,))], 0.97, 0.9)
 
 
-def test_learning_makes_rewarded_greens_likelier_on_junctions_of_any_size():
+def test_one_policy_learns_to_serve_queues_at_junctions_of_any_size():
     rng = np.random.default_rng(3)
-    own = (junction(2, 3, 1), junction(5, 4, 2))
-    width = 5 + 1 + 4 * len(FEATURES)
-    learner = StreetLearner(arrays(), StreetPpo(learning_rate=3e-3, minibatch=128, entropy=0.0))
-    for update in range(16):
-        networks = StreetLayout(("A", "B"), own).networks(learner.arrays, 1.0)
+    own = (junction(2, 2), junction(4, 4))
+    for of_tl in own:
+        of_tl.protected[:], of_tl.permissive[:] = np.eye(len(of_tl.protected)), 0
+    width, halting = 4 + 1 + 4 * len(FEATURES), FEATURES.index("halting")
+    layout = StreetLayout(("A", "B"), own)
+
+    def decisions(greens):
+        x = np.zeros((200, width), np.float32)
+        x[:, :4] = np.eye(4)[rng.integers(greens, size=200)]
+        queues = rng.integers(0, 9, (200, greens))
+        for lane in range(greens):
+            x[:, 5 + lane * len(FEATURES) + halting] = queues[:, lane]
+        return x, queues
+
+    learner = StreetLearner(arrays(), StreetPpo(learning_rate=3e-3, minibatch=128, entropy=0.0, final_sharpness=1.0))
+    for _ in range(12):
         parts = []
-        for row, greens in enumerate((2, 5)):
-            x = rng.uniform(0, 3, (150, width)).astype(np.float32)
-            x[:, :5] = np.eye(5)[rng.integers(greens, size=150)]
-            rows = np.full(150, row)
-            actions, log_p = networks.sample(rows, x, rng)
-            reward = (actions[:, 0] == 1).astype(np.float32)
-            parts.append(Transitions(x, actions, log_p, np.zeros(150, np.float32), reward, np.full(150, 5, np.float32)))
-        learner.learn(batch.make_batch([(own, tuple(parts))], 0.0001, 0.0), rng, update / 16)
-    networks = StreetLayout(("A", "B"), own).networks(learner.arrays, 1.0)
-    for row in (0, 1):
-        assert (networks.greedy_actions(np.full(150, row), parts[row].x) == 1).mean() > 0.9
+        networks = layout.networks(learner.arrays, 1.0)
+        for row, greens in enumerate((2, 4)):
+            x, queues = decisions(greens)
+            actions, log_p = networks.sample(np.full(200, row), x, rng)
+            served = queues[np.arange(200), actions[:, 0].astype(int)].astype(np.float32)
+            parts.append(Transitions(x, actions, log_p, np.zeros(200, np.float32), served, np.full(200, 5, np.float32)))
+        learner.learn(batch.make_batch([(own, tuple(parts))], 0.0001, 0.0), rng, 0.0)
+    networks = layout.networks(learner.arrays, 1.0)
+    for row, greens in enumerate((2, 4)):
+        x, queues = decisions(greens)
+        chosen = networks.greedy_actions(np.full(200, row), x)[:, 0].astype(int)
+        assert (queues[np.arange(200), chosen] == queues.max(1)).mean() > 0.9
 
 
 def test_cloning_imitates_the_actions_of_a_batch():
