@@ -1,5 +1,7 @@
 """Lanes upstream of a stop line: small graphs, and real networks against a search with sumolib."""
 
+import itertools
+
 import pytest
 import sumolib
 
@@ -78,9 +80,7 @@ def test_the_stop_line_is_not_upstream_of_itself():
 def test_short_lanes_are_passed():
     short = [f"s{k}" for k in range(20)]
     chain = [*short, "c"]
-    made = graph(
-        {"a": 80, "c": 100, **dict.fromkeys(short, 0.9)}, f"a>{short[0]}", *map(">".join, zip(chain, chain[1:], strict=False))
-    )
+    made = graph({"a": 80, "c": 100, **dict.fromkeys(short, 0.9)}, f"a>{short[0]}", *map(">".join, itertools.pairwise(chain)))
     assert upstream(made, "c")["a"] == (pytest.approx(100 + 20 * 0.9), 1)
 
 
