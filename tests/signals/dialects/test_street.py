@@ -1,6 +1,7 @@
 """The street dialect: its contract of real signals, its observation and its phase sequencer second by second."""
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from signals.dialects.street import DIALECT, StreetObserver, StreetSequencer
 from signals.observation import ObservationBatch, PhaseState, Readings, VehicleReadings, shares_of
 from signals.policy_signals import PolicySignal, greens_of
 from tests.city.scenarios import SCENARIOS, street
+from tests.conftest import ROOT
 
 
 def contracts_of(ours, **settings):
@@ -163,6 +165,13 @@ def test_signal_without_lanes_for_vehicles_is_refused(crossing):
 
 
 # observation
+
+
+def test_documented_features_are_those_of_the_observation():
+    page = (ROOT / "docs" / "reference" / "dialects.md").read_text()
+    table = page[page.index("## street:") : page.index("Action, categorical, and decisions")]
+    rows = [line for line in table.splitlines() if line.startswith("| `")]
+    assert [name for row in rows for name in re.findall("`([a-z_]+)`", row.split("|")[1])] == list(FEATURES)
 
 
 def readings_of(lanes, vehicles):
