@@ -44,7 +44,7 @@ class LaneGraph:
     def upstream(self, lane: str, reach_m: float) -> list[UpstreamLane]:
         """The lanes that begin to lead to the end of `lane` within `reach_m`, that lane first."""
         found: dict[str, UpstreamLane] = {}
-        paths = [(lane, 0.0, 1.0, (lane,))]
+        paths: list[tuple[str, float, float, tuple[str, ...]]] = [(lane, 0.0, 1.0, (lane,))]
         while paths:
             first, distance_m, share, path = paths.pop()
             shorter = found.get(first, UpstreamLane(first, distance_m, 0.0))

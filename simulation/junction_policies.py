@@ -26,4 +26,5 @@ class JunctionPolicies:
 
     def _action(self, step: PhaseCompetition, observation: Observation) -> Array:
         logits = step.evaluate(observation[None].astype(np.float64), [])
-        return logits.argmax(1).astype(np.float64)
+        action: Array = logits.argmax(1).astype(np.float64)
+        return action
