@@ -207,8 +207,17 @@ class PhaseCompetition(Step):
 
     @classmethod
     def from_json(cls, description: Mapping[str, Any], weights: Mapping[str, Any]) -> Self:
-        if description[cls.key]["features"] != list(FEATURES):
+        stored = description[cls.key]
+        if stored["features"] != list(FEATURES):
             raise ValueError("its lane features are those of another version of greenserve")
+        count, p, m = (int(stored[name]) for name in ("networks", "greens", "lanes"))
+        if min(count, p, m) < 1:
+            raise ValueError("it has no network, no green or no lane")
+        shapes = {name: (count, *shape) for name, shape in SHAPES.items()}
+        shapes |= {"protected": (p, m), "permissive": (p, m), "change": (p, p), "kept": (p, p), "lanes": (m, 2), "interval": (1,)}
+        for name, shape in shapes.items():
+            if weights[name].shape != shape:
+                raise ValueError(f"{name} has shape {list(weights[name].shape)}, not {list(shape)}")
         networks = {name: weights[name] for name in SHAPES}
         return cls(networks, Junction(**{name: weights[name] for name in JUNCTION_PARTS if not name.endswith("mask")}))
 

@@ -77,7 +77,7 @@ def _description(path: Path, checkpoint: Checkpoint) -> dict[str, Any]:
     try:
         found = json.loads(str(checkpoint.value(DESCRIPTION)))
         features = found["features"]
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise InputError(f"{path}: its description cannot be read ({first_line(error)}); train it again") from None
     if features != list(FEATURES):
         raise InputError(
@@ -103,9 +103,9 @@ def _array(path: Path, checkpoint: Checkpoint, name: str, shape: Sequence[int]) 
     if stored is None or stored.shape != tuple(shape) or not shape[0]:
         has = "is missing" if stored is None else f"has shape {list(stored.shape)}"
         raise InputError(f"{path}: {name} {has}, but must have shape {list(shape)}; train it again")
-    array = np.asarray(checkpoint.value(name), np.float32)
-    if not np.isfinite(array).all():
-        raise InputError(f"{path}: {name} has a value that is not finite; train it again")
+    array = checkpoint.value(name)
+    if array.dtype != np.float32 or not np.isfinite(array).all():
+        raise InputError(f"{path}: {name} has a value that is not a finite float32; train it again")
     return array
 
 
@@ -133,6 +133,13 @@ class PhaseNetworks(Source):
         unread = unread_variables(checkpoint, [*SHAPES, DESCRIPTION])
         step = PhaseCompetition(actors, Junction.of_contract(contract))
         return StoredActor(Actor("phase-competition", (step,), unread), "", action_kind=CATEGORICAL)
+
+    def uses_for_any_tl(self, path: Path) -> tuple[dict[str, str], str]:
+        actors, _ = load(path)
+        count = len(actors["lane_bias_1"])
+        uses = {name: "phase competition" for name in SHAPES} | {DESCRIPTION: "how it was trained"}
+        networks = "1 network" if count == 1 else f"{count} networks"
+        return uses, f"a policy of {networks} for any TL of the dialect {DIALECT.name}"
 
 
 SOURCE = PhaseNetworks()

@@ -87,7 +87,7 @@ class Street:
             raise ContractError(f"{where} lists features that this version of the street dialect does not have; {remedy}")
         if contract.action.size != greens or len(signal.change_s) != greens**2:
             raise ContractError(f"{where} has other numbers of greens in its action and its signal; {remedy}")
-        links = len(greens_of(signal)[0]) if greens else 0
+        links = min((len(green) for green in greens_of(signal)), default=0)
         if any(not 0 <= link < links for approach in signal.approaches for link in approach.links):
             raise ContractError(f"{where} has a lane with a link that its signal does not have; {remedy}")
         lanes = [lane for approach in signal.approaches for lane in (*approach.upstream, *approach.exits)]

@@ -32,6 +32,8 @@ MIN_FACTOR, MAX_FACTOR = 0.55, 1.1
 """Bounds of an episode's demand, relative to the rate that its street has reached."""
 MIN_HEAVY, MAX_HEAVY = 1.2, 1.7
 """The same for saturated episodes."""
+MIN_LIGHT, MAX_LIGHT = 0.1, 0.5
+"""The same for episodes with little traffic."""
 CLONING_STEPS, SOFTENING = 250, 0.25
 SAVE_EVERY = 5
 """Updates between two saved states."""
@@ -50,8 +52,10 @@ class StreetsSettings:
     updates: int = 45
     episodes_per_update: int = 16
     seconds: float = 1200.0
-    heavy: float = 0.35
+    heavy: float = 0.3
     """Share of the episodes that are saturated."""
+    light: float = 0.2
+    """Share of the episodes with little traffic."""
     cloning_episodes: int = 16
     """Episodes of the heuristic that the actor is first cloned from."""
     seed: int = 1
@@ -70,7 +74,7 @@ class StreetsSettings:
         return {
             "--streets": [folder.name for folder in self.streets], "--updates": self.updates,
             "--episodes-per-update": self.episodes_per_update, "--seconds": self.seconds, "--seed": self.seed,
-            "--reward": self.reward, "--learning-rate": asdict(self.ppo), "heavy": self.heavy,
+            "--reward": self.reward, "--learning-rate": asdict(self.ppo), "heavy": self.heavy, "light": self.light,
         }  # fmt: skip
 
 
@@ -178,19 +182,21 @@ class StreetsTrainer:
         jobs, drawn = [], []
         for _ in range(count):
             k = int(rng.integers(len(settings.streets)))
-            is_heavy = rng.random() < settings.heavy
-            factor = float(rng.uniform(MIN_HEAVY, MAX_HEAVY) if is_heavy else rng.uniform(MIN_FACTOR, MAX_FACTOR))
+            share = rng.random()
+            is_usual = share >= settings.heavy + settings.light
+            bounds = (MIN_HEAVY, MAX_HEAVY) if share < settings.heavy else (MIN_LIGHT, MAX_LIGHT)
+            factor = float(rng.uniform(*((MIN_FACTOR, MAX_FACTOR) if is_usual else bounds)))
             seed = int(rng.integers(1, 1 << 30))
             rate = self._rates[k] * factor
             jobs.append((settings.streets[k], arrays, rate, seed, True, sharpness))
-            drawn.append((k, is_heavy, factor, rate))
+            drawn.append((k, is_usual, factor, rate))
         episodes = []
-        for (k, is_heavy, factor, _), episode in zip(drawn, in_order(self._executor.run(self._simulate, jobs)), strict=True):
+        for (k, is_usual, factor, _), episode in zip(drawn, in_order(self._executor.run(self._simulate, jobs)), strict=True):
             if isinstance(episode, str):
                 self._report(f"left out an episode: {episode}")
                 continue
             episodes.append(episode)
-            if not is_heavy:
+            if is_usual:
                 self._rates[k] *= _rate_factor(episode.trips.delay_s, factor)
         if not episodes:
             raise SimulationFailed("SUMO has ended every episode of an update early; look at the reasons above")
