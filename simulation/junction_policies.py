@@ -26,9 +26,4 @@ class JunctionPolicies:
 
     def _action(self, step: PhaseCompetition, observation: Observation) -> Array:
         logits = step.evaluate(observation[None].astype(np.float64), [])
-<<<<<<< HEAD
         return np.asarray(logits.argmax(1), np.float64)
-=======
-        action: Array = logits.argmax(1).astype(np.float64)
-        return action
->>>>>>> streettests
