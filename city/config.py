@@ -22,7 +22,7 @@ FLOORS = ("street", "dialect")
 MAX_DEADLINE_MS, MAX_WATCHDOG_S = 60_000, 3599
 T = TypeVar("T")
 DIALECT = "dialect"
-"""Key in a TL field's metadata: the only included dialect that reads the field. A user's own dialect may read all fields."""
+"""Key in a TL field's metadata: the included dialects that read the field. A user's own dialect may read all fields."""
 
 
 @dataclass(frozen=True)
@@ -148,18 +148,18 @@ class TL:
     program: str | None = None
     """Program of the signals with the policy's phases (default: the one that runs at the begin time; for policies that
     sumo-rl trained, the first one)."""
-    state: str | None = field(default=None, metadata={DIALECT: "sappo"})
-    action: str | None = field(default=None, metadata={DIALECT: "sappo"})
-    delta_time_s: int | None = field(default=None, metadata={DIALECT: "sumo-rl"})
+    state: str | None = field(default=None, metadata={DIALECT: ("sappo",)})
+    action: str | None = field(default=None, metadata={DIALECT: ("sappo",)})
+    delta_time_s: int | None = field(default=None, metadata={DIALECT: ("sumo-rl", "street")})
     yellow_s: float | None = None
     all_red_s: float | None = None
     min_green_s: float | None = None
     max_green_s: float | None = None
-    control_cycle: int | None = field(default=None, metadata={DIALECT: "sappo"})
-    add_time_s: int | None = field(default=None, metadata={DIALECT: "sappo"})
-    offset_range: int | None = field(default=None, metadata={DIALECT: "sappo"})
-    action_t_s: int | None = field(default=None, metadata={DIALECT: "sappo"})
-    actionp: float | None = field(default=None, metadata={DIALECT: "sappo"})
+    control_cycle: int | None = field(default=None, metadata={DIALECT: ("sappo",)})
+    add_time_s: int | None = field(default=None, metadata={DIALECT: ("sappo",)})
+    offset_range: int | None = field(default=None, metadata={DIALECT: ("sappo",)})
+    action_t_s: int | None = field(default=None, metadata={DIALECT: ("sappo",)})
+    actionp: float | None = field(default=None, metadata={DIALECT: ("sappo",)})
     actor: str | None = None
     """Architecture of the actor if its checkpoint does not determine it, or module:function."""
     hidden_sizes: tuple[int, ...] | None = None
@@ -268,9 +268,9 @@ def _table(kind: type[T], where: str, table: Any, folder: Path, keys: Sequence[s
 def _keys_of_dialect(body: Any) -> list[str]:
     """The keys of a [tl.NAME] table that its dialect reads; all keys if the dialect is not an included one."""
     dialect = body.get("dialect") if isinstance(body, dict) else None
-    included = {key.metadata[DIALECT] for key in fields(TL) if DIALECT in key.metadata}
+    included = {name for key in fields(TL) for name in key.metadata.get(DIALECT, ())}
     read_by = {dialect} if isinstance(dialect, str) and dialect in included else included
-    keys = [key.name for key in fields(TL) if key.name != "name" and key.metadata.get(DIALECT) in (None, *read_by)]
+    keys = [key.name for key in fields(TL) if key.name != "name" and not read_by.isdisjoint(key.metadata.get(DIALECT, read_by))]
     return [*keys, *SUMO_RL_KEYS[TL]] if "sumo-rl" in read_by else keys
 
 

@@ -18,6 +18,8 @@ from city.sumo_files import elements
 SUMO_RL = "sumo-rl"
 RESERVED_NAMES = ("all", "city")
 """`--tl all` means every TL, and `city` is the fleet's name by default."""
+STREET = "street"
+"""The dialect of the pretrained policy, which takes the greens of the program that runs."""
 SUMO_RL_OPTIONS = {"time-to-teleport": "-1", "max-depart-delay": "-1", "waiting-time-memory": "1000"}
 """Options that sumo-rl's environment passes to SUMO."""
 
@@ -260,6 +262,8 @@ def _tl_table(tl: str, signal: SignalNetwork, choice: Choice, dialect: str) -> s
         lines[1] += f"  # {greens} green phases, {lanes} lanes: an observation of size {greens + 1 + 2 * lanes}"
         # sumo-rl's defaults, under sumo-rl's names
         lines += ["delta_time = 5", "yellow_time = 2", "min_green = 5"]
+    if dialect == STREET:
+        return "\n".join(lines) + "\n"
     first = signal.first_program
     if choice.program != first.id and set(choice.greens) != {first.phases[k].state for k in first.greens}:
         reason = f"it runs at the begin time; a policy of sumo-rl is trained on the first, {toml_text.comment(first.id)}"

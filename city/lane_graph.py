@@ -1,12 +1,11 @@
 """The lanes of a network and how they follow one another, as far as a signal's approaches need it."""
 
 import heapq
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 MIN_SHARE = 0.1
-"""A lane upstream of which a smaller share of the vehicles goes to a lane does not count as its approach."""
+"""A path to a lane that a smaller share of the vehicles takes does not count as its approach."""
 
 
 class UpstreamLane(NamedTuple):
@@ -14,9 +13,12 @@ class UpstreamLane(NamedTuple):
 
     lane: str
     distance_m: float
-    """From the lane's end to the stop line, over lanes; paths inside junctions without a signal are not counted."""
+    """From the lane's end to the stop line by the shortest path, over lanes; the length inside junctions is not counted."""
     share: float
-    """Of its vehicles, the share that goes to the stop line if they choose each of the lanes that follow equally often."""
+    """Of its vehicles, the share that goes to the stop line if they choose each of the lanes that follow equally often.
+
+    The sum of all paths that visit no lane twice and have more than MIN_SHARE each.
+    """
 
 
 @dataclass
@@ -35,24 +37,24 @@ class LaneGraph:
     def add_connection(self, from_lane: str, to_lane: str, is_signalled: bool) -> None:
         """Add a connection of two lanes outside of junctions."""
         self.following.setdefault(from_lane, set()).add(to_lane)
-        if not is_signalled:
-            self.unsignalled_before.setdefault(to_lane, []).append(from_lane)
+        before = self.unsignalled_before.setdefault(to_lane, [])
+        if not is_signalled and from_lane not in before:
+            before.append(from_lane)
 
-    def upstream(self, lane: str, reach_m: float) -> Iterator[UpstreamLane]:
+    def upstream(self, lane: str, reach_m: float) -> list[UpstreamLane]:
         """The lanes that begin to lead to the end of `lane` within `reach_m`, that lane first."""
-        seen: set[str] = set()
-        queue = [UpstreamLane(lane, 0.0, 1.0)]
-        while queue:
-            upstream = queue.pop()
-            if upstream.lane in seen:
-                continue
-            seen.add(upstream.lane)
-            yield upstream
-            distance_m = upstream.distance_m + self.length_m[upstream.lane]
-            for before in self.unsignalled_before.get(upstream.lane, ()) if distance_m < reach_m else ():
-                share = upstream.share / len(self.following[before])
-                if share > MIN_SHARE:
-                    queue.append(UpstreamLane(before, distance_m, share))
+        found: dict[str, UpstreamLane] = {}
+        paths: list[tuple[str, float, float, tuple[str, ...]]] = [(lane, 0.0, 1.0, (lane,))]
+        while paths:
+            first, distance_m, share, path = paths.pop()
+            shorter = found.get(first, UpstreamLane(first, distance_m, 0.0))
+            found[first] = UpstreamLane(first, min(distance_m, shorter.distance_m), shorter.share + share)
+            distance_m += self.length_m[first]
+            for before in self.unsignalled_before.get(first, ()) if distance_m < reach_m else ():
+                share_before = share / len(self.following[before])
+                if share_before > MIN_SHARE and before not in path:
+                    paths.append((before, distance_m, share_before, (*path, before)))
+        return list(found.values())
 
     def behind(self, lane: str, reach_m: float) -> dict[str, float]:
         """The lanes within `reach_m` upstream of the end of a lane, without it, up to the next signal, nearest first.

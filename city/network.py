@@ -125,6 +125,8 @@ class SignalNetwork:
     """The network's own schedule of programs (WAUT)."""
     invalid: str = ""
     """Why the network's data do not suffice to control the signal; "" if they do."""
+    lane_graph: LaneGraph = field(default_factory=LaneGraph, compare=False, repr=False)
+    """The lanes of the whole network."""
 
     def __post_init__(self) -> None:
         for name in ("approach_mps", "crossing_m", "path_m", "slowest_mps"):
@@ -173,7 +175,6 @@ class StreetNetwork:
     stop line in m: a vehicle that stops at the signal may still be on one of them."""
     begin_s: float = 0.0
     end_s: float | None = None
-    lane_graph: LaneGraph = field(default_factory=LaneGraph)
 
 
 def of_city(city: City) -> StreetNetwork:
@@ -381,7 +382,7 @@ class _Reader:
         incoming = {lane for signal in signals.values() for lane in signal.lanes if not is_internal(lane)}
         short = [lane for lane in sorted(incoming) if self.lanes.length_m[lane] < MIN_APPROACH_M]
         behind = {lane: self.lanes.behind(lane, MIN_APPROACH_M) for lane in short}
-        return StreetNetwork(self.net_file, signals, self.lanes.length_m, behind, self.begin_s, end_s, self.lanes)
+        return StreetNetwork(self.net_file, signals, self.lanes.length_m, behind, self.begin_s, end_s)
 
     def _signal(
         self, signal: str, programs: dict[str, Program], connections: list[Connection], requests: Requests
@@ -426,6 +427,7 @@ class _Reader:
             tuple(min(self._speeds(pairs), default=0.0) for pairs in links),
             tuple(switches),
             invalid_path,
+            self.lanes,
         )
 
     def _speeds(self, pairs: list[tuple[str, str]]) -> list[float]:

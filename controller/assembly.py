@@ -113,9 +113,10 @@ def _track(
         if with_pressure:
             lanes += [lane for signal in signals for lane in _roads(max_pressure.lanes_of(signal, street.lanes_behind))]
         lanes_of[contract.tl] = lanes
+        vehicle_lanes = list(dialects.of(contract).vehicle_lanes(contract))
         if with_vehicles:
-            approaches = [lane for signal in signals for lane in _roads(greedy.approach_lanes(signal, street.lanes_behind))]
-            vehicle_lanes_of[contract.tl] = approaches
+            vehicle_lanes += [lane for signal in signals for lane in _roads(greedy.approach_lanes(signal, street.lanes_behind))]
+        vehicle_lanes_of[contract.tl] = vehicle_lanes
     links = {signal: len(street.signals[signal].links) for contract in contracts for signal in contract.signal_ids}
     connection.track(lanes_of, list(dict.fromkeys(outflow_lanes)), links, vehicle_lanes_of)
     return bool(outflow_lanes)

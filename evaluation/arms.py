@@ -1,10 +1,14 @@
-"""Arms of an evaluation: served policies, and the baselines fixed, actuated, max-pressure and greedy."""
+"""Arms of an evaluation: served policies, policies for any junction, and the baselines that need none."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from city.errors import InputError
+from export import pretrained
 
 FIXED, ACTUATED, MAX_PRESSURE, GREEDY, SERVED = "fixed", "actuated", "max-pressure", "greedy", "served"
+PRETRAINED, POLICY = "pretrained", "policy"
+"""The policy for any junction that greenserve ships, and that of a file."""
 BASELINES = (FIXED, ACTUATED, MAX_PRESSURE, GREEDY)
 MAX_MODEL_NUMBER = 1 << 62
 """TensorFlow Serving's versions are int64."""
@@ -20,8 +24,15 @@ class Arm:
     kind: str
     model_number: int | None = None
     """Model number of served policies; `None` means the newest."""
+    policy: Path | None = None
+    """File of a policy for any junction."""
     has_faults: bool = False
     """Whether its detectors are faulty."""
+
+    @property
+    def has_models(self) -> bool:
+        """Whether models control the TLs."""
+        return self.kind in (SERVED, POLICY)
 
     @property
     def models(self) -> str:
@@ -38,9 +49,14 @@ def parse(text: str) -> list[Arm]:
             arms.append(Arm(name, SERVED, int(number) if colon else None))
         elif name in BASELINES:
             arms.append(Arm(name, name))
+        elif name == PRETRAINED:
+            arms.append(Arm(name, POLICY, policy=pretrained.policy()))
+        elif kind == POLICY and number:
+            arms.append(Arm(name, POLICY, policy=Path(number)))
         else:
             raise InputError(
-                f"--arms: {name!r} is not one of served, served:NUMBER, {', '.join(BASELINES)}; separate them by commas"
+                f"--arms: {name!r} is not one of served, served:NUMBER, {PRETRAINED}, {POLICY}:FILE, {', '.join(BASELINES)}; "
+                "separate them by commas"
             )
     names = [arm.name for arm in arms]
     if repeated := [name for name in names if names.count(name) > 1]:
@@ -56,5 +72,5 @@ def with_faults(arms: list[Arm]) -> list[Arm]:
     Arms that SUMO itself controls have no copy, and neither has greedy: stuck and noisy detectors are faults of counts.
     """
     return arms + [
-        replace(arm, name=arm.name + WITH_FAULTS, has_faults=True) for arm in arms if arm.kind in (SERVED, MAX_PRESSURE)
+        replace(arm, name=arm.name + WITH_FAULTS, has_faults=True) for arm in arms if arm.has_models or arm.kind == MAX_PRESSURE
     ]

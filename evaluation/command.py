@@ -1,8 +1,10 @@
 """One evaluation: simulations, table, files and gate."""
 
 import argparse
+import hashlib
 import math
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
@@ -15,7 +17,7 @@ from city import config, names, program
 from city.errors import InputError
 from city.version import VERSION
 from controller.policies import no_policies
-from evaluation import detector_faults, paired_runs, results_files
+from evaluation import detector_faults, paired_runs, policy_models, results_files, streets_command
 from evaluation.arms import SERVED, Arm, with_faults
 from evaluation.arms import parse as parse_arms
 from evaluation.detector_faults import NO_FAULTS
@@ -36,6 +38,8 @@ COLUMNS = ("delay_s", "duration_s", "waiting_s", "stops", "finished", "worst_tl_
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate and return the exit code. Raises InputError, SimulationFailed."""
+    if args.streets is not None:
+        return streets_command.run(args)
     arms = parse_arms(args.arms)
     if args.faults is not None:
         arms = with_faults(arms)
@@ -53,12 +57,19 @@ def run(args: argparse.Namespace) -> int:
         print(line, file=sys.stderr)
     faults = detector_faults.parse(args.faults) if args.faults is not None else NO_FAULTS
     task = EvaluationTask(city, tuple(tls), args.seconds, args.emissions, faults)
-    models = _models(args, arms, tls, args.models_dir or city.serving.models_dir) if args.server is None else {}
     demands = [_demand(seed, args.vary_demand) for seed in range(args.first_seed, args.first_seed + args.seeds)]
     if args.out is not None:
         # before an hour of simulations, not after
         results_files.check_writable(args.out)
-    with executor(args.workers, args.ray) as runner, Progress(arms, len(arms) * len(demands)) as progress:
+    with (
+        tempfile.TemporaryDirectory(prefix="greenserve-") as folder,
+        executor(args.workers, args.ray) as runner,
+        Progress(arms, len(arms) * len(demands)) as progress,
+    ):
+        models = _models(args, arms, tls, args.models_dir or city.serving.models_dir) if args.server is None else {}
+        for k, arm in enumerate(arms):
+            if arm.policy is not None and not arm.has_faults:
+                models[arm.name] = dict(policy_models.export(city, tls, arm.policy, Path(folder) / str(k)))
         records_signals = args.out is not None
         outcomes = paired_runs.run(runner, task, arms, demands, models, args.server or "", records_signals, progress.add)
     if not any(outcome.total for outcome in outcomes):
@@ -74,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
             f"{difference.low:+.2f} to {difference.high:+.2f}: {'better' if is_better else 'not better'}"
         )
     if args.out is not None:
-        conditions = _conditions(args, task, models)
+        conditions = _conditions(args, task, arms, models)
         results_files.write(args.out, arms, results, conditions)
         # not at the top: importing matplotlib takes a second
         from evaluation import report
@@ -120,8 +131,11 @@ def _models(args: argparse.Namespace, arms: Sequence[Arm], tls: Sequence[str], m
     return models
 
 
-def _conditions(args: argparse.Namespace, task: EvaluationTask, models: Mapping[str, Mapping[str, Path]]) -> dict[str, Any]:
+def _conditions(
+    args: argparse.Namespace, task: EvaluationTask, arms: Sequence[Arm], models: Mapping[str, Mapping[str, Path]]
+) -> dict[str, Any]:
     """The conditions of the simulations, which the files report so that a reader can repeat them."""
+    policies = {arm.name: arm.policy for arm in arms if arm.policy is not None}
     return {
         "greenserve": VERSION,
         "sumo": metadata.version("libsumo"),
@@ -135,7 +149,10 @@ def _conditions(args: argparse.Namespace, task: EvaluationTask, models: Mapping[
         "emissions": task.emissions,
         "faults": asdict(task.faults) if args.faults is not None else None,
         "server": args.server,
-        "models": {arm: {tl: str(path) for tl, path in versions.items()} for arm, versions in models.items()},
+        "models": {
+            arm: {tl: str(path) for tl, path in versions.items()} for arm, versions in models.items() if arm not in policies
+        },
+        "policies": {arm: [str(path), hashlib.sha256(path.read_bytes()).hexdigest()] for arm, path in policies.items()},
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from evaluation.arms import SERVED, Arm
+from evaluation.arms import Arm
 from evaluation.simulation import ArmSimulator, EvaluationTask, Outcome, ServedModels
 from serving.client import Client
 from simulation import model_files
@@ -26,7 +26,7 @@ class SimulationBatch:
     arms: tuple[Arm, ...]
     demands: tuple[Demand, ...]
     models: Mapping[str, Versions | bytes]
-    """By served arm, its versions as folders or packed; not used with `server`."""
+    """By arm with models, its versions as folders or packed; those of served arms are not used with `server`."""
     server: str = ""
     """HOST:PORT of a running model server; empty to start servers of `models`."""
     records_signals: bool = False
@@ -77,9 +77,7 @@ def simulate(job: SimulationBatch, report: Callable[[Sequence[Outcome]], None] =
     """The outcomes of a job, demand by demand. `report`: called with each outcome."""
     outcomes: list[Outcome] = []
     with contextlib.ExitStack() as stack:
-        models = {
-            arm.name: stack.enter_context(_served(job, arm)) for arm in job.arms if arm.kind == SERVED and not arm.has_faults
-        }
+        models = {arm.name: stack.enter_context(_served(job, arm)) for arm in job.arms if arm.has_models and not arm.has_faults}
         simulator = ArmSimulator(job.task)
         for demand in job.demands:
             for arm in job.arms:
@@ -92,7 +90,7 @@ def simulate(job: SimulationBatch, report: Callable[[Sequence[Outcome]], None] =
 @contextlib.contextmanager
 def _served(job: SimulationBatch, arm: Arm) -> Iterator[ServedModels]:
     """The models of an arm, on a server."""
-    if job.server:
+    if job.server and arm.policy is None:
         with Client(job.server, retries=2) as client:
             yield ServedModels(client, job.task.tls, arm.model_number)
         return

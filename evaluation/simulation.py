@@ -24,6 +24,7 @@ from evaluation import actuated
 from evaluation.arms import ACTUATED, FIXED, Arm
 from evaluation.detector_faults import NO_FAULTS, FaultRates, FaultyDetectors
 from evaluation.passed_vehicles import PassedVehicles
+from evaluation.policy_models import with_street_dialect
 from evaluation.signal_recording import SignalBand, SignalRecording
 from serving.client import Client
 from signals.policy import Policies
@@ -191,7 +192,7 @@ class ArmSimulator:
         else:
             assert models is not None, "a served arm has models"
             served = fetch_contracts(models.client, models.tls, models.model_number)
-            check_contracts_match_city(city, served)
+            check_contracts_match_city(with_street_dialect(city) if arm.policy is not None else city, served)
             policies = ServedPolicies(models.client, served, models.model_number, SERVED_DEADLINE_S)
             contracts = list(served.values())
         return assemble(connection, self.street, contracts, policies, city.safety, control, driver=driver)

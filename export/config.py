@@ -11,7 +11,7 @@ from city.arguments import Parser
 from city.config import City
 from city.errors import InputError
 from city.network import StreetNetwork
-from export import locate
+from export import locate, pretrained
 from export.actors.activations import ACTIVATIONS
 from export.locate import Candidate
 from signals import dialects
@@ -68,6 +68,9 @@ def parser(prog: str) -> Parser:
         help="folder of checkpoints, searched with its subfolders (default: [training] model_path)",
     )
     parser.add_argument(
+        "--pretrained", action="store_true", help="the policy for any junction that greenserve ships, instead of checkpoints"
+    )
+    parser.add_argument(
         "--model-number",
         type=int,
         metavar="N",
@@ -118,6 +121,9 @@ def parse(argv: list[str] | None = None, prog: str = "python -m export") -> argp
     """Parse and check the command line; read no files. Raises InputError."""
     args = parser(prog).parse_args(argv)
     check_versions(args)
+    for flag in ("model_path", "scope", "output_tensor", "actor", "layers", "action", "hidden_activation", "target_tls"):
+        if args.pretrained and getattr(args, flag) is not None:
+            raise InputError(f"--pretrained takes no checkpoint; leave --{flag.replace('_', '-')} out")
     return args
 
 
@@ -147,7 +153,7 @@ def prepare(args: argparse.Namespace) -> Job:
     """Read the city and its network, and find the checkpoints. Raises InputError."""
     city = _city(args.city, args.model_path)
     training, serving = (city.training, city.serving) if city else (city_config.Training(), city_config.Serving())
-    model_path = args.model_path or training.model_path
+    model_path = _pretrained(city) if args.pretrained else args.model_path or training.model_path
     if model_path is None:
         raise InputError("no folder of checkpoints: pass --model-path DIR, or set [training] model_path in city.toml")
     candidates = tuple(locate.find_candidates(model_path))
@@ -162,7 +168,7 @@ def prepare(args: argparse.Namespace) -> Job:
         street=_street(city),
         tls=tuple(tls),
         model_path=model_path,
-        model_number=training.model_number if args.model_number is None else args.model_number,
+        model_number=training.model_number if args.model_number is None and not args.pretrained else args.model_number,
         models_dir=args.models_dir or serving.models_dir,
         candidates=candidates,
         target_tls=target_tls,
@@ -176,6 +182,16 @@ def prepare(args: argparse.Namespace) -> Job:
         overwrite=args.overwrite,
         skip_existing=args.skip_existing,
     )
+
+
+def _pretrained(city: City | None) -> Path:
+    """The folder of the policy that is part of the package. Raises InputError without a street."""
+    if _street(city) is None:
+        raise InputError(
+            "--pretrained needs a city.toml with a [network]; write one with greenserve city init --dialect street, or pass "
+            "--city FILE"
+        )
+    return pretrained.FOLDER
 
 
 def _street(city: City | None) -> StreetNetwork | None:

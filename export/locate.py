@@ -242,7 +242,7 @@ def number_in_name(name: str) -> int | None:
 
 def _number_match(name: str) -> re.Match[str] | None:
     """The part of a name that is the model number, such as trial_3."""
-    stem = re.sub(r"(\.weights)?\.(h5|hdf5|keras|npz|zip|pt|pth|safetensors|onnx)$", "", name)
+    stem = re.sub(r"(\.weights)?\.(h5|hdf5|keras|npz|zip|pt|pth|safetensors|onnx|policy)$", "", name)
     return _TRIAL.search(stem) or _MANAGED.search(stem) or _STEPS.search(stem)
 
 

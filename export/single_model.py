@@ -113,6 +113,7 @@ def _check_assignment(job: Job, tl: str, candidate: Candidate, rebuilt: RebuiltA
     if any(candidate.is_named_after(n) or candidate.is_in_folder_of(n, job.model_path) for n in filter(None, (tl, signal))):
         return
     is_shared = job.city is not None and job.city.training.padding is not None
+    is_shared = is_shared or source_of(candidate.format).serves_any_tl
     is_assigned = is_shared or bool(settings and settings.scope) or tl in job.target_tls or contains_tl(rebuilt.scope, tl)
     if len(job.tls) > 1 and not is_assigned:
         raise InputError(
@@ -180,6 +181,7 @@ def _actor_request(
         categorical=_requested_kind(job, candidate, settings) == CATEGORICAL,
         inputs=contract.observation.size if contract else None,
         outputs=contract.action.size if contract else None,
+        contract=contract,
     )
 
 

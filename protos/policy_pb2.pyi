@@ -47,20 +47,50 @@ class Member(_message.Message):
     def __init__(self, tl: _Optional[str] = ..., version: _Optional[int] = ..., observation_begin: _Optional[int] = ..., observation_size: _Optional[int] = ..., action_begin: _Optional[int] = ..., action_size: _Optional[int] = ..., contract: _Optional[_Union[PolicyContract, _Mapping]] = ...) -> None: ...
 
 class Signal(_message.Message):
-    __slots__ = ("id", "lane_ids", "program_id", "offset_s", "phases", "greens")
+    __slots__ = ("id", "lane_ids", "program_id", "offset_s", "phases", "greens", "approaches", "change_s")
     ID_FIELD_NUMBER: _ClassVar[int]
     LANE_IDS_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_S_FIELD_NUMBER: _ClassVar[int]
     PHASES_FIELD_NUMBER: _ClassVar[int]
     GREENS_FIELD_NUMBER: _ClassVar[int]
+    APPROACHES_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_S_FIELD_NUMBER: _ClassVar[int]
     id: str
     lane_ids: _containers.RepeatedScalarFieldContainer[str]
     program_id: str
     offset_s: int
     phases: _containers.RepeatedCompositeFieldContainer[Phase]
     greens: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., lane_ids: _Optional[_Iterable[str]] = ..., program_id: _Optional[str] = ..., offset_s: _Optional[int] = ..., phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ..., greens: _Optional[_Iterable[str]] = ...) -> None: ...
+    approaches: _containers.RepeatedCompositeFieldContainer[Approach]
+    change_s: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, id: _Optional[str] = ..., lane_ids: _Optional[_Iterable[str]] = ..., program_id: _Optional[str] = ..., offset_s: _Optional[int] = ..., phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ..., greens: _Optional[_Iterable[str]] = ..., approaches: _Optional[_Iterable[_Union[Approach, _Mapping]]] = ..., change_s: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class Approach(_message.Message):
+    __slots__ = ("lane_id", "links", "upstream", "exits")
+    LANE_ID_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    UPSTREAM_FIELD_NUMBER: _ClassVar[int]
+    EXITS_FIELD_NUMBER: _ClassVar[int]
+    lane_id: str
+    links: _containers.RepeatedScalarFieldContainer[int]
+    upstream: _containers.RepeatedCompositeFieldContainer[ReadLane]
+    exits: _containers.RepeatedCompositeFieldContainer[ReadLane]
+    def __init__(self, lane_id: _Optional[str] = ..., links: _Optional[_Iterable[int]] = ..., upstream: _Optional[_Iterable[_Union[ReadLane, _Mapping]]] = ..., exits: _Optional[_Iterable[_Union[ReadLane, _Mapping]]] = ...) -> None: ...
+
+class ReadLane(_message.Message):
+    __slots__ = ("lane_id", "distance_m", "share", "length_m", "limit_mps")
+    LANE_ID_FIELD_NUMBER: _ClassVar[int]
+    DISTANCE_M_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_M_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_MPS_FIELD_NUMBER: _ClassVar[int]
+    lane_id: str
+    distance_m: float
+    share: float
+    length_m: float
+    limit_mps: float
+    def __init__(self, lane_id: _Optional[str] = ..., distance_m: _Optional[float] = ..., share: _Optional[float] = ..., length_m: _Optional[float] = ..., limit_mps: _Optional[float] = ...) -> None: ...
 
 class Phase(_message.Message):
     __slots__ = ("state", "duration_s", "min_s", "max_s")

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,12 @@ class PhaseState(NamedTuple):
     """The TL's own phases, as far as an observation contains them."""
 
     phases: tuple[int, ...]
-    """By signal, the green index (sumo-rl) or the phase index."""
+    """By signal, the green index (sumo-rl, street) or the phase index."""
     min_green_passed: bool
+    green_s: float = 0.0
+    """How long the current green has been shown, s (street)."""
+    since_green_s: tuple[float, ...] = ()
+    """By green, the time since it was last shown, s; 0 for the current one (street)."""
 
 
 class VehicleReadings(NamedTuple):
@@ -111,6 +115,13 @@ class Observer(Protocol):
         """Record that the last observation led to a decision: volumes count from it."""
 
 
+class ObserverGroup(Protocol):
+    """Observers of one class, which are computed at once."""
+
+    def observe(self, readings: Readings, shares: Shares, phase_states: Sequence[PhaseState]) -> list[Observation]:
+        """float32 [O] of each observer, equal to what its own `observe` returns."""
+
+
 class GatheringObserver(ABC):
     """An observer with all its lane features in `Shares.row`: a batch gathers those of many TLs in one indexing operation."""
 
@@ -122,26 +133,53 @@ class GatheringObserver(ABC):
     def write_phase_state(self, out: Observation, phase_state: PhaseState) -> None:
         """Write the features of the TL's phases into an observation, float32 [size]."""
 
+    @staticmethod
+    def together(observers: "Sequence[GatheringObserver]") -> ObserverGroup:
+        return _Gathering(observers)
+
+
+class _Gathering:
+    def __init__(self, observers: Sequence[GatheringObserver]) -> None:
+        self._observers = observers
+        self._columns = np.concatenate([observer.columns for observer in observers])
+        ends = np.cumsum([observer.size for observer in observers]).tolist()
+        self._parts = [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+
+    def observe(self, readings: Readings, shares: Shares, phase_states: Sequence[PhaseState]) -> list[Observation]:
+        row = shares.row[self._columns]
+        observations = [row[part] for part in self._parts]
+        for observer, observation, phase_state in zip(self._observers, observations, phase_states, strict=True):
+            observer.write_phase_state(observation, phase_state)
+        return observations
+
+
+class _OneByOne:
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = observers
+
+    def observe(self, readings: Readings, shares: Shares, phase_states: Sequence[PhaseState]) -> list[Observation]:
+        return [o.observe(readings, shares, state) for o, state in zip(self._observers, phase_states, strict=True)]
+
 
 class ObservationBatch:
-    """The observers of the TLs that decide at the same moment."""
+    """The observers of the TLs that decide at the same moment.
+
+    A class of observers that has a static method `together`, from several observers to an ObserverGroup, is computed at
+    once.
+    """
 
     def __init__(self, observers: Mapping[str, Observer]) -> None:
-        self._observers = dict(observers)
-        gathering = [observer for observer in self._observers.values() if isinstance(observer, GatheringObserver)]
-        self._columns = np.concatenate([np.zeros(0, np.intp), *(observer.columns for observer in gathering)])
-        ends = np.cumsum([observer.size for observer in gathering]).tolist()
-        self._parts = [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+        self._tls = list(observers)
+        by_class: dict[Any, list[int]] = {}
+        for k, observer in enumerate(observers.values()):
+            by_class.setdefault(getattr(type(observer), "together", _OneByOne), []).append(k)
+        values = list(observers.values())
+        self._groups = [(together([values[k] for k in indices]), indices) for together, indices in by_class.items()]
 
     def observe(self, readings: Readings, shares: Shares, phase_states: Sequence[PhaseState]) -> dict[str, Observation]:
         """float32 [O] by TL, equal to what each observer's `observe` returns. `phase_states`: in the order of the observers."""
-        row = shares.row[self._columns]
-        parts = iter(self._parts)
-        observations = {}
-        for (tl, observer), phase_state in zip(self._observers.items(), phase_states, strict=True):
-            if isinstance(observer, GatheringObserver):
-                observation = observations[tl] = row[next(parts)]
-                observer.write_phase_state(observation, phase_state)
-            else:
-                observations[tl] = observer.observe(readings, shares, phase_state)
-        return observations
+        observations: dict[str, Observation] = {}
+        for group, indices in self._groups:
+            results = group.observe(readings, shares, [phase_states[k] for k in indices])
+            observations.update(zip([self._tls[k] for k in indices], results, strict=True))
+        return observations if len(self._groups) == 1 else {tl: observations[tl] for tl in self._tls}

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, Protocol, cast
 from xml.parsers import expat
 from xml.sax.saxutils import quoteattr
 
@@ -31,6 +31,13 @@ MAX_SHIFT_S = 60.0
 MAX_SUMO_SEED = 1 << 30
 _ATTRIBUTE = re.compile(rb"""([^\s=<>"']+)\s*=\s*(?:"[^"]*"|'[^']*')""")
 _RIDERS = ("person", "personFlow", "container", "containerFlow")
+
+
+class SimulatedDemand(Protocol):
+    """The demand of one simulation: of the city's own routes, or another one."""
+
+    def options(self, sumocfg: Path, folder: Path) -> list[str]:
+        """SUMO's options. `folder`: where route files are written."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from city.network import StreetNetwork
 from controller.sumo.connection import CommandRejected, SumoConnectionLost
 from controller.sumo.libsumo_connection import LibsumoConnection, start_libsumo
 from controller.sumo.tripinfo import TRIPINFO_OPTIONS
-from simulation.demand import Demand
+from simulation.demand import SimulatedDemand
 
 SERVED_DEADLINE_S = 30.0
 """Wall time for an answer of a served model: generous, so that a simulation does not depend on the machine's load."""
@@ -42,7 +42,7 @@ def street_with_demand(city: City, tls: Iterable[str], seconds: float | None) ->
 
 
 @contextlib.contextmanager
-def simulated(city: City, demand: Demand, tripinfo: Path, options: Sequence[str] = ()) -> Iterator[LibsumoConnection]:
+def simulated(city: City, demand: SimulatedDemand, tripinfo: Path, options: Sequence[str] = ()) -> Iterator[LibsumoConnection]:
     """Run a simulation of a city; the tripinfo file is complete after the block. Route files are written beside it.
 
     Raises InputError if SUMO does not start, SimulationFailed if it ends early.

@@ -12,6 +12,7 @@ from pathlib import Path
 from city import config, names, program, run_lock
 from city.arguments import Parser, host_and_port
 from city.errors import InputError, ProgramFailed
+from export import pretrained
 from signals import contract
 from simulation import model_files
 from simulation.model_files import Versions
@@ -58,6 +59,15 @@ def parser(prog: str) -> Parser:
         "--infer-model-path", type=Path, metavar="DIR", help="folder of their models (default: [serving] models_dir)"
     )
     parser.add_argument("--server", metavar="HOST:PORT", help="server of their models (default: an embedded one is started)")
+    parser.add_argument(
+        "--streets", metavar="DIR", help="train one policy for any junction on the streets of a folder, or on synthetic ones"
+    )
+    parser.add_argument(
+        "--street-count", type=int, default=120, metavar="N", help="with --streets synthetic: number of streets (default: 120)"
+    )
+    parser.add_argument(
+        "--start-from", metavar="FILE", help="TLs of dialect street: policy to start from, or pretrained (default: a new one)"
+    )
     flags.add(parser)
     parser.add_argument("--model-number", type=int, default=1, metavar="N", help="model number of the checkpoints (default: 1)")
     parser.add_argument(
@@ -80,6 +90,7 @@ def parser(prog: str) -> Parser:
 def _parse(argv: list[str], prog: str) -> argparse.Namespace:
     args = parser(prog).parse_args(argv)
     flags.check(args)
+    flags.check_count(args, "street_count", 1)
     flags.check_count(args, "model_number", 0)
     if args.infer_model_number is not None:
         flags.check_count(args, "infer_model_number", 0)
@@ -87,6 +98,12 @@ def _parse(argv: list[str], prog: str) -> argparse.Namespace:
 
 
 def _train(args: argparse.Namespace) -> int:
+    if args.streets is not None:
+        # imported late: it loads TensorFlow
+        from training.phase_competition import command
+
+        with run_lock.held(lock_file(args.out, args.model_number), _other_training(args)):
+            return command.train(args)
     city = config.load(args.city)
     targets, infers = _selected(args, city)
     street = street_with_demand(city, (*targets, *infers), args.seconds)
@@ -96,11 +113,7 @@ def _train(args: argparse.Namespace) -> int:
     if args.server is not None and not args.server.startswith("unix:"):
         host_and_port(args.server, "--server")
     formats = _formats(args.format, targets)
-    message = (
-        f"{args.out}: another training of model number {args.model_number} runs in this folder; wait for its end, or pass "
-        "another --model-number or --out"
-    )
-    with run_lock.held(lock_file(args.out, args.model_number), message):
+    with run_lock.held(lock_file(args.out, args.model_number), _other_training(args)):
         return _train_locked(args, city, targets, infers, formats)
 
 
@@ -132,6 +145,9 @@ def _train_locked(
         )
         settings = flags.settings(args, args.out, args.model_number)
         settings = replace(settings, formats=formats, resume=args.resume, writes_newest=args.checkpoint == "newest")
+        if args.start_from is not None:
+            # a trained policy is sharp already
+            settings = replace(settings, start=_start(args, city, targets), ppo=replace(settings.ppo, final_sharpness=1.0))
         try:
             result = Trainer(task, settings).run(print_line)
         except (NotFinite, SimulationFailed) as error:
@@ -140,6 +156,23 @@ def _train_locked(
         print(f"{tl}: {path}")
     print(f"{result.episodes} episodes; best mean delay on held-out demand: {result.best_delay_s:.1f} s")
     return 0
+
+
+def _start(args: argparse.Namespace, city: config.City, targets: Sequence[str]) -> Path:
+    """The policy to start from. Raises InputError."""
+    if others := [tl for tl in targets if city.tls[tl].dialect != "street"]:
+        raise InputError(f"--start-from is for TLs of dialect street, and {', '.join(others)} has another; leave it out")
+    path = pretrained.policy() if args.start_from == "pretrained" else Path(args.start_from)
+    if not path.is_file():
+        raise InputError(f"--start-from {path}: no such file; pass a .policy file of greenserve train, or pretrained")
+    return path
+
+
+def _other_training(args: argparse.Namespace) -> str:
+    return (
+        f"{args.out}: another training of model number {args.model_number} runs in this folder; wait for its end, or pass "
+        "another --model-number or --out"
+    )
 
 
 def _selected(args: argparse.Namespace, city: config.City) -> tuple[list[str], list[str]]:

@@ -50,6 +50,9 @@ class Layout:
             mask[row, :size] = True
         return mask
 
+    def networks(self, arrays: Sequence[Float32s], sharpness: float) -> "ActorCritics":
+        return ActorCritics(self, arrays, sharpness)
+
 
 def layouts(contracts: Sequence[pb.PolicyContract], shared: bool, hidden: tuple[int, ...]) -> list[Layout]:
     """One layout for the categorical TLs and one for the continuous ones, in the contracts' order.
@@ -118,7 +121,7 @@ class ActorCritics:
         """Rows [n] of TLs."""
         return np.array([self._row[tl] for tl in tls], np.intp)
 
-    def inputs_of(self, observations: Sequence[Float32s]) -> Float32s:
+    def inputs_of(self, observations: Sequence[Float32s], rows: NDArray[np.intp]) -> Float32s:
         """Stack observations as one array [n, O], padded with zeros."""
         x = np.zeros((len(observations), self._inputs), np.float32)
         for k, observation in enumerate(observations):
@@ -170,6 +173,12 @@ class ActorCritics:
     def _forward(self, first: int, rows: NDArray[np.intp], x: Float32s) -> Float32s:
         is_all = len(rows) == self.layout.row_count and bool((rows == np.arange(len(rows))).all())
         count = len(self.layout.hidden) + 1
+        if len(rows) > 1 and bool((rows == rows[0]).all()):
+            # observations of one TL: one matrix product, without a copy of its kernel for each
+            for k in range(count):
+                x = x @ self.arrays[first + 2 * k][rows[0]] + self.arrays[first + 2 * k + 1][rows[0]]
+                x = np.maximum(x, 0) if k + 1 < count else x
+            return x
         y = x[:, None, :]
         for k in range(count):
             kernel, bias = self.arrays[first + 2 * k], self.arrays[first + 2 * k + 1]

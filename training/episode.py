@@ -20,16 +20,20 @@ from protos import policy_pb2 as pb
 from serving.client import Client
 from signals import contract
 from signals.change_times import change_times, signal_safeties
+from signals.dialects import street
 from signals.observation import Observation
 from signals.policy import Action
 from signals.simulation_time import next_multiple_s
-from simulation.demand import Demand
+from simulation.demand import SimulatedDemand
 from simulation.street_simulation import SERVED_DEADLINE_S, check_answers, end_of, simulated
 from simulation.trips import Trips, read_trips
-from training.actor_critics import ActorCritics, layouts
+from training.actor_critics import ActorCritics, Layout, layouts
+from training.phase_competition.networks import StreetLayout, StreetNetworks
 from training.rewards import REWARD_INTERVAL_S, Rewards
 from training.transitions import Float32s, Transitions
 
+Networks = ActorCritics | StreetNetworks
+STREET = street.DIALECT.name
 Arrays = Sequence[Sequence[Float32s]]
 """The arrays of `ActorCritics`, by layout."""
 
@@ -70,7 +74,11 @@ class EpisodeSimulator:
         self.task = task
         self.street = network.of_city(task.city)
         self.contracts = [contract.build(task.city, task.city.tls[tl], self.street) for tl in task.target_tls]
-        self.layouts = layouts(self.contracts, task.shared, task.hidden)
+        of_streets = [contract for contract in self.contracts if contract.observation.dialect == STREET]
+        others = [contract for contract in self.contracts if contract.observation.dialect != STREET]
+        self.layouts: list[Layout | StreetLayout] = [*layouts(others, task.shared, task.hidden)]
+        if of_streets:
+            self.layouts.append(StreetLayout.of(of_streets))
         self._served: dict[str, pb.PolicyContract] = {}
         if task.infer_tls:
             with self._client() as client:
@@ -91,7 +99,7 @@ class EpisodeSimulator:
             records[trained.tl] = TrainingRecord(programs, change.total_s if change is not None else 0.0)
         return records
 
-    def run(self, arrays: Arrays, demand: Demand, seed: Sequence[int], explore: bool, sharpness: float = 1.0) -> Episode:
+    def run(self, arrays: Arrays, demand: SimulatedDemand, seed: Sequence[int], explore: bool, sharpness: float = 1.0) -> Episode:
         """Simulate an episode.
 
         Args:
@@ -101,7 +109,7 @@ class EpisodeSimulator:
             explore: sample actions and record transitions, instead of taking every TL's best action.
             sharpness: factor of categorical actors' logits.
         """
-        networks = [ActorCritics(layout, state, sharpness) for layout, state in zip(self.layouts, arrays, strict=True)]
+        networks = [layout.networks(state, sharpness) for layout, state in zip(self.layouts, arrays, strict=True)]
         city = self.task.city
         with tempfile.TemporaryDirectory(prefix="greenserve-") as folder, self._served_policies() as served:
             tripinfo = Path(folder) / "tripinfo.xml"
@@ -146,16 +154,17 @@ class _Decision:
     x: Float32s
     action: Float32s
     log_p: Float32s
-    value: Float32s
     reward: NDArray[np.float64]
     """For the time since the TL's last decision."""
+    now: NDArray[np.float64]
+    """The second of the decision."""
 
 
 class ExploringPolicies:
     """The `Policies` of the decision step while target TLs learn."""
 
     def __init__(
-        self, networks: Sequence[ActorCritics], rng: np.random.Generator, explore: bool, served: ServedPolicies | None
+        self, networks: Sequence[Networks], rng: np.random.Generator, explore: bool, served: ServedPolicies | None
     ) -> None:
         self._networks, self._rng, self._explore, self._served = networks, rng, explore, served
         self._index = {tl: (k, i) for k, actors in enumerate(networks) for i, tl in enumerate(actors.layout.tls)}
@@ -182,21 +191,22 @@ class ExploringPolicies:
         return answers
 
     def _decide(
-        self, k: int, networks: ActorCritics, tls: Sequence[str], observations: Sequence[Observation]
+        self, k: int, networks: Networks, tls: Sequence[str], observations: Sequence[Observation]
     ) -> dict[str, Action | Exception]:
-        rows, x = networks.rows_of(tls), networks.inputs_of(observations)
+        rows = networks.rows_of(tls)
+        x = networks.inputs_of(observations, rows)
         if not self._explore:
             actions = networks.greedy_actions(rows, x)
         else:
             actions, log_p = networks.sample(rows, x, self._rng)
-            self._record(k, tls, x, actions, log_p, networks.critic(rows, x))
+            self._record(k, tls, x, actions, log_p)
         layout = networks.layout
-        if layout.is_categorical:
+        if isinstance(layout, StreetLayout) or layout.is_categorical:
             return {tl: action.astype(np.float64) for tl, action in zip(tls, actions, strict=True)}
         sizes = dict(zip(layout.tls, layout.action_sizes, strict=True))
         return {tl: np.clip(action[: sizes[tl]], -1, 1).astype(np.float64) for tl, action in zip(tls, actions, strict=True)}
 
-    def _record(self, k: int, tls: Sequence[str], x: Float32s, actions: Float32s, log_p: Float32s, value: Float32s) -> None:
+    def _record(self, k: int, tls: Sequence[str], x: Float32s, actions: Float32s, log_p: Float32s) -> None:
         """Record the decisions of the TLs that apply their action now."""
         assert self._loop is not None and self._rewards is not None
         now = self._loop.now
@@ -204,7 +214,8 @@ class ExploringPolicies:
         if applied:
             reward = np.array(self._rewards.since_last([tls[i] for i in applied], now))
             indices = np.array([self._index[tls[i]][1] for i in applied], np.intp)
-            self._decisions[k].append(_Decision(indices, x[applied], actions[applied], log_p[applied], value[applied], reward))
+            columns = (x[applied], actions[applied], log_p[applied], reward, np.full(len(applied), now))
+            self._decisions[k].append(_Decision(indices, *columns))
 
     def transitions(self) -> dict[str, Transitions]:
         """The recorded transitions by TL; the reward of a decision is measured at the next one."""
@@ -215,13 +226,16 @@ class ExploringPolicies:
             indices = np.concatenate([decision.indices for decision in decisions])
             columns = [
                 np.concatenate([getattr(decision, name) for decision in decisions])
-                for name in ("x", "action", "log_p", "value", "reward")
+                for name in ("x", "action", "log_p", "reward", "now")
             ]
             # one sort: comparing all decisions with each TL takes the square of the number of TLs
             order = np.argsort(indices, kind="stable")
             ends = np.cumsum(np.bincount(indices, minlength=len(networks.layout.tls)))
             for tl, rows in zip(networks.layout.tls, np.split(order, ends[:-1]), strict=True):
-                x, action, log_p, value, reward = (column[rows] for column in columns)
+                x, action, log_p, reward, now = (column[rows] for column in columns)
+                # a TL's values at once: they are only needed after the episode
+                value = networks.critic(networks.rows_of([tl] * len(x)), x)
                 reward = np.append(reward[1:], 0.0).astype(np.float32)
-                result[tl] = Transitions(x, action, log_p.astype(np.float32), value.astype(np.float32), reward)
+                duration_s = np.append(np.diff(now), 0.0).astype(np.float32)[: len(now)]
+                result[tl] = Transitions(x, action, log_p.astype(np.float32), value.astype(np.float32), reward, duration_s)
         return result

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from city import whole_files
 from city.errors import InputError, first_line
 
-KEYS = {"identity", "update", "best_delay_s", "best_sharpness", "stale", "variances"}
-"""Keys of the JSON values."""
+KEYS = {"identity", "update", "best_delay_s", "best_sharpness", "stale"}
+"""Keys of the JSON values of a city's training."""
 
 
 def progress_file(out: Path, number: int) -> Path:
@@ -29,8 +29,9 @@ def lock_file(out: Path, number: int) -> Path:
 class Progress:
     """The saved state of one training; a resumed training gives the same results."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, keys: Set[str] = KEYS) -> None:
+        """`keys`: keys of the JSON values."""
+        self.path, self._keys = path, keys
 
     def save(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Write JSON values and arrays. Raises InputError."""
@@ -47,7 +48,7 @@ class Progress:
             with np.load(self.path, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
             values = json.loads(str(arrays.pop("values")))
-            if not isinstance(values, dict) or values.keys() != KEYS:
+            if not isinstance(values, dict) or values.keys() != self._keys:
                 raise ValueError("it has other keys")
             return values, arrays
         except Exception as error:  # noqa: BLE001 - zipfile, zlib and NumPy raise several exceptions for a corrupt file

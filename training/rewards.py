@@ -4,6 +4,8 @@
   n vehicles, v their mean speed, l the speed limit, p vehicles that wait to depart there, k
   the number of the TL's signals. Multiplied by -20 k and summed over all TLs, it is the time
   lost per second on the way to signals.
+- `delay-downstream`: `delay`, and half of what the TLs lose that the TL's links lead to next, each by its share of the
+  links: a TL pays for a queue that it sends into a full junction.
 - `queue`: -h / (40 k), h halting vehicles (speed < 0.1 m/s) on the incoming lanes.
 - `pressure`: (o - n) / (40 k), n vehicles on the incoming lanes, o on the outgoing
   ones: sumo-rl's pressure.
@@ -11,10 +13,11 @@
   lanes at the last decision, W' now: sumo-rl's diff-waiting-time, with SUMO's waiting
   time, which restarts when a vehicle moves.
 
-The first three are means over time of samples at the decision and at every multiple of
+All but the last are means over time of samples at the decision and at every multiple of
 REWARD_INTERVAL_S before it: each sample is weighted by the time since the TL's previous one.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from city.network import StreetNetwork
@@ -26,6 +29,8 @@ from simulation.lost_time import LostTime
 REWARD_INTERVAL_S = 5.0
 """Simulated seconds between two samples of all TLs."""
 DELAY_SCALE, QUEUE_SCALE, WAITING_SCALE_S = 20.0, 40.0, 100.0
+
+DOWNSTREAM_SHARE = 0.5
 
 Measure = Callable[[Iterable[str]], dict[str, float]]
 """TLs -> their values now, by TL."""
@@ -90,6 +95,31 @@ def _delay(connection: SumoConnection, street: StreetNetwork, contracts: Sequenc
     return lambda tls: {tl: -sum(by_road.values()) / scale[tl] for tl, by_road in lost_time.by_road(tls).items()}
 
 
+def _delay_downstream(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Measure:
+    lanes = upstream_lanes(street, {contract.tl: contract.signal_ids for contract in contracts})
+    lost_time = LostTime(connection.api, lanes)
+    tl_of = {lane: tl for tl, own in lanes.items() for lane in own}
+    downstream: dict[str, Counter[str]] = {}
+    links: dict[str, int] = {}
+    for contract in contracts:
+        exits = [out for signal in contract.signal_ids for link in street.signals[signal].links for _, out in link]
+        downstream[contract.tl] = Counter(tl_of[out] for out in exits if tl_of.get(out, contract.tl) != contract.tl)
+        links[contract.tl] = max(len(exits), 1)
+    scale = {contract.tl: DELAY_SCALE * len(contract.signal_ids) for contract in contracts}
+
+    def measure(tls: Iterable[str]) -> dict[str, float]:
+        due = list(tls)
+        needed = dict.fromkeys([*due, *(after for tl in due for after in downstream[tl])])
+        lost = {tl: sum(by_road.values()) for tl, by_road in lost_time.by_road(needed).items()}
+        values = {}
+        for tl in due:
+            after = sum(count / links[tl] * lost[other] for other, count in downstream[tl].items())
+            values[tl] = -(lost[tl] + DOWNSTREAM_SHARE * after) / scale[tl]
+        return values
+
+    return measure
+
+
 def _queue(connection: SumoConnection, street: StreetNetwork, contracts: Sequence[pb.PolicyContract]) -> Measure:
     halting = connection.api.lane.getLastStepHaltingNumber
     lanes = {contract.tl: _incoming(contract) for contract in contracts}
@@ -124,6 +154,8 @@ def _incoming(contract: pb.PolicyContract) -> list[str]:
     return [lane for signal in contract.signals for lane in signal.lane_ids]
 
 
-_KINDS: dict[str, Kind] = {"delay": _delay, "queue": _queue, "pressure": _pressure, "waiting-time": _waiting_time}
+_KINDS: dict[str, Kind] = {
+    "delay": _delay, "delay-downstream": _delay_downstream, "queue": _queue, "pressure": _pressure, "waiting-time": _waiting_time,
+}  # fmt: skip
 _DIFFERENCES = ("waiting-time",)
 """Rewards that are the difference of a value since the last decision, instead of a mean."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import hashlib
 import json
 import shutil
 import sys
@@ -24,12 +25,13 @@ from protos import policy_pb2 as pb
 from simulation.demand import Demand, varied
 from simulation.executors import Executor, executor, in_order
 from simulation.executors.simulator_per_process import SimulatorPerProcess
-from training import checkpoints
-from training.actor_critics import ActorCritics
 from training.episode import Arrays, Episode, EpisodeSimulator, TrainingTask
-from training.ppo import Learner, PpoConfig
+from training.mlp_learning import MlpLearning
+from training.phase_competition import street_learning
+from training.phase_competition.networks import StreetLayout
+from training.phase_competition.street_learning import StreetLearning
+from training.ppo import PpoConfig
 from training.progress import Progress, progress_file
-from training.transitions import RewardScale, make_batch
 
 HELD_OUT_SEED = 1_000_003
 """First part of the seeds of held-out demand, which no training episode uses."""
@@ -58,6 +60,8 @@ class Settings:
     """Evaluations without an improvement after which the training ends; 0 for no early end."""
     formats: dict[str, str] = field(default_factory=dict)
     """Checkpoint format by TL (default: `tf2`)."""
+    start: Path | None = None
+    """Policy of the street dialect to start from."""
     resume: bool = False
     writes_newest: bool = False
     """Whether the newest state is written instead of the best one."""
@@ -88,9 +92,13 @@ class Trainer:
         self._simulate = SimulatorPerProcess(functools.partial(EpisodeSimulator, task), self._simulation)
         layouts = self._simulation.layouts
         rng = np.random.default_rng(settings.seed)
-        networks = [ActorCritics(layout, ActorCritics.initial_arrays(layout, rng)) for layout in layouts]
-        self._learners = [Learner(actor_critics, settings.ppo) for actor_critics in networks]
-        self._scales = [[RewardScale(settings.ppo.gamma) for _ in range(layout.row_count)] for layout in layouts]
+        self._learners: list[MlpLearning | StreetLearning] = []
+        for layout in layouts:
+            if isinstance(layout, StreetLayout):
+                start = None if settings.start is None else street_learning.load(settings.start)
+                self._learners.append(StreetLearning(layout, settings.ppo, rng, start))
+            else:
+                self._learners.append(MlpLearning(layout, settings.ppo, rng))
         self._best = self._arrays()
         self.best_delay_s = float("inf")
         """Mean delay of the best state on held-out demand; inf before the first evaluation."""
@@ -124,6 +132,8 @@ class Trainer:
         tqdm.set_lock(threading.RLock())  # the default lock is a semaphore between processes, which a killed process leaks
         bar = tqdm(total=self._updates, initial=self._update, unit="update", disable=None if shows_bar else True)
         with self._executor, self._log_writer(), bar:
+            if settings.start is not None and self._update == 0:
+                report(f"before the first update: held-out {self._evaluate():.1f} s")  # kept unless the training finds better
             while self._update < self._updates and not (settings.patience and self._stale >= settings.patience):
                 episodes, losses = self.update()
                 held_out_s = None
@@ -198,19 +208,10 @@ class Trainer:
 
     def _learn(self, episodes: Sequence[Episode]) -> dict[str, float]:
         losses: dict[str, float] = {}
-        ppo = self._settings.ppo
+        transitions = [episode.transitions for episode in episodes]
         for k, learner in enumerate(self._learners):
-            layout = learner.networks.layout
-            batches = []
-            tls_of_row: list[list[str]] = [[] for _ in range(layout.row_count)]
-            for tl, row in zip(layout.tls, layout.rows, strict=True):
-                tls_of_row[row].append(tl)
-            for row, tls in enumerate(tls_of_row):
-                transitions = [episode.transitions[tl] for episode in episodes for tl in tls if tl in episode.transitions]
-                factor = self._scales[k][row].update(transitions)
-                batches.append(make_batch(transitions, factor, ppo.gamma, ppo.gae_lambda))
             rng = np.random.default_rng([self._settings.seed, self._update, 2 + k])
-            losses |= {f"{name}_{k}": value for name, value in learner.learn(batches, rng, self._progress_share()).items()}
+            losses |= {f"{name}_{k}": value for name, value in learner.learn(transitions, rng, self._progress_share()).items()}
         return losses
 
     def _evaluate(self) -> float:
@@ -273,22 +274,18 @@ class Trainer:
             raise InputError(f"{self._curve}: is not the curve of a training ({first_line(error)}); remove it") from None
 
     def _arrays(self) -> Arrays:
-        return [list(learner.networks.arrays) for learner in self._learners]
+        return [learner.arrays for learner in self._learners]
 
     def _write(self) -> dict[str, Path]:
         """Write the checkpoints; return TL -> path."""
-        paths = {}
+        paths: dict[str, Path] = {}
         contracts = {contract.tl: contract for contract in self._simulation.contracts}
         is_newest = self._settings.writes_newest
         state, sharpness = (self._arrays(), self._sharpness()) if is_newest else (self._best, self._best_sharpness)
         training_record.write(self._settings.out, self._settings.number, self._simulation.records())
         for learner, arrays in zip(self._learners, state, strict=True):
-            networks = ActorCritics(learner.networks.layout, arrays, sharpness)
-            for tl in networks.layout.tls:
-                kind = self._settings.formats.get(tl, "tf2")
-                paths[tl] = checkpoints.write(
-                    kind, self._settings.out, contracts[tl], networks.layers_of(tl), self._settings.number
-                )
+            settings = self._settings
+            paths |= learner.write(settings.out, contracts, arrays, sharpness, settings.number, settings.formats)
         return paths
 
     def _identity(self) -> str:
@@ -313,7 +310,6 @@ class Trainer:
             "best_delay_s": self.best_delay_s,
             "best_sharpness": self._best_sharpness,
             "stale": self._stale,
-            "variances": [[scale.variance for scale in scales] for scales in self._scales],
         }
         self._progress.save(values, arrays)
 
@@ -344,8 +340,6 @@ class Trainer:
         for k, learner in enumerate(self._learners):
             learner.restore([arrays[name] for name in sorted(arrays) if name.startswith(f"state/{k}/")])
             self._best[k][:] = [arrays[name] for name in sorted(arrays) if name.startswith(f"best/{k}/")]  # type: ignore[index]
-            for scale, variance in zip(self._scales[k], values["variances"][k], strict=True):
-                scale.variance = variance
         self._update, self._stale = values["update"], values["stale"]
         self.best_delay_s, self._best_sharpness = values["best_delay_s"], values["best_sharpness"]
 
@@ -360,6 +354,7 @@ def common_identity(task: TrainingTask, settings: Settings) -> dict[str, Any]:
         "--seed": settings.seed, "--episodes": settings.episodes, "--episodes-per-update": settings.episodes_per_update,
         "--same-demand": not settings.varies, "--evaluate-every": settings.evaluate_every, "--held-out": settings.held_out,
         "--patience": settings.patience, "--learning-rate": asdict(settings.ppo),
+        "--start-from": None if settings.start is None else hashlib.sha256(settings.start.read_bytes()).hexdigest(),
     }  # fmt: skip
 
 

@@ -23,6 +23,8 @@ class Transitions:
     """[T], the critic's estimate."""
     reward: Float32s
     """[T], for the time until the next decision; the last one is not measured, and 0."""
+    duration_s: Float32s
+    """[T], the time until the next decision; 0 for the last one."""
 
 
 @dataclass(frozen=True)

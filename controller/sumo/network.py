@@ -151,6 +151,14 @@ def check_contract_matches_network(contract: pb.PolicyContract, street: StreetNe
                 f"{where}: {len(expected.lane_ids)} lanes in training, {len(lanes)} in {street.net_file} "
                 f"(missing: {_list(missing)}; new: {_list(new)}); train it again or use the network of training"
             )
+        for lane in (lane for approach in expected.approaches for lane in (*approach.upstream, *approach.exits)):
+            length_m = street.lane_length_m.get(lane.lane_id)
+            if length_m is None or abs(length_m - lane.length_m) > 0.01:
+                now = "is missing" if length_m is None else f"is {length_m:g} m long"
+                raise InputError(
+                    f"{where}: lane {lane.lane_id} was {lane.length_m:g} m long, and {now} in {street.net_file}; "
+                    f"export it again (greenserve export --tl {contract.tl})"
+                )
         program = next((program for program in signal.programs if program.id == expected.program_id), None)
         if program is None:
             raise InputError(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from export.actors import phase_competition as phase_competition  # its step is found by its key
 from export.actors.activations import Floats
 from export.actors.steps import Dense, Step, check_sizes
 
@@ -60,8 +61,8 @@ class Actor:
 
     @property
     def widths(self) -> list[int]:
-        """Number of inputs, then the units of every dense layer."""
-        return [self.inputs, *(int(layer.kernel.shape[1]) for layer in self.dense)]
+        """Number of inputs, then the units of every dense layer; of an actor without any, the number of outputs."""
+        return [self.inputs, *([int(layer.kernel.shape[1]) for layer in self.dense] or [self.outputs])]
 
     @property
     def weights(self) -> tuple[Weight, ...]:

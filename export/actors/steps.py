@@ -33,6 +33,8 @@ class Step(ABC):
     """The class's name in JSON."""
     parts: ClassVar[tuple[str, ...]] = ()
     """Names of the attributes that hold weights; the value of one may be `None`."""
+    matrices: ClassVar[tuple[str, ...]] = ("kernel",)
+    """Parts that a fleet stacks as [n, ...]; it stacks others as [n, 1, ...], with an axis for the batch."""
     note = ""
     """Addition to the architecture's name in messages."""
 
@@ -78,6 +80,18 @@ class Step(ABC):
     def outline(self) -> Hashable:
         """Determines the TensorFlow operations; actors have the same graph if the outlines of their steps are equal."""
         return self.operation, tuple(values.shape for values in self.weights.values())
+
+    @property
+    def padding_shapes(self) -> tuple[tuple[int, int], ...]:
+        """Sizes that a fleet pads to those of the largest actor of a group; their products are the costs."""
+        return ()
+
+    def fleet_columns(self, group: Sequence["Step"]) -> NDArray[np.int32] | None:
+        """Of a first step: the column of the TL's observation by column of the group's, `inputs` for a zero.
+
+        None for an observation that is padded at its end. `group`: the first steps of a fleet's group, this one included.
+        """
+        return None
 
     @abstractmethod
     def evaluate(self, x: Floats, branches: list[Floats]) -> Floats:
@@ -134,6 +148,10 @@ class Dense(Step):
     @property
     def operation(self) -> Hashable:
         return self.key, self.bias is not None
+
+    @property
+    def padding_shapes(self) -> tuple[tuple[int, int], ...]:
+        return ((int(self.kernel.shape[0]), int(self.kernel.shape[1])),)
 
     def evaluate(self, x: Floats, branches: list[Floats]) -> Floats:
         y: Floats = x @ self.kernel.astype(np.float64)

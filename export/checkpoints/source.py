@@ -11,6 +11,7 @@ from export.actors.architectures import ArchitectureHints, Layers, build
 from export.checkpoints import scopes
 from export.checkpoints.checkpoint import Checkpoint
 from export.checkpoints.layers import read_layers
+from protos import policy_pb2 as pb
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class ActorRequest:
     """Size of the observation, if the street network determines it."""
     outputs: int | None
     """Size of the action or number of choices, if the street network determines it."""
+    contract: pb.PolicyContract | None = None
+    """The TL's contract, if the street network determines it."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,8 @@ class Source(ABC):
     """Suffixes of files that are one checkpoint each."""
     has_scopes = True
     """Whether one checkpoint may hold several agents, in scopes."""
+    serves_any_tl = False
+    """Whether the actor of one checkpoint is for any TL."""
 
     def checkpoint_of(self, file: Path) -> Path | None:
         """The checkpoint that a file belongs to, or `None` if this source cannot read it."""
@@ -123,6 +128,13 @@ class Source(ABC):
         hidden = actor.dense[:-1]
         note = "its hidden layers have no bias" if hidden and all(layer.bias is None for layer in hidden) else ""
         return StoredActor(actor, scope, note)
+
+    def uses_for_any_tl(self, path: Path) -> tuple[dict[str, str], str] | None:
+        """(use of each variable, summary) of a checkpoint for any TL, for a person; None if its actor can be rebuilt alone.
+
+        Raises InputError.
+        """
+        return None
 
     def refuse_scope(self, label: str, request: ActorRequest) -> None:
         """Raise InputError if the request names a scope, for checkpoints of one actor."""

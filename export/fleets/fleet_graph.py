@@ -63,7 +63,7 @@ def group_members(members: Sequence[FleetActor]) -> list[Group]:
     for k, member in enumerate(members):
         if isinstance(member.actor, Actor):
             operations = (member.categorical, *(step.operation for step in member.actor.steps))
-            shapes = tuple(layer.kernel.shape for layer in member.actor.dense)
+            shapes = tuple(shape for step in member.actor.steps for shape in step.padding_shapes)
             by_operations.setdefault(operations, {}).setdefault(shapes, []).append(k)
         else:
             graphs.append(Group((member,)))
@@ -117,16 +117,16 @@ def weights(groups: Sequence[Group]) -> list[Weight]:
     variables = []
     for k, group in enumerate(groups):
         if group.stacked:
-            for j, part, arrays in _parts(group.members):
+            for j, part, is_matrix, arrays in _parts(group.members):
                 name = f"group_{k:04d}/{weight_name(j, part)}"
-                variables.append(Weight(name, f"{len(group.members)} TLs", _stack(part, arrays)))
+                variables.append(Weight(name, f"{len(group.members)} TLs", _stack(part, is_matrix, arrays)))
         else:
             variables += [Weight(f"group_{k:04d}/{w.name}", w.stored_as, w.values) for w in group.members[0].actor.weights]
     return sorted(variables, key=lambda weight: weight.name)
 
 
-def _parts(members: Sequence[FleetActor]) -> Iterator[tuple[int, str, list[NDArray[np.float32]]]]:
-    """(step, part, every member's array) of stacked members.
+def _parts(members: Sequence[FleetActor]) -> Iterator[tuple[int, str, bool, list[NDArray[np.float32]]]]:
+    """(step, part, whether it is stacked as a matrix, every member's array) of stacked members.
 
     One array if all members have the same: a policy that TLs share is stored once.
     """
@@ -135,25 +135,25 @@ def _parts(members: Sequence[FleetActor]) -> Iterator[tuple[int, str, list[NDArr
         for part in step.weights:
             arrays = [actor.steps[j].weights[part] for actor in actors]
             is_shared = all(np.array_equal(array, arrays[0]) for array in arrays[1:])
-            yield j, part, arrays[:1] if is_shared else arrays
+            yield j, part, part in step.matrices, arrays[:1] if is_shared else arrays
 
 
-def _stack(part: str, arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+def _stack(part: str, is_matrix: bool, arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
     """Kernels as [n, in, out], vectors as [n, 1, units]; padding with 0 (variances: 1) does not change an action."""
-    stacked = np.full(_stacked_shape(part, arrays), part == "variance", np.float32)
+    stacked = np.full(_stacked_shape(is_matrix, arrays), part == "variance", np.float32)
     for row, array in zip(stacked, arrays, strict=True):
         row[(..., *(slice(size) for size in array.shape))] = array
     return stacked
 
 
-def _stacked_shape(part: str, arrays: Sequence[NDArray[np.float32]]) -> tuple[int, ...]:
+def _stacked_shape(is_matrix: bool, arrays: Sequence[NDArray[np.float32]]) -> tuple[int, ...]:
     widest = tuple(max(sizes) for sizes in zip(*(array.shape for array in arrays), strict=True))
-    return (len(arrays), *widest) if part == "kernel" else (len(arrays), 1, *widest)
+    return (len(arrays), *widest) if is_matrix else (len(arrays), 1, *widest)
 
 
 def _stacked(k: int, members: Sequence[FleetActor], observation: Any, variables: Variables) -> Any:
     actors = [member.actor for member in members if isinstance(member.actor, Actor)]
-    shapes = {(j, part): _stacked_shape(part, arrays) for j, part, arrays in _parts(members)}
+    shapes = {(j, part): _stacked_shape(is_matrix, arrays) for j, part, is_matrix, arrays in _parts(members)}
     x = _split(actors, observation)
     branches: list[Any] = []
     for j, step in enumerate(actors[0].steps):
@@ -165,10 +165,17 @@ def _stacked(k: int, members: Sequence[FleetActor], observation: Any, variables:
 def _split(actors: Sequence[Actor], observation: Any) -> Any:
     """[B, sum of inputs] observations as [n, B, widest], padded with zeros."""
     sizes = [actor.inputs for actor in actors]
-    # a shared policy may have more inputs than any of its TLs' observations
-    widest = max(actor.dense[0].inputs for actor in actors)
-    if min(sizes) < widest:
-        observation = tf.gather(tf.pad(observation, [[0, 0], [0, 1]]), _padded_columns(sizes, widest), axis=1)
+    first_steps = [actor.steps[0] for actor in actors]
+    own_columns = [step.fleet_columns(first_steps) for step in first_steps]
+    if own_columns[0] is not None:
+        widest = len(own_columns[0])
+        columns = _own_columns(sizes, [own for own in own_columns if own is not None])
+    else:
+        # a shared policy may have more inputs than any of its TLs' observations
+        widest = max(actor.dense[0].inputs for actor in actors)
+        columns = _padded_columns(sizes, widest)
+    if len(columns) > sum(sizes):
+        observation = tf.gather(tf.pad(observation, [[0, 0], [0, 1]]), columns, axis=1)
     return tf.transpose(tf.reshape(observation, [-1, len(actors), widest]), [1, 0, 2])
 
 
@@ -210,6 +217,13 @@ def _padded_columns(sizes: Sequence[int], widest: int) -> NDArray[np.int32]:
     for row, (begin, size) in enumerate(zip(begins, sizes, strict=True)):
         columns[row, :size] = np.arange(begin, begin + size)
     return columns.reshape(-1)
+
+
+def _own_columns(sizes: Sequence[int], own_columns: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
+    """As `_padded_columns`, from each member's columns in its own observation."""
+    begins = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    parts = [np.where(own < size, begin + own, sum(sizes)) for begin, size, own in zip(begins, sizes, own_columns, strict=True)]
+    return np.concatenate(parts).astype(np.int32)
 
 
 def _single(k: int, member: FleetActor, observation: Any, variables: Variables) -> Any:

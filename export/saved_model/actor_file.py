@@ -33,7 +33,7 @@ def read(folder: Path, variables: Checkpoint) -> Actor | None:
     except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration, RecursionError):
         return None
     actor = Actor("exported", steps, scores=scores)
-    return actor if actor.dense else None
+    return actor if any(step.parts for step in actor.steps) else None
 
 
 def describe_steps(actor: Actor) -> list[dict[str, Any]]:

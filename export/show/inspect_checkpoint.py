@@ -1,7 +1,7 @@
 """`python -m export inspect CHECKPOINT`: list a checkpoint's variables and their use in an export."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import tensorflow as tf
@@ -39,8 +39,8 @@ def parser(prog: str) -> Parser:
         "checkpoint",
         type=Path,
         metavar="CHECKPOINT",
-        help="an HDF5, .npz, .zip, .pt, .safetensors or .onnx file, an RLlib module_state file, a TensorFlow checkpoint's prefix "
-        "(or its .index), or a SavedModel's folder",
+        help="an HDF5, .npz, .policy, .zip, .pt, .safetensors or .onnx file, an RLlib module_state file, a TensorFlow "
+        "checkpoint's prefix (or its .index), or a SavedModel's folder",
     )
     parser.add_argument("--tl", default="", metavar="TL", help="the TL, if the checkpoint holds several actors")
     parser.add_argument("--target-tls", default="", metavar="TL,...", help="training's target TLs in order, separated by commas")
@@ -74,7 +74,12 @@ def _inspect(argv: list[str], prog: str) -> int:
         outputs=None,
     )
     rebuilt, error = None, None
-    checkpoint = source_of(candidate.format).open(candidate.path)
+    source = source_of(candidate.format)
+    checkpoint = source.open(candidate.path)
+    if for_any_tl := source.uses_for_any_tl(candidate.path):
+        uses, summary = for_any_tl
+        print("\n".join(map(printable, [*_variable_lines(checkpoint, uses, ""), summary])))
+        return 0
     try:
         rebuilt = rebuild(candidate, request)
     except InputError as reason:
@@ -118,16 +123,19 @@ def lines(checkpoint: Checkpoint, rebuilt: RebuiltActor | None, scope: str) -> I
         rebuilt: the actor; `None` if nothing would be exported.
         scope: the requested scope, or "".
     """
-    stored = checkpoint.stored
     uses = {} if rebuilt is None else _uses(rebuilt, checkpoint)
-    scope = scope if rebuilt is None else rebuilt.scope
+    yield from _variable_lines(checkpoint, uses, scope if rebuilt is None else rebuilt.scope)
+    if rebuilt is not None:
+        yield _summary(rebuilt)
+
+
+def _variable_lines(checkpoint: Checkpoint, uses: Mapping[str, str], scope: str) -> Iterable[str]:
+    stored = checkpoint.stored
     texts = {name: printable(name, MAX_NAME_CHARS) for name in sorted(stored, key=natural)}
     width = max(map(len, texts.values()), default=0)
     for name, text in texts.items():
         use = uses.get(name) or f"- ({scopes.unread_reason(name, scope)})"
         yield f"{text:<{width}}  {stored[name].shape!s:<14} {stored[name].dtype:<8} {use}"
-    if rebuilt is not None:
-        yield _summary(rebuilt)
 
 
 def _uses(rebuilt: RebuiltActor, checkpoint: Checkpoint) -> dict[str, str]:

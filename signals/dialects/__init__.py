@@ -80,6 +80,9 @@ class Dialect(Protocol):
     def counts_outflow(self, contract: pb.PolicyContract) -> bool:
         """Whether the observation counts vehicles that left a lane, which must be sampled every second."""
 
+    def vehicle_lanes(self, contract: pb.PolicyContract) -> Sequence[str]:
+        """The lanes whose single vehicles the observation needs (`Readings.by_vehicle`); mostly none."""
+
     def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> Observer:
         """The observer of a contract. `lane_row`: a lane's row in the readings and in `length_m`."""
 

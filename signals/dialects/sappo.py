@@ -138,6 +138,9 @@ class Sappo:
     def counts_outflow(self, contract: pb.PolicyContract) -> bool:
         return contract.observation.state != "d"
 
+    def vehicle_lanes(self, contract: pb.PolicyContract) -> list[str]:
+        return []
+
     def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> "SappoObserver":
         rows = np.array([lane_row[lane] for signal in contract.signals for lane in signal.lane_ids], np.intp)
         phase_counts = tuple(len(signal.phases) for signal in contract.signals)

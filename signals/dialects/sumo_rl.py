@@ -94,6 +94,9 @@ class SumoRl:
     def counts_outflow(self, contract: pb.PolicyContract) -> bool:
         return False
 
+    def vehicle_lanes(self, contract: pb.PolicyContract) -> list[str]:
+        return []
+
     def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> "SumoRlObserver":
         rows = np.array([lane_row[lane] for lane in contract.signals[0].lane_ids], np.intp)
         return SumoRlObserver(rows, len(lane_row), len(greens_of(contract.signals[0])))

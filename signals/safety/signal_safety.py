@@ -232,6 +232,23 @@ class SignalSafety:
         walking_s = max((self.clearance_s[i] for i in self._bounds.links if self.is_crossing[i]), default=0.0)
         return max(self.vehicle_change_s, walking_s)
 
+    def change_between_s(self, green: str, following: str) -> float:
+        """The time from the end of one green phase to the begin of another if nothing else delays it, s.
+
+        0 if no link loses its green. A link that loses it shows yellow, and is red for its clearance before a foe begins
+        that does not yield to it. States change once per step: with pedestrians, a change may take one step more.
+        """
+        waited_for = 0
+        for k, (a, b) in enumerate(zip(green, following, strict=True)):
+            if (b in GREEN and a not in GREEN) or (b == "G" and a == "g"):
+                waited_for |= self.rules.foes[k] & (-1 if b == "G" else ~self.rules.yields[k])
+        change_s = 0.0
+        for i, (a, b) in enumerate(zip(green, following, strict=True)):
+            if a in GREEN and b not in GREEN:
+                yellow_s = 0.0 if self.is_crossing[i] else self.yellow_s[i]
+                change_s = max(change_s, yellow_s + (self.clearance_s[i] if waited_for >> i & 1 else 0.0))
+        return change_s
+
     def is_cleared(self, now: float) -> bool:
         """Whether every link has been red for long enough that any green may follow."""
         return all(

@@ -8,7 +8,9 @@ import tensorflow as tf
 
 from export.actors import Actor
 from export.actors.activations import ACTIVATIONS
+from export.actors.phase_competition import PhaseCompetition
 from export.actors.steps import STEPS, Activation, BatchNorm, Branch, Clip, Dense, FirstChoice, Join, Pad, SizeMismatch, from_json
+from tests.export.phase_competition_models import random_policy
 
 RNG = np.random.default_rng(4)
 
@@ -29,6 +31,7 @@ EXAMPLES = {
     "clip of each number": [Clip((-0.5, -1.0, -1.5, 0.0), (0.5, 0.6, 0.7, 0.8)), DENSE],
     "pad": [Pad(4, 6), Dense("a", array(6, 3), array(3))],
     "first_choice": [DENSE, FirstChoice(2)],
+    "phase_competition": [*random_policy(RNG, 3, 5).steps],
 }
 
 
@@ -55,8 +58,8 @@ def test_operations_and_json_give_the_numpy_value(name):
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_stacked_operations_of_two_actors_give_both_values(name):
     steps = EXAMPLES[name]
-    if any(isinstance(step, Pad | FirstChoice) for step in steps):
-        pytest.skip("a fleet pads and masks all its members at once (test_fleet.py)")
+    if any(isinstance(step, Pad | FirstChoice | PhaseCompetition) for step in steps):
+        pytest.skip("a fleet pads and masks all its members at once (test_fleet.py, test_phase_competition.py)")
     x = RNG.standard_normal((2, 5, 4)).astype(np.float32)
     built, branches = tf.constant(x), []
     for step in steps:

@@ -22,11 +22,12 @@ def test_padded_arrays_give_each_tls_own_outputs():
     both = networks(contract("A", 3, 2), contract("B", 5, 4))
     rng = np.random.default_rng(2)
     observations = [rng.random(3, np.float32), rng.random(5, np.float32)]
-    y = both.actor(both.rows_of(["A", "B"]), both.inputs_of(observations))
+    rows = both.rows_of(["A", "B"])
+    y = both.actor(rows, both.inputs_of(observations, rows))
     for k, (tl, size) in enumerate((("A", 2), ("B", 4))):
         np.testing.assert_allclose(y[k, :size], evaluated(both.layers_of(tl), observations[k]), atol=1e-6)
         assert (y[k, size:] < -1e8).all(), "what is padding is never chosen"
-    (one,) = both.actor(both.rows_of(["B"]), both.inputs_of(observations[1:]))
+    (one,) = both.actor(rows[1:], both.inputs_of(observations[1:], rows[1:]))
     np.testing.assert_allclose(one, y[1], atol=1e-6)
 
 

@@ -134,7 +134,8 @@ def test_restored_learner_continues_to_the_same_numbers():
 
 def test_advantages_are_discounted_sums_of_temporal_differences():
     reward, value = np.array([1.0, 2.0, 3.0, 9.0], np.float32), np.array([0.5, 0.4, 0.3, 0.2], np.float32)
-    one = Transitions(np.zeros((4, 1), np.float32), np.zeros((4, 1), np.float32), np.zeros(4, np.float32), value, reward)
+    empty = np.zeros((4, 1), np.float32)
+    one = Transitions(empty, empty, empty[:, 0], value, reward, empty[:, 0])
     batch = make_batch([one], 2.0, 0.9, 0.8)
     delta = 2 * reward[:3] + 0.9 * value[1:] - value[:3]
     advantage = [delta[0] + 0.72 * (delta[1] + 0.72 * delta[2]), delta[1] + 0.72 * delta[2], delta[2]]
@@ -148,7 +149,9 @@ def test_rewards_are_scaled_by_the_spread_of_their_sums():
     reward = rng.normal(0, 7, 4000).astype(np.float32)
     empty = np.zeros((4000, 1), np.float32)
     scale = RewardScale(gamma=0.0)
-    assert scale.update([Transitions(empty, empty, empty[:, 0], empty[:, 0], reward)]) == pytest.approx(1 / 7, rel=0.05)
+    assert scale.update([Transitions(empty, empty, empty[:, 0], empty[:, 0], reward, empty[:, 0])]) == pytest.approx(
+        1 / 7, rel=0.05
+    )
     assert RewardScale(0.9).update([]) == 1.0
 
 
@@ -156,7 +159,7 @@ def test_reward_scale_is_an_exponential_average_over_updates():
     scale, empty = RewardScale(gamma=0.0), np.zeros((3, 1), np.float32)
 
     def update(reward):
-        return scale.update([Transitions(empty, empty, empty[:, 0], empty[:, 0], np.array(reward, np.float32))])
+        return scale.update([Transitions(empty, empty, empty[:, 0], empty[:, 0], np.array(reward, np.float32), empty[:, 0])])
 
     update([-1, 1, 0])
     assert scale.variance == 1.0, "the first update counts whole"
@@ -169,7 +172,7 @@ def test_episodes_of_a_batch_are_discounted_apart():
     def episode(count):
         numbers = rng.normal(size=(2, count)).astype(np.float32)
         empty = np.zeros((count, 1), np.float32)
-        return Transitions(empty, empty, empty[:, 0], *numbers)
+        return Transitions(empty, empty, empty[:, 0], *numbers, empty[:, 0])
 
     episodes = [episode(4), episode(1), episode(6)]
     apart = [make_batch([each], 1.0, 0.9, 0.8) for each in episodes]

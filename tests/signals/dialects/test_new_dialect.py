@@ -50,7 +50,7 @@ def toy_dialect(tmp_path, monkeypatch):
 
 
 def test_unknown_dialect_is_refused_with_the_known_ones(load_city):
-    with pytest.raises(InputError, match=r"\[tl.SA101\] dialect 'toy-counts' is not one of sappo, sumo-rl"):
+    with pytest.raises(InputError, match=r"\[tl.SA101\] dialect 'toy-counts' is not one of sappo, street, sumo-rl"):
         dialects.check_city_settings(load_city())
 
 

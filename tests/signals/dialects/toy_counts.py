@@ -46,6 +46,9 @@ class Toy:
     def counts_outflow(self, contract):
         return False
 
+    def vehicle_lanes(self, contract):
+        return []
+
     def observer(self, contract, lane_row, length_m):
         return ToyObserver([lane_row[lane] for lane in contract.signals[0].lane_ids])
 

@@ -1,0 +1,35 @@
+"""Models of a policy for any junction, for an arm: exported into a temporary folder, whatever dialect city.toml has."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from city import config
+from city.errors import InputError
+from simulation import model_files
+from simulation.model_files import Versions
+
+STREET = "street"
+
+
+def with_street_dialect(city: config.City) -> config.City:
+    """The city with the street dialect and its default times for every TL."""
+    tls = {name: config.TL(tl.signals, STREET, name, program=tl.program) for name, tl in city.tls.items()}
+    return replace(city, tls=tls)
+
+
+def export(city: config.City, tls: Sequence[str], policy: Path, folder: Path) -> Versions:
+    """Export a policy for the TLs of a city into a folder; return TL -> version. Raises InputError."""
+    # not at the top: TensorFlow takes seconds
+    from export import quiet, single_model
+    from export.config import city_job
+    from export.locate import candidate_of
+
+    candidate = candidate_of(policy) if policy.is_file() else None
+    if candidate is None:
+        raise InputError(f"--arms: {policy} is not a policy for any junction; name a .policy file of greenserve train")
+    quiet.first_session()
+    job = replace(city_job(with_street_dialect(city), tls, policy.parent, folder, candidate.number or 1), candidates=(candidate,))
+    for tl in tls:
+        single_model.export(job, tl)
+    return model_files.find(folder, dict.fromkeys(tls))

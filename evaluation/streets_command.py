@@ -1,0 +1,97 @@
+"""The command `greenserve evaluate --streets`: runs arms on many streets, prints how they compare, writes a table."""
+
+import argparse
+import csv
+import io
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from city import whole_files
+from city.errors import InputError
+from evaluation import results_files
+from evaluation.arms import Arm
+from evaluation.arms import parse as parse_arms
+from evaluation.many_streets import HELD_OUT_SEED, StreetResult, StreetSimulation, compare, has_gridlock
+from simulation.executors import executor
+from simulation.street_simulation import SimulationFailed
+from simulation.streets import SYNTHETIC, of_folder, synthetic
+
+CITY_FLAGS = ("tl", "server", "models_dir", "model", "gate", "faults", "emissions", "vary_demand", "strict")
+"""Flags of an evaluation in a city."""
+DEFAULT_SECONDS = 1200.0
+MIN_DELAY_S = 0.1
+"""Lower bound of a delay in a geometric mean."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Evaluate arms on many streets and return the exit code. Raises InputError, SimulationFailed."""
+    for flag in CITY_FLAGS:
+        if getattr(args, flag):
+            raise InputError(f"--{flag.replace('_', '-')} is for an evaluation in a city; leave it or --streets out")
+    arms = parse_arms(args.arms)
+    simulate = StreetSimulation(arms, args.seconds or DEFAULT_SECONDS)
+    if args.out is not None:
+        results_files.check_writable(args.out)
+    if args.streets == SYNTHETIC:
+        if args.out is None:
+            raise InputError("--streets synthetic needs --out, where the streets are written")
+        streets = synthetic(args.out / "streets", range(HELD_OUT_SEED, HELD_OUT_SEED + args.street_count))
+    else:
+        streets, left_out = of_folder(Path(args.streets), "--streets")
+        for reason in left_out:
+            print(f"left out: {reason}", file=sys.stderr)
+    jobs = [(street, args.first_seed + k) for k, street in enumerate(streets)]
+    results: dict[str, dict[str, StreetResult]] = {}
+    with (
+        executor(args.workers, args.ray) as runner,
+        tqdm(total=len(jobs), unit="street", disable=None, leave=False) as bar,
+    ):
+        for k, outcome in runner.run(simulate, jobs):
+            bar.update()
+            if isinstance(outcome, str):
+                print(f"left out {streets[k].name}: {outcome}", file=sys.stderr)
+            else:
+                results[streets[k].name] = outcome
+    if not any(result.total for by_arm in results.values() for result in by_arm.values()):
+        raise SimulationFailed("no vehicle departs on any street, or SUMO has ended each simulation early")
+    results = {street.name: results[street.name] for street in streets if street.name in results}
+    if args.out is not None:
+        _write(args.out / "streets.csv", arms, results)
+    print("\n".join(_lines(arms, results)))
+    return 0
+
+
+def _write(path: Path, arms: Sequence[Arm], results: Mapping[str, Mapping[str, StreetResult]]) -> None:
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(["street", "arm", "delay_s", "finished", "total"])
+    for street, by_arm in results.items():
+        for arm in arms:
+            result = by_arm[arm.name]
+            writer.writerow([street, arm.name, round(result.delay_s, 3), result.finished, result.total])
+    whole_files.write(path, table.getvalue())
+
+
+def _lines(arms: Sequence[Arm], results: Mapping[str, Mapping[str, StreetResult]]) -> list[str]:
+    """A table of the arms, and the candidate against each of the others."""
+    width = max(12, *(len(arm.name) + 2 for arm in arms))
+    lines = [f"{len(results)} streets", f"{'':<{width}}{'geometric mean delay, s':>26}{'gridlocks':>12}"]
+    for arm in arms:
+        mean_s = math.exp(float(np.mean([math.log(max(r[arm.name].delay_s, MIN_DELAY_S)) for r in results.values()])))
+        gridlocks = sum(has_gridlock(by_arm, arm.name) for by_arm in results.values())
+        lines.append(f"{arm.name:<{width}}{mean_s:>26.1f}{gridlocks:>12}")
+    candidate = arms[0].name
+    for arm in arms[1:]:
+        c = compare(results, candidate, arm.name)
+        lines.append(
+            f"{candidate} against {arm.name}: less delay on {c.better:.0%} of the streets, {c.ratio:.2f} times its delay in the "
+            f"geometric mean, {c.worst_ratio:.2f} times at worst; more than 5 % worse on {len(c.worse)}"
+        )
+        if c.gridlocks:
+            lines.append(f"gridlocks that {arm.name} does not have: {', '.join(c.gridlocks)}")
+    return lines

@@ -1,0 +1,330 @@
+"""A network that scores every green of a junction from what is on its lanes: one set of weights for any junction.
+
+With x_i the features of incoming lane i, G_pi and g_pi the shares of its links that green p shows G and g, and s_p the
+features of green p:
+
+    f_i     = ReLU(W2 ReLU(W1 x_i + b1) + b2)                               every lane
+    e_p     = ReLU(W3 [sum_i G_pi f_i | sum_i g_pi f_i | sum_i d_pi f_i | s_p] + b3)    every green; d_pi: 1 if green p serves
+                                                                            some links of lane i and not others, else 0
+    c       = [e of the current green | mean_p e_p | max_p e_p | sum_i f_i / 4]         the junction
+    score_p = W5 ReLU(W4 [e_p | c] + b4) + b5
+
+The logits are the sum of the networks' log-probabilities, if there are several. A lane with halting vehicles that has had
+no green for MAX_RED_S leaves only the greens that serve it. Lanes and greens are of any number: a fleet pads both.
+
+Phase competition: Zheng et al., Learning Phase Competition for Traffic Signal Control (CIKM 2019).
+"""
+
+import hashlib
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.actors.activations import Floats
+from export.actors.steps import SizeMismatch, Step, Weights
+from protos import policy_pb2 as pb
+from signals.approach_features import FEATURES, REACH_M
+from signals.policy_signals import greens_of
+
+Float32s = NDArray[np.float32]
+Array = NDArray[Any]
+"""Of float32 in training, of float64 in a parity check."""
+
+MAX_RED_S = 120.0
+"""Time without green after which a lane with halting vehicles is served next."""
+MIN_LOG_PROBABILITY = -30.0
+"""Of a network's log-probabilities, so that no network of several forbids a green."""
+MASKED_BELOW = 30.0
+"""How far the logit of a green that must not be chosen is below the least of all others."""
+
+# (scale, cap of the scaled value) of the features of a lane; a total wait counts by its square root
+_SCALES: dict[str, tuple[float, float]] = {
+    "halting": (5, 12), "vehicles_near": (5, 12), "vehicles_middle": (5, 12), "vehicles_far": (5, 12),
+    "arriving_soon": (3, 12), "arriving_later": (3, 12), "lost_time": (5, 12), "relative_speed": (1, 2),
+    "longest_wait": (60, 3), "total_wait": (20, 3), "occupancy": (1, 1.5), "nearest": (REACH_M, 1), "red": (60, 4),
+    "exit_occupancy": (1, 1.2), "exit_queue": (1, 1.2), "exit_blocked": (1, 1),
+}  # fmt: skip
+SCALES = np.array([_SCALES[name][0] for name in FEATURES])
+CAPS = np.array([_SCALES[name][1] for name in FEATURES])
+HALTING, RED, TOTAL_WAIT = (FEATURES.index(name) for name in ("halting", "red", "total_wait"))
+GREEN_TIME_SCALE_S, GREEN_TIME_CAP, CHANGE_SCALE_S, GREENS_SCALE, INTERVAL_SCALE_S = 60.0, 3.0, 5.0, 4.0, 5.0
+LIMIT_SCALE_MPS, LANES_SCALE = 15.0, 4.0
+
+LANE_INPUTS = len(FEATURES) + 4
+"""The lane's features, its shares of G and g now, speed limit and reach."""
+GREEN_INPUTS = 6
+"""Whether it is the current green, its time, the time of the change to it, the share of the current green's lanes that it
+serves too, the number of greens, the decision interval."""
+LANE_UNITS, GREEN_UNITS, SCORE_UNITS = 32, 32, 64
+SHAPES: dict[str, tuple[int, ...]] = {
+    "lane_kernel_1": (LANE_INPUTS, LANE_UNITS),
+    "lane_bias_1": (LANE_UNITS,),
+    "lane_kernel_2": (LANE_UNITS, LANE_UNITS),
+    "lane_bias_2": (LANE_UNITS,),
+    "green_kernel": (3 * LANE_UNITS + GREEN_INPUTS, GREEN_UNITS),
+    "green_bias": (GREEN_UNITS,),
+    "score_kernel_1": (4 * GREEN_UNITS + LANE_UNITS, SCORE_UNITS),
+    "score_bias_1": (SCORE_UNITS,),
+    "score_kernel_2": (SCORE_UNITS, 1),
+    "score_bias_2": (1,),
+}
+"""Weights of one network, in order."""
+
+
+@dataclass(frozen=True)
+class Junction:
+    """What does not change at a junction with P greens and L incoming lanes; float32."""
+
+    protected: Float32s
+    """[P, L], the share of the lane's links that the green shows G."""
+    permissive: Float32s
+    """[P, L], the share that it shows g."""
+    change: Float32s
+    """[P, P], time of the change from the row's green to the column's, scaled."""
+    kept: Float32s
+    """[P, P], the share of the row's lanes that the column's green serves too."""
+    lanes: Float32s
+    """[L, 2], speed limit and reach, scaled."""
+    interval: Float32s
+    """[1], decision interval, scaled."""
+
+    @classmethod
+    def of_contract(cls, contract: pb.PolicyContract) -> "Junction":
+        """The junction of a contract of the street dialect."""
+        signal = contract.signals[0]
+        greens, approaches = greens_of(signal), signal.approaches
+        shares = [
+            np.array([[sum(g[k] == c for k in a.links) / max(len(a.links), 1) for a in approaches] for g in greens], np.float32)
+            for c in "Gg"
+        ]
+        serves = (shares[0] + shares[1] > 0).astype(np.float64)
+        reach_m = [sum(min(lane.length_m, REACH_M - lane.distance_m) * lane.share for lane in a.upstream) for a in approaches]
+        limit_mps = [next(lane.limit_mps for lane in a.upstream if lane.lane_id == a.lane_id) for a in approaches]
+        lanes = np.array([limit_mps, reach_m]).T / (LIMIT_SCALE_MPS, REACH_M)
+        return cls(
+            shares[0],
+            shares[1],
+            (np.array(signal.change_s).reshape(len(greens), len(greens)) / CHANGE_SCALE_S).astype(np.float32),
+            (serves @ serves.T / np.maximum(serves.sum(1, keepdims=True), 1)).astype(np.float32),
+            lanes.astype(np.float32),
+            np.array([contract.timing.decision_interval_s / INTERVAL_SCALE_S], np.float32),
+        )
+
+
+JUNCTION_PARTS = ("protected", "permissive", "change", "kept", "lanes", "interval", "green_mask", "lane_mask")
+
+
+@dataclass(frozen=True)
+class PhaseCompetition(Step):
+    """The logits [P] of a junction's greens from its observation in the street dialect."""
+
+    key: ClassVar[str] = "phase_competition"
+    parts: ClassVar[tuple[str, ...]] = (*SHAPES, *JUNCTION_PARTS)
+    matrices: ClassVar[tuple[str, ...]] = (*SHAPES, *JUNCTION_PARTS)
+
+    networks: Mapping[str, Float32s]
+    """By name of `SHAPES`, the weights of all networks: [networks, *shape]."""
+    junction: Junction
+
+    @property
+    def weights(self) -> dict[str, Float32s]:
+        greens, lanes = self.junction.protected.shape
+        masks = {"green_mask": np.ones(greens, np.float32), "lane_mask": np.ones(lanes, np.float32)}
+        return {**self.networks, **vars(self.junction), **masks}
+
+    @property
+    def greens(self) -> int:
+        return int(self.junction.protected.shape[0])
+
+    @property
+    def lanes(self) -> int:
+        return int(self.junction.protected.shape[1])
+
+    @property
+    def count(self) -> int:
+        """Number of networks."""
+        return len(self.networks["lane_bias_1"])
+
+    @property
+    def inputs(self) -> int:
+        return self.greens + 2 + self.lanes * len(FEATURES)
+
+    def units(self, before: int | None, branches: list[int | None]) -> int:
+        super().units(before, branches)
+        for name, shape in SHAPES.items():
+            if self.networks[name].shape != (self.count, *shape):
+                raise SizeMismatch(f"{name} has shape {list(self.networks[name].shape)}, not {[self.count, *shape]}")
+        return self.greens
+
+    @property
+    def note(self) -> str:  # type: ignore[override]
+        return f"of {self.count} networks" if self.count > 1 else ""
+
+    @property
+    def operation(self) -> Hashable:
+        # a fleet holds the weights of a policy once: TLs with other weights are another group
+        digest = hashlib.sha256(b"".join(self.networks[name].tobytes() for name in SHAPES)).hexdigest()
+        return self.key, self.count, digest
+
+    @property
+    def padding_shapes(self) -> tuple[tuple[int, int], ...]:
+        # padding costs products of small matrices, and another group some 100 operations for each network: relative to a
+        # dense layer's both are some 50 times as much (python -m benchmarks.street_fleet)
+        return ((self.greens, 3 * GREEN_UNITS), (self.lanes, LANE_UNITS))
+
+    def fleet_columns(self, group: Sequence[Step]) -> NDArray[np.int32]:
+        """Of the observation padded to the most greens and lanes of a group, the column of this TL's; `inputs` for a zero."""
+        members = [member for member in group if isinstance(member, PhaseCompetition)]
+        greens, lanes = max(member.greens for member in members), max(member.lanes for member in members)
+        columns = np.full(greens + 2 + lanes * len(FEATURES), self.inputs, np.int32)
+        columns[: self.greens] = np.arange(self.greens)
+        rest = self.inputs - self.greens
+        columns[greens : greens + rest] = self.greens + np.arange(rest)
+        return columns
+
+    def evaluate(self, x: Floats, branches: list[Floats]) -> Floats:
+        greens, lanes = self.greens, self.lanes
+        current, green_s = x[:, :greens], x[:, greens + 1]
+        features = x[:, greens + 2 :].reshape(len(x), lanes, len(FEATURES))
+        junction = Padded.of([self.junction] * len(x))
+        lane_x, green_x = inputs(junction, current, green_s, features)
+        log_p = np.zeros((len(x), greens))
+        for k in range(self.count):
+            network = [self.networks[name][k].astype(np.float64) for name in SHAPES]
+            log_p += np.maximum(log_softmax(scores(network, junction, lane_x, green_x)), MIN_LOG_PROBABILITY)
+        return served_first(log_p, junction, features)
+
+    def build(self, x: Any, weight: Weights, branches: list[Any]) -> Any:
+        from export.actors import phase_competition_graph
+
+        return phase_competition_graph.logits(x, {part: weight(part) for part in self.parts}, self.count)
+
+    def to_json(self) -> dict[str, Any]:
+        return {self.key: {"networks": self.count, "greens": self.greens, "lanes": self.lanes, "features": list(FEATURES)}}
+
+    @classmethod
+    def from_json(cls, description: Mapping[str, Any], weights: Mapping[str, Any]) -> Self:
+        stored = description[cls.key]
+        if stored["features"] != list(FEATURES):
+            raise ValueError("its lane features are those of another version of greenserve")
+        count, p, m = (int(stored[name]) for name in ("networks", "greens", "lanes"))
+        if min(count, p, m) < 1:
+            raise ValueError("it has no network, no green or no lane")
+        shapes = {name: (count, *shape) for name, shape in SHAPES.items()}
+        shapes |= {"protected": (p, m), "permissive": (p, m), "change": (p, p), "kept": (p, p), "lanes": (m, 2), "interval": (1,)}
+        for name, shape in shapes.items():
+            if weights[name].shape != shape:
+                raise ValueError(f"{name} has shape {list(weights[name].shape)}, not {list(shape)}")
+        networks = {name: weights[name] for name in SHAPES}
+        return cls(networks, Junction(**{name: weights[name] for name in JUNCTION_PARTS if not name.endswith("mask")}))
+
+
+@dataclass(frozen=True)
+class Padded:
+    """Junctions of a batch, padded to the most greens P and lanes L; one row for each."""
+
+    protected: Float32s
+    """[n, P, L], and so on as in Junction."""
+    permissive: Float32s
+    change: Float32s
+    kept: Float32s
+    lanes: Float32s
+    interval: Float32s
+    green_mask: Float32s
+    """[n, P], 1 for a green of the junction."""
+    lane_mask: Float32s
+    """[n, L]"""
+
+    @classmethod
+    def of(cls, junctions: Sequence[Junction], greens: int = 0, lanes: int = 0) -> "Padded":
+        """Pad junctions, to at least `greens` greens and `lanes` lanes."""
+        n = len(junctions)
+        p = max([greens, *(j.protected.shape[0] for j in junctions)])
+        m = max([lanes, *(j.protected.shape[1] for j in junctions)])
+        arrays = {
+            "protected": np.zeros((n, p, m), np.float32), "permissive": np.zeros((n, p, m), np.float32),
+            "change": np.zeros((n, p, p), np.float32), "kept": np.zeros((n, p, p), np.float32),
+            "lanes": np.zeros((n, m, 2), np.float32), "interval": np.zeros((n, 1), np.float32),
+        }  # fmt: skip
+        green_mask, lane_mask = np.zeros((n, p), np.float32), np.zeros((n, m), np.float32)
+        for k, junction in enumerate(junctions):
+            for name, array in arrays.items():
+                values = getattr(junction, name)
+                array[k][tuple(slice(size) for size in values.shape)] = values
+            green_mask[k, : junction.protected.shape[0]] = 1
+            lane_mask[k, : junction.protected.shape[1]] = 1
+        return cls(**arrays, green_mask=green_mask, lane_mask=lane_mask)
+
+    def take(self, rows: NDArray[np.intp]) -> "Padded":
+        return Padded(**{name: array[rows] for name, array in vars(self).items()})
+
+
+def inputs(junction: Padded, current: Array, green_s: Array, features: Array) -> tuple[Array, Array]:
+    """The inputs of the networks, scaled: of lanes [n, L, LANE_INPUTS] and of greens [n, P, GREEN_INPUTS].
+
+    Args:
+        junction: n rows.
+        current: [n, P], one-hot of the current green.
+        green_s: [n], for how long it has been shown.
+        features: [n, L, features], as observed.
+    """
+    scaled = features.copy()
+    scaled[..., TOTAL_WAIT] = np.sqrt(np.maximum(scaled[..., TOTAL_WAIT], 0))
+    scaled = np.minimum(scaled / SCALES.astype(scaled.dtype), CAPS.astype(scaled.dtype))
+    one = current[:, None, :]
+    now = [(one @ shares)[:, 0, :, None] for shares in (junction.protected, junction.permissive)]
+    lane_x = np.concatenate([scaled, *now, np.broadcast_to(junction.lanes, (*scaled.shape[:2], 2))], -1)
+    green_x = np.zeros((*current.shape, GREEN_INPUTS), lane_x.dtype)
+    green_x[..., 0] = current
+    green_x[..., 1] = current * np.minimum(green_s / GREEN_TIME_SCALE_S, GREEN_TIME_CAP)[:, None]
+    green_x[..., 2], green_x[..., 3] = (one @ junction.change)[:, 0], (one @ junction.kept)[:, 0]
+    green_x[..., 4] = junction.green_mask.sum(1, keepdims=True) / GREENS_SCALE
+    green_x[..., 5] = junction.interval
+    return lane_x, green_x
+
+
+def encode(network: Sequence[Array], junction: Padded, lane_x: Array, green_x: Array) -> tuple[Array, Array]:
+    """(e [n, P, units], c [n, units]) of one network: its first six arrays, in the order of SHAPES."""
+    k1, b1, k2, b2, k3, b3 = network[:6]
+    f = np.maximum(np.maximum(lane_x @ k1 + b1, 0) @ k2 + b2, 0) * junction.lane_mask[..., None]
+    served = junction.protected + junction.permissive
+    partial = ((served > 0.01) & (served < 0.99)).astype(f.dtype)
+    sums = [shares @ f for shares in (junction.protected, junction.permissive, partial)]
+    e = np.maximum(np.concatenate([*sums, green_x], -1) @ k3 + b3, 0) * junction.green_mask[..., None]
+    current = (green_x[..., :1] * e).sum(1)
+    mean = e.sum(1) / junction.green_mask.sum(1, keepdims=True)
+    return e, np.concatenate([current, mean, e.max(1), f.sum(1) / LANES_SCALE], -1)
+
+
+def scores(network: Sequence[Array], junction: Padded, lane_x: Array, green_x: Array) -> Array:
+    """The scores [n, P] of one network, very low for greens that are padding."""
+    e, c = encode(network, junction, lane_x, green_x)
+    k4, b4, k5, b5 = network[6:]
+    z = np.maximum(e @ k4[:GREEN_UNITS] + (c @ k4[GREEN_UNITS:])[:, None] + b4, 0)
+    y: Array = np.where(junction.green_mask > 0, (z @ k5)[..., 0] + b5, -1e9)
+    return y
+
+
+def log_softmax(y: Array) -> Array:
+    shifted = y - y.max(1, keepdims=True)
+    result: Array = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    return result
+
+
+def served_first(log_p: Array, junction: Padded, features: Array) -> Array:
+    """Lower the logits of greens that do not serve the lane that has waited too long for its green, if there is one."""
+    allowed, is_late = greens_allowed(junction, features)
+    masked = log_p.min(1, keepdims=True) - MASKED_BELOW
+    return np.where(is_late[:, None] & ~allowed, masked, log_p)
+
+
+def greens_allowed(junction: Padded, features: Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """([n, P] whether a green serves the lane that waits longest, [n] whether that lane has waited too long)."""
+    serves = junction.protected + junction.permissive > 0
+    waiting_s = np.where((features[..., HALTING] > 0) & serves.any(1), features[..., RED], 0.0)
+    longest = waiting_s.argmax(1)
+    rows = np.arange(len(longest))
+    return serves[rows, :, longest], waiting_s[rows, longest] >= MAX_RED_S

@@ -1,0 +1,141 @@
+"""The TensorFlow operations of `phase_competition`, for exported models and for the training."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from export.actors.phase_competition import (
+    CAPS,
+    GREEN_TIME_CAP,
+    GREEN_TIME_SCALE_S,
+    GREEN_UNITS,
+    GREENS_SCALE,
+    HALTING,
+    JUNCTION_PARTS,
+    LANE_UNITS,
+    LANES_SCALE,
+    MASKED_BELOW,
+    MAX_RED_S,
+    MIN_LOG_PROBABILITY,
+    RED,
+    SCALES,
+    SHAPES,
+    TOTAL_WAIT,
+)
+from signals.approach_features import FEATURES
+
+PADDING_SCORE = -1e9
+"""Score of a green that is padding."""
+Junction = Mapping[str, Any]
+"""By part of `JUNCTION_PARTS`, a tensor of n junctions: [n, P, L] and so on."""
+BY_JUNCTION = {"interval": 1, "green_mask": 1, "lane_mask": 1}
+"""Rank of a junction's parts that are not matrices."""
+
+
+def logits(x: Any, weights: Mapping[str, Any], networks: int) -> Any:
+    """The logits [B, P] of observations [B, O] of one junction, or [n, B, P] of [n, B, O] of n junctions.
+
+    Inside, a tensor of lanes is [n, L, B, ...] and one of greens is [n, P, B, ...]. So each matrix product has two or three
+    axes and none that is broadcast: TensorFlow 2.20 crashed with others on a CPU (oneDNN).
+    """
+    shared = {name: tf.unstack(tf.reshape(weights[name], (networks, *shape))) for name, shape in SHAPES.items()}
+    is_single = len(x.shape) == 2
+    x = x[None] if is_single else x
+    junction = {name: _of_each(weights[name], BY_JUNCTION.get(name, 2), x.shape[0]) for name in JUNCTION_PARTS}
+    greens, lanes = junction["protected"].shape[1:]
+    n, batch = x.shape[0], tf.shape(x)[1]
+    current = tf.transpose(x[..., :greens], [0, 2, 1])
+    features = tf.reshape(x[..., greens + 2 :], [n, batch, lanes, len(FEATURES)])
+    features = tf.transpose(features, [0, 2, 1, 3])
+    lane_x, green_x = _inputs(junction, current, x[..., greens + 1], features)
+    log_p = 0.0
+    for k in range(networks):
+        y = scores([shared[name][k] for name in SHAPES], junction, lane_x, green_x)
+        log_p += tf.maximum(tf.nn.log_softmax(y, 1), MIN_LOG_PROBABILITY)
+    result = tf.transpose(_served_first(log_p, junction, features), [0, 2, 1])
+    return result[0] if is_single else result
+
+
+def _of_each(part: Any, rank: int, n: int) -> Any:
+    """A junction's part as [n, ...]: a single model has no first axis, and a fleet stores a part that is equal for all once."""
+    part = part[None] if part.shape.rank == rank else part
+    return part if part.shape[0] == n else tf.repeat(part, n, 0)
+
+
+def _inputs(junction: Junction, current: Any, green_s: Any, features: Any) -> tuple[Any, Any]:
+    """As `phase_competition.inputs`. `current`: [n, P, B], `green_s`: [n, B], `features`: [n, L, B, features]."""
+    is_root = tf.constant(np.arange(len(FEATURES)) == TOTAL_WAIT)
+    rooted = tf.where(is_root, tf.sqrt(tf.maximum(features, 0.0)), features)
+    scaled = tf.minimum(rooted * tf.constant(1 / SCALES, tf.float32), tf.constant(CAPS, tf.float32))
+    now = [tf.linalg.matmul(junction[name], current, transpose_a=True) for name in ("protected", "permissive")]
+    constants = [_repeated(junction["lanes"][..., k][..., None], now[0]) for k in range(junction["lanes"].shape[-1])]
+    lane_x = tf.concat([scaled, *(values[..., None] for values in (*now, *constants))], -1)
+    columns = [
+        current,
+        current * tf.minimum(green_s / GREEN_TIME_SCALE_S, GREEN_TIME_CAP)[:, None],
+        tf.linalg.matmul(junction["change"], current, transpose_a=True),
+        tf.linalg.matmul(junction["kept"], current, transpose_a=True),
+        _repeated((tf.reduce_sum(junction["green_mask"], 1, keepdims=True) / GREENS_SCALE)[..., None], current),
+        _repeated(junction["interval"][..., None], current),
+    ]
+    return lane_x, tf.stack(columns, -1)
+
+
+def encode(network: Sequence[Any], junction: Junction, lane_x: Any, green_x: Any) -> tuple[Any, Any]:
+    """As `phase_competition.encode`: (e [n, P, B, units], c [n, B, units]).
+
+    `lane_x`: [n, L, B, inputs], `green_x`: [n, P, B, inputs].
+    """
+    k1, b1, k2, b2, k3, b3 = network[:6]
+    f = _dense(_dense(lane_x, k1, b1), k2, b2) * junction["lane_mask"][..., None, None]
+    served = junction["protected"] + junction["permissive"]
+    partial = tf.cast((served > 0.01) & (served < 0.99), tf.float32)
+    shares = tf.concat([junction["protected"], junction["permissive"], partial], 1)
+    shape = tf.shape(f)
+    sums = tf.linalg.matmul(shares, tf.reshape(f, [shape[0], shape[1], shape[2] * LANE_UNITS]))
+    sums = tf.split(tf.reshape(sums, [shape[0], tf.shape(shares)[1], shape[2], LANE_UNITS]), 3, 1)
+    e = _dense(tf.concat([*sums, green_x], -1), k3, b3) * junction["green_mask"][..., None, None]
+    current = tf.reduce_sum(green_x[..., :1] * e, 1)
+    mean = tf.reduce_sum(e, 1) / tf.reduce_sum(junction["green_mask"], 1)[:, None, None]
+    return e, tf.concat([current, mean, tf.reduce_max(e, 1), tf.reduce_sum(f, 1) / LANES_SCALE], -1)
+
+
+def scores(network: Sequence[Any], junction: Junction, lane_x: Any, green_x: Any) -> Any:
+    """As `phase_competition.scores`: [n, P, B]."""
+    e, c = encode(network, junction, lane_x, green_x)
+    k4, b4, k5, b5 = network[6:]
+    own, whole = _dense(e, k4[:GREEN_UNITS], b4, is_last=True), _dense(c, k4[GREEN_UNITS:], tf.zeros_like(b4), is_last=True)
+    y = _dense(tf.nn.relu(own + whole[:, None]), k5, b5, is_last=True)[..., 0]
+    return tf.where(_repeated(junction["green_mask"][..., None], y) > 0, y, PADDING_SCORE)
+
+
+def value(network: Sequence[Any], junction: Junction, lane_x: Any, green_x: Any) -> Any:
+    """A critic's value [n, B] of the junction."""
+    _, c = encode(network, junction, lane_x, green_x)
+    k4, b4, k5, b5 = network[6:]
+    return _dense(_dense(c, k4, b4), k5, b5, is_last=True)[..., 0]
+
+
+def _dense(x: Any, kernel: Any, bias: Any, is_last: bool = False) -> Any:
+    """A layer over the last axis, with ReLU unless it is the last one."""
+    y = tf.nn.bias_add(tf.linalg.matmul(tf.reshape(x, [-1, kernel.shape[0]]), kernel), bias)
+    return tf.reshape(y if is_last else tf.nn.relu(y), tf.concat([tf.shape(x)[:-1], [kernel.shape[1]]], 0))
+
+
+def _served_first(log_p: Any, junction: Junction, features: Any) -> Any:
+    """As `phase_competition.served_first`."""
+    serves = tf.cast(junction["protected"] + junction["permissive"] > 0, tf.float32)
+    is_halting = tf.cast(features[..., HALTING] > 0, tf.float32)
+    waiting_s = features[..., RED] * is_halting * tf.reduce_max(serves, 1)[..., None]
+    longest = tf.one_hot(tf.argmax(waiting_s, 1), waiting_s.shape[1], axis=1)
+    is_late = tf.reduce_max(waiting_s, 1, keepdims=True) >= MAX_RED_S
+    serves_longest = tf.linalg.matmul(serves, longest) > 0
+    masked = tf.reduce_min(log_p, 1, keepdims=True) - MASKED_BELOW
+    return tf.where(is_late & ~serves_longest, _repeated(masked, log_p), log_p)
+
+
+def _repeated(values: Any, like: Any) -> Any:
+    """Repeat what a junction has for every row of the batch."""
+    return values + tf.zeros_like(like)

@@ -1,0 +1,145 @@
+"""Networks of phase competition (`export.actors.phase_competition`): one policy for any junction, in one file.
+
+The file is a NumPy archive with the suffix .policy: the actors' weights, [networks, ...] by name, the critics' for a
+training that starts from them, and `description`, a JSON text: the lane features that the weights are for, and how they
+were trained.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from city import whole_files
+from city.errors import InputError, first_line
+from export.actors import Actor
+from export.actors.phase_competition import SHAPES, Junction, PhaseCompetition
+from export.checkpoints.checkpoint import Checkpoint, unread_variables
+from export.checkpoints.numpy_archive import open_checkpoint
+from export.checkpoints.source import ActorRequest, Source, StoredActor
+from serving.contract import CATEGORICAL
+from signals.approach_features import FEATURES
+from signals.dialects.street import DIALECT
+
+SUFFIX = ".policy"
+CRITIC = "critic_"
+"""Prefix of the critics' arrays."""
+DESCRIPTION = "description"
+
+Arrays = Mapping[str, NDArray[np.float32]]
+
+
+def save(path: Path, actors: Arrays, critics: Arrays, description: Mapping[str, Any]) -> None:
+    """Write networks, replacing a file of that name at once. Raises InputError.
+
+    Args:
+        path: the file.
+        actors: [networks, *shape] by name of `SHAPES`.
+        critics: the same of the critics, with their own shapes.
+        description: how they were trained, in JSON's types.
+    """
+    text = json.dumps({"features": FEATURES, **description})
+    arrays = {**actors, **{f"{CRITIC}{name}": array for name, array in critics.items()}}
+    with whole_files.replacing(path) as draft, draft.open("wb") as file:
+        np.savez_compressed(file, **{DESCRIPTION: np.array(text)}, **arrays)  # type: ignore[arg-type]
+
+
+def description_of(path: Path) -> dict[str, Any]:
+    """The description of a file of `save`. Raises InputError."""
+    return _description(path, open_checkpoint(path))
+
+
+def load(
+    path: Path, critic_shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> tuple[dict[str, NDArray[np.float32]], dict[str, NDArray[np.float32]]]:
+    """(actors, critics) of a file of `save`. Raises InputError if it is damaged or for other features.
+
+    `critic_shapes`: shapes of one critic's arrays; without them, the critics are not read.
+    """
+    checkpoint = open_checkpoint(path)
+    _description(path, checkpoint)
+    count = _count(path, checkpoint)
+    actors = {name: _array(path, checkpoint, name, (count, *shape)) for name, shape in SHAPES.items()}
+    critics = {
+        name: _array(path, checkpoint, f"{CRITIC}{name}", (count, *shape)) for name, shape in (critic_shapes or {}).items()
+    }
+    return actors, critics
+
+
+def _description(path: Path, checkpoint: Checkpoint) -> dict[str, Any]:
+    if DESCRIPTION not in checkpoint.stored:
+        raise InputError(
+            f"{path}: has no description, so it is not a policy of phase competition; pass a file of greenserve train"
+        )
+    try:
+        found = json.loads(str(checkpoint.value(DESCRIPTION)))
+        features = found["features"]
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise InputError(f"{path}: its description cannot be read ({first_line(error)}); train it again") from None
+    if features != list(FEATURES):
+        raise InputError(
+            f"{path}: its weights are for other lane features than those of this version of greenserve; "
+            "use the version that it was trained with, or train it again"
+        )
+    description: dict[str, Any] = found
+    return description
+
+
+def _count(path: Path, checkpoint: Checkpoint) -> int:
+    """Number of networks. Raises InputError."""
+    first = next(iter(SHAPES))
+    if first not in checkpoint.stored or not checkpoint.stored[first].shape:
+        raise InputError(
+            f"{path}: {first} is missing, so it is not a policy of phase competition; pass a file of greenserve train"
+        )
+    return checkpoint.stored[first].shape[0]
+
+
+def _array(path: Path, checkpoint: Checkpoint, name: str, shape: Sequence[int]) -> NDArray[np.float32]:
+    stored = checkpoint.stored.get(name)
+    if stored is None or stored.shape != tuple(shape) or not shape[0]:
+        has = "is missing" if stored is None else f"has shape {list(stored.shape)}"
+        raise InputError(f"{path}: {name} {has}, but must have shape {list(shape)}; train it again")
+    array = checkpoint.value(name)
+    if array.dtype != np.float32 or not np.isfinite(array).all():
+        raise InputError(f"{path}: {name} has a value that is not a finite float32; train it again")
+    return array
+
+
+class PhaseNetworks(Source):
+    format = "phase-competition"
+    suffixes = (SUFFIX,)
+    has_scopes = False
+    serves_any_tl = True
+
+    def open(self, path: Path) -> Checkpoint:
+        return open_checkpoint(path)
+
+    def actor(self, path: Path, label: str, request: ActorRequest) -> StoredActor:
+        self.refuse_tensor(label, request)
+        self.refuse_scope(label, request)
+        contract = request.contract
+        if contract is None or contract.observation.dialect != DIALECT.name:
+            dialect = "no dialect" if contract is None else f"dialect {contract.observation.dialect}"
+            raise InputError(
+                f"{request.tl}: {label} is a policy for the dialect {DIALECT.name}, and city.toml has {dialect} for it; write "
+                f'dialect = "{DIALECT.name}" in [tl.{request.tl}] (greenserve city init --dialect {DIALECT.name})'
+            )
+        actors, _ = load(path)
+        checkpoint = open_checkpoint(path)
+        unread = unread_variables(checkpoint, [*SHAPES, DESCRIPTION])
+        step = PhaseCompetition(actors, Junction.of_contract(contract))
+        return StoredActor(Actor("phase-competition", (step,), unread), "", action_kind=CATEGORICAL)
+
+    def uses_for_any_tl(self, path: Path) -> tuple[dict[str, str], str]:
+        actors, _ = load(path)
+        count = len(actors["lane_bias_1"])
+        uses = {name: "phase competition" for name in SHAPES} | {DESCRIPTION: "how it was trained"}
+        networks = "1 network" if count == 1 else f"{count} networks"
+        return uses, f"a policy of {networks} for any TL of the dialect {DIALECT.name}"
+
+
+SOURCE = PhaseNetworks()

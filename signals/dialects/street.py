@@ -1,0 +1,253 @@
+"""The street dialect: one policy for any junction; an action is the index of a green.
+
+Observation, float32: [one-hot of the current green | min_green bit | time for which it has been shown, s | for each
+incoming lane its features (`signals.approach_features`)], from the positions, speeds and waiting times of the vehicles
+within 300 m upstream. So a street needs sensors that see single vehicles (radar, camera): counts by lane are not enough.
+
+The greens are the distinct ones of the program that runs. What the policy needs of the network is in the contract: lanes,
+links, speed limits, and the time of each change of greens. Actions, yellow, minimum green and decision moments are those
+of the sumo-rl dialect (`signals.green_phases`), with a yellow of 3 s; the safety rules make a yellow longer where the
+approach speed asks for it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from city.config import TL, Safety
+from city.errors import InputError
+from city.lanes import is_internal
+from city.network import SignalNetwork
+from protos import policy_pb2 as pb
+from serving.contract import CATEGORICAL, ContractError
+from signals.approach_features import FEATURES, MAX_RED_S, REACH_M, ApproachFeatures
+from signals.dialects import PhaseSequencer
+from signals.green_phases import GreenPhaseSequencer
+from signals.observation import Floats, Observation, ObserverGroup, PhaseState, Readings, Shares
+from signals.policy_signals import PolicySignal, greens_of, signal_messages
+from signals.safety.conflicts import GREEN
+from signals.safety.safety_times import times_for
+from signals.safety.signal_safety import SignalSafety
+
+DELTA_TIME_S, YELLOW_S, MIN_GREEN_S = 5, 3.0, 5.0
+HEAD = ("min_green", "green_time")
+"""Features of the signal after the one-hot of its greens."""
+
+
+class Street:
+    name = "street"
+    action_kinds: tuple[str, ...] = (CATEGORICAL,)
+    takes_first_program = False
+    file_name_settings: tuple[str, ...] = ()
+
+    def check_settings(self, tl: TL) -> None:
+        if len(tl.signals) > 1:
+            raise InputError(f"a street TL has one signal, not {len(tl.signals)}; give each signal a table of its own")
+        if tl.state or tl.action:
+            raise InputError("state and action are settings of the sappo dialect, not of street")
+
+    def action_kind(self, tl: TL) -> str:
+        return CATEGORICAL
+
+    def build_contract(self, tl: TL, signals: Sequence[PolicySignal], safety: Safety) -> pb.PolicyContract:
+        (signal,) = signals
+        (message,) = signal_messages(signals)
+        message.approaches.extend(_approaches(signal.network))
+        greens = len(signal.greens)
+        contract = pb.PolicyContract(
+            tl=tl.name,
+            signal_ids=[signal.id],
+            signals=[message],
+            action=pb.Action(kind=CATEGORICAL, size=greens, choices=[greens]),
+            timing=pb.Timing(
+                decision_interval_s=DELTA_TIME_S if tl.delta_time_s is None else tl.delta_time_s,
+                yellow_s=YELLOW_S if tl.yellow_s is None else tl.yellow_s,
+                all_red_s=tl.all_red_s or 0.0,
+                min_green_s=MIN_GREEN_S if tl.min_green_s is None else tl.min_green_s,
+                max_green_s=tl.max_green_s or 0.0,
+            ),
+        )
+        rules = SignalSafety(signal.network, times_for(contract, safety, runs_plan=False), signal.greens)
+        changes_s = [rules.change_between_s(a, b) for a in signal.greens for b in signal.greens]
+        contract.signals[0].change_s.extend(changes_s)
+        features = _features(contract.signals[0], greens)
+        observation = pb.Observation(dialect=self.name, size=len(features), features=features, normalisation="none")
+        contract.observation.CopyFrom(observation)
+        return contract
+
+    def check_contract(self, contract: pb.PolicyContract) -> None:
+        where = f"the contract of {contract.tl}"
+        remedy = f"export it again (greenserve export --tl {contract.tl})"
+        if contract.action.kind != CATEGORICAL:
+            raise ContractError(f"{where} has action {contract.action.kind!r}, not {CATEGORICAL}; {remedy}")
+        signal = contract.signals[0]
+        greens = len(greens_of(signal))
+        if list(contract.observation.features) != _features(signal, greens):
+            raise ContractError(f"{where} lists features that this version of the street dialect does not have; {remedy}")
+        if contract.action.size != greens or len(signal.change_s) != greens**2:
+            raise ContractError(f"{where} has other numbers of greens in its action and its signal; {remedy}")
+        links = min((len(green) for green in greens_of(signal)), default=0)
+        if any(not 0 <= link < links for approach in signal.approaches for link in approach.links):
+            raise ContractError(f"{where} has a lane with a link that its signal does not have; {remedy}")
+        lanes = [lane for approach in signal.approaches for lane in (*approach.upstream, *approach.exits)]
+        numbers = [x for lane in lanes for x in (lane.distance_m, lane.share, lane.length_m, lane.limit_mps)]
+        if not all(math.isfinite(x) and x >= 0 for x in (*numbers, *signal.change_s)):
+            raise ContractError(f"{where} has a length, speed or time that is negative or not finite; {remedy}")
+        if not contract.timing.decision_interval_s >= 1:
+            interval_s = contract.timing.decision_interval_s
+            raise ContractError(f"{where} has decision_interval_s {interval_s:g}, but it must be at least 1; {remedy}")
+
+    def runs_plan(self, contract: pb.PolicyContract) -> bool:
+        return False
+
+    def counts_outflow(self, contract: pb.PolicyContract) -> bool:
+        return False
+
+    def vehicle_lanes(self, contract: pb.PolicyContract) -> list[str]:
+        approaches = contract.signals[0].approaches
+        return list(dict.fromkeys(lane.lane_id for a in approaches for lane in (*a.upstream, *a.exits)))
+
+    def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> "StreetObserver":
+        return StreetObserver(contract.signals[0], lane_row)
+
+    def sequencer(self, contract: pb.PolicyContract) -> PhaseSequencer:
+        timing = contract.timing
+        greens = greens_of(contract.signals[0])
+        return StreetSequencer(greens, timing.decision_interval_s, timing.yellow_s, timing.min_green_s, timing.all_red_s)
+
+
+DIALECT = Street()
+
+
+def _features(signal: pb.Signal, greens: int) -> list[pb.Feature]:
+    head = [pb.Feature(kind=kind, signal_id=signal.id) for kind in ("phase",) * greens + HEAD]
+    lanes = [approach.lane_id for approach in signal.approaches]
+    return head + [pb.Feature(kind=kind, signal_id=signal.id, lane_id=lane) for lane in lanes for kind in FEATURES]
+
+
+def _approaches(network: SignalNetwork) -> list[pb.Approach]:
+    """The incoming lanes of a signal that vehicles use."""
+    graph = network.lane_graph
+    approaches = []
+    for lane in network.lanes:
+        if is_internal(lane):
+            continue
+        links = [k for k, link in enumerate(network.links) for incoming, _ in link if incoming == lane]
+        exits = [out for link in network.links for incoming, out in link if incoming == lane and not is_internal(out)]
+        approaches.append(
+            pb.Approach(
+                lane_id=lane,
+                links=list(dict.fromkeys(links)),
+                upstream=[
+                    pb.ReadLane(
+                        lane_id=upstream.lane,
+                        distance_m=upstream.distance_m,
+                        share=upstream.share,
+                        length_m=graph.length_m[upstream.lane],
+                        limit_mps=graph.limit_mps[upstream.lane],
+                    )
+                    for upstream in graph.upstream(lane, REACH_M)
+                ],
+                exits=[
+                    pb.ReadLane(
+                        lane_id=out,
+                        share=exits.count(out) / len(exits),
+                        length_m=graph.length_m[out],
+                        limit_mps=graph.limit_mps[out],
+                    )
+                    for out in dict.fromkeys(exits)
+                ],
+            )
+        )
+    return approaches
+
+
+class StreetSequencer(GreenPhaseSequencer):
+    """Greens of one signal, and for how long each has or has not been shown."""
+
+    def __init__(
+        self, greens: Sequence[str], delta_time_s: float, yellow_s: float, min_green_s: float, all_red_s: float = 0.0
+    ) -> None:
+        super().__init__(greens, delta_time_s, yellow_s, min_green_s, all_red_s)
+        self._left_s = [0.0] * len(greens)
+        """By green, when it was last left."""
+        self._shown_s = 0.0
+        """When the current green is, or was first, shown."""
+
+    def enter(self, now: float, shown: Sequence[str], start: bool = False) -> None:
+        super().enter(now, shown, start)
+        self._left_s = [now] * len(self._left_s)
+        self._shown_s = now
+
+    def apply_action(self, now: float, action: Sequence[float]) -> None:
+        before = self._green
+        super().apply_action(now, action)
+        if self._green != before:
+            self._left_s[before] = now
+            self._shown_s = self._green_from_s
+
+    def note_shown(self, now: float, signal: int = 0) -> None:
+        if now < self._awaits_green_until_s:
+            self._shown_s = max(self._shown_s, now)
+        super().note_shown(now, signal)
+
+    def decides_at(self, now: float) -> bool:
+        return self._may_change(now)
+
+    def phase_state(self, now: float) -> PhaseState:
+        state = super().phase_state(now)
+        since_s = [now - left_s for left_s in self._left_s]
+        since_s[self._green] = 0.0
+        return PhaseState(state.phases, state.min_green_passed, max(now - self._shown_s, 0.0), tuple(since_s))
+
+
+class StreetObserver:
+    """[one-hot of the green | min_green bit | green time | features of every incoming lane]."""
+
+    def __init__(self, signal: pb.Signal, lane_row: Mapping[str, int]) -> None:
+        self.approaches, self.lane_row = list(signal.approaches), lane_row
+        greens = greens_of(signal)
+        self.greens = len(greens)
+        self.size = self.greens + len(HEAD) + len(self.approaches) * len(FEATURES)
+        served = [[any(green[k] in GREEN for k in approach.links) for green in greens] for approach in self.approaches]
+        self.unserved_s: Floats = np.where(np.array(served, bool).reshape(len(served), len(greens)), 0.0, np.inf)
+        """[lanes, greens]: inf for a green that does not serve a lane, else 0."""
+        self._group: StreetObservers | None = None
+
+    def observe(self, readings: Readings, shares: Shares, phase_state: PhaseState) -> Observation:
+        if self._group is None:
+            self._group = StreetObservers([self])
+        return self._group.observe(readings, shares, [phase_state])[0]
+
+    def decided(self) -> None:
+        """Do nothing: no feature counts from the last decision."""
+
+    @staticmethod
+    def together(observers: "Sequence[StreetObserver]") -> ObserverGroup:
+        return StreetObservers(observers)
+
+
+class StreetObservers:
+    """The observations of TLs that decide at the same moment."""
+
+    def __init__(self, observers: Sequence[StreetObserver]) -> None:
+        self._observers = observers
+        self._features = ApproachFeatures([a for o in observers for a in o.approaches], observers[0].lane_row)
+
+    def observe(self, readings: Readings, shares: Shares, phase_states: Sequence[PhaseState]) -> list[Observation]:
+        red_s = [
+            (observer.unserved_s + state.since_green_s).min(1, initial=MAX_RED_S)
+            for observer, state in zip(self._observers, phase_states, strict=True)
+        ]
+        features = self._features.compute(readings.by_vehicle, np.concatenate(red_s))
+        observations, begin = [], 0
+        for observer, state in zip(self._observers, phase_states, strict=True):
+            end = begin + len(observer.approaches)
+            observation = np.zeros(observer.size, np.float32)
+            observation[state.phases[0]] = 1.0
+            observation[observer.greens : observer.greens + 2] = state.min_green_passed, state.green_s
+            observation[observer.greens + len(HEAD) :] = features[begin:end].ravel()
+            observations.append(observation)
+            begin = end
+        return observations

@@ -1,0 +1,63 @@
+"""Arms on many streets."""
+
+import csv
+
+import pytest
+
+from evaluation.arms import parse
+from evaluation.many_streets import StreetResult, StreetSimulation, compare, has_gridlock
+from greenserve.__main__ import main
+from simulation.synthetic.streets import generate
+
+
+@pytest.fixture(scope="module")
+def streets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("streets")
+    return [generate(folder, seed) for seed in (0, 3)]
+
+
+def test_arms_of_a_street_have_the_same_vehicles(streets):
+    results = StreetSimulation(parse("max-pressure,fixed,actuated,greedy"), 200.0)((streets[0], 5))
+    assert len({result.total for result in results.values()}) == 1
+    assert len({result.delay_s for result in results.values()}) == 4
+
+
+def test_a_comparison_names_worse_streets_and_gridlocks_of_the_candidate_alone():
+    results = {
+        "a": {"x": StreetResult(10, 100, 100), "y": StreetResult(20, 100, 100)},
+        "b": {"x": StreetResult(40, 50, 100), "y": StreetResult(20, 100, 100)},
+        "c": {"x": StreetResult(400, 10, 100), "y": StreetResult(400, 20, 100)},
+    }
+    comparison = compare(results, "x", "y")
+    assert comparison.better == pytest.approx(1 / 3)
+    assert comparison.worse == ("b",)
+    assert comparison.ratio == pytest.approx(1.0)
+    assert comparison.worst_ratio == 2.0
+    assert comparison.gridlocks == ("b", "c")
+    assert has_gridlock(results["b"], "x") and not has_gridlock(results["b"], "y")
+
+
+def test_the_command_compares_arms_and_writes_a_table(streets, tmp_path, capsys):
+    arguments = ["--streets", str(streets[0].parent), "--arms", "max-pressure,fixed", "--seconds", "200"]
+    assert main(["evaluate", *arguments, "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "2 streets" in out and "max-pressure against fixed: less delay on" in out
+    rows = list(csv.DictReader((tmp_path / "streets.csv").open()))
+    assert [(row["street"], row["arm"]) for row in rows] == [
+        (street.name, arm) for street in streets for arm in ("max-pressure", "fixed")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--arms", "served,fixed"], "arm served is for a city"),
+        (["--arms", "fixed", "--gate", "fixed"], "--gate is for an evaluation in a city"),
+        (["--arms", "policy:missing.policy"], "missing.policy"),
+        (["--arms", "policy:"], "is not one of"),
+    ],
+)
+def test_wrong_flags_are_one_line(flags, text, streets, capsys):
+    assert main(["evaluate", "--streets", str(streets[0].parent), "--seconds", "60", *flags]) == 2
+    error = capsys.readouterr().err
+    assert text in error and "Traceback" not in error

@@ -1,0 +1,287 @@
+"""Phase competition: TensorFlow against NumPy, the rule for lanes that wait too long, its JSON, its fleets."""
+
+import concurrent.futures
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.random_models import random_actor
+from export.actors import Actor
+from export.actors.phase_competition import JUNCTION_PARTS, SHAPES, Junction, Padded, PhaseCompetition, greens_allowed
+from export.actors.steps import SizeMismatch, from_json
+from export.fleets import fleet_graph
+from export.fleets.fleet_graph import FleetActor
+from export.saved_model.meta_graph import Variables
+from signals.approach_features import FEATURES
+from tests.export.phase_competition_models import random_junction, random_networks, random_observations, random_policy
+
+HALTING, RED = FEATURES.index("halting"), FEATURES.index("red")
+
+sizes = st.tuples(st.integers(1, 12), st.integers(1, 40))
+seeds = st.integers(0, 2**32 - 1)
+
+
+def built(actor, x):
+    weights = {weight.name: tf.constant(weight.values) for weight in actor.weights}
+    return actor.build(tf.constant(x), lambda name, shape: tf.ensure_shape(weights[name], shape)).numpy()
+
+
+@given(size=sizes, networks=st.integers(1, 3), rows=st.integers(1, 9), seed=seeds)
+@settings(max_examples=40)
+def test_operations_give_the_numpy_value_for_any_junction(size, networks, rows, seed):
+    rng = np.random.default_rng(seed)
+    actor = random_policy(rng, *size, random_networks(rng, networks))
+    x = random_observations(rng, *size, rows, max_red_s=200)
+    expected = actor.steps[0].evaluate(x.astype(np.float64), [])
+    assert expected.shape == (rows, size[0]) == (rows, actor.outputs) and x.shape[1] == actor.inputs
+    np.testing.assert_allclose(built(actor, x), expected, rtol=1e-4, atol=1e-4)
+
+
+@given(size=sizes, seed=seeds)
+@settings(max_examples=20)
+def test_operations_give_the_numpy_value_for_the_observations_of_the_parity_check(size, seed):
+    """Negative counts, several current greens: nothing that an observation has, but what the check compares."""
+    rng = np.random.default_rng(seed)
+    actor = random_policy(rng, *size)
+    x = np.concatenate([rng.standard_normal((4, actor.inputs)), rng.random((4, actor.inputs))]).astype(np.float32)
+    np.testing.assert_allclose(built(actor, x), actor.steps[0].evaluate(x.astype(np.float64), []), rtol=1e-4, atol=1e-4)
+
+
+def test_networks_count_alike():
+    rng = np.random.default_rng(0)
+    junction, networks = random_junction(rng, 4, 9), random_networks(rng, 3)
+    x = random_observations(rng, 4, 9, 50).astype(np.float64)
+    together = PhaseCompetition(networks, junction).evaluate(x, [])
+    each = [PhaseCompetition({n: w[k : k + 1] for n, w in networks.items()}, junction).evaluate(x, []) for k in range(3)]
+    np.testing.assert_allclose(together, sum(each), rtol=1e-9)
+
+
+def test_no_network_of_several_forbids_a_green():
+    rng = np.random.default_rng(1)
+    networks = random_networks(rng, 2)
+    networks["score_kernel_2"][0] *= 1e4
+    actor = PhaseCompetition(networks, random_junction(rng, 4, 9))
+    alone = PhaseCompetition({name: weight[1:] for name, weight in networks.items()}, actor.junction)
+    x = random_observations(rng, 4, 9, 50).astype(np.float64)
+    # the first network's log-probabilities are 0 and -30
+    assert ((actor.evaluate(x, []) - alone.evaluate(x, [])) >= -30 - 1e-9).all()
+
+
+# lanes that have waited for too long
+
+
+def waiting(rng, served, halting, red_s):
+    """(policy of a junction whose greens serve the lanes of `served`, an observation of lanes that wait)."""
+    protected = np.array(served, np.float32)
+    greens, lanes = protected.shape
+    junction = random_junction(rng, greens, lanes)
+    junction = Junction(**{**vars(junction), "protected": protected, "permissive": np.zeros_like(protected)})
+    x = random_observations(rng, greens, lanes, 30)
+    features = x[:, greens + 2 :].reshape(30, lanes, -1)
+    features[..., HALTING], features[..., RED] = halting, red_s
+    return Actor("phase-competition", (PhaseCompetition(random_networks(rng), junction),)), x
+
+
+@pytest.mark.parametrize("evaluate", [built, lambda actor, x: actor.steps[0].evaluate(x.astype(np.float64), [])])
+@pytest.mark.parametrize(
+    ("halting", "red_s", "chosen"),
+    [
+        ([0, 1, 0], [0, 120, 0], {1, 2}),
+        ([0, 1, 0], [0, 119.9, 0], {0, 1, 2, 3}),
+        ([0, 0, 0], [0, 500, 0], {0, 1, 2, 3}),
+        ([1, 1, 0], [300, 200, 0], {0}),
+        ([1, 1, 0], [200, 300, 0], {1, 2}),
+        # no green serves the last lane
+        ([0, 0, 1], [0, 0, 3600], {0, 1, 2, 3}),
+        ([0, 1, 1], [0, 130, 3600], {1, 2}),
+    ],
+)
+def test_a_lane_that_has_waited_two_minutes_is_served_next(evaluate, halting, red_s, chosen):
+    found = set()
+    for seed in range(20):
+        actor, x = waiting(np.random.default_rng(seed), [[1, 0, 0], [0, 1, 0], [0, 0.5, 0], [0, 0, 0]], halting, red_s)
+        found |= set(evaluate(actor, x).argmax(1).tolist())
+    assert found == chosen
+
+
+def test_the_best_green_that_serves_the_lane_is_chosen():
+    actor, x = waiting(np.random.default_rng(3), [[1, 0], [0, 1], [1, 1]], [1, 0], [150, 0])
+    free = x.copy()
+    free[:, 5:].reshape(len(x), 2, -1)[..., HALTING] = 0
+    logits = actor.steps[0].evaluate(x.astype(np.float64), [])
+    assert (logits[:, 1] <= logits.min(1) + 1e-9).all() and (logits[:, 1] < logits[:, [0, 2]].min(1) - 29).all()
+
+
+def test_greens_allowed_are_those_of_the_lane_that_waits_longest():
+    actor, x = waiting(np.random.default_rng(3), [[1, 0], [0, 1], [1, 1]], [1, 2], [150, 130])
+    allowed, is_late = greens_allowed(Padded.of([actor.steps[0].junction] * len(x)), x[:, 5:].reshape(len(x), 2, -1))
+    assert is_late.all() and (allowed == [True, False, True]).all()
+
+
+# JSON
+
+
+def test_json_and_weights_give_the_same_actor():
+    rng = np.random.default_rng(2)
+    step = random_policy(rng, 5, 11, random_networks(rng, 2)).steps[0]
+    copy = from_json(json.loads(json.dumps(step.to_json())), step.weights)
+    x = random_observations(rng, 5, 11, 20, 200).astype(np.float64)
+    np.testing.assert_array_equal(copy.evaluate(x, []), step.evaluate(x, []))
+    assert (copy.outline, copy.note) == (step.outline, "of 2 networks")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"features": FEATURES[:-1]},
+        {"features": [*FEATURES[1:], FEATURES[0]]},
+        {"features": None},
+        {"networks": 3},
+        {"greens": 4},
+        {"lanes": 12},
+        {"lanes": None},
+    ],
+    ids=str,
+)
+def test_description_that_does_not_fit_the_weights_is_refused(change):
+    step = random_policy(np.random.default_rng(2), 5, 11).steps[0]
+    description = step.to_json()["phase_competition"]
+    for damage in ({**description, **change}, {k: v for k, v in description.items() if k not in change}, None, "x", []):
+        with pytest.raises((ValueError, LookupError, TypeError)):
+            from_json({"phase_competition": damage}, step.weights)
+
+
+@pytest.mark.parametrize("part", [*SHAPES, *(part for part in JUNCTION_PARTS if not part.endswith("mask"))])
+def test_weights_that_are_missing_or_of_another_shape_are_refused(part):
+    step = random_policy(np.random.default_rng(2), 5, 11).steps[0]
+    values = step.weights[part]
+    for damage in ({}, {part: values[..., :-1]}, {part: values[None]}, {part: np.zeros(0, np.float32)}):
+        weights = {**{name: other for name, other in step.weights.items() if name != part}, **damage}
+        with pytest.raises((ValueError, LookupError, TypeError)):
+            from_json(step.to_json(), weights)
+
+
+def test_networks_of_several_counts_are_refused():
+    rng = np.random.default_rng(2)
+    networks = {**random_networks(rng, 2), "green_bias": random_networks(rng, 1)["green_bias"]}
+    with pytest.raises(SizeMismatch, match=r"green_bias has shape \[1, 32\], not \[2, 32\]"):
+        _ = random_policy(rng, 3, 4, networks).outputs
+
+
+# fleets
+
+
+class Given(Variables):
+    """Variables with given values; each is read once."""
+
+    def __init__(self, weights):
+        self.values = {weight.name: weight.values for weight in weights}
+
+    def read(self, name, shape, dtype=tf.float32):
+        values = self.values.pop(name)
+        assert tuple(shape) == values.shape
+        return tf.constant(values)
+
+
+def compare_fleet(members, observations):
+    """Compare the actions of a fleet with each member's own; `observations`: by TL, float32 [rows, O]."""
+    groups = fleet_graph.group_members(members)
+    ordered = [member for group in groups for member in group.members]
+    variables = Given(fleet_graph.weights(groups))
+    actions = fleet_graph.build(groups, tf.constant(np.concatenate([observations[m.tl] for m in ordered], 1)), variables).numpy()
+    assert not variables.values, "every weight is used"
+    column = 0
+    for member in ordered:
+        own = member.actor.evaluate(observations[member.tl], member.categorical)
+        found = actions[:, column : column + member.columns]
+        if member.categorical:
+            top = np.sort(own, 1)
+            is_clear = top[:, -1] - top[:, -2] > 1e-4 if own.shape[1] > 1 else np.ones(len(own), bool)
+            assert (found[:, 0] == own.argmax(1))[is_clear].all() and is_clear.any()
+        else:
+            np.testing.assert_allclose(found, own, atol=1e-5)
+        column += member.columns
+    assert column == actions.shape[1]
+    return groups
+
+
+@given(
+    junctions=st.lists(st.tuples(sizes, st.integers(0, 1)), min_size=1, max_size=8),
+    plain=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 6), st.booleans()), max_size=4),
+    budget=st.sampled_from([0, 20_000, 10**9]),
+    seed=seeds,
+)
+@settings(max_examples=20)
+def test_fleet_of_two_policies_and_others_acts_like_its_single_models(junctions, plain, budget, seed):
+    rng = np.random.default_rng(seed)
+    policies = [random_networks(rng, 1), random_networks(rng, 2)]
+    members, x = [], {}
+    for k, (size, policy) in enumerate(junctions):
+        members.append(FleetActor(f"TL{k}", random_policy(rng, *size, policies[policy]), True))
+        x[f"TL{k}"] = random_observations(rng, *size, 5, max_red_s=150)
+    for k, (inputs, outputs, categorical) in enumerate(plain):
+        members.append(FleetActor(f"MLP{k}", random_actor(inputs, outputs, k, categorical), categorical))
+        x[f"MLP{k}"] = rng.standard_normal((5, inputs)).astype(np.float32)
+    before, fleet_graph.MAX_PADDING_BYTES = fleet_graph.MAX_PADDING_BYTES, budget
+    try:
+        compare_fleet(members, x)
+    finally:
+        fleet_graph.MAX_PADDING_BYTES = before
+
+
+def test_weights_of_a_policy_are_stored_once_per_group():
+    rng = np.random.default_rng(0)
+    networks = [random_networks(rng), random_networks(rng)]
+    sizes = [(2, 5), (4, 12), (8, 20), (3, 5)]
+    members = [FleetActor(f"TL{p}{k}", random_policy(rng, *s, networks[p]), True) for p in range(2) for k, s in enumerate(sizes)]
+    x = {m.tl: random_observations(rng, *sizes[int(m.tl[-1])], 3) for m in members}
+    groups = compare_fleet(members, x)
+    assert [sorted(member.tl for member in group.members) for group in groups] == [
+        [f"TL{policy}{k}" for k in range(4)] for policy in range(2)
+    ]
+    kernels = [weight for weight in fleet_graph.weights(groups) if weight.name.endswith("lane_kernel_2")]
+    assert [weight.values.shape for weight in kernels] == [(1, 1, 32, 32)] * 2
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -1e30, 1e30])
+def test_values_that_are_no_readings_give_a_valid_choice(value):
+    rng = np.random.default_rng(0)
+    sizes = [(2, 5), (4, 12), (8, 20)]
+    networks = random_networks(rng, 2)
+    for actor, size in [(random_policy(rng, *size, networks), size) for size in sizes]:
+        x = random_observations(rng, *size, 6)
+        x[rng.random(x.shape) < 0.3] = value
+        x[0] = value
+        logits = built(actor, x)
+        assert logits.shape == (6, size[0]) and ((logits.argmax(1) >= 0) & (logits.argmax(1) < size[0])).all()
+
+
+def compiled(groups):
+    """A function of a fleet's observations, as a graph."""
+    weights = fleet_graph.weights(groups)
+    return tf.function(lambda x: fleet_graph.build(groups, x, Given(weights)), reduce_retracing=True)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 17])
+def test_fleet_of_any_size_runs_in_two_threads(count):
+    """A graph with products of other ranks crashed TensorFlow 2.20 (oneDNN)."""
+    rng = np.random.default_rng(count)
+    networks = random_networks(rng, 3)
+    sizes = {f"TL{k}": (int(rng.integers(2, 9)), int(rng.integers(2, 25))) for k in range(count)}
+    members = [FleetActor(tl, random_policy(rng, *size, networks), True) for tl, size in sizes.items()]
+    groups = fleet_graph.group_members(members)
+    act = compiled(groups)
+    ordered = [sizes[member.tl] for group in groups for member in group.members]
+    batches = [
+        tf.constant(np.concatenate([random_observations(rng, *size, rows) for size in ordered], 1))
+        for rows in (1, 256, 1, 256, 7, 256)
+    ]
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        results = list(threads.map(act, batches))
+    for x, actions in zip(batches, results, strict=True):
+        assert actions.shape == (len(x), count)
+        np.testing.assert_array_equal(actions, act(x))

@@ -1,0 +1,234 @@
+"""From a network to controlled signals with a policy for any junction: city init, export, fleet, check, serve, control."""
+
+import concurrent.futures
+import json
+import re
+import subprocess
+import sys
+
+import grpc
+import numpy as np
+import pytest
+
+from city import config, network
+from city.errors import InputError
+from controller.sumo.network import check_contract_matches_network
+from export import pretrained
+from export.checkpoints import phase_networks
+from export.saved_model import read
+from greenserve.__main__ import main
+from protos import predict_pb2 as wire
+from serving.contract import check_fleet, from_saved_model
+from serving.embedded.config import ServerConfig
+from serving.tensors import to_array, to_proto
+from signals import dialects
+from tests.conftest import GRID, SHARED
+from tests.export.exporting import refused, run
+from tests.export.phase_competition_models import random_networks, random_observations
+from tests.serving.conftest import running
+
+COLOGNE = SHARED / "scenarios" / "cologne8" / "cologne8.sumocfg"
+STREETS = {
+    "grid": GRID / "grid.sumocfg",
+    "cologne8": pytest.param(COLOGNE, marks=pytest.mark.skipif(not COLOGNE.is_file(), reason="cologne8 is not at hand")),
+}
+CONTROLLED_S = 60
+
+
+def write_policy(folder, seed=0, networks=1, name="any"):
+    folder.mkdir(exist_ok=True)
+    phase_networks.save(folder / f"{name}.policy", random_networks(np.random.default_rng(seed), networks), {}, {"trained": "no"})
+    return folder
+
+
+@pytest.fixture(scope="module", params=STREETS.values(), ids=STREETS)
+def folder(request, tmp_path_factory):
+    """A folder with a city of the street dialect, the models of all its TLs and their fleet."""
+    folder = tmp_path_factory.mktemp("street")
+    city = folder / "city.toml"
+    assert main(["city", "init", "--sumocfg", str(request.param), "--dialect", "street", "--out", str(city)]) == 0
+    # answers may take long beside other tests
+    text, changes = re.subn("(?m)^deadline_ms = .*", "deadline_ms = 30000", city.read_text())
+    assert changes == 1
+    city.write_text(text)
+    flags = ["--city", str(city), "--tl", "all", "--models-dir", str(folder / "models")]
+    assert main(["export", "--model-path", str(write_policy(folder / "policies", networks=2)), *flags]) == 0
+    assert main(["export", "fleet", "city", *flags]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(folder):
+    with running(ServerConfig(folder / "models", port=0, poll_s=0)) as server:
+        yield f"127.0.0.1:{server.port}"
+
+
+def fleet_of(folder):
+    (version,) = (folder / "models" / "city").iterdir()
+    contract = from_saved_model(version)
+    check_fleet(contract)
+    return version, contract
+
+
+def observations_of(contract, rows, seed=0):
+    """By TL, observations as its street has them."""
+    rng = np.random.default_rng(seed)
+    lanes = {member.tl: len(member.contract.signals[0].approaches) for member in contract.members}
+    return {m.tl: random_observations(rng, m.contract.action.size, lanes[m.tl], rows, max_red_s=180) for m in contract.members}
+
+
+def test_models_of_all_tls_are_read_back_as_phase_competition(folder):
+    _, contract = fleet_of(folder)
+    assert len(contract.members) >= 8
+    for member in contract.members:
+        dialects.of(member.contract).check_contract(member.contract)
+        _, actor = read.read(folder / "models" / member.tl / str(member.version))
+        (step,) = actor.steps
+        assert (step.key, step.count, step.greens) == ("phase_competition", 2, member.contract.action.size)
+        assert (actor.inputs, step.lanes) == (member.observation_size, len(member.contract.signals[0].approaches))
+
+
+def test_fleet_chooses_what_its_models_choose(folder):
+    version, contract = fleet_of(folder)
+    x = observations_of(contract, 64)
+    fleet = run(version, "serving_default", observation=np.concatenate([x[m.tl] for m in contract.members], 1))["action"]
+    for member in contract.members:
+        single = folder / "models" / member.tl / str(member.version)
+        alone = run(single, "serving_default", observation=x[member.tl])
+        top = np.sort(alone["probabilities"], 1)
+        is_clear = top[:, -1] - top[:, -2] > 1e-4
+        assert (fleet[:, member.action_begin] == alone["action"])[is_clear].all() and is_clear.mean() > 0.5
+
+
+def test_group_of_a_fleet_has_every_tl(folder):
+    version, contract = fleet_of(folder)
+    groups = json.loads((version / "assets.extra" / "export.json").read_text())["groups"]
+    assert sorted(tl for group in groups for tl in group["tls"]) == sorted(member.tl for member in contract.members)
+    assert all(group["stacked"] for group in groups)
+
+
+def predict(server, model, x):
+    """The actions of a batch of observations."""
+    request = wire.PredictRequest(model_spec=wire.ModelSpec(name=model))
+    to_proto(x, request.inputs["observation"])
+    with grpc.insecure_channel(server) as channel:
+        call = channel.unary_unary(
+            "/tensorflow.serving.PredictionService/Predict",
+            request_serializer=wire.PredictRequest.SerializeToString,
+            response_deserializer=wire.PredictResponse.FromString,
+        )
+        return to_array(call(request, timeout=60).outputs["action"])
+
+
+def test_embedded_server_answers_in_two_threads_whatever_the_batch(folder, server):
+    """It loads only operations that it allows; a first graph of the fleet crashed with batches of 256."""
+    _, contract = fleet_of(folder)
+    x = {rows: observations_of(contract, rows) for rows in (1, 256)}
+    tls = [member.tl for member in contract.members]
+    requests = [("city", np.concatenate([x[rows][tl] for tl in tls], 1)) for rows in (1, 256)]
+    requests += [(tl, x[rows][tl]) for tl in tls[:2] for rows in (1, 256)]
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        answers = list(threads.map(lambda request: predict(server, *request), requests * 4))
+    for k, actions in enumerate(answers):
+        assert len(actions) == len(requests[k % len(requests)][1])
+        np.testing.assert_array_equal(actions, answers[k % len(requests)])
+
+
+def test_embedded_server_answers_values_that_are_no_readings(folder, server):
+    _, contract = fleet_of(folder)
+    for value in (np.nan, np.inf, -np.inf, -1.0):
+        actions = predict(server, "city", np.full((3, contract.observation.size), value, np.float32))
+        assert (actions >= 0).all() and (actions < [member.contract.action.size for member in contract.members]).all()
+
+
+def test_check_finds_that_the_models_match_the_street(folder, server, capsys):
+    assert main(["check", "--city", str(folder / "city.toml"), "--server", server]) == 0
+    out = capsys.readouterr().out
+    _, contract = fleet_of(folder)
+    tls = len(contract.members)
+    assert f"{tls} of {tls} TLs match the network" in out and out.count(" street ") == tls
+
+
+@pytest.mark.parametrize("transport", [[], ["--libsumo"]], ids=["traci", "libsumo"])
+def test_a_minute_is_controlled_without_an_alarm_or_a_missing_answer(folder, server, transport, tmp_path):
+    begin_s = network.of_city(config.load(folder / "city.toml")).begin_s
+    command = [sys.executable, "-m", "controller", "--city", str(folder / "city.toml"), "--server", server, *transport]
+    command += ["--end", str(begin_s + CONTROLLED_S), "--http", "127.0.0.1:0", "--summary", str(tmp_path / "summary.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads((tmp_path / "summary.json").read_text())
+    _, contract = fleet_of(folder)
+    assert {key: figures[key] for key in ("second", "alarms", "missing_answers", "fallbacks", "rejections")} == {
+        "second": begin_s + CONTROLLED_S, "alarms": 0, "missing_answers": 0, "fallbacks": 0, "rejections": 0,
+    }  # fmt: skip
+    assert figures["decisions"] == len(contract.members) * CONTROLLED_S / 5
+
+
+def test_describe_lists_features_by_lane_and_fleet_members(folder, capsys):
+    version, contract = fleet_of(folder)
+    first = contract.members[0]
+    assert main(["describe", str(folder / "models" / first.tl / str(first.version))]) == 0
+    out = capsys.readouterr().out
+    lane = first.contract.signals[0].approaches[0].lane_id
+    assert "dialect    street" in out and f"arriving_soon {lane}" in out and "parity" in out
+    assert main(["describe", str(version)]) == 0
+    assert f"fleet      {len(contract.members)} TLs" in capsys.readouterr().out
+
+
+def test_model_for_a_lane_of_another_length_is_refused(folder):
+    _, contract = fleet_of(folder)
+    built = contract.members[0].contract
+    street = network.of_city(config.load(folder / "city.toml"))
+    check_contract_matches_network(built, street)
+    built.signals[0].approaches[0].exits[0].length_m += 1
+    with pytest.raises(InputError, match=r"lane .* was .* m long, and is .* m long in .*export it again") as refusal:
+        check_contract_matches_network(built, street)
+    assert "\n" not in str(refusal.value)
+
+
+# the policy that is part of the package
+
+
+@pytest.fixture
+def shipped(tmp_path, monkeypatch):
+    """A policy with random weights in the place of the package's."""
+    monkeypatch.setattr(pretrained, "FOLDER", write_policy(tmp_path / "shipped"))
+    return tmp_path
+
+
+def test_pretrained_policy_is_exported_for_the_tls_of_a_street(shipped, folder):
+    _, contract = fleet_of(folder)
+    tls = {member.tl for member in contract.members[:2]}
+    flags = ["--city", str(folder / "city.toml"), "--tl", ",".join(tls), "--models-dir", str(shipped / "models")]
+    assert main(["export", "--pretrained", *flags]) == 0
+    assert {path.name for path in (shipped / "models").iterdir()} == tls
+
+
+def test_pretrained_policy_for_another_dialect_is_refused(shipped, capsys):
+    flags = ["--city", str(GRID / "city.toml"), "--tl", "SA101", "--models-dir", str(shipped / "models")]
+    assert main(["export", "--pretrained", *flags]) == 2
+    refused(
+        capsys, "SA101: any.policy is a policy for the dialect street, and city.toml has dialect sumo-rl", 'dialect = "street"'
+    )
+    assert not (shipped / "models").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(None, "city.toml: no such file"), ("[tl.A0]\n", "--pretrained needs a city.toml with a [network]")],
+    ids=["no city", "no network"],
+)
+def test_pretrained_policy_needs_a_street(text, message, shipped, monkeypatch, capsys):
+    monkeypatch.chdir(shipped)
+    if text is not None:
+        (shipped / "city.toml").write_text(text + 'signals = ["A0"]\ndialect = "street"\n')
+    assert main(["export", "--pretrained", "--tl", "A0", "--models-dir", "models"]) == 2
+    refused(capsys, message)
+
+
+@pytest.mark.parametrize(
+    "flag", [("--model-path", "x"), ("--scope", "x"), ("--output-tensor", "x"), ("--actor", "mlp"), ("--target-tls", "A0")]
+)
+def test_pretrained_policy_takes_no_checkpoint(flag, folder, capsys):
+    assert main(["export", "--pretrained", "--city", str(folder / "city.toml"), "--tl", "all", *flag]) == 2
+    refused(capsys, f"--pretrained takes no checkpoint; leave {flag[0]} out")

@@ -1,0 +1,303 @@
+"""The street dialect: its contract of real signals, its observation and its phase sequencer second by second."""
+
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from city import config
+from city.config import TL, City
+from city.errors import InputError
+from protos import policy_pb2 as pb
+from serving.contract import ContractError, check
+from signals import contract, policy_signals
+from signals.approach_features import FEATURES, ApproachFeatures
+from signals.dialects import check_city_settings, of
+from signals.dialects.street import DIALECT, StreetObserver, StreetSequencer
+from signals.observation import ObservationBatch, PhaseState, Readings, VehicleReadings, shares_of
+from signals.policy_signals import PolicySignal, greens_of
+from tests.city.scenarios import SCENARIOS, street
+from tests.conftest import ROOT
+
+
+def contracts_of(ours, **settings):
+    """The contracts of all signals of a street that a policy can control."""
+    city = City(Path("city.toml"), tls={signal: TL((signal,), "street", signal, **settings) for signal in ours.signals})
+    return [contract.build(city, city.tls[tl], ours) for tl in contract.controllable(city, city.tls, ours)[0]]
+
+
+@pytest.fixture(scope="module")
+def grid(request):
+    return street("grid", request)
+
+
+@pytest.fixture
+def built(grid):
+    return contracts_of(grid)[4]
+
+
+@pytest.mark.parametrize("name", ["grid", *SCENARIOS])
+def test_contracts_of_real_signals_are_complete_and_survive_a_round_trip(name, request):
+    ours = street(name, request)
+    for built in contracts_of(ours):
+        check(built)
+        of(built).check_contract(built)
+        copy = pb.PolicyContract.FromString(built.SerializeToString())
+        assert copy == built
+        of(copy).check_contract(copy)
+
+
+@pytest.mark.parametrize("name", ["grid", *SCENARIOS])
+def test_contract_lists_every_feature_by_lane(name, request):
+    ours = street(name, request)
+    for built in contracts_of(ours):
+        signal = built.signals[0]
+        lanes = [lane for lane in signal.lane_ids if not lane.startswith(":")]
+        greens = greens_of(signal)
+        expected = [("phase", "")] * len(greens) + [("min_green", ""), ("green_time", "")]
+        expected += [(kind, lane) for lane in lanes for kind in FEATURES]
+        assert [(feature.kind, feature.lane_id) for feature in built.observation.features] == expected
+        assert built.observation.size == len(expected) and {f.signal_id for f in built.observation.features} == {signal.id}
+        assert (built.action.size, list(built.action.choices), len(signal.change_s)) == (
+            len(greens),
+            [len(greens)],
+            len(greens) ** 2,
+        )
+
+
+@pytest.mark.parametrize("name", ["grid", *SCENARIOS])
+def test_approaches_have_the_links_and_exits_of_the_network(name, request):
+    ours = street(name, request)
+    for built in contracts_of(ours):
+        links = ours.signals[built.tl].links
+        for approach in built.signals[0].approaches:
+            pairs = [(k, out) for k, link in enumerate(links) for lane, out in link if lane == approach.lane_id]
+            assert sorted(approach.links) == sorted({k for k, _ in pairs})
+            assert {lane.lane_id for lane in approach.exits} == {out for _, out in pairs}
+            assert sum(lane.share for lane in approach.exits) == pytest.approx(1)
+            assert (approach.upstream[0].lane_id, approach.upstream[0].distance_m) == (approach.lane_id, 0)
+            for lane in (*approach.upstream, *approach.exits):
+                assert lane.length_m == ours.lane_length_m[lane.lane_id] and lane.limit_mps > 0 and 0 < lane.share <= 1 + 1e-9
+
+
+def test_times_of_city_toml_are_those_of_the_contract(grid):
+    timing = contracts_of(grid, delta_time_s=7, yellow_s=4.0, all_red_s=1.0, min_green_s=8.0, max_green_s=60.0)[0].timing
+    assert timing == pb.Timing(decision_interval_s=7, yellow_s=4, all_red_s=1, min_green_s=8, max_green_s=60)
+    default = contracts_of(grid)[0].timing
+    assert default == pb.Timing(decision_interval_s=5, yellow_s=3, min_green_s=5)
+
+
+def damaged(how):
+    def apply(built):
+        how(built, built.signals[0])
+        built.observation.size = len(built.observation.features)
+
+    return apply
+
+
+def first_lane(signal):
+    return signal.approaches[0].upstream[0]
+
+
+DAMAGES = {
+    "kind of action": lambda c, s: setattr(c.action, "kind", "continuous"),
+    "size of action": lambda c, s: setattr(c.action, "size", c.action.size + 1),
+    "missing feature": lambda c, s: c.observation.features.pop(),
+    "other feature": lambda c, s: setattr(c.observation.features[-1], "kind", "density"),
+    "order of features": lambda c, s: c.observation.features[-1].CopyFrom(c.observation.features[-2]),
+    "missing approach": lambda c, s: s.approaches.pop(),
+    "other lane": lambda c, s: setattr(s.approaches[0], "lane_id", "x_0"),
+    "missing change": lambda c, s: s.change_s.pop(),
+    "negative change": lambda c, s: s.change_s.__setitem__(1, -1.0),
+    "endless change": lambda c, s: s.change_s.__setitem__(1, math.inf),
+    "other greens": lambda c, s: s.greens.extend(greens_of(s)[:1]),
+    "no green": lambda c, s: (s.ClearField("greens"), s.ClearField("phases")),
+    "link beyond the greens": lambda c, s: s.approaches[0].links.append(len(greens_of(s)[0])),
+    "negative link": lambda c, s: s.approaches[0].links.append(-1),
+    "negative length": lambda c, s: setattr(first_lane(s), "length_m", -1.0),
+    "speed that is no number": lambda c, s: setattr(first_lane(s), "limit_mps", math.nan),
+    "endless distance": lambda c, s: setattr(first_lane(s), "distance_m", math.inf),
+    "negative share of an exit": lambda c, s: setattr(s.approaches[0].exits[0], "share", -0.1),
+    "greens of several lengths": lambda c, s: (s.greens.extend(greens_of(s)), s.greens.__setitem__(1, "G")),
+    "interval of less than a second": lambda c, s: setattr(c.timing, "decision_interval_s", 0.5),
+    "interval that is no number": lambda c, s: setattr(c.timing, "decision_interval_s", math.nan),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damaged_contract_is_refused_in_one_line(built, name):
+    damaged(DAMAGES[name])(built)
+    with pytest.raises(ContractError) as refusal:
+        check(built)
+        DIALECT.check_contract(built)
+    text = str(refusal.value)
+    assert built.tl in text and "export it again" in text and "\n" not in text
+
+
+def test_group_of_signals_and_settings_of_other_dialects_are_refused():
+    for tl in (TL(("A", "B"), "street", "T"), TL(("A",), "street", "T", state="d"), TL(("A",), "street", "T", action="p")):
+        with pytest.raises(InputError, match=r"city\.toml: \[tl\.T\] .*(one signal, not 2|not of street)"):
+            check_city_settings(City(Path("city.toml"), tls={"T": tl}))
+
+
+def test_unknown_key_is_answered_with_the_keys_of_the_dialect(tmp_path):
+    (tmp_path / "city.toml").write_text('[tl.T]\nsignals = ["A"]\ndialect = "street"\nunknown = 5\n')
+    with pytest.raises(InputError, match="delta_time_s") as refusal:
+        config.load(tmp_path / "city.toml")
+    assert "control_cycle" not in str(refusal.value) and "yellow_time" not in str(refusal.value)
+
+
+def test_signal_with_one_green_is_refused(grid):
+    signal = grid.signals["B1"]
+    (policy_signal,) = policy_signals.of_tl(TL(("B1",), "street", "T"), [signal])
+    with pytest.raises(InputError, match="has one green, so there is nothing to choose"):
+        contract.check_controllable("T", PolicySignal(signal, policy_signal.program, policy_signal.greens[:1]))
+
+
+def test_signal_without_lanes_for_vehicles_is_refused(crossing):
+    object.__setattr__(crossing, "lanes", (":X_w0_0",))
+    with pytest.raises(InputError, match="has no lane for vehicles"):
+        contract.check_controllable("T", PolicySignal(crossing, crossing.programs[0], ("GgGr", "rrrG")))
+
+
+# observation
+
+
+def test_documented_features_are_those_of_the_observation():
+    page = (ROOT / "docs" / "reference" / "dialects.md").read_text()
+    table = page[page.index("## street:") : page.index("Action, categorical, and decisions")]
+    rows = [line for line in table.splitlines() if line.startswith("| `")]
+    assert [name for row in rows for name in re.findall("`([a-z_]+)`", row.split("|")[1])] == list(FEATURES)
+
+
+def readings_of(lanes, vehicles):
+    by_vehicle = VehicleReadings(*(np.array(column, float) for column in zip(*sorted(vehicles), strict=True)))
+    by_vehicle = by_vehicle._replace(row=by_vehicle.row.astype(np.intp))
+    return Readings(np.zeros((2, lanes)), np.full(lanes, 5.0), np.zeros(lanes), by_vehicle)
+
+
+def lane_rows(contracts):
+    return {lane: k for k, lane in enumerate(dict.fromkeys(lane for c in contracts for lane in DIALECT.vehicle_lanes(c)))}
+
+
+def test_observation_is_one_hot_min_green_green_time_and_lane_features(built):
+    rows = lane_rows([built])
+    lane = built.signals[0].approaches[0].lane_id
+    readings = readings_of(len(rows), [(rows[lane], 5.0, 0.0, 33.0)])
+    greens = greens_of(built.signals[0])
+    observer = DIALECT.observer(built, rows, np.ones(len(rows)))
+    since_s = tuple(50.0 + k for k in range(len(greens)))
+    x = observer.observe(readings, shares_of(readings, np.ones(len(rows))), PhaseState((1,), True, 12.5, since_s))
+    assert x.dtype == np.float32 and len(x) == observer.size == built.observation.size
+    assert x[: len(greens) + 2].tolist() == [float(k == 1) for k in range(len(greens))] + [1, 12.5]
+    features = x[len(greens) + 2 :].reshape(-1, len(FEATURES))
+    red_s = [
+        min(since for green, since in zip(greens, since_s, strict=True) if any(green[k] in "Gg" for k in approach.links))
+        for approach in built.signals[0].approaches
+    ]
+    expected = ApproachFeatures(built.signals[0].approaches, rows).compute(readings.by_vehicle, np.array(red_s))
+    np.testing.assert_array_equal(features, expected)
+    assert features[0, FEATURES.index("longest_wait")] == 33
+
+
+def test_red_of_a_lane_that_no_green_serves_is_an_hour(built):
+    built.signals[0].approaches[0].links[:] = []
+    rows = lane_rows([built])
+    readings = readings_of(len(rows), [(0, 1, 1, 1)])
+    state = PhaseState((0,), True, 1.0, (0.0,) * built.action.size)
+    x = StreetObserver(built.signals[0], rows).observe(readings, shares_of(readings, np.ones(len(rows))), state)
+    red = x[built.action.size + 2 :].reshape(-1, len(FEATURES))[:, FEATURES.index("red")]
+    assert red[0] == 3600 and set(red[1:]) == {0}
+
+
+@given(seed=st.integers(0, 2**32 - 1), vehicles=st.integers(1, 300))
+def test_batch_of_many_tls_equals_each_alone(seed, vehicles, grid):
+    rng = np.random.default_rng(seed)
+    contracts = contracts_of(grid)
+    rows = lane_rows(contracts)
+    columns = rng.integers(0, len(rows), vehicles), rng.uniform(0, 200, vehicles), rng.uniform(0, 14, vehicles)
+    readings = readings_of(len(rows), list(zip(*columns, rng.uniform(0, 99, vehicles), strict=True)))
+    shares = shares_of(readings, np.ones(len(rows)))
+    states = []
+    for greens in (c.action.size for c in contracts):
+        since_s = tuple(rng.uniform(0, 200, greens))
+        states.append(PhaseState((int(rng.integers(greens)),), bool(rng.integers(2)), float(rng.uniform(0, 99)), since_s))
+    observers = {c.tl: DIALECT.observer(c, rows, np.ones(len(rows))) for c in contracts}
+    together = ObservationBatch(observers).observe(readings, shares, states)
+    assert list(together) == [c.tl for c in contracts]
+    for built, state in zip(contracts, states, strict=True):
+        alone = DIALECT.observer(built, rows, np.ones(len(rows))).observe(readings, shares, state)
+        np.testing.assert_array_equal(together[built.tl], alone)
+
+
+# phase sequencer
+
+GREENS = ["GGrr", "GrGr", "rrGG"]
+
+
+@pytest.fixture
+def sequencer():
+    made = StreetSequencer(GREENS, delta_time_s=5, yellow_s=3, min_green_s=5)
+    made.enter(100, ["GGrr"], start=True)
+    return made
+
+
+def test_green_time_counts_from_the_start(sequencer):
+    assert sequencer.phase_state(107).green_s == 7 and sequencer.phase_state(107).since_green_s == (0, 7, 7)
+
+
+def test_green_time_is_zero_until_the_green_is_shown(sequencer):
+    sequencer.apply_action(120, (2,))
+    assert [sequencer.phase_state(now).green_s for now in (120, 122, 123)] == [0, 0, 0]
+    sequencer.note_shown(123)
+    assert sequencer.phase_state(130).green_s == 7
+
+
+def test_green_time_counts_from_when_a_delayed_green_is_shown(sequencer):
+    sequencer.apply_action(120, (2,))
+    for yellow in (120, 121, 122):
+        sequencer.note_shown(yellow)
+    sequencer.note_shown(126)
+    sequencer.note_shown(127)
+    assert sequencer.phase_state(130).green_s == 4
+
+
+def test_time_since_each_green_counts_from_when_it_was_left(sequencer):
+    sequencer.apply_action(120, (2,))
+    sequencer.note_shown(123)
+    assert sequencer.phase_state(130).since_green_s == (10, 30, 0)
+    sequencer.apply_action(131, (0,))
+    assert sequencer.phase_state(141).since_green_s == (0, 41, 10)
+
+
+def test_decisions_are_due_when_the_green_may_change(sequencer):
+    assert [sequencer.decides_at(now) for now in (100, 107, 108)] == [False, False, True]
+    sequencer.apply_action(110, (1,))
+    assert not sequencer.decides_at(130), "the new green is not shown yet"
+    sequencer.note_shown(115)
+    assert [sequencer.decides_at(now) for now in (118, 119, 120, 121)] == [False, False, True, True]
+
+
+def test_keeping_the_green_changes_nothing(sequencer):
+    before = sequencer.phase_state(130)
+    sequencer.apply_action(130, (0,))
+    assert sequencer.phase_state(130) == before and sequencer.decides_at(130)
+
+
+def test_times_begin_anew_when_the_policy_takes_over_again(sequencer):
+    sequencer.apply_action(120, (2,))
+    sequencer.note_shown(123)
+    sequencer.enter(200, ["GrGr"])
+    state = sequencer.phase_state(210)
+    assert (state.phases, state.green_s, state.since_green_s) == ((1,), 10, (10, 0, 10))
+
+
+def test_a_change_that_was_interrupted_is_forgotten(sequencer):
+    sequencer.apply_action(120, (2,))
+    sequencer.enter(150, ["rrrr"])
+    assert sequencer.requested_states(150) == ("GGrr",) and sequencer.phase_state(160).green_s == 10
+    assert sequencer.decides_at(158) and not sequencer.decides_at(157)

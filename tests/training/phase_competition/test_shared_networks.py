@@ -1,0 +1,205 @@
+"""Networks, batches and learner of the policy for any junction."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from export.actors.phase_competition import RED, SHAPES, Junction
+from signals.approach_features import FEATURES
+from training.phase_competition import batch
+from training.phase_competition.learner import StreetLearner, StreetPpo
+from training.phase_competition.networks import CRITIC_SHAPES, StreetLayout, initial_arrays
+from training.transitions import Transitions
+
+
+def junction(greens, lanes, seed=0):
+    rng = np.random.default_rng(seed)
+    protected = (rng.random((greens, lanes)) < 0.5).astype(np.float32)
+    protected[0] = 1
+    permissive = np.where(protected > 0, 0, rng.random((greens, lanes)) < 0.3).astype(np.float32)
+    square = rng.random((greens, greens)).astype(np.float32)
+    return Junction(protected, permissive, square, square.T, rng.random((lanes, 2)).astype(np.float32), np.ones(1, np.float32))
+
+
+def observation(greens, lanes, seed=0):
+    rng = np.random.default_rng(seed)
+    values = rng.uniform(0, 5, greens + 2 + lanes * len(FEATURES)).astype(np.float32)
+    values[:greens] = 0
+    values[rng.integers(greens)] = 1
+    return values
+
+
+def arrays(seed=0):
+    return initial_arrays(np.random.default_rng(seed))
+
+
+def transitions(count, rng, width, greens):
+    x = rng.uniform(0, 3, (count, width)).astype(np.float32)
+    x[:, :greens] = np.eye(greens)[rng.integers(greens, size=count)]
+    action = rng.integers(greens, size=(count, 1)).astype(np.float32)
+    durations = np.append(5.0 * rng.integers(1, 4, count - 1), 0).astype(np.float32)
+    value, reward = (rng.normal(size=count).astype(np.float32) for _ in range(2))
+    return Transitions(x, action, np.full(count, -np.log(greens), np.float32), value, reward, durations)
+
+
+def test_a_tl_decides_alike_alone_and_beside_larger_ones():
+    sizes = [(3, 4), (8, 16), (2, 1)]
+    junctions = [junction(*size, seed) for seed, size in enumerate(sizes)]
+    observations = [observation(*size, seed) for seed, size in enumerate(sizes)]
+    together = StreetLayout(("A", "B", "C"), tuple(junctions)).networks(arrays(), 3.0)
+    rows = together.rows_of(["A", "B", "C"])
+    x = together.inputs_of(observations, rows)
+    for k, name in enumerate("ABC"):
+        alone = StreetLayout((name,), (junctions[k],)).networks(arrays(), 3.0)
+        own = alone.inputs_of([observations[k]], alone.rows_of([name]))
+        assert alone.greedy_actions(np.array([0]), own) == together.greedy_actions(rows, x)[k]
+        np.testing.assert_allclose(alone.critic(np.array([0]), own), together.critic(rows, x)[k : k + 1], atol=1e-5)
+
+
+def test_samples_are_greens_of_the_tl_with_their_log_probabilities():
+    layout = StreetLayout(("A", "B"), (junction(2, 3), junction(6, 5)))
+    networks = layout.networks(arrays(), 1.0)
+    rows = np.zeros(500, np.intp)
+    x = networks.inputs_of([observation(2, 3)] * 500, rows)
+    actions, log_p = networks.sample(rows, x, np.random.default_rng(1))
+    assert set(actions[:, 0]) == {0, 1}
+    for action in (0, 1):
+        expected = np.exp(log_p[actions[:, 0] == action][0])
+        assert abs((actions[:, 0] == action).mean() - expected) < 0.1
+
+
+def test_a_forced_decision_has_no_log_probability_and_serves_the_lane():
+    own = junction(3, 2)
+    own.protected[:] = [[1, 0], [1, 0], [0, 1]]
+    own.permissive[:] = 0
+    networks = StreetLayout(("A",), (own,)).networks(arrays(), 1.0)
+    values = observation(3, 2)
+    values[5 + len(FEATURES) + RED] = 130
+    values[5 + len(FEATURES) + FEATURES.index("halting")] = 1
+    x = networks.inputs_of([values] * 20, np.zeros(20, np.intp))
+    actions, log_p = networks.sample(np.zeros(20, np.intp), x, np.random.default_rng(0))
+    assert (actions == 2).all() and np.isnan(log_p).all()
+
+
+def test_several_networks_act_as_the_product_of_their_policies():
+    layout = StreetLayout(("A",), (junction(4, 6),))
+    first, second = arrays(1), arrays(2)
+    both = [np.concatenate(pair) for pair in zip(first, second, strict=True)]
+    row = np.array([0])
+    x = layout.networks(first, 1.0).inputs_of([observation(4, 6)], row)
+    log_p = [layout.networks(a, 5.0)._log_p(row, x)[0] for a in (first, second, both)]
+    expected = log_p[0] + log_p[1]
+    np.testing.assert_allclose(log_p[2], expected - np.log(np.exp(expected).sum()), atol=1e-5)
+
+
+def test_the_heuristic_takes_the_green_with_most_vehicles_and_keeps_equal_ones():
+    own = junction(2, 2)
+    own.protected[:], own.permissive[:] = np.eye(2), 0
+    networks = StreetLayout(("A",), (own,)).networks([], 1.0)
+    values = np.zeros(2 + 2 + 2 * len(FEATURES), np.float32)
+    values[0] = 1
+    near = FEATURES.index("vehicles_near")
+    values[4 + near], values[4 + len(FEATURES) + near] = 4, 6
+    x = networks.inputs_of([values], np.array([0]))
+    assert networks.greedy_actions(np.array([0]), x) == 0  # a change costs time
+    values[4 + len(FEATURES) + near] = 8
+    assert networks.greedy_actions(np.array([0]), networks.inputs_of([values], np.array([0]))) == 1
+
+
+@given(st.lists(st.floats(-1000, 1000), min_size=1, max_size=20))
+def test_squashing_is_inverted(values):
+    x = np.array(values)
+    np.testing.assert_allclose(batch.unsquashed(batch.squashed(x)), x, rtol=1e-9, atol=1e-9)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(2, 12), st.integers(0, 1000))
+def test_advantages_are_sums_discounted_by_time(count, seed):
+    tl = transitions(count, np.random.default_rng(seed), 20, 2)
+    gamma, lam = 0.9, 0.8
+    advantage, target = batch._advantages(tl, gamma, lam)
+    value = batch.unsquashed(tl.value.astype(float))
+    for k in range(count - 1):
+        expected, weight = 0.0, 1.0
+        for i in range(k, count - 1):
+            ticks = round(tl.duration_s[i] / 5)
+            reward = sum(gamma**j * tl.reward[i] * 20 / 5 for j in range(ticks))
+            expected += weight * (reward + gamma**ticks * value[i + 1] - value[i])
+            weight *= (gamma * lam) ** ticks
+        assert advantage[k] == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    np.testing.assert_allclose(target, batch.squashed(advantage + value[:-1]))
+
+
+def test_forced_decisions_are_not_learned_from():
+    own, rng = junction(3, 2), np.random.default_rng(0)
+    tl = transitions(10, rng, 4 + 2 * len(FEATURES), 3)
+    tl.log_p[[2, 5]] = np.nan
+    data = batch.make_batch([((own,), (tl,))], 0.97, 0.9)
+    assert len(data) == 7 and np.isfinite(data.log_p).all()
+
+
+def test_a_batch_without_two_decisions_is_refused():
+    tl = transitions(1, np.random.default_rng(0), 4 + 2 * len(FEATURES), 3)
+    with pytest.raises(ValueError, match="two decisions"):
+        batch.make_batch([((junction(3, 2),), (tl,))], 0.97, 0.9)
+
+
+def test_one_policy_learns_to_serve_queues_at_junctions_of_any_size():
+    rng = np.random.default_rng(3)
+    own = (junction(2, 2), junction(4, 4))
+    for of_tl in own:
+        of_tl.protected[:], of_tl.permissive[:] = np.eye(len(of_tl.protected)), 0
+    width, halting = 4 + 1 + 4 * len(FEATURES), FEATURES.index("halting")
+    layout = StreetLayout(("A", "B"), own)
+
+    def decisions(greens):
+        x = np.zeros((200, width), np.float32)
+        x[:, :4] = np.eye(4)[rng.integers(greens, size=200)]
+        queues = rng.integers(0, 9, (200, greens))
+        for lane in range(greens):
+            x[:, 5 + lane * len(FEATURES) + halting] = queues[:, lane]
+        return x, queues
+
+    learner = StreetLearner(arrays(), StreetPpo(learning_rate=3e-3, minibatch=128, entropy=0.0, final_sharpness=1.0))
+    for _ in range(12):
+        parts = []
+        networks = layout.networks(learner.arrays, 1.0)
+        for row, greens in enumerate((2, 4)):
+            x, queues = decisions(greens)
+            actions, log_p = networks.sample(np.full(200, row), x, rng)
+            served = queues[np.arange(200), actions[:, 0].astype(int)].astype(np.float32)
+            parts.append(Transitions(x, actions, log_p, np.zeros(200, np.float32), served, np.full(200, 5, np.float32)))
+        learner.learn(batch.make_batch([(own, tuple(parts))], 0.0001, 0.0), rng, 0.0)
+    networks = layout.networks(learner.arrays, 1.0)
+    for row, greens in enumerate((2, 4)):
+        x, queues = decisions(greens)
+        chosen = networks.greedy_actions(np.full(200, row), x)[:, 0].astype(int)
+        assert (queues[np.arange(200), chosen] == queues.max(1)).mean() > 0.9
+
+
+def test_cloning_imitates_the_actions_of_a_batch():
+    own, rng = junction(3, 2), np.random.default_rng(0)
+    tl = transitions(200, rng, 4 + 2 * len(FEATURES), 3)
+    tl.action[:] = 2
+    learner = StreetLearner(arrays(), StreetPpo(minibatch=64))
+    data = batch.make_batch([((own,), (tl,))], 0.97, 0.9)
+    assert learner.clone(data, rng, 60) < 0.2
+
+
+def test_a_restored_learner_continues_alike():
+    own, rng = junction(3, 2), np.random.default_rng(0)
+    data = batch.make_batch([((own,), (transitions(40, rng, 4 + 2 * len(FEATURES), 3),))], 0.97, 0.9)
+    first = StreetLearner(arrays(), StreetPpo(epochs=1))
+    first.learn(data, np.random.default_rng(1), 0.0)
+    second = StreetLearner(arrays(7), StreetPpo(epochs=1))
+    second.restore(first.state())
+    for learner in (first, second):
+        learner.learn(data, np.random.default_rng(2), 0.5)
+    for a, b in zip(first.arrays, second.arrays, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_initial_arrays_have_the_shapes_of_one_network():
+    expected = [(1, *shape) for shape in (*SHAPES.values(), *CRITIC_SHAPES.values())]
+    assert [array.shape for array in arrays()] == expected

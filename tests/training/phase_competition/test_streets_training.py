@@ -1,0 +1,106 @@
+"""`greenserve train --streets`, from streets to a policy file."""
+
+import numpy as np
+import pytest
+
+from export.checkpoints import phase_networks
+from greenserve.__main__ import main
+from simulation.synthetic.streets import generate
+from training.phase_competition import trainer
+from training.phase_competition.learner import StreetPpo
+from training.phase_competition.street_pool import StreetSimulator
+from training.phase_competition.trainer import StreetsSettings, StreetsTrainer
+
+FLAGS = ["--episodes", "4", "--episodes-per-update", "2", "--seconds", "100"]
+
+
+@pytest.fixture(scope="module")
+def streets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("streets")
+    return [generate(folder, seed) for seed in (0, 3)]
+
+
+def settings(streets, out, **changes):
+    values = {"updates": 2, "episodes_per_update": 2, "seconds": 100.0, "cloning_episodes": 2, "ppo": StreetPpo(epochs=1)}
+    return StreetsSettings(out, tuple(streets), **values | changes)
+
+
+def trained(streets, out, **changes):
+    lines = []
+    path = StreetsTrainer(settings(streets, out, **changes), lines.append).run()
+    return phase_networks.load(path)[0], lines
+
+
+def test_a_training_is_the_same_again_and_with_two_workers(streets, tmp_path):
+    first, lines = trained(streets, tmp_path / "a")
+    again, _ = trained(streets, tmp_path / "b", workers=2)
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, again[name])
+    assert lines[0].startswith("cloned ") and lines[-1].startswith("update 2 of 2")
+
+
+def test_another_seed_trains_another_policy(streets, tmp_path):
+    first, _ = trained(streets, tmp_path / "a")
+    second, _ = trained(streets, tmp_path / "b", seed=2)
+    assert not np.array_equal(first["lane_kernel_1"], second["lane_kernel_1"])
+
+
+def test_a_resumed_training_ends_like_an_uninterrupted_one(streets, tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer, "SAVE_EVERY", 1)
+    whole, _ = trained(streets, tmp_path / "whole")
+    cut = StreetsTrainer(settings(streets, tmp_path / "cut"), lambda line: None)
+    step = cut._next_update
+
+    def once():
+        if cut._update == 1:
+            raise KeyboardInterrupt
+        return step()
+
+    monkeypatch.setattr(cut, "_next_update", once)
+    with pytest.raises(KeyboardInterrupt):
+        cut.run()
+    resumed, _ = trained(streets, tmp_path / "cut", resume=True)
+    for name, array in whole.items():
+        np.testing.assert_array_equal(array, resumed[name])
+    curves = [(tmp_path / name / "trial_1_curve.csv").read_text() for name in ("whole", "cut")]
+    assert curves[0] == curves[1]
+
+
+def test_a_street_that_sumo_refuses_is_left_out_of_an_update(streets, tmp_path):
+    broken = tmp_path / "streets" / "street_9"
+    broken.mkdir(parents=True)
+    for path in streets[0].iterdir():
+        (broken / path.name).write_bytes(path.read_bytes())
+    simulator = StreetSimulator(60.0)
+    simulator._simulator(broken)
+    (broken / "street.net.xml").write_text("<net/>")
+    lines = []
+    with pytest.raises(Exception, match="SUMO"):
+        StreetsTrainer(settings([broken], tmp_path / "out"), lines.append).run()
+
+
+def test_the_command_trains_on_the_streets_of_a_folder(streets, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--streets", str(streets[0].parent), *FLAGS, "--out", "out"]) == 0
+    assert "out/street_trial_1.policy" in capsys.readouterr().out
+    assert phase_networks.description_of(tmp_path / "out" / "street_trial_1.policy")["training"][0]["--seed"] == 1
+    assert main(["train", "--streets", str(streets[0].parent), *FLAGS, "--out", "out"]) == 2
+    assert "already exists" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--streets", "missing"], "no such folder"),
+        (["--streets", "empty"], "none of its folders has a street.sumocfg"),
+        (["--streets", "synthetic", "--target-tl", "A"], "--target-tl is for a training in a city"),
+        (["--streets", "synthetic", "--street-count", "0"], "--street-count 0 must lie between"),
+        (["--streets", "synthetic", "--start-from", "x"], "--start-from is for a training in a city"),
+    ],
+)
+def test_wrong_flags_are_one_line(flags, text, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert main(["train", *flags]) == 2
+    error = capsys.readouterr().err
+    assert text in error and error.count("\n") == 1

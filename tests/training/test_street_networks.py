@@ -1,0 +1,123 @@
+"""The networks of a street: what is trained, what is written and what is exported decide alike."""
+
+import numpy as np
+import pytest
+
+from export.actors.phase_competition import MAX_RED_S, SHAPES, PhaseCompetition
+from export.checkpoints import phase_networks
+from signals.approach_features import FEATURES
+from tests.export.phase_competition_models import random_junction, random_networks, random_observations
+from training.phase_competition.networks import CRITIC_SHAPES, Heuristic, StreetActorCritic, StreetLayout, initial_arrays
+from training.phase_competition.street_learning import load, save
+
+SIZES = {"A": (2, 5), "B": (4, 12), "C": (8, 20)}
+
+
+@pytest.fixture
+def layout():
+    rng = np.random.default_rng(5)
+    return StreetLayout(tuple(SIZES), tuple(random_junction(rng, *size) for size in SIZES.values()))
+
+
+def random_arrays(networks):
+    rng = np.random.default_rng(6)
+    critics = [rng.standard_normal((networks, *shape)).astype(np.float32) for shape in CRITIC_SHAPES.values()]
+    return [*random_networks(rng, networks).values(), *critics]
+
+
+def observations(rows, max_red_s=119.0):
+    """By TL, float32 [rows, O]."""
+    rng = np.random.default_rng(7)
+    return {tl: random_observations(rng, *size, rows, max_red_s) for tl, size in SIZES.items()}
+
+
+def decided(networks, x, act):
+    """By TL, what `act` returns for the rows and inputs of all TLs at once."""
+    tls = [tl for tl in x for _ in x[tl]]
+    rows = networks.rows_of(tls)
+    found = act(rows, networks.inputs_of([row for tl in x for row in x[tl]], rows))
+    return {tl: found[[k for k, other in enumerate(tls) if other == tl]] for tl in x}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("max_red_s", [119.0, 300.0])
+def test_trained_networks_decide_as_the_policy_that_is_written(layout, count, max_red_s, tmp_path):
+    arrays, sharpness = random_arrays(count), 3.0
+    networks = StreetActorCritic(layout, arrays, sharpness)
+    save(tmp_path / "x.policy", arrays, sharpness, {})
+    written, _ = phase_networks.load(tmp_path / "x.policy")
+    x = observations(100, max_red_s)
+    actions = decided(networks, x, networks.greedy_actions)
+    for tl, junction in zip(layout.tls, layout.junctions, strict=True):
+        logits = PhaseCompetition(written, junction).evaluate(x[tl].astype(np.float64), [])
+        top = np.sort(logits, 1)
+        is_clear = top[:, -1] - top[:, -2] > 1e-3
+        assert (actions[tl][:, 0] == logits.argmax(1))[is_clear].all() and is_clear.mean() > 0.9
+
+
+def test_written_policy_is_where_another_training_starts(tmp_path):
+    arrays = random_arrays(1)
+    save(tmp_path / "x.policy", arrays, 1.0, {})
+    for found, expected in zip(load(tmp_path / "x.policy"), arrays, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_decision_without_a_choice_has_no_probability(layout):
+    networks = StreetActorCritic(layout, random_arrays(1))
+    x = observations(200, 150.0)
+
+    def sample(rows, inputs):
+        actions, log_p = networks.sample(rows, inputs, np.random.default_rng(8))
+        return np.column_stack([actions[:, 0], log_p])
+
+    found = decided(networks, x, sample)
+    for tl, junction in zip(layout.tls, layout.junctions, strict=True):
+        features = x[tl][:, junction.protected.shape[0] + 2 :].reshape(len(x[tl]), -1, len(FEATURES))
+        serves = junction.protected + junction.permissive > 0
+        halting, red_s = (features[..., FEATURES.index(name)] for name in ("halting", "red"))
+        waits = (halting > 0) & (red_s >= MAX_RED_S) & serves.any(0)
+        assert (np.isnan(found[tl][:, 1]) == waits.any(1)).all() and waits.any() and not waits.any(1).all()
+        for k in np.flatnonzero(waits.any(1)):
+            longest = np.where((halting[k] > 0) & serves.any(0), red_s[k], 0).argmax()
+            assert serves[int(found[tl][k, 0]), longest]
+
+
+def test_sampled_greens_are_the_junctions_own(layout):
+    networks = StreetActorCritic(layout, initial_arrays(np.random.default_rng(1)))
+    x = observations(300)
+    found = decided(networks, x, lambda rows, inputs: networks.sample(rows, inputs, np.random.default_rng(8))[0])
+    for tl, (greens, _) in SIZES.items():
+        assert set(found[tl][:, 0]) == set(range(greens)), "at first all greens are nearly as likely"
+
+
+def test_tls_of_a_street_decide_as_each_alone(layout):
+    networks = StreetActorCritic(layout, random_arrays(2))
+    x = observations(20)
+    values, actions = (decided(networks, x, act) for act in (networks.critic, networks.greedy_actions))
+    for k, tl in enumerate(layout.tls):
+        alone = StreetActorCritic(StreetLayout((tl,), (layout.junctions[k],)), random_arrays(2))
+        rows = alone.rows_of([tl] * len(x[tl]))
+        inputs = alone.inputs_of(list(x[tl]), rows)
+        np.testing.assert_allclose(alone.critic(rows, inputs), values[tl], rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(alone.greedy_actions(rows, inputs), actions[tl])
+
+
+def test_initial_arrays_have_the_shapes_of_one_network():
+    arrays = initial_arrays(np.random.default_rng(0))
+    assert [array.shape for array in arrays] == [(1, *shape) for shape in (*SHAPES.values(), *CRITIC_SHAPES.values())]
+    assert all(array.dtype == np.float32 for array in arrays)
+
+
+def test_heuristic_serves_the_green_with_the_most_vehicles(layout):
+    heuristic = Heuristic(layout)
+    x = {tl: np.zeros((1, inputs.shape[1]), np.float32) for tl, inputs in observations(1).items()}
+    wanted = {}
+    for tl, junction in zip(layout.tls, layout.junctions, strict=True):
+        greens, lanes = junction.protected.shape
+        x[tl][0, 0] = 1
+        serves = junction.protected + 0.5 * junction.permissive
+        lane = int(serves[1:].max(0).argmax())
+        x[tl][0, greens + 2 :].reshape(lanes, -1)[lane, FEATURES.index("vehicles_near")] = 100
+        wanted[tl] = {k for k in range(greens) if serves[k, lane] == serves[:, lane].max()}
+    actions = decided(heuristic, x, heuristic.greedy_actions)
+    assert all(int(actions[tl][0, 0]) in wanted[tl] for tl in x)

@@ -1,0 +1,1 @@
+"""Training of one policy for any junction: the networks of `export.actors.phase_competition`, with shared weights."""

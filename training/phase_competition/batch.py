@@ -1,0 +1,140 @@
+"""What the shared networks learn from: decisions of TLs of many streets, with advantages over unequal times.
+
+A decision lasts until the next one at which the green may change: 5 s if the green is kept, more if it changes. So rewards
+and values are discounted by time (a semi-Markov decision process: Sutton, Precup and Singh 1999), and generalised advantage
+estimates (Schulman et al. 2016) with them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.actors.phase_competition import Junction, Padded, inputs
+from signals.approach_features import FEATURES
+from training.phase_competition.networks import split
+from training.rewards import DELAY_SCALE
+from training.transitions import Float32s, Transitions
+
+TICK_S = 5.0
+"""Time after which `gamma` and `gae_lambda` apply once."""
+REWARD_VEHICLES = 5.0
+"""Vehicles that lose time during a tick, for a reward of -1."""
+MAX_ADVANTAGE = 4.0
+"""Bound of an advantage, in standard deviations."""
+
+
+@dataclass(frozen=True)
+class StreetBatch:
+    """N decisions at J junctions."""
+
+    junctions: Padded
+    """[J, ...]"""
+    junction: NDArray[np.int32]
+    """[N], the row of each decision's junction."""
+    lane_x: Float32s
+    """[N, L, LANE_INPUTS]"""
+    green_x: Float32s
+    """[N, P, GREEN_INPUTS]"""
+    action: NDArray[np.int32]
+    log_p: Float32s
+    advantage: Float32s
+    target: Float32s
+    """Regression target of the critic, squashed."""
+
+    def __len__(self) -> int:
+        return len(self.action)
+
+
+def make_batch(
+    episodes: Sequence[tuple[Sequence[Junction], Sequence[Transitions]]], gamma: float, gae_lambda: float
+) -> StreetBatch:
+    """The batch of episodes: of each its TLs' junctions and transitions. Raises ValueError without a decision."""
+    junctions: list[Junction] = []
+    parts: list[dict[str, NDArray[Any]]] = []
+    greens = max(j.protected.shape[0] for own, _ in episodes for j in own)
+    lanes = max(j.protected.shape[1] for own, _ in episodes for j in own)
+    for own, transitions in episodes:
+        own_greens = max(j.protected.shape[0] for j in own)
+        for junction, tl in zip(own, transitions, strict=True):
+            if len(tl.value) < 2:
+                continue
+            row, advantage, target = len(junctions), *_advantages(tl, gamma, gae_lambda)
+            junctions.append(junction)
+            # a decision that was forced says nothing of the actor
+            chosen = ~np.isnan(tl.log_p[:-1])
+            current, green_s, features = split(tl.x[:-1][chosen], own_greens)
+            parts.append(
+                {
+                    "junction": np.full(chosen.sum(), row, np.int32),
+                    "current": _padded(current, (greens,)),
+                    "green_s": green_s,
+                    "features": _padded(features, (lanes, len(FEATURES))),
+                    "action": tl.action[:-1, 0][chosen].astype(np.int32),
+                    "log_p": tl.log_p[:-1][chosen],
+                    "advantage": advantage[chosen],
+                    "spread": np.full(chosen.sum(), advantage.std()),
+                    "target": target[chosen].astype(np.float32),
+                }
+            )
+    if not parts:
+        raise ValueError("no TL has taken two decisions")
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    padded = Padded.of(junctions, greens, lanes)
+    own_junction = padded.take(columns["junction"].astype(np.intp))
+    lane_x, green_x = inputs(own_junction, columns["current"], columns["green_s"], columns["features"])
+    return StreetBatch(
+        padded,
+        columns["junction"],
+        lane_x.astype(np.float32),
+        green_x.astype(np.float32),
+        columns["action"],
+        columns["log_p"],
+        _scaled(columns["advantage"], columns["spread"]),
+        columns["target"],
+    )
+
+
+def squashed(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """sign(x) (sqrt(|x| + 1) - 1): congestion must not drown the rest (Pohlen et al. 2018)."""
+    y: NDArray[np.float64] = np.sign(x) * (np.sqrt(np.abs(x) + 1) - 1)
+    return y
+
+
+def unsquashed(y: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The inverse of `squashed`."""
+    x: NDArray[np.float64] = np.sign(y) * ((np.abs(y) + 1) ** 2 - 1)
+    return x
+
+
+def _advantages(tl: Transitions, gamma: float, gae_lambda: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(advantages [T - 1], squashed targets [T - 1])."""
+    value = unsquashed(tl.value.astype(np.float64))
+    ticks = tl.duration_s[:-1].astype(np.float64) / TICK_S
+    discount = gamma**ticks
+    # `delay` is a mean over the decision's time; here it is its discounted sum
+    rewards = tl.reward[:-1].astype(np.float64) * DELAY_SCALE / REWARD_VEHICLES * (1 - discount) / (1 - gamma)
+    decay = discount * gae_lambda**ticks
+    advantages, advantage = np.empty(len(rewards)), 0.0
+    for k in range(len(rewards) - 1, -1, -1):
+        advantage = rewards[k] + discount[k] * value[k + 1] - value[k] + decay[k] * advantage
+        advantages[k] = advantage
+    return advantages, squashed(advantages + value[:-1])
+
+
+def _scaled(advantage: NDArray[np.float64], spread: NDArray[np.float64]) -> Float32s:
+    """Advantages of unit scale: a congested junction counts for more than a quiet one, but by the square root only.
+
+    `spread`: standard deviation of the advantages of the decision's TL in its episode.
+    """
+    scaled = advantage / np.sqrt((spread + 1e-2) * (np.sqrt((advantage**2).mean()) + 1e-2))
+    scaled = (scaled - scaled.mean()) / (scaled.std() + 1e-6)
+    return np.asarray(np.clip(scaled, -MAX_ADVANTAGE, MAX_ADVANTAGE), np.float32)
+
+
+def _padded(values: Float32s, sizes: tuple[int, ...]) -> Float32s:
+    result = np.zeros((len(values), *sizes), np.float32)
+    result[tuple(slice(size) for size in values.shape)] = values
+    return result

@@ -1,0 +1,250 @@
+"""Trains one policy on many streets: episodes on random streets, updates, a curve, and a state to resume from."""
+
+import contextlib
+import functools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from city import whole_files
+from city.errors import InputError, first_line
+from simulation.executors import executor, in_order
+from simulation.executors.simulator_per_process import SimulatorPerProcess
+from simulation.street_simulation import SimulationFailed
+from training.phase_competition import batch
+from training.phase_competition.learner import StreetLearner, StreetPpo
+from training.phase_competition.networks import initial_arrays
+from training.phase_competition.street_learning import policy_file, save
+from training.phase_competition.street_pool import StreetEpisode, StreetSimulator
+from training.progress import Progress, progress_file
+from training.transitions import Float32s
+
+FIRST_VEHICLES_PER_LANE_H = 180.0
+MIN_FACTOR, MAX_FACTOR = 0.55, 1.1
+"""Bounds of an episode's demand, relative to the rate that its street has reached."""
+MIN_HEAVY, MAX_HEAVY = 1.2, 1.7
+"""The same for saturated episodes."""
+MIN_LIGHT, MAX_LIGHT = 0.1, 0.5
+"""The same for episodes with little traffic."""
+CLONING_STEPS, SOFTENING = 250, 0.25
+SAVE_EVERY = 5
+"""Updates between two saved states."""
+PROGRESS_KEYS = {"identity", "update", "rates", "rows"}
+
+
+@dataclass(frozen=True)
+class StreetsSettings:
+    """Settings of a training on many streets."""
+
+    out: Path
+    streets: tuple[Path, ...]
+    """Folders of the streets."""
+    number: int = 1
+    """Model number of the policy."""
+    updates: int = 45
+    episodes_per_update: int = 16
+    seconds: float = 1200.0
+    heavy: float = 0.3
+    """Share of the episodes that are saturated."""
+    light: float = 0.2
+    """Share of the episodes with little traffic."""
+    cloning_episodes: int = 16
+    """Episodes of the heuristic that the actor is first cloned from."""
+    seed: int = 1
+    workers: int = 1
+    reward: str = "delay"
+    ppo: StreetPpo = field(default_factory=StreetPpo)
+    resume: bool = False
+
+    @property
+    def policy_file(self) -> Path:
+        return policy_file(self.out, self.number)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Everything that must be the same when a training is resumed, by the flag that changes it."""
+        return {
+            "--streets": [folder.name for folder in self.streets], "--updates": self.updates,
+            "--episodes-per-update": self.episodes_per_update, "--seconds": self.seconds, "--seed": self.seed,
+            "--reward": self.reward, "--learning-rate": asdict(self.ppo), "heavy": self.heavy, "light": self.light,
+        }  # fmt: skip
+
+
+class StreetsTrainer:
+    """Trains the shared networks."""
+
+    def __init__(self, settings: StreetsSettings, report: Callable[[str], None]) -> None:
+        """Prepare the networks, or read the state to resume from. Raises InputError. `report`: called with lines of progress."""
+        self._settings, self._report = settings, report
+        self._executor = executor(settings.workers)
+        make = functools.partial(StreetSimulator, settings.seconds, settings.reward)
+        self._simulate = SimulatorPerProcess(make, make())
+        self._learner = StreetLearner(initial_arrays(np.random.default_rng(settings.seed)), settings.ppo)
+        self._rates = [FIRST_VEHICLES_PER_LANE_H] * len(settings.streets)
+        self._rows: list[str] = []
+        """Rows of the curve, the header first."""
+        self._update = 0
+        self._progress = Progress(progress_file(settings.out, settings.number), PROGRESS_KEYS)
+        if settings.resume:
+            self._restore()
+        else:
+            self._refuse_existing()
+        settings.out.mkdir(parents=True, exist_ok=True)
+
+    def run(self) -> Path:
+        """Train to the end; return the file of the policy. Raises InputError, SimulationFailed, NotFinite."""
+        settings = self._settings
+        bar = tqdm(total=settings.updates, initial=self._update, unit="update", disable=None)
+        with self._executor, self._log_writer(), bar:
+            if self._update == 0 and settings.cloning_episodes:
+                self._report(self._clone())
+            while self._update < settings.updates:
+                line = self._next_update()
+                bar.update()
+                if bar.disable:
+                    self._report(line)
+                if self._update % SAVE_EVERY == 0 or self._update == settings.updates:
+                    self._save()
+        self._write()
+        return settings.policy_file
+
+    @contextlib.contextmanager
+    def _log_writer(self) -> Iterator[None]:
+        logs = self._settings.out / "tensorboard" / f"trial_{self._settings.number}"
+        try:
+            writer = tf.summary.create_file_writer(str(logs))
+        except tf.errors.OpError as error:
+            raise InputError(f"{logs}: cannot be written: {error.message}; pass another --out") from None
+        try:
+            with writer.as_default():
+                yield
+        finally:
+            writer.close()
+
+    def _clone(self) -> str:
+        rng = np.random.default_rng([self._settings.seed, 0, 6])
+        episodes, _ = self._episodes(rng, self._settings.cloning_episodes, [])
+        data = self._batch(episodes)
+        loss = self._learner.clone(data, rng, CLONING_STEPS)
+        self._learner.soften(SOFTENING)
+        delay_s = np.mean([episode.trips.delay_s for episode in episodes])
+        return f"cloned {len(data)} decisions of the heuristic: mean delay {delay_s:.1f} s, cross-entropy {loss:.3f}"
+
+    def _next_update(self) -> str:
+        settings = self._settings
+        progress = self._update / settings.updates
+        rng = np.random.default_rng([settings.seed, self._update, 7])
+        sharpness = settings.ppo.sharpness(progress)
+        episodes, loads = self._episodes(rng, settings.episodes_per_update, self._learner.arrays, sharpness)
+        data = self._batch(episodes)
+        statistics = self._learner.learn(data, rng, progress)
+        self._update += 1
+        values = {
+            "update": self._update,
+            "delay_s": float(np.mean([episode.trips.delay_s for episode in episodes])),
+            "vehicles_per_lane_h": float(np.mean(loads)),
+            "decisions": len(data),
+            **statistics,
+        }
+        self._log(values)
+        return (
+            f"update {self._update} of {settings.updates}: mean delay {values['delay_s']:.1f} s at "
+            f"{values['vehicles_per_lane_h']:.0f} vehicles an hour and lane"
+        )
+
+    def _log(self, values: dict[str, float]) -> None:
+        self._rows = self._rows or [",".join(values)]
+        self._rows.append(",".join(f"{value:.6g}" for value in values.values()))
+        whole_files.write(self._settings.out / f"trial_{self._settings.number}_curve.csv", "\n".join(self._rows) + "\n")
+        for name, value in values.items():
+            tf.summary.scalar(name, value, step=self._update)
+
+    def _batch(self, episodes: Sequence[StreetEpisode]) -> batch.StreetBatch:
+        ppo = self._settings.ppo
+        return batch.make_batch([(e.junctions, e.transitions) for e in episodes], ppo.gamma, ppo.gae_lambda)
+
+    def _episodes(
+        self, rng: np.random.Generator, count: int, arrays: Sequence[Float32s], sharpness: float = 1.0
+    ) -> tuple[list[StreetEpisode], list[float]]:
+        """Simulate episodes on random streets, and adapt the streets' rates; return them, and the demand of all by lane and hour.
+
+        Raises SimulationFailed if SUMO ends all of them early.
+        """
+        settings = self._settings
+        jobs, drawn = [], []
+        for _ in range(count):
+            k = int(rng.integers(len(settings.streets)))
+            share = rng.random()
+            is_usual = share >= settings.heavy + settings.light
+            bounds = (MIN_HEAVY, MAX_HEAVY) if share < settings.heavy else (MIN_LIGHT, MAX_LIGHT)
+            factor = float(rng.uniform(*((MIN_FACTOR, MAX_FACTOR) if is_usual else bounds)))
+            seed = int(rng.integers(1, 1 << 30))
+            rate = self._rates[k] * factor
+            jobs.append((settings.streets[k], arrays, rate, seed, True, sharpness))
+            drawn.append((k, is_usual, factor, rate))
+        episodes = []
+        for (k, is_usual, factor, _), episode in zip(drawn, in_order(self._executor.run(self._simulate, jobs)), strict=True):
+            if isinstance(episode, str):
+                self._report(f"left out an episode: {episode}")
+                continue
+            episodes.append(episode)
+            if is_usual:
+                self._rates[k] *= _rate_factor(episode.trips.delay_s, factor)
+        if not episodes:
+            raise SimulationFailed("SUMO has ended every episode of an update early; look at the reasons above")
+        return episodes, [rate for *_, rate in drawn]
+
+    def _write(self) -> None:
+        description = {"training": [self._settings.identity | {"sumo": version("eclipse-sumo")}]}
+        save(self._settings.policy_file, self._learner.arrays, self._settings.ppo.sharpness(1.0), description)
+
+    def _save(self) -> None:
+        state: dict[str, NDArray[Any]] = {f"{k:03d}": array for k, array in enumerate(self._learner.state())}
+        identity = json.dumps(self._settings.identity)
+        self._progress.save({"identity": identity, "update": self._update, "rates": self._rates, "rows": self._rows}, state)
+
+    def _restore(self) -> None:
+        loaded = self._progress.load()
+        if loaded is None:
+            raise InputError(f"{self._progress.path}: no such file, so no training to resume; leave out --resume")
+        values, state = loaded
+        identity, saved = json.loads(json.dumps(self._settings.identity)), json.loads(values["identity"])
+        if differing := [name for name in identity if identity[name] != saved.get(name)]:
+            raise InputError(
+                f"{self._progress.path}: the training to resume had another {', '.join(differing)}; pass the same flags, or "
+                "another --model-number without --resume"
+            )
+        try:
+            self._learner.restore([state[name] for name in sorted(state)])
+            self._update, self._rates, self._rows = int(values["update"]), list(values["rates"]), list(values["rows"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"{self._progress.path}: is not the state of this training ({first_line(error)}); remove it and start without "
+                "--resume, or pass another --model-number"
+            ) from None
+
+    def _refuse_existing(self) -> None:
+        """Raise InputError if the training would replace results of this model number."""
+        for path in (self._progress.path, self._settings.policy_file):
+            if path.exists():
+                raise InputError(
+                    f"{path}: already exists, with model number {self._settings.number}; pass another --model-number or --out, "
+                    "or --resume to continue a training"
+                )
+
+
+def _rate_factor(delay_s: float, factor: float) -> float:
+    """How a street's demand follows the policy's ability: less of it in congestion, more of it while the policy copes."""
+    if delay_s > 80:
+        return 0.75
+    if delay_s > 45:
+        return 0.9
+    return 1.12 if delay_s < 25 * factor + 4 else 1.0
