@@ -89,8 +89,12 @@ def signal_safeties(contract: pb.PolicyContract, street: StreetNetwork, safety: 
 
 
 def change_times(contract: pb.PolicyContract, safeties: Sequence[SignalSafety]) -> ChangeTimes | None:
-    """The change times of a TL; None if its policy does not choose greens, so that its program sets the changes."""
-    if contract.action.kind != CATEGORICAL:
+    """The change times of a TL.
+
+    None if they need no comparison with training: its policy does not choose greens, so that its program sets the changes,
+    or observes how long each change takes (dialect street).
+    """
+    if contract.action.kind != CATEGORICAL or any(signal.change_s for signal in contract.signals):
         return None
     timing = contract.timing
     return ChangeTimes(

@@ -16,6 +16,7 @@ from protos import policy_pb2 as pb
 from serving.contract import ContractError, check
 from signals import contract, policy_signals
 from signals.approach_features import FEATURES, ApproachFeatures
+from signals.change_times import change_times, signal_safeties, with_street_changes
 from signals.dialects import check_city_settings, of
 from signals.dialects.street import DIALECT, StreetObserver, StreetSequencer
 from signals.observation import ObservationBatch, PhaseState, Readings, VehicleReadings, shares_of
@@ -301,3 +302,10 @@ def test_a_change_that_was_interrupted_is_forgotten(sequencer):
     sequencer.enter(150, ["rrrr"])
     assert sequencer.requested_states(150) == ("GGrr",) and sequencer.phase_state(160).green_s == 10
     assert sequencer.decides_at(158) and not sequencer.decides_at(157)
+
+
+def test_min_green_is_not_stretched_because_the_policy_sees_how_long_changes_take(grid, built):
+    safety = config.Safety(all_red_s=9.0)
+    change = change_times(built, signal_safeties(built, grid, safety))
+    assert change is None
+    assert with_street_changes(built, change).timing.min_green_s == built.timing.min_green_s
