@@ -78,3 +78,20 @@ def test_a_link_that_yields_to_the_ending_one_does_not_await_its_clearance(cross
 def test_a_permitted_turn_that_becomes_protected_awaits_its_foes(crossing):
     safety = SignalSafety(crossing, SafetyTimes(3, 5, all_red_s=2), ["GgGr", "rGrr"])
     assert safety.change_between_s("GgGr", "rGrr") == 5 == seconds_until_shown(safety, "GgGr", "rGrr")
+
+
+@pytest.mark.parametrize(
+    ("green", "following", "change_s"),
+    [("Grrr", "rrGr", 3), ("rgGr", "rrGr", 3), ("Grrr", "rrrG", 5)],
+    ids=["no foe of it gains green", "the foe keeps its green", "its foe gains green"],
+)
+def test_only_a_foe_that_gains_its_green_awaits_a_clearance(crossing, green, following, change_s):
+    safety = SignalSafety(crossing, SafetyTimes(3, 5, all_red_s=2), [green, following])
+    assert safety.change_between_s(green, following) == change_s == seconds_until_shown(safety, green, following)
+
+
+def test_a_crossing_has_no_yellow(crossroads):
+    safety = SignalSafety(crossroads, SafetyTimes(3, 5))
+    k = safety.is_crossing.index(True)
+    red = "r" * len(crossroads.links)
+    assert safety.change_between_s(f"{red[:k]}G{red[k + 1 :]}", red) == 0
