@@ -172,7 +172,7 @@ class PhaseCompetition(Step):
     @property
     def padding_shapes(self) -> tuple[tuple[int, int], ...]:
         # padding costs products of small matrices, and another group some 100 operations for each network: relative to a
-        # dense layer's both are some 50 times as much (python -m benchmarks.street_fleet)
+        # dense layer's both are some 50 times as much
         return ((self.greens, 3 * GREEN_UNITS), (self.lanes, LANE_UNITS))
 
     def fleet_columns(self, group: Sequence[Step]) -> NDArray[np.int32]:
