@@ -16,99 +16,70 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from city.config import TL, Safety
-from city.errors import InputError
 from city.lanes import is_internal
 from city.network import SignalNetwork
 from protos import policy_pb2 as pb
-from serving.contract import CATEGORICAL, ContractError
+from serving.contract import ContractError
 from signals.approach_features import FEATURES, MAX_RED_S, REACH_M, ApproachFeatures
 from signals.dialects import PhaseSequencer
+from signals.dialects.sumo_rl import SumoRl
 from signals.green_phases import GreenPhaseSequencer
 from signals.observation import Floats, Observation, ObserverGroup, PhaseState, Readings, Shares
-from signals.policy_signals import PolicySignal, greens_of, signal_messages
+from signals.policy_signals import PolicySignal, greens_of
 from signals.safety.conflicts import GREEN
 from signals.safety.safety_times import times_for
 from signals.safety.signal_safety import SignalSafety
 
-DELTA_TIME_S, YELLOW_S, MIN_GREEN_S = 5, 3.0, 5.0
+YELLOW_S = 3.0
 HEAD = ("min_green", "green_time")
 """Features of the signal after the one-hot of its greens."""
 
 
-class Street:
+class Street(SumoRl):
+    """Settings, action and times of sumo-rl; an observation of its own."""
+
     name = "street"
-    action_kinds: tuple[str, ...] = (CATEGORICAL,)
     takes_first_program = False
-    file_name_settings: tuple[str, ...] = ()
-
-    def check_settings(self, tl: TL) -> None:
-        if len(tl.signals) > 1:
-            raise InputError(f"a street TL has one signal, not {len(tl.signals)}; give each signal a table of its own")
-        if tl.state or tl.action:
-            raise InputError("state and action are settings of the sappo dialect, not of street")
-
-    def action_kind(self, tl: TL) -> str:
-        return CATEGORICAL
+    yellow_s = YELLOW_S
 
     def build_contract(self, tl: TL, signals: Sequence[PolicySignal], safety: Safety) -> pb.PolicyContract:
-        (signal,) = signals
-        (message,) = signal_messages(signals)
+        contract = super().build_contract(tl, signals, safety)
+        (signal,), (message,) = signals, contract.signals
         message.approaches.extend(_approaches(signal.network))
-        greens = len(signal.greens)
-        contract = pb.PolicyContract(
-            tl=tl.name,
-            signal_ids=[signal.id],
-            signals=[message],
-            action=pb.Action(kind=CATEGORICAL, size=greens, choices=[greens]),
-            timing=pb.Timing(
-                decision_interval_s=DELTA_TIME_S if tl.delta_time_s is None else tl.delta_time_s,
-                yellow_s=YELLOW_S if tl.yellow_s is None else tl.yellow_s,
-                all_red_s=tl.all_red_s or 0.0,
-                min_green_s=MIN_GREEN_S if tl.min_green_s is None else tl.min_green_s,
-                max_green_s=tl.max_green_s or 0.0,
-            ),
-        )
         rules = SignalSafety(signal.network, times_for(contract, safety, runs_plan=False), signal.greens)
-        changes_s = [rules.change_between_s(a, b) for a in signal.greens for b in signal.greens]
-        contract.signals[0].change_s.extend(changes_s)
-        features = _features(contract.signals[0], greens)
+        message.change_s.extend(rules.change_between_s(a, b) for a in signal.greens for b in signal.greens)
+        # once more: the lanes of the approaches have features
+        features = self.features(message, len(signal.greens))
         observation = pb.Observation(dialect=self.name, size=len(features), features=features, normalisation="none")
         contract.observation.CopyFrom(observation)
         return contract
 
+    def features(self, signal: pb.Signal, greens: int) -> list[pb.Feature]:
+        head = [pb.Feature(kind=kind, signal_id=signal.id) for kind in ("phase",) * greens + HEAD]
+        lanes = [approach.lane_id for approach in signal.approaches]
+        return head + [pb.Feature(kind=kind, signal_id=signal.id, lane_id=lane) for lane in lanes for kind in FEATURES]
+
     def check_contract(self, contract: pb.PolicyContract) -> None:
+        super().check_contract(contract)
         where = f"the contract of {contract.tl}"
         remedy = f"export it again (greenserve export --tl {contract.tl})"
-        if contract.action.kind != CATEGORICAL:
-            raise ContractError(f"{where} has action {contract.action.kind!r}, not {CATEGORICAL}; {remedy}")
         signal = contract.signals[0]
-        greens = len(greens_of(signal))
-        if list(contract.observation.features) != _features(signal, greens):
-            raise ContractError(f"{where} lists features that this version of the street dialect does not have; {remedy}")
-        if contract.action.size != greens or len(signal.change_s) != greens**2:
-            raise ContractError(f"{where} has other numbers of greens in its action and its signal; {remedy}")
-        links = min((len(green) for green in greens_of(signal)), default=0)
+        greens = greens_of(signal)
+        if len(signal.change_s) != len(greens) ** 2:
+            raise ContractError(f"{where} has change times of another number of greens than its signal; {remedy}")
+        links = min((len(green) for green in greens), default=0)
         if any(not 0 <= link < links for approach in signal.approaches for link in approach.links):
             raise ContractError(f"{where} has a lane with a link that its signal does not have; {remedy}")
         lanes = [lane for approach in signal.approaches for lane in (*approach.upstream, *approach.exits)]
         numbers = [x for lane in lanes for x in (lane.distance_m, lane.share, lane.length_m, lane.limit_mps)]
         if not all(math.isfinite(x) and x >= 0 for x in (*numbers, *signal.change_s)):
             raise ContractError(f"{where} has a length, speed or time that is negative or not finite; {remedy}")
-        if not contract.timing.decision_interval_s >= 1:
-            interval_s = contract.timing.decision_interval_s
-            raise ContractError(f"{where} has decision_interval_s {interval_s:g}, but it must be at least 1; {remedy}")
-
-    def runs_plan(self, contract: pb.PolicyContract) -> bool:
-        return False
-
-    def counts_outflow(self, contract: pb.PolicyContract) -> bool:
-        return False
 
     def vehicle_lanes(self, contract: pb.PolicyContract) -> list[str]:
         approaches = contract.signals[0].approaches
         return list(dict.fromkeys(lane.lane_id for a in approaches for lane in (*a.upstream, *a.exits)))
 
-    def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> "StreetObserver":
+    def observer(self, contract: pb.PolicyContract, lane_row: Mapping[str, int], length_m: Floats) -> "StreetObserver":  # type: ignore[override]
         return StreetObserver(contract.signals[0], lane_row)
 
     def sequencer(self, contract: pb.PolicyContract) -> PhaseSequencer:
@@ -118,12 +89,6 @@ class Street:
 
 
 DIALECT = Street()
-
-
-def _features(signal: pb.Signal, greens: int) -> list[pb.Feature]:
-    head = [pb.Feature(kind=kind, signal_id=signal.id) for kind in ("phase",) * greens + HEAD]
-    lanes = [approach.lane_id for approach in signal.approaches]
-    return head + [pb.Feature(kind=kind, signal_id=signal.id, lane_id=lane) for lane in lanes for kind in FEATURES]
 
 
 def _approaches(network: SignalNetwork) -> list[pb.Approach]:

@@ -39,16 +39,19 @@ DELTA_TIME_S, YELLOW_S, MIN_GREEN_S = 5, 2.0, 5.0
 
 
 class SumoRl:
+    """Also the base of other dialects whose action is a green of one signal."""
+
     name = "sumo-rl"
+    yellow_s = YELLOW_S
     action_kinds: tuple[str, ...] = (CATEGORICAL,)
     takes_first_program = True
     file_name_settings: tuple[str, ...] = ()
 
     def check_settings(self, tl: TL) -> None:
         if len(tl.signals) > 1:
-            raise InputError(f"a sumo-rl TL has one signal, not {len(tl.signals)}; use dialect sappo for a group")
+            raise InputError(f"a {self.name} TL has one signal, not {len(tl.signals)}; use dialect sappo for a group")
         if tl.state or tl.action:
-            raise InputError("state and action are settings of the sappo dialect, not of sumo-rl")
+            raise InputError(f"state and action are settings of the sappo dialect, not of {self.name}")
 
     def action_kind(self, tl: TL) -> str:
         return CATEGORICAL
@@ -56,20 +59,24 @@ class SumoRl:
     def build_contract(self, tl: TL, signals: Sequence[PolicySignal], safety: Safety) -> pb.PolicyContract:
         messages = signal_messages(signals)
         greens = len(signals[0].greens)
-        features = _features(messages[0], greens)
+        features = self.features(messages[0], greens)
         return pb.PolicyContract(
             tl=tl.name,
             signal_ids=[signal.id for signal in signals],
             signals=messages,
             observation=pb.Observation(dialect=self.name, size=len(features), features=features, normalisation="none"),
             action=pb.Action(kind=CATEGORICAL, size=greens, choices=[greens]),
-            timing=pb.Timing(
-                decision_interval_s=DELTA_TIME_S if tl.delta_time_s is None else tl.delta_time_s,
-                yellow_s=YELLOW_S if tl.yellow_s is None else tl.yellow_s,
-                all_red_s=tl.all_red_s or 0.0,
-                min_green_s=MIN_GREEN_S if tl.min_green_s is None else tl.min_green_s,
-                max_green_s=tl.max_green_s or 0.0,
-            ),
+            timing=self.timing(tl),
+        )
+
+    def timing(self, tl: TL) -> pb.Timing:
+        """The times of a [tl.NAME] table, with the dialect's defaults."""
+        return pb.Timing(
+            decision_interval_s=DELTA_TIME_S if tl.delta_time_s is None else tl.delta_time_s,
+            yellow_s=self.yellow_s if tl.yellow_s is None else tl.yellow_s,
+            all_red_s=tl.all_red_s or 0.0,
+            min_green_s=MIN_GREEN_S if tl.min_green_s is None else tl.min_green_s,
+            max_green_s=tl.max_green_s or 0.0,
         )
 
     def check_contract(self, contract: pb.PolicyContract) -> None:
@@ -78,7 +85,7 @@ class SumoRl:
         if contract.action.kind != CATEGORICAL:
             raise ContractError(f"{where} has action {contract.action.kind!r}, not {CATEGORICAL}; {remedy}")
         greens = len(greens_of(contract.signals[0]))
-        if list(contract.observation.features) != _features(contract.signals[0], greens):
+        if list(contract.observation.features) != self.features(contract.signals[0], greens):
             raise ContractError(f"{where} lists features that its signal does not have; {remedy}")
         if contract.action.size != greens:
             raise ContractError(
@@ -87,6 +94,12 @@ class SumoRl:
         if not contract.timing.decision_interval_s >= 1:
             interval_s = contract.timing.decision_interval_s
             raise ContractError(f"{where} has decision_interval_s {interval_s:g}, but it must be at least 1; {remedy}")
+
+    def features(self, signal: pb.Signal, greens: int) -> list[pb.Feature]:
+        """The features of a signal with a number of greens, in the order of the observation."""
+        head = [pb.Feature(kind="phase", signal_id=signal.id)] * greens + [pb.Feature(kind="min_green", signal_id=signal.id)]
+        lanes = signal.lane_ids
+        return head + [pb.Feature(kind=k, signal_id=signal.id, lane_id=lane) for k in ("density", "queue") for lane in lanes]
 
     def runs_plan(self, contract: pb.PolicyContract) -> bool:
         return False
@@ -108,12 +121,6 @@ class SumoRl:
 
 
 DIALECT = SumoRl()
-
-
-def _features(signal: pb.Signal, greens: int) -> list[pb.Feature]:
-    head = [pb.Feature(kind="phase", signal_id=signal.id)] * greens + [pb.Feature(kind="min_green", signal_id=signal.id)]
-    lanes = signal.lane_ids
-    return head + [pb.Feature(kind=k, signal_id=signal.id, lane_id=lane) for k in ("density", "queue") for lane in lanes]
 
 
 class SumoRlObserver(GatheringObserver):
