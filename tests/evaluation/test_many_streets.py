@@ -4,10 +4,12 @@ import csv
 
 import pytest
 
+from city import network
 from evaluation.arms import parse
 from evaluation.many_streets import StreetResult, StreetSimulation, compare, has_gridlock
 from greenserve.__main__ import main
 from simulation.synthetic.streets import generate
+from tests.conftest import GRID
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +63,13 @@ def test_wrong_flags_are_one_line(flags, text, streets, capsys):
     assert main(["evaluate", "--streets", str(streets[0].parent), "--seconds", "60", *flags]) == 2
     error = capsys.readouterr().err
     assert text in error and "Traceback" not in error
+
+
+def test_the_pretrained_policy_is_an_arm_of_a_city_of_any_dialect(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    signal = sorted(network.of_sumocfg(GRID / "grid.sumocfg").signals)[0]
+    (tmp_path / "city.toml").write_text(
+        f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n[tl.A]\nsignals = ["{signal}"]\ndialect = "sumo-rl"\n'
+    )
+    assert main(["evaluate", "--arms", "pretrained,fixed", "--seeds", "1", "--seconds", "120"]) == 0
+    assert "pretrained" in capsys.readouterr().out

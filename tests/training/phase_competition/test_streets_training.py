@@ -1,14 +1,20 @@
 """`greenserve train --streets`, from streets to a policy file."""
 
+import re
+
 import numpy as np
 import pytest
 
+from city import network
 from export.checkpoints import phase_networks
 from greenserve.__main__ import main
 from simulation.synthetic.streets import generate
-from training.phase_competition import trainer
+from simulation.trips import Trips
+from tests.conftest import GRID
+from training.phase_competition import street_learning, trainer
 from training.phase_competition.learner import StreetPpo
-from training.phase_competition.street_pool import StreetSimulator
+from training.phase_competition.networks import initial_arrays
+from training.phase_competition.street_pool import StreetEpisode, StreetSimulator
 from training.phase_competition.trainer import StreetsSettings, StreetsTrainer
 
 FLAGS = ["--episodes", "4", "--episodes-per-update", "2", "--seconds", "100"]
@@ -104,3 +110,37 @@ def test_wrong_flags_are_one_line(flags, text, tmp_path, monkeypatch, capsys):
     assert main(["train", *flags]) == 2
     error = capsys.readouterr().err
     assert text in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("shares", "moves"), [({"heavy": 0, "light": 0}, True), ({"heavy": 1}, False), ({"heavy": 0, "light": 1}, False)]
+)
+def test_only_usual_demands_adapt_the_rate_of_a_street(shares, moves, streets, tmp_path, monkeypatch):
+    prepared = StreetsTrainer(settings(streets[:1], tmp_path, **shares), lambda line: None)
+    trips = Trips(1, 1, 100.0, 0, 0, 0, {}, ())
+    monkeypatch.setattr(prepared._executor, "run", lambda simulate, jobs: enumerate(StreetEpisode((), (), trips) for _ in jobs))
+    prepared._episodes(np.random.default_rng(0), 1, [])
+    assert (prepared._rates[0] < trainer.FIRST_VEHICLES_PER_LANE_H) is moves
+
+
+def test_a_written_policy_has_the_sharpness_in_its_scores(tmp_path):
+    arrays = initial_arrays(np.random.default_rng(0))
+    street_learning.save(tmp_path / "x.policy", arrays, 3.0, {})
+    loaded = street_learning.load(tmp_path / "x.policy")
+    for k, (before, after) in enumerate(zip(arrays, loaded, strict=True)):
+        np.testing.assert_array_equal(after, 3 * before if k in (8, 9) else before)
+
+
+def test_a_training_from_a_policy_is_not_worse_than_its_start(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    signal = network.of_sumocfg(GRID / "grid.sumocfg").signals
+    name = sorted(signal)[0]
+    (tmp_path / "city.toml").write_text(
+        f'[network]\nsumocfg = "{GRID / "grid.sumocfg"}"\n[tl.A]\nsignals = ["{name}"]\ndialect = "street"\n'
+    )
+    street_learning.save(tmp_path / "x.policy", initial_arrays(np.random.default_rng(0)), 1.0, {})
+    flags = ["--episodes", "1", "--episodes-per-update", "1", "--seconds", "120", "--held-out", "1", "--learning-rate", "0.9"]
+    assert main(["train", "--start-from", "x.policy", *flags]) == 0
+    output = capsys.readouterr()
+    start_s = float(re.search(r"before the first update: held-out ([\d.]+) s", output.err)[1])
+    assert float(re.search(r"held-out demand: ([\d.]+) s", output.out)[1]) <= start_s
