@@ -157,7 +157,7 @@ def controlled(
             (connection._messages, "_exchange", "SUMO: simulating, reading, transport"), (connection, "read", "decode readings"),
             (connection, "set", "encode and send commands"), (connection, "advance", "encode and send commands"),
             (loop, "_send_commands", "requested states, safety rules"), (loop, "_decide", "observations, actions"),
-            (policies, "ask", "request to the policies"), (loop, "feed_monitors", "monitors"), (loop, "step", "other"),
+            (policies, "ask", "request to the policies"), (loop, "_feed_monitors", "monitors"), (loop, "step", "other"),
         ):  # fmt: skip
             stopwatch.wrap(owner, method, name)
     end_s = loop.now + seconds

@@ -10,7 +10,8 @@ from city import config as city_config
 from city.errors import InputError
 from city.lanes import is_internal
 from city.network import StreetNetwork
-from controller.decision_step import DecisionLoop, Events
+from controller.decision_step import DecisionLoop
+from controller.events import Subscriber
 from controller.sumo.connection import SumoConnection
 from controller.sumo.network import (
     RunningSignal,
@@ -45,11 +46,12 @@ def assemble(
     policies: Policies,
     safety: city_config.Safety,
     control: city_config.Controller,
-    events: Events | None = None,
+    subscribers: Iterable[Subscriber] = (),
     driver: str | None = None,
 ) -> DecisionLoop:
     """Check every contract against the running simulation and take its signals over.
 
+    `subscribers`: get the decision events.
     `driver`: one of DRIVERS, which controls in the place of the policies, with the greens of the programs that run.
     Raises InputError that names the difference.
     """
@@ -81,7 +83,7 @@ def assemble(
     # so that a second controller of these signals is refused
     connection.mark_controlled(signals, f"process {os.getpid()} on {socket.gethostname()}")
     step_s = float(connection.api.simulation.getDeltaT())
-    return DecisionLoop(connection, intersections, policies, street, events or Events(), now, step_s, monitors, counts_outflow)
+    return DecisionLoop(connection, intersections, policies, street, subscribers, now, step_s, monitors, counts_outflow)
 
 
 class ReadLanes:

@@ -16,7 +16,8 @@ from city.errors import InputError
 from city.network import StreetNetwork
 from controller.assembly import assemble
 from controller.config import MAX_PRESSURE, ControllerConfig
-from controller.decision_step import DecisionLoop, Events
+from controller.decision_step import DecisionLoop
+from controller.events import Subscriber
 from controller.guard import handover
 from controller.guard.start import open_guarded
 from controller.policies.no_policies import NoPolicies, contracts_of_city
@@ -76,8 +77,8 @@ def run(config: ControllerConfig, stop: Stop) -> int:
         metrics.report_traffic(traffic)
         connection = _open(config, stop)
         with _closed_if_control_does_not_begin(connection):
-            events = replace(run_log.events(), readings=traffic.add_readings, shown=traffic.add_shown)
-            loop = _assembled(config, connection, street, list(contracts.values()), policies, events)
+            subscribers: list[Subscriber] = [run_log, traffic]
+            loop = _assembled(config, connection, street, list(contracts.values()), policies, subscribers)
             traffic.track(connection.lanes)
             end_s = control_end_s(config, connection)
             # last, because the guard ends with a controller that has registered one
@@ -85,8 +86,10 @@ def run(config: ControllerConfig, stop: Stop) -> int:
             # Freeze start-up objects so that a garbage collection never delays a decision.
             gc.collect()
             gc.freeze()
-        exit_code = _loop(loop, end_s, config, connection, stop, metrics, health, run_log)
-        run_log.flush(loop.now)
+        try:
+            exit_code = _loop(loop, end_s, config, connection, stop, metrics, health, run_log)
+        finally:
+            loop.close()
         run_log.summary(loop)
         summary = {"second": loop.now, "policy": config.policy, **figures(loop.counters)}
         has_outputs = [_write_summary(config.summary, summary), exit_code != 0 or _has_complete_tripinfo(config)]
@@ -116,12 +119,12 @@ def _assembled(
     street: StreetNetwork,
     contracts: Sequence[pb.PolicyContract],
     policies: Policies,
-    events: Events,
+    subscribers: Sequence[Subscriber],
 ) -> DecisionLoop:
     """Build the decision loop, and log the TLs and what the operator should know of them. Raises as `assemble`."""
     city, by_pressure = config.city, config.policy == MAX_PRESSURE
     driver = MAX_PRESSURE if by_pressure else None
-    loop = assemble(connection, street, contracts, policies, city.safety, city.controller, events, driver)
+    loop = assemble(connection, street, contracts, policies, city.safety, city.controller, subscribers, driver)
     information, warning = describe_programs((contract.tl, of_contract(contract, street)) for contract in contracts)
     if information:
         log.info("%s", information)
@@ -224,7 +227,7 @@ def _loop(
             if logged_s + SUMMARY_INTERVAL_S <= loop.now < end_s:
                 logged_s = loop.now
                 run_log.summary(loop)
-        loop.feed_monitors()
+        loop.finish()
         metrics.simulation_s.set(loop.now)
         health.begin_stopping()
         must_release = loop.now < end_s or not is_only_client

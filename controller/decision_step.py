@@ -26,107 +26,47 @@ Invariants:
 - A TL gets its commands at its `_due_s`; segments end at the earliest of these moments.
 """
 
+import logging
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from city.network import StreetNetwork
+from controller.events import DecisionEvent, Sent, Shown, StepTimes, Subscriber, TlDecision, TlStates
+from controller.run_counters import RunCounters
 from controller.sumo.connection import ONLINE, CommandRejected, SumoConnection
 from signals.fallback.control_mode import ControlMode
 from signals.intersection import Intersection
-from signals.observation import MAX_CACHED_BATCHES, ObservationBatch, Readings, shares_of
-from signals.policy import Policies
+from signals.observation import MAX_CACHED_BATCHES, Observation, ObservationBatch, PhaseState, shares_of
+from signals.policy import Action, Policies
 from signals.safety.monitor import Alarm, MonitorRule, SignalMonitor
 from signals.safety.signal_safety import Override, PermittedRelease, SignalCommand
 from signals.simulation_time import round_to_ms
 
+log = logging.getLogger("controller")
+
 MAX_SEGMENTS = 64
 """Segments of one exchange; bounded, so that a stop request need not wait long."""
-MAX_KEPT_TIMES = 20_000
-"""Wall times kept for percentiles; bounded, so that memory does not grow with the run."""
 COUNTING_INTERVAL_S = 1.0
 """Simulated time between two samples of the lanes with counted outflow."""
 
 
-@dataclass
-class RunCounters:
-    """Counts of a run since its start."""
+class _Unpublished:
+    """What has happened since the last event."""
 
-    decisions: int = 0
-    """Valid answers, one per TL and decision moment; in fallback they are counted, but not followed."""
-    decision_steps: int = 0
-    """Moments at which at least one TL was due."""
-    missing_answers: Counter[str] = field(default_factory=Counter)
-    """Requests without a valid action, by TL."""
-    overrides: Counter[str] = field(default_factory=Counter)
-    """Requested states that the safety rules replaced, by reason."""
-    decisions_by_tl: Counter[str] = field(default_factory=Counter)
-    overruled_by_tl: Counter[str] = field(default_factory=Counter)
-    """By TL, decisions that were followed by an override before the next decision."""
-    rejections: int = 0
-    """Commands that SUMO rejected."""
-    alarms: Counter[str] = field(default_factory=Counter)
-    """Alarms of the monitors, by rule."""
-    unexpected_states: Counter[str] = field(default_factory=Counter)
-    """By signal, readings at which it showed another state than the one that was set."""
-    fallbacks: int = 0
-    """Times a TL entered its fallback."""
-    decision_s: list[float] = field(default_factory=list)
-    """Wall time of the newest decision steps, from readings to choices, in s."""
-    inference_s: list[float] = field(default_factory=list)
-    """Wall time of waiting for the policies in these steps, in s."""
-    newest: "StepReport | None" = None
-    """Report of the current decision step; None if no TL was due."""
-
-    def add(self, report: "StepReport") -> None:
-        self.newest = report
-        for times, value in ((self.decision_s, report.decision_s), (self.inference_s, report.inference_s)):
-            times.append(value)
-            if len(times) > MAX_KEPT_TIMES:
-                del times[: MAX_KEPT_TIMES // 2]
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """The result of a decision step, and its wall times in s."""
-
-    tls: tuple[str, ...]
-    """TLs that were due."""
-    missing: dict[str, str]
-    """TLs without a valid action, and the reasons."""
-    observe_s: float
-    inference_s: float
-    """Waiting for the policies."""
-    apply_s: float
-    """Applying their actions, or the fallback."""
-    sumo_s: float
-    """Waiting for SUMO's answer before the step."""
+    def __init__(self) -> None:
+        self.decisions: list[TlDecision] = []
+        self.sent: list[Sent] = []
+        self.shown: list[Shown] = []
+        self.alarms: list[Alarm] = []
+        self.rejected: dict[str, str] = {}
+        self.times: StepTimes | None = None
 
     @property
-    def decision_s(self) -> float:
-        """From the readings to the choices."""
-        return self.observe_s + self.inference_s + self.apply_s
-
-
-@dataclass(frozen=True)
-class Events:
-    """Callbacks for logs and metrics; each may be left out."""
-
-    missing_answer: Callable[[str, str, float], None] = lambda tl, reason, now: None
-    override: Callable[[Override, float], None] = lambda override, now: None
-    mode_change: Callable[[str, ControlMode, ControlMode, float, str], None] = lambda tl, old, new, now, reason: None
-    rejection: Callable[[str, float], None] = lambda reason, now: None
-    alarm: Callable[[Alarm], None] = lambda alarm: None
-    step: Callable[[RunCounters, float], None] = lambda counters, now: None
-    """Once a step, while SUMO simulates."""
-    readings: Callable[[tuple[str, ...], Readings, float], None] = lambda tls, readings, now: None
-    """After the decisions of a step, before `step`: the TLs that were read, the readings, and their second."""
-    shown: Callable[[Sequence[str], float, float], None] = lambda states, begin_s, end_s: None
-    """The states of all signals in each segment, one reading late."""
+    def is_empty(self) -> bool:
+        return not (self.decisions or self.sent or self.shown or self.alarms or self.rejected)
 
 
 class MissingAnswer(Exception):
@@ -145,7 +85,7 @@ class DecisionLoop:
         intersections: Sequence[Intersection],
         policies: Policies,
         street: StreetNetwork,
-        events: Events,
+        subscribers: Iterable[Subscriber],
         now: float,
         sumo_step_s: float,
         monitors: Sequence[SignalMonitor] = (),
@@ -158,7 +98,7 @@ class DecisionLoop:
             intersections: the TLs.
             policies: source of the actions.
             street: lane lengths.
-            events: callbacks.
+            subscribers: get an event for each step.
             now: simulated second at which the run begins.
             sumo_step_s: SUMO's step length.
             monitors: one per signal, in the connection's order.
@@ -166,7 +106,8 @@ class DecisionLoop:
         """
         self.counters = RunCounters()
         self.intersections = {intersection.tl: intersection for intersection in intersections}
-        self._connection, self._policies, self._events = connection, policies, events
+        self._connection, self._policies = connection, policies
+        self._subscribers = list(subscribers)
         self._length_m = np.array([street.lane_length_m[lane] for lane in connection.lanes])
         self._counts_outflow = counts_outflow
         self._due_s = {intersection.tl: -math.inf for intersection in intersections}
@@ -187,37 +128,64 @@ class DecisionLoop:
         self._overruled: set[str] = set()
         """TLs with an override since the last decision of their policy."""
         self._batches: dict[tuple[str, ...], ObservationBatch] = {}
+        self._observations: dict[str, Observation] | None = None
+        """Of the TLs that are due now, once they are computed; None before."""
+        self._phase_states: list[PhaseState] = []
+        self._observe_s = self._observed_at_s = 0.0
+        """How long the observations took, and when they were ready (time.perf_counter)."""
+        self._number = 0
+        """Events so far."""
+        self._unpublished = _Unpublished()
 
     def step(self, end_s: float) -> None:
         """Run a decision step: decide for the TLs that are due now, then simulate to the next decision, at most to end_s."""
-        self.counters.newest = None
-        due = [intersection for intersection in self.intersections.values() if intersection.next_decision_s <= self.now]
-        if due:
-            if self._observed != (self.now, due):
+        observations = self.observe()
+        self.act(self._policies.ask(observations, self._readings_s) if observations else {}, end_s)
+
+    def observe(self) -> dict[str, Observation]:
+        """The observations of the TLs that are due now, float32 [O] by TL; {} if none is."""
+        if self._observations is None:
+            due = self._due_now()
+            if due and self._observed != (self.now, due):
                 self._read(due)
-            self._decide(due)
+            begin = time.perf_counter()
+            readings = self._connection.readings
+            self._phase_states = [intersection.phase_state(self.now) for intersection in due]
+            shares = shares_of(readings, self._length_m)
+            self._observations = self._batch(due).observe(readings, shares, self._phase_states) if due else {}
+            self._observed_at_s = time.perf_counter()
+            self._observe_s = self._observed_at_s - begin
+        return self._observations
+
+    def act(self, answers: Mapping[str, Action | Exception], end_s: float) -> None:
+        """Apply the answers to the newest observations, then simulate to the next decision, at most to end_s."""
+        answered_s = time.perf_counter()
+        observations, self._observations = self.observe(), None
+        due = [self.intersections[tl] for tl in observations]
+        if due:
+            self._decide(due, observations, answers, answered_s)
         self._correct_shown()
         self._correct_released(due)
         time_s = self.now
         for segment in range(MAX_SEGMENTS):
-            sent_s = time_s
-            commands, overrides = self._send_commands(sent_s)
+            sent = self._send_commands(time_s)
             until_s = min(end_s, min(self._due_s.values()))
             if self._counts_outflow:
                 until_s = min(until_s, math.floor(time_s / COUNTING_INTERVAL_S) * COUNTING_INTERVAL_S + COUNTING_INTERVAL_S)
             time_s = self._next_sumo_step_s(until_s)
             self._connection.advance(time_s)
             # SUMO simulates meanwhile, so this does not delay the next decision
-            self._count_and_report(commands, overrides, sent_s)
-            self.feed_monitors()
+            self._count(sent)
             if segment == 0:
-                if self.counters.newest is not None:
-                    self._events.readings(self.counters.newest.tls, self._connection.readings, self.now)
-                self._events.step(self.counters, self.now)
-            due = [intersection for intersection in self.intersections.values() if intersection.next_decision_s <= time_s]
-            if due or time_s >= end_s:
+                self._feed_monitors()
+            next_due = [intersection for intersection in self.intersections.values() if intersection.next_decision_s <= time_s]
+            if next_due or time_s >= end_s:
                 break
-        self._read(due)
+        self._publish()
+        self._read(next_due)
+
+    def _due_now(self) -> list[Intersection]:
+        return [intersection for intersection in self.intersections.values() if intersection.next_decision_s <= self.now]
 
     def _correct_shown(self) -> None:
         """Compare the states that SUMO shows with those sent: another client may have set a signal.
@@ -245,13 +213,17 @@ class DecisionLoop:
     def _report_unexpected(self, intersection: Intersection, signal: str, message: str) -> None:
         self._due_s[intersection.tl] = self.now
         self.counters.unexpected_states[signal] += 1
-        self.counters.alarms[MonitorRule.UNEXPECTED_STATE.value] += 1
-        self._events.alarm(Alarm(signal, MonitorRule.UNEXPECTED_STATE, self.now, message))
+        self._add_alarm(Alarm(signal, MonitorRule.UNEXPECTED_STATE, self.now, message))
 
-    def _send_commands(self, now: float) -> tuple[list[SignalCommand], list[Override]]:
+    def _add_alarm(self, alarm: Alarm) -> None:
+        self.counters.alarms[alarm.rule.value] += 1
+        self._unpublished.alarms.append(alarm)
+
+    def _send_commands(self, now: float) -> Sent:
         """Send the commands that are due at second `now`, and update when these TLs are due next."""
         commands: list[SignalCommand] = []
         overrides: list[Override] = []
+        states: list[TlStates] = []
         due = [intersection for intersection in self.intersections.values() if self._due_s[intersection.tl] <= now]
         for intersection in due:
             new_commands, new_overrides = intersection.commands(now)
@@ -259,26 +231,72 @@ class DecisionLoop:
             overrides += new_overrides
             if new_overrides and intersection.mode is ControlMode.POLICY:
                 self._overruled.add(intersection.tl)
+            if self._subscribers:
+                permitted = tuple(safety.shown for safety in intersection.safeties)
+                states.append(TlStates(intersection.tl, intersection.requested, permitted))
         self._connection.set(commands)
         for intersection in due:
             self._due_s[intersection.tl] = intersection.next_due_s(now)
-        return commands, overrides
+        return Sent(now, tuple(states), tuple(commands), tuple(overrides))
 
-    def _count_and_report(self, commands: Sequence[SignalCommand], overrides: Sequence[Override], now: float) -> None:
-        """Count and report the commands and overrides of second `now`."""
-        for command in commands:
+    def _count(self, sent: Sent) -> None:
+        for command in sent.commands:
             if isinstance(command, PermittedRelease):
-                self._released_at_s[command.signal] = now
+                self._released_at_s[command.signal] = sent.at_s
             else:
                 self._released_at_s.pop(command.signal, None)
-        for override in overrides:
+        for override in sent.overrides:
             self.counters.overrides[override.reason.value] += 1
-            self._events.override(override, now)
+        self._unpublished.sent.append(sent)
+
+    def _publish(self) -> None:
+        """Hand an event to the subscribers. An error in one ends its subscription, not the run."""
+        unpublished, self._unpublished = self._unpublished, _Unpublished()
+        if not self._subscribers:
+            return
+        event = DecisionEvent(
+            self._number,
+            self.now,
+            self._readings_s if self._readings_s is not None else time.monotonic(),
+            self._connection.readings,
+            tuple(unpublished.decisions),
+            tuple(unpublished.sent),
+            tuple(unpublished.shown),
+            tuple(unpublished.alarms),
+            unpublished.rejected,
+            unpublished.times,
+        )
+        self._number += 1
+        for subscriber in tuple(self._subscribers):
+            try:
+                subscriber.add(event)
+            except Exception:
+                log.exception("an error in %s; it gets no more events of this run", type(subscriber).__name__)
+                self._subscribers.remove(subscriber)
+
+    def finish(self) -> None:
+        """Check and publish what SUMO has reported since the last step; called before a run ends. Raises as a reading does."""
+        self._feed_monitors()
+        self._publish_rest()
+
+    def close(self) -> None:
+        """Publish what is not published yet, and end the subscriptions; SUMO may have ended."""
+        self._publish_rest()
+        for subscriber in self._subscribers:
+            try:
+                subscriber.close()
+            except Exception:
+                log.exception("an error in %s at the end of the run", type(subscriber).__name__)
+        self._subscribers.clear()
+
+    def _publish_rest(self) -> None:
+        if not self._unpublished.is_empty:
+            self._publish()
 
     def _read(self, due: Sequence[Intersection]) -> None:
         """Wait until SUMO has simulated the segments, and read for the TLs that are due there."""
         self._read_for = tuple(intersection.tl for intersection in due)
-        self.feed_monitors()
+        self._feed_monitors()
         begin = time.perf_counter()
         result = self._connection.read(self._read_for)
         self._sumo_s = time.perf_counter() - begin
@@ -298,23 +316,22 @@ class DecisionLoop:
             intersection.confirm_sent(result.rejected)
             if not intersection.is_released and not intersection.awaits_confirmation:
                 self._due_s[intersection.tl] = self.now  # rejected: send it again
-        for signal, reason in result.rejected.items():
-            self.counters.rejections += 1
-            self._events.rejection(f"{signal}: {reason}", self.now)
+        self.counters.rejections += len(result.rejected)
+        self._unpublished.rejected.update(result.rejected)
 
-    def feed_monitors(self) -> None:
+    def _feed_monitors(self) -> None:
         """Feed the monitors with the states that their signals showed up to the newest readings."""
         (begin_s, shown, released_at_s), self._unmonitored = self._unmonitored, (self.now, (), {})
-        if self._monitors and begin_s < self.now:
+        if (self._monitors or self._subscribers) and begin_s < self.now:
             shown = [*shown, (self.now, tuple(self._connection.shown().values()))]
         for end_s, states in shown:
-            self._events.shown(states, begin_s, end_s)
-            for monitor, state in zip(self._monitors, states, strict=True):
+            if self._subscribers:
+                self._unpublished.shown.append(Shown(begin_s, end_s, tuple(states)))
+            for monitor, state in zip(self._monitors, states, strict=bool(self._monitors)):
                 is_controlled = not released_at_s or released_at_s.get(monitor.signal, math.inf) > begin_s
                 alarms = monitor.check_shown(state, begin_s, end_s) if is_controlled else monitor.follow_program(state, begin_s)
                 for alarm in alarms:
-                    self.counters.alarms[alarm.rule.value] += 1
-                    self._events.alarm(alarm)
+                    self._add_alarm(alarm)
             begin_s = end_s
 
     def _batch(self, due: Sequence[Intersection]) -> ObservationBatch:
@@ -333,45 +350,45 @@ class DecisionLoop:
         sumo_steps = math.ceil(round_to_ms(time_s - self._begin_s) / self._sumo_step_s - 1e-6)
         return round_to_ms(self._begin_s + sumo_steps * self._sumo_step_s)
 
-    def _decide(self, due: Sequence[Intersection]) -> None:
-        begin = time.perf_counter()
+    def _decide(
+        self,
+        due: Sequence[Intersection],
+        observations: Mapping[str, Observation],
+        answers: Mapping[str, Action | Exception],
+        answered_s: float,
+    ) -> None:
         readings = self._connection.readings
-        shares = shares_of(readings, self._length_m)
-        observations = self._batch(due).observe(readings, shares, [intersection.phase_state(self.now) for intersection in due])
-        observed = time.perf_counter()
-        answers = self._policies.ask(observations, self._readings_s)
-        answered = time.perf_counter()
-        missing: dict[str, str] = {}
-        for intersection in due:
-            before = intersection.mode
+        for intersection, phase_state in zip(due, self._phase_states, strict=True):
+            tl, before = intersection.tl, intersection.mode
             shown = (
                 [self._connection.shown().get(safety.signal, safety.shown) for safety in intersection.safeties]
                 if intersection.is_on_fallback_plan
                 else None
             )
-            failure = intersection.apply_answer(answers.get(intersection.tl, NO_ANSWER), self.now, shown, readings)
+            answer = answers.get(tl, NO_ANSWER)
+            failure = intersection.apply_answer(answer, self.now, shown, readings)
             if failure:
-                missing[intersection.tl] = failure
-                self.counters.missing_answers[intersection.tl] += 1
-                self._events.missing_answer(intersection.tl, failure, self.now)
+                self.counters.missing_answers[tl] += 1
             else:
                 self.counters.decisions += 1
-                self.counters.decisions_by_tl[intersection.tl] += 1
-                if intersection.tl in self._overruled:
-                    self._overruled.discard(intersection.tl)
-                    self.counters.overruled_by_tl[intersection.tl] += 1
-            if intersection.mode is not before:
-                self._events.mode_change(intersection.tl, before, intersection.mode, self.now, failure)
-                self.counters.fallbacks += intersection.mode is ControlMode.FALLBACK and before is not ControlMode.RECOVERING
-        self.counters.decision_steps += 1
-        applied = time.perf_counter()
-        self.counters.add(
-            StepReport(tuple(observations), missing, observed - begin, answered - observed, applied - answered, self._sumo_s)
-        )
+                self.counters.decisions_by_tl[tl] += 1
+                if tl in self._overruled:
+                    self._overruled.discard(tl)
+                    self.counters.overruled_by_tl[tl] += 1
+            if intersection.mode is ControlMode.FALLBACK and before not in (ControlMode.FALLBACK, ControlMode.RECOVERING):
+                self.counters.fallbacks += 1
+            if self._subscribers:
+                self._unpublished.decisions.append(
+                    TlDecision(tl, observations[tl], phase_state, answer, failure, before, intersection.mode)
+                )
+        times = StepTimes(self._sumo_s, self._observe_s, answered_s - self._observed_at_s, time.perf_counter() - answered_s)
+        self.counters.add_step(times)
+        self._unpublished.times = times
 
     def release(self, end_s: float, abort_requested: Callable[[], bool] = lambda: False) -> None:
         """Hand every signal back through a safe transition. This simulates some seconds more, at most to end_s."""
-        self.feed_monitors()
+        self._feed_monitors()
+        self._observations = None
         for intersection in self.intersections.values():
             intersection.release()
             self._due_s[intersection.tl] = -math.inf
@@ -405,6 +422,6 @@ class DecisionLoop:
                 self._connection.switch_program(signal, program)
                 switched.append(signal)
             except CommandRejected as error:
-                self._events.rejection(f"{signal}: {error}", self.now)
+                self._unpublished.rejected[signal] = str(error)
                 rejected.append(signal)
         return switched, rejected

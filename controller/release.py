@@ -61,7 +61,7 @@ def release(loop: DecisionLoop, connection: SumoConnection, end_s: float, stop: 
             log.error("SUMO rejected the release of %s; they keep their last state", ", ".join(rejected))
         elif not left_to_guard:
             log.info("released all signals at second %g", loop.now)
-    loop.feed_monitors()
+    loop.finish()
     return not rejected
 
 

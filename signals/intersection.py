@@ -106,6 +106,11 @@ class Intersection:
         self._sent = [None] * len(self.safeties)
 
     @property
+    def requested(self) -> tuple[str, ...]:
+        """The states requested last, by signal; empty while the signals run their programs, or are on the way there."""
+        return () if self._transitions is not None else self._requested
+
+    @property
     def is_on_fallback_plan(self) -> bool:
         """Whether the signals run their own programs, or are on the way there."""
         return self._transitions is not None

@@ -8,7 +8,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from city import names
-from controller.decision_step import DecisionLoop, Events, RunCounters, StepReport
+from controller.decision_step import DecisionLoop
+from controller.events import DecisionEvent, TlDecision
+from controller.run_counters import RunCounters
 from controller.telemetry.health import Health
 from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
 from signals.fallback.control_mode import ControlMode
@@ -35,9 +37,6 @@ class RunLog:
         self._metrics, self._health = metrics, health
         self._mode_changes: dict[tuple[ControlMode, ControlMode], list[tuple[str, str]]] = {}
         """(old, new) -> (TL, reason) of this decision step."""
-        self._counted_decisions = 0
-        self._overrides = 0
-        """Overrides since the last decision step."""
         self._logged_alarms: dict[tuple[str, MonitorRule], tuple[float, int]] = {}
         """(signal, rule) -> (second of its newest log line, alarms since)."""
         self._overruled: set[str] = set()
@@ -46,22 +45,34 @@ class RunLog:
             metrics.mode.labels(tl).set(ControlMode.POLICY.value)
             metrics.tls.labels(ControlMode.POLICY.name.lower()).inc()
 
-    def events(self) -> Events:
-        return Events(
-            missing_answer=self._missing_answer,
-            override=self._override,
-            mode_change=self._mode_change,
-            rejection=self._rejection,
-            alarm=self._alarm,
-            step=self._step,
-        )
+    def add(self, event: DecisionEvent) -> None:
+        for decision in event.decisions:
+            if decision.is_missing:
+                self._missing_answer(decision, event.at_s)
+            if decision.mode is not decision.mode_before:
+                self._mode_change(decision)
+        for sent in event.sent:
+            for override in sent.overrides:
+                self._override(override, sent.at_s)
+        for signal, reason in event.rejected.items():
+            self._metrics.rejections.inc()
+            log.error("SUMO rejected a command at %g: %s: %s", event.at_s, signal, reason)
+        for alarm in event.alarms:
+            self._alarm(alarm)
+        self._write_mode_changes(event.at_s)
+        self._health.beat()
+        self._metrics.simulation_s.set(event.at_s)
+        if event.times is not None:
+            self._decided(event)
 
-    def _missing_answer(self, tl: str, reason: str, now: float) -> None:
-        self._metrics.missing_answers.labels(tl, _label(reason)).inc()
-        log.debug("%s at %g: %s", tl, now, reason)
+    def close(self) -> None:
+        pass
+
+    def _missing_answer(self, decision: TlDecision, now: float) -> None:
+        self._metrics.missing_answers.labels(decision.tl, _label(decision.failure)).inc()
+        log.debug("%s at %g: %s", decision.tl, now, decision.failure)
 
     def _override(self, override: Override, now: float) -> None:
-        self._overrides += 1
         self._metrics.overrides.labels(override.reason.value).inc()
         log.debug(
             "%s at %g: requested %s, permitted %s: %s",
@@ -72,15 +83,12 @@ class RunLog:
             EXPLANATIONS[override.reason],
         )
 
-    def _mode_change(self, tl: str, old: ControlMode, new: ControlMode, now: float, reason: str) -> None:
-        self._metrics.mode.labels(tl).set(new.value)
+    def _mode_change(self, decision: TlDecision) -> None:
+        old, new = decision.mode_before, decision.mode
+        self._metrics.mode.labels(decision.tl).set(new.value)
         self._metrics.tls.labels(old.name.lower()).dec()
         self._metrics.tls.labels(new.name.lower()).inc()
-        self._mode_changes.setdefault((old, new), []).append((tl, reason))
-
-    def _rejection(self, reason: str, now: float) -> None:
-        self._metrics.rejections.inc()
-        log.error("SUMO rejected a command at %g: %s", now, reason)
+        self._mode_changes.setdefault((old, new), []).append((decision.tl, decision.failure))
 
     def _alarm(self, alarm: Alarm) -> None:
         self._metrics.alarms.labels(alarm.rule.value).inc()
@@ -94,26 +102,19 @@ class RunLog:
         more = f" ({unlogged} more since second {logged_s:g})" if unlogged else ""
         log.error("ALARM: %s at %g: %s: %s%s", alarm.signal, alarm.at_s, alarm.rule.value, alarm.message, more)
 
-    def _step(self, counters: RunCounters, now: float) -> None:
-        self.flush(now)
-        self._health.beat()
-        self._metrics.simulation_s.set(now)
-        self._metrics.decisions.inc(counters.decisions - self._counted_decisions)
-        self._counted_decisions = counters.decisions
-        if counters.newest is not None:
-            self._decided(counters.newest, now)
-
-    def _decided(self, report: StepReport, now: float) -> None:
+    def _decided(self, event: DecisionEvent) -> None:
+        assert event.times is not None
+        missing = [decision for decision in event.decisions if decision.is_missing]
         self._metrics.steps.inc()
-        self._metrics.deadline_misses.inc(any(_label(reason) == "deadline" for reason in report.missing.values()))
-        self._metrics.decision_s.observe(report.decision_s)
+        self._metrics.decisions.inc(len(event.decisions) - len(missing))
+        self._metrics.deadline_misses.inc(any(_label(decision.failure) == "deadline" for decision in missing))
+        self._metrics.decision_s.observe(event.times.decision_s)
         for stage in ("sumo", "observe", "inference", "apply"):
-            self._metrics.stage_s.labels(stage).observe(getattr(report, f"{stage}_s"))
+            self._metrics.stage_s.labels(stage).observe(getattr(event.times, f"{stage}_s"))
         if log.isEnabledFor(logging.DEBUG):
-            log.debug("%s", _describe_step(report, self._overrides, now))
-        self._overrides = 0
+            log.debug("%s", _describe_step(event))
 
-    def flush(self, now: float) -> None:
+    def _write_mode_changes(self, now: float) -> None:
         """Write the mode changes of this decision step: one line per kind of change, with its most frequent reason."""
         changes, self._mode_changes = self._mode_changes, {}
         for (old, new), tls in changes.items():
@@ -152,16 +153,19 @@ class RunLog:
             )
 
 
-def _describe_step(report: StepReport, overrides: int, now: float) -> str:
-    """One line about a decision step: decisions, missing answers, overrides since the step before, times."""
-    decided = [tl for tl in report.tls if tl not in report.missing]
-    parts = [f"second {now:g}: {names.listed(decided, MAX_NAMED_TLS)} decided" if decided else f"second {now:g}: no TL decided"]
-    if report.missing:
-        reason, count = Counter(report.missing.values()).most_common(1)[0]
-        missing = names.listed(list(report.missing), MAX_NAMED_TLS)
-        parts.append(f"{missing} had no valid action ({reason}{f', {count} times' if count > 1 else ''})")
-    parts.append(f"{overrides} overrides since the last step")
-    parts.append(f"{1000 * report.decision_s:.2f} ms, of which {1000 * report.inference_s:.2f} ms for inference")
+def _describe_step(event: DecisionEvent) -> str:
+    """One line about a decision step: decisions, missing answers, overrides, times."""
+    assert event.times is not None
+    decided = [decision.tl for decision in event.decisions if not decision.is_missing]
+    missing = {decision.tl: decision.failure for decision in event.decisions if decision.is_missing}
+    named = f"{names.listed(decided, MAX_NAMED_TLS)} decided" if decided else "no TL decided"
+    parts = [f"second {event.at_s:g}: {named}"]
+    if missing:
+        reason, count = Counter(missing.values()).most_common(1)[0]
+        tls = names.listed(list(missing), MAX_NAMED_TLS)
+        parts.append(f"{tls} had no valid action ({reason}{f', {count} times' if count > 1 else ''})")
+    parts.append(f"{sum(len(sent.overrides) for sent in event.sent)} overrides until the next step")
+    parts.append(f"{1000 * event.times.decision_s:.2f} ms, of which {1000 * event.times.inference_s:.2f} ms for inference")
     return "; ".join(parts)
 
 

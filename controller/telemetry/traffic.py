@@ -11,6 +11,7 @@ import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from city.network import StreetNetwork
+from controller.events import DecisionEvent, Shown
 from protos import policy_pb2 as pb
 from signals.observation import MAX_CACHED_BATCHES, Floats, Readings, Rows
 
@@ -37,7 +38,7 @@ class TrafficMeter:
     """The traffic figures of a run's TLs; a collector of Prometheus metrics."""
 
     def __init__(self, contracts: Sequence[pb.PolicyContract], street: StreetNetwork) -> None:
-        """`contracts`: of the controlled TLs; their signals in this order are those of `add_shown`."""
+        """`contracts`: of the controlled TLs; their signals in this order are those of the events."""
         self._tls = [contract.tl for contract in contracts]
         self._index = {tl: k for k, tl in enumerate(self._tls)}
         self._lanes_of = [
@@ -65,7 +66,16 @@ class TrafficMeter:
         self._rows_of = [np.array([row[lane] for lane in lanes_of], np.intp) for lanes_of in self._lanes_of]
         self._batches.clear()
 
-    def add_readings(self, tls: tuple[str, ...], readings: Readings, now: float) -> None:
+    def add(self, event: DecisionEvent) -> None:
+        for shown in event.shown:
+            self._add_shown(shown)
+        if event.decisions:
+            self._add_readings(event.tls, event.readings, event.at_s)
+
+    def close(self) -> None:
+        pass
+
+    def _add_readings(self, tls: tuple[str, ...], readings: Readings, now: float) -> None:
         """Add the readings of second `now`. `tls`: those that were read."""
         if tls not in self._batches:
             if len(self._batches) > MAX_CACHED_BATCHES:
@@ -82,10 +92,9 @@ class TrafficMeter:
         self._queue[due] = np.bincount(places, readings.halting[lane_rows], len(due))
         self._read_s[due] = now
 
-    def add_shown(self, states: Sequence[str], begin_s: float, end_s: float) -> None:
-        """Add the states that the signals showed from begin_s to end_s."""
-        kept = math.exp((begin_s - end_s) / GREEN_SHARE_TIME_S)
-        green = [links[state] for links, state in zip(self._green_links, states, strict=True)]
+    def _add_shown(self, shown: Shown) -> None:
+        kept = math.exp((shown.begin_s - shown.end_s) / GREEN_SHARE_TIME_S)
+        green = [links[state] for links, state in zip(self._green_links, shown.states, strict=True)]
         shares = np.bincount(self._signal_tl, green, len(self._tls)) / self._links
         self._green = kept * self._green + (1 - kept) * shares
         self._weight = kept * self._weight + (1 - kept)

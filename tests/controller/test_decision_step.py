@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from city.config import Controller
-from controller.decision_step import DecisionLoop, Events
-from controller.sumo.connection import StepResult
+from controller.decision_step import DecisionLoop
+from controller.sumo.connection import StepResult, SumoConnectionLost
 from protos import policy_pb2 as pb
 from signals.dialects.sappo import PlanSequencer, cycle_plan
 from signals.dialects.sumo_rl import SumoRlObserver
+from signals.fallback.control_mode import ControlMode
 from signals.fallback.plan import FallbackSchedule
 from signals.intersection import Intersection
 from signals.observation import Readings
@@ -21,6 +22,7 @@ from signals.safety.conflicts import OverrideReason
 from signals.safety.monitor import Limits, SignalMonitor
 from signals.safety.safety_times import SafetyTimes
 from signals.safety.signal_safety import Override, SignalSafety
+from tests.controller.decision_events import Alarms, Events
 from tests.signals.single_signal import GREENS, PLAN, one_signal
 
 
@@ -71,7 +73,7 @@ def test_yellow_is_never_short_whatever_the_step_length(crossing, make, step_s):
         ask=lambda observations, observed_s: {tl: np.array([int(connection.now / 10) % 2]) for tl in observations}
     )
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
-    loop = DecisionLoop(connection, [make(crossing)], flipping, street, Events(), 0.0, step_s)
+    loop = DecisionLoop(connection, [make(crossing)], flipping, street, (), 0.0, step_s)
     while loop.now < 400:
         loop.step(400)
     yellows = [later[0] - now for (now, state), later in itertools.pairwise(connection.sent) if "y" in state]
@@ -100,7 +102,7 @@ def test_readings_are_of_the_moment_and_the_tls_that_decide(crossing, further_s)
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     other = one_signal(crossing)
     other.tl, other.next_decision_s = "SA102", 2.0
-    loop = DecisionLoop(connection, [one_signal(crossing), other], SimpleNamespace(ask=ask), street, Events(), 0.0, 1.0)
+    loop = DecisionLoop(connection, [one_signal(crossing), other], SimpleNamespace(ask=ask), street, (), 0.0, 1.0)
     while loop.now < 100:
         loop.step(loop.now + 2)
     assert loop.counters.decisions > 5 and not loop.counters.missing_answers
@@ -110,27 +112,26 @@ def test_readings_are_of_the_moment_and_the_tls_that_decide(crossing, further_s)
 def test_monitor_checks_what_sumo_shows(crossing):
     """SUMO shows other states than those it was sent: the monitor raises an alarm."""
     connection = SteppedConnection(1.0)
-    alarms = []
+    alarms = Alarms()
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     monitor = SignalMonitor(crossing, Limits(3, 4, 0))
     constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: np.array([0]) for tl in observations})
-    events = Events(alarm=alarms.append)
-    loop = DecisionLoop(connection, [one_signal(crossing)], constant, street, events, 0.0, 1.0, [monitor])
+    loop = DecisionLoop(connection, [one_signal(crossing)], constant, street, [alarms], 0.0, 1.0, [monitor])
     for state, rules in (("GgGr", set()), ("GgGG", {"conflict"}), ("rrrr", {"yellow"})):
         connection.state = state
         alarms.clear()
         loop.step(400)
-        loop.feed_monitors()
+        loop.finish()
         assert rules <= {alarm.rule.value for alarm in alarms} and bool(rules) == bool(alarms)
     assert sum(loop.counters.alarms.values()) > 1
 
 
 def test_state_of_another_client_is_an_alarm_and_left_by_yellow(crossing):
     connection = SteppedConnection(1.0)
-    alarms = []
+    alarms = Alarms()
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: np.array([0]) for tl in observations})
-    loop = DecisionLoop(connection, [one_signal(crossing)], constant, street, Events(alarm=alarms.append), 0.0, 1.0)
+    loop = DecisionLoop(connection, [one_signal(crossing)], constant, street, [alarms], 0.0, 1.0)
     while loop.now < 20:
         loop.step(20)
     assert connection.state == "GgGr" and alarms == []
@@ -161,7 +162,7 @@ def test_state_of_another_client_is_left_although_its_tl_is_not_due(crossing):
     rare = plan_signal(replace(crossing, id="Y"))
     constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: np.array([0]) for tl in observations})
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
-    loop = DecisionLoop(connection, [one_signal(crossing), rare], constant, street, Events(), 0.0, 1.0)
+    loop = DecisionLoop(connection, [one_signal(crossing), rare], constant, street, (), 0.0, 1.0)
     while loop.now < 5:
         loop.step(5)
     assert rare.next_decision_s > 60 and connection.states["Y"] == "GgGr"
@@ -175,14 +176,14 @@ def test_monitor_does_not_check_a_signal_on_its_own_program(crossing):
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     monitor = SignalMonitor(crossing, Limits(3, 4, 0))
     silent = SimpleNamespace(ask=lambda observations, observed_s: {})
-    loop = DecisionLoop(connection, [one_signal(crossing)], silent, street, Events(), 0.0, 1.0, [monitor])
+    loop = DecisionLoop(connection, [one_signal(crossing)], silent, street, (), 0.0, 1.0, [monitor])
     while not all(x.is_released for x in loop.intersections.values()):
         loop.step(400)
-    loop.feed_monitors()
+    loop.finish()
     before = loop.counters.alarms.total()
     connection.state = "GGGG"
     loop.step(loop.now + 20)
-    loop.feed_monitors()
+    loop.finish()
     assert loop.counters.alarms.total() == before
 
 
@@ -205,7 +206,7 @@ def test_rejected_handover_is_sent_again_and_the_signal_monitored(crossing):
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: np.array([0]) for tl in observations})
     monitor = SignalMonitor(crossing, Limits(3, 4, 0))
-    loop = DecisionLoop(connection, [one_signal(crossing)], constant, street, Events(), 0.0, 1.0, [monitor])
+    loop = DecisionLoop(connection, [one_signal(crossing)], constant, street, (), 0.0, 1.0, [monitor])
     loop.step(400)
     loop.release(100)
     assert loop.unreleased() == [] and len(handovers) == 2 and loop.counters.rejections == 1
@@ -218,10 +219,9 @@ def test_monitor_checks_the_take_over_from_the_plan(crossing):
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     answers = {}
     policies = SimpleNamespace(ask=lambda observations, observed_s: answers)
-    alarms = []
+    alarms = Alarms()
     monitor = SignalMonitor(crossing, Limits(3, 4, 0))
-    events = Events(alarm=alarms.append)
-    loop = DecisionLoop(connection, [one_signal(crossing)], policies, street, events, 0.0, 1.0, [monitor])
+    loop = DecisionLoop(connection, [one_signal(crossing)], policies, street, [alarms], 0.0, 1.0, [monitor])
     while not loop.intersections["SA101"].is_released:
         loop.step(400)
     answers["SA101"] = np.array([0])
@@ -232,7 +232,7 @@ def test_monitor_checks_the_take_over_from_the_plan(crossing):
     connection.set = lambda commands: None
     connection.state = "GgGr"  # from the plan's green to the policy's, without a yellow
     loop.step(loop.now + 1)
-    loop.feed_monitors()
+    loop.finish()
     assert "yellow" in {alarm.rule.value for alarm in alarms}
 
 
@@ -251,7 +251,7 @@ def test_deadline_counts_from_the_arrival_of_the_readings(crossing):
 
     connection.read = noted_read
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
-    loop = DecisionLoop(connection, [one_signal(crossing)], SimpleNamespace(ask=ask), street, Events(), 0.0, 1.0)
+    loop = DecisionLoop(connection, [one_signal(crossing)], SimpleNamespace(ask=ask), street, (), 0.0, 1.0)
     for _ in range(5):
         loop.step(400)
     for arrived, observed, asked in zip(*[iter(times[:15])] * 3, strict=True):
@@ -267,7 +267,7 @@ def test_decisions_that_the_safety_rules_overrule_are_counted_by_tl(crossing):
     slow = one_signal(crossing)
     slow.safeties = (SignalSafety(crossing, SafetyTimes(yellow_s=6, min_green_s=4), GREENS),)
     slow.start(0, ["GgGr"])
-    loop = DecisionLoop(connection, [slow], flipping, street, Events(), 0.0, 1.0)
+    loop = DecisionLoop(connection, [slow], flipping, street, (), 0.0, 1.0)
     while loop.now < 400:
         loop.step(400)
     counters = loop.counters
@@ -287,8 +287,111 @@ def test_overrides_outside_the_policys_control_do_not_count_as_overruled_decisio
 
     x.commands = overridden_without_the_policy
     ask = lambda observations, observed_s: {tl: np.array([0]) for tl in observations} if connection.now % 100 > 50 else {}  # noqa: E731
-    loop = DecisionLoop(connection, [x], SimpleNamespace(ask=ask), street, Events(), 0.0, 1.0)
+    loop = DecisionLoop(connection, [x], SimpleNamespace(ask=ask), street, (), 0.0, 1.0)
     while loop.now < 400:
         loop.step(400)
     assert loop.counters.decisions > 20 and loop.counters.overrides["yellow"] > 5
     assert not loop.counters.overruled_by_tl
+
+
+CONSTANT = SimpleNamespace(ask=lambda observations, observed_s: {tl: np.array([1]) for tl in observations})
+
+
+def loop_of(crossing, subscribers, policies=CONSTANT, connection=None):
+    connection = connection or SteppedConnection(1.0)
+    street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
+    monitor = SignalMonitor(crossing, Limits(3, 4, 0))
+    return DecisionLoop(connection, [one_signal(crossing)], policies, street, subscribers, 0.0, 1.0, [monitor])
+
+
+def test_a_step_is_one_event_with_everything_that_is_known_of_it(crossing):
+    connection, events = SteppedConnection(1.0), Events()
+    loop = loop_of(crossing, [events], connection=connection)
+    while loop.now < 60:
+        loop.step(60)
+    loop.finish()
+    assert [event.number for event in events] == list(range(len(events)))
+    decisions = [decision for event in events for decision in event.decisions]
+    assert len(decisions) == loop.counters.decisions > 5
+    for decision in decisions:
+        assert decision.tl == "SA101" and len(decision.observation) == 11 and decision.answer == [1]
+        assert not decision.is_missing and decision.mode is ControlMode.POLICY
+    commands = [(sent.at_s, command.state) for event in events for sent in event.sent for command in sent.commands]
+    assert commands == connection.sent
+    sent = [sent for event in events for sent in event.sent]
+    changing = next(each for each in sent if "y" in each.states[0].permitted[0])
+    assert changing.states[0].tl == "SA101" and changing.states[0].permitted == (dict(commands)[changing.at_s],)
+    assert "y" in changing.states[0].requested[0]
+    shown = [shown for event in events for shown in event.shown]
+    assert shown[0].begin_s == 0 and shown[-1].end_s == 60
+    assert all(later.begin_s == earlier.end_s for earlier, later in itertools.pairwise(shown))
+    assert all((event.times is None) == (not event.decisions) for event in events)
+
+
+def test_an_event_has_alarms_and_missing_answers(crossing):
+    connection, events = SteppedConnection(1.0), Events()
+    late = SimpleNamespace(ask=lambda observations, observed_s: dict.fromkeys(observations, TimeoutError("late")))
+    loop = loop_of(crossing, [events], late, connection)
+    loop.step(5)
+    connection.state = "GGGG"
+    loop.step(10)
+    (first, *_) = events
+    assert [decision.failure for decision in first.decisions] == ["TimeoutError: late"] and not first.alarms
+    assert [decision.mode for decision in first.decisions] == [ControlMode.HOLD]
+    assert {alarm.rule.value for event in events for alarm in event.alarms} == {"conflict", "unexpected_state"}
+
+
+def test_an_error_in_a_subscriber_ends_its_subscription_and_not_the_run(crossing, caplog):
+    class Broken:
+        def __init__(self):
+            self.events = 0
+
+        def add(self, event):
+            self.events += 1
+            raise OSError("no space left")
+
+    broken, events = Broken(), Events()
+    loop = loop_of(crossing, [broken, events])
+    while loop.now < 30:
+        loop.step(30)
+    loop.close()
+    assert broken.events == 1 and len(events) > 3 and loop.counters.decisions > 3
+    (record,) = caplog.records
+    assert "an error in Broken; it gets no more events" in record.getMessage()
+
+
+def test_what_is_not_published_yet_is_published_at_the_end(crossing):
+    connection, events, closed = SteppedConnection(1.0), Events(), []
+    events.close = lambda: closed.append(len(events))
+    loop = loop_of(crossing, [events], connection=connection)
+    loop.step(5)
+
+    def lost(until_s):
+        raise SumoConnectionLost("SUMO has ended")
+
+    connection.advance = lost
+    with pytest.raises(SumoConnectionLost):
+        loop.step(10)
+    loop.close()
+    assert closed == [2] and [decision.tl for decision in events[1].decisions] == ["SA101"]
+
+
+def test_observing_and_acting_apart_is_the_same_as_a_step(crossing):
+    sent = []
+    for is_apart in (False, True):
+        connection, events = SteppedConnection(1.0), Events()
+        flipping = SimpleNamespace(
+            ask=lambda observations, observed_s, connection=connection: {
+                tl: np.array([int(connection.now / 10) % 2]) for tl in observations
+            }
+        )
+        loop = loop_of(crossing, [events], flipping, connection)
+        while loop.now < 100:
+            if is_apart:
+                observations = loop.observe()
+                assert loop.observe() is observations
+                loop.act(flipping.ask(observations, None), 100)
+            else:
+                loop.step(100)
+        sent.append((connection.sent, [event.decisions[0].observation.tolist() for event in events if event.decisions]))
+    assert sent[0] == sent[1]

@@ -61,7 +61,7 @@ def test_second_stop_request_within_one_step_does_not_wait_for_a_safe_transition
         def release_without_transition(self):
             return [], []
 
-        def feed_monitors(self):
+        def finish(self):
             pass
 
     assert release(Loop(), SimpleNamespace(is_guarded=False), 3600.0, stop)

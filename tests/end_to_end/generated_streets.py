@@ -11,10 +11,10 @@ import numpy as np
 from city import config, network
 from city.network import StreetNetwork, green_states
 from controller.assembly import assemble
-from controller.decision_step import Events
 from controller.sumo.connection import Interrupts
 from controller.sumo.start import start
 from signals import contract
+from tests.controller.decision_events import Alarms
 from tests.networks import netgenerate
 
 PASSENGERS_PER_SECOND = 0.01
@@ -145,14 +145,14 @@ def run(
             connection.api.simulationStep(end_s)
         else:
             controlled_s = seconds - release_s
-            loop = _control(
-                connection, street, controlled_s, policies, safety or config.Safety(), control or config.Controller(), outcome
-            )
+            safety, control, alarms = safety or config.Safety(), control or config.Controller(), Alarms()
+            loop = _control(connection, street, controlled_s, policies, safety, control, outcome, alarms)
             if release_s:
                 loop.release(end_s)
                 outcome.is_released = all(intersection.is_released for intersection in loop.intersections.values())
                 connection.api.simulationStep(end_s)
-            loop.feed_monitors()
+            loop.finish()
+            outcome.alarms = [f"{alarm.signal} at {alarm.at_s:g}: {alarm.rule} {alarm.message}" for alarm in alarms]
         light = connection.api.trafficlight
         outcome.programs = {signal: light.getProgram(signal) for signal in light.getIDList()}
     counted = ET.parse(statistics).getroot()
@@ -176,7 +176,7 @@ def _controlled_places(net_file: Path) -> set[str]:
     return left_by | {f":{start_of[edge]}" for edge in left_by}
 
 
-def _control(connection, street, seconds, policies, safety, control, outcome):
+def _control(connection, street, seconds, policies, safety, control, outcome, alarms):
     read = network.read(street.net_file, list(street.additional), street.begin_s)
     city = config.City(street.net_file)
     contracts = [
@@ -184,8 +184,7 @@ def _control(connection, street, seconds, policies, safety, control, outcome):
         for signal in read.signals.values()
         if signal.first_program.greens
     ]
-    events = Events(alarm=lambda alarm: outcome.alarms.append(f"{alarm.signal} at {alarm.at_s:g}: {alarm.rule} {alarm.message}"))
-    loop = assemble(connection, read, contracts, policies(read, contracts), safety, control, events)
+    loop = assemble(connection, read, contracts, policies(read, contracts), safety, control, [alarms])
     shown_since: dict[str, tuple[str, float]] = {}
     end_s = street.begin_s + seconds
     while loop.now < end_s:

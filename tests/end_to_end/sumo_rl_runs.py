@@ -16,12 +16,12 @@ import numpy as np
 
 from city import config, network
 from controller.assembly import assemble
-from controller.decision_step import Events
 from controller.guard.start import open_guarded
 from controller.sumo.connection import Interrupts
 from controller.sumo.libsumo_connection import start_libsumo
 from controller.sumo.start import start
 from signals import contract
+from tests.controller.decision_events import Alarms
 from tests.end_to_end import trained_actors
 
 
@@ -114,7 +114,7 @@ def run_controller(run, transport):
     }
     city = config.City(Path(run.net_file))
     contracts = [contract.build(city, config.TL((s,), "sumo-rl", s, **times), street) for s in street.signals]
-    actors, alarms = Actors(contracts, read_weights(run)), []
+    actors, alarms = Actors(contracts, read_weights(run)), Alarms()
     options = run.options(transport)
     if transport == "libsumo":
         connection = start_libsumo(options)
@@ -123,12 +123,16 @@ def run_controller(run, transport):
     else:
         connection = start(options, 1, Interrupts())
     with contextlib.closing(connection):
-        safety, events = config.Safety(floors="dialect"), Events(alarm=lambda alarm: alarms.append(alarm.message))
-        loop = assemble(connection, street, contracts, actors, safety, config.Controller(), events)
+        safety = config.Safety(floors="dialect")
+        loop = assemble(connection, street, contracts, actors, safety, config.Controller(), [alarms])
         while loop.now < run.begin_s + run.seconds:
             loop.step(run.begin_s + run.seconds)
-        loop.feed_monitors()
-    return {"decisions": actors.decisions, "alarms": alarms, "overrides": dict(loop.counters.overrides)}
+        loop.finish()
+    return {
+        "decisions": actors.decisions,
+        "alarms": [alarm.message for alarm in alarms],
+        "overrides": dict(loop.counters.overrides),
+    }
 
 
 if __name__ == "__main__":

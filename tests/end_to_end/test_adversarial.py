@@ -6,11 +6,11 @@ import pytest
 
 from city import config, network
 from controller.assembly import assemble
-from controller.decision_step import Events
 from controller.sumo.connection import Interrupts
 from controller.sumo.start import start
 from signals import contract
 from tests.conftest import GRID
+from tests.controller.decision_events import Alarms
 from tests.end_to_end.adversarial_policies import AdversarialPolicies
 
 SAFETY = config.Safety(max_red_s=120)
@@ -37,16 +37,16 @@ def test_no_collision_and_no_alarm_under_adversarial_policies(name, kind, reques
     checks = ["--collision.action", "warn", "--collision-output", str(collisions)]
     connection = start([*options, *checks], 1, Interrupts())
     try:
-        alarms = []
+        alarms = Alarms()
         control = config.Controller(hold_s=10, fallback="max-pressure" if kind == "max-pressure" else "plan")
-        policies, events = AdversarialPolicies(kind, contracts), Events(alarm=alarms.append)
-        loop = assemble(connection, street, contracts, policies, SAFETY, control, events)
+        policies = AdversarialPolicies(kind, contracts)
+        loop = assemble(connection, street, contracts, policies, SAFETY, control, [alarms])
         # longer for the kind whose requested states change most
         end_s = loop.now + (1800 if kind == "random" else 600)
         while loop.now < end_s:
             loop.step(end_s)
         loop.release(loop.now + 60)
-        loop.feed_monitors()
+        loop.finish()
         assert all(x.is_released for x in loop.intersections.values())
     finally:
         connection.close()

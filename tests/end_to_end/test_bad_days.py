@@ -10,7 +10,6 @@ import grpc
 import pytest
 
 from controller.assembly import assemble
-from controller.decision_step import Events
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
 from controller.sumo.libsumo_connection import start_libsumo
@@ -58,12 +57,15 @@ class Run:
         contracts = fetch_contracts(client, city.tls, None)
         self.connection = start_libsumo(["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "--no-warnings", "--seed", "3"])
         self.reasons, self.health = set(), Health()
-        events = Events(
-            missing_answer=lambda tl, reason, now: self.reasons.add(reason.partition(":")[0]),
-            step=lambda counters, now: self.health.beat(),
-        )
         policies = ServedPolicies(client, contracts, None, DEADLINE_S)
-        self.loop = assemble(self.connection, street, list(contracts.values()), policies, city.safety, city.controller, events)
+        self.loop = assemble(self.connection, street, list(contracts.values()), policies, city.safety, city.controller, [self])
+
+    def add(self, event):
+        self.reasons.update(decision.failure.partition(":")[0] for decision in event.decisions if decision.is_missing)
+        self.health.beat()
+
+    def close(self):
+        pass
 
     def advance(self, seconds):
         """Control for some simulated seconds; the modes of the TLs that decide every few seconds."""

@@ -49,7 +49,7 @@ def run(connection, grid_city, grid_street, shown):
         loop = assemble(connection, grid_street, contracts, policies, grid_city.safety, grid_city.controller)
         while loop.now < END_S:
             loop.step(END_S)
-        loop.feed_monitors()
+        loop.finish()
         return policies.observed, dict(shown)
     finally:
         connection.close()

@@ -5,7 +5,6 @@ import time
 import pytest
 
 from controller.assembly import assemble
-from controller.decision_step import Events
 from controller.policies.served_contracts import fetch_contracts
 from controller.policies.served_policies import ServedPolicies
 from controller.sumo.connection import Interrupts
@@ -13,6 +12,7 @@ from controller.sumo.start import start
 from serving.client import Client
 from signals.fallback.control_mode import ControlMode
 from tests.conftest import GRID
+from tests.controller.decision_events import Events
 from tests.end_to_end.programs import ModelServer
 
 pytestmark = pytest.mark.alone
@@ -37,7 +37,7 @@ def server(grid_models, tmp_path):
 def test_every_tl_returns_to_its_policy_after_a_server_restart(server, grid_city, grid_street, connection):
     client = Client(server.address)
     contracts = fetch_contracts(client, grid_city.tls, None)
-    changes = []
+    events = Events()
     loop = assemble(
         connection,
         grid_street,
@@ -45,7 +45,7 @@ def test_every_tl_returns_to_its_policy_after_a_server_restart(server, grid_city
         ServedPolicies(client, contracts, None, 0.5),
         grid_city.safety,
         grid_city.controller,
-        Events(mode_change=lambda tl, old, new, now, reason: changes.append((tl, new))),
+        [events],
     )
 
     def modes():
@@ -69,7 +69,7 @@ def test_every_tl_returns_to_its_policy_after_a_server_restart(server, grid_city
         loop.step(3500)
         time.sleep(0.002)  # simulated time would run out before the channel connects again
     assert modes() == {ControlMode.POLICY}
-    held = {tl for tl, mode in changes if mode is ControlMode.HOLD}
+    held = {decision.tl for event in events for decision in event.decisions if decision.mode is ControlMode.HOLD}
     assert held == set(grid_city.tls), "every TL must hold its state before it runs its plan"
     # the policies decide again
     end = loop.now + 100

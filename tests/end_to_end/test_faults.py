@@ -11,7 +11,6 @@ import time
 import pytest
 
 from controller.assembly import assemble
-from controller.decision_step import Events
 from controller.policies.served_contracts import AVAILABLE, fetch_contracts
 from controller.policies.served_fleet import ServedFleet
 from controller.policies.served_policies import ServedPolicies
@@ -24,6 +23,7 @@ from serving.errors import ModelNotFound
 from signals.fallback.control_mode import ControlMode
 from simulation.trips import read_trips
 from tests.conftest import GRID
+from tests.controller.decision_events import Alarms
 from tests.end_to_end.faults import Fault, Proxy, ProxyProcess
 from tests.end_to_end.programs import ModelServer
 from tests.serving.conftest import running
@@ -51,11 +51,10 @@ class Run:
             self.fleet.update()
         arguments = ["-c", str(GRID / "grid.sumocfg"), "--no-step-log", "true", "--no-warnings", "true", "--seed", "3", *options]
         self.connection = start(arguments, 1, Interrupts())
-        self.alarms = []
+        self.alarms = Alarms()
         policies = ServedPolicies(self.client, self.contracts, None, DEADLINE_S, fleet=self.fleet)
-        events = Events(alarm=self.alarms.append)
         self.loop = assemble(
-            self.connection, street, list(self.contracts.values()), policies, city.safety, city.controller, events
+            self.connection, street, list(self.contracts.values()), policies, city.safety, city.controller, [self.alarms]
         )
         self._slow_down()
         # as the daemon does: this process also holds TensorFlow's objects, and a collection of them takes longer

@@ -10,7 +10,6 @@ import time
 import urllib.parse
 import urllib.request
 
-import numpy as np
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry
@@ -22,10 +21,10 @@ from controller.telemetry.traffic import TrafficMeter
 from protos import policy_pb2 as pb
 from serving.embedded.telemetry.metrics import ServerMetrics
 from signals.fallback.control_mode import ControlMode
-from signals.observation import Readings
 from signals.safety.conflicts import OverrideReason
 from signals.safety.monitor import MonitorRule
 from tests.conftest import GRID, ROOT
+from tests.controller.decision_events import decision, event
 
 FOLDER = ROOT / "k8s" / "monitoring"
 METRIC = re.compile(r"(?<![\w:-])(?:controller|guard|serving)_[a-z_]+(?![\w(/:-])|:tensorflow:[a-z:_]+(?![a-z_:])")
@@ -57,8 +56,7 @@ def samples():
     traffic = TrafficMeter([pb.PolicyContract(tl="SA101")], StreetNetwork(None, {}, {}))
     traffic.track([])
     for now in (0.0, 5.0):
-        traffic.add_readings(("SA101",), Readings(np.zeros((2, 0)), np.zeros(0), np.zeros(0)), now)
-    traffic.add_shown([], 0.0, 5.0)
+        traffic.add(event(now, [decision("SA101")], states=[(now - 5, now, [])]))
     controller.report_traffic(traffic)
     server = ServerMetrics()
     server.build = {"version": "0"}

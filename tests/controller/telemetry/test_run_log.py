@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from controller.decision_step import RunCounters, StepReport
 from controller.policies.served_contracts import ContractChanged
+from controller.run_counters import RunCounters
 from controller.telemetry.health import Health
 from controller.telemetry.metrics import MISSING_REASONS, ControllerMetrics
 from controller.telemetry.run_log import MAX_NAMED_TLS, RunLog
@@ -18,6 +18,7 @@ from signals.policy import InvalidAction
 from signals.safety.conflicts import OverrideReason
 from signals.safety.monitor import Alarm, MonitorRule
 from signals.safety.signal_safety import Override
+from tests.controller.decision_events import decision, event
 
 TLS = [f"SA{number}" for number in range(101, 131)]
 
@@ -34,68 +35,68 @@ def metrics():
 
 
 @pytest.fixture
-def events(metrics, caplog):
+def run_log(metrics, caplog):
     caplog.set_level(logging.DEBUG, "controller")
-    return RunLog(metrics, Health(lambda: 0.0), TLS).events()
+    return RunLog(metrics, Health(lambda: 0.0), TLS)
 
 
 def lines(caplog, level=logging.INFO):
     return [record.getMessage() for record in caplog.records if record.levelno >= level]
 
 
-def test_outage_writes_one_line_per_kind_of_mode_change(events, metrics, caplog):
-    for tl in TLS[:25]:
-        events.mode_change(tl, ControlMode.POLICY, ControlMode.HOLD, 60.0, "Unavailable: no server")
-    for tl in TLS[25:27]:
-        events.mode_change(tl, ControlMode.HOLD, ControlMode.FALLBACK, 60.0, "Unavailable: no server")
-    events.mode_change(TLS[27], ControlMode.RECOVERING, ControlMode.POLICY, 60.0, "")
-    assert lines(caplog) == []
-    events.step(RunCounters(), 60.0)
+def test_outage_writes_one_line_per_kind_of_mode_change(run_log, metrics, caplog):
+    reason = "Unavailable: no server"
+    held = [decision(tl, reason, ControlMode.POLICY, ControlMode.HOLD) for tl in TLS[:25]]
+    fallen_back = [decision(tl, reason, ControlMode.HOLD, ControlMode.FALLBACK) for tl in TLS[25:27]]
+    returned = decision(TLS[27], "", ControlMode.RECOVERING, ControlMode.POLICY)
+    run_log.add(event(60.0, [*held, *fallen_back, returned]))
     assert lines(caplog) == [
         f"25 TLs: {', '.join(TLS[:10])} and 15 more at 60: POLICY -> HOLD (Unavailable: no server)",
         f"2 TLs: {TLS[25]}, {TLS[26]} at 60: HOLD -> FALLBACK (Unavailable: no server)",
         f"{TLS[27]} at 60: RECOVERING -> POLICY",
     ]
     assert MAX_NAMED_TLS == 10
-    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "INFO"]
+    levels = [record.levelname for record in caplog.records if record.levelno >= logging.INFO]
+    assert levels == ["WARNING", "WARNING", "INFO"]
     mode = {tl: metrics.registry.get_sample_value("controller_mode", {"tl": tl}) for tl in TLS}
     assert [mode[tl] for tl in (TLS[24], TLS[26], TLS[27], TLS[29])] == [1, 2, 0, 0]
 
 
-def test_tls_are_counted_by_mode(events, metrics):
-    events.mode_change(TLS[0], ControlMode.POLICY, ControlMode.HOLD, 60.0, "late")
-    events.mode_change(TLS[1], ControlMode.POLICY, ControlMode.HOLD, 60.0, "late")
-    events.mode_change(TLS[1], ControlMode.HOLD, ControlMode.FALLBACK, 75.0, "late")
+def test_tls_are_counted_by_mode(run_log, metrics):
+    run_log.add(event(60.0, [decision(tl, "late", ControlMode.POLICY, ControlMode.HOLD) for tl in TLS[:2]]))
+    run_log.add(event(75.0, [decision(TLS[1], "late", ControlMode.HOLD, ControlMode.FALLBACK)]))
     count = {each: metrics.registry.get_sample_value("controller_tls", {"mode": each.name.lower()}) for each in ControlMode}
     assert count == {ControlMode.POLICY: 28, ControlMode.HOLD: 1, ControlMode.FALLBACK: 1, ControlMode.RECOVERING: 0}
 
 
-def test_unexpected_states_are_counted_by_signal(events, metrics):
-    for signal in ("A0", "A0", "B1"):
-        events.alarm(Alarm(signal, MonitorRule.UNEXPECTED_STATE, 5.0, "shows another state"))
-    events.alarm(Alarm("A0", MonitorRule.CONFLICT, 5.0, "foes"))
+def test_unexpected_states_are_counted_by_signal(run_log, metrics):
+    unexpected = [Alarm(signal, MonitorRule.UNEXPECTED_STATE, 5.0, "shows another state") for signal in ("A0", "A0", "B1")]
+    run_log.add(event(5.0, alarms=[*unexpected, Alarm("A0", MonitorRule.CONFLICT, 5.0, "foes")]))
     counts = {s: metrics.registry.get_sample_value("controller_unexpected_states_total", {"signal": s}) for s in ("A0", "B1")}
     assert counts == {"A0": 2, "B1": 1}
 
 
-def test_mode_changes_are_logged_once(events, caplog):
-    events.mode_change("SA101", ControlMode.POLICY, ControlMode.HOLD, 60.0, "late")
-    events.step(RunCounters(), 60.0)
-    events.step(RunCounters(), 65.0)
+def test_mode_changes_are_logged_once(run_log, caplog):
+    run_log.add(event(60.0, [decision("SA101", "late", ControlMode.POLICY, ControlMode.HOLD)]))
+    run_log.add(event(65.0))
     assert lines(caplog) == ["SA101 at 60: POLICY -> HOLD (late)"]
 
 
-def test_overrides_and_missing_answers_are_logged_at_debug_level_only(events, metrics, caplog):
-    events.override(Override("A0", OverrideReason.MIN_GREEN, "rrrG", "GgGr"), 61.0)
-    events.missing_answer("SA101", "DeadlineExceeded: late", 61.0)
-    events.missing_answer("SA101", "SomethingNew: odd", 61.0)
-    events.step(RunCounters(), 61.0)
+def test_rejected_commands_are_counted_and_logged(run_log, metrics, caplog):
+    run_log.add(event(60.0, rejected={"A0": "not now"}))
+    assert lines(caplog) == ["SUMO rejected a command at 60: A0: not now"]
+    assert metrics.registry.get_sample_value("controller_sumo_rejections_total") == 1
+
+
+def test_overrides_and_missing_answers_are_logged_at_debug_level_only(run_log, metrics, caplog):
+    override = Override("A0", OverrideReason.MIN_GREEN, "rrrG", "GgGr")
+    failures = "DeadlineExceeded: late", "SomethingNew: odd"
+    run_log.add(event(61.0, [decision("SA101", failure) for failure in failures], [override]))
     assert lines(caplog) == []
-    debug = lines(caplog, logging.DEBUG)
-    assert debug == [
-        "A0 at 61: requested rrrG, permitted GgGr: a green has not reached its min green (min_green)",
+    assert lines(caplog, logging.DEBUG)[:3] == [
         "SA101 at 61: DeadlineExceeded: late",
         "SA101 at 61: SomethingNew: odd",
+        "A0 at 61: requested rrrG, permitted GgGr: a green has not reached its min green (min_green)",
     ]
     value = metrics.registry.get_sample_value
     assert value("controller_safety_overrides_total", {"reason": "min_green"}) == 1
@@ -108,24 +109,22 @@ def test_every_class_of_a_missing_answer_has_its_own_label():
     assert classes == MISSING_REASONS.keys() and len(set(MISSING_REASONS.values())) == len(classes)
 
 
-def test_each_decision_step_is_one_sentence_at_debug_level(events, metrics, caplog):
-    counters = RunCounters(decisions=2)
-    counters.add(StepReport(("SA101", "SA102", "SA103"), {"SA103": "DeadlineExceeded: late"}, 0.0002, 0.0015, 0.0003, 0.004))
-    events.override(Override("A0", OverrideReason.MIN_GREEN, "rrrG", "GgGr"), 35.0)
-    events.step(counters, 35.0)
+def test_each_decision_step_is_one_sentence_at_debug_level(run_log, metrics, caplog):
+    decisions = [decision("SA101"), decision("SA102"), decision("SA103", "DeadlineExceeded: late")]
+    run_log.add(event(35.0, decisions, [Override("A0", OverrideReason.MIN_GREEN, "rrrG", "GgGr")]))
     assert lines(caplog, logging.DEBUG)[-1] == (
         "second 35: SA101, SA102 decided; SA103 had no valid action (DeadlineExceeded: late); "
-        "1 overrides since the last step; 2.00 ms, of which 1.50 ms for inference"
+        "1 overrides until the next step; 2.00 ms, of which 1.50 ms for inference"
     )
     value = metrics.registry.get_sample_value
     assert value("controller_deadline_misses_total") == value("controller_decision_steps_total") == 1
+    assert value("controller_decisions_total") == 2
     stages = {
         stage: value("controller_stage_seconds_sum", {"stage": stage}) for stage in ("sumo", "observe", "inference", "apply")
     }
     assert stages == {"sumo": 0.004, "observe": 0.0002, "inference": 0.0015, "apply": 0.0003}
     caplog.clear()
-    counters.newest = None
-    events.step(counters, 36.0)
+    run_log.add(event(36.0))
     assert lines(caplog, logging.DEBUG) == [], "nothing was due"
 
 

@@ -9,6 +9,7 @@ from city.network import StreetNetwork
 from controller.telemetry.traffic import GREEN_SHARE_TIME_S, TrafficMeter
 from protos import policy_pb2 as pb
 from signals.observation import Readings
+from tests.controller.decision_events import decision, event
 
 
 @pytest.fixture
@@ -31,29 +32,30 @@ def samples(meter):
 
 def test_queue_is_the_halting_vehicles_of_the_newest_reading(meter):
     assert samples(meter) == {}
-    meter.add_readings(("SA101",), readings(9, 1, 2, 0, 4), 100.0)
+    meter.add(event(100.0, [decision("SA101")], readings=readings(9, 1, 2, 0, 4)))
     assert samples(meter) == {"controller_queue_vehicles": 7}
 
 
 def test_stopped_delay_is_the_queue_over_time(meter):
     for now, halting in ((100.0, 4), (105.0, 2), (110.0, 0)):
-        meter.add_readings(("SA101",), readings(9, halting, 0, 0, 0), now)
+        meter.add(event(now, [decision("SA101")], readings=readings(9, halting, 0, 0, 0)))
     assert samples(meter)["controller_stopped_delay_vehicle_seconds_total"] == 4 * 5 + 2 * 5
 
 
 def test_no_delay_is_shown_of_a_tl_that_is_read_minutes_apart(meter):
     for now in (0.0, 450.0, 900.0):
-        meter.add_readings(("SA101",), readings(9, 4, 0, 0, 0), now)
+        meter.add(event(now, [decision("SA101")], readings=readings(9, 4, 0, 0, 0)))
     assert samples(meter) == {"controller_queue_vehicles": 4}
 
 
 def test_green_share_is_the_mean_over_links_and_time(meter):
-    meter.add_shown(["GgGr"], 0.0, 30.0)
+    meter.add(event(30.0, states=[(0.0, 30.0, ["GgGr"])]))
     assert samples(meter) == {"controller_green_share": pytest.approx(0.75)}
-    meter.add_shown(["yyyr"], 30.0, 30.0 + 20 * GREEN_SHARE_TIME_S)
+    meter.add(event(7000.0, states=[(30.0, 30.0 + 20 * GREEN_SHARE_TIME_S, ["yyyr"])]))
     assert samples(meter)["controller_green_share"] == pytest.approx(0, abs=1e-6)
     for begin_s in range(10_000, 13_000, 10):
-        meter.add_shown(["rrrG" if begin_s % 20 else "GGGG"], begin_s, begin_s + 10)
+        states = ["rrrG" if begin_s % 20 else "GGGG"]
+        meter.add(event(begin_s + 10, states=[(begin_s, begin_s + 10, states)]))
     assert samples(meter)["controller_green_share"] == pytest.approx((0.25 + 1) / 2, abs=0.01)
 
 
@@ -67,12 +69,11 @@ def test_a_thousand_tls_cost_less_than_two_ms_a_step(crossing):
     meter = TrafficMeter(contracts, StreetNetwork(None, dict.fromkeys(tls, crossing), {}))
     meter.track(lanes)
     read = Readings(np.ones((2, 8000)), np.zeros(8000), np.zeros(8000))
-    states = ["GgGr"] * 1000
+    states, decisions = ["GgGr"] * 1000, [decision(tl) for tl in tls]
     times = []
     for step in range(50):
         begin = time.perf_counter()
-        meter.add_readings(tls, read, 5.0 * step)
-        meter.add_shown(states, 5.0 * step, 5.0 * step + 5)
+        meter.add(event(5.0 * step, decisions, readings=read, states=[(5.0 * step - 5, 5.0 * step, states)]))
         times.append(time.perf_counter() - begin)
     assert np.median(times) < 0.002, "this runs while SUMO simulates"
     assert len(samples(meter)) == 3 and sum(len(family.samples) for family in meter.collect()) == 3000

@@ -1,0 +1,122 @@
+"""The decision event: everything that is known of one decision step, for the run log, metrics, the record, and pages.
+
+The decision loop hands one event a step to its subscribers, while SUMO simulates. Without
+subscribers, no event is built.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from signals.fallback.control_mode import ControlMode
+from signals.observation import Observation, PhaseState, Readings
+from signals.policy import Action
+from signals.safety.monitor import Alarm
+from signals.safety.signal_safety import Override, SignalCommand
+
+
+class StepTimes(NamedTuple):
+    """Wall times of a decision step, in s."""
+
+    sumo_s: float
+    """Waiting for SUMO's answer before the step."""
+    observe_s: float
+    inference_s: float
+    """Waiting for the policies."""
+    apply_s: float
+    """Applying their actions, or the fallback."""
+
+    @property
+    def decision_s(self) -> float:
+        """From the readings to the choices."""
+        return self.observe_s + self.inference_s + self.apply_s
+
+
+class TlDecision(NamedTuple):
+    """What a TL that was due saw and chose."""
+
+    tl: str
+    observation: Observation
+    """float32 [O]"""
+    phase_state: PhaseState
+    answer: Action | Exception
+    """Of the policy, or why there is none."""
+    failure: str
+    """Why the answer is not a valid action, or ""."""
+    mode_before: ControlMode
+    mode: ControlMode
+    """The control mode after the answer."""
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the policy gave no valid action."""
+        return bool(self.failure)
+
+
+class TlStates(NamedTuple):
+    """The states of a TL at a moment at which it needs commands, by signal in the contract's order."""
+
+    tl: str
+    requested: tuple[str, ...]
+    """Empty while the signals run their own programs, or are on the way there."""
+    permitted: tuple[str, ...]
+    """The states that the safety rules permit now."""
+
+
+class Sent(NamedTuple):
+    """What was sent to SUMO for one second."""
+
+    at_s: float
+    states: tuple[TlStates, ...]
+    commands: tuple[SignalCommand, ...]
+    """Without states that were sent before."""
+    overrides: tuple[Override, ...]
+
+
+class Shown(NamedTuple):
+    """The states that SUMO showed from begin_s to end_s, in the order of the connection's signals."""
+
+    begin_s: float
+    end_s: float
+    states: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionEvent:
+    """One decision step. What SUMO reported of the time before it is part of it: states shown, alarms, rejections."""
+
+    number: int
+    """0 for the first step of the run."""
+    at_s: float
+    """Simulated second of the readings and decisions."""
+    monotonic_s: float
+    """Wall time at which the readings arrived (time.monotonic)."""
+    readings: Readings
+    """SUMO's readings, those of the TLs in `decisions` are of this second. Their arrays change with the next reading: copy
+    what is kept."""
+    decisions: tuple[TlDecision, ...]
+    """Of the TLs that were due."""
+    sent: tuple[Sent, ...]
+    """From this second to the next reading, in order."""
+    shown: tuple[Shown, ...]
+    """Since the reading before."""
+    alarms: tuple[Alarm, ...]
+    rejected: Mapping[str, str]
+    """By signal, SUMO's reason for rejecting a command."""
+    times: StepTimes | None
+    """None if no TL was due."""
+
+    @property
+    def tls(self) -> tuple[str, ...]:
+        """The TLs that were due."""
+        return tuple(decision.tl for decision in self.decisions)
+
+
+class Subscriber(Protocol):
+    """Gets the decision events of a run. An error in it ends its subscription, never the run."""
+
+    def add(self, event: DecisionEvent) -> None:
+        """Take an event, quickly: the next step waits for it."""
+
+    def close(self) -> None:
+        """The run has ended; there are no more events."""

@@ -1,0 +1,45 @@
+"""Counts of a run since its start."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from controller.events import StepTimes
+
+MAX_KEPT_TIMES = 20_000
+"""Wall times kept for percentiles; bounded, so that memory does not grow with the run."""
+
+
+@dataclass
+class RunCounters:
+    """Counts of a run since its start."""
+
+    decisions: int = 0
+    """Valid answers, one per TL and decision moment; in fallback they are counted, but not followed."""
+    decision_steps: int = 0
+    """Moments at which at least one TL was due."""
+    missing_answers: Counter[str] = field(default_factory=Counter)
+    """Requests without a valid action, by TL."""
+    overrides: Counter[str] = field(default_factory=Counter)
+    """Requested states that the safety rules replaced, by reason."""
+    decisions_by_tl: Counter[str] = field(default_factory=Counter)
+    overruled_by_tl: Counter[str] = field(default_factory=Counter)
+    """By TL, decisions that were followed by an override before the next decision."""
+    rejections: int = 0
+    """Commands that SUMO rejected."""
+    alarms: Counter[str] = field(default_factory=Counter)
+    """Alarms of the monitors, by rule."""
+    unexpected_states: Counter[str] = field(default_factory=Counter)
+    """By signal, readings at which it showed another state than the one that was set."""
+    fallbacks: int = 0
+    """Times a TL entered its fallback."""
+    decision_s: list[float] = field(default_factory=list)
+    """Wall time of the newest decision steps, from readings to choices, in s."""
+    inference_s: list[float] = field(default_factory=list)
+    """Wall time of waiting for the policies in these steps, in s."""
+
+    def add_step(self, times: StepTimes) -> None:
+        self.decision_steps += 1
+        for kept, value in ((self.decision_s, times.decision_s), (self.inference_s, times.inference_s)):
+            kept.append(value)
+            if len(kept) > MAX_KEPT_TIMES:
+                del kept[: MAX_KEPT_TIMES // 2]

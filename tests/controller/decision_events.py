@@ -1,0 +1,42 @@
+"""Decision events with defaults, and subscribers that collect."""
+
+import numpy as np
+
+from controller.events import DecisionEvent, Sent, Shown, StepTimes, TlDecision
+from signals.fallback.control_mode import ControlMode
+from signals.observation import PhaseState, Readings
+
+TIMES = StepTimes(0.004, 0.0002, 0.0015, 0.0003)
+
+
+def decision(tl, failure="", mode_before=ControlMode.POLICY, mode=ControlMode.POLICY):
+    return TlDecision(tl, np.zeros(4, np.float32), PhaseState((0,), False), np.array([0]), failure, mode_before, mode)
+
+
+def event(at_s, decisions=(), overrides=(), states=(), alarms=(), rejected=None, readings=None, times=None):
+    """`states`: those that SUMO showed, as (begin_s, end_s, states)."""
+    readings = readings or Readings(np.zeros((2, 0)), np.zeros(0), np.zeros(0))
+    sent = (Sent(at_s, (), (), tuple(overrides)),) if overrides else ()
+    times = times or (TIMES if decisions else None)
+    shown = tuple(Shown(*each) for each in states)
+    return DecisionEvent(0, at_s, 0.0, readings, tuple(decisions), sent, shown, tuple(alarms), rejected or {}, times)
+
+
+class Alarms(list):
+    """Collects the alarms of a run."""
+
+    def add(self, event):
+        self.extend(event.alarms)
+
+    def close(self):
+        pass
+
+
+class Events(list):
+    """Collects the events of a run."""
+
+    def add(self, event):
+        self.append(event)
+
+    def close(self):
+        pass
