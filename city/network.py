@@ -7,7 +7,7 @@ of a policy contract. The XML is read in one streaming pass.
 import math
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from city import sumo_files
@@ -175,6 +175,8 @@ class StreetNetwork:
     stop line in m: a vehicle that stops at the signal may still be on one of them."""
     begin_s: float = 0.0
     end_s: float | None = None
+    additional: tuple[Path, ...] = ()
+    """The additional files with signal programs or schedules, in order."""
 
 
 def of_city(city: City) -> StreetNetwork:
@@ -256,6 +258,7 @@ def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 
             element.clear()
     if not reader.junctions.lanes:
         raise InputError(f"{net_file}: is not a SUMO network: it has no junctions; name a .net.xml instead")
+    with_programs = []
     for path in additional or []:
         for _, element in elements(path):
             try:
@@ -263,11 +266,13 @@ def read(net_file: Path, additional: list[Path] | None = None, begin_s: float = 
                     reader.add_program(element, path)
                 else:
                     reader.add_schedule(element)
+                if element.tag in ("tlLogic", "WAUT", "wautJunction"):
+                    with_programs.append(path)
             except (KeyError, ValueError) as error:
                 raise InputError(
                     f"{path}: <{element.tag} {_describe(element)}> is malformed ({_reason(error)}); fix it"
                 ) from None
-    return reader.finish(end_s)
+    return replace(reader.finish(end_s), additional=tuple(dict.fromkeys(with_programs)))
 
 
 def _describe(element: ET.Element) -> str:

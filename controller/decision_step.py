@@ -62,6 +62,7 @@ class _Unpublished:
         self.shown: list[Shown] = []
         self.alarms: list[Alarm] = []
         self.rejected: dict[str, str] = {}
+        self.frozen: list[str] = []
         self.times: StepTimes | None = None
 
     @property
@@ -208,6 +209,7 @@ class DecisionLoop:
             if program == ONLINE:
                 intersection, state = released[signal], self._connection.shown()[signal]
                 intersection.release_again(signal, state, self.now)
+                self._unpublished.frozen.append(signal)
                 self._report_unexpected(intersection, signal, f"shows {state}, which another client set in place of its program")
 
     def _report_unexpected(self, intersection: Intersection, signal: str, message: str) -> None:
@@ -264,6 +266,7 @@ class DecisionLoop:
             tuple(unpublished.shown),
             tuple(unpublished.alarms),
             unpublished.rejected,
+            tuple(unpublished.frozen),
             unpublished.times,
         )
         self._number += 1

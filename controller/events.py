@@ -103,6 +103,8 @@ class DecisionEvent:
     alarms: tuple[Alarm, ...]
     rejected: Mapping[str, str]
     """By signal, SUMO's reason for rejecting a command."""
+    frozen: tuple[str, ...]
+    """Signals on their own program that another client had frozen in a state, so that they are released again."""
     times: StepTimes | None
     """None if no TL was due."""
 

@@ -19,7 +19,7 @@ def event(at_s, decisions=(), overrides=(), states=(), alarms=(), rejected=None,
     sent = (Sent(at_s, (), (), tuple(overrides)),) if overrides else ()
     times = times or (TIMES if decisions else None)
     shown = tuple(Shown(*each) for each in states)
-    return DecisionEvent(0, at_s, 0.0, readings, tuple(decisions), sent, shown, tuple(alarms), rejected or {}, times)
+    return DecisionEvent(0, at_s, 0.0, readings, tuple(decisions), sent, shown, tuple(alarms), rejected or {}, (), times)
 
 
 class Alarms(list):
