@@ -11,7 +11,7 @@ from serving.client import Client, Prediction, Version
 from serving.contract import ACTION, ContractError
 from serving.errors import BadRequest, DeadlineExceeded, InvalidResponse, ModelNotFound, ServingError, Unavailable
 from signals.observation import Observation
-from signals.policy import Action
+from signals.policy import Answer
 
 log = logging.getLogger("controller")
 
@@ -58,8 +58,8 @@ class ServedPolicies:
         self._hanging: set[str] = set()
         """TLs without an answer while others had one: their models hang, but the connection works."""
 
-    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
-        """Actions by TL within the deadline; an exception for a TL without one. Never raises."""
+    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Answer | Exception]:
+        """Answers by TL within the deadline; an exception for a TL without one. Never raises."""
         end_s = (self._clock() if observed_s is None else observed_s) + self._deadline_s
         try:
             answers = self._request(observations, end_s)
@@ -68,7 +68,7 @@ class ServedPolicies:
         except Exception as error:  # noqa: BLE001 - an error here must become a fallback, not the end of the run
             return dict.fromkeys(observations, error)
 
-    def _reconnect_if_silent(self, answers: Mapping[str, Action | Exception]) -> None:
+    def _reconnect_if_silent(self, answers: Mapping[str, Answer | Exception]) -> None:
         """Open a new connection if no TL has had an answer for a while: the current one may be half-open."""
         now = self._clock()
         silent = {tl for tl, answer in answers.items() if isinstance(answer, DeadlineExceeded)}
@@ -87,21 +87,21 @@ class ServedPolicies:
             self._silent_since_s = now
             self.contracts.forget()
 
-    def _request(self, observations: Mapping[str, Observation], end_s: float) -> dict[str, Action | Exception]:
-        answers: dict[str, Action | Exception] = {**self._request_fleet(observations, end_s)}
+    def _request(self, observations: Mapping[str, Observation], end_s: float) -> dict[str, Answer | Exception]:
+        answers: dict[str, Answer | Exception] = {**self._request_fleet(observations, end_s)}
         others = {tl: observation for tl, observation in observations.items() if tl not in answers}
         predictions = self._request_own_models(others, end_s)
         if self._clock() > end_s + DEADLINE_TOLERANCE_S:
             return dict.fromkeys(observations, DeadlineExceeded("the answers arrived after the deadline"))
         if any(isinstance(prediction, Unavailable) for prediction in predictions.values()):
             self.contracts.forget()
-        answers.update((tl, self._action(tl, prediction)) for tl, prediction in predictions.items())
+        answers.update((tl, self._answer(tl, prediction)) for tl, prediction in predictions.items())
         answers.update(self._request_fleet_for_unserved(observations, predictions, end_s))
         # new versions are compared last, so that they cannot delay the other answers
         unloaded = self._compare_new_versions(predictions, answers, end_s)
         if unloaded:
             predictions = self._request_own_models({tl: observations[tl] for tl in unloaded}, end_s)
-            answers.update((tl, self._action(tl, prediction)) for tl, prediction in predictions.items())
+            answers.update((tl, self._answer(tl, prediction)) for tl, prediction in predictions.items())
             self._compare_new_versions(predictions, answers, end_s)
         return answers
 
@@ -114,7 +114,7 @@ class ServedPolicies:
         return self._client.predict_many(observations, versions, max(end_s - self._clock(), 0.0))
 
     def _compare_new_versions(
-        self, predictions: Mapping[str, Prediction | ServingError], answers: dict[str, Action | Exception], end_s: float
+        self, predictions: Mapping[str, Prediction | ServingError], answers: dict[str, Answer | Exception], end_s: float
     ) -> set[str]:
         """Compare the contracts of versions that answer for the first time, and update `answers`.
 
@@ -129,13 +129,13 @@ class ServedPolicies:
         if not new_versions:
             return set()
         unloaded = self.contracts.compare(new_versions, max(end_s - self._clock(), MIN_COMPARE_TIMEOUT_S))
-        answers.update((tl, self._action(tl, predictions[tl])) for tl in new_versions)
+        answers.update((tl, self._answer(tl, predictions[tl])) for tl in new_versions)
         return unloaded
 
     def _request_fleet_for_unserved(
         self, observations: Mapping[str, Observation], predictions: Mapping[str, Prediction | ServingError], end_s: float
-    ) -> Mapping[str, Action | Exception]:
-        """Actions by TL of a fleet that answers for TLs with an own model that is no longer served."""
+    ) -> Mapping[str, Answer | Exception]:
+        """Answers by TL of a fleet that answers for TLs with an own model that is no longer served."""
         # for a model that it does not serve, TensorFlow Serving reports an unknown label
         missing = (ModelNotFound, BadRequest) if isinstance(self._version, str) else ModelNotFound
         unserved = {tl: observations[tl] for tl, prediction in predictions.items() if isinstance(prediction, missing)}
@@ -147,8 +147,8 @@ class ServedPolicies:
 
     def _request_fleet(
         self, observations: Mapping[str, Observation], end_s: float, may_look_up: bool = True
-    ) -> Mapping[str, Action | Exception]:
-        """Actions of the fleet by TL, an exception for a TL with a value that is not finite; {} if the fleet does not answer.
+    ) -> Mapping[str, Answer | Exception]:
+        """Answers of the fleet by TL, an exception for a TL with a value that is not finite; {} if the fleet does not answer.
 
         If the server no longer has the fleet's version, the number is looked up and the new version is requested, once.
         `may_look_up`: false in that second request.
@@ -166,7 +166,7 @@ class ServedPolicies:
         # half of the remaining time, so that the TLs' own models can still be queried
         timeout_s = remaining_s if len(only_in_fleet) == len(due) else remaining_s / 2
         try:
-            answers = self._client.predict_fleet(coverage.fleet, due, coverage.version, timeout_s)
+            actions = self._client.predict_fleet(coverage.fleet, due, coverage.version, timeout_s)
         except (ServingError, ContractError) as error:
             lookup_s = min(timeout_s, max(end_s - self._clock(), 0.0))
             if isinstance(error, ModelNotFound) and may_look_up and self._fleet.look_up((), lookup_s):
@@ -174,10 +174,13 @@ class ServedPolicies:
             if not only_in_fleet:
                 self._fleet.suspend(f"{type(error).__name__}: {error}")
             return dict.fromkeys(only_in_fleet, error)
-        self.model_numbers.update((tl, coverage.fleet.versions[tl]) for tl in answers)
-        return answers
+        versions, model = coverage.fleet.versions, coverage.fleet.model
+        self.model_numbers.update((tl, versions[tl]) for tl in actions)
+        return {
+            tl: action if isinstance(action, Exception) else Answer(action, versions[tl], model) for tl, action in actions.items()
+        }
 
-    def _action(self, tl: str, prediction: Prediction | ServingError) -> Action | Exception:
+    def _answer(self, tl: str, prediction: Prediction | ServingError) -> Answer | Exception:
         if isinstance(prediction, ServingError):
             return prediction
         contract_error = self.contracts.contract_error(tl, prediction.version)
@@ -186,4 +189,6 @@ class ServedPolicies:
             return contract_error
         self.model_numbers[tl] = prediction.version
         action = prediction.outputs.get(ACTION)
-        return InvalidResponse(f"the answer has no output {ACTION!r}") if action is None else action
+        if action is None:
+            return InvalidResponse(f"the answer has no output {ACTION!r}")
+        return Answer(action, prediction.version, tl)

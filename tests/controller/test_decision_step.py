@@ -17,6 +17,7 @@ from signals.dialects.sumo_rl import SumoRlObserver
 from signals.fallback.plan import FallbackSchedule
 from signals.intersection import Intersection
 from signals.observation import Readings
+from signals.policy import Answer
 from signals.safety.conflicts import OverrideReason
 from signals.safety.monitor import Limits, SignalMonitor
 from signals.safety.safety_times import SafetyTimes
@@ -68,7 +69,7 @@ def plan_signal(crossing):
 def test_yellow_is_never_short_whatever_the_step_length(crossing, make, step_s):
     connection = SteppedConnection(step_s)
     flipping = SimpleNamespace(
-        ask=lambda observations, observed_s: {tl: np.array([int(connection.now / 10) % 2]) for tl in observations}
+        ask=lambda observations, observed_s: {tl: Answer(np.array([int(connection.now / 10) % 2])) for tl in observations}
     )
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     loop = DecisionLoop(connection, [make(crossing)], flipping, street, Events(), 0.0, step_s)
@@ -94,7 +95,7 @@ def test_readings_are_of_the_moment_and_the_tls_that_decide(crossing, further_s)
 
     def ask(observations, observed_s):
         assert reads[-1] == (connection.now, tuple(observations))
-        return {tl: np.array([0]) for tl in observations}
+        return {tl: Answer(np.array([0])) for tl in observations}
 
     connection.advance, connection.read = advance_further, noted_read
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
@@ -113,7 +114,7 @@ def test_monitor_checks_what_sumo_shows(crossing):
     alarms = []
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     monitor = SignalMonitor(crossing, Limits(3, 4, 0))
-    constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: np.array([0]) for tl in observations})
+    constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: Answer(np.array([0])) for tl in observations})
     events = Events(alarm=alarms.append)
     loop = DecisionLoop(connection, [one_signal(crossing)], constant, street, events, 0.0, 1.0, [monitor])
     for state, rules in (("GgGr", set()), ("GgGG", {"conflict"}), ("rrrr", {"yellow"})):
@@ -129,7 +130,7 @@ def test_state_of_another_client_is_an_alarm_and_left_by_yellow(crossing):
     connection = SteppedConnection(1.0)
     alarms = []
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
-    constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: np.array([0]) for tl in observations})
+    constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: Answer(np.array([0])) for tl in observations})
     loop = DecisionLoop(connection, [one_signal(crossing)], constant, street, Events(alarm=alarms.append), 0.0, 1.0)
     while loop.now < 20:
         loop.step(20)
@@ -159,7 +160,7 @@ def test_state_of_another_client_is_left_although_its_tl_is_not_due(crossing):
 
     connection = TwoSignals(1.0)
     rare = plan_signal(replace(crossing, id="Y"))
-    constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: np.array([0]) for tl in observations})
+    constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: Answer(np.array([0])) for tl in observations})
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     loop = DecisionLoop(connection, [one_signal(crossing), rare], constant, street, Events(), 0.0, 1.0)
     while loop.now < 5:
@@ -203,7 +204,7 @@ def test_rejected_handover_is_sent_again_and_the_signal_monitored(crossing):
 
     connection.read, connection.set = rejecting, set
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
-    constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: np.array([0]) for tl in observations})
+    constant = SimpleNamespace(ask=lambda observations, observed_s: {tl: Answer(np.array([0])) for tl in observations})
     monitor = SignalMonitor(crossing, Limits(3, 4, 0))
     loop = DecisionLoop(connection, [one_signal(crossing)], constant, street, Events(), 0.0, 1.0, [monitor])
     loop.step(400)
@@ -224,7 +225,7 @@ def test_monitor_checks_the_take_over_from_the_plan(crossing):
     loop = DecisionLoop(connection, [one_signal(crossing)], policies, street, events, 0.0, 1.0, [monitor])
     while not loop.intersections["SA101"].is_released:
         loop.step(400)
-    answers["SA101"] = np.array([0])
+    answers["SA101"] = Answer(np.array([0]))
     connection.state = "rrrG"
     while loop.intersections["SA101"].is_on_fallback_plan:
         loop.step(400)
@@ -247,7 +248,7 @@ def test_deadline_counts_from_the_arrival_of_the_readings(crossing):
 
     def ask(observations, observed_s):
         times.extend((observed_s, time.monotonic()))
-        return {tl: np.array([0]) for tl in observations}
+        return {tl: Answer(np.array([0])) for tl in observations}
 
     connection.read = noted_read
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
@@ -262,7 +263,7 @@ def test_decisions_that_the_safety_rules_overrule_are_counted_by_tl(crossing):
     connection = SteppedConnection(1.0)
     street = SimpleNamespace(lane_length_m=dict.fromkeys("abcd", 50.0))
     flipping = SimpleNamespace(
-        ask=lambda observations, observed_s: {tl: np.array([int(connection.now / 10) % 2]) for tl in observations}
+        ask=lambda observations, observed_s: {tl: Answer(np.array([int(connection.now / 10) % 2])) for tl in observations}
     )
     slow = one_signal(crossing)
     slow.safeties = (SignalSafety(crossing, SafetyTimes(yellow_s=6, min_green_s=4), GREENS),)
@@ -286,7 +287,7 @@ def test_overrides_outside_the_policys_control_do_not_count_as_overruled_decisio
         return sent, [*overrides, override] if x.mode.name != "POLICY" else overrides
 
     x.commands = overridden_without_the_policy
-    ask = lambda observations, observed_s: {tl: np.array([0]) for tl in observations} if connection.now % 100 > 50 else {}  # noqa: E731
+    ask = lambda observations, observed_s: {tl: Answer(np.array([0])) for tl in observations} if connection.now % 100 > 50 else {}  # noqa: E731
     loop = DecisionLoop(connection, [x], SimpleNamespace(ask=ask), street, Events(), 0.0, 1.0)
     while loop.now < 400:
         loop.step(400)
