@@ -5,10 +5,11 @@ import time
 from collections.abc import Callable, Mapping
 
 from controller.policies.served_contracts import ServedContracts
-from controller.policies.served_fleet import ServedFleet
+from controller.policies.served_fleet import Coverage, ServedFleet
 from protos import policy_pb2 as pb
 from serving.client import Client, Prediction, Version
-from serving.contract import ACTION, ContractError
+from serving.client.messages import scores_of
+from serving.contract import ACTION, ContractError, scores_name
 from serving.errors import BadRequest, DeadlineExceeded, InvalidResponse, ModelNotFound, ServingError, Unavailable
 from signals.observation import Observation
 from signals.policy import Answer
@@ -34,6 +35,7 @@ class ServedPolicies:
         deadline_s: float,
         clock: Callable[[], float] = time.monotonic,
         fleet: ServedFleet | None = None,
+        with_scores: bool = False,
     ) -> None:
         """Prepare the requests.
 
@@ -44,6 +46,7 @@ class ServedPolicies:
             deadline_s: wall time after the readings within which an answer must arrive.
             clock: wall time in s.
             fleet: the fleet that is queried for the TLs that it covers, if there is one.
+            with_scores: request the probabilities or q-values of categorical policies too.
         """
         self._fleet = fleet
         self._client = client
@@ -51,6 +54,11 @@ class ServedPolicies:
         self._version = version
         self._deadline_s = deadline_s
         self._clock = clock
+        self._with_scores = with_scores
+        self._outputs = () if with_scores else (ACTION,)
+        """Outputs to request of the TLs' own models; empty: all."""
+        self._scores = {tl: (name, c.action.size) for tl, c in contracts.items() if (name := scores_name(c))}
+        """By categorical TL, name and size of its own model's second output."""
         self.model_numbers: dict[str, int] = {}
         """By TL, the version of its newest answer."""
         self._silent_since_s: float | None = None
@@ -111,7 +119,7 @@ class ServedPolicies:
         if not observations:
             return {}
         versions = dict.fromkeys(observations, self._version)
-        return self._client.predict_many(observations, versions, max(end_s - self._clock(), 0.0))
+        return self._client.predict_many(observations, versions, max(end_s - self._clock(), 0.0), self._outputs)
 
     def _compare_new_versions(
         self, predictions: Mapping[str, Prediction | ServingError], answers: dict[str, Answer | Exception], end_s: float
@@ -166,7 +174,7 @@ class ServedPolicies:
         # half of the remaining time, so that the TLs' own models can still be queried
         timeout_s = remaining_s if len(only_in_fleet) == len(due) else remaining_s / 2
         try:
-            actions = self._client.predict_fleet(coverage.fleet, due, coverage.version, timeout_s)
+            answers = self._predict_fleet(coverage, due, timeout_s)
         except (ServingError, ContractError) as error:
             lookup_s = min(timeout_s, max(end_s - self._clock(), 0.0))
             if isinstance(error, ModelNotFound) and may_look_up and self._fleet.look_up((), lookup_s):
@@ -174,11 +182,24 @@ class ServedPolicies:
             if not only_in_fleet:
                 self._fleet.suspend(f"{type(error).__name__}: {error}")
             return dict.fromkeys(only_in_fleet, error)
-        versions, model = coverage.fleet.versions, coverage.fleet.model
-        self.model_numbers.update((tl, versions[tl]) for tl in actions)
-        return {
-            tl: action if isinstance(action, Exception) else Answer(action, versions[tl], model) for tl, action in actions.items()
-        }
+        self.model_numbers.update((tl, coverage.fleet.versions[tl]) for tl in answers)
+        return answers
+
+    def _predict_fleet(
+        self, coverage: Coverage, observations: Mapping[str, Observation], timeout_s: float
+    ) -> dict[str, Answer | Exception]:
+        """Answers of the fleet by TL. Raises ServingError, ContractError."""
+        fleet, versions = coverage.fleet, coverage.fleet.versions
+        answers: dict[str, Answer | Exception] = {}
+        if not self._with_scores:
+            for tl, action in self._client.predict_fleet(fleet, observations, coverage.version, timeout_s).items():
+                answers[tl] = action if isinstance(action, Exception) else Answer(action, versions[tl], fleet.model)
+            return answers
+        for tl, scored in self._client.predict_fleet_with_scores(fleet, observations, coverage.version, timeout_s).items():
+            answers[tl] = (
+                scored if isinstance(scored, Exception) else Answer(scored.action, versions[tl], fleet.model, scored.scores)
+            )
+        return answers
 
     def _answer(self, tl: str, prediction: Prediction | ServingError) -> Answer | Exception:
         if isinstance(prediction, ServingError):
@@ -191,4 +212,8 @@ class ServedPolicies:
         action = prediction.outputs.get(ACTION)
         if action is None:
             return InvalidResponse(f"the answer has no output {ACTION!r}")
-        return Answer(action, prediction.version, tl)
+        scores = None
+        if self._with_scores and tl in self._scores:
+            name, size = self._scores[tl]
+            scores = scores_of(prediction.outputs.get(name), size)
+        return Answer(action, prediction.version, tl, scores)
