@@ -31,7 +31,7 @@ from protos import policy_pb2 as pb
 from serving.client import Client
 from signals import contract
 from signals.observation import Observation
-from signals.policy import Action
+from signals.policy import Answer
 
 QUIET = ["--no-step-log", "true", "--no-warnings", "true", "--seed", "42", "--time-to-teleport", "-1"]
 MAX_TURN_S = 3000.0
@@ -49,9 +49,9 @@ class RandomPolicies:
         rows = np.random.default_rng(0).integers(sizes, size=(4096 if len(sizes) < 100 else 256, len(sizes)))
         self._actions = itertools.cycle([dict(zip([c.tl for c in contracts], row, strict=True)) for row in rows])
 
-    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
+    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Answer | Exception]:
         actions = next(self._actions)
-        return {tl: actions[tl] for tl in observations}
+        return {tl: Answer(actions[tl]) for tl in observations}
 
 
 class EchoPolicies:
@@ -61,12 +61,12 @@ class EchoPolicies:
         self._echo = grpc.insecure_channel(address).unary_unary("/echo/Echo")
         self._actions = iter(json.loads(recording.read_text())["actions"])
 
-    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
+    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Answer | Exception]:
         call_echo(self._echo, b"".join(x.tobytes() for x in observations.values()))
         actions = next(self._actions)
         if actions.keys() != observations.keys():
             raise RuntimeError("the run with the echo does not repeat the recorded one")
-        return {tl: np.array(action) for tl, action in actions.items()}
+        return {tl: Answer(np.array(action)) for tl, action in actions.items()}
 
     def check_end(self) -> None:
         if next(self._actions, None) is not None:

@@ -11,7 +11,7 @@ import numpy as np
 from controller.decision_step import DecisionLoop
 from controller.sumo.connection import StepResult
 from signals.observation import Observation
-from signals.policy import Action
+from signals.policy import Answer
 from signals.safety.signal_safety import PermittedState, SignalCommand
 
 
@@ -66,10 +66,11 @@ class RunRecorder:
 
         def recording_ask(
             observations: Mapping[str, Observation], observed_s: float | None = None
-        ) -> dict[str, Action | Exception]:
-            actions: dict[str, Action | Exception] = ask(observations, observed_s)
+        ) -> dict[str, Answer | Exception]:
+            answers: dict[str, Answer | Exception] = ask(observations, observed_s)
+            actions = {tl: answer.action for tl, answer in answers.items() if isinstance(answer, Answer)}
             self.actions.append({tl: np.ravel(np.asarray(action, np.float64)).tolist() for tl, action in actions.items()})
-            return actions
+            return answers
 
         connection.set, connection.advance, connection.read = recording_set, recording_advance, recording_read
         messages.answers, messages.socket = recording_answers, self

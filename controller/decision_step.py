@@ -40,7 +40,7 @@ from controller.sumo.connection import ONLINE, CommandRejected, SumoConnection
 from signals.fallback.control_mode import ControlMode
 from signals.intersection import Intersection
 from signals.observation import MAX_CACHED_BATCHES, Observation, ObservationBatch, PhaseState, shares_of
-from signals.policy import Action, Policies
+from signals.policy import Answer, Policies
 from signals.safety.monitor import Alarm, MonitorRule, SignalMonitor
 from signals.safety.signal_safety import Override, PermittedRelease, SignalCommand
 from signals.simulation_time import round_to_ms
@@ -158,7 +158,7 @@ class DecisionLoop:
             self._observe_s = self._observed_at_s - begin
         return self._observations
 
-    def act(self, answers: Mapping[str, Action | Exception], end_s: float) -> None:
+    def act(self, answers: Mapping[str, Answer | Exception], end_s: float) -> None:
         """Apply the answers to the newest observations, then simulate to the next decision, at most to end_s."""
         answered_s = time.perf_counter()
         observations, self._observations = self.observe(), None
@@ -357,7 +357,7 @@ class DecisionLoop:
         self,
         due: Sequence[Intersection],
         observations: Mapping[str, Observation],
-        answers: Mapping[str, Action | Exception],
+        answers: Mapping[str, Answer | Exception],
         answered_s: float,
     ) -> None:
         readings = self._connection.readings

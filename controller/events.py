@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from signals.fallback.control_mode import ControlMode
 from signals.observation import Observation, PhaseState, Readings
-from signals.policy import Action
+from signals.policy import Answer
 from signals.safety.monitor import Alarm
 from signals.safety.signal_safety import Override, SignalCommand
 
@@ -39,7 +39,7 @@ class TlDecision(NamedTuple):
     observation: Observation
     """float32 [O]"""
     phase_state: PhaseState
-    answer: Action | Exception
+    answer: Answer | Exception
     """Of the policy, or why there is none."""
     failure: str
     """Why the answer is not a valid action, or ""."""

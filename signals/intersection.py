@@ -13,7 +13,7 @@ from signals.fallback.control_mode import ControlMode, ModeState, next_mode
 from signals.fallback.plan import FallbackSchedule, PlanTransition
 from signals.fallback.scored_greens import ScoredGreens
 from signals.observation import Observation, Observer, PhaseState, Readings, Shares
-from signals.policy import ActionSpace, InvalidAction
+from signals.policy import ActionSpace, Answer, InvalidAction
 from signals.safety.signal_safety import Override, PermittedState, SignalCommand, SignalSafety
 from signals.simulation_time import round_to_ms
 
@@ -127,12 +127,12 @@ class Intersection:
         return self._policy_sequencer.phase_state(now)
 
     def apply_answer(
-        self, answer: object, now: float, shown: Sequence[str] | None = None, readings: Readings | None = None
+        self, answer: Answer | Exception, now: float, shown: Sequence[str] | None = None, readings: Readings | None = None
     ) -> str:
         """Apply the policy's answer to the observation of second `now`.
 
         Args:
-            answer: an array of the contract's action, or an exception.
+            answer: the answer, or an exception if there is none.
             now: simulated second.
             shown: states that SUMO shows, by signal; needed while the fallback plan runs.
             readings: readings of second `now`; needed if max-pressure is the fallback, or for a driver.
@@ -151,7 +151,7 @@ class Intersection:
             if isinstance(answer, Exception):
                 failure = f"{type(answer).__name__}: {answer}"
             else:
-                action = self._action_space.validated(answer)
+                action = self._action_space.validated(answer.action)
         except (InvalidAction, TypeError, ValueError) as error:
             failure = f"{type(error).__name__}: {error}"
         if action is None or self.mode is not ControlMode.POLICY:

@@ -22,7 +22,7 @@ from signals import contract
 from signals.change_times import change_times, signal_safeties
 from signals.dialects import street
 from signals.observation import Observation
-from signals.policy import Action
+from signals.policy import Answer
 from signals.simulation_time import next_multiple_s
 from simulation.demand import SimulatedDemand
 from simulation.street_simulation import SERVED_DEADLINE_S, check_answers, end_of, simulated
@@ -177,9 +177,9 @@ class ExploringPolicies:
         """Start to record decisions; called once the decision loop exists."""
         self._loop, self._rewards = loop, rewards
 
-    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Action | Exception]:
-        """The actions of all TLs that are due."""
-        answers: dict[str, Action | Exception] = {}
+    def ask(self, observations: Mapping[str, Observation], observed_s: float | None = None) -> dict[str, Answer | Exception]:
+        """The answers for all TLs that are due."""
+        answers: dict[str, Answer | Exception] = {}
         if self._served is not None:
             others = {tl: observation for tl, observation in observations.items() if tl not in self._index}
             if others:
@@ -192,7 +192,7 @@ class ExploringPolicies:
 
     def _decide(
         self, k: int, networks: Networks, tls: Sequence[str], observations: Sequence[Observation]
-    ) -> dict[str, Action | Exception]:
+    ) -> dict[str, Answer | Exception]:
         rows = networks.rows_of(tls)
         x = networks.inputs_of(observations, rows)
         if not self._explore:
@@ -202,9 +202,11 @@ class ExploringPolicies:
             self._record(k, tls, x, actions, log_p)
         layout = networks.layout
         if isinstance(layout, StreetLayout) or layout.is_categorical:
-            return {tl: action.astype(np.float64) for tl, action in zip(tls, actions, strict=True)}
+            return {tl: Answer(action.astype(np.float64)) for tl, action in zip(tls, actions, strict=True)}
         sizes = dict(zip(layout.tls, layout.action_sizes, strict=True))
-        return {tl: np.clip(action[: sizes[tl]], -1, 1).astype(np.float64) for tl, action in zip(tls, actions, strict=True)}
+        return {
+            tl: Answer(np.clip(action[: sizes[tl]], -1, 1).astype(np.float64)) for tl, action in zip(tls, actions, strict=True)
+        }
 
     def _record(self, k: int, tls: Sequence[str], x: Float32s, actions: Float32s, log_p: Float32s) -> None:
         """Record the decisions of the TLs that apply their action now."""
