@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +15,8 @@ from signals.policy import Answer
 from signals.safety.conflicts import OverrideReason
 from signals.safety.signal_safety import Override, PermittedState, SignalCommand
 
-MODES = {mode: record.TlStep.ControlMode.Value(mode.name) for mode in ControlMode}
-REASONS = {reason: record.TlStep.OverrideReason.Value(reason.name) for reason in OverrideReason}
+MODES: Mapping[ControlMode, Any] = {mode: record.TlStep.ControlMode.Value(mode.name) for mode in ControlMode}
+REASONS: Mapping[OverrideReason, Any] = {reason: record.TlStep.OverrideReason.Value(reason.name) for reason in OverrideReason}
 
 
 def snapshot(event: DecisionEvent) -> DecisionEvent:

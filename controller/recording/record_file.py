@@ -13,7 +13,6 @@ from typing import IO, Any
 
 import zstandard
 from google.protobuf import descriptor_pb2
-from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message import DecodeError, Message
 from mcap.exceptions import McapError
 from mcap.records import Attachment, Channel, Chunk, Header
@@ -39,7 +38,7 @@ class RecordWriter:
 
     def __init__(self, stream: IO[bytes], city: record.City, network_files: Mapping[str, Path], publish_ns: int) -> None:
         """Write the header, the network's files and the city. Raises OSError."""
-        self._writer = Writer(stream, use_statistics=True)
+        self._writer: Any = Writer(stream)  # its methods have no types
         self._writer.start(PROFILE, f"greenserve {VERSION}")
         log_ns = _ns(city.begin_s)
         for name, path in network_files.items():
@@ -81,7 +80,7 @@ class RecordWriter:
         return self._schemas[name]
 
 
-def _add_file(file: FileDescriptor, files: dict[str, descriptor_pb2.FileDescriptorProto]) -> None:
+def _add_file(file: Any, files: dict[str, descriptor_pb2.FileDescriptorProto]) -> None:
     """Add a file's descriptor after those of its imports."""
     for dependency in file.dependencies:
         _add_file(dependency, files)
