@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from export.__main__ import main
 from export.fleets import fleet_graph
-from export.saved_model import warmup
+from export.graphs.graph_actor import extract
+from export.saved_model import read, warmup
 from protos import policy_pb2 as pb
 from protos import prediction_log_pb2 as prediction_log_pb
 from serving.contract import ContractError, check_fleet, from_saved_model
@@ -115,3 +116,13 @@ def test_fleet_of_an_earlier_version_is_valid_without_scores(models, tmp_path):
     check_fleet(from_saved_model(tmp_path / "1"))
     size = from_saved_model(tmp_path / "1").observation.size
     assert list(run(tmp_path / "1", "serving_default", observation=np.zeros((1, size), np.float32))) == ["action"]
+
+
+def test_run_for_the_action_alone_computes_no_scores(models, tmp_path):
+    for tl in ("SA101", "SA102", "SA104"):
+        (tmp_path / tl).symlink_to(models / tl)
+    assert main(["fleet", "city", "--tl", "all", "--models-dir", str(tmp_path)]) == 0
+    meta = read.meta_graph(tmp_path / "city" / "1")
+    outputs = {key: info.name for key, info in meta.signature_def["serving_default"].outputs.items()}
+    softmax = {key: any(node.op == "Softmax" for node in extract(meta.graph_def, [name]).node) for key, name in outputs.items()}
+    assert softmax == {"action": False, "scores": True}
