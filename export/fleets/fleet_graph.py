@@ -228,7 +228,8 @@ def _scores(actors: Sequence[Actor], logits: Any) -> Any:
 def _unpadded(actors: Sequence[Actor], x: Any) -> Any:
     """[n, B, widest] values -> [B, sum of outputs]."""
     outputs = [actor.outputs for actor in actors]
-    widest = max(outputs)
+    # a shared policy may have more choices than any of its TLs
+    widest = max(actor.widths[-1] for actor in actors)
     x = tf.reshape(tf.transpose(x, [1, 0, 2]), [-1, len(actors) * widest])
     if min(outputs) < widest:
         x = tf.gather(x, np.concatenate([row * widest + np.arange(size) for row, size in enumerate(outputs)]), axis=1)
