@@ -34,10 +34,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from city.network import StreetNetwork
-from controller.events import DecisionEvent, Sent, Shown, StepTimes, Subscriber, TlDecision, TlStates
+from controller.events import DecisionEvent, OperatorCommand, Sent, Shown, StepTimes, Subscriber, TlDecision, TlStates
 from controller.run_counters import RunCounters
 from controller.sumo.connection import ONLINE, CommandRejected, SumoConnection
-from signals.fallback.control_mode import ControlMode
+from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.intersection import Intersection
 from signals.observation import MAX_CACHED_BATCHES, Observation, ObservationBatch, PhaseState, shares_of
 from signals.policy import Answer, Policies
@@ -63,11 +63,12 @@ class _Unpublished:
         self.alarms: list[Alarm] = []
         self.rejected: dict[str, str] = {}
         self.frozen: list[str] = []
+        self.commands: list[OperatorCommand] = []
         self.times: StepTimes | None = None
 
     @property
     def is_empty(self) -> bool:
-        return not (self.decisions or self.sent or self.shown or self.alarms or self.rejected)
+        return not (self.decisions or self.sent or self.shown or self.alarms or self.rejected or self.commands)
 
 
 class MissingAnswer(Exception):
@@ -185,6 +186,15 @@ class DecisionLoop:
         self._publish()
         self._read(next_due)
 
+    def set_mode(self, tl: str, wanted: OperatorMode, author: str) -> None:
+        """Follow an operator's command to a TL from the next step on. Called between two steps. KeyError for an unknown TL."""
+        intersection = self.intersections[tl]
+        before = intersection.mode
+        intersection.set_mode(wanted, self.now)
+        self._observations = None  # the TL may be due now
+        if self._subscribers:
+            self._unpublished.commands.append(OperatorCommand(tl, wanted, author, before, intersection.mode))
+
     def _due_now(self) -> list[Intersection]:
         return [intersection for intersection in self.intersections.values() if intersection.next_decision_s <= self.now]
 
@@ -268,6 +278,7 @@ class DecisionLoop:
             unpublished.rejected,
             tuple(unpublished.frozen),
             unpublished.times,
+            tuple(unpublished.commands),
         )
         self._number += 1
         for subscriber in tuple(self._subscribers):

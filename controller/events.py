@@ -8,11 +8,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from signals.fallback.control_mode import ControlMode
+from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.observation import Observation, PhaseState, Readings
 from signals.policy import Answer
 from signals.safety.monitor import Alarm
 from signals.safety.signal_safety import Override, SignalCommand
+
+
+class OperatorCommand(NamedTuple):
+    """An operator's command to a TL, followed from this step on."""
+
+    tl: str
+    wanted: OperatorMode
+    author: str
+    mode_before: ControlMode
+    mode: ControlMode
+    """The control mode after the command."""
 
 
 class StepTimes(NamedTuple):
@@ -107,6 +118,8 @@ class DecisionEvent:
     """Signals on their own program that another client had frozen in a state, so that they are released again."""
     times: StepTimes | None
     """None if no TL was due."""
+    commands: tuple[OperatorCommand, ...] = ()
+    """Of operators, before the decisions of this step."""
 
     @property
     def tls(self) -> tuple[str, ...]:

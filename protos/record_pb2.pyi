@@ -67,7 +67,7 @@ class Program(_message.Message):
     def __init__(self, id: _Optional[str] = ..., type: _Optional[str] = ..., offset_s: _Optional[int] = ..., phases: _Optional[_Iterable[_Union[_policy_pb2.Phase, _Mapping]]] = ...) -> None: ...
 
 class Step(_message.Message):
-    __slots__ = ("number", "at_s", "due", "readings", "shown", "alarms", "rejections", "frozen", "times")
+    __slots__ = ("number", "at_s", "due", "readings", "shown", "alarms", "rejections", "frozen", "times", "commands")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     AT_S_FIELD_NUMBER: _ClassVar[int]
     DUE_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +77,7 @@ class Step(_message.Message):
     REJECTIONS_FIELD_NUMBER: _ClassVar[int]
     FROZEN_FIELD_NUMBER: _ClassVar[int]
     TIMES_FIELD_NUMBER: _ClassVar[int]
+    COMMANDS_FIELD_NUMBER: _ClassVar[int]
     number: int
     at_s: float
     due: _containers.RepeatedScalarFieldContainer[int]
@@ -86,7 +87,22 @@ class Step(_message.Message):
     rejections: _containers.RepeatedCompositeFieldContainer[Rejection]
     frozen: _containers.RepeatedScalarFieldContainer[str]
     times: Times
-    def __init__(self, number: _Optional[int] = ..., at_s: _Optional[float] = ..., due: _Optional[_Iterable[int]] = ..., readings: _Optional[_Union[Readings, _Mapping]] = ..., shown: _Optional[_Iterable[_Union[Shown, _Mapping]]] = ..., alarms: _Optional[_Iterable[_Union[Alarm, _Mapping]]] = ..., rejections: _Optional[_Iterable[_Union[Rejection, _Mapping]]] = ..., frozen: _Optional[_Iterable[str]] = ..., times: _Optional[_Union[Times, _Mapping]] = ...) -> None: ...
+    commands: _containers.RepeatedCompositeFieldContainer[OperatorCommand]
+    def __init__(self, number: _Optional[int] = ..., at_s: _Optional[float] = ..., due: _Optional[_Iterable[int]] = ..., readings: _Optional[_Union[Readings, _Mapping]] = ..., shown: _Optional[_Iterable[_Union[Shown, _Mapping]]] = ..., alarms: _Optional[_Iterable[_Union[Alarm, _Mapping]]] = ..., rejections: _Optional[_Iterable[_Union[Rejection, _Mapping]]] = ..., frozen: _Optional[_Iterable[str]] = ..., times: _Optional[_Union[Times, _Mapping]] = ..., commands: _Optional[_Iterable[_Union[OperatorCommand, _Mapping]]] = ...) -> None: ...
+
+class OperatorCommand(_message.Message):
+    __slots__ = ("tl", "wanted", "author", "mode_before", "mode")
+    TL_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    MODE_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    tl: str
+    wanted: str
+    author: str
+    mode_before: TlStep.ControlMode
+    mode: TlStep.ControlMode
+    def __init__(self, tl: _Optional[str] = ..., wanted: _Optional[str] = ..., author: _Optional[str] = ..., mode_before: _Optional[_Union[TlStep.ControlMode, str]] = ..., mode: _Optional[_Union[TlStep.ControlMode, str]] = ...) -> None: ...
 
 class Readings(_message.Message):
     __slots__ = ("vehicles", "halting", "mean_length_m", "outflow", "vehicle_lane", "position_m", "speed_mps", "waiting_s")

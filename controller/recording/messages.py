@@ -46,7 +46,14 @@ class Encoder:
             alarms=[record.Alarm(signal=a.signal, rule=a.rule.value, at_s=a.at_s, message=a.message) for a in event.alarms],
             rejections=[record.Rejection(signal=signal, reason=reason) for signal, reason in event.rejected.items()],
             frozen=event.frozen,
+            commands=[
+                record.OperatorCommand(
+                    tl=c.tl, wanted=c.wanted.value, author=c.author, mode_before=MODES[c.mode_before], mode=MODES[c.mode]
+                )
+                for c in event.commands
+            ],
         )
+        self._modes.update((command.tl, command.mode) for command in event.commands)
         if event.decisions:
             step.readings.CopyFrom(self._readings(event))
         if event.times is not None:

@@ -14,7 +14,7 @@ from controller.sumo.connection import StepResult, SumoConnectionLost
 from protos import policy_pb2 as pb
 from signals.dialects.sappo import PlanSequencer, cycle_plan
 from signals.dialects.sumo_rl import SumoRlObserver
-from signals.fallback.control_mode import ControlMode
+from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.fallback.plan import FallbackSchedule
 from signals.intersection import Intersection
 from signals.observation import Readings
@@ -396,3 +396,19 @@ def test_observing_and_acting_apart_is_the_same_as_a_step(crossing):
                 loop.step(100)
         sent.append((connection.sent, [event.decisions[0].observation.tolist() for event in events if event.decisions]))
     assert sent[0] == sent[1]
+
+
+def test_an_operators_command_is_followed_from_the_next_step_on_and_published(crossing):
+    connection, events = SteppedConnection(1.0), Events()
+    loop = loop_of(crossing, [events], connection=connection)
+    while loop.now < 30:
+        loop.step(30)
+    loop.set_mode("SA101", OperatorMode.FIXED, "ada")
+    while loop.now < 90:
+        loop.step(90)
+    loop.close()
+    ((at_s, command),) = [(event.at_s, command) for event in events for command in event.commands]
+    assert at_s == 30 and command == ("SA101", OperatorMode.FIXED, "ada", ControlMode.POLICY, ControlMode.FIXED)
+    assert loop.intersections["SA101"].is_released and loop.counters.fallbacks == 0
+    with pytest.raises(KeyError):
+        loop.set_mode("SA999", OperatorMode.HOLD, "ada")

@@ -4,13 +4,15 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from city.config import Controller
 from city.network import Phase, Program, ProgramSwitch, SignalNetwork
 from protos import policy_pb2 as pb
 from signals.dialects.sappo import KeepChangeSequencer, PlanSequencer, cycle_plan
 from signals.dialects.sumo_rl import SumoRlObserver
-from signals.fallback.control_mode import ControlMode
+from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.fallback.plan import FallbackPlan, FallbackSchedule
 from signals.green_phases import GreenPhaseSequencer
 from signals.intersection import Intersection
@@ -319,3 +321,54 @@ def test_all_signals_of_a_group_enter_their_plans():
     sent = play(x, 40, lambda now: TimeoutError("late"), shown=("Gr", "rG"))
     handed = {s.signal: s.phase for _, s in sent if isinstance(s, PermittedRelease)}
     assert set(handed) == {"A", "B"} and x.is_released
+
+
+def test_operator_hands_a_tl_to_its_program_and_back_through_safe_transitions(crossing):
+    x = one_signal(crossing)
+    answer = Answer(np.array([0]))
+    play(x, 20, lambda now: answer)
+    x.set_mode(OperatorMode.FIXED, 20)
+    sent = play(x, 60, lambda now: answer, begin_s=20)
+    assert states(sent)[:2] == [(20, "yyyr"), (23, "rrrr")], "yellow, then red, before the program's first green"
+    assert x.is_released and x.mode is ControlMode.FIXED, "valid answers do not bring the policy back"
+    x.set_mode(OperatorMode.POLICY, 60)
+    assert x.mode is ControlMode.RECOVERING
+    sent = play(x, 100, lambda now: answer, begin_s=60)
+    assert x.mode is ControlMode.POLICY and states(sent)[-1][1] == "GgGr"
+
+
+def test_operators_hold_keeps_the_green_whatever_the_policy_answers(crossing):
+    x = one_signal(crossing)
+    play(x, 20, lambda now: Answer(np.array([0])))
+    x.set_mode(OperatorMode.HOLD, 20)
+    changing = lambda now: Answer(np.array([1])) if now % 7 else TimeoutError("late")  # noqa: E731
+    assert play(x, 200, changing, begin_s=20) == [] and x.mode is ControlMode.HOLD
+    x.set_mode(OperatorMode.POLICY, 200)
+    sent = play(x, 230, lambda now: Answer(np.array([1])), begin_s=200)
+    assert states(sent)[-1][1] == "rrrG" and x.mode is ControlMode.POLICY
+
+
+def test_operator_holds_a_tl_that_ran_its_program_in_the_state_that_it_shows(crossing):
+    x = one_signal(crossing)
+    play(x, 60, lambda now: TimeoutError("late"))
+    assert x.is_released
+    x.set_mode(OperatorMode.HOLD, 60)
+    sent = play(x, 100, lambda now: Answer(np.array([0])), shown=("rrrG",), begin_s=60)
+    assert states(sent)[0] == (60, "rrrG") and x.mode is ControlMode.HOLD and not x.is_on_fallback_plan
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.sampled_from(OperatorMode), st.integers(1, 30), st.booleans()), min_size=1, max_size=12))
+def test_operators_commands_at_any_moment_never_show_a_short_yellow_or_leave_a_tl_without_control(crossing, commands):
+    x, now, sent = one_signal(crossing), 0, []
+    for wanted, duration_s, answers in commands:
+        answer = (lambda now: Answer(np.array([now // 10 % 2]))) if answers else (lambda now: TimeoutError("late"))
+        x.set_mode(wanted, now)
+        sent += play(x, now + duration_s, answer, shown=("GgGr",), begin_s=now)
+        now += duration_s
+    shown = states(sent)
+    yellows = [later - now for (now, state), (later, _) in itertools.pairwise(shown) if "y" in state]
+    assert all(yellow_s >= 3 for yellow_s in yellows)
+    x.set_mode(OperatorMode.POLICY, now)
+    play(x, now + 100, lambda now: Answer(np.array([0])), shown=("GgGr",), begin_s=now)
+    assert x.mode is ControlMode.POLICY

@@ -10,7 +10,7 @@ from controller.assembly import ReadLanes, _scored_greens
 from protos import policy_pb2 as pb
 from signals import contract
 from signals.dialects.sumo_rl import SumoRlObserver
-from signals.fallback.control_mode import ControlMode
+from signals.fallback.control_mode import ControlMode, OperatorMode
 from signals.fallback.max_pressure import MaxPressure, lanes_of
 from signals.fallback.plan import FallbackSchedule
 from signals.fallback.scored_greens import MAX_WAIT_S
@@ -208,3 +208,16 @@ def test_policy_takes_over_from_the_green_that_is_shown(crossing):
         assert overrides == []  # the sequencer starts from the shown green, so it requests the yellow
         sent += [command.state for command in commands]
     assert sent == ["rrry", "GgGr"]
+
+
+def test_operator_takes_a_tl_from_max_pressure_and_gives_it_back(crossing):
+    x = intersection(crossing, driven=True)
+    late = lambda now: TimeoutError("no policy is queried")  # noqa: E731
+    play(x, 20, late, lambda now: readings(in3=9))
+    x.set_mode(OperatorMode.FIXED, 20)
+    play(x, 60, late, lambda now: readings(in3=9), begin_s=20)
+    assert x.is_released and x.control_name == "FIXED"
+    x.set_mode(OperatorMode.POLICY, 60)
+    sent = play(x, 100, late, lambda now: readings(in3=9), begin_s=60)
+    assert x.control_name == "MAX-PRESSURE" and not x.is_on_fallback_plan
+    assert "rrrG" in [command.state for _, command in sent if isinstance(command, PermittedState)]
