@@ -33,7 +33,12 @@ def has_gridlock(by_arm: Mapping[str, StreetResult], arm: str) -> bool:
 
 
 def control(
-    connection: LibsumoConnection, city: City, street: StreetNetwork, seconds: float, policy: Path | None, driver: str | None = None
+    connection: LibsumoConnection,
+    city: City,
+    street: StreetNetwork,
+    seconds: float,
+    policy: Path | None,
+    driver: str | None = None,
 ) -> None:
     """Control all TLs of a running simulation. Raises InputError.
 

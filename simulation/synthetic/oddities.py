@@ -65,7 +65,9 @@ def _of_roads(net_file: Path) -> set[Oddity]:
     for depth, element in elements(net_file):
         attributes = element.attrib
         if element.tag == "edge" and "from" in attributes:
-            roads.append((attributes["from"], attributes["to"], min(float(lane.attrib["length"]) for lane in element.iter("lane"))))
+            roads.append(
+                (attributes["from"], attributes["to"], min(float(lane.attrib["length"]) for lane in element.iter("lane")))
+            )
         elif element.tag == "junction" and attributes["type"].startswith("traffic_light"):
             signals.add(attributes["id"])
         elif element.tag == "roundabout":

@@ -1,0 +1,182 @@
+"""`greenserve train --networks` and `--select`: trainings, the gate, and the product of the networks that pass it."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from export import pretrained
+from export.checkpoints import phase_networks
+from greenserve.__main__ import main
+from simulation.synthetic.streets import generate
+from training.phase_competition import selection, trainer
+from training.phase_competition.networks import CRITIC_SHAPES
+from training.phase_competition.trainer import StreetsTrainer
+
+TRAINING = ["--episodes", "2", "--episodes-per-update", "1", "--seconds", "60"]
+GATE = ["--gate-streets", "2"]
+
+
+@pytest.fixture(scope="module")
+def streets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("streets")
+    generate(folder, 0)
+    return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def short_trainings(tmp_path, tmp_path_factory, monkeypatch):
+    """One cloned episode, a state after each update, and gate streets that are generated once."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(trainer, "SAVE_EVERY", 1)
+    monkeypatch.setattr(trainer, "CLONING_STEPS", 5)
+    monkeypatch.setattr(trainer.StreetsSettings, "__init__", _with_one_cloning_episode(trainer.StreetsSettings.__init__))
+    gate_streets = tmp_path_factory.getbasetemp() / "gate_streets"
+    found = selection.gate.streets
+    monkeypatch.setattr(selection.gate, "streets", lambda folder, count: found(gate_streets, count))
+
+
+def _with_one_cloning_episode(initialise):
+    def changed(self, *arguments, **values):
+        initialise(self, *arguments, **{"cloning_episodes": 1} | values)
+
+    return changed
+
+
+def train(streets, out, *flags):
+    return main(["train", "--streets", streets, *TRAINING, *GATE, "--out", str(out), *flags])
+
+
+def any_network_passes(monkeypatch):
+    """A network of two updates is no good."""
+    monkeypatch.setattr(selection.gate, "MAX_RATIO", 1e6)
+    monkeypatch.setattr(selection.gate, "MAX_MEAN_RATIO", 1e6)
+    monkeypatch.setattr(selection.gate, "has_gridlock", lambda by_name, name: False)
+
+
+def write_parts(folder):
+    """The networks of the pretrained policy, each in a file, and the first one with its scores negated."""
+    actors, critics = phase_networks.load(pretrained.policy(), CRITIC_SHAPES)
+    for k, name in enumerate(("good", "better")):
+        parts = [{name: array[k : k + 1] for name, array in arrays.items()} for arrays in (actors, critics)]
+        phase_networks.save(folder / f"{name}.policy", *parts, {"training": [{"--seed": k}]})
+    bad = {name: array[:1] * (-1 if name.startswith("score") and name.endswith("2") else 1) for name, array in actors.items()}
+    phase_networks.save(folder / "bad.policy", bad, {name: array[:1] for name, array in critics.items()}, {})
+
+
+def files(folder):
+    """Contents of the results, without logs and locks."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "tensorboard" not in path.parts and path.suffix != ".lock"
+    }
+
+
+def test_networks_of_several_seeds_make_one_policy_twice_the_same(streets, tmp_path, monkeypatch, capsys):
+    any_network_passes(monkeypatch)
+    assert train(streets, "a", "--networks", "2", "--seed", "5") == 0
+    output = capsys.readouterr()
+    assert "network 2 of 2, seed 6" in output.err and "a/street_trial_1.policy" in output.out
+    assert [line.split(" passes ")[0] for line in output.out.splitlines() if "the gate" in line] == ["seed 5", "seed 6", "product"]
+    assert train(streets, "b", "--networks", "2", "--seed", "5", "--workers", "2") == 0
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+    assert {"trial_1_seed_5_curve.csv", "trial_1_seed_6_curve.csv", "trial_1_gate.csv"} <= files(tmp_path / "a").keys()
+
+    assert train(streets, "alone", "--seed", "6") == 0
+    alone, _ = phase_networks.load(tmp_path / "alone" / "street_trial_1.policy")
+    product, _ = phase_networks.load(tmp_path / "a" / "street_trial_1.policy")
+    for name, array in alone.items():
+        np.testing.assert_array_equal(product[name][1:], array)
+
+    capsys.readouterr()
+    assert main(["inspect", "a/street_trial_1.policy"]) == 0
+    shown = capsys.readouterr().out
+    assert "network 2: seed 6, streets: 1, 2 updates of 1 episodes of 60.0 s" in shown
+    assert "gate: 2 streets of 60.0 s from seed 2000000" in shown and "gate: product: " in shown
+
+
+def test_a_training_that_was_interrupted_in_its_second_network_resumes(streets, tmp_path, monkeypatch, capsys):
+    any_network_passes(monkeypatch)
+    assert train(streets, "whole", "--networks", "2", "--keep", "1") == 0
+    step, trained = StreetsTrainer._next_update, []
+
+    def interrupted(self):
+        if trained == [1, 1, 2]:
+            raise KeyboardInterrupt
+        return counted(self)
+
+    def counted(self):
+        trained.append(self._settings.seed)
+        return step(self)
+
+    monkeypatch.setattr(StreetsTrainer, "_next_update", interrupted)
+    assert train(streets, "cut", "--networks", "2", "--keep", "1") == 1
+    assert "interrupted; --resume continues" in capsys.readouterr().err
+    monkeypatch.setattr(StreetsTrainer, "_next_update", counted)
+    assert train(streets, "cut", "--networks", "2", "--keep", "1", "--resume") == 0
+    assert trained == [1, 1, 2, 2], "the first network is not trained again"
+    assert files(tmp_path / "whole") == files(tmp_path / "cut")
+
+
+def test_the_gate_drops_a_bad_network_and_resumes_with_a_smaller_product(tmp_path, capsys, monkeypatch):
+    write_parts(tmp_path)
+    command = ["train", "--select", "good.policy,bad.policy", "--select", "better.policy", *GATE, "--seconds", "300", "--out", "out"]
+    assert main(command) == 3
+    output = capsys.readouterr()
+    assert "warning: bad is dropped: " in output.err and "2 of 3 networks pass the gate, fewer than --keep 3" in output.err
+    assert not (tmp_path / "out" / "street_trial_1.policy").exists()
+    rows = list(csv.DictReader((tmp_path / "out" / "trial_1_gate.csv").open()))
+    assert {row["network"] for row in rows} == {"good", "bad", "better", "max-pressure"}
+
+    simulated = []
+    simulate = selection.gate.GateSimulation.__call__
+    monkeypatch.setattr(
+        selection.gate.GateSimulation, "__call__", lambda self, job: simulated.extend(job[1]) or simulate(self, job)
+    )  # fmt: skip
+    assert main([*command, "--keep", "2", "--resume"]) == 0
+    assert set(simulated) == {"product"}, "results of the earlier run are used"
+    description = phase_networks.description_of(tmp_path / "out" / "street_trial_1.policy")
+    assert [training["--seed"] for training in description["training"]] == [0, 1]
+    assert [(n["name"], n["is_kept"], bool(n["failure"])) for n in description["gate"]["networks"]] == [
+        ("good", True, False), ("bad", False, True), ("better", True, False)
+    ]  # fmt: skip
+
+
+def test_an_export_takes_the_product_and_not_its_networks(streets, tmp_path, monkeypatch):
+    from export.locate import find_candidates
+
+    any_network_passes(monkeypatch)
+    assert train(streets, "out", "--networks", "2", "--keep", "1") == 0
+    assert [str(found.path.name) for found in find_candidates(tmp_path / "out")] == ["street_trial_1.policy"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--streets", "synthetic", "--networks", "2", "--keep", "3"], "--keep 3 is more than there are networks, 2"),
+        (["--streets", "synthetic", "--keep", "0"], "--keep 0 must lie between"),
+        (["--networks", "2"], "--networks and --keep are for a training on many streets"),
+        (["--select", "missing.policy"], "--select missing.policy: no such file"),
+        (["--select", ","], "--select names no file"),
+        (["--select", "good.policy", "--keep", "2"], "--keep 2 is more than there are networks, 1"),
+        (["--select", "good.policy,./good.policy"], "--select names good twice"),
+        (["--select", "good.policy,old.policy"], "old.policy: its weights are for other lane features"),
+        (["--select", "good.policy", "--streets", "synthetic"], "--streets is for a training"),
+        (["--select", "good.policy", "--networks", "2"], "--networks is for a training"),
+    ],
+)
+def test_wrong_flags_are_one_line(flags, text, tmp_path, capsys):
+    write_parts(tmp_path)
+    actors, critics = phase_networks.load(tmp_path / "good.policy", CRITIC_SHAPES)
+    phase_networks.save(tmp_path / "old.policy", actors, critics, {"features": ["halting"]})
+    assert main(["train", *flags]) == 2
+    error = capsys.readouterr().err
+    assert text in error and error.count("\n") == 1
+
+
+def test_a_new_training_does_not_replace_networks(streets, tmp_path, capsys):
+    (tmp_path / "out" / ".trial_1_networks").mkdir(parents=True)
+    (tmp_path / "out" / ".trial_1_networks" / "street_trial_2.policy").touch()
+    assert train(streets, "out", "--networks", "2") == 2
+    assert "street_trial_2.policy: already exists" in capsys.readouterr().err
