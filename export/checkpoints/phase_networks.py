@@ -53,12 +53,13 @@ def description_of(path: Path) -> dict[str, Any]:
 
 
 def trainings(path: Path) -> list[dict[str, Any]]:
-    """How the networks of a file were trained, one entry each if the file says so. Raises InputError."""
-    description = description_of(path)
+    """How each of the networks of a file was trained; empty if the file does not say it. Raises InputError."""
+    checkpoint = open_checkpoint(path)
+    description, count = _description(path, checkpoint), _count(path, checkpoint)
     found = description.get("training")
-    if isinstance(found, list) and all(isinstance(training, dict) for training in found):
+    if isinstance(found, list) and len(found) == count and all(isinstance(training, dict) for training in found):
         return found
-    return [{name: description[name] for name in ("trained_on",) if name in description}]
+    return [{name: description[name] for name in ("trained_on",) if name in description}] * count
 
 
 def load(
@@ -148,7 +149,7 @@ class PhaseNetworks(Source):
         count = len(actors["lane_bias_1"])
         uses = {name: "phase competition" for name in SHAPES} | {DESCRIPTION: "how it was trained"}
         networks = "1 network" if count == 1 else f"{count} networks, whose log-probabilities are added,"
-        parts = [f"network {k}: {_training_text(training)}" for k, training in enumerate(trainings(path), 1)]
+        parts = [f"network {k}: {_training_text(training)}" for k, training in enumerate(trainings(path), 1) if training]
         summary = f"a policy of {networks} for any TL of the dialect {DIALECT.name}"
         return uses, [summary, *parts, *_gate_lines(description_of(path).get("gate"))]
 

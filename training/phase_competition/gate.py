@@ -41,7 +41,7 @@ LIGHT, USUAL, SATURATED = (10.0, 60.0), (60.0, 200.0), (200.0, 350.0)
 """Bounds of the demand, vehicles per hour and lane of the sources."""
 DEMANDS = (USUAL, SATURATED, USUAL, LIGHT, USUAL, SATURATED)
 """Of one street after another, over and over."""
-MAX_RATIO = 2.0
+MAX_RATIO = 1.5
 MAX_MEAN_RATIO = 1.15
 EXTRA_S = 5.0
 """Added to both delays of a ratio on one street: with little traffic, twice a delay of 3 s is no failure."""

@@ -7,14 +7,17 @@ import pytest
 
 from export import pretrained
 from export.checkpoints import phase_networks
+from export.locate import find_candidates
 from greenserve.__main__ import main
 from simulation.synthetic.streets import generate
-from training.phase_competition import selection, trainer
-from training.phase_competition.networks import CRITIC_SHAPES
+from training.phase_competition import selection, street_learning, trainer
+from training.phase_competition.networks import CRITIC_SHAPES, initial_arrays
 from training.phase_competition.trainer import StreetsTrainer
+from training.ppo import NotFinite
 
 TRAINING = ["--episodes", "2", "--episodes-per-update", "1", "--seconds", "60"]
 GATE = ["--gate-streets", "2"]
+NETWORKS = ["--networks", "2", "--seed", "5"]
 
 
 @pytest.fixture(scope="module")
@@ -24,16 +27,32 @@ def streets(tmp_path_factory):
     return str(folder)
 
 
-@pytest.fixture(autouse=True)
-def short_trainings(tmp_path, tmp_path_factory, monkeypatch):
+@pytest.fixture(scope="module", autouse=True)
+def short_trainings(tmp_path_factory):
     """One cloned episode, a state after each update, and gate streets that are generated once."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(trainer, "SAVE_EVERY", 1)
-    monkeypatch.setattr(trainer, "CLONING_STEPS", 5)
-    monkeypatch.setattr(trainer.StreetsSettings, "__init__", _with_one_cloning_episode(trainer.StreetsSettings.__init__))
-    gate_streets = tmp_path_factory.getbasetemp() / "gate_streets"
+    gate_streets = tmp_path_factory.mktemp("gate_streets")
     found = selection.gate.streets
-    monkeypatch.setattr(selection.gate, "streets", lambda folder, count: found(gate_streets, count))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "SAVE_EVERY", 1)
+        patch.setattr(trainer, "CLONING_STEPS", 5)
+        patch.setattr(trainer.StreetsSettings, "__init__", _with_one_cloning_episode(trainer.StreetsSettings.__init__))
+        patch.setattr(selection.gate, "streets", lambda folder, count: found(gate_streets, count))
+        yield
+
+
+@pytest.fixture(scope="module")
+def trained(streets, short_trainings, tmp_path_factory):
+    """The folder of a training of two networks, seeds 5 and 6."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        any_network_passes(patch)
+        assert train(streets, folder, *NETWORKS) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
 
 
 def _with_one_cloning_episode(initialise):
@@ -73,55 +92,84 @@ def files(folder):
     }
 
 
-def test_networks_of_several_seeds_make_one_policy_twice_the_same(streets, tmp_path, monkeypatch, capsys):
-    any_network_passes(monkeypatch)
-    assert train(streets, "a", "--networks", "2", "--seed", "5") == 0
-    output = capsys.readouterr()
-    assert "network 2 of 2, seed 6" in output.err and "a/street_trial_1.policy" in output.out
-    assert [line.split(" passes ")[0] for line in output.out.splitlines() if "the gate" in line] == ["seed 5", "seed 6", "product"]
-    assert train(streets, "b", "--networks", "2", "--seed", "5", "--workers", "2") == 0
-    assert files(tmp_path / "a") == files(tmp_path / "b")
-    assert {"trial_1_seed_5_curve.csv", "trial_1_seed_6_curve.csv", "trial_1_gate.csv"} <= files(tmp_path / "a").keys()
-
+def test_each_network_is_that_of_a_training_with_its_seed(streets, trained, tmp_path):
     assert train(streets, "alone", "--seed", "6") == 0
     alone, _ = phase_networks.load(tmp_path / "alone" / "street_trial_1.policy")
-    product, _ = phase_networks.load(tmp_path / "a" / "street_trial_1.policy")
+    product, _ = phase_networks.load(trained / "street_trial_1.policy")
     for name, array in alone.items():
         np.testing.assert_array_equal(product[name][1:], array)
-
-    capsys.readouterr()
-    assert main(["inspect", "a/street_trial_1.policy"]) == 0
-    shown = capsys.readouterr().out
-    assert "network 2: seed 6, streets: 1, 2 updates of 1 episodes of 60.0 s" in shown
-    assert "gate: 2 streets of 60.0 s from seed 2000000" in shown and "gate: product: " in shown
+    curves = [folder / f"{name}_curve.csv" for folder, name in ((tmp_path / "alone", "trial_1"), (trained, "trial_1_seed_6"))]
+    assert curves[0].read_text() == curves[1].read_text()
 
 
-def test_a_training_that_was_interrupted_in_its_second_network_resumes(streets, tmp_path, monkeypatch, capsys):
+def test_inspect_shows_what_a_product_consists_of(trained, capsys):
+    assert main(["inspect", str(trained / "street_trial_1.policy")]) == 0
+    *_, summary, first, second, gate, seed_5, seed_6, product = capsys.readouterr().out.splitlines()
+    assert summary.startswith("a policy of 2 networks")
+    assert first == "network 1: seed 5, streets: 1, 2 updates of 1 episodes of 60.0 s" and second.startswith("network 2: seed 6")
+    assert gate == "gate: 2 streets of 60.0 s from seed 2000000"
+    assert [line.split(": ")[1] for line in (seed_5, seed_6, product)] == ["seed 5", "seed 6", "product"]
+
+
+def test_an_export_takes_the_product_and_not_its_networks(trained):
+    assert [found.path.name for found in find_candidates(trained)] == ["street_trial_1.policy"]
+
+
+def test_a_training_that_was_interrupted_in_its_second_network_resumes_to_the_same_files(
+    streets, trained, tmp_path, monkeypatch, capsys
+):
     any_network_passes(monkeypatch)
-    assert train(streets, "whole", "--networks", "2", "--keep", "1") == 0
-    step, trained = StreetsTrainer._next_update, []
+    step, steps = StreetsTrainer._next_update, []
 
     def interrupted(self):
-        if trained == [1, 1, 2]:
+        if steps == [5, 5, 6]:
             raise KeyboardInterrupt
         return counted(self)
 
     def counted(self):
-        trained.append(self._settings.seed)
+        steps.append(self._settings.seed)
         return step(self)
 
     monkeypatch.setattr(StreetsTrainer, "_next_update", interrupted)
-    assert train(streets, "cut", "--networks", "2", "--keep", "1") == 1
+    assert train(streets, "cut", *NETWORKS) == 1
     assert "interrupted; --resume continues" in capsys.readouterr().err
     monkeypatch.setattr(StreetsTrainer, "_next_update", counted)
-    assert train(streets, "cut", "--networks", "2", "--keep", "1", "--resume") == 0
-    assert trained == [1, 1, 2, 2], "the first network is not trained again"
-    assert files(tmp_path / "whole") == files(tmp_path / "cut")
+    assert train(streets, "cut", *NETWORKS, "--resume") == 0
+    assert steps == [5, 5, 6, 6], "the first network is not trained again"
+    output = capsys.readouterr()
+    assert "network 2 of 2, seed 6" in output.err and "cut/street_trial_1.policy" in output.out
+    lines = [line.split(" passes the gate: ")[0] for line in output.out.splitlines()]
+    assert lines[:-1] == ["seed 5", "seed 6", "product"]
+    assert files(trained) == files(tmp_path / "cut")
+
+
+def test_a_network_that_diverges_does_not_end_the_others(streets, tmp_path, monkeypatch, capsys):
+    def run(self):
+        if self._settings.seed == 5:
+            raise NotFinite("a loss is not finite")
+        street_learning.save(self._settings.policy_file, initial_arrays(np.random.default_rng(6)), 1.0, {})
+        return self._settings.policy_file
+
+    any_network_passes(monkeypatch)
+    monkeypatch.setattr(StreetsTrainer, "run", run)
+    assert train(streets, "out", *NETWORKS, "--keep", "1") == 0
+    assert "warning: seed 5 is dropped: a loss is not finite" in capsys.readouterr().err
 
 
 def test_the_gate_drops_a_bad_network_and_resumes_with_a_smaller_product(tmp_path, capsys, monkeypatch):
     write_parts(tmp_path)
-    command = ["train", "--select", "good.policy,bad.policy", "--select", "better.policy", *GATE, "--seconds", "300", "--out", "out"]
+    command = [
+        "train",
+        "--select",
+        "good.policy,bad.policy",
+        "--select",
+        "better.policy",
+        *GATE,
+        "--seconds",
+        "300",
+        "--out",
+        "out",
+    ]
     assert main(command) == 3
     output = capsys.readouterr()
     assert "warning: bad is dropped: " in output.err and "2 of 3 networks pass the gate, fewer than --keep 3" in output.err
@@ -141,14 +189,6 @@ def test_the_gate_drops_a_bad_network_and_resumes_with_a_smaller_product(tmp_pat
     assert [(n["name"], n["is_kept"], bool(n["failure"])) for n in description["gate"]["networks"]] == [
         ("good", True, False), ("bad", False, True), ("better", True, False)
     ]  # fmt: skip
-
-
-def test_an_export_takes_the_product_and_not_its_networks(streets, tmp_path, monkeypatch):
-    from export.locate import find_candidates
-
-    any_network_passes(monkeypatch)
-    assert train(streets, "out", "--networks", "2", "--keep", "1") == 0
-    assert [str(found.path.name) for found in find_candidates(tmp_path / "out")] == ["street_trial_1.policy"]
 
 
 @pytest.mark.parametrize(
