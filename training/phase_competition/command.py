@@ -85,7 +85,7 @@ def _train_networks(settings: StreetsSettings, count: int) -> list[Network]:
     if not settings.resume:
         for part in parts:
             part.refuse_existing()
-    networks = []
+    networks: list[Network] = []
     for k, part in enumerate(parts, 1):
         _print_line(f"network {k} of {count}, seed {part.seed}")
         # of a network that an interrupted run had not begun, nothing is to be resumed

@@ -11,6 +11,7 @@ and if its geometric mean delay over all streets is more than MAX_MEAN_RATIO tim
 """
 
 import csv
+import functools
 import io
 import math
 import tempfile
@@ -23,6 +24,8 @@ import numpy as np
 from tqdm import tqdm
 
 from city import network
+from city.config import City
+from city.network import StreetNetwork
 from simulation.street_results import StreetResult, control, has_gridlock
 from simulation.street_simulation import SimulationFailed, simulated
 from simulation.streets import RandomTraffic, city_of
@@ -45,6 +48,8 @@ MAX_RATIO = 1.5
 MAX_MEAN_RATIO = 1.15
 EXTRA_S = 5.0
 """Added to both delays of a ratio on one street: with little traffic, twice a delay of 3 s is no failure."""
+MAX_KEPT_STREETS = 2
+"""Streets that a process keeps in memory: jobs of the same street follow one another."""
 MIN_DELAY_S = 0.1
 """Lower bound of a delay in a geometric mean."""
 
@@ -123,32 +128,34 @@ def _demand(seed: int, bounds: tuple[float, float]) -> float:
 
 @dataclass(frozen=True)
 class GateSimulation:
-    """Runs networks and the reference on a street; a function for executors."""
+    """Runs a network or the reference on a street; a function for executors."""
 
     policies: Mapping[str, Path | None]
     """By name, the file of a network; None for the reference."""
     seconds: float
 
-    def __call__(self, job: tuple[GateStreet, Sequence[str]]) -> dict[str, StreetResult] | str:
-        """Simulate a street once for each of the names; the reason if SUMO ends one early. Raises InputError."""
-        gate_street, names = job
-        city = city_of(gate_street.folder)
-        street = network.of_city(city)
+    def __call__(self, job: tuple[GateStreet, str]) -> StreetResult | str:
+        """Simulate a street with the network of a name; the reason if SUMO ends it early. Raises InputError."""
+        gate_street, name = job
+        city, street = _read(gate_street.folder)
         traffic = RandomTraffic(street.net_file, gate_street.seed, gate_street.vehicles_per_lane_h, self.seconds)
-        results = {}
-        for name in names:
-            policy = self.policies[name]
-            driver = REFERENCE if policy is None else None
-            with tempfile.TemporaryDirectory(prefix="greenserve-") as scratch:
-                tripinfo = Path(scratch) / "tripinfo.xml"
-                try:
-                    with simulated(city, traffic, tripinfo) as connection:
-                        control(connection, city, street, self.seconds, policy, driver)
-                except SimulationFailed as error:
-                    return str(error)
-                trips = read_trips(tripinfo)
-            results[name] = StreetResult(trips.delay_s, trips.finished, trips.total)
-        return results
+        policy = self.policies[name]
+        with tempfile.TemporaryDirectory(prefix="greenserve-") as scratch:
+            tripinfo = Path(scratch) / "tripinfo.xml"
+            try:
+                with simulated(city, traffic, tripinfo) as connection:
+                    control(connection, city, street, self.seconds, policy, REFERENCE if policy is None else None)
+            except SimulationFailed as error:
+                return str(error)
+            trips = read_trips(tripinfo)
+        return StreetResult(trips.delay_s, trips.finished, trips.total)
+
+
+@functools.lru_cache(MAX_KEPT_STREETS)
+def _read(folder: Path) -> tuple[City, StreetNetwork]:
+    """Read a street. Raises InputError."""
+    city = city_of(folder)
+    return city, network.of_city(city)
 
 
 def judge(results: Results, names: Sequence[str]) -> list[Verdict]:

@@ -91,11 +91,11 @@ class Selection:
         settings = self.settings
         for network in networks:
             phase_networks.load(network.path, CRITIC_SHAPES)
-        # results of an earlier selection must not stand beside new ones
-        settings.policy_file.unlink(missing_ok=True)
         streets = gate.streets(settings.out / "gate_streets", settings.street_count)
         self._restore(streets)
-        results = self._simulate(streets, networks)
+        # a policy of an earlier selection must not stand beside new results
+        settings.policy_file.unlink(missing_ok=True)
+        results: gate.Results = self._simulate(streets, networks)
         verdicts = gate.judge(results, [network.name for network in networks])
         self._print(verdicts)
         kept = gate.best(verdicts, settings.keep)
@@ -109,12 +109,11 @@ class Selection:
         chosen = [network for network in networks if network.name in {verdict.name for verdict in kept}]
         if len(chosen) == 1:
             own = kept[0]
-            self._write(chosen, streets, results, verdicts, own)
         else:
             # what is used is simulated, not only its parts
             results, own = self._product_at_the_gate(chosen, streets, results, networks)
             self._print([own])
-            self._write(chosen, streets, results, verdicts, own)
+        self._write(chosen, streets, results, verdicts, own)
         whole_files.write(settings.table_file, gate.table(streets, results))
         return not own.failure
 
@@ -133,32 +132,32 @@ class Selection:
         return together, own
 
     def _simulate(self, streets: Sequence[GateStreet], networks: Sequence[Network]) -> dict[str, dict[str, StreetResult]]:
-        """The results by street and network; streets that SUMO has ended early are left out. Saves each street's."""
+        """The results by street and network; streets that SUMO has ended early are left out. Saves each."""
         settings = self.settings
         keys = {network.name: _digest(network.path) for network in networks} | {REFERENCE: REFERENCE}
-        jobs = []
-        for street in streets:
-            saved = self._saved.get(street.folder.name, {})
-            if missing := [name for name, key in keys.items() if key not in saved]:
-                jobs.append((street, missing))
+        jobs = [
+            (street, name)
+            for street in streets
+            for name, key in keys.items()
+            if key not in self._saved.get(street.folder.name, {})
+        ]
         simulate = gate.GateSimulation({network.name: network.path for network in networks} | {REFERENCE: None}, settings.seconds)
         failed = set()
-        count = sum(len(missing) for _, missing in jobs)
         with (
             executor(settings.workers) as runner,
-            tqdm(total=count, desc="gate", unit="simulation", disable=None, leave=False) as bar,
+            tqdm(total=len(jobs), desc="gate", unit="simulation", disable=None, leave=False) as bar,
         ):
-            if count and bar.disable:
-                self._report(f"gate: {count} simulations on {len(streets)} streets")
+            if jobs and bar.disable:
+                self._report(f"gate: {len(jobs)} simulations on {len(streets)} streets")
             for k, outcome in runner.run(simulate, jobs):
-                street, missing = jobs[k]
-                bar.update(len(missing))
+                street, name = jobs[k]
+                bar.update()
                 if isinstance(outcome, str):
                     failed.add(street.folder.name)
                     self._report(f"left out {street.folder.name}: {outcome}")
                     continue
                 saved = self._saved.setdefault(street.folder.name, {})
-                saved |= {keys[name]: [r.delay_s, r.finished, r.total] for name, r in outcome.items()}
+                saved[keys[name]] = [outcome.delay_s, outcome.finished, outcome.total]
                 self._save(streets)
         used = [street.folder.name for street in streets if street.folder.name not in failed]
         if not used:
@@ -231,10 +230,8 @@ class Selection:
 
 def names_of(paths: Sequence[Path]) -> list[str]:
     """Names of files that tell them apart: their paths without the folders that they share."""
-    if len(paths) == 1:
-        return [paths[0].stem]
     shared = os.path.commonpath([path.absolute().parent for path in paths])
-    return [str(path.absolute().relative_to(shared).with_suffix("")) for path in paths]
+    return [str(path.absolute().relative_to(shared)) for path in paths]
 
 
 def _save_product(path: Path, networks: Sequence[Network], description: dict[str, Any]) -> None:

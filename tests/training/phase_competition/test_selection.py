@@ -143,6 +143,17 @@ def test_a_training_that_was_interrupted_in_its_second_network_resumes_to_the_sa
     assert files(trained) == files(tmp_path / "cut")
 
 
+def test_existing_networks_have_the_same_results_with_two_workers(trained, tmp_path, monkeypatch):
+    any_network_passes(monkeypatch)
+    networks = ",".join(str(trained / ".trial_1_networks" / f"street_trial_{seed}.policy") for seed in (5, 6))
+    assert main(["train", "--select", networks, "--seconds", "60", *GATE, "--out", "out", "--workers", "2"]) == 0
+    values = [
+        [[row[name] for name in ("street", "delay_s", "finished", "total")] for row in csv.DictReader(path.open())]
+        for path in (trained / "trial_1_gate.csv", tmp_path / "out" / "trial_1_gate.csv")
+    ]
+    assert values[0] == values[1] and len(values[0]) == 2 * 4
+
+
 def test_a_network_that_diverges_does_not_end_the_others(streets, tmp_path, monkeypatch, capsys):
     def run(self):
         if self._settings.seed == 5:
@@ -172,23 +183,27 @@ def test_the_gate_drops_a_bad_network_and_resumes_with_a_smaller_product(tmp_pat
     ]
     assert main(command) == 3
     output = capsys.readouterr()
-    assert "warning: bad is dropped: " in output.err and "2 of 3 networks pass the gate, fewer than --keep 3" in output.err
+    assert "warning: bad.policy is dropped: " in output.err and "2 of 3 networks pass the gate, fewer than --keep 3" in output.err
     assert not (tmp_path / "out" / "street_trial_1.policy").exists()
     rows = list(csv.DictReader((tmp_path / "out" / "trial_1_gate.csv").open()))
-    assert {row["network"] for row in rows} == {"good", "bad", "better", "max-pressure"}
+    assert {row["network"] for row in rows} == {"good.policy", "bad.policy", "better.policy", "max-pressure"}
 
     simulated = []
     simulate = selection.gate.GateSimulation.__call__
     monkeypatch.setattr(
-        selection.gate.GateSimulation, "__call__", lambda self, job: simulated.extend(job[1]) or simulate(self, job)
+        selection.gate.GateSimulation, "__call__", lambda self, job: simulated.append(job[1]) or simulate(self, job)
     )  # fmt: skip
     assert main([*command, "--keep", "2", "--resume"]) == 0
-    assert set(simulated) == {"product"}, "results of the earlier run are used"
+    assert simulated == ["product", "product"], "results of the earlier run are used"
     description = phase_networks.description_of(tmp_path / "out" / "street_trial_1.policy")
     assert [training["--seed"] for training in description["training"]] == [0, 1]
     assert [(n["name"], n["is_kept"], bool(n["failure"])) for n in description["gate"]["networks"]] == [
-        ("good", True, False), ("bad", False, True), ("better", True, False)
+        ("good.policy", True, False), ("bad.policy", False, True), ("better.policy", True, False)
     ]  # fmt: skip
+    capsys.readouterr()
+    assert main([*command, "--gate-streets", "1", "--resume"]) == 2
+    assert "the gate to resume had another --gate-streets" in capsys.readouterr().err
+    assert (tmp_path / "out" / "street_trial_1.policy").exists(), "a refused command removes nothing"
 
 
 @pytest.mark.parametrize(
@@ -200,7 +215,7 @@ def test_the_gate_drops_a_bad_network_and_resumes_with_a_smaller_product(tmp_pat
         (["--select", "missing.policy"], "--select missing.policy: no such file"),
         (["--select", ","], "--select names no file"),
         (["--select", "good.policy", "--keep", "2"], "--keep 2 is more than there are networks, 1"),
-        (["--select", "good.policy,./good.policy"], "--select names good twice"),
+        (["--select", "good.policy,./good.policy"], "--select names good.policy twice"),
         (["--select", "good.policy,old.policy"], "old.policy: its weights are for other lane features"),
         (["--select", "good.policy", "--streets", "synthetic"], "--streets is for a training"),
         (["--select", "good.policy", "--networks", "2"], "--networks is for a training"),
