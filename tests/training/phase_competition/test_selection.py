@@ -154,6 +154,17 @@ def test_existing_networks_have_the_same_results_with_two_workers(trained, tmp_p
     assert values[0] == values[1] and len(values[0]) == 2 * 4
 
 
+def test_a_product_that_fails_is_written_with_a_warning(trained, tmp_path, monkeypatch, capsys):
+    networks = ",".join(str(trained / ".trial_1_networks" / f"street_trial_{seed}.policy") for seed in (5, 6))
+    monkeypatch.setattr(
+        selection.gate.Verdict, "failure", property(lambda self: "too slow" if self.name == "product" else "")
+    )  # fmt: skip
+    assert main(["train", "--select", networks, "--seconds", "60", *GATE, "--out", "out"]) == 3
+    assert "warning: the product fails the gate: too slow" in capsys.readouterr().err
+    written = phase_networks.description_of(tmp_path / "out" / "street_trial_1.policy")
+    assert written["gate"]["product"]["failure"] == "too slow"
+
+
 def test_a_network_that_diverges_does_not_end_the_others(streets, tmp_path, monkeypatch, capsys):
     def run(self):
         if self._settings.seed == 5:
