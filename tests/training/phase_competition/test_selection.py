@@ -115,9 +115,7 @@ def test_an_export_takes_the_product_and_not_its_networks(trained):
     assert [found.path.name for found in find_candidates(trained)] == ["street_trial_1.policy"]
 
 
-def test_a_training_that_was_interrupted_in_its_second_network_resumes_to_the_same_files(
-    streets, trained, tmp_path, monkeypatch, capsys
-):
+def test_a_training_interrupted_in_its_second_network_resumes_to_the_same_files(streets, trained, tmp_path, monkeypatch, capsys):
     any_network_passes(monkeypatch)
     step, steps = StreetsTrainer._next_update, []
 
