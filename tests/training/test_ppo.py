@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from tests.training.contracts import contract
 from training.actor_critics import ActorCritics, layouts
-from training.ppo import MAX_GRADIENT_NORM, SHARP_FROM, Learner, NotFinite, PpoConfig, clipped_by_row
+from training.ppo import MAX_GRADIENT_NORM, Learner, NotFinite, clipped_by_row
+from training.ppo_config import SHARP_FROM, PpoConfig
 from training.transitions import Batch, RewardScale, Transitions, make_batch
 
 
@@ -28,7 +29,7 @@ def rounds(own, reward_of, count, size=64):
             action, log_p = networks.sample(rows, x, rng)
             reward = np.array([reward_of(row, *pair) for pair in zip(x, action, strict=True)], np.float32)
             advantage = reward - reward.mean()
-            batches.append(Batch(x, action, log_p, advantage / (advantage.std() + 1e-6), reward))
+            batches.append(Batch(x, action, log_p, advantage / (advantage.std() + 1e-6), reward, 0 * reward))
         own.learn(batches, rng, k / count)
 
 
@@ -57,7 +58,7 @@ def test_row_without_decisions_keeps_its_weights_also_after_it_has_learned():
     before = [array.copy() for array in own.networks.arrays]
     x = np.ones((8, 1), np.float32)
     action, log_p = own.networks.sample(np.zeros(8, int), x, np.random.default_rng(1))
-    batch = Batch(x, action, log_p, np.linspace(-1, 1, 8, dtype=np.float32), np.ones(8, np.float32))
+    batch = Batch(x, action, log_p, np.linspace(-1, 1, 8, dtype=np.float32), np.ones(8, np.float32), np.zeros(8, np.float32))
     own.learn([batch, None], np.random.default_rng(1), 0)
     assert any(not np.array_equal(old[0], new[0]) for old, new in zip(before, own.networks.arrays, strict=True))
     for old, new in zip(before, own.networks.arrays, strict=True):
@@ -69,11 +70,11 @@ def test_row_learns_the_same_beside_a_row_with_more_decisions():
     rng = np.random.default_rng(4)
     small = Batch(
         rng.random((8, 1), np.float32), np.zeros((8, 1), np.float32), np.full(8, -0.7, np.float32),
-        rng.normal(size=8).astype(np.float32), rng.random(8, np.float32),
+        rng.normal(size=8).astype(np.float32), rng.random(8, np.float32), np.zeros(8, np.float32),
     )  # fmt: skip
     large = Batch(
         rng.random((500, 1), np.float32), np.zeros((500, 1), np.float32), np.full(500, -0.7, np.float32),
-        rng.normal(size=500).astype(np.float32), rng.random(500, np.float32),
+        rng.normal(size=500).astype(np.float32), rng.random(500, np.float32), np.zeros(500, np.float32),
     )  # fmt: skip
     results = []
     for other in (small, large):
@@ -95,7 +96,8 @@ def test_one_step_is_clipped_ppo_with_adam():
     # the ratio of the last decision is beyond the clip, in the direction of its advantage: it has no gradient
     old = log_p - np.array([0, 0, 0, 0.5], np.float32)
     advantage = np.array([1, 1, -1, 50], np.float32)
-    own.learn([Batch(x, action, old.astype(np.float32), advantage, np.zeros(4, np.float32))], np.random.default_rng(1), 0)
+    zeros = np.zeros(4, np.float32)
+    own.learn([Batch(x, action, old.astype(np.float32), advantage, zeros, zeros)], np.random.default_rng(1), 0)
     moved = own.networks.arrays[3][0] - before[3][0]
     np.testing.assert_allclose(moved, [1e-3, -1e-3], rtol=1e-2)
 
@@ -103,21 +105,9 @@ def test_one_step_is_clipped_ppo_with_adam():
 def test_nan_ends_the_training_and_leaves_the_last_good_weights():
     own = learner(contract("A", 1, 2))
     before = [array.copy() for array in own.networks.arrays]
-    x = np.zeros((4, 1), np.float32)
+    x, zeros = np.zeros((4, 1), np.float32), np.zeros(4, np.float32)
     with pytest.raises(NotFinite):
-        own.learn(
-            [
-                Batch(
-                    x,
-                    np.zeros((4, 1), np.float32),
-                    np.zeros(4, np.float32),
-                    np.full(4, np.nan, np.float32),
-                    np.zeros(4, np.float32),
-                )
-            ],
-            np.random.default_rng(1),
-            0,
-        )
+        own.learn([Batch(x, x, zeros, np.full(4, np.nan, np.float32), zeros, zeros)], np.random.default_rng(1), 0)
     for old, new in zip(before, own.networks.arrays, strict=True):
         np.testing.assert_array_equal(old, new)
 
@@ -195,7 +185,7 @@ def test_entropy_bonus_spreads_the_probabilities(entropy, spreads):
     before = gap()
     for _ in range(5):
         action, log_p = own.networks.sample(np.zeros(64, int), x, np.random.default_rng(2))
-        own.learn([Batch(x, action, log_p, zeros, zeros)], np.random.default_rng(1), 0)
+        own.learn([Batch(x, action, log_p, zeros, zeros, zeros)], np.random.default_rng(1), 0)
     assert (gap() < before) is spreads and gap() != before
 
 
@@ -205,12 +195,14 @@ def test_gradients_are_clipped_row_by_row():
     for gradient in gradients:
         gradient[0] *= 100
         gradient[1] *= 1e-3
-    clipped = [each.numpy() for each in clipped_by_row([tf.constant(gradient) for gradient in gradients])]
+    clipped, norms = clipped_by_row([tf.constant(gradient) for gradient in gradients])
+    clipped = [each.numpy() for each in clipped]
 
     def norm(arrays, row):
         return np.sqrt(sum((array[row] ** 2).sum() for array in arrays))
 
     assert norm(clipped, 0) == pytest.approx(MAX_GRADIENT_NORM) and norm(clipped, 2) == pytest.approx(MAX_GRADIENT_NORM)
+    np.testing.assert_allclose(norms, [norm(gradients, row) for row in range(3)], rtol=1e-5)
     for before, after in zip(gradients, clipped, strict=True):
         np.testing.assert_array_equal(before[1], after[1])
         np.testing.assert_allclose(after[0] * norm(gradients, 0), before[0] * MAX_GRADIENT_NORM, rtol=1e-4)
@@ -227,7 +219,8 @@ def test_sharpness_rises_to_its_end_and_is_what_the_actor_learns_with():
     x = np.ones((64, 1), np.float32)
     action, log_p = own.networks.sample(np.zeros(64, int), x, np.random.default_rng(2))
     advantage = np.linspace(-1, 3, 64, dtype=np.float32)
-    losses = own.learn([Batch(x, action, log_p, advantage, np.zeros(64, np.float32))], np.random.default_rng(1), 1)
+    zeros = np.zeros(64, np.float32)
+    learned = own.learn([Batch(x, action, log_p, advantage, zeros, zeros)], np.random.default_rng(1), 1)
     # every ratio is 1 in the first step: the actor that learns is the one that acted
-    assert losses["policy_loss"] == pytest.approx(-advantage.mean(), abs=1e-5)
+    assert learned.policy_gradient_loss == pytest.approx(-advantage.mean(), abs=1e-5)
     assert own.networks.layers_of("A")[-1][1] == pytest.approx(10 * own.networks.arrays[3][0])

@@ -8,9 +8,10 @@ from pathlib import Path
 from city.errors import InputError, ProgramFailed
 from simulation.street_simulation import SimulationFailed
 from simulation.streets import SYNTHETIC, of_folder, synthetic
-from training.phase_competition.learner import StreetPpo
+from training import flags
 from training.phase_competition.trainer import StreetsSettings, StreetsTrainer
 from training.ppo import NotFinite
+from training.ppo_config import StreetPpo
 
 CITY_FLAGS = ("target_tl", "infer_tl", "infer_model_number", "infer_model_path", "server", "format", "shared", "start_from")
 """Flags of a training in a city."""
@@ -21,6 +22,7 @@ def train(args: argparse.Namespace) -> int:
     for flag in CITY_FLAGS:
         if getattr(args, flag):
             raise InputError(f"--{flag.replace('_', '-')} is for a training in a city; leave it or --streets out")
+    flags.refuse(args, "hidden_sizes", flags.FIXED_NETWORKS)
     defaults = StreetsSettings(args.out, ())
     settings = replace(
         defaults,
@@ -31,7 +33,7 @@ def train(args: argparse.Namespace) -> int:
         seed=args.seed,
         workers=args.workers,
         reward=args.reward,
-        ppo=StreetPpo(learning_rate=args.learning_rate),
+        ppo=StreetPpo(**flags.ppo_values(args)),
         resume=args.resume,
     )
     if args.streets == SYNTHETIC:

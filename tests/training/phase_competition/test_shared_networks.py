@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from export.actors.phase_competition import RED, SHAPES, Junction
 from signals.approach_features import FEATURES
 from training.phase_competition import batch
-from training.phase_competition.learner import StreetLearner, StreetPpo
+from training.phase_competition.learner import StreetLearner
 from training.phase_competition.networks import CRITIC_SHAPES, StreetLayout, initial_arrays
+from training.ppo_config import StreetPpo
 from training.transitions import Transitions
 
 

@@ -12,10 +12,10 @@ from simulation.synthetic.streets import generate
 from simulation.trips import Trips
 from tests.conftest import GRID
 from training.phase_competition import street_learning, trainer
-from training.phase_competition.learner import StreetPpo
 from training.phase_competition.networks import initial_arrays
 from training.phase_competition.street_pool import StreetEpisode, StreetSimulator
 from training.phase_competition.trainer import StreetsSettings, StreetsTrainer
+from training.ppo_config import StreetPpo
 
 FLAGS = ["--episodes", "4", "--episodes-per-update", "2", "--seconds", "100"]
 
