@@ -85,7 +85,7 @@ def _add_ppo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--final-sharpness", type=float, metavar="X",
         help="factor of categorical actors' logits at the end, from 1 at the start "
-        f"(default: {own.final_sharpness:g}; --streets: {street.final_sharpness:g}; --start-from: 1)",
+        f"(default: {own.final_sharpness:g}; many streets: {street.final_sharpness:g}; from a trained policy: 1)",
     )  # fmt: skip
     parser.add_argument(
         "--target-kl", type=float, metavar="X", help="end an update's epochs once approx_kl exceeds 1.5 X (default: no early end)"

@@ -1,5 +1,7 @@
 """PPO on problems whose answer is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -8,6 +10,7 @@ from tests.training.contracts import contract
 from training.actor_critics import ActorCritics, layouts
 from training.ppo import MAX_GRADIENT_NORM, Learner, NotFinite, clipped_by_row
 from training.ppo_config import SHARP_FROM, PpoConfig
+from training.statistics import TRAIN, UpdateStatistics, combined, explained_variance
 from training.transitions import Batch, RewardScale, Transitions, make_batch
 
 
@@ -224,3 +227,110 @@ def test_sharpness_rises_to_its_end_and_is_what_the_actor_learns_with():
     # every ratio is 1 in the first step: the actor that learns is the one that acted
     assert learned.policy_gradient_loss == pytest.approx(-advantage.mean(), abs=1e-5)
     assert own.networks.layers_of("A")[-1][1] == pytest.approx(10 * own.networks.arrays[3][0])
+
+
+def decisions(own, count, seed=3):
+    """A batch of every row, of its own policy's actions and with random advantages."""
+    rng, layout, batches = np.random.default_rng(seed), own.networks.layout, []
+    for row in range(layout.row_count):
+        x = np.zeros((count, max(layout.observation_sizes)), np.float32)
+        x[:, : layout.observation_sizes[row]] = rng.random((count, layout.observation_sizes[row]))
+        action, log_p = own.networks.sample(np.full(count, row), x, rng)
+        advantage, target, value = (rng.normal(size=count).astype(np.float32) for _ in range(3))
+        batches.append(Batch(x, action, log_p, advantage, target, value))
+    return batches
+
+
+def test_weights_are_those_of_the_release_without_statistics():
+    """Sums of the arrays' absolute values after three updates with the defaults, before statistics and target_kl were added."""
+    own = learner(contract("A", 2, 3), contract("B", 3, 2))
+    rounds(own, lambda row, x, action: float(action[0] == x[0]), 3)
+    expected = [22.080065, 0.30161877, 1.0997038, 0.078555397, 22.963067, 0.34909847, 6.184751, 0.032657273, 4.1999999]
+    np.testing.assert_allclose([np.abs(array).sum() for array in own.networks.arrays], expected, rtol=1e-5)
+    own = learner(contract("A", 2, 2, "gro", "sappo"))
+    rounds(own, lambda row, x, action: -float(abs(action).sum()), 3)
+    expected = [8.4163106, 0.13199494, 0.31216268, 0.025770846, 8.9768208, 0.18983165, 3.1613475, 0.016412001, 1.4322833]
+    np.testing.assert_allclose([np.abs(array).sum() for array in own.networks.arrays], expected, rtol=1e-5)
+
+
+def test_target_kl_that_is_never_reached_changes_nothing():
+    unset, unreached = (learner(contract("A", 2, 3), contract("B", 3, 2), target_kl=target) for target in (None, 10.0))
+    for own in (unset, unreached):
+        own.learn(decisions(own, 300), np.random.default_rng(1), 0.5)
+    for a, b in zip(unset.networks.arrays, unreached.networks.arrays, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_target_kl_ends_the_update_of_a_row_alone():
+    """The first row's advantages drive its policy away from the old one; the second row's policy does not change."""
+    results = []
+    for target in (None, 0.001):
+        own = learner(contract("A", 2, 3), contract("B", 3, 2), target_kl=target, epochs=20, learning_rate=1e-2, entropy=0.0)
+        first, second = decisions(own, 64)
+        second.advantage[:] = 0
+        statistics = own.learn([first, second], np.random.default_rng(1), 0)
+        results.append(([array.copy() for array in own.networks.arrays], own.state()[-1], statistics))
+    (free, free_steps, without), (stopped, stopped_steps, limited) = results
+    assert free_steps.tolist() == [20, 20] and 1 <= stopped_steps[0] < 20 == stopped_steps[1]
+    assert limited.approx_kl < without.approx_kl
+    for a, b in zip(free, stopped, strict=True):
+        np.testing.assert_allclose(a[1], b[1], atol=1e-6)
+    assert not np.allclose(free[0][0], stopped[0][0])
+
+
+@pytest.mark.parametrize("kind", ["categorical", "gro"])
+def test_statistics_of_an_update_are_means_over_its_decisions(kind):
+    """Two rows with unequal numbers of decisions, one step each: recomputed with NumPy."""
+    dialects = ("A", 2, 3), ("B", 3, 2)
+    own = learner(*(contract(*sizes, kind, "sumo-rl" if kind == "categorical" else "sappo") for sizes in dialects), epochs=1)
+    first, second = decisions(own, 64)
+    second = Batch(*(getattr(second, name)[:16] for name in second.__dataclass_fields__))
+    parts = []
+    for row, batch in enumerate((first, second)):
+        # another policy has chosen the actions
+        ratio = np.exp(np.random.default_rng(row).normal(0, 0.2, len(batch.log_p)))
+        batch.log_p[:] -= np.log(ratio)
+        rows = np.full(len(batch.x), row)
+        y, value = own.networks.actor(rows, batch.x), own.networks.critic(rows, batch.x)
+        if kind == "categorical":
+            log_p = y - np.log(np.exp(y).sum(1, keepdims=True))
+            entropy = -(np.exp(log_p) * log_p).sum(1).mean()
+        else:
+            entropy = dialects[row][2] * (-0.7 + 0.5 * np.log(2 * np.pi * np.e))
+        gain = np.minimum(ratio * batch.advantage, np.clip(ratio, 0.8, 1.2) * batch.advantage)
+        kl, share = (ratio - 1 - np.log(ratio)).mean(), (np.abs(ratio - 1) > 0.2).mean()
+        parts.append([kl, share, -entropy, -gain.mean(), ((value - batch.target) ** 2).mean()])
+    statistics = own.learn([first, second], np.random.default_rng(1), 0)
+    kl, share, entropy_loss, policy_loss, value_loss = np.average(parts, 0, [64, 16])
+    assert statistics.decisions == 80
+    np.testing.assert_allclose(
+        [statistics.approx_kl, statistics.clip_fraction, statistics.entropy_loss, statistics.policy_gradient_loss],
+        [kl, share, entropy_loss, policy_loss],
+        rtol=1e-3,
+    )
+    assert statistics.value_loss == pytest.approx(value_loss, rel=1e-4)
+    assert statistics.actor_gradient_norm > 0 and statistics.critic_gradient_norm > 0
+
+
+def test_explained_variance_is_1_of_a_perfect_critic_and_0_of_a_constant_one():
+    target = np.array([1, 2, 4], np.float32)
+    assert explained_variance([(target, target)]) == 1
+    assert explained_variance([(np.ones(3, np.float32), target)]) == pytest.approx(0)
+    assert explained_variance([(-target, target)]) == pytest.approx(-3)
+    assert np.isnan(explained_variance([(target, np.ones(3, np.float32))]))
+    # a network of small targets does not count more than its variance
+    assert explained_variance([(target, target), (np.zeros(3, np.float32), 0.01 * target)]) == pytest.approx(1, abs=1e-3)
+
+
+def test_statistics_of_several_networks_count_by_their_decisions():
+    small, large = (UpdateStatistics(count, *[float(k)] * 8) for count, k in ((1, 1), (3, 2)))
+    assert combined([small, large]) == dict.fromkeys(TRAIN, 1.75)
+    undefined = replace(small, explained_variance=float("nan"))
+    assert combined([undefined, large])["train/explained_variance"] == 2 and combined([]) == {}
+
+
+def test_learning_rate_falls_linearly_or_is_constant():
+    linear, constant = PpoConfig(), PpoConfig(learning_rate_schedule="constant")
+    assert [linear.learning_rate_at(x) for x in (0, 0.5, 1)] == pytest.approx([1e-3, 0.525e-3, 0.05e-3])
+    assert [constant.learning_rate_at(x) for x in (0, 0.5, 1)] == [1e-3] * 3
+    assert linear.entropy_at(1) == constant.entropy_at(1) == pytest.approx(0.0005)
