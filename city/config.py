@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from city import names, toml_table
+from city import names, ppo_settings, toml_table
 from city.arguments import host_and_port
 from city.errors import InputError
+from city.ppo_settings import PpoSettings
 from city.toml_table import SimulationTime
 
 FALLBACKS = ("plan", "max-pressure")
@@ -38,8 +39,8 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Training:
-    """[training]: the checkpoints."""
+class Training(PpoSettings):
+    """[training]: the checkpoints, and the settings of greenserve train."""
 
     model_path: Path | None = None
     model_number: int | None = None
@@ -276,6 +277,7 @@ def _keys_of_dialect(body: Any) -> list[str]:
 
 def _training(where: str, training: Training, tls: Mapping[str, TL]) -> Training:
     _check_choice(f"{where} padding", training.padding, (None, *PADDINGS))
+    ppo_settings.check(training, lambda key, value: f"{where} {key} = {value!r}")
     if training.target_tls is None:
         return training
     by_key = names.by_key(tls)

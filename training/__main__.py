@@ -129,6 +129,7 @@ def _train(args: argparse.Namespace) -> int:
     targets, notes = contract.require_controllable(city, targets, street, args.strict)
     for line in [*notes, *contract.program_notes(city, targets, street)]:
         print(line, file=sys.stderr)
+    flags.check_applicable(args, city, targets, street)
     if args.server is not None and not args.server.startswith("unix:"):
         host_and_port(args.server, "--server")
     formats = _formats(args.format, targets)
@@ -159,14 +160,16 @@ def _train_locked(
             infer_model_number=args.infer_model_number,
             reward=args.reward,
             shared=args.shared,
-            hidden=args.hidden_sizes,
+            hidden=flags.hidden_sizes(args, city.training),
             seconds=args.seconds,
         )
-        settings = flags.settings(args, args.out, args.model_number)
+        settings = flags.settings(args, city.training, args.out, args.model_number)
         settings = replace(settings, formats=formats, resume=args.resume, writes_newest=args.checkpoint == "newest")
         if args.start_from is not None:
-            # a trained policy is sharp already
-            settings = replace(settings, start=_start(args, city, targets), ppo=replace(settings.ppo, final_sharpness=1.0))
+            settings = replace(settings, start=_start(args, city, targets))
+            if "final_sharpness" not in flags.ppo_values(args, city.training):
+                # a trained policy is sharp already
+                settings = replace(settings, ppo=replace(settings.ppo, final_sharpness=1.0))
         try:
             result = Trainer(task, settings).run(print_line)
         except (NotFinite, SimulationFailed) as error:

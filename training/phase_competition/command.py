@@ -10,10 +10,11 @@ from city.errors import InputError, ProgramFailed
 from city.program import GATE_FAILED
 from simulation.street_simulation import SimulationFailed
 from simulation.streets import SYNTHETIC, of_folder, synthetic
-from training.phase_competition.learner import StreetPpo
+from training import flags
 from training.phase_competition.selection import Network, Selection, SelectionSettings, names_of
 from training.phase_competition.trainer import StreetsSettings, StreetsTrainer
 from training.ppo import NotFinite
+from training.ppo_config import StreetPpo
 
 CITY_FLAGS = ("target_tl", "infer_tl", "infer_model_number", "infer_model_path", "server", "format", "shared", "start_from")
 """Flags of a training in a city."""
@@ -26,6 +27,7 @@ def train(args: argparse.Namespace) -> int:
     for flag in CITY_FLAGS:
         if getattr(args, flag):
             raise InputError(f"--{flag.replace('_', '-')} is for a training in a city; leave it or --streets out")
+    flags.refuse(args, "hidden_sizes", flags.FIXED_NETWORKS)
     # made first: it refuses to replace files
     selection = _selection(args, args.networks) if args.networks > 1 or args.keep is not None else None
     defaults = StreetsSettings(args.out, ())
@@ -38,7 +40,7 @@ def train(args: argparse.Namespace) -> int:
         seed=args.seed,
         workers=args.workers,
         reward=args.reward,
-        ppo=StreetPpo(learning_rate=args.learning_rate),
+        ppo=StreetPpo(**flags.ppo_values(args)),
         resume=args.resume,
     )
     if args.streets == SYNTHETIC:

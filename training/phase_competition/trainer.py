@@ -4,7 +4,7 @@ import contextlib
 import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,13 @@ from simulation.executors import executor, in_order
 from simulation.executors.simulator_per_process import SimulatorPerProcess
 from simulation.street_simulation import SimulationFailed
 from training.phase_competition import batch
-from training.phase_competition.learner import StreetLearner, StreetPpo
+from training.phase_competition.learner import StreetLearner
 from training.phase_competition.networks import initial_arrays
 from training.phase_competition.street_learning import policy_file, save
 from training.phase_competition.street_pool import StreetEpisode, StreetSimulator
+from training.ppo_config import StreetPpo
 from training.progress import Progress, network_progress_file, networks_folder, progress_file
+from training.statistics import Rollouts, cell, combined, summary
 from training.transitions import Float32s
 
 FIRST_VEHICLES_PER_LANE_H = 180.0
@@ -89,7 +91,7 @@ class StreetsSettings:
         return {
             "--streets": [folder.name for folder in self.streets], "--updates": self.updates,
             "--episodes-per-update": self.episodes_per_update, "--seconds": self.seconds, "--seed": self.seed,
-            "--reward": self.reward, "--learning-rate": asdict(self.ppo), "heavy": self.heavy, "light": self.light,
+            "--reward": self.reward, **self.ppo.by_flag(), "heavy": self.heavy, "light": self.light,
         }  # fmt: skip
 
     def refuse_existing(self) -> None:
@@ -116,6 +118,7 @@ class StreetsTrainer:
         self._rows: list[str] = []
         """Rows of the curve, the header first."""
         self._update = 0
+        self._rollouts = Rollouts()
         self._progress = Progress(settings.progress_file, PROGRESS_KEYS)
         if settings.resume:
             self._restore()
@@ -130,6 +133,7 @@ class StreetsTrainer:
         with self._executor, self._log_writer(), bar:
             if self._update == 0 and settings.cloning_episodes:
                 self._report(self._clone())
+            self._rollouts = Rollouts()
             while self._update < settings.updates:
                 line = self._next_update()
                 bar.update()
@@ -176,17 +180,18 @@ class StreetsTrainer:
             "delay_s": float(np.mean([episode.trips.delay_s for episode in episodes])),
             "vehicles_per_lane_h": float(np.mean(loads)),
             "decisions": len(data),
-            **statistics,
+            **self._rollouts.statistics([tl for episode in episodes for tl in episode.transitions]),
+            **combined([statistics]),
         }
         self._log(values)
         return (
             f"update {self._update} of {settings.updates}: mean delay {values['delay_s']:.1f} s at "
-            f"{values['vehicles_per_lane_h']:.0f} vehicles an hour and lane"
+            f"{values['vehicles_per_lane_h']:.0f} vehicles an hour and lane; {summary(values)}"
         )
 
     def _log(self, values: dict[str, float]) -> None:
         self._rows = self._rows or [",".join(values)]
-        self._rows.append(",".join(f"{value:.6g}" for value in values.values()))
+        self._rows.append(",".join(cell(value) for value in values.values()))
         whole_files.write(self._settings.out / f"{self._settings.label}_curve.csv", "\n".join(self._rows) + "\n")
         for name, value in values.items():
             tf.summary.scalar(name, value, step=self._update)
