@@ -87,7 +87,7 @@ def signal_events(
             *_flash(signal),
             *_policy(signal),
         ]
-        events = tuple(sorted(event for event in made if begin_ms <= event.time_ms <= end_ms))
+        events = tuple(sorted(event for event in made if begin_ms <= event.time_ms < end_ms))
         result.append(SignalEvents(signal.signal, events, tuple(validity.notes(timeline, signal, events))))
     return result
 

@@ -98,7 +98,7 @@ class SignalTimeline:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Some signals from `begin_s` up to `end_s`."""
+    """Some signals from `begin_s` up to `end_s`, whose events belong to the next timeline."""
 
     begin_s: float
     end_s: float
