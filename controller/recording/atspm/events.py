@@ -157,7 +157,7 @@ def _vehicle_phase(phase: int, colours: Colours, causes: Mapping[int, str], ends
         ends_ms: the moments at which an all-red ends, in order.
     """
     before = ""
-    for time_ms, colour in colours:
+    for k, (time_ms, colour) in enumerate(colours):
         if before == GREEN:
             if colour != DARK and time_ms in causes:
                 yield Event(time_ms, TERMINATIONS[causes[time_ms]], phase)
@@ -170,23 +170,27 @@ def _vehicle_phase(phase: int, colours: Colours, causes: Mapping[int, str], ends
             yield Event(time_ms, Code.PHASE_BEGIN_YELLOW, phase)
         elif colour == RED and before in (GREEN, YELLOW):
             yield Event(time_ms, Code.PHASE_BEGIN_RED_CLEARANCE, phase)
-            if (at := bisect_left(ends_ms, time_ms)) < len(ends_ms):
+            at = bisect_left(ends_ms, time_ms)
+            ends = [*ends_ms[at : at + 1], *(next_ms for next_ms, _ in colours[k + 1 : k + 2])]
+            if ends:
                 # readers cannot order two events of one moment
-                yield Event(max(ends_ms[at], time_ms + 1), Code.PHASE_END_RED_CLEARANCE, phase)
+                yield Event(max(min(ends), time_ms + 1), Code.PHASE_END_RED_CLEARANCE, phase)
         before = colour
 
 
 def _walks(phase: int, colours: Colours) -> Iterator[Event]:
     """Walk, change interval and don't walk. Most SUMO programs show crossings no yellow: then the change interval is empty."""
-    before = ""
+    is_walking = is_changing = False
     for time_ms, colour in colours:
+        if is_walking and colour != GREEN:
+            yield Event(time_ms, Code.PEDESTRIAN_BEGIN_CHANGE, phase)
+            is_walking, is_changing = False, True
+        if is_changing and colour in (RED, DARK):
+            yield Event(time_ms, Code.PEDESTRIAN_BEGIN_DONT_WALK, phase)
+            is_changing = False
         if colour == GREEN:
             yield Event(time_ms, Code.PEDESTRIAN_BEGIN_WALK, phase)
-        elif before == GREEN:
-            yield Event(time_ms, Code.PEDESTRIAN_BEGIN_CHANGE, phase)
-        if colour in (RED, DARK) and before in (GREEN, YELLOW):
-            yield Event(time_ms, Code.PEDESTRIAN_BEGIN_DONT_WALK, phase)
-        before = colour
+            is_walking, is_changing = True, False
 
 
 def _calls(phase: int, colours: Colours, presence: Sequence[Detection]) -> Iterator[Event]:

@@ -134,7 +134,7 @@ def number_phases(signal: SignalNetwork, stated: Mapping[str, int] = {}, where: 
             kind = _kind(movement, kinds[movement.road])
             number = number_of[_name(movement.road, kind)]
             links.setdefault(number, set()).add(k)
-            if kind == THROUGH:
+            if _TURNS.get(movement.turn) == THROUGH:
                 primary.setdefault(number, set()).add(k)
             lanes.setdefault(from_lane, {}).setdefault(kind, number)
             text = f"{movement.road} {_compass(heading[movement.road])} {kind}"
@@ -244,7 +244,9 @@ def _check_unique(number_of: Mapping[str, int], stated: Mapping[str, int], where
     first: dict[int, str] = {}
     for name, number in number_of.items():
         other = first.setdefault(number, name)
-        if other.partition(":")[0] == name.partition(":")[0] or (name in stated and other in stated):
+        own_road, other_road = (text.partition(":")[0] for text in (name, other))
+        is_stated, is_other_stated = ({text, text.partition(":")[0]} & stated.keys() for text in (name, other))
+        if own_road == other_road or (is_stated and is_other_stated):
             continue
         raise InputError(f"{where}: {other} and {name} both have phase {number}; give one of them another number")
 
