@@ -13,6 +13,8 @@ from city import network
 from controller.recording.atspm import detectors, files, phase_numbers
 from controller.recording.atspm.detectors import ADVANCE, PRESENCE
 from controller.recording.atspm.events import signal_events
+from controller.recording.atspm.phase_numbers import Phase, PhaseNumbers
+from controller.recording.atspm.timeline import ModeChange, ProgramChange, ShownState, SignalTimeline, Timeline
 from evaluation import actuated
 from tests.conftest import GRID
 from tests.controller.recording.atspm.libsumo_run import ZERO, Readings, occupied, run, timeline
@@ -100,13 +102,21 @@ def bin_of(text):
 def atspm(tmp_path_factory):
     """The Python of a virtual environment with atspm."""
     folder = tmp_path_factory.mktemp("atspm")
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     python = folder / "bin" / "python"
-    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:", *PACKAGES]
-    result = subprocess.run(install, capture_output=True, text=True, timeout=900)
-    if result.returncode:
-        pytest.skip(f"atspm cannot be installed: {result.stderr.strip().splitlines()[-1]}")
+    pip = ["install", "--quiet", "--disable-pip-version-check", "--retries", "2", "--only-binary", ":all:", *PACKAGES]
+    for command in ([sys.executable, "-m", "venv", str(folder)], [str(python), "-m", "pip", *pip]):
+        result = subprocess.run(command, capture_output=True, text=True, timeout=900)
+        if result.returncode:
+            reason = (result.stderr or result.stdout).strip().splitlines()
+            pytest.skip(f"atspm cannot be installed: {reason[-1] if reason else command}")
     return str(python)
+
+
+def read_by_atspm(python, folder):
+    """The tables that atspm makes of a folder of files."""
+    result = subprocess.run([python, "-c", READ, str(folder)], capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module", params=["fixed", "actuated"])
@@ -124,9 +134,7 @@ def judged(request, atspm, tmp_path_factory):
     programs = {name: signal.programs for name, signal in street.signals.items()}
     made = timeline(told)
     written = files.write(folder / "atspm", made, signal_events(made, phases, loops, programs), phases, loops)
-    result = subprocess.run([atspm, "-c", READ, str(folder / "atspm")], capture_output=True, text=True, timeout=600)
-    assert result.returncode == 0, result.stderr
-    return Judged(told, loops, phases, json.loads(result.stdout.splitlines()[-1]), written.notes)
+    return Judged(told, loops, phases, read_by_atspm(atspm, folder / "atspm"), written.notes)
 
 
 def test_every_bin_has_data_and_every_interval_is_valid(judged):
@@ -224,3 +232,34 @@ def test_terminations_agree(judged):
     assert {key: row["Total"] for key, row in found.items()} == expected
     kinds = {cause for *_, cause in expected}
     assert kinds == ({"MaxOut", "GapOut"} if actuated.PROGRAM in judged.told.program.values() else {"ForceOff"})
+
+
+def test_policy_walk_flash_and_pattern_are_shown(atspm, tmp_path):
+    cycle = ((0, "GrG"), (30, "yrr"), (33, "rrr"), (35, "rGr"), (50, "ryr"), (53, "rrr"))
+    begins = [*range(0, 1100, 55), *range(1200, 1800, 55)]
+    states = [ShownState(float(begin + second), state) for begin in begins for second, state in cycle if begin + second < 1800]
+    signal = SignalTimeline(
+        "X",
+        tuple(sorted([*states, ShownState(1100.0, "ooo")], key=lambda shown: shown.begin_s)),
+        (ModeChange(0.0, "fixed"), ModeChange(110.0, "policy"), ModeChange(770.0, "fallback")),
+        (ProgramChange(0.0, "day"), ProgramChange(110.0, None), ProgramChange(770.0, "day"), ProgramChange(1100.0, "off")),
+    )
+    made = Timeline(0.0, 1800.0, ZERO, (signal,))
+    phases = {"X": PhaseNumbers("X", (Phase(2, (0,), (2,), ""), Phase(4, (1,), (), "")), {})}
+    green = [network.Phase(state, seconds, seconds, seconds) for state, seconds in (("GrG", 30), ("rGr", 25))]
+    day = [network.Program("day", "static", 0, tuple(green))]
+    files.write(tmp_path, made, signal_events(made, phases, programs={"X": day}), phases)
+    tables = read_by_atspm(atspm, tmp_path)
+    found = {}
+    for row in tables["timeline"]:
+        begin_s = (datetime.fromisoformat(row["StartTime"]).replace(tzinfo=None) - ZERO).total_seconds()
+        found.setdefault(row["EventClass"], []).append((begin_s, row["Duration"], row["EventValue"], row["IsValid"]))
+    assert found["Special Function"] == [(110, 660, 1, True)]
+    assert [row[0] for row in sorted(found["Pattern Change"])] == [0, 110, 770, 1100]
+    assert [row[2] for row in sorted(found["Pattern Change"])] == [1, 254, 1, 255]
+    assert [row[2] for row in sorted(found["Cycle Length Change"])] == [55, 0, 55, 0]
+    assert found["Flash - Automatic"] == [(1100, 100, None, True)]
+    assert sorted(found["Ped Service"]) == [(begin, 30, 2, True) for begin in begins]
+    reds = {(value, duration) for _, duration, value, is_valid in found["Red"] if is_valid}
+    assert reds == {(2, 2.0), (4, 2.0)}
+    assert {row["PerformanceMeasure"] for row in tables["terminations"]} == {"ForceOff"}
