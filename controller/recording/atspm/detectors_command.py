@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m controller.record
         print(f"wrote {args.out}: {text}, on {lanes} lanes of {len({loop.signal for loop in loops})} signals")
         if far < lanes:
             print(f"{lanes - far} lanes are too short for an advance loop")
-        print(f"SUMO loads it with --additional-files, or from additional-files in {city.network.sumocfg or 'a .sumocfg'}")
+        print(f"add it to additional-files in {city.network.sumocfg or 'your .sumocfg'}")
         return 0
 
     return program.run(write)
