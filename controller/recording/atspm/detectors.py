@@ -94,7 +94,7 @@ def _advance(signal: SignalNetwork, lane: str) -> list[Loop]:
         is_first = reached.isdisjoint(graph.unsignalled_before.get(before.lane, ()))
         from_end_m = min(setback_m - before.distance_m, length_m - MIN_BEGIN_M)
         is_here = setback_m <= before.distance_m + length_m or is_first
-        if is_here and from_end_m > 0 and before.distance_m + from_end_m >= MIN_ADVANCE_M:
+        if is_here and before.distance_m + from_end_m >= MIN_ADVANCE_M:
             loops.append(_loop(signal.id, before.lane, ADVANCE, length_m - from_end_m, 0.0, lane))
     return loops
 

@@ -36,7 +36,7 @@ LOOPS = [
     Loop("presence:a_0", "A", "a_0", PRESENCE, 93, 6, "a_0"),
     Loop("presence:b_0", "A", "b_0", PRESENCE, 93, 6, "b_0"),
 ]
-FIXED = Program("day", "static", 5, tuple(ProgramPhase(s, 30, 30, 30) for s in ("GGrrr", "yyrrr", "rrGGr", "rryrr")))
+FIXED = Program("day", "static", 125, tuple(ProgramPhase(s, 30, 30, 30) for s in ("GGrrr", "yyrrr", "rrGGr", "rryrr")))
 ACTUATED = Program(
     "act",
     "actuated",
@@ -178,6 +178,11 @@ def test_only_an_actuated_program_gaps_out_between_its_bounds(states, ends):
     assert of(found, 4, 5, 6) == ends
 
 
+def test_a_green_that_began_before_its_program_does_not_gap_out():
+    found, _ = events(ACTED[:3], programs=(ProgramChange(0, None), ProgramChange(10, "act")))
+    assert of(found, 4, 5, 6) == []
+
+
 @pytest.mark.parametrize("other", ["coordinated", "unknown", "another type"])
 def test_no_cause_is_made_up_for_other_programs(other):
     definition = {
@@ -225,7 +230,9 @@ def test_patterns_are_programs_free_or_flash():
 
 def test_flash_and_dark_are_a_flash_status_and_end_phases():
     found, _ = events(
-        [(0, "GGrrr"), (10, "ooooo"), (20, "OOOOO"), (30, "rrrrr")], modes=(ModeChange(30, "off"), ModeChange(40, "fixed"))
+        [(0, "GGrrr"), (10, "ooooo"), (20, "OOOOO"), (30, "rrrrr")],
+        programs=DAY,
+        modes=(ModeChange(30, "off"), ModeChange(40, "fixed")),
     )
     assert of(found, 173) == [(10, 173, 3), (20, 173, 1), (40, 173, 2)]
     assert of(found, *range(1, 12)) == [(0, 1, 2), (10, 7, 2)]
@@ -253,7 +260,9 @@ def test_long_clearances_and_greens_without_yellow_are_named():
     assert events(CYCLE, programs=DAY)[1] == ()
 
 
-@pytest.mark.parametrize(("hour", "end_s", "count"), [(7, 180.0, 0), (7, 190.0, 1), (2, 600.0, 0), (21, 600.0, 1)])
+@pytest.mark.parametrize(
+    ("hour", "end_s", "count"), [(7, 180.0, 0), (7, 190.0, 1), (2, 600.0, 0), (21, 600.0, 1), (5, 3900.0, 1)]
+)
 def test_two_minutes_of_silence_by_day_are_named(hour, end_s, count):
     zero = MORNING.replace(hour=hour)
     _, notes = events([*CYCLE[:-1], (68, "rrrrr"), (69, "GGrrr")], end_s=end_s, zero=zero, modes=(ModeChange(0, "lost"),))

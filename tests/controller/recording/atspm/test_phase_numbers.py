@@ -60,6 +60,7 @@ def test_four_approaches_have_nemas_eight_phases():
 def test_the_main_street_has_more_lanes_then_the_higher_speed():
     wide = junction([("n", NORTH, "rsl"), ("e", EAST, "rssl"), ("s", SOUTH, "rsl"), ("w", WEST, "rsl")], lanes=4)
     assert numbers(wide)["e:s"] == 2 and numbers(wide)["w:s"] == 6
+    assert numbers(replace(wide, approach_mps=(20.0,) * 3 + (10.0,) * 10))["e:s"] == 2
     fast = junction(FOUR, speeds={"w": 19.4})
     assert numbers(fast)["e:s"] == 2 and numbers(fast)["s:s"] == 4 and numbers(fast)["n:s"] == 8
 
