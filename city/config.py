@@ -21,6 +21,8 @@ FALLBACKS = ("plan", "max-pressure")
 PADDINGS = ("supersuit",)
 FLOORS = ("street", "dialect")
 MAX_DEADLINE_MS, MAX_WATCHDOG_S = 60_000, 3599
+MAX_PHASE = 16
+"""Number of phases of a signal controller."""
 T = TypeVar("T")
 DIALECT = "dialect"
 """Key in a TL field's metadata: the included dialects that read the field. A user's own dialect may read all fields."""
@@ -175,6 +177,8 @@ class TL:
     """The actor's variable scope in a checkpoint that holds several agents."""
     output_tensor: str | None = None
     """The actor's output in a training graph, if the exporter selects a wrong one."""
+    phases: dict[str, int] = field(default_factory=dict, hash=False)
+    """Phase numbers in exports of signal events, by `ROAD`, `ROAD:left`, `ROAD:right` or `ROAD:crossing` (docs/atspm.md)."""
 
 
 @dataclass(frozen=True)
@@ -414,3 +418,6 @@ def _check_tl(where: str, tl: TL) -> None:
     for key in ("delta_time_s", "control_cycle", "offset_range", "action_t_s"):
         if getattr(tl, key) == 0:
             raise InputError(f"{where} {key} = 0 must be at least 1")
+    for name, number in tl.phases.items():
+        if not 1 <= number <= MAX_PHASE:
+            raise InputError(f"{where} phases {name} = {number} must be a phase number from 1 to {MAX_PHASE}")

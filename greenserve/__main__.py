@@ -24,6 +24,7 @@ COMMANDS = {
     "predict": ("serving.client.commands:predict", "request a prediction from a served model"),
     "status": ("serving.client.commands:status", "show the served models and versions"),
     "check": ("controller.check", "compare contracts with the network, without running"),
+    "detectors": ("controller.recording.atspm.detectors_command", "write induction loops for a city's signals"),
     "control": ("controller.__main__", "control a city's signals with served policies"),
     "guard": ("controller.guard.__main__", "hold the connection to SUMO, in case a controller crashes"),
 }

@@ -29,6 +29,7 @@ PARSERS = {
     "predict": "serving.client.commands:predict_parser",
     "status": "serving.client.commands:status_parser",
     "check": "controller.check:parser",
+    "detectors": "controller.recording.atspm.detectors_command:parser",
     "control": "controller.config:parser",
     "guard": "controller.guard.__main__:parser",
 }
