@@ -61,6 +61,19 @@ def seconds(text: str) -> float:
     return value
 
 
+def time_text(second: float) -> str:
+    """A simulated second as SUMO writes times: hours:minutes:seconds, with days before them from the second day on."""
+    if not math.isfinite(second):
+        return str(second)
+    milliseconds = round(abs(second) * 1000)
+    minutes, milliseconds = divmod(milliseconds, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    whole, fraction = divmod(milliseconds, 1000)
+    text = f"{hours:02}:{minutes:02}:{whole:02}" + (f".{fraction:03}".rstrip("0") if fraction else "")
+    return ("-" if second < 0 else "") + (f"{days}:" if days else "") + text
+
+
 def time_hint(text: str) -> str:
     """How to write a time, for an error about `text`, which is not one of SUMO's."""
     if re.fullmatch(r"\d{1,2}:\d{2}", text):
