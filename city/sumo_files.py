@@ -14,6 +14,8 @@ from city.errors import InputError
 _LONG_NAMES = {"n": "net-file", "net": "net-file", "r": "route-files", "routes": "route-files", "b": "begin", "e": "end",
                   "a": "additional-files", "additional": "additional-files"}  # fmt: skip
 """Other names that SUMO accepts for its options."""
+_MAX_TIME_S = 1e12
+"""Larger ones are not times: SUMO counts milliseconds in 64 bits."""
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _TIME = re.compile(rf"\s*(?:(?:\d+:)?\d+:\d+:)?{_NUMBER}", re.ASCII)
 
@@ -63,8 +65,8 @@ def seconds(text: str) -> float:
 
 def time_text(second: float) -> str:
     """A simulated second as SUMO writes times: hours:minutes:seconds, with days before them from the second day on."""
-    if not math.isfinite(second):
-        return str(second)
+    if not abs(second) < _MAX_TIME_S:
+        return f"{second:g}"
     milliseconds = round(abs(second) * 1000)
     minutes, milliseconds = divmod(milliseconds, 60_000)
     hours, minutes = divmod(minutes, 60)

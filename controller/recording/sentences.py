@@ -1,7 +1,7 @@
 """What a record has of a TL's decision step, as a sentence: what it saw, what it chose, what was permitted, and why not."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from city.names import listed
@@ -73,7 +73,7 @@ def _enum_name(kind: Any, value: int) -> str:
 def _seen(contract: pb.PolicyContract, decision: record.Decision) -> str:
     """The phases, and of the observation what matters most in the contract's dialect."""
     phases = [_phase(contract, k, phase) for k, phase in enumerate(decision.phases)]
-    parts = [f"{', '.join(phases)} shown"] if phases else []
+    parts = [f"current {', '.join(phases)}"] if phases else []
     features = contract.observation.features
     if any(feature.kind == "min_green" for feature in features) and not decision.min_green_passed:
         parts.append("min green not passed")
@@ -112,7 +112,7 @@ def _lanes(values: Mapping[str, Mapping[str, float]], normalisation: str) -> str
     return _most("features", pairs, lambda name: f"{name} {pairs[name]:.3g}")
 
 
-def _most(name: str, values: Mapping[str, float], text: Any) -> str:
+def _most(name: str, values: Mapping[str, float], text: Callable[[str], str]) -> str:
     """The largest values. `text`: of a key."""
     if not values:
         return f"no {name}"
@@ -166,11 +166,13 @@ def _action(contract: pb.PolicyContract, decision: record.Decision) -> str:
     if kind == CATEGORICAL and len(action) == 1 and action[0] in range(max(contract.action.size, 1)):
         return _phase(contract, 0, int(action[0])) + _scores(contract, decision, int(action[0]))
     if kind == "kc" and len(action) == len(contract.signal_ids):
+        bound = contract.action.actionp
         pairs = zip(contract.signal_ids, action, strict=True)
         changes = [
-            f"{'change' if value >= contract.action.actionp else 'keep'} {signal} ({value:.3g})" for signal, value in pairs
+            f"change {signal} ({value:.3g} >= {bound:g})" if value >= bound else f"keep {signal} ({value:.3g} < {bound:g})"
+            for signal, value in pairs
         ]
-        return f"{', '.join(changes)}, to change from {contract.action.actionp:g} on"
+        return ", ".join(changes)
     return f"{kind or 'the action'} {', '.join(f'{value:.3g}' for value in action)}"
 
 
@@ -192,26 +194,28 @@ def _states(contract: pb.PolicyContract, step: record.TlStep) -> list[str]:
     """What was permitted, second by second, which commands went out, and why a request was not permitted."""
     changes: dict[str, list[str]] = {}
     last: dict[str, str] = {}
-    handed: list[str] = []
-    overrides: dict[tuple[str, int], str] = {}
+    handed: dict[str, None] = {}
+    reasons: dict[tuple[str, str], dict[int, None]] = {}
     for states in step.states:
         moment = "" if states.at_s == step.at_s else f" at {time_text(states.at_s)}"
+        # without a request, the signals run their programs or are on the way there
+        commanded = {command.signal for command in states.commands if command.state}
         for signal, state in zip(contract.signal_ids, states.permitted, strict=False):
-            if states.requested and last.get(signal) != state:
+            if (states.requested or signal in commanded) and last.get(signal) != state:
                 last[signal] = state
                 changes.setdefault(signal, []).append(f"{state}{moment}")
         for command in states.commands:
             if not command.state:
-                handed.append(f"{command.signal} handed to its program {command.program}{moment}")
+                handed[f"{command.signal} handed to its program {command.program}{moment}"] = None
         for override in states.overrides:
-            overrides.setdefault((override.signal, override.reason), f"not {override.requested}")
+            reasons.setdefault((override.signal, override.requested), {})[override.reason] = None
     named = len(contract.signal_ids) > 1
     parts = [_listed_changes(signal if named else "", states) for signal, states in changes.items()]
     texts = [f"permitted {', '.join(parts)}"] if parts else []
-    texts += [
-        f"{requested}{f' of {signal}' if named else ''}: {_why(reason)}" for (signal, reason), requested in overrides.items()
-    ]
-    return [*texts, *_unique(handed)]
+    for (signal, requested), why in reasons.items():
+        of = f" of {signal}" if named else ""
+        texts.append(f"not {requested}{of}: {', '.join(_why(reason) for reason in why)}")
+    return [*texts, *handed]
 
 
 def _listed_changes(signal: str, states: Sequence[str]) -> str:
@@ -222,7 +226,3 @@ def _listed_changes(signal: str, states: Sequence[str]) -> str:
 def _why(reason: int) -> str:
     name = reason_name(reason)
     return EXPLANATIONS[OverrideReason(name)] if name in list(OverrideReason) else f"reason {name}"
-
-
-def _unique(texts: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(texts))

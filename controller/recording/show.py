@@ -102,5 +102,6 @@ def _is_worth_showing(tl_step: record.TlStep) -> bool:
 
 
 def _as_dict(message: Any) -> dict[str, Any]:
-    values: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
+    """A message as protobuf's JSON has it, with the names of protos/record.proto; 64-bit integers are texts there."""
+    values: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
     return values

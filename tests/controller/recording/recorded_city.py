@@ -108,9 +108,7 @@ def record_city(seconds: float = SECONDS) -> RecordedCity:
         start = checked_start(connection, street, contracts)
         run = RunStart(street, tuple(contracts), start, safety, city.controller)
         policies, messages = Policies(contracts), Messages(run)
-        loop = loop_from(
-            start, connection, street, contracts, policies, safety, city.controller, [messages], driver=None
-        )
+        loop = loop_from(start, connection, street, contracts, policies, safety, city.controller, [messages], driver=None)
         take_over(connection, street, start)
         while loop.now < seconds:
             policies.now = loop.now
