@@ -63,7 +63,9 @@ def parser(prog: str) -> Parser:
     add_record(parser)
     formats = parser.add_mutually_exclusive_group(required=True)
     formats.add_argument("--csv", type=Path, metavar="DIR", help="write CSV files there; lists are separated by spaces")
-    formats.add_argument("--parquet", type=Path, metavar="DIR", help="write Parquet files there; it needs greenserve[evaluation]")
+    formats.add_argument(
+        "--parquet", type=Path, metavar="DIR", help="write Parquet files there; needs pyarrow, of the extra evaluation"
+    )
     return parser
 
 

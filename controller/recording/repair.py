@@ -20,8 +20,7 @@ def parser(prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(
         prog=prog,
-        description="Write a whole file beside one that was cut off or damaged, from what can be read of it. "
-        "Other tools for MCAP files then open it.",
+        description="Write a whole file, which other tools open, from what can be read of one that was cut off or damaged.",
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="a file of control --record; it is not changed")
     parser.add_argument(

@@ -28,13 +28,13 @@ def parser(prog: str) -> Parser:
     parser = Parser(
         prog=prog,
         description="Show each decision as a sentence: what the TL saw, what was chosen and how surely, what was permitted, "
-        "and why not. Alarms and rejected commands of its signals are lines of their own.",
+        "and why not.",
     )
     add_record(parser)
     parser.add_argument("--tl", action="append", metavar="TL", help="TLs to show, separated by commas or repeated (default: all)")
-    time = "simulated time, s, h:m such as 08:10, or h:m:s such as 08:10:05"
-    parser.add_argument("--from", dest="from_s", type=_time, metavar="TIME", default=-math.inf, help=f"first {time}")
-    parser.add_argument("--to", dest="to_s", type=_time, metavar="TIME", default=math.inf, help="end, which is not shown itself")
+    first = "first simulated time: s, h:m such as 08:10, or h:m:s such as 08:10:05 (default: the record's first)"
+    parser.add_argument("--from", dest="from_s", type=_time, metavar="TIME", help=first)
+    parser.add_argument("--to", dest="to_s", type=_time, metavar="TIME", help="show times before this one (default: all)")
     parser.add_argument("--json", action="store_true", help="print a JSON object a line, with the message of the record")
     return parser
 
@@ -66,8 +66,10 @@ def main(argv: list[str], prog: str) -> int:
 
 def _entries(reader: RunReader, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """What to show, in order. Raises InputError for an unknown TL."""
-    if args.to_s <= args.from_s:
-        raise InputError(f"--to must be later than --from ({args.from_s:g} s)")
+    from_s = -math.inf if args.from_s is None else args.from_s
+    to_s = math.inf if args.to_s is None else args.to_s
+    if to_s <= from_s:
+        raise InputError(f"--to must be later than --from ({from_s:g} s)")
     city = reader.city
     contracts = {contract.tl: contract for contract in city.contracts}
     tl_of_signal = {signal: contract.tl for contract in city.contracts for signal in contract.signal_ids}
@@ -75,9 +77,9 @@ def _entries(reader: RunReader, args: argparse.Namespace) -> Iterator[dict[str, 
     shown = {tl: contracts[tl] for tl in tls}
     signals = {signal for contract in shown.values() for signal in contract.signal_ids}
     for recorded in reader.steps(set(tls)):
-        if recorded.step.at_s >= args.to_s:
+        if recorded.step.at_s >= to_s:
             break
-        if recorded.step.at_s >= args.from_s:
+        if recorded.step.at_s >= from_s:
             yield from _entries_of(recorded, shown, signals, city.driver)
 
 
