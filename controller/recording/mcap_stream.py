@@ -70,8 +70,6 @@ class McapStream:
         self._stream = stream
         self._size = os.fstat(stream.fileno()).st_size
         self._losses = losses
-        self.is_complete = False
-        """Whether the file ends with a footer, known once it has been read."""
 
     def records(self) -> Iterator[McapRecord]:
         """Header, attachments, metadata, and the schemas, channels and messages inside and outside of chunks, in order."""
@@ -91,8 +89,7 @@ class McapStream:
                 self._lose_end(begin, in_index)
                 return
             if opcode == Opcode.FOOTER:
-                self.is_complete = self._stream.read(length + len(MAGIC))[length:] == MAGIC
-                if not self.is_complete:
+                if self._stream.read(length + len(MAGIC))[length:] != MAGIC:
                     self._lose_end(begin, in_index=True)
                 return
             in_index = in_index or opcode == Opcode.DATA_END

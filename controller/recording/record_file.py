@@ -114,6 +114,7 @@ class RecordReader:
         self.path = path
         self.attachments: dict[str, bytes] = {}
         """By name, gzipped; those that follow the city once the file has been read."""
+        self._damage = Losses()
         self._losses = Losses()
         self._channels: dict[int, _Topic | None] = {}
         self._tls: Container[str] | None = None
@@ -124,11 +125,11 @@ class RecordReader:
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}") from None
         try:
-            self._mcap = McapStream(self._stream, self._losses)
+            self._mcap = McapStream(self._stream, self._damage)
             self._messages = self._read()
             _, message, _ = next(self._messages, ("", None, 0))
             if not isinstance(message, record.City):
-                raise InputError(f"{path}: cannot be read as a record: {self._losses or 'it has no city'}; {REMEDY}")
+                raise InputError(f"{path}: cannot be read as a record: {self.missing or 'it has no city'}; {REMEDY}")
         except BaseException:
             self.close()
             raise
@@ -137,7 +138,12 @@ class RecordReader:
     @property
     def missing(self) -> str:
         """What is missing of the file, known once it has been read; "" if it is whole."""
-        return str(self._losses)
+        return "; ".join(filter(None, (str(self._damage), str(self._losses))))
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether the file is cut off or damaged, known once it has been read; without that it may still lack steps."""
+        return bool(self._damage)
 
     def steps(self, tls: Container[str] | None = None) -> Iterator[RecordedStep]:
         """The steps, once, in their order. Steps around a damaged part may lack TLs: `missing` names them.
@@ -171,7 +177,7 @@ class RecordReader:
         paths: dict[str, Path] = {}
         for k, name in enumerate(self.city.network_files):
             if name not in self.attachments:
-                reason = self._losses or "it has no such attachment"
+                reason = self.missing or "it has no such attachment"
                 raise InputError(f"{self.path}: its network file {name} is missing: {reason}")
             # a name of its own: the attachment's may lead out of the folder
             paths[name] = folder / f"{k}.xml"

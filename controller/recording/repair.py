@@ -38,22 +38,19 @@ def main(argv: list[str], prog: str) -> int:
     def repair() -> int:
         args = parser(prog).parse_args(argv)
         out = args.out or args.file.with_name(args.file.name.removesuffix(SUFFIX) + REPAIRED_SUFFIX)
-        steps, missing = _read(args.file)
-        if not missing:
-            print(f"{args.file}: is whole, {steps:,} steps; nothing is written")
-            return 0
-        write(args.file, out)
-        print(f"{out}: {steps:,} steps")
-        print(f"lost: {missing}")
+        with RecordReader(args.file) as reader:
+            steps = sum(1 for _ in reader.steps())
+        if reader.is_damaged:
+            write(args.file, out)
+            print(f"{out}: {steps:,} steps")
+            print(f"lost: {reader.missing}")
+        else:
+            print(
+                f"{args.file}: is not damaged, {steps:,} steps{reader.missing and ', but '}{reader.missing}; nothing is written"
+            )
         return 0
 
     return program.run(repair)
-
-
-def _read(path: Path) -> tuple[int, str]:
-    """(number of steps, what is missing) of a file. Raises InputError."""
-    with RecordReader(path) as reader:
-        return sum(1 for _ in reader.steps()), reader.missing
 
 
 def write(path: Path, out: Path) -> None:

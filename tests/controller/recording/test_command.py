@@ -7,7 +7,10 @@ import re
 import sys
 
 import pytest
+from mcap.data_stream import RecordBuilder
+from mcap.opcode import Opcode
 from mcap.reader import make_reader
+from mcap.records import Channel
 
 from controller.recording.command import main
 from controller.recording.export import TABLES
@@ -175,11 +178,11 @@ def test_shown_states_are_joined_and_cover_the_run(whole, recorded_city, tmp_pat
 
 
 def test_hole_ends_an_interval_of_shown_states(recorded_city, tmp_path, run):
-    kept = [each for each in recorded_city.steps if not 3 <= each[0].number <= 5]
+    kept = [each for each in recorded_city.steps if each[0].number not in (7, 8)]
     path = type(recorded_city)(recorded_city.start, kept).write(tmp_path / "hole.mcap")
     out = run("export", path, "--csv", tmp_path)
-    assert "missing: hole.mcap: steps 3 to 5 are missing" in out
-    missing = [(each.begin_s, each.end_s) for step, _, _ in recorded_city.steps[3:6] for each in step.shown]
+    assert "missing: hole.mcap: steps 7 to 8 are missing" in out
+    missing = [(each.begin_s, each.end_s) for step, _, _ in recorded_city.steps[7:9] for each in step.shown]
     with (tmp_path / "shown.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             assert not any(float(row["begin_s"]) < end_s and begin_s < float(row["end_s"]) for begin_s, end_s in missing)
@@ -266,8 +269,24 @@ def test_repair_overwrites_nothing(killed, tmp_path, run):
 
 
 def test_repair_of_a_whole_file_writes_nothing(whole, run):
-    assert "is whole, 126 steps; nothing is written" in run("repair", whole)
+    assert "is not damaged, 126 steps; nothing is written" in run("repair", whole)
     assert [path.name for path in whole.parent.iterdir()] == [whole.name]
+
+
+def test_repaired_file_with_a_hole_needs_no_repair(recorded_city, tmp_path, run):
+    kept = [each for each in recorded_city.steps if each[0].number not in (7, 8)]
+    path = type(recorded_city)(recorded_city.start, kept).write(tmp_path / "hole.mcap")
+    assert "is not damaged, 124 steps, but steps 7 to 8 are missing; nothing is written" in run("repair", path)
+
+
+def test_repair_keeps_one_channel_if_a_file_repeats_it(recorded_city, tmp_path, run):
+    whole = recorded_city.write(tmp_path / "whole.mcap", 0, 20)
+    again = RecordBuilder()
+    Channel(id=1, topic="/city", message_encoding="protobuf", metadata={}, schema_id=1).write(again)
+    path = mcap_bytes.with_record_after_city(whole, tmp_path / "again.mcap", again.end() + mcap_bytes.record(Opcode.CHUNK, b""))
+    run("repair", path)
+    with (tmp_path / "again.repaired.mcap").open("rb") as file:
+        assert make_reader(file).get_summary().statistics.channel_count == 10
 
 
 def test_repair_into_a_folder_that_is_missing_is_one_line(killed, tmp_path, run):
