@@ -5,7 +5,6 @@ attachments, gzipped. Readers take a file as it is: cut off, damaged, or of some
 """
 
 import gzip
-import zlib
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,9 +26,6 @@ SUFFIX = ".mcap"
 PROFILE = "greenserve"
 CITY, STEP, TL = "/city", "/step", "/tl/"
 """Topics; a TL's name follows the last one."""
-MAX_NETWORK_BYTES = 1 << 32
-"""Largest network file that is unpacked."""
-PIECE_BYTES = 1 << 20
 MAX_NAMES = 5
 """TLs that a text names."""
 REMEDY = "name a file that greenserve control --record wrote"
@@ -169,25 +165,6 @@ class RecordReader:
             self._check_tls(current, due_tls)
             yield current
 
-    def write_network_files(self, folder: Path) -> dict[str, Path]:
-        """Unpack the network files of the city into a folder; by their names in the record.
-
-        Raises InputError if one is missing, damaged or too large, OSError if it cannot be written.
-        """
-        paths: dict[str, Path] = {}
-        for k, name in enumerate(self.city.network_files):
-            if name not in self.attachments:
-                reason = self.missing or "it has no such attachment"
-                raise InputError(f"{self.path}: its network file {name} is missing: {reason}")
-            # a name of its own: the attachment's may lead out of the folder
-            paths[name] = folder / f"{k}.xml"
-            with paths[name].open("wb") as file:
-                try:
-                    _gunzip(self.attachments[name], file)
-                except (ValueError, EOFError, zlib.error) as error:
-                    raise InputError(f"{self.path}: its network file {name} cannot be unpacked: {error}") from None
-        return paths
-
     def close(self) -> None:
         self._stream.close()
 
@@ -275,18 +252,3 @@ def missing_steps(expected: int, number: int) -> str:
     if number == expected + 1:
         return f"step {expected} is missing"
     return f"steps {expected} to {number - 1} are missing"
-
-
-def _gunzip(data: bytes, file: IO[bytes]) -> None:
-    """Unpack gzipped bytes into a file. Raises ValueError, EOFError or zlib.error."""
-    unpacker = zlib.decompressobj(wbits=31)  # gzip
-    written = 0
-    while not unpacker.eof:
-        piece = unpacker.decompress(data, PIECE_BYTES)
-        data = unpacker.unconsumed_tail
-        if not piece and not data and not unpacker.eof:
-            raise EOFError("it is cut off")
-        written += len(piece)
-        if written > MAX_NETWORK_BYTES:
-            raise ValueError(f"it has more than the limit of {MAX_NETWORK_BYTES:,} bytes")
-        file.write(piece)
