@@ -1,0 +1,37 @@
+"""What a controller read of a signal's lanes, in the order of time: queues, volumes and single vehicles."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class LaneReading(NamedTuple):
+    """The lanes of a phase at one moment."""
+
+    time_s: float
+    vehicles: int
+    """On all lanes."""
+    halting: int
+    """On all lanes, slower than 0.1 m/s."""
+    longest: int
+    """Halting vehicles of the lane with most of them."""
+    passed: float | None
+    """Vehicles that have left the lanes since the first reading; None if it is not known."""
+
+
+class VehicleReading(NamedTuple):
+    """A vehicle at one moment. Vehicles are not told apart."""
+
+    time_s: float
+    lane: str
+    position_m: float
+    """Of its front, from the begin of the lane."""
+    speed_mps: float
+
+
+@dataclass
+class SignalReadings:
+    """The readings of one signal."""
+
+    lanes: dict[int, list[LaneReading]] = field(default_factory=dict)
+    """By phase."""
+    vehicles: list[VehicleReading] = field(default_factory=list)
