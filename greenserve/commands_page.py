@@ -34,6 +34,7 @@ PARSERS = {
     "record info": "controller.recording.info:parser",
     "record show": "controller.recording.show:parser",
     "record export": "controller.recording.export:parser",
+    "record report": "controller.recording.report:parser",
     "record repair": "controller.recording.repair:parser",
     "guard": "controller.guard.__main__:parser",
 }

@@ -1,4 +1,4 @@
-"""`greenserve record`: read, export and repair the records of `greenserve control --record`."""
+"""`greenserve record`: read, draw, export and repair the records of `greenserve control --record`."""
 
 import importlib.util
 import sys
@@ -10,7 +10,8 @@ from city.errors import InputError
 SUBCOMMANDS = {
     "info": ("controller.recording.info", "show what a record has, and what is missing"),
     "show": ("controller.recording.show", "show each decision of a time as a sentence"),
-    "export": ("controller.recording.export", "write tables as CSV or Parquet"),
+    "export": ("controller.recording.export", "write tables as CSV or Parquet, or files for ATSPM tools"),
+    "report": ("controller.recording.report", "write a page with ATSPM pictures"),
     "repair": ("controller.recording.repair", "write a whole file from a damaged one"),
 }
 """By name: the module, and the summary."""
@@ -33,7 +34,7 @@ def _no_subcommand(argv: list[str], prog: str) -> int:
     """Handle --help; any other arguments are an error."""
 
     def run() -> int:
-        parser = Parser(prog=prog, description="Read, export and repair the records of greenserve control --record.")
+        parser = Parser(prog=prog, description="Read, draw, export and repair the records of greenserve control --record.")
         commands = parser.add_subparsers(metavar="COMMAND", required=True)
         for name, (_, summary) in SUBCOMMANDS.items():
             commands.add_parser(name, help=summary, add_help=False)

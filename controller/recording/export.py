@@ -1,14 +1,22 @@
-"""`greenserve record export`: tables for notebooks, as CSV or Parquet (docs/record-files.md describes their columns)."""
+"""`greenserve record export`: tables for notebooks, as CSV or Parquet (docs/record-files.md describes their columns), and files
+for ATSPM tools (docs/atspm.md).
+"""
 
 import contextlib
 import csv
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from city import program, whole_files
 from city.arguments import Parser
+from city.config import City
 from city.errors import InputError
+from controller.recording import atspm_flags
+from controller.recording.atspm import files, from_record
+from controller.recording.atspm.events import signal_events
+from controller.recording.atspm.files import Written
 from controller.recording.info import add_record, open_record
 from controller.recording.record_file import RecordedStep
 from controller.recording.run_files import RunReader
@@ -58,7 +66,8 @@ def parser(prog: str) -> Parser:
     """The flags of the command line."""
     parser = Parser(
         prog=prog,
-        description="Write the tables decisions, states, shown and alarms of a record into a folder.",
+        description="Write the tables decisions, states, shown and alarms of a record into a folder, or signal events for "
+        "ATSPM tools.",
     )
     add_record(parser)
     formats = parser.add_mutually_exclusive_group(required=True)
@@ -66,6 +75,8 @@ def parser(prog: str) -> Parser:
     formats.add_argument(
         "--parquet", type=Path, metavar="DIR", help="write Parquet files there; needs pyarrow, of the extra evaluation"
     )
+    formats.add_argument("--atspm", type=Path, metavar="DIR", help="write signal events there, for ATSPM tools")
+    atspm_flags.add(parser, "--atspm: ")
     return parser
 
 
@@ -75,6 +86,15 @@ def main(argv: list[str], prog: str) -> int:
     def export() -> int:
         args = parser(prog).parse_args(argv)
         reader = open_record(args)
+        if args.atspm is not None:
+            written = export_atspm(reader, args.atspm, atspm_flags.city(args), args.zero)
+            for path in written.paths:
+                print(path)
+            for note in written.notes:
+                print(f"note: {note}")
+            return 0
+        if args.city is not None or args.zero is not None:
+            raise InputError("--city and --zero belong to --atspm; leave them out")
         folder, kind = (args.csv, "csv") if args.csv is not None else (args.parquet, "parquet")
         counts = write(reader, folder, kind)
         for name, count in counts.items():
@@ -110,6 +130,13 @@ def write(reader: RunReader, folder: Path, kind: str) -> dict[str, int]:
                 tables[name].add(row)
                 counts[name] += 1
     return counts
+
+
+def export_atspm(reader: RunReader, folder: Path, city: City | None = None, zero: datetime | None = None) -> Written:
+    """Write the signal events of a run for ATSPM tools; arguments as `from_record.read`. Raises InputError."""
+    recorded = from_record.read(reader, city, zero)
+    events = signal_events(recorded.timeline, recorded.phases, programs=recorded.programs)
+    return files.write(folder, recorded.timeline, events, recorded.phases, notes=recorded.notes)
 
 
 def _require_pyarrow() -> None:

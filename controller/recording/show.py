@@ -33,13 +33,13 @@ def parser(prog: str) -> Parser:
     add_record(parser)
     parser.add_argument("--tl", action="append", metavar="TL", help="TLs to show, separated by commas or repeated (default: all)")
     first = "first simulated time: s, h:m such as 08:10, or h:m:s such as 08:10:05 (default: the record's first)"
-    parser.add_argument("--from", dest="from_s", type=_time, metavar="TIME", help=first)
-    parser.add_argument("--to", dest="to_s", type=_time, metavar="TIME", help="show times before this one (default: all)")
+    parser.add_argument("--from", dest="from_s", type=time_flag, metavar="TIME", help=first)
+    parser.add_argument("--to", dest="to_s", type=time_flag, metavar="TIME", help="show times before this one (default: all)")
     parser.add_argument("--json", action="store_true", help="print a JSON object a line, with the message of the record")
     return parser
 
 
-def _time(text: str) -> float:
+def time_flag(text: str) -> float:
     """A simulated second; hours and minutes alone are a time of day."""
     return simulated_second(f"{text}:00" if _HOURS_MINUTES.fullmatch(text) else text)
 

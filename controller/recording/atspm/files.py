@@ -3,7 +3,7 @@
     events.csv      TimeStamp, DeviceId, EventId, Parameter: for Oregon DOT's package `atspm`
     detectors.csv   DeviceId, Phase, Parameter, Function: its detector table
     phases.csv      DeviceId, Signal, Phase, Movements: what the numbers mean
-    notes.txt       which rules of readers do not hold, by device
+    notes.txt       what is not known, and which rules of readers do not hold, by device
     device-N.xml    the events of a device as MAXTIME writes them, which UDOT's ATSPM 5 imports
 
 Devices are numbered: a column with both numbers and names of signals would be read as numbers by some tools, as text by others.
@@ -48,6 +48,7 @@ def write(
     events: Sequence[SignalEvents],
     phases: Mapping[str, PhaseNumbers],
     loops: Sequence[Loop] = (),
+    notes: Sequence[str] = (),
 ) -> Written:
     """Write all files into a folder, which is created. Raises InputError.
 
@@ -57,6 +58,7 @@ def write(
         events: of `signal_events`.
         phases: of all signals of the network, so that a signal has the same device number in every export.
         loops: the detectors, in the order of their file.
+        notes: first lines of notes.txt, such as what is not known.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -67,8 +69,9 @@ def write(
     _write_events(paths[0], timeline, events, devices)
     _write_detectors(paths[1], [loop for loop in loops if loop.signal in phases], phases, devices)
     _write_phases(paths[2], phases, devices)
-    notes = tuple(f"device {devices[own.signal]}, signal {printable(own.signal)}, {note}" for own in events for note in own.notes)
-    whole_files.write(paths[3], "".join(f"{note}\n" for note in notes) or NO_NOTES, REMEDY)
+    rules = [f"device {devices[own.signal]}, signal {printable(own.signal)}, {note}" for own in events for note in own.notes]
+    notes = (*map(printable, notes), *rules)
+    whole_files.write(paths[3], "".join(f"{note}\n" for note in notes) + ("" if rules else NO_NOTES), REMEDY)
     for own in events:
         paths.append(folder / f"device-{devices[own.signal]}.xml")
         _write_maxtime(paths[-1], timeline, own, devices[own.signal], phases[own.signal])

@@ -32,6 +32,8 @@ MARGIN_LEFT, MARGIN_RIGHT, MARGIN_BOTTOM = 48, 50, 36
 LINE_PX = 15
 BAND_PX = 13
 MAX_TICKS_Y = 5
+HEADROOM = 1.04
+"""Length of an axis by the largest value, so that its mark does not lie on the frame."""
 TICK_STEPS_S = (1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400)
 """Distances of the ticks of a time axis, of which the smallest that leaves room for their labels is used."""
 TIME_LABEL_PX = 52
@@ -64,8 +66,8 @@ class Axis:
 
 
 def number_axis(title: str, top: float, unit: str = "") -> Axis:
-    """An axis from 0 to a round number that is not below `top`."""
-    top = top if math.isfinite(top) and top > 0 else 1.0
+    """An axis from 0 to a round number above `top`."""
+    top = top * HEADROOM if math.isfinite(top) and top > 0 else 1.0
     power = 10.0 ** math.floor(math.log10(top / MAX_TICKS_Y))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor * MAX_TICKS_Y >= top * (1 - 1e-9))
     count = math.ceil(top / step - 1e-9)
@@ -219,7 +221,7 @@ class Canvas:
         if paths:
             self._parts.append(f'<path class="data" d="{"".join(paths)}" fill="{colour}" opacity="{opacity:g}"/>')
 
-    def label(self, point: Point, text: str, dy_px: float = 0.0, room: float = 150.0) -> None:
+    def label(self, point: Point, text: str, dy_px: float = 0.0, room: float = 300.0) -> None:
         """Write a text that begins at a point."""
         x, y = self.px(point)
         self._text(x + 3, y + dy_px, text, room=room, halo=True)
@@ -311,7 +313,7 @@ class Canvas:
             for value, text in self.right.ticks:
                 _, y = self.px((0, value), is_right=True)
                 self._text(x1 + 4, y + 4, text, room=MARGIN_RIGHT - 16)
-            self._text(self._width - 4, self.top + self.plot_height / 2, self.right.title, anchor="middle", turned=90)
+            self._text(self._width - 13, self.top + self.plot_height / 2, self.right.title, anchor="middle", turned=90)
         self._text(11, self.top + self.plot_height / 2, self.y.title, anchor="middle", turned=-90)
         self._text(x0 + self.plot_width / 2, self.bottom + 30, self.x.title, anchor="middle")
         self._parts.append(

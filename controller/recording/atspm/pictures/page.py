@@ -62,7 +62,7 @@ def page(
     for view in views:
         parts += ["<section>", f"<h2>{_text(view.name)}</h2>", termination.draw(view)]
         for phase in (phase.number for phase in view.vehicle_phases):
-            parts += [f"<h3>{_text(view.description(phase)).capitalize()}</h3>", coordination.draw(view, phase)]
+            parts += [f"<h3>{_text(view.description(phase))}</h3>", coordination.draw(view, phase)]
             # the left turn is part of its approach's volume
             is_left = phase in LEFT_BESIDE.values()
             pictures = [kind.draw(view, phase) for kind in HALF_PICTURES if not (kind is approach_volume and is_left)]

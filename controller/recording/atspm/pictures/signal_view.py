@@ -65,7 +65,7 @@ class SignalView:
 
     def description(self, phase: int) -> str:
         """A phase in words."""
-        return next((f"phase {each.number}: {each.description}" for each in self.phases.phases if each.number == phase), "")
+        return next((f"Phase {each.number}: {each.description}" for each in self.phases.phases if each.number == phase), "")
 
     def times_s(self, code: Code, parameter: int) -> list[float]:
         """The times of an event."""

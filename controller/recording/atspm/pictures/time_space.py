@@ -126,7 +126,8 @@ def trajectories(corridor: Corridor, vehicles: Sequence[VehicleReading]) -> list
     """The ways of vehicles between readings, as (time, place) pairs on the corridor."""
     by_lane: dict[str, dict[float, list[VehicleReading]]] = {}
     times = sorted({reading.time_s for reading in vehicles})
-    for reading in vehicles:
+    # two TLs may have read the same lane
+    for reading in dict.fromkeys(vehicles):
         if reading.lane in corridor.lane_begin_m:
             by_lane.setdefault(reading.lane, {}).setdefault(reading.time_s, []).append(reading)
     segments = []

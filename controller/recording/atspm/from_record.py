@@ -1,0 +1,383 @@
+"""A timeline and readings from a record: what its signals showed, what controlled them, and what was read of their lanes.
+
+shown states      from the steps; a hole of the record is control mode lost
+control modes     from the TLs' steps and operators' commands; fallback if max-pressure or greedy drove in the place of policies
+programs          while signals were handed to them; none while the controller set the states
+causes            max-out for a green that the safety rules ended at its maximum
+queues            halting vehicles, whenever the TL was due
+volumes           counted vehicles, else the flow of single vehicles on their lanes after Edie: the way that they drive in a time,
+                  divided by the lane's length (dialect street)
+detectors         none: a record has no entries and exits
+
+Edie, "Discussion of traffic stream measurements and definitions", 1963.
+"""
+
+import gzip
+import io
+import math
+import tempfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from city.config import City
+from city.errors import InputError
+from city.network import Program
+from city.sumo_files import time_text
+from city.version import VERSION
+from controller.recording import run_start
+from controller.recording.atspm import phase_numbers
+from controller.recording.atspm.phase_numbers import PhaseNumbers
+from controller.recording.atspm.readings import LaneReading, SignalReadings, VehicleReading
+from controller.recording.atspm.timeline import (
+    FALLBACK,
+    LOST,
+    MAX_OUT,
+    MODES,
+    POLICY,
+    GreenEnd,
+    ModeChange,
+    ProgramChange,
+    ShownState,
+    SignalTimeline,
+    Timeline,
+)
+from controller.recording.record_file import NS, RecordedStep, RecordReader
+from controller.recording.run_files import RunReader
+from controller.recording.run_start import RunStart
+from controller.recording.sentences import mode_name
+from protos import record_pb2 as record
+
+MAX_UNPACKED_BYTES = 1 << 30
+"""Largest size of all network files of a record, unpacked."""
+READ_BYTES = 1 << 20
+HOLE_S = 1e-6
+"""Longer times between two shown states are a hole."""
+AFTER_HOLE_S = 0.001
+"""Control mode lost lasts so much longer than a hole, because why the greens in it ended is not known."""
+MAX_GAP_S = 60.0
+"""A longer time between two readings of single vehicles is not counted as flow."""
+NO_DETECTORS = "the record has no entries and exits of detectors, so there are no detector events"
+MALFORMED = (KeyError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError)
+"""What decoding may raise for a record that another version wrote, or that was changed."""
+
+
+@dataclass(frozen=True)
+class RecordedSignals:
+    """The signals of a record."""
+
+    run: RunStart
+    timeline: Timeline
+    phases: dict[str, PhaseNumbers]
+    """By signal, for all signals of the network."""
+    programs: dict[str, tuple[Program, ...]]
+    """By recorded signal."""
+    readings: dict[str, SignalReadings]
+    """By recorded signal."""
+    names: dict[str, str]
+    """By recorded signal, its TL and its id."""
+    notes: tuple[str, ...]
+
+
+def read(
+    reader: RunReader,
+    city: City | None = None,
+    zero: datetime | None = None,
+    tls: Iterable[str] | None = None,
+    from_s: float | None = None,
+    to_s: float | None = None,
+    vehicles_s: float = 0.0,
+) -> RecordedSignals:
+    """The signals of a record.
+
+    Args:
+        reader: the record.
+        city: its phase numbers take precedence; a record does not have them.
+        zero: local date and time of simulated second 0; None: midnight of the day (UTC) on which the run began.
+        tls: those to read; None: all.
+        from_s: first simulated second; None: the record's first.
+        to_s: end of the time, in simulated seconds; None: the record's end.
+        vehicles_s: time from the begin of which single vehicles are kept.
+
+    Raises InputError if the record's network or the phase numbers cannot be read, or no signal is recorded in that time.
+    """
+    run = network_of(reader)
+    street = run.street
+    phases = (
+        phase_numbers.of_city(city, street)
+        if city is not None
+        else {
+            name: phase_numbers.number_phases(signal, {}, f"{reader.files[0].path}: signal {name}")
+            for name, signal in sorted(street.signals.items())
+        }
+    )
+    if zero is None:
+        zero = datetime.fromtimestamp(reader.city.begin_unix_ns / NS, UTC).replace(
+            hour=0, minute=0, second=0, microsecond=0, tzinfo=None
+        )
+    chosen = None if tls is None else set(tls)
+    steps = _Steps(run, phases, chosen, from_s, to_s, vehicles_s)
+    for recorded in reader.steps(chosen):
+        if to_s is not None and recorded.step.at_s >= to_s and steps.end_s >= to_s:
+            break
+        steps.add(recorded)
+    if not steps.begin_s < steps.end_s:
+        raise InputError(f"{reader.files[0].path}: has no shown state of these TLs at that time; see greenserve record info")
+    notes = [NO_DETECTORS, *reader.missing, *steps.holes]
+    if run.driver is not None:
+        notes.append(f"{run.driver} drove in the place of the policies: its time is control mode {FALLBACK}")
+    if any(signal.uses_flow for signal in steps.signals.values()):
+        notes.append("volumes of dialect street are the flow of single vehicles (Edie), not counts")
+    own = tuple(signal.timeline() for signal in steps.signals.values())
+    return RecordedSignals(
+        run,
+        Timeline(steps.begin_s, steps.end_s, zero, own),
+        phases,
+        {name: tuple(run.start.signals[name].programs.values()) for name in steps.signals},
+        {name: signal.readings for name, signal in steps.signals.items()},
+        {name: f"{signal.tl}, signal {name}" for name, signal in steps.signals.items()},
+        tuple(notes),
+    )
+
+
+def network_of(reader: RunReader) -> RunStart:
+    """The start of a recorded run, with its network. Raises InputError if this version cannot read it."""
+    path = reader.files[0].path
+    with RecordReader(path) as file, tempfile.TemporaryDirectory(prefix="greenserve-record-") as folder:
+        files = _unpacked(path, file.city, file.attachments, Path(folder))
+        try:
+            return run_start.decode(file.city, files)
+        except InputError as error:
+            # the unpacked file's name means nothing to the reader
+            raise InputError(f"{path}: {str(error).replace(folder, 'its attachments')}") from None
+        except MALFORMED as error:
+            version = file.city.greenserve_version or "unknown"
+            raise InputError(
+                f"{path}: a record of version {version} cannot be read by version {VERSION}: {error}; use that version"
+            ) from None
+
+
+def _unpacked(path: Path, city: record.City, attachments: Mapping[str, bytes], folder: Path) -> dict[str, Path]:
+    """Unpack the network's files, by their names in the record. Raises InputError."""
+    files: dict[str, Path] = {}
+    remaining = MAX_UNPACKED_BYTES
+    for k, name in enumerate(city.network_files):
+        if name not in attachments:
+            raise InputError(f"{path}: lacks its attachment {name}; copy the file again")
+        files[name] = folder / f"{k}.xml"  # not the attachment's name, which may lead out of the folder
+        try:
+            with gzip.GzipFile(fileobj=io.BytesIO(attachments[name])) as packed, files[name].open("wb") as file:
+                while remaining >= 0 and (part := packed.read(READ_BYTES)):
+                    remaining -= file.write(part)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise InputError(f"{path}: its attachment {name} is damaged ({error}); copy the file again") from None
+        if remaining < 0:
+            raise InputError(f"{path}: its network is larger than {MAX_UNPACKED_BYTES >> 20} MB unpacked, so it is not read")
+    return files
+
+
+@dataclass
+class _Signal:
+    """What is known of a signal so far."""
+
+    id: str
+    tl: str
+    number_of_states: int
+    """Its place among the states of a step."""
+    lanes: dict[int, list[int]]
+    """By phase, the rows of its incoming lanes."""
+    uses_flow: bool = False
+    """Whether vehicles are not counted, but read one by one."""
+    states: list[ShownState] = field(default_factory=list)
+    modes: list[ModeChange] = field(default_factory=list)
+    programs: list[ProgramChange] = field(default_factory=list)
+    green_ends: list[GreenEnd] = field(default_factory=list)
+    readings: SignalReadings = field(default_factory=SignalReadings)
+    flow: dict[int, float] = field(default_factory=dict)
+    """By phase, the vehicles that passed until `flow_s`, after Edie."""
+    flow_s: float | None = None
+
+    def set_mode(self, begin_s: float, mode: str) -> None:
+        while self.modes and self.modes[-1].begin_s >= begin_s:
+            self.modes.pop()
+        if not self.modes or self.modes[-1].mode != mode:
+            self.modes.append(ModeChange(begin_s, mode))
+
+    def set_program(self, begin_s: float, program: str | None) -> None:
+        while self.programs and self.programs[-1].begin_s >= begin_s:
+            self.programs.pop()
+        if not self.programs or self.programs[-1].program != program:
+            self.programs.append(ProgramChange(begin_s, program))
+
+    def timeline(self) -> SignalTimeline:
+        return SignalTimeline(self.id, tuple(self.states), tuple(self.modes), tuple(self.programs), tuple(self.green_ends))
+
+
+class _Steps:
+    """Collects the steps of a run."""
+
+    def __init__(
+        self,
+        run: RunStart,
+        phases: Mapping[str, PhaseNumbers],
+        tls: set[str] | None,
+        from_s: float | None,
+        to_s: float | None,
+        vehicles_s: float,
+    ) -> None:
+        self._tls = [contract.tl for contract in run.contracts]
+        self._lanes = run.tracked_lanes()
+        self._outflow = {self._lanes.row[lane]: k for k, lane in enumerate(self._lanes.outflow_lanes)}
+        self._length_m = [run.street.lane_length_m[lane] for lane in self._lanes.lanes]
+        self._has_driver = run.driver is not None
+        self._from_s, self._to_s, self._vehicles_s = from_s, to_s, vehicles_s
+        self._rows: dict[tuple[str, ...], list[int]] = {}
+        self.begin_s = self.end_s = -math.inf if from_s is None else from_s
+        self._shown_s: float | None = None
+        """End of the newest shown state."""
+        self.holes: list[str] = []
+        self.signals: dict[str, _Signal] = {}
+        number_of_states = {signal: k for k, signal in enumerate(run.start.signals)}
+        for contract in run.contracts:
+            if tls is not None and contract.tl not in tls:
+                continue
+            read_lanes = set(self._lanes.lanes_of[contract.tl])
+            for signal in contract.signal_ids:
+                lanes: dict[int, list[int]] = {}
+                for lane, phase in phases[signal].phase_of_lane.items():
+                    if lane in read_lanes or lane in self._lanes.vehicle_lanes_of.get(contract.tl, ()):
+                        lanes.setdefault(phase, []).append(self._lanes.row[lane])
+                rows = [row for own in lanes.values() for row in own]
+                uses_flow = not all(row in self._outflow for row in rows) and set(
+                    self._lanes.vehicle_lanes_of.get(contract.tl, ())
+                ) >= {self._lanes.lanes[row] for row in rows}
+                self.signals[signal] = _Signal(signal, contract.tl, number_of_states[signal], lanes, uses_flow)
+
+    def add(self, recorded: RecordedStep) -> None:
+        """Add a step; steps are in order."""
+        step = recorded.step
+        if self._shown_s is None:
+            # a run begins with policies; of a run without its beginning, the modes are not known yet
+            mode = self._mode(record.TlStep.POLICY) if step.number == 0 else LOST
+            begin_s = min([step.at_s, *(shown.begin_s for shown in step.shown)])
+            for signal in self.signals.values():
+                if not signal.modes:
+                    signal.set_mode(begin_s, mode)
+        for shown in step.shown:
+            self._add_shown(shown)
+        of_tl: dict[str, list[_Signal]] = {}
+        for signal in self.signals.values():
+            of_tl.setdefault(signal.tl, []).append(signal)
+        for command in step.commands:
+            for signal in of_tl.get(command.tl, ()):
+                signal.set_mode(step.at_s, self._mode(command.mode))
+        for tl, tl_step in recorded.tls.items():
+            for signal in of_tl.get(tl, ()):
+                signal.set_mode(tl_step.at_s, self._mode(tl_step.mode))
+                self._add_states(signal, tl_step)
+        if step.due and self._is_inside(step.at_s):
+            self._add_readings(step, of_tl)
+
+    def _is_inside(self, time_s: float) -> bool:
+        return (self._from_s is None or time_s >= self._from_s) and (self._to_s is None or time_s <= self._to_s)
+
+    def _mode(self, mode: "record.TlStep.ControlMode") -> str:
+        name = mode_name(mode)
+        if name not in MODES:
+            return LOST  # of another version
+        return FALLBACK if self._has_driver and name == POLICY else name
+
+    def _add_shown(self, shown: record.Shown) -> None:
+        if self._shown_s is None:
+            self.begin_s = max(self.begin_s, shown.begin_s)
+        elif shown.begin_s > self._shown_s + HOLE_S:
+            self._add_hole(self._shown_s, shown.begin_s)
+        self._shown_s = shown.end_s
+        self.end_s = max(self.end_s, shown.end_s if self._to_s is None else min(shown.end_s, self._to_s))
+        for signal in self.signals.values():
+            state = shown.states[signal.number_of_states] if signal.number_of_states < len(shown.states) else ""
+            before = signal.states[-1] if signal.states else None
+            if state and (before is None or (before.state != state and before.begin_s < shown.begin_s)):
+                signal.states.append(ShownState(shown.begin_s, state))
+
+    def _add_hole(self, begin_s: float, end_s: float) -> None:
+        self.holes.append(f"nothing is recorded from {time_text(begin_s)} to {time_text(end_s)}")
+        for signal in self.signals.values():
+            mode = signal.modes[-1].mode
+            signal.set_mode(begin_s, LOST)
+            signal.set_mode(end_s + AFTER_HOLE_S, mode)
+
+    def _add_states(self, signal: _Signal, tl_step: record.TlStep) -> None:
+        """Programs, and greens that the safety rules ended at their maximum."""
+        for states in tl_step.states:
+            for command in states.commands:
+                if command.signal == signal.id:
+                    signal.set_program(states.at_s, None if command.state else command.program)
+            for override in states.overrides:
+                if override.signal == signal.id and override.reason == record.TlStep.MAX_GREEN:
+                    signal.green_ends.append(GreenEnd(states.at_s, MAX_OUT))
+
+    def _add_readings(self, step: record.Step, of_tl: Mapping[str, list[_Signal]]) -> None:
+        due = tuple(self._tls[k] for k in step.due if k < len(self._tls))
+        if due not in self._rows:
+            self._rows[due] = sorted({self._lanes.row[lane] for tl in due for lane in self._lanes.lanes_of[tl]})
+        readings = step.readings
+        # lists by row of the lane
+        vehicles = dict(zip(self._rows[due], readings.vehicles, strict=False))
+        halting = dict(zip(self._rows[due], readings.halting, strict=False))
+        driven: dict[int, float] = {}
+        count: dict[int, int] = {}
+        waiting: dict[int, int] = {}
+        for row, speed_mps in zip(readings.vehicle_lane, readings.speed_mps, strict=False):
+            driven[row] = driven.get(row, 0.0) + speed_mps
+            count[row] = count.get(row, 0) + 1
+            waiting[row] = waiting.get(row, 0) + (speed_mps < 0.1)
+        for tl in due:
+            for signal in of_tl.get(tl, ()):
+                self._add_lanes(signal, step, {**count, **vehicles}, {**waiting, **halting}, driven)
+            # once, if the TL has several signals
+            for signal in of_tl.get(tl, ())[:1] if step.at_s < self.begin_s + self._vehicles_s else ():
+                signal.readings.vehicles.extend(self._vehicles_of(signal, step))
+
+    def _add_lanes(
+        self,
+        signal: _Signal,
+        step: record.Step,
+        vehicles: Mapping[int, int],
+        halting: Mapping[int, int],
+        driven: Mapping[int, float],
+    ) -> None:
+        """Add a reading of each phase's lanes.
+
+        Args:
+            signal: the signal.
+            step: the step.
+            vehicles: by row of a lane, its vehicles.
+            halting: by row, those that halt.
+            driven: by row, the sum of speeds in m/s.
+        """
+        outflow = step.readings.outflow
+        gap_s = step.at_s - signal.flow_s if signal.flow_s is not None else 0.0
+        signal.flow_s = step.at_s
+        for phase, rows in signal.lanes.items():
+            own = [halting.get(row, 0) for row in rows]
+            passed: float | None = None
+            if all(self._outflow.get(row, len(outflow)) < len(outflow) for row in rows):
+                passed = float(sum(outflow[self._outflow[row]] for row in rows))
+            elif signal.uses_flow:
+                flow = sum(driven.get(row, 0.0) / self._length_m[row] for row in rows)
+                signal.flow[phase] = signal.flow.get(phase, 0.0) + (flow * gap_s if gap_s <= MAX_GAP_S else 0.0)
+                passed = signal.flow[phase]
+            total = sum(vehicles.get(row, 0) for row in rows)
+            signal.readings.lanes.setdefault(phase, []).append(
+                LaneReading(step.at_s, total, sum(own), max(own, default=0), passed)
+            )
+
+    def _vehicles_of(self, signal: _Signal, step: record.Step) -> Iterator[VehicleReading]:
+        rows = set(self._lanes.vehicle_rows_of([signal.tl])[1].tolist())
+        readings = step.readings
+        for row, position_m, speed_mps in zip(readings.vehicle_lane, readings.position_m, readings.speed_mps, strict=False):
+            if row in rows:
+                yield VehicleReading(step.at_s, self._lanes.lanes[row], position_m, speed_mps)
