@@ -340,6 +340,7 @@ class _Steps:
             # once, if the TL has several signals
             for signal in of_tl.get(tl, ())[:1] if step.at_s < self.begin_s + self._vehicles_s else ():
                 signal.readings.vehicles.extend(self._vehicles_of(signal, step))
+                signal.readings.vehicle_times_s.append(step.at_s)
 
     def _add_lanes(
         self,

@@ -35,3 +35,6 @@ class SignalReadings:
     lanes: dict[int, list[LaneReading]] = field(default_factory=dict)
     """By phase."""
     vehicles: list[VehicleReading] = field(default_factory=list)
+    """In order of time."""
+    vehicle_times_s: list[float] = field(default_factory=list)
+    """When vehicles were read, also if there was none."""

@@ -1,7 +1,8 @@
 """Approach delay: the time that a phase's vehicles halt, per vehicle and per hour.
 
 Readings tell how many vehicles halt (slower than 0.1 m/s). Their number times the time until the next reading is stopped delay;
-UDOT's tool estimates the delay from arrivals instead, with a similar meaning.
+UDOT's tool estimates the delay from arrivals instead, with a similar meaning. If less than one vehicle leaves in a bin, the delay
+per vehicle is that of one.
 """
 
 from bisect import bisect_left
@@ -46,7 +47,7 @@ def draw(view: SignalView, phase: int) -> str:
     found = delays(view, phase)
     passed = view.passed(phase)
     hourly = [(a, delay_s / (b - a)) for (a, delay_s), (_, b) in zip(found, view.bins, strict=True)]
-    each = [(a, delay_s / vehicles if vehicles else 0.0) for (a, delay_s), vehicles in zip(found, passed, strict=False)]
+    each = [(a, delay_s / max(vehicles, 1.0)) for (a, delay_s), vehicles in zip(found, passed, strict=False)]
     total_h = sum(delay_s for _, delay_s in found) / 3600
     mean = f"Average Delay Per Vehicle: {3600 * total_h / sum(passed):.0f} s, " if sum(passed) else ""
     per_hour = number_axis("Delay per Hour (h)", max(delay for _, delay in hourly))

@@ -25,9 +25,9 @@ BLACK, GREY = "#222222", "#888888"
 WIDTH, HALF_WIDTH = 720, 352
 """Widths in px; a page of A4 has WIDTH."""
 FONT_PX = 11
-CHAR_PX = 6.2
+CHAR_PX = 6.0
 """Mean width of a character."""
-MAX_TEXT_CHARS = 100
+MAX_TEXT_CHARS = 120
 MARGIN_LEFT, MARGIN_RIGHT, MARGIN_BOTTOM = 48, 50, 36
 LINE_PX = 15
 BAND_PX = 13
@@ -65,13 +65,14 @@ class Axis:
         return self.end - self.begin
 
 
-def number_axis(title: str, top: float, unit: str = "") -> Axis:
-    """An axis from 0 to a round number above `top`."""
+def number_axis(title: str, top: float, min_step: float = 0.0) -> Axis:
+    """An axis from 0 to a round number above `top`, with ticks at least `min_step` apart."""
     top = top * HEADROOM if math.isfinite(top) and top > 0 else 1.0
     power = 10.0 ** math.floor(math.log10(top / MAX_TICKS_Y))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor * MAX_TICKS_Y >= top * (1 - 1e-9))
+    step = max(step, min_step)
     count = math.ceil(top / step - 1e-9)
-    return Axis(0.0, count * step, title, tuple((k * step, f"{k * step:.10g}{unit}") for k in range(count + 1)))
+    return Axis(0.0, count * step, title, tuple((k * step, f"{k * step:.10g}") for k in range(count + 1)))
 
 
 def time_axis(timeline: Timeline, width: float = WIDTH) -> Axis:

@@ -54,11 +54,10 @@ def page(
         notes: what is missing, and other sentences about the data.
     """
     by_signal = {view.own.signal: view for view in views}
-    vehicles = [reading for view in views for reading in view.readings.vehicles]
     parts = [f"<h1>{_text(title)}</h1>", *(f"<p>{_text(line)}</p>" for line in about)]
     if notes:
         parts.append("<ul class='notes'>" + "".join(f"<li>{_text(note)}</li>" for note in notes) + "</ul>")
-    parts += [time_space.draw(by_signal, corridor, vehicles) for corridor in corridors] or [time_space.draw(by_signal, None)]
+    parts += [time_space.draw(by_signal, corridor) for corridor in corridors] or [time_space.draw(by_signal, None)]
     for view in views:
         parts += ["<section>", f"<h2>{_text(view.name)}</h2>", termination.draw(view)]
         for phase in (phase.number for phase in view.vehicle_phases):
@@ -66,6 +65,7 @@ def page(
             # the left turn is part of its approach's volume
             is_left = phase in LEFT_BESIDE.values()
             pictures = [kind.draw(view, phase) for kind in HALF_PICTURES if not (kind is approach_volume and is_left)]
+            pictures.sort(key=lambda picture: not picture.startswith("<svg"))
             parts += ["<div class='half'>", *pictures, "</div>"]
         parts.append("</section>")
     return (

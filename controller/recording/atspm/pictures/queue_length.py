@@ -31,7 +31,7 @@ def draw(view: SignalView, phase: int) -> str:
         title,
         f"at most {max(reading.longest for reading in readings)} vehicles on one lane",
         time_axis(view.timeline, HALF_WIDTH),
-        number_axis("Halting Vehicles", max(value for _, value in total)),
+        number_axis("Halting Vehicles", max(value for _, value in total), min_step=1),
         legend=[Entry("All Lanes", LIGHT_BLUE, width=2.4), Entry("Longest Lane", BLUE, width=1)],
         bands=view.modes(),
         width=HALF_WIDTH,

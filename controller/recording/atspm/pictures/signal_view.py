@@ -18,7 +18,7 @@ from controller.recording.atspm.timeline import FORCE_OFF, GAP_OUT, MAX_OUT, Sig
 BIN_S = 900.0
 """Bins of volumes, delays and shares of split failures, as in UDOT's tools; shorter for less than an hour."""
 SHORT_BINS_S = (60.0, 300.0)
-MIN_BINS = 4
+MIN_BINS = 3
 CAUSES = {Code.PHASE_GAP_OUT: GAP_OUT, Code.PHASE_MAX_OUT: MAX_OUT, Code.PHASE_FORCE_OFF: FORCE_OFF}
 Interval = tuple[float, float]
 

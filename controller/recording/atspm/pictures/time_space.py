@@ -5,7 +5,7 @@ are joined in their order, in the way that fits positions and speeds best. A veh
 until the next reading.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from controller.recording.atspm.corridor import Corridor
@@ -24,7 +24,7 @@ from controller.recording.atspm.pictures.canvas import (
     time_axis,
 )
 from controller.recording.atspm.pictures.signal_view import Interval, SignalView
-from controller.recording.atspm.readings import VehicleReading
+from controller.recording.atspm.readings import SignalReadings, VehicleReading
 from controller.recording.atspm.timeline import Timeline
 
 TITLE = "Time-Space Diagram"
@@ -67,14 +67,12 @@ def colours(view: SignalView, phase: int, begin_s: float, end_s: float) -> list[
 def draw(
     views: Mapping[str, SignalView],
     corridor: Corridor | None,
-    vehicles: Sequence[VehicleReading] = (),
 ) -> str:
     """The diagram as SVG, or a sentence without a corridor.
 
     Args:
-        views: by signal, for those of the corridor.
+        views: by signal, those of the corridor and others.
         corridor: the corridor.
-        vehicles: readings of single vehicles, also on other lanes.
     """
     if corridor is None:
         return sentence(TITLE, "no two signals follow one another straight on.")
@@ -84,7 +82,7 @@ def draw(
     begin_s, end_s = timeline.begin_s, min(timeline.end_s, timeline.begin_s + MAX_S)
     shown = Timeline(begin_s, end_s, timeline.zero, ())
     length_m = corridor.stops[-1].at_m + MARGIN_M
-    strokes = trajectories(corridor, vehicles)
+    strokes = trajectories(corridor, (view.readings for view in views.values()))
     y = number_axis("Distance (m)", length_m)
     legend = [
         Entry("Red", RED, width=STYLES[RED]),
@@ -122,21 +120,23 @@ def _band(green: Interval, from_m: float, to_m: float, travel_s: float) -> list[
     return [(a, from_m), (b, from_m), (b + travel_s, to_m), (a + travel_s, to_m)]
 
 
-def trajectories(corridor: Corridor, vehicles: Sequence[VehicleReading]) -> list[Segment]:
+def trajectories(corridor: Corridor, readings: Iterable[SignalReadings]) -> list[Segment]:
     """The ways of vehicles between readings, as (time, place) pairs on the corridor."""
-    by_lane: dict[str, dict[float, list[VehicleReading]]] = {}
-    times = sorted({reading.time_s for reading in vehicles})
-    # two TLs may have read the same lane
-    for reading in dict.fromkeys(vehicles):
-        if reading.lane in corridor.lane_begin_m:
-            by_lane.setdefault(reading.lane, {}).setdefault(reading.time_s, []).append(reading)
-    segments = []
-    for lane, at in by_lane.items():
-        begin_m = corridor.lane_begin_m[lane]
-        for time_s, next_s in pairwise(times):
-            if time_s in at and next_s - time_s <= MAX_GAP_S:
-                for before, end_m in _joined(at[time_s], at.get(next_s, []), next_s - time_s):
-                    segments.append(((time_s, begin_m + before.position_m), (next_s, begin_m + end_m)))
+    segments: list[Segment] = []
+    seen: set[str] = set()
+    for own in readings:
+        by_lane: dict[str, dict[float, list[VehicleReading]]] = {}
+        for reading in own.vehicles:
+            # two TLs may have read the same lane
+            if reading.lane in corridor.lane_begin_m and reading.lane not in seen:
+                by_lane.setdefault(reading.lane, {}).setdefault(reading.time_s, []).append(reading)
+        seen.update(by_lane)
+        for lane, at in by_lane.items():
+            begin_m = corridor.lane_begin_m[lane]
+            for time_s, next_s in pairwise(own.vehicle_times_s):
+                if time_s in at and next_s - time_s <= MAX_GAP_S:
+                    for before, end_m in _joined(at[time_s], at.get(next_s, []), next_s - time_s):
+                        segments.append(((time_s, begin_m + before.position_m), (next_s, begin_m + end_m)))
     return segments
 
 
