@@ -75,11 +75,11 @@ def find(street: StreetNetwork, phases: Mapping[str, PhaseNumbers], signals: Con
     for first in approaches.values():
         way: list[tuple[_Approach, tuple[str, ...]]] = [(first, (first.road,))]
         visited = {first.signal}
-        while (following := _following(way[-1][0], approaches, next_roads, signal_of_road)) is not None:
-            if following[0].signal in visited:
+        while (onward := _following(way[-1][0], approaches, next_roads, signal_of_road)) is not None:
+            if onward[0].signal in visited:
                 break
-            visited.add(following[0].signal)
-            way.append(following)
+            visited.add(onward[0].signal)
+            way.append(onward)
         if len(way) > 1:
             found.append(_corridor(way, street, phases, lanes_of))
     if not found:
@@ -108,7 +108,8 @@ def _following(
     signal_of_road: Mapping[str, str],
 ) -> tuple[_Approach, tuple[str, ...]] | None:
     """The next approach straight on, and the roads to it; None if there is none, or several ways."""
-    road, roads = approach.onto[0], []
+    road = approach.onto[0]
+    roads: list[str] = []
     while len(roads) < MAX_ROADS_BETWEEN:
         roads.append(road)
         if road in signal_of_road:

@@ -123,14 +123,14 @@ def _phases(
             presence.setdefault(phases.phase_of_lane[loop.stop_lane], []).append(detection)
     for phase in phases.phases:
         if phase.links:
-            colours = _colours(signal.states, phase.links)
+            colours = phase_colours(signal.states, phase.links)
             yield from _vehicle_phase(phase.number, colours, causes, ends_ms)
             yield from _calls(phase.number, colours, presence.get(phase.number, ()))
         if phase.walk_links:
-            yield from _walks(phase.number, _colours(signal.states, phase.walk_links))
+            yield from _walks(phase.number, phase_colours(signal.states, phase.walk_links))
 
 
-def _colours(states: Iterable[ShownState], links: Iterable[int]) -> Colours:
+def phase_colours(states: Iterable[ShownState], links: Iterable[int]) -> Colours:
     """The colours of a phase: green if any of its links is, else yellow if any is, else red; dark without a colour."""
     links = tuple(links)
     colours: Colours = []

@@ -148,7 +148,8 @@ def network_of(reader: RunReader) -> RunStart:
     with RecordReader(path) as file, tempfile.TemporaryDirectory(prefix="greenserve-record-") as folder:
         files = _unpacked(path, file.city, file.attachments, Path(folder))
         try:
-            return run_start.decode(file.city, files)
+            run = run_start.decode(file.city, files)
+            lanes = run.tracked_lanes().lanes
         except InputError as error:
             # the unpacked file's name means nothing to the reader
             raise InputError(f"{path}: {str(error).replace(folder, 'its attachments')}") from None
@@ -157,6 +158,12 @@ def network_of(reader: RunReader) -> RunStart:
             raise InputError(
                 f"{path}: a record of version {version} cannot be read by version {VERSION}: {error}; use that version"
             ) from None
+        if list(file.city.lanes) != list(lanes):
+            raise InputError(
+                f"{path}: has readings of {len(file.city.lanes)} lanes, and version {VERSION} reads {len(lanes)} lanes or "
+                f"others; use version {file.city.greenserve_version}"
+            )
+        return run
 
 
 def _unpacked(path: Path, city: record.City, attachments: Mapping[str, bytes], folder: Path) -> dict[str, Path]:

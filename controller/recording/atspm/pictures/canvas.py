@@ -86,7 +86,8 @@ def time_axis(timeline: Timeline, width: float = WIDTH) -> Axis:
     ticks = []
     for k in range(math.ceil(offset_s / step_s), math.floor((offset_s + end_s - begin_s) / step_s) + 1):
         time = midnight + timedelta(seconds=k * step_s)
-        text = f"{time:%d %b}" if step_s == TICK_STEPS_S[-1] else f"{time:%H:%M:%S}" if step_s < 60 else f"{time:%H:%M}"
+        is_date = time.hour == time.minute == time.second == 0 and end_s - begin_s > TICK_STEPS_S[-1]
+        text = f"{time:%d %b}" if is_date else f"{time:%H:%M:%S}" if step_s < 60 else f"{time:%H:%M}"
         ticks.append((begin_s + k * step_s - offset_s, text))
     return Axis(begin_s, end_s, f"Time ({begin:%a %d %b %Y})", tuple(ticks))
 
@@ -177,11 +178,9 @@ class Canvas:
         width: float = 1.6,
         dash: str = "",
         is_right: bool = False,
-        dy_px: float = 0.0,
-        opacity: float = 1.0,
     ) -> None:
         """Draw a line through points."""
-        self.segments(pairwise(points), colour, width, dash, is_right, dy_px, opacity)
+        self.segments(pairwise(points), colour, width, dash, is_right)
 
     def segments(
         self,
@@ -190,7 +189,6 @@ class Canvas:
         width: float = 1.6,
         dash: str = "",
         is_right: bool = False,
-        dy_px: float = 0.0,
         opacity: float = 1.0,
     ) -> None:
         """Draw lines between pairs of points, cut at the axes."""
@@ -202,8 +200,8 @@ class Canvas:
                 continue
             (x0, y0), (x1, y1) = ends
             if last != (x0, y0):
-                path.append(f"M{x0:.1f},{y0 + dy_px:.1f}")
-            path.append(f"L{x1:.1f},{y1 + dy_px:.1f}")
+                path.append(f"M{x0:.1f},{y0:.1f}")
+            path.append(f"L{x1:.1f},{y1:.1f}")
             last = x1, y1
         if path:
             dashes = f' stroke-dasharray="{dash}"' if dash else ""
@@ -243,6 +241,8 @@ class Canvas:
     def _cut(self, a: Point, b: Point) -> tuple[Point, Point] | None:
         """The part of a line inside of the axes (the algorithm of Liang and Barsky)."""
         (x0, y0), (x1, y1) = a, b
+        if not all(map(math.isfinite, (x0, y0, x1, y1))):
+            return None
         dx, dy = x1 - x0, y1 - y0
         begin, end = 0.0, 1.0
         for p, q in (

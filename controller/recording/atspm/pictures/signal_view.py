@@ -190,7 +190,7 @@ class SignalView:
         if not changes:
             changes = [(change.begin_s, f"program {change.program or 'of a client'}") for change in self.own.programs]
         ends = [begin_s for begin_s, _ in changes[1:]] + [self.timeline.end_s]
-        return [(begin_s, end_s, text) for (begin_s, text), end_s in zip(changes, ends, strict=True)]
+        return [(begin_s, end_s, text) for (begin_s, text), end_s in zip(changes, ends, strict=False)]
 
     def _numbers(self, phase: int, function: str) -> list[int]:
         """The numbers of a phase's detectors."""

@@ -8,8 +8,8 @@ until the next reading.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from controller.recording.atspm import events
 from controller.recording.atspm.corridor import Corridor
-from controller.recording.atspm.event_codes import Code
 from controller.recording.atspm.pictures.canvas import (
     BLACK,
     GREEN,
@@ -38,30 +38,21 @@ MAX_ERROR_M = 15.0
 """Distance between an expected and a read position, above which they are not the same vehicle's."""
 MAX_GAP_S = 30.0
 """Longest time between two readings whose vehicles are joined."""
+COLOURS = {events.RED: RED, events.YELLOW: YELLOW, events.GREEN: GREEN}
 STYLES = {RED: 6.0, YELLOW: 6.0, GREEN: 2.5}
 """Widths: without colours, red is the thick dark line, yellow the thick light one and green the thin one."""
 
 
 def colours(view: SignalView, phase: int, begin_s: float, end_s: float) -> list[tuple[float, float, str]]:
-    """(begin, end, colour) of a phase in a time."""
-    of_code = {
-        Code.PHASE_BEGIN_GREEN: GREEN,
-        Code.PHASE_BEGIN_YELLOW: YELLOW,
-        Code.PHASE_END_YELLOW: RED,
-        Code.PHASE_BEGIN_RED_CLEARANCE: RED,
-    }
-    changes = [
-        (event.time_ms / 1000, of_code[event.code]) for event in view.events if event.parameter == phase and event.code in of_code
+    """(begin, end, colour) of a phase in a time, without what is not known."""
+    links = next((each.links for each in view.phases.phases if each.number == phase), ())
+    changes = [(time_ms / 1000, colour) for time_ms, colour in events.phase_colours(view.own.states, links)]
+    ends = [time_s for time_s, _ in changes[1:]] + [end_s]
+    return [
+        (max(time_s, begin_s), min(end, end_s), COLOURS[colour])
+        for (time_s, colour), end in zip(changes, ends, strict=False)
+        if colour in COLOURS and max(time_s, begin_s) < min(end, end_s)
     ]
-    # the end of a yellow that turns to green at the same moment is sorted behind the begin of that green
-    last = {time_s: colour for time_s, colour in changes if colour != RED}
-    changes = [(time_s, last.get(time_s, colour)) for time_s, colour in changes]
-    before = [colour for time_s, colour in changes if time_s <= begin_s]
-    inside = [(time_s, colour) for time_s, colour in changes if begin_s < time_s < end_s]
-    first = before[-1:] or ([RED] if inside and inside[0][1] == GREEN else [GREEN] if inside else [])
-    found = [(begin_s, colour) for colour in first] + inside
-    ends = [time_s for time_s, _ in found[1:]] + [end_s]
-    return [(time_s, end, colour) for (time_s, colour), end in zip(found, ends, strict=True) if end > time_s]
 
 
 def draw(
