@@ -18,7 +18,7 @@ import math
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -48,6 +48,7 @@ from controller.recording.record_file import NS, RecordedStep, RecordReader
 from controller.recording.run_files import RunReader
 from controller.recording.run_start import RunStart
 from controller.recording.sentences import mode_name
+from controller.sumo.network import check_contract_matches_network
 from protos import record_pb2 as record
 
 MAX_UNPACKED_BYTES = 1 << 30
@@ -130,16 +131,27 @@ def read(
         notes.append(f"{run.driver} drove in the place of the policies: its time is control mode {FALLBACK}")
     if any(signal.uses_flow for signal in steps.signals.values()):
         notes.append("volumes of dialect street are the flow of single vehicles (Edie), not counts")
-    own = tuple(signal.timeline() for signal in steps.signals.values())
+    try:
+        own = tuple(signal.timeline() for signal in steps.signals.values())
+    except ValueError as error:
+        raise InputError(f"{reader.files[0].path}: its times are out of order: {error}; record the run again") from None
     return RecordedSignals(
         run,
         Timeline(steps.begin_s, steps.end_s, zero, own),
         phases,
-        {name: tuple(run.start.signals[name].programs.values()) for name in steps.signals},
+        {name: programs_of(run, name) for name in steps.signals},
         {name: signal.readings for name, signal in steps.signals.items()},
         {name: f"{signal.tl}, signal {name}" for name, signal in steps.signals.items()},
         tuple(notes),
     )
+
+
+def programs_of(run: RunStart, signal: str) -> tuple[Program, ...]:
+    """The programs that a signal had in SUMO. Only the network's files say whether an actuated one is coordinated; one that they
+    do not define counts as such, so that no gap-out is made up."""
+    coordinated = {program.id: program.is_coordinated for program in run.street.signals[signal].programs}
+    running = run.start.signals[signal].programs.values()
+    return tuple(replace(program, is_coordinated=coordinated.get(program.id, True)) for program in running)
 
 
 def network_of(reader: RunReader) -> RunStart:
@@ -149,6 +161,10 @@ def network_of(reader: RunReader) -> RunStart:
         files = _unpacked(path, file.city, file.attachments, Path(folder))
         try:
             run = run_start.decode(file.city, files)
+            for contract in run.contracts:
+                check_contract_matches_network(contract, run.street)
+            if list(run.start.signals) != [signal for contract in run.contracts for signal in contract.signal_ids]:
+                raise ValueError("its signals are not those of its contracts")
             lanes = run.tracked_lanes().lanes
         except InputError as error:
             # the unpacked file's name means nothing to the reader
@@ -246,6 +262,7 @@ class _Steps:
         """End of the newest shown state."""
         self.holes: list[str] = []
         self.signals: dict[str, _Signal] = {}
+        self._of_tl: dict[str, list[_Signal]] = {}
         number_of_states = {signal: k for k, signal in enumerate(run.start.signals)}
         for contract in run.contracts:
             if tls is not None and contract.tl not in tls:
@@ -261,6 +278,7 @@ class _Steps:
                     self._lanes.vehicle_lanes_of.get(contract.tl, ())
                 ) >= {self._lanes.lanes[row] for row in rows}
                 self.signals[signal] = _Signal(signal, contract.tl, number_of_states[signal], lanes, uses_flow)
+                self._of_tl.setdefault(contract.tl, []).append(self.signals[signal])
 
     def add(self, recorded: RecordedStep) -> None:
         """Add a step; steps are in order."""
@@ -274,18 +292,15 @@ class _Steps:
                     signal.set_mode(begin_s, mode)
         for shown in step.shown:
             self._add_shown(shown)
-        of_tl: dict[str, list[_Signal]] = {}
-        for signal in self.signals.values():
-            of_tl.setdefault(signal.tl, []).append(signal)
         for command in step.commands:
-            for signal in of_tl.get(command.tl, ()):
+            for signal in self._of_tl.get(command.tl, ()):
                 signal.set_mode(step.at_s, self._mode(command.mode))
         for tl, tl_step in recorded.tls.items():
-            for signal in of_tl.get(tl, ()):
+            for signal in self._of_tl.get(tl, ()):
                 signal.set_mode(tl_step.at_s, self._mode(tl_step.mode))
                 self._add_states(signal, tl_step)
         if step.due and self._is_inside(step.at_s):
-            self._add_readings(step, of_tl)
+            self._add_readings(step)
 
     def _is_inside(self, time_s: float) -> bool:
         return (self._from_s is None or time_s >= self._from_s) and (self._to_s is None or time_s <= self._to_s)
@@ -326,7 +341,7 @@ class _Steps:
                 if override.signal == signal.id and override.reason == record.TlStep.MAX_GREEN:
                     signal.green_ends.append(GreenEnd(states.at_s, MAX_OUT))
 
-    def _add_readings(self, step: record.Step, of_tl: Mapping[str, list[_Signal]]) -> None:
+    def _add_readings(self, step: record.Step) -> None:
         due = tuple(self._tls[k] for k in step.due if k < len(self._tls))
         if due not in self._rows:
             self._rows[due] = sorted({self._lanes.row[lane] for tl in due for lane in self._lanes.lanes_of[tl]})
@@ -342,10 +357,10 @@ class _Steps:
             count[row] = count.get(row, 0) + 1
             waiting[row] = waiting.get(row, 0) + (speed_mps < 0.1)
         for tl in due:
-            for signal in of_tl.get(tl, ()):
+            for signal in self._of_tl.get(tl, ()):
                 self._add_lanes(signal, step, {**count, **vehicles}, {**waiting, **halting}, driven)
             # once, if the TL has several signals
-            for signal in of_tl.get(tl, ())[:1] if step.at_s < self.begin_s + self._vehicles_s else ():
+            for signal in self._of_tl.get(tl, ())[:1] if step.at_s < self.begin_s + self._vehicles_s else ():
                 signal.readings.vehicles.extend(self._vehicles_of(signal, step))
                 signal.readings.vehicle_times_s.append(step.at_s)
 

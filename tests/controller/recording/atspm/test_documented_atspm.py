@@ -38,10 +38,11 @@ def test_example_of_city_toml_is_of_the_sample_city(tmp_path):
 def test_example_in_python_writes_the_files(tmp_path):
     (tmp_path / "city.toml").write_text(f'[network]\nsumocfg = "{GRID}/grid.sumocfg"\n')
     detectors.write(tmp_path / "detectors.add.xml", detectors.place(network.of_sumocfg(GRID / "grid.sumocfg")))
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{block('python')}"
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{block('python')}{block('py')}"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("device 1, signal A0, phase ")
     named = re.findall(r"^\| `([\w.-]+)` \| .* \| .* \|$", PAGE[: PAGE.index("## Detectors")], re.M)
     written = {re.sub(r"-\d+", "-N", path.name) for path in (tmp_path / "atspm").iterdir()}
     assert written == set(named)
+    assert "Phase Termination" in (tmp_path / "page.html").read_text()

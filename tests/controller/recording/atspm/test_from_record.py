@@ -1,5 +1,6 @@
 """A timeline and readings from a record of the sample city."""
 
+import copy
 from bisect import bisect_right
 from dataclasses import replace
 from datetime import datetime
@@ -196,6 +197,16 @@ def test_phase_numbers_of_city_toml_count(path, tmp_path):
     assert {phase.number for phase in found.phases["A0"].phases} == {2, 3, 4, 5, 6, 7, 8, 11}
 
 
+def test_program_that_no_file_defines_counts_as_coordinated(recorded_city):
+    start = recorded_city.start
+    running = start.start.signals["A0"]
+    known = dict(running.programs)
+    other = replace(next(iter(known.values())), id="other")
+    signals = {**start.start.signals, "A0": replace(running, programs={**known, "other": other})}
+    run = replace(start, start=replace(start.start, signals=signals))
+    assert {p.id: p.is_coordinated for p in from_record.programs_of(run, "A0")} == {**dict.fromkeys(known, False), "other": True}
+
+
 def test_record_without_its_network_is_refused(recorded_city, tmp_path):
     no_files = replace(recorded_city.start.street, additional=())
     start = replace(recorded_city.start, street=no_files)
@@ -204,6 +215,25 @@ def test_record_without_its_network_is_refused(recorded_city, tmp_path):
     reader.city.network_files.append("network/9-lost.xml")
     with pytest.raises(InputError, match=r"other\.mcap: lacks its attachment network/9-lost\.xml"):
         from_record._unpacked(path, reader.city, {"network/0-grid.net.xml": b""}, tmp_path)
+
+
+def test_signal_that_is_not_in_the_network_is_refused(recorded_city, tmp_path):
+    start = recorded_city.start
+    contracts = [type(contract).FromString(contract.SerializeToString()) for contract in start.contracts]
+    contracts[0].signals[0].lane_ids[0] = "elsewhere_0"
+    other = RecordedCity(replace(start, contracts=tuple(contracts)), recorded_city.steps)
+    with pytest.raises(InputError, match=r"SA101|elsewhere_0"):
+        from_record.network_of(open_run(other.write(tmp_path / "changed.mcap", 0, 5)))
+
+
+def test_times_out_of_order_are_refused(recorded_city, tmp_path):
+    steps = copy.deepcopy(recorded_city.steps[:30])
+    signal = recorded_city.start.contracts[0].signal_ids[0]
+    for at_s in (50.0, 40.0):
+        states = record.States(at_s=at_s, overrides=[record.Override(signal=signal, reason=record.TlStep.MAX_GREEN)])
+        steps[0][1]["SA101"].states.append(states)
+    with pytest.raises(InputError, match="its times are out of order: A0: green_ends"):
+        from_record.read(open_run(RecordedCity(recorded_city.start, steps).write(tmp_path / "wrong.mcap")))
 
 
 def test_detectors_are_named_as_missing(recorded):
