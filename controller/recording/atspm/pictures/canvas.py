@@ -297,8 +297,8 @@ class Canvas:
                 f'<rect class="band" x="{x0:.1f}" y="{self.top - BAND_PX:g}" width="{x1 - x0:.1f}" height="{BAND_PX}" '
                 f'fill="{("#ffffff", "#e4e4e4")[k % 2]}" stroke="#bbbbbb" stroke-width="0.5"/>'
             )
-            if x1 - x0 > 4 * CHAR_PX:
-                self._text(x0 + 3, self.top - 3, text, size=9, room=x1 - x0 - 4)
+            if x1 - x0 > CHAR_PX * len(text):
+                self._text(x0 + 3, self.top - 3, text, size=9)
 
     def _axes(self) -> None:
         x0, x1 = self.left, self.left + self.plot_width

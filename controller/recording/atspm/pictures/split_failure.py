@@ -28,7 +28,7 @@ TITLE = "Purdue Split Failure"
 RED_S = 5.0
 """Time at the begin of red."""
 MIN_RATIO = 0.79
-PERCENT = Axis(0.0, 100.0, "Occupancy Ratio", tuple((float(k), f"{k}%") for k in range(0, 101, 20)))
+PERCENT = Axis(0.0, 104.0, "Occupancy Ratio", tuple((float(k), f"{k}%") for k in range(0, 101, 20)))
 
 
 class Occupancy(NamedTuple):

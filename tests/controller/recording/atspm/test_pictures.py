@@ -181,7 +181,7 @@ def test_split_fails_if_both_occupancies_reach_the_limit():
     on = [Detection("presence:a_0", 55.0, True), Detection("presence:a_0", 88.0, False)]
     made = view(detections=on)
     assert split_failure.occupancies(made, 2) == [split_failure.Occupancy(84.0, 25 / 26, 4 / 5)]
-    drawing = Drawing(split_failure.draw(made, 2), y_end=100.0)
+    drawing = Drawing(split_failure.draw(made, 2), y_end=104.0)
     assert drawing.points(YELLOW) == near([(84, 0), (84, 100)])
     assert "1 of 1" in drawing.text
 
