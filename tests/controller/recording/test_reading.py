@@ -246,6 +246,13 @@ def test_tl_that_decided_without_a_message_is_named(recorded_city, tmp_path):
     assert read(path)[1] == "step 0 lacks SA101"
 
 
+def test_names_of_a_file_do_not_reach_the_terminal_as_they_are(whole, tmp_path, monkeypatch):
+    path = mcap_bytes.with_record_after_city(whole, tmp_path / "x.mcap", attachment("\x1b[2J", bytes(100_000)))
+    monkeypatch.setattr(record_file, "MAX_RECORD_BYTES", 60_000)
+    missing = read(path)[1]
+    assert "attachment \ufffd[2J is not read" in missing and missing.isprintable()
+
+
 def test_selected_tls_alone_are_read(whole):
     with RecordReader(whole) as reader:
         steps = list(reader.steps({"SA101"}))
