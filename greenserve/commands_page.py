@@ -30,6 +30,7 @@ PARSERS = {
     "status": "serving.client.commands:status_parser",
     "check": "controller.check:parser",
     "control": "controller.config:parser",
+    "replay": "controller.recording.replay_command:parser",
     "guard": "controller.guard.__main__:parser",
 }
 """By command: the function that returns its parser."""
