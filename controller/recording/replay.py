@@ -229,7 +229,7 @@ class _Comparison:
         self.compared: RecordedStep | None = None
         """The step that was compared last."""
         self.on_step: Callable[[record.Step, dict[str, record.TlStep], int], None] = lambda step, tls, publish_ns: None
-        """Gets each new step, with the wall clock of the recorded one."""
+        """Gets each new step, with the wall clock and wall times of the recorded one."""
         self.error: Exception | None = None
         """An error of the comparison itself, which the loop would only log."""
 
@@ -249,6 +249,8 @@ class _Comparison:
         self.compared = current
         for difference in self._comparer.compare((current.step, current.tls), (step, tls)):
             self._found.add(difference)
+        if current.step.HasField("times"):
+            step.times.CopyFrom(current.step.times)
         self.on_step(step, tls, current.publish_ns)
 
     def close(self) -> None:
@@ -271,7 +273,7 @@ class Replay:
             run: the recorded run.
             tls: those that are compared (default: all).
             policies: makes the source of answers from the recorded ones, which the loop follows.
-            on_step: gets the messages of each step of the replay, with the recorded wall clock.
+            on_step: gets the messages of each step of the replay, with the recorded wall clock and wall times.
 
         Raises InputError if this version cannot build the run.
         """

@@ -21,6 +21,8 @@ from signals.simulation_time import round_to_ms
 
 PROGRAM, PLAN = "recorded", "recorded-plan"
 """Ids of the written programs."""
+DAY_S = 86_400.0
+"""Time after the record for which the network's own schedule is continued."""
 LAST_STATE_S = 1_000_000
 """How long a signal that was not released keeps its last state."""
 TOLERANCE_S = 1e-6
@@ -182,13 +184,20 @@ def write(path: Path, run: RunStart, steps: Iterable[RecordedStep]) -> list[str]
     """Write the additional file of a run. Raises InputError.
 
     Returns:
-        Lines about signals whose own programs' changes are not known to the second.
+        Lines about signals whose lights are not the recorded ones without more work: the network's own schedule switches
+        them too, or the changes of their own program are not known to the second.
     """
     histories = _histories(run, steps)
     elements = [line for signal, history in histories.items() for line in _elements(signal, history, run)]
     text = "\n".join(["<additional>", *(f"    {line}" for line in elements), "</additional>", ""])
     whole_files.write(path, text, REMEDY)
-    return [note for history in histories.values() for note in history.notes]
+    scheduled = [
+        f"signal {signal}: the network's schedule (WAUT) would switch it in the recorded time; leave its wautJunction out of the "
+        "additional file that has it: the written schedule has the switches before and after the record"
+        for signal, history in histories.items()
+        if _needs_own_schedule(run.street.signals[signal], history.changes[0][0], history.end_s)
+    ]
+    return [*scheduled, *(note for history in histories.values() for note in history.notes)]
 
 
 def _histories(run: RunStart, steps: Iterable[RecordedStep]) -> dict[str, _History]:
@@ -228,12 +237,20 @@ def _elements(signal: str, history: _History, run: RunStart) -> Iterator[str]:
         switches.append((end_s, _free(PLAN, names)))
         own = [(phase.duration_s, phase.state) for phase in plan.program.phases]
         yield from _program(signal, switches[1][1], plan.offset_s, own)
+    if _needs_own_schedule(network, begin_s, end_s):
+        outside = [*_switches_between(network, run.street.begin_s, begin_s), *_switches_between(network, end_s, end_s + DAY_S)]
+        switches += [(at_s, newest_program(network.switches, at_s) or network.active_program) for at_s in outside]
     waut, first = quoteattr(f"recorded-{signal}"), quoteattr(network.scheduled_program(run.street.begin_s))
     yield f'<WAUT id={waut} refTime="0" startProg={first}>'
-    for at_s, program in switches:
+    for at_s, program in sorted(switches):
         yield f'    <wautSwitch time="{_number(at_s)}" to={quoteattr(program)}/>'
     yield "</WAUT>"
     yield f"<wautJunction wautID={waut} junctionID={quoteattr(signal)}/>"
+
+
+def _needs_own_schedule(network: SignalNetwork, begin_s: float, end_s: float) -> bool:
+    """Whether the network's schedule would switch the signal to another program in the recorded time."""
+    return any(True for _ in _switches_between(network, begin_s - 2 * TOLERANCE_S, end_s))
 
 
 def _program(signal: str, program: str, offset_s: float, phases: Iterable[tuple[float, str]]) -> Iterator[str]:

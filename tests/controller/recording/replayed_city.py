@@ -13,7 +13,9 @@ from controller.policies.no_policies import contracts_of_city
 from controller.recording.messages import Encoder
 from controller.recording.record_file import RecordWriter
 from controller.recording.run_start import RunStart, encode, network_file_names
+from controller.sumo.connection import Interrupts
 from controller.sumo.libsumo_connection import start_libsumo
+from controller.sumo.start import start
 from serving.contract import CATEGORICAL
 from serving.errors import DeadlineExceeded
 from signals.policy import Answer
@@ -84,32 +86,52 @@ def record_run(
     end_s: float,
     *options: str,
     fails: Callable[[str, int], object] = some_fail,
-    policies: Callable = ProjectingPolicies,
-    tls: Sequence[str] = (),
+    policies: object = None,
     releases: bool = True,
     driver: str | None = None,
-    additional: Sequence[Path] = (),
+    over_traci: bool = False,
+    disturb: Callable[[object, float], None] = lambda api, now: None,
+    contracts: Sequence = (),
+    begins_s: float = 0.0,
+    idle_to_s: float = 0.0,
 ) -> None:
     """Run a city from its begin to end_s under SUMO, and write the record.
 
-    `releases`: whether the signals are handed back at the end, some seconds beyond end_s.
+    Args:
+        path: the record.
+        city: the city; its TLs are controlled.
+        end_s: second at which control ends.
+        options: of SUMO.
+        fails: see ProjectingPolicies, which answer without `policies`.
+        policies: source of the answers.
+        releases: whether the signals are handed back at the end, some seconds beyond end_s.
+        driver: controls in the place of the policies.
+        over_traci: a SUMO of its own, over a socket.
+        disturb: called with SUMO's API and the second before each step, as another client.
+        contracts: of the policies (default: the city's).
+        begins_s: when control begins, at the earliest.
+        idle_to_s: second to which SUMO simulates after the record.
     """
     street = network.of_city(city)
-    if additional:
-        street = network.read(street.net_file, [*street.additional, *additional], street.begin_s)
-    contracts = tuple(contracts_of_city(city, tuple(tls or city.tls), street).values())
+    contracts = tuple(contracts or contracts_of_city(city, tuple(city.tls), street).values())
     source = ["-c", str(city.network.sumocfg)] if city.network.sumocfg else ["-n", str(city.network.net)]
-    connection = start_libsumo([*source, "--no-step-log", "true", "--no-warnings", "true", *options])
+    arguments = [*source, "--no-step-log", "true", "--no-warnings", "true", *options]
+    connection = start(arguments, 1, Interrupts()) if over_traci else start_libsumo(arguments)
     with contextlib.closing(connection):
-        start = checked_start(connection, street, contracts)
-        run = RunStart(street, contracts, start, city.safety, city.controller, driver)
-        asked = policies(contracts, fails) if policies is ProjectingPolicies else policies(contracts)
-        loop = loop_from(start, connection, street, contracts, asked, city.safety, city.controller, [Recorder(run, path)], driver)
-        take_over(connection, street, start)
+        while connection.api.simulation.getTime() < begins_s:
+            connection.api.simulationStep()
+        begin = checked_start(connection, street, contracts)
+        run = RunStart(street, contracts, begin, city.safety, city.controller, driver)
+        asked = policies if policies is not None else ProjectingPolicies(contracts, fails)
+        loop = loop_from(begin, connection, street, contracts, asked, city.safety, city.controller, [Recorder(run, path)], driver)
+        take_over(connection, street, begin)
         while loop.now < end_s:
+            disturb(connection.api, loop.now)
             loop.step(end_s)
         loop.finish()
         if releases:
             loop.release(end_s + 60)
             loop.finish()
         loop.close()
+        while connection.api.simulation.getTime() < idle_to_s:
+            connection.api.simulationStep()
