@@ -112,12 +112,12 @@ def _start(path: Path, city: record.City, attachments: Mapping[str, bytes]) -> R
             raise InputError(f"{path}: {str(error).replace(folder, 'its attachments')}") from None
         except MALFORMED as error:
             raise InputError(
-                f"{path}: {_of_version(city)} cannot be read by version {VERSION}: {error}; use that version"
+                f"{path}: {_of_version(city)} cannot be read by version {VERSION}: {error}; use the version that wrote it"
             ) from None
         if list(city.lanes) != list(lanes):
             raise InputError(
                 f"{path}: {_of_version(city)} has readings of {len(city.lanes)} lanes, and version {VERSION} reads {len(lanes)} "
-                "lanes or others; use that version"
+                "lanes or others; use the version that wrote it"
             )
         return start
 

@@ -6,6 +6,7 @@ between two readings follow from that program; SUMO's recorded states only confi
 After the record, a released signal continues its own program, in step with the recorded one.
 """
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,7 +151,7 @@ class _History:
         if self.changes and self.changes[-1][0] >= at_s - TOLERANCE_S:
             self.changes.pop()
         if not self.changes or self.changes[-1][1] != state:
-            self.changes.append((at_s, state))
+            self.changes.append((at_s, sys.intern(state)))
 
 
 def _is_static(program: Program) -> bool:
@@ -188,9 +189,11 @@ def write(path: Path, run: RunStart, steps: Iterable[RecordedStep]) -> list[str]
         them too, or the changes of their own program are not known to the second.
     """
     histories = _histories(run, steps)
-    elements = [line for signal, history in histories.items() for line in _elements(signal, history, run)]
-    text = "\n".join(["<additional>", *(f"    {line}" for line in elements), "</additional>", ""])
-    whole_files.write(path, text, REMEDY)
+    with whole_files.replacing(path, REMEDY) as draft, draft.open("w", encoding="utf-8") as file:
+        file.write("<additional>\n")
+        for signal, history in histories.items():
+            file.writelines(f"    {line}\n" for line in _elements(signal, history, run))
+        file.write("</additional>\n")
     scheduled = [
         f"signal {signal}: the network's schedule (WAUT) would switch it in the recorded time; leave its wautJunction out of the "
         "additional file that has it: the written schedule has the switches before and after the record"

@@ -327,7 +327,7 @@ def test_lanes_of_another_version_are_refused_in_words(sample, tmp_path):
         lanes = len(reader.city.lanes)
     message = refused(sample, tmp_path, city=lambda city: city.lanes.pop())
     assert f"has readings of {lanes - 1} lanes" in message
-    assert f"reads {lanes} lanes or others; use that version" in message
+    assert f"reads {lanes} lanes or others; use the version that wrote it" in message
 
 
 def test_malformed_readings_are_refused_in_one_line(sample, tmp_path):
