@@ -19,7 +19,7 @@ from signals import green_phases, observation
 from signals.safety import signal_safety
 from tests.conftest import GRID
 from tests.controller.recording.replayed_city import BEGIN_UNIX_NS, record_run
-from tests.controller.recording.update import RECORDS, path
+from tests.controller.recording.update import RECORDS, decide_again, path
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +72,16 @@ def test_committed_record_is_decided_again_bit_for_bit(name):
     assert str(replay.differences.first) == "None", "run python -m tests.controller.recording.update if this is meant"
     assert replay.replayed_steps == sum(1 for _ in run.steps())
     assert not run.ended
+
+
+def test_update_writes_the_new_decisions_and_leaves_a_record_that_is_the_same(sample, tmp_path):
+    copied = tmp_path / "run.mcap"
+    shutil.copy(sample, copied)
+    assert decide_again(copied).differences.first is None
+    assert copied.read_bytes() == sample.read_bytes()
+    rewrite(sample, copied, at("SA101", 0, lambda message: setattr(message, "mode", 2)))
+    assert decide_again(copied).differences.counts == {("SA101", "mode"): 1}
+    assert replayed(copied).differences.first is None
 
 
 def set_to_red(api, now):
