@@ -35,6 +35,7 @@ PARSERS = {
     "record show": "controller.recording.show:parser",
     "record export": "controller.recording.export:parser",
     "record repair": "controller.recording.repair:parser",
+    "replay": "controller.recording.replay_command:parser",
     "guard": "controller.guard.__main__:parser",
 }
 """By command: the function that returns its parser."""
