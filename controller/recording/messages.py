@@ -4,20 +4,20 @@ Parts of messages are dicts: protobuf fills a message from a dict in its place, 
 put into another one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from controller.events import DecisionEvent, Sent, TlDecision, TlStates
+from controller.events import DecisionEvent, Sent, TlDecision
 from controller.recording.run_start import RunStart
 from protos import record_pb2 as record
 from signals.fallback.control_mode import ControlMode
 from signals.observation import MAX_CACHED_BATCHES, Readings, Rows
 from signals.policy import Answer
 from signals.safety.conflicts import OverrideReason
-from signals.safety.signal_safety import Override, PermittedState, SignalCommand
+from signals.safety.signal_safety import PermittedState, SignalCommand
 
 MODES: Mapping[ControlMode, Any] = {mode: record.TlStep.ControlMode.Value(mode.name) for mode in ControlMode}
 REASONS: Mapping[OverrideReason, Any] = {reason: record.TlStep.OverrideReason.Value(reason.name) for reason in OverrideReason}
@@ -46,7 +46,11 @@ class Encoder:
 
     def encode(self, event: DecisionEvent) -> tuple[record.Step, dict[str, record.TlStep]]:
         """The message of a step, and by TL those of the TLs that were due or needed commands."""
-        step = record.Step(
+        return self.step(event), dict(self.tl_steps(event))
+
+    def step(self, event: DecisionEvent) -> record.Step:
+        """The message of a step."""
+        return record.Step(
             number=event.number,
             at_s=event.at_s,
             due=[self._index[decision.tl] for decision in event.decisions],
@@ -57,7 +61,27 @@ class Encoder:
             frozen=event.frozen,
             times=event.times._asdict() if event.times is not None else None,
         )
-        return step, self._tl_steps(event)
+
+    def tl_steps(self, event: DecisionEvent) -> Iterator[tuple[str, record.TlStep]]:
+        """The TLs of a step that were due or needed commands, and their messages, one by one. Takes every step, in order."""
+        decisions = {decision.tl: decision for decision in event.decisions}
+        self._modes.update((tl, decision.mode) for tl, decision in decisions.items())
+        # a TL's states at each second, without a search in the others'
+        states: dict[str, list[dict[str, Any]]] = {tl: [] for tl in decisions}
+        for sent in event.sent:
+            commands, overrides = self._by_tl(sent)
+            for tl, requested, permitted in sent.states:
+                states.setdefault(tl, []).append(
+                    dict(
+                        at_s=sent.at_s,
+                        requested=requested,
+                        permitted=permitted,
+                        commands=commands.get(tl, ()),
+                        overrides=overrides.get(tl, ()),
+                    )
+                )
+        for tl in states:
+            yield tl, self._tl_step(event, tl, decisions.get(tl), states[tl])
 
     def _readings(self, event: DecisionEvent) -> dict[str, Any]:
         rows = self._rows_of(event.tls)
@@ -79,25 +103,6 @@ class Encoder:
                 self._rows.clear()
             _, self._rows[tls] = self._lanes.rows_of(tls)
         return self._rows[tls]
-
-    def _tl_steps(self, event: DecisionEvent) -> dict[str, record.TlStep]:
-        decisions = {decision.tl: decision for decision in event.decisions}
-        self._modes.update((tl, decision.mode) for tl, decision in decisions.items())
-        # a TL's states at each second, without a search in the others'
-        states: dict[str, list[dict[str, Any]]] = {tl: [] for tl in decisions}
-        for sent in event.sent:
-            commands, overrides = self._by_tl(sent)
-            for tl, requested, permitted in sent.states:
-                states.setdefault(tl, []).append(
-                    dict(
-                        at_s=sent.at_s,
-                        requested=requested,
-                        permitted=permitted,
-                        commands=commands.get(tl, ()),
-                        overrides=overrides.get(tl, ()),
-                    )
-                )
-        return {tl: self._tl_step(event, tl, decisions.get(tl), states[tl]) for tl in states}
 
     def _by_tl(self, sent: Sent) -> tuple[dict[str, list[dict[str, Any]]], dict[str, list[dict[str, Any]]]]:
         """Commands and overrides by TL."""

@@ -58,7 +58,7 @@ def encode(run: RunStart, run_id: str, begin_unix_ns: int, file_number: int) -> 
         has_traffic=run.start.has_traffic,
         driver=run.driver or "",
         safety=json.dumps(dataclasses.asdict(run.safety)),
-        controller=json.dumps(dataclasses.asdict(run.control)),
+        controller=json.dumps(dataclasses.asdict(dataclasses.replace(run.control, record=None))),
         contracts=run.contracts,
         signals=[_encode_signal(signal, running) for signal, running in run.start.signals.items()],
         lanes=run.tracked_lanes().lanes,
