@@ -150,8 +150,9 @@ def _decision(decision: TlDecision) -> dict[str, Any]:
 
 def _values(action: object) -> list[float]:
     """An action's values; [] if they are not numbers: `failure` says so."""
-    if isinstance(action, np.ndarray) and action.dtype.kind in "iuf":
-        return action.ravel().tolist()  # the usual case
+    if isinstance(action, np.ndarray | np.generic) and action.dtype.kind in "iuf":
+        usual: list[float] = action.ravel().tolist()
+        return usual
     try:
         values: list[float] = np.asarray(action, np.float64).ravel().tolist()
     except (TypeError, ValueError):

@@ -9,7 +9,7 @@ What is where, and when:
 - A chunk goes to the kernel every FLUSH_INTERVAL_S: a process that is killed loses that time at most.
 - A file that is finished, because of its size, a new hour or the end of the run, is on the disk (fsync). Before that,
   a power failure may take what the kernel has not written yet, usually half a minute.
-- `log_time` is simulated time. `publish_time` is the wall clock at the run's first step plus time.monotonic since then,
+- `log_time` is simulated time. `publish_time` is the wall clock when the recorder is made plus time.monotonic since then,
   so that it never goes back.
 """
 
@@ -69,7 +69,7 @@ class Recorder:
         clock: Callable[[], float] = time.monotonic,
         wall_clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """Prepare the record; the first step begins its first file.
+        """Prepare the record; the first step begins its first file. Raises OSError if a network file cannot be read.
 
         Args:
             folder: folder of the files.
@@ -79,9 +79,9 @@ class Recorder:
             clock: the clock of the events' `monotonic_s`.
             wall_clock_ns: the wall clock in ns since 1970, read once.
         """
-        self._folder, self._run, self._metrics = folder, run, metrics
-        self._max_file_bytes = min(max_file_bytes, int(MAX_FILE_SHARE * folder.max_bytes))
-        self._clock, self._wall_clock_ns = clock, wall_clock_ns
+        self._folder, self._metrics = folder, metrics
+        max_file_bytes = min(max_file_bytes, int(MAX_FILE_SHARE * folder.max_bytes))
+        self._files = _Files(folder, run, metrics, max_file_bytes, wall_clock_ns() - round(clock() * NS))
         self._queue: queue.SimpleQueue[tuple[DecisionEvent, int] | None] = queue.SimpleQueue()
         """(step, its memory in bytes); None: the run has ended."""
         # each count has one writer: the decision loop counts what it adds, the thread what it takes
@@ -104,7 +104,7 @@ class Recorder:
         self._added_bytes += memory
         self._queue.put((snapshot(event), memory))
         if self._thread is None:
-            self._start(event)
+            self._start()
 
     def close(self) -> None:
         """Write what is queued and finish the file, within CLOSE_TIMEOUT_S."""
@@ -135,18 +135,17 @@ class Recorder:
                 queued_steps,
             )
 
-    def _start(self, event: DecisionEvent) -> None:
-        begin_ns = self._wall_clock_ns() - round((self._clock() - event.monotonic_s) * NS)
-        files = _Files(self._folder, self._run, self._metrics, self._max_file_bytes, event, begin_ns)
-        self._thread = threading.Thread(target=self._work, args=(files,), name="record", daemon=True)
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._work, name="record", daemon=True)
         try:
             self._thread.start()
         except RuntimeError as error:
-            self._stop(files, error)
             self._thread = None
+            self._stop(error)
 
-    def _work(self, files: "_Files") -> None:
+    def _work(self) -> None:
         """The thread."""
+        files = self._files
         try:
             while (event := self._next(files.flush_in_s())) is not None:
                 if isinstance(event, DecisionEvent):
@@ -154,7 +153,7 @@ class Recorder:
                 files.flush_if_due()
             files.finish()
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends the record and not the run
-            self._stop(files, error)
+            self._stop(error)
         finally:
             files.close()
 
@@ -171,13 +170,13 @@ class Recorder:
         self._taken_bytes += memory
         return event
 
-    def _stop(self, files: "_Files", error: Exception) -> None:
+    def _stop(self, error: Exception) -> None:
         self._has_stopped = True
         self._metrics.stopped.set(1)
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         log.error(
             "the record ends, and control goes on without it: %s: %s; see GreenserveRecordStopped in docs/runbook.md",
-            files.path,
+            self._files.path,
             reason,
         )
         log.debug("the record's error", exc_info=error)
@@ -190,18 +189,17 @@ class _Files:
     """The files of a run, one after another, in the recorder's thread."""
 
     def __init__(
-        self,
-        folder: RecordFolder,
-        run: RunStart,
-        metrics: RecordMetrics,
-        max_file_bytes: int,
-        first: DecisionEvent,
-        begin_ns: int,
+        self, folder: RecordFolder, run: RunStart, metrics: RecordMetrics, max_file_bytes: int, wall_clock_offset_ns: int
     ) -> None:
-        """`first`: the run's first step. `begin_ns`: the wall clock at its readings."""
-        self._folder, self._run, self._metrics, self._max_file_bytes = folder, run, metrics, max_file_bytes
-        self._begin_ns, self._begin_monotonic_s = begin_ns, first.monotonic_s
+        """`wall_clock_offset_ns`: the wall clock in ns since 1970 when the events' clock is 0."""
+        self._folder, self._metrics, self._max_file_bytes = folder, metrics, max_file_bytes
+        self._wall_clock_offset_ns = wall_clock_offset_ns
+        self._encoder = Encoder(run)
         self._run_id = secrets.token_hex(6)
+        self._city = run_start.encode(run, self._run_id, 0, 0)
+        # those with which the run began, in all its files
+        names = run_start.network_file_names(run.network_files)
+        self._network_files = {name: gzipped(path) for name, path in zip(names, run.network_files, strict=True)}
         self.path = folder.path
         """The newest file, or the folder before there is one."""
         self._number = 0
@@ -213,7 +211,7 @@ class _Files:
 
     def add(self, event: DecisionEvent) -> None:
         """Write a step, in a new file if it is time for one. Raises OSError."""
-        publish_ns = self._begin_ns + round((event.monotonic_s - self._begin_monotonic_s) * NS)
+        publish_ns = self._wall_clock_offset_ns + round(event.monotonic_s * NS)
         if self._open is not None and self._is_file_complete(*self._open, publish_ns):
             self._finish_file()
         if self._open is None:
@@ -264,17 +262,14 @@ class _Files:
 
     def _begin_file(self, event: DecisionEvent, publish_ns: int) -> tuple[IO[bytes], RecordWriter]:
         if self._number == 0:
-            self._encoder = Encoder(self._run)
-            # the run's, in all its files, even if the city's files are replaced meanwhile
-            names = run_start.network_file_names(self._run.network_files)
-            self._network_files = {name: gzipped(path) for name, path in zip(names, self._run.network_files, strict=True)}
+            self._city.begin_unix_ns = publish_ns
+        self._city.file_number = self._number
         name = file_name(publish_ns, self._run_id, self._number)
         self.path = self._folder.path / name
         self._make_room()
         stream = self._folder.create(name)
-        city = run_start.encode(self._run, self._run_id, self._begin_ns, self._number)
         try:
-            writer = RecordWriter(stream, city, self._network_files, publish_ns, event.at_s)
+            writer = RecordWriter(stream, self._city, self._network_files, publish_ns, event.at_s)
             writer.flush()
         except BaseException:
             stream.close()

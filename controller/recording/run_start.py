@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ class RunStart:
     control: city_config.Controller
     driver: str | None = None
 
-    @property
+    @cached_property
     def to_read(self) -> LanesToRead:
         return lanes_to_read(self.street, self.contracts, self.control, self.driver)
 

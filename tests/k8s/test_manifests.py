@@ -544,7 +544,9 @@ def test_controllers_image_has_the_record_and_no_tensorflow():
     text = (ROOT / "controller" / "Dockerfile").read_text()
     assert "ARG EXTRAS=controller\n" in text and '".[record,${EXTRAS}]"' in text
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert not [name for name in extras["controller"] + extras["record"] + extras["sumo"] if "tensorflow" in name or "keras" in name]
+    assert not [
+        name for name in extras["controller"] + extras["record"] + extras["sumo"] if "tensorflow" in name or "keras" in name
+    ]
 
 
 @pytest.mark.parametrize("folder", ["controller", "serving/embedded", "export"])
