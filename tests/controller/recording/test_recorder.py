@@ -219,10 +219,11 @@ class FullFrom:
 
 
 class SlowDisk(RecordFolder):
-    """A folder whose files block after their beginning until `go_on` is set."""
+    """A folder whose files block after `writable_bytes` until `go_on` is set."""
 
-    def __init__(self, path):
+    def __init__(self, path, writable_bytes=20_000):
         super().__init__(path, 20 * GB)
+        self.writable_bytes = writable_bytes
         self.go_on, self.is_blocked = threading.Event(), threading.Event()
 
     def create(self, name):
@@ -234,7 +235,7 @@ class BlockingStream:
         self._stream, self._disk = stream, disk
 
     def write(self, data):
-        if self._stream.tell() > 20_000:
+        if self._stream.tell() >= self._disk.writable_bytes:
             self._disk.is_blocked.set()
             self._disk.go_on.wait(60)
         return self._stream.write(data)
@@ -336,7 +337,7 @@ def test_invalid_action_and_text_are_recorded(controlled, metrics, tmp_path, act
 
 def test_readings_are_those_of_the_step_although_the_next_one_replaces_them(controlled, metrics, tmp_path):
     event = controlled.events[0]
-    disk = SlowDisk(tmp_path)
+    disk = SlowDisk(tmp_path, writable_bytes=0)
     recorder = Recorder(disk, controlled.run, metrics)
     readings = replace(event.readings, counts=np.full_like(event.readings.counts, 7))
     recorder.add(replace(event, readings=readings))
