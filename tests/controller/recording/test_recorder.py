@@ -1,5 +1,6 @@
 """The recorder: what its files contain, when they are written, and what fails without delaying a decision."""
 
+import json
 import logging
 import shutil
 import threading
@@ -72,11 +73,13 @@ def wait_until(condition):
 
 
 def test_file_has_every_step_as_it_was_encoded(controlled, metrics, tmp_path):
-    (path,) = record(tmp_path, controlled.run, controlled.events, metrics)
+    run = replace(controlled.run, control=replace(controlled.run.control, record=tmp_path))  # as in city.toml
+    (path,) = record(tmp_path, run, controlled.events, metrics)
     city, steps, missing = read(path)
     encoder = Encoder(controlled.run)
     assert [(each.step, each.tls) for each in steps] == [encoder.encode(event) for event in controlled.events]
     assert not missing and len(city.contracts) == 8 and len(steps) == len(controlled.events) > 40
+    assert json.loads(city.controller)["hold_s"] == 15 and json.loads(city.controller)["record"] is None
     assert value(metrics.steps) == len(steps) and value(metrics.bytes) == path.stat().st_size
     assert value(metrics.stopped) == value(metrics.dropped_steps) == 0
 
