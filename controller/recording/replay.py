@@ -31,6 +31,7 @@ from controller.sumo.connection import ONLINE, StepResult, SumoConnectionLost, T
 from protos import policy_pb2 as pb
 from protos import record_pb2 as record
 from serving.contract import CATEGORICAL
+from signals.fallback.control_mode import OperatorMode
 from signals.observation import NO_VEHICLES, Observation, Readings, VehicleReadings
 from signals.policy import Answer, Policies
 from signals.safety.signal_safety import SignalCommand
@@ -96,7 +97,7 @@ class RecordedConnection:
         self._outflow_rows: list[int] = []
         self._shown = {signal: running.shown for signal, running in run.start.signals.items()}
         self._until_s: float | None = None
-        """End of the newest segment; None before the first step."""
+        """End of the newest segment; None if nothing was simulated since the last reading."""
 
     @property
     def lanes(self) -> tuple[str, ...]:
@@ -130,6 +131,7 @@ class RecordedConnection:
             if self._until_s < self._steps.following.step.at_s:
                 raise NotRecorded(due[0] if due else "", self._until_s)
             self._steps.advance()
+            self._until_s = None
         assert self._steps.current is not None, "a run with no steps is not replayed"
         step = self._steps.current.step
         self._set_readings(self._steps.with_readings())
@@ -320,6 +322,8 @@ class Replay:
                     self._is_released = True
                     self.loop.release(math.inf)
                 else:
+                    for command in current.step.commands:
+                        self.loop.set_mode(command.tl, OperatorMode(command.wanted), command.author)
                     self.loop.step(self._end_s(current))
             except EndOfRecord:
                 self._note(current)

@@ -91,6 +91,7 @@ def record_run(
     driver: str | None = None,
     over_traci: bool = False,
     disturb: Callable[[object, float], None] = lambda api, now: None,
+    operate: Callable[[object], None] = lambda loop: None,
     contracts: Sequence = (),
     begins_s: float = 0.0,
     idle_to_s: float = 0.0,
@@ -108,6 +109,7 @@ def record_run(
         driver: controls in the place of the policies.
         over_traci: a SUMO of its own, over a socket.
         disturb: called with SUMO's API and the second before each step, as another client.
+        operate: called with the loop before each step, as an operator.
         contracts: of the policies (default: the city's).
         begins_s: when control begins, at the earliest.
         idle_to_s: second to which SUMO simulates after the record.
@@ -127,6 +129,7 @@ def record_run(
         take_over(connection, street, begin)
         while loop.now < end_s:
             disturb(connection.api, loop.now)
+            operate(loop)
             loop.step(end_s)
         loop.finish()
         if releases:

@@ -16,6 +16,7 @@ from controller.recording.replay import Replay
 from controller.recording.replay_command import main
 from protos import record_pb2 as record
 from signals import green_phases, observation
+from signals.fallback.control_mode import OperatorMode
 from signals.safety import signal_safety
 from tests.conftest import GRID
 from tests.controller.recording.replayed_city import BEGIN_UNIX_NS, record_run
@@ -91,6 +92,16 @@ def set_to_red(api, now):
             api.trafficlight.setRedYellowGreenState(signal, "r" * len(api.trafficlight.getRedYellowGreenState(signal)))
 
 
+def operated(loop):
+    """An operator who takes TLs of both dialects and gives them back, also twice in a second and at the begin."""
+    for at_s, tl, wanted in (
+        (0, "SA104", "hold"), (25, "SA101", "fixed"), (25, "SA103", "hold"), (31, "SA102", "fixed"), (31, "SA102", "hold"),
+        (60, "SA104", "policy"), (75, "SA103", "fixed"), (90, "SA101", "policy"), (120, "SA102", "policy"),
+    ):  # fmt: skip
+        if loop.now == at_s:
+            loop.set_mode(tl, OperatorMode(wanted), "ada")
+
+
 @pytest.mark.parametrize(
     ("changes", "options", "arguments"),
     [
@@ -101,9 +112,22 @@ def set_to_red(api, now):
         ({}, (), {"releases": False}),
         ({}, (), {"driver": "max-pressure"}),
         ({}, (), {"driver": "greedy"}),
+        ({}, (), {"operate": operated}),
+        ({}, (), {"operate": operated, "driver": "max-pressure"}),
         ({"safety": config.Safety(floors="dialect")}, (), {}),
     ],
-    ids=["later begin", "half seconds", "after the begin", "another client", "no release", "max-pressure", "greedy", "dialect"],
+    ids=[
+        "later begin",
+        "half seconds",
+        "after the begin",
+        "another client",
+        "no release",
+        "max-pressure",
+        "greedy",
+        "operator",
+        "operator and max-pressure",
+        "dialect",
+    ],
 )
 def test_runs_of_every_kind_are_decided_again_bit_for_bit(tmp_path, grid_city, changes, options, arguments):
     record_run(tmp_path / "run.mcap", replace(grid_city, **changes), 200, *options, **arguments)
@@ -114,6 +138,8 @@ def test_runs_of_every_kind_are_decided_again_bit_for_bit(tmp_path, grid_city, c
     assert replay.replayed_steps == sum(1 for _ in run.steps())
     if "disturb" in arguments:
         assert any(step.step.frozen for step in run.steps()), "a released signal was set by the other client"
+    if "operate" in arguments:
+        assert sum(len(step.step.commands) for step in run.steps()) > 5
 
 
 def test_city_whose_files_are_gone_is_replayed(tmp_path):
