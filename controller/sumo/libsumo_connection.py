@@ -171,7 +171,7 @@ def start_libsumo(arguments: Sequence[str]) -> LibsumoConnection:
         raise InputError(f"libsumo is not installed ({error}); install libsumo, or leave --libsumo out") from None
     if libsumo.isLoaded():
         # libsumo would end it without a word
-        raise SimulationRunning("another simulation runs over libsumo in this process, which has one at a time; end it first")
+        raise SimulationRunning("another simulation runs over libsumo in this process, which has one at a time")
     try:
         libsumo.start([sumo_program(), *arguments, *_quiet(arguments)])
     except (libsumo.TraCIException, libsumo.FatalTraCIError) as error:
