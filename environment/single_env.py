@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -52,7 +52,7 @@ def env(
 class SingleTlEnv(gymnasium.Env[Observation, Any], EzPickle):
     """The environment of `env`: a step is a decision of the TL."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": list(RENDER_MODES), "render_fps": 5}
+    metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 5}  # noqa: RUF012 - as its base class
 
     def __init__(self, options: Options) -> None:
         """Raises InputError."""
@@ -63,7 +63,7 @@ class SingleTlEnv(gymnasium.Env[Observation, Any], EzPickle):
             self._episodes.close()
             raise InputError(f"target_tl must be one of {', '.join(self._episodes.contracts)}; for several use parallel_env")
         (self.tl,) = self._episodes.contracts
-        self.observation_space = self._episodes.observation_spaces[self.tl]
+        self.observation_space: gymnasium.Space[Observation] = self._episodes.observation_spaces[self.tl]  # type: ignore[assignment]
         self.action_space = self._episodes.action_spaces[self.tl]
 
     def feature_names(self) -> list[str]:
@@ -91,7 +91,7 @@ class SingleTlEnv(gymnasium.Env[Observation, Any], EzPickle):
     def _observation(self) -> Observation:
         return self._episodes.observations[self.tl].copy()
 
-    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
+    def render(self) -> NDArray[np.uint8] | None:
         """A picture of the street around the TL: uint8 [height, width, 3]; None without a render mode."""
         if self.render_mode is None:
             warn('render() needs a render mode; pass render_mode="rgb_array"')

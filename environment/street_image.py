@@ -52,7 +52,9 @@ class StreetImage:
         sides = (width_m * self._scale, height_m * self._scale)
         self._size = (max(int(sides[0]), SMOOTHING * SHORTEST_SIDE_PX), max(int(sides[1]), SMOOTHING * SHORTEST_SIDE_PX))
         self._bars = [
-            (signal, bars) for signal, network in street.signals.items() if (bars := self._stop_bars(network.links, network.lanes))
+            (signal, bars)
+            for signal, network in street.signals.items()
+            if (bars := self._stop_bars(network.links, network.lanes))
         ]
         """(signal, its stop lines in the picture: (two ends, indices of the links))."""
         self._road = self._draw_road()
@@ -80,6 +82,10 @@ class StreetImage:
     def _draw_road(self) -> Image.Image:
         image = Image.new("RGB", self._size, GROUND)
         draw = ImageDraw.Draw(image)
+        for node in self._net.getNodes():
+            shape = [self._pixel(point[:2]) for point in node.getShape()]
+            if len(shape) > 2 and self._is_seen(shape):
+                draw.polygon(shape, ROAD)
         for edge in self._net.getEdges(withInternal=False):
             for lane in edge.getLanes():
                 shape = [self._pixel(point) for point in lane.getShape()]
@@ -88,10 +94,6 @@ class StreetImage:
                 width = max(lane.getWidth() * self._scale, MIN_LANE_PX * SMOOTHING)
                 draw.line(shape, EDGE, round(width + SMOOTHING), joint="curve")
                 draw.line(shape, ROAD, round(width - SMOOTHING), joint="curve")
-        for node in self._net.getNodes():
-            shape = [self._pixel(point[:2]) for point in node.getShape()]
-            if len(shape) > 2 and self._is_seen(shape):
-                draw.polygon(shape, ROAD)
         return image
 
     def _stop_bars(

@@ -17,5 +17,7 @@ def __getattr__(name: str) -> Any:
     try:
         import environment
     except ImportError as error:
-        raise ImportError(f"greenserve.{name} needs the extra environment ({error}): pip install 'greenserve[environment]'") from None
+        raise ImportError(
+            f"greenserve.{name} needs the extra environment ({error}): pip install 'greenserve[environment]'"
+        ) from None
     return getattr(environment, name)

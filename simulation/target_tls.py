@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from city import config, network
-from city.network import StreetNetwork
 from controller.assembly import assemble
 from controller.decision_step import DecisionLoop
 from controller.events import Subscriber
