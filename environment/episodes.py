@@ -114,11 +114,12 @@ class Episodes:
         """By target TL, whether it decides now."""
         self.rewards: dict[str, float] = {}
         """By target TL, for the time since its last decision; 0 if it does not decide now."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the episode has reached its end."""
-        return self._simulation is not None and self._simulation.is_over
+        self.infos: dict[str, Info] = {}
+        """By target TL, what is known of it beside its observation; docs/environment.md has the keys."""
+        self.ended_s: float | None = None
+        """The second at which the episode ended; None before its end."""
+        self._last_picture: NDArray[np.uint8] | None = None
+        """That of the end, when SUMO runs no longer."""
 
     def reset(self, seed: int | None) -> None:
         """Begin an episode: the first one of a seed, or the next one. Raises InputError, SimulationFailed."""
@@ -132,6 +133,7 @@ class Episodes:
         elif self._seed is None:
             self._seed = int(np.random.SeedSequence().generate_state(1)[0]) % MAX_SEED
         self._episode += 1
+        self.ended_s = self._last_picture = None
         with self._ends_if_it_fails():
             folder = Path(self._running.enter_context(tempfile.TemporaryDirectory(prefix="greenserve-")))
             self._overrides = OverrideLog({s: c.tl for c in self._tls.contracts for s in c.signal_ids})
@@ -163,9 +165,8 @@ class Episodes:
         """
         simulation = self._simulation
         if simulation is None:
-            raise ResetNeeded("no episode runs; call reset() before step()")
-        if simulation.is_over:
-            raise ResetNeeded(f"the episode ended at second {simulation.now:g}; call reset() before step()")
+            reason = "no episode runs" if self.ended_s is None else f"the episode ended at second {self.ended_s:g}"
+            raise ResetNeeded(f"{reason}; call reset() before step()")
         if unknown := [tl for tl in actions if tl not in self.contracts]:
             raise InvalidAction(f"{unknown[0]} is not one of the target TLs {', '.join(self.contracts)}; leave its action out")
         if missing := [tl for tl, decides in self.decides.items() if decides and tl not in actions]:
@@ -174,6 +175,11 @@ class Episodes:
         with self._ends_if_it_fails():
             simulation.act(checked)
             self._read(simulation)
+            if simulation.is_over:
+                if self._options.render_mode is not None:
+                    self._last_picture = self.render()
+                self.ended_s = simulation.now
+                self._end_episode()  # so that the trips are complete, and another environment may run
 
     def _read(self, simulation: TargetSimulation) -> None:
         """Simulate on until a target TL decides, and read its observation and reward."""
@@ -192,11 +198,9 @@ class Episodes:
         rewarded = [tl for tl in self.contracts if tl in self._begun and (self.decides[tl] or simulation.is_over)]
         self.rewards.update(zip(rewarded, simulation.rewards.since_last(rewarded, simulation.now), strict=True))
         self._begun.update(deciding)
+        self.infos = {tl: self._info(simulation, tl) for tl in self.contracts}
 
-    def info(self, tl: str) -> Info:
-        """What is known of a TL beside its observation; docs/environment.md has the keys."""
-        simulation = self._simulation
-        assert simulation is not None, "an episode runs"
+    def _info(self, simulation: TargetSimulation, tl: str) -> Info:
         intersection = simulation.loop.intersections[tl]
         signals = self.contracts[tl].signal_ids
         return {
@@ -209,6 +213,8 @@ class Episodes:
 
     def render(self) -> NDArray[np.uint8]:
         """The street around the target TLs: uint8 [height, width, 3]. Raises ResetNeeded."""
+        if self._last_picture is not None:
+            return self._last_picture
         if self._simulation is None:
             raise ResetNeeded("no episode runs; call reset() before render()")
         if self._image is None:

@@ -49,7 +49,7 @@ def parallel_env(
         floors: `street` or `dialect` (default: [safety] floors).
         demand: `varied` by seed as in a training, `city` for the city's routes, a route file, or a `Demand`.
         seconds: simulated time of an episode (default: until the sumocfg's end).
-        tripinfo: file of the trips of the last episode, complete after the next reset or close.
+        tripinfo: file of the trips of the last episode.
         transport: `libsumo`, one simulation a process, or `traci`, a SUMO program for each.
         render_mode: `rgb_array` for pictures of the street.
 
@@ -120,7 +120,7 @@ class ParallelTlEnv(ParallelEnv[str, Observation, Any], EzPickle):  # type: igno
         """
         self._episodes.step(actions)
         observations, infos = self._observed()
-        is_over = self._episodes.is_over
+        is_over = self._episodes.ended_s is not None
         rewards = dict(self._episodes.rewards)
         terminations, truncations = dict.fromkeys(self.agents, False), dict.fromkeys(self.agents, is_over)
         if is_over:
@@ -129,7 +129,7 @@ class ParallelTlEnv(ParallelEnv[str, Observation, Any], EzPickle):  # type: igno
 
     def _observed(self) -> tuple[dict[str, Observation], dict[str, Info]]:
         observations = {tl: observation.copy() for tl, observation in self._episodes.observations.items()}
-        return observations, {tl: self._episodes.info(tl) for tl in self.possible_agents}
+        return observations, dict(self._episodes.infos)
 
     def render(self) -> NDArray[np.uint8] | None:
         """A picture of the street around the TLs: uint8 [height, width, 3]; None without a render mode."""

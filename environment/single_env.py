@@ -77,7 +77,7 @@ class SingleTlEnv(gymnasium.Env[Observation, Any], EzPickle):
         """
         super().reset(seed=seed)
         self._episodes.reset(seed)
-        return self._observation(), self._episodes.info(self.tl)
+        return self._observation(), self._episodes.infos[self.tl]
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, Info]:
         """Apply the TL's action, and simulate to its next decision, or to the end, at which the episode is truncated.
@@ -86,7 +86,8 @@ class SingleTlEnv(gymnasium.Env[Observation, Any], EzPickle):
         """
         episodes = self._episodes
         episodes.step({self.tl: action})
-        return self._observation(), episodes.rewards[self.tl], False, episodes.is_over, episodes.info(self.tl)
+        is_over = episodes.ended_s is not None
+        return self._observation(), episodes.rewards[self.tl], False, is_over, episodes.infos[self.tl]
 
     def _observation(self) -> Observation:
         return self._episodes.observations[self.tl].copy()

@@ -1,0 +1,114 @@
+"""The contracts of PettingZoo, Gymnasium and the libraries on top of them, as their own tests check them."""
+
+import sys
+import warnings
+
+import cloudpickle
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from pettingzoo.test import parallel_api_test, parallel_seed_test
+
+import greenserve
+from tests.conftest import GRID
+from tests.environment.conftest import play
+
+CITY = str(GRID / "city.toml")
+
+
+@pytest.fixture(autouse=True)
+def _errors_for_warnings():
+    """A warning of a checker is a failure."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", category=UserWarning)
+        warnings.filterwarnings("ignore", "WARN: Not able to test alternative render modes")
+        warnings.filterwarnings("ignore", ".*alternative render modes.*")
+        yield
+
+
+@pytest.mark.parametrize("target_tls", [["SA101", "SA102"], None], ids=["one interval", "any intervals"])
+def test_pettingzoos_api_test_passes(target_tls, parallel):
+    parallel_api_test(parallel(target_tls, seconds=100), num_cycles=60)
+
+
+def test_pettingzoos_seed_test_passes_with_two_environments_at_once():
+    # over libsumo the second one is refused
+    parallel_seed_test(lambda: greenserve.parallel_env(CITY, ["SA101", "SA103"], seconds=60, transport="traci"), 20)
+
+
+@pytest.mark.parametrize("seed", [3])
+def test_episode_over_libsumo_is_repeated_by_its_seed(seed, parallel):
+    env = parallel(["SA101", "SA103"], seconds=150)
+    first, again, other = play(env, seed=seed), play(env, seed=seed), play(env, seed=seed + 1)
+    for (a, rewards, infos), (b, same_rewards, same_infos) in zip(first, again, strict=True):
+        assert all(np.array_equal(a[tl], b[tl]) for tl in a) and rewards == same_rewards and infos == same_infos
+    assert any(not np.array_equal(a[tl], b[tl]) for (a, _, _), (b, _, _) in zip(first, other, strict=True) for tl in a)
+
+
+@pytest.mark.parametrize(("tl", "seconds"), [("SA101", 60), ("SA103", 60), ("SA107", 600)])
+def test_gymnasiums_check_passes(tl, seconds, single):
+    check_env(single(tl, seconds=seconds))
+
+
+def test_stable_baselines3s_check_passes_and_its_subprocesses_run(single):
+    pytest.importorskip("stable_baselines3", reason="stable-baselines3 is not installed (pip install torch stable-baselines3)")
+    from stable_baselines3.common.env_checker import check_env as check
+    from stable_baselines3.common.vec_env import SubprocVecEnv
+
+    check(single("SA101", seconds=60))
+    envs = SubprocVecEnv([lambda: greenserve.env(CITY, "SA101", seconds=60)] * 2, start_method="spawn")
+    try:
+        envs.seed(1)
+        assert envs.reset().shape == (2, 21)
+        _, rewards, done, _ = envs.step([0, 1])
+        assert rewards.shape == (2,) and not done.any()
+    finally:
+        envs.close()
+
+
+def test_supersuits_vectorisation_runs():
+    supersuit = pytest.importorskip("supersuit", reason="SuperSuit is not installed (pip install supersuit)")
+    env = supersuit.pettingzoo_env_to_vec_env_v1(
+        supersuit.pad_observations_v0(
+            supersuit.pad_action_space_v0(greenserve.parallel_env(CITY, ["SA101", "SA102", "SA104"], seconds=60))
+        )
+    )
+    observations, _ = env.reset(seed=1)
+    assert np.shape(observations) == (3, 21)
+    for _ in range(12):
+        _, rewards, _, truncations, _ = env.step(np.zeros(3, int))
+    assert np.shape(rewards) == (3,) and all(truncations)
+    env.par_env.close()
+
+
+def test_gymnasiums_vectorisation_runs_environments_in_processes_of_their_own():
+    makes = [lambda: greenserve.env(CITY, "SA101", seconds=60)] * 2
+    envs = gymnasium.vector.AsyncVectorEnv(makes, context="spawn")
+    try:
+        observations, _ = envs.reset(seed=[1, 1])
+        assert observations.shape == (2, 21)
+        for action in (0, 1, 2):
+            observations, rewards, *_ = envs.step(np.array([action, action]))
+        assert np.array_equal(*observations) and rewards[0] == rewards[1], "the same seed"
+    finally:
+        envs.close()
+
+
+def test_environment_is_copied_by_its_arguments(parallel):
+    env = parallel(["SA101"], seconds=60)
+    env.reset(seed=1)
+    copy = cloudpickle.loads(cloudpickle.dumps(env))
+    assert copy.possible_agents == ["SA101"] and copy.agents == [] and copy.observation_space("SA101").shape == (21,)
+    copy.close()
+    env.step({"SA101": 0})
+
+
+def test_importing_greenserve_is_light():
+    import subprocess
+
+    script = "import sys, greenserve; print([m for m in ('numpy', 'gymnasium', 'pettingzoo', 'environment') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = greenserve.nothing
