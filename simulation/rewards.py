@@ -106,14 +106,18 @@ class Rewards:
         for tl in tls:
             self._sum[tl] = self._weight[tl] = 0.0
             self._sampled_s[tl] = now
-            if tl in self._readings:
-                self._readings[tl].decided_s = now
+        for readings in self._readings.values():
+            if readings.tl in tls:
+                readings.decided_s = now
 
     def since_last(self, tls: Sequence[str], now: float) -> list[float]:
         """The rewards of TLs that decide at second `now`, each for the time since its last decision; 0 at the first one.
 
         Raises InputError if the user's function has no number as its result.
         """
+        due = [self._readings[tl] for tl in tls] if self._readings else []
+        for readings in due:
+            readings.now_s = now
         if self._is_difference:
             values = self._measure(tls)
             rewards = [values[tl] - self._last[tl] for tl in tls]
@@ -126,6 +130,8 @@ class Rewards:
             rewards = [self._sum[tl] / self._weight[tl] if self._weight[tl] else 0.0 for tl in tls]
             for tl in tls:
                 self._sum[tl] = self._weight[tl] = 0.0
+        for readings in due:
+            readings.decided_s = now
         return rewards
 
     def _evaluate(self, tls: Iterable[str]) -> dict[str, float]:
@@ -133,10 +139,7 @@ class Rewards:
         assert self._function is not None
         values = {}
         for tl in tls:
-            readings = self._readings[tl]
-            readings.now_s = readings.time_s()
-            value = self._function(readings)
-            readings.decided_s = readings.now_s
+            value = self._function(self._readings[tl])
             try:
                 values[tl] = float(value)
             except (TypeError, ValueError):

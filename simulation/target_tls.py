@@ -152,6 +152,7 @@ class TargetSimulation:
         """The observations of the target TLs that are due now; {} if none is."""
         with failures_of(self.connection, self._sumocfg):
             observations = self.loop.observe()
+            self._receive_rest()
         return {tl: observation for tl, observation in observations.items() if tl in self._idle}
 
     def decides(self, tl: str) -> bool:
@@ -176,10 +177,15 @@ class TargetSimulation:
             for tl in observations.keys() & self._idle.keys():
                 answers[tl] = actions[tl] if self.decides(tl) else self._idle[tl]
             self.loop.act(answers, self._sample_at_s)
+            self._receive_rest()
         check_answers(self.loop.counters.missing_answers, others)
         if self._rewards is not None and self.now >= self._sample_at_s:
             self._rewards.sample(self.now)
             self._sample_at_s = self._next_sample_s()
+
+    def _receive_rest(self) -> None:
+        """Receive what SUMO sends after the lanes, because rewards request readings of their own."""
+        self.connection.shown()
 
     def _next_sample_s(self) -> float:
         """The next second at which the rewards are sampled, or the end."""

@@ -58,10 +58,6 @@ class TlReadings:
         """The time since the TL's last decision, in s."""
         return self.now_s - self.decided_s
 
-    def time_s(self) -> float:
-        """SUMO's time, in s."""
-        return float(self._connection.api.simulation.getTime())
-
     def vehicles(self, lane: str) -> int:
         """The number of vehicles on a lane."""
         return int(self._connection.api.lane.getLastStepVehicleNumber(lane))

@@ -2,7 +2,10 @@
 
 import itertools
 import os
+import re
 import socket
+import subprocess
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +15,7 @@ import pytest
 
 from city import config
 from environment.demand import RouteFile, demand_of
+from serving.client import Client
 from serving.embedded.config import ServerConfig
 from simulation.demand import Demand, varied
 from simulation.trips import read_trips
@@ -147,6 +151,29 @@ def test_served_tls_answer_beside_the_targets(parallel, grid_models):
     embedded = parallel(["SA101"], ["SA 102", "SA_104"], infer_model_path=grid_models, seconds=200)
     again = play(embedded, lambda observations: {"SA101": 0})
     assert all(np.array_equal(a[0]["SA101"], b[0]["SA101"]) for a, b in zip(served, again, strict=True))
+
+
+def test_policy_has_the_same_trips_in_the_environment_and_under_the_controller(parallel, grid_server, tmp_path):
+    env = parallel(
+        ["SA101", "SA103"], ["SA104"], server=grid_server, seconds=300, demand="city", tripinfo=tmp_path / "environment.xml"
+    )
+
+    def served(observations):
+        values = {tl: client.predict(tl, observation)["action"].ravel() for tl, observation in observations.items()}
+        return {"SA101": int(values["SA101"][0]), "SA103": values["SA103"].clip(-1, 1)}
+
+    with Client(grid_server) as client:
+        play(env, served, seed=5)
+    command = [sys.executable, "-m", "controller", "--city", GRID / "city.toml", "--server", grid_server, "--libsumo"]
+    command += ["--infer-tl", "SA101,SA103,SA104", "--seed", "5", "--end", "300", "--tripinfo", tmp_path / "controller.xml"]
+    subprocess.run(command, check=True, capture_output=True)
+    ours, theirs = (arrived(tmp_path / f"{name}.xml") for name in ("environment", "controller"))
+    assert ours == theirs and len(ours) > 50
+
+
+def arrived(tripinfo):
+    """The trips that ended."""
+    return sorted(trip for trip in re.findall(r"<tripinfo .*", tripinfo.read_text()) if 'arrival="-1' not in trip)
 
 
 def simulators():
