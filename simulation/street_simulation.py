@@ -96,7 +96,7 @@ def failures_of(connection: SumoConnection, sumocfg: Path | None) -> Iterator[No
     try:
         yield
     except (connection.connection_error, SumoConnectionLost, CommandRejected) as error:
-        raise SimulationFailed(f"{sumocfg}: SUMO ended the simulation: {error}") from None
+        raise SimulationFailed(f"{sumocfg}: SUMO ended the simulation: {' '.join(str(error).split())}") from None
 
 
 def end_of(street: StreetNetwork, begin_s: float, seconds: float | None) -> float:

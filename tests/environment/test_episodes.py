@@ -12,12 +12,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium.error import ResetNeeded
 
 from city import config
+from city.errors import InputError
 from environment.demand import RouteFile, demand_of
 from serving.client import Client
 from serving.embedded.config import ServerConfig
+from signals import contract
 from simulation.demand import Demand, varied
+from simulation.street_simulation import SimulationFailed
 from simulation.trips import read_trips
 from tests.conftest import GRID
 from tests.environment.conftest import play
@@ -182,6 +186,49 @@ def simulators():
     return [pid for pid in children if Path(f"/proc/{pid}/comm").read_text().startswith("sumo")]
 
 
+def test_served_tl_without_an_answer_ends_the_episode(parallel, grid_models):
+    import libsumo
+
+    with running(ServerConfig(grid_models, port=0, poll_s=0)) as server:
+        env = parallel(["SA101"], ["SA104"], server=f"127.0.0.1:{server.port}", seconds=60)
+        env.reset(seed=1)
+        env.step({"SA101": 0})
+    with pytest.raises(SimulationFailed, match="SA104 had no valid answer from its served model"):
+        env.step({"SA101": 0})
+    assert not libsumo.isLoaded()
+
+
+@pytest.mark.parametrize("transport", ["libsumo", "traci"])
+def test_sumo_that_ends_early_is_reported(transport, parallel, tmp_path):
+    (edge, *_) = roads()
+    (tmp_path / "late.rou.xml").write_text(
+        f'<routes><vehicle id="a" depart="0"><route edges="{edge}"/></vehicle>'
+        f'<vehicle id="b" depart="600"><route edges="{edge}"/></vehicle>'
+        '<vehicle id="x" depart="600"><route edges="nowhere"/></vehicle></routes>'
+    )
+    env = parallel(["SA101"], demand=tmp_path / "late.rou.xml", seconds=900, transport=transport)
+    env.reset(seed=1)
+    with pytest.raises(SimulationFailed, match="SUMO ended the simulation") as failed:
+        for _ in range(180):
+            env.step({"SA101": 0})
+    assert "\n" not in str(failed.value) and simulators() == []
+    with pytest.raises(ResetNeeded):
+        env.step({"SA101": 0})
+
+
+def test_tl_that_cannot_be_controlled_is_left_out_with_a_warning(parallel, monkeypatch):
+    monkeypatch.setattr(
+        contract,
+        "controllable",
+        lambda city, tls, street: ([tl for tl in tls if tl != "SA102"], {"SA102": "SA102: has one green"}),
+    )
+    with pytest.warns(UserWarning, match="left on its own program: SA102: has one green"):
+        env = parallel(seconds=60)
+    assert "SA102" not in env.possible_agents and len(env.possible_agents) == 7
+    with pytest.raises(InputError, match="SA102: has one green"):
+        parallel(["SA101", "SA102"], seconds=60)
+
+
 @pytest.mark.parametrize("transport", ["libsumo", "traci"])
 def test_closed_environment_leaves_nothing(transport, parallel, grid_models, tmp_path, monkeypatch):
     import libsumo
@@ -213,14 +260,14 @@ def test_demand_is_the_trainers_the_citys_or_given(parallel, tmp_path):
     routes = tmp_path / "one.rou.xml"
     routes.write_text('<routes><vehicle id="only" depart="0"><route edges="A1B1"/></vehicle></routes>')
     assert demand_of(str(routes), 3, 0) == RouteFile(routes, 3)
-    edge = next(iter(config_edges()))
+    edge = next(roads())
     routes.write_text(f'<routes><vehicle id="only" depart="0"><route edges="{edge}"/></vehicle></routes>')
     env = parallel(["SA101"], seconds=60, tripinfo=tmp_path / "trips.xml", demand=routes)
     play(env)
     assert read_trips(tmp_path / "trips.xml").total == 1
 
 
-def config_edges():
+def roads():
     """Roads of the sample city."""
     import sumolib
 
