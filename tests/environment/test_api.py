@@ -1,5 +1,7 @@
 """The contracts of PettingZoo, Gymnasium and the libraries on top of them, as their own tests check them."""
 
+import os
+import subprocess
 import sys
 import warnings
 
@@ -12,7 +14,7 @@ from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test
 from pettingzoo.utils.conversions import parallel_to_aec
 
 import greenserve
-from tests.conftest import GRID
+from tests.conftest import GRID, ROOT
 from tests.environment.conftest import play
 
 CITY = str(GRID / "city.toml")
@@ -77,18 +79,18 @@ def test_stable_baselines3s_subprocesses_run():
 
 
 def test_supersuits_vectorisation_runs():
+    """As CleanRL's ppo_pettingzoo_ma does it."""
     supersuit = pytest.importorskip("supersuit", reason="SuperSuit is not installed (pip install supersuit)")
-    env = supersuit.pettingzoo_env_to_vec_env_v1(
-        supersuit.pad_observations_v0(
-            supersuit.pad_action_space_v0(greenserve.parallel_env(CITY, ["SA101", "SA102", "SA104"], seconds=60))
-        )
-    )
-    observations, _ = env.reset(seed=1)
-    assert np.shape(observations) == (3, 21)
-    for _ in range(12):
-        _, rewards, _, truncations, _ = env.step(np.zeros(3, int))
-    assert np.shape(rewards) == (3,) and all(truncations)
-    env.par_env.close()
+    env = greenserve.parallel_env(CITY, ["SA101", "SA102", "SA104"], seconds=60)
+    padded = supersuit.pad_action_space_v0(supersuit.pad_observations_v0(env))
+    envs = supersuit.concat_vec_envs_v1(supersuit.pettingzoo_env_to_vec_env_v1(padded), 1, num_cpus=0, base_class="gymnasium")
+    try:
+        observations, _ = envs.reset(seed=1)
+        assert np.shape(observations) == (3, 21)
+        ends = [bool(all(envs.step(np.zeros(3, int))[3])) for _ in range(24)]
+        assert [k for k, is_end in enumerate(ends) if is_end] == [11, 23], "it resets itself"
+    finally:
+        envs.close()
 
 
 def test_gymnasiums_vectorisation_runs_environments_in_processes_of_their_own():
@@ -113,11 +115,28 @@ def test_environment_is_copied_by_its_arguments(parallel):
     env.step({"SA101": 0})
 
 
-def test_importing_greenserve_is_light():
-    import subprocess
+def run_script(script, folder):
+    """Run a script in a folder of the user's."""
+    (folder / "train.py").write_text(script)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, "train.py"], cwd=folder, env=environment, capture_output=True, text=True)
 
-    script = "import sys, greenserve; print([m for m in ('numpy', 'gymnasium', 'pettingzoo', 'environment') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+
+def test_importing_greenserve_is_light(tmp_path):
+    heavy = "('numpy', 'gymnasium', 'pettingzoo', 'environment', 'city')"
+    done = run_script(f"import sys, greenserve; print([name for name in {heavy} if name in sys.modules])", tmp_path)
+    assert done.stdout.strip() == "[]", done.stderr
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = greenserve.nothing
+
+
+@pytest.mark.parametrize("name", ["environment", "simulation"])
+def test_module_of_the_user_that_hides_ours_is_named(name, tmp_path):
+    (tmp_path / f"{name}.py").write_text("")
+    done = run_script("from greenserve import parallel_env", tmp_path)
+    assert f"{tmp_path / name}.py hides greenserve's package {name}; rename it" in done.stderr.splitlines()[-1]
+
+
+def test_missing_gymnasium_names_the_extra(tmp_path):
+    done = run_script("import sys; sys.modules['gymnasium'] = None\nimport greenserve; greenserve.env", tmp_path)
+    assert "pip install 'greenserve[environment]'" in done.stderr.splitlines()[-1]
